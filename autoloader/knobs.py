@@ -85,10 +85,10 @@ class DatasetKnobs(BaseModel):
         None, ge=1, le=64, description="interleave threads; at most cycle_length"
     )
     parse_parallel_calls: int | None = Field(
-        None, ge=1, le=16, description="episodes parsed side by side"
+        None, ge=1, le=16, description="records walked side by side"
     )
     stream_prefetch: int | None = Field(
-        None, ge=0, le=16, description="parsed episodes kept ready behind the queue"
+        None, ge=0, le=16, description="records kept ready behind the queue"
     )
     shuffle_samples: int | None = Field(
         None, ge=0, le=1_000_000, description="encoded samples a draw chooses from; 0 is none"
@@ -137,11 +137,9 @@ class Knobs(BaseModel):
         1, ge=1, le=64, description="interleave threads per dataset; at most cycle_length"
     )
     parse_parallel_calls: int = Field(
-        1, ge=1, le=16, description="episodes parsed side by side, per dataset"
+        1, ge=1, le=16, description="records walked side by side, per dataset"
     )
-    stream_prefetch: int = Field(
-        1, ge=0, le=16, description="parsed episodes kept ready behind each queue"
-    )
+    stream_prefetch: int = Field(1, ge=0, le=16, description="records kept ready behind each queue")
     queue_samples: int = Field(
         32, ge=1, le=4096, description="encoded samples admitted to each dataset's queue"
     )

@@ -6,10 +6,10 @@ import itertools
 from collections.abc import Callable, Iterator
 
 from autoloader.catalog.tfrecord import read_records
+from autoloader.index.records import RecordSamples
 from autoloader.knobs import ResolvedDatasetKnobs
 from autoloader.samples.block import EmptyEpisode, EpisodeStream, Place, ReaderStart, SampleBlock
 from autoloader.samples.layout import BatchLayout
-from autoloader.samples.record import samples_of_record
 from autoloader.samples.resolve import ResolvedDataset, ResolvedMixture
 
 Hook = Callable[[ResolvedDataset, Place], None]
@@ -45,7 +45,7 @@ class RecordSource:
                     place = Place(dataset.index, pass_, shard, one.number)
                     if self._before is not None:
                         self._before(dataset, place)
-                    samples = samples_of_record(dataset, self._layout, place, one.payload)
+                    samples = RecordSamples(dataset, self._layout).of(place, one.payload)
                     yield samples or EmptyEpisode(place, None)
 
 

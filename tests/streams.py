@@ -222,7 +222,7 @@ class Running:
 def every_sample(mixture: ResolvedMixture, index: int, pass_: int) -> set[Sample]:
     """The samples of one pass, found by reading each record on its own."""
     from autoloader.catalog.tfrecord import MalformedRecordError, read_records
-    from autoloader.samples.record import samples_of_record
+    from autoloader.index.records import RecordSamples
 
     dataset = mixture.datasets[index]
     found: set[Sample] = set()
@@ -232,7 +232,7 @@ def every_sample(mixture: ResolvedMixture, index: int, pass_: int) -> set[Sample
                 continue
             record, place = one.number, Place(index, pass_, shard, one.number)
             try:
-                samples = samples_of_record(dataset, mixture.layout, place, one.payload)
+                samples = RecordSamples(dataset, mixture.layout).of(place, one.payload)
             except MalformedRecordError:
                 continue
             if samples is not None:

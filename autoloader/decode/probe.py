@@ -28,8 +28,8 @@ from autoloader.decode.decoders import decoders_of
 from autoloader.decode.frames import UndecodableFrameError
 from autoloader.decode.row_jobs import Decoder
 from autoloader.errors import WorkerError
+from autoloader.index.records import RecordSamples
 from autoloader.samples.block import Place, SampleBlock
-from autoloader.samples.record import samples_of_record
 from autoloader.samples.resolve import ResolvedDataset, ResolvedMixture
 from autoloader.supervision.start import start
 from autoloader.transforms import user_function
@@ -130,6 +130,7 @@ def _first_episode(dataset: ResolvedDataset, mixture: ResolvedMixture) -> Sample
         from autoloader.decode.probe_lerobot import first_samples  # others start without it
 
         return first_samples(dataset)
+    records = RecordSamples(dataset, mixture.layout)
     for shard, piece in enumerate(dataset.slices[:_TRIES]):
         with contextlib.suppress(OSError):
             for one in read_records(piece.path, piece.start, piece.start + _TRIES):
@@ -137,7 +138,7 @@ def _first_episode(dataset: ResolvedDataset, mixture: ResolvedMixture) -> Sample
                     continue
                 place = Place(dataset.index, 0, shard, one.number)
                 with contextlib.suppress(MalformedRecordError):
-                    samples = samples_of_record(dataset, mixture.layout, place, one.payload)
+                    samples = records.of(place, one.payload)
                     if samples is not None:
                         return samples
     return None

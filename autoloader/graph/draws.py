@@ -1,6 +1,6 @@
 """The keyed draws of ``samples.draws``, as TensorFlow operations; a test holds both together.
 
-Not here: what is drawn (``graph.choices``, ``graph.windows``, ``graph.records``).
+Not here: what is drawn (``graph.records``, ``tfdata``).
 """
 
 from __future__ import annotations

@@ -7,7 +7,13 @@ reason where it is not. So a record comes exactly once, or is named.
 
 Where a remote file system does not answer, the stream is interrupted: whoever reads opens it again.
 
-Not here: the graph (``graph.episodes``), how much damage is borne (``decode.quarantine``).
+Theory of operation. tf.data gives records (``graph.records``). As many threads as
+``parse_parallel_calls`` says walk them, in order, into the samples that they give; a user's
+function runs there too. The record is freed then: only frames that some sample shows are copied
+out of it.
+
+Not here: the graph (``graph.records``), what a record gives (``index.records``), how much damage is
+borne (``decode.quarantine``).
 """
 
 from __future__ import annotations
@@ -15,7 +21,9 @@ from __future__ import annotations
 import errno
 import os
 import re
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from typing import Any
 
@@ -23,10 +31,10 @@ from autoloader.catalog.descriptors import OUT_OF_DESCRIPTORS, too_many_open
 from autoloader.catalog.files import unreadable
 from autoloader.catalog.tfrecord import MalformedRecordError, Record, read_records
 from autoloader.errors import SourceError
-from autoloader.graph import files
-from autoloader.graph.episodes import EpisodeGraph
-from autoloader.graph.records import PASSES
+from autoloader.graph import files, user_functions
+from autoloader.graph.records import PASSES, records
 from autoloader.graph.tensorflow import tf
+from autoloader.index.records import RecordSamples
 from autoloader.knobs import ResolvedDatasetKnobs
 from autoloader.remote.faults import UnreachableError
 from autoloader.samples.block import (
@@ -37,11 +45,7 @@ from autoloader.samples.block import (
     SourceInterruptedError,
 )
 from autoloader.samples.layout import BatchLayout
-from autoloader.samples.record import samples_of_record
 from autoloader.samples.resolve import ResolvedDataset
-
-_RECORD_ERRORS = (tf.errors.DataLossError, tf.errors.InvalidArgumentError, UnicodeDecodeError)
-"""What a bad record makes TensorFlow raise; the last, because its message may quote the bytes."""
 
 
 class StreamReader:
@@ -57,8 +61,10 @@ class StreamReader:
         self, dataset: ResolvedDataset, layout: BatchLayout, *, ordered: bool = False
     ) -> None:
         self._dataset = dataset
-        self._layout = layout
-        self._stream = EpisodeGraph(dataset, layout, ordered=ordered)
+        self._ordered = ordered
+        self._samples = RecordSamples(dataset, layout)
+        if dataset.transform is not None:
+            user_functions.enter()
         if dataset.remote:
             files.enter()
 
@@ -74,15 +80,27 @@ class StreamReader:
         self, start: ReaderStart, knobs: ResolvedDatasetKnobs
     ) -> Iterator[SampleBlock | EmptyEpisode]:
         """``PASSES`` passes."""
-        elements = self._stream.open(start, knobs)
+        walked = _Walked(
+            self._dataset.index,
+            records(self._dataset, start, knobs, ordered=self._ordered),
+            self._walk,
+            knobs.parse_parallel_calls,
+        )
+        try:
+            yield from self._held(walked, start)
+        finally:
+            walked.close()
+
+    def _held(self, walked: _Walked, start: ReaderStart) -> Iterator[SampleBlock | EmptyEpisode]:
+        """What was walked, held against the record counts."""
         got = _Pass(self._dataset, start.pass_, start.skip)
         reason, failures = "", 0
         while True:
             try:
-                element = next(elements)
+                item = next(walked)
             except StopIteration:
                 break
-            except _RECORD_ERRORS as error:
+            except tf.errors.DataLossError as error:
                 reason = _reason(error)
                 failures += 1
                 if failures > max(2, 2 * self._dataset.records):
@@ -91,46 +109,47 @@ class StreamReader:
             except tf.errors.OpError as error:
                 raise self._unreadable(error) from error
             failures = 0
-            place = self._stream.place_of(element)
-            while place.pass_ > got.pass_:
-                yield from self._missing(got, reason)
+            while item.place.pass_ > got.pass_:
+                yield from self._missing(got)
                 got = _Pass(self._dataset, got.pass_ + 1, (0,) * len(self._dataset.slices))
-            samples = self._stream.samples_of(element)
-            if samples is None and not int(element["steps"]):
-                continue  # no step, or none of the features: looked at with the missing ones
-            got.note(place)
-            yield samples or EmptyEpisode(place, None)
-        yield from self._missing(got, reason)
+            if isinstance(item, EmptyEpisode) and item.reason is not None:
+                continue  # damaged: looked at with the missing ones
+            got.note(item.place)
+            yield item
+        yield from self._missing(got)
         if got.pass_ < start.pass_ + PASSES - 1:
             raise self._failed(reason or "its files hold no record any more")
 
-    def _missing(self, got: _Pass, reason: str) -> Iterator[SampleBlock | EmptyEpisode]:
+    def _walk(self, place: Place, payload: bytes) -> SampleBlock | EmptyEpisode:
+        """What one record gives, on any thread."""
+        try:
+            return self._samples.of(place, payload) or EmptyEpisode(place, None)
+        except MalformedRecordError as error:
+            return EmptyEpisode(place, str(error) or "it is damaged")
+
+    def _missing(self, got: _Pass) -> Iterator[SampleBlock | EmptyEpisode]:
         """Records of a pass that the stream did not give: read on their own, or quarantined."""
-        for shard, records in got.missing().items():
+        for shard, missing in got.missing().items():
             place = partial(Place, self._dataset.index, got.pass_, shard)
             path, behind = self._dataset.slices[shard].path, "the shard ends before this record"
-            left = dict.fromkeys(records)
+            left = dict.fromkeys(missing)
             try:
-                for found in read_records(path, records[0], records[-1] + 1):
+                for found in read_records(path, missing[0], missing[-1] + 1):
                     if found.number is None:
                         behind = found.reason
                     elif found.number in left:
                         del left[found.number]
-                        yield self._alone(place(found.number), found, reason)
+                        yield self._alone(place(found.number), found)
             except OSError as error:
                 raise self._of_file(error, path) from error
             for record in left:
                 yield EmptyEpisode(place(record), behind)
 
-    def _alone(self, place: Place, found: Record, reason: str) -> SampleBlock | EmptyEpisode:
-        """What a record gives that the stream did not give; ``reason`` is what that said last."""
+    def _alone(self, place: Place, found: Record) -> SampleBlock | EmptyEpisode:
+        """What a record gives that the stream did not give."""
         if found.payload is None:
             return EmptyEpisode(place, found.reason)
-        try:
-            samples = samples_of_record(self._dataset, self._layout, place, found.payload)
-        except MalformedRecordError as error:
-            return EmptyEpisode(place, str(error) or reason)
-        return samples or EmptyEpisode(place, None)
+        return self._walk(place, found.payload)
 
     def _unreadable(self, error: Any) -> Exception:
         """What one of TensorFlow's errors ends the stream with."""
@@ -160,6 +179,56 @@ class StreamReader:
         )
 
 
+class _Walked:
+    """What the records of a stream give, in their order.
+
+    Args:
+        dataset: its index.
+        records: (pass, shard and record; its bytes) of each, as tensors; asked on after an error.
+        walk: makes samples of a record.
+        calls: threads that walk; 1: the caller's own.
+    """
+
+    def __init__(
+        self,
+        dataset: int,
+        records: Iterator[Any],
+        walk: Callable[[Place, bytes], SampleBlock | EmptyEpisode],
+        calls: int,
+    ) -> None:
+        self._dataset = dataset
+        self._records = records
+        self._walk = walk
+        self._calls = calls
+        self._pool = ThreadPoolExecutor(calls, "autoloader-walk") if calls > 1 else None
+        self._ahead: deque[Future[SampleBlock | EmptyEpisode]] = deque()
+
+    def __iter__(self) -> _Walked:
+        return self
+
+    def __next__(self) -> SampleBlock | EmptyEpisode:
+        if self._pool is None:
+            return self._walk(*self._record())
+        while len(self._ahead) < self._calls:
+            try:
+                self._ahead.append(self._pool.submit(self._walk, *self._record()))
+            except (StopIteration, tf.errors.OpError) as error:
+                failed: Future[SampleBlock | EmptyEpisode] = Future()
+                failed.set_exception(error)
+                self._ahead.append(failed)
+                break
+        return self._ahead.popleft().result()
+
+    def _record(self) -> tuple[Place, bytes]:
+        place, payload = next(self._records)
+        return Place(self._dataset, *place.numpy().tolist()), payload.numpy()
+
+    def close(self) -> None:
+        """Walk nothing more; does not wait."""
+        if self._pool is not None:
+            self._pool.shutdown(wait=False, cancel_futures=True)
+
+
 class _Pass:
     """Which records of one pass have come."""
 
@@ -183,8 +252,6 @@ class _Pass:
 
 
 def _reason(error: Any) -> str:
-    if isinstance(error, UnicodeDecodeError):
-        return "the record is no tf.train.Example"
     words = re.sub(r"\{\{.*?\}\}|\[Op:.*$", "", " ".join(str(error.message).split()))
     words = re.sub(r"Error in user-defined function passed to .*?: Iterator::\S+: ", "", words)
     return words.strip()[:300]

@@ -1,8 +1,8 @@
 """The front of every stream: a dataset's shards, pass after pass, interleaved into records.
 
 One traced function (one more for each other form) serves all datasets: files, key, place and knobs
-are its tensor inputs, so that opening 29 streams costs one trace. An element is (pass, shard,
-record, episode key, record bytes).
+are its tensor inputs, so that opening 29 streams costs one trace. An element is a place (pass,
+shard, record) and the record's bytes. tf.data's autotuning is off: the knobs set the parallelism.
 
 tf.data's parallel interleave opens inputs ahead and buffers several records of each, whatever its
 knobs say; with ``num_parallel_calls`` 1 the plain one is used, which holds one record at a time.
@@ -11,7 +11,7 @@ Within a shard records keep their order; only the interleave over shards may reo
 (``deterministic=False`` there and nowhere else, and not where strict order is asked for). A pass
 is drained before the next begins.
 
-Not here: what a record holds (``graph.episodes``).
+Not here: what a record holds (``index.records``).
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
+from collections.abc import Iterator
 from functools import lru_cache
 from typing import Any
 
@@ -30,7 +31,7 @@ from autoloader.graph import draws
 from autoloader.graph.tensorflow import tf
 from autoloader.knobs import ResolvedDatasetKnobs
 from autoloader.samples.block import ReaderStart
-from autoloader.samples.draws import PURPOSE_ORDER, PURPOSE_SHARDS
+from autoloader.samples.draws import PURPOSE_SHARDS
 from autoloader.samples.resolve import ResolvedDataset
 
 PASSES = 256
@@ -39,23 +40,17 @@ over files that were emptied while it ran."""
 _lock = threading.Lock()
 _traced: dict[tuple[bool, bool], Any] = {}
 
-STRUCTURE = (
-    tf.TensorSpec([], tf.int64),
-    tf.TensorSpec([], tf.int64),
-    tf.TensorSpec([], tf.int64),
-    tf.TensorSpec([], tf.uint64),
-    tf.TensorSpec([], tf.string),
-)
+_STRUCTURE = (tf.TensorSpec([3], tf.int64), tf.TensorSpec([], tf.string))
 
 
-def record_stream(
+def records(
     dataset: ResolvedDataset,
     start: ReaderStart,
     knobs: ResolvedDatasetKnobs,
     *,
     ordered: bool = False,
-) -> Any:
-    """Variant tensor of the records of ``dataset`` from ``start`` on, for ``PASSES`` passes.
+) -> Iterator[Any]:
+    """The records of ``dataset`` from ``start`` on, for ``PASSES`` passes.
 
     Args:
         dataset: whose records.
@@ -70,17 +65,25 @@ def record_stream(
             if form not in _traced:
                 _traced[form] = _trace(*form)
     slices = dataset.slices
-    arguments = [
-        tf.constant([piece.path for piece in slices]),
-        tf.constant([piece.start for piece in slices], tf.int64),
-        tf.constant([piece.stop for piece in slices], tf.int64),
-        tf.constant(start.skip, tf.int64),
-        tf.constant(dataset.key, tf.uint64),
-        tf.constant(start.pass_, tf.int64),
-        tf.constant(knobs.cycle_length, tf.int64),
-        tf.constant(knobs.num_parallel_calls, tf.int64),
-    ]
-    return _traced[knobs.num_parallel_calls > 1, ordered](*arguments)
+    with tf.device("/CPU:0"):
+        variant = _traced[knobs.num_parallel_calls > 1, ordered](
+            tf.constant([piece.path for piece in slices]),
+            tf.constant([piece.start for piece in slices], tf.int64),
+            tf.constant([piece.stop for piece in slices], tf.int64),
+            tf.constant(start.skip, tf.int64),
+            tf.constant(dataset.key, tf.uint64),
+            tf.constant(start.pass_, tf.int64),
+            tf.constant(knobs.cycle_length, tf.int64),
+            tf.constant(knobs.num_parallel_calls, tf.int64),
+        )
+        stream = tf.data.experimental.from_variant(variant, _STRUCTURE)
+        if knobs.stream_prefetch:
+            stream = stream.prefetch(knobs.stream_prefetch)
+        options = tf.data.Options()
+        options.autotune.enabled = False
+        options.experimental_optimization.apply_default_optimizations = False
+        options.experimental_warm_start = False
+        return iter(stream.with_options(options))
 
 
 def _trace(side_by_side: bool, ordered: bool) -> Any:
@@ -105,13 +108,11 @@ def _trace(side_by_side: bool, ordered: bool) -> Any:
     return function
 
 
-def numbered_records(
-    path: Any, first: Any, stop: Any, pass_: Any, shard: Any, pass_key: Any
-) -> Any:
-    """(pass, shard, record, episode key, record bytes) of the records [first, stop) of a file."""
-    records = tf.data.TFRecordDataset(path).take(stop).skip(first)
-    return records.enumerate(start=first).map(
-        lambda record, raw: (pass_, shard, record, draws.fold(pass_key, shard, record), raw)
+def numbered_records(path: Any, first: Any, stop: Any, pass_: Any, shard: Any) -> Any:
+    """(place, record bytes) of the records [first, stop) of a file."""
+    found = tf.data.TFRecordDataset(path).take(stop).skip(first)
+    return found.enumerate(start=first).map(
+        lambda record, raw: (tf.stack([pass_, shard, record]), raw)
     )
 
 
@@ -159,11 +160,10 @@ def _variant(
             draws.fold(key, PURPOSE_SHARDS, pass_), 0, tf.size(paths, out_type=tf.int64)
         )
         left = tf.boolean_mask(shards, tf.gather(done < stops, shards))
-        pass_key = draws.fold(key, PURPOSE_ORDER, pass_)
 
         def records_of_shard(shard: Any) -> Any:
             whole = tf.numpy_function(_whole_records, [paths[shard], stops[shard]], tf.int64)
-            return numbered_records(paths[shard], done[shard], whole, pass_, shard, pass_key)
+            return numbered_records(paths[shard], done[shard], whole, pass_, shard)
 
         return tf.data.Dataset.from_tensor_slices(left).interleave(
             records_of_shard,

@@ -8,7 +8,7 @@ Not here: which episodes there are (``index.dataset``), opening index files (``i
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, Protocol
@@ -16,8 +16,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from autoloader.index.format import NUMBERS, Section
-from autoloader.index.shard import ShardIndex
+from autoloader.index.format import NO_FEATURE, NUMBERS, Section
 from autoloader.samples.encoded import PackedPicture, VideoCodec, VideoFrame
 from autoloader.samples.schema import RecordSchema
 
@@ -41,26 +40,59 @@ class FeatureNumbers(dict[tuple[str, str], int]):
         raise KeyError(f"{key[1]!r} is not indexed as {key[0]}; indexed are {known}")
 
 
+class EpisodeTables(Protocol):
+    """The tables of a shard file: ``ShardIndex``, or those of one record in memory."""
+
+    @property
+    def path(self) -> str:
+        """The file that frames lie in."""
+        ...
+
+    def section(self, kind: Section, feature: int = NO_FEATURE) -> NDArray[Any]:
+        """The values of a section."""
+        ...
+
+    def has(self, kind: Section, feature: int = NO_FEATURE) -> bool:
+        """Whether there is such a section."""
+        ...
+
+    def text(self, number: int) -> bytes:
+        """A text by its id."""
+        ...
+
+    def texts(self, numbers: NDArray[np.int32]) -> list[bytes]:
+        """Texts by their ids [n]."""
+        ...
+
+
 class GatheredEpisodes:
     """n episodes of one dataset, sorted by slice and gathered shard by shard.
+
+    Args:
+        shards: the tables of each slice's file.
+        slices, records, steps: as of the attributes.
+        numbers: of the indexed features.
+        rows: [n] which of their shard's tables' records they are; default: ``records``.
 
     Attributes:
         slice_of, record_of: [n] int64, as in a provenance.
         steps: [n] int64 raw (unstrided) steps.
     """
 
-    __slots__ = ("_first", "_numbers", "_parts", "record_of", "slice_of", "steps")
+    __slots__ = ("_first", "_numbers", "_parts", "_rows", "record_of", "slice_of", "steps")
 
     def __init__(
         self,
-        shards: Sequence[ShardIndex],
+        shards: Sequence[EpisodeTables] | Mapping[int, EpisodeTables],
         slices: NDArray[np.int32],
         records: NDArray[np.int64],
         steps: NDArray[np.int32],
         numbers: FeatureNumbers,
+        rows: NDArray[np.int64] | None = None,
     ) -> None:
         self.slice_of = slices.astype(np.int64)
         self.record_of = records
+        self._rows = records if rows is None else rows
         self.steps = steps.astype(np.int64)
         self._numbers = numbers
         of = self.slice_of
@@ -69,7 +101,9 @@ class GatheredEpisodes:
             (slice(start, stop), shards[number])
             for (start, stop), number in zip(pairwise(edges), of[edges[:-1]].tolist(), strict=True)
         ]
-        firsts = [shard.section(Section.FIRST_ROWS)[records[rows]] for rows, shard in self._parts]
+        firsts = [
+            shard.section(Section.FIRST_ROWS)[self._rows[part]] for part, shard in self._parts
+        ]
         self._first = np.concatenate(firsts)
 
     def shards(self) -> Iterator[str]:
@@ -89,7 +123,7 @@ class GatheredEpisodes:
                 yield rows, shard.path
                 continue
             own = np.arange(rows.start, rows.stop)
-            ids = shard.section(Section.FRAME_FILES, number)[self.record_of[rows]]
+            ids = shard.section(Section.FRAME_FILES, number)[self._rows[rows]]
             for each in np.unique(ids).tolist():
                 yield own[ids == each], _video_path(shard, each)
 
@@ -109,7 +143,7 @@ class GatheredEpisodes:
         for rows, shard in self._parts:
             at = self._first[rows, None] + raw[rows]
             of = _video_places if shard.has(Section.FRAME_KEYS, number) else _picture_places
-            flat = list(of(shard, number, self.record_of[rows], at))
+            flat = list(of(shard, number, self._rows[rows], at))
             found[rows] = np.fromiter(flat, object, len(flat)).reshape(at.shape)
         return found
 
@@ -159,7 +193,7 @@ class GatheredEpisodes:
         found: list[list[NDArray[Any]]] = [[] for _ in wanted]
         at = self._first[:, None] + raw
         for rows, shard in self._parts:
-            steps, records = at[rows], self.record_of[rows, None]
+            steps, records = at[rows], self._rows[rows, None]
             for pieces, (kind, number), of_steps in zip(found, wanted, per_step, strict=True):
                 values = shard.section(kind, number)
                 pieces.append(values.take(steps if of_steps else records, axis=0))
@@ -172,7 +206,7 @@ class GatheredEpisodes:
             KeyError: the spec names no such language feature.
         """
         number = self._numbers["language", feature_path]
-        at = self._first + raw if self._numbers.per_step[number] else self.record_of
+        at = self._first + raw if self._numbers.per_step[number] else self._rows
         texts: list[bytes] = []
         for rows, shard in self._parts:
             texts += shard.texts(shard.section(Section.TEXT_IDS, number).take(at[rows]))
@@ -228,13 +262,13 @@ class VideoPlace:
         return VideoFrame(data, self.packets, self.number, self.codec, self.origin)
 
 
-def _video_path(shard: ShardIndex, number: int) -> str:
+def _video_path(shard: EpisodeTables, number: int) -> str:
     place = os.fsdecode(shard.text(number))
     return os.path.normpath(os.path.join(os.path.dirname(shard.path), place))  # noqa: PTH118, PTH120
 
 
 def _video_places(
-    shard: ShardIndex, number: int, records: NDArray[np.int64], at: NDArray[np.int64]
+    shard: EpisodeTables, number: int, records: NDArray[np.int64], at: NDArray[np.int64]
 ) -> Iterator[VideoPlace]:
     """The places of the frames at rows [n, F] of a shard's table, whose records are [n]."""
     offsets, sizes, numbers = (
@@ -266,7 +300,7 @@ def _video_places(
 
 
 def _picture_places(
-    shard: ShardIndex, number: int, records: NDArray[np.int64], at: NDArray[np.int64]
+    shard: EpisodeTables, number: int, records: NDArray[np.int64], at: NDArray[np.int64]
 ) -> Iterator[PicturePlace]:
     """The places of the pictures at rows [n, F] of a shard's table, whose records are [n]."""
     codecs = shard.section(Section.FRAME_CODECS, number)[records].tolist()

@@ -144,6 +144,7 @@ class RunPlanner:
         self._settings = settings
         self._setting_of = np.asarray([settings.index(d.sample) for d in datasets], dtype=np.int64)
         self._stride = np.asarray([d.stride for d in datasets], dtype=np.int64)
+        self._numbers = np.asarray([dataset.index for dataset in datasets], dtype=np.int64)
         keys = [fold(dataset.key, PURPOSE_ORDER) for dataset in datasets]
         self._keys = np.asarray(keys, dtype=np.uint64)
         self._has = {
@@ -185,7 +186,7 @@ class RunPlanner:
                 of = [(part.dataset, part.episodes) for part in parts]
                 gather_features(held, of, slice(start, stop), states, state_steps)
             texts = held.joined(texts)
-        return self._in_order(planned, work, window.zeroed, raw, files, ranges, columns, texts)
+        return self._in_order(work, window.zeroed, raw, files, ranges, columns, texts)
 
     def _sorted(self, planned: PlannedSamples) -> _SortedSamples:
         of = planned.dataset.astype(np.int64)
@@ -194,7 +195,7 @@ class RunPlanner:
         edges = [0, *(np.flatnonzero(dataset[1:] != dataset[:-1]) + 1).tolist(), len(order)]
         parts = []
         ledger = np.ones((len(order), len(PROVENANCE) + 1), np.int64)
-        ledger[:, 0], ledger[:, 1] = dataset, planned.pass_[order]
+        ledger[:, 0], ledger[:, 1] = self._numbers[dataset], planned.pass_[order]
         ledger[:, 4] = planned.t[order]
         steps = np.empty(len(order), np.int64)
         for start, stop in pairwise(edges):
@@ -295,7 +296,6 @@ class RunPlanner:
 
     def _in_order(
         self,
-        planned: PlannedSamples,
         work: _SortedSamples,
         zeroed: NDArray[np.bool_],
         raw: Ints,
@@ -320,7 +320,7 @@ class RunPlanner:
             frames={},
             frame_row=frame_row,
             frame_zeroed=zeroed[row_of],
-            datasets=planned.dataset.tolist(),
+            datasets=columns["dataset_index"].tolist(),
             linked=linked,
         )
         shards = {path for part in work.parts for path in part.episodes.shards()}

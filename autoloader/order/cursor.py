@@ -10,7 +10,7 @@ Invariants:
     2. ``from_state(state())`` is the same cursor; the state is JSON and small.
     3. A pass is complete when every record is; then the next pass is the current one.
 
-Not here: which samples exist (``record``, ``graph``), the mixer's place (``read.mixer``).
+Not here: which samples exist (``index``), the mixer's place (``read.mixer``).
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ it is follows from the windows alone, or from what ``keep`` leaves (``KeptT``), 
 
 Where datasets have rules to ``keep``, one array of ranges holds every episode of every such dataset
 (``transforms.keep``), so that the t of a run of samples is one binary search too. Datasets
-without rules cost nothing there. The draws are those that ``samples.record.draw_t`` makes one
+without rules cost nothing there. The draws are those that ``index.records`` makes one
 episode at a time; a property test holds the two together.
 
 Not here: where episodes lie in the files (``index.dataset``), which t rules keep

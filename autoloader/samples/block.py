@@ -1,9 +1,7 @@
 """A block of samples as a reader hands it over: encoded frames, and every sample's numbers.
 
-The windows of all samples of an episode are computed in one go, so that a sample costs array copies
-only. ``index.planned`` makes blocks of samples of many episodes.
-
-Not here: where the bytes come from (``graph``), decoding (``decode``).
+Not here: making them (``index.planned``), where the bytes come from (``graph``, ``read``), decoding
+(``decode``).
 """
 
 from __future__ import annotations
@@ -19,8 +17,7 @@ from autoloader.knobs import ResolvedDatasetKnobs
 from autoloader.samples import windows
 from autoloader.samples.draws import PURPOSE_ORDER, fold
 from autoloader.samples.encoded import PackedPicture, VideoFrame
-from autoloader.samples.features import FeatureRows
-from autoloader.samples.layout import PROVENANCE, BatchLayout
+from autoloader.samples.layout import PROVENANCE
 from autoloader.samples.resolve import ResolvedDataset
 from autoloader.spec import SampleSpec
 from autoloader.transforms.fields import FieldName
@@ -176,116 +173,6 @@ def _ledger(place: Place, t: NDArray[np.int64]) -> NDArray[np.int64]:
 def episode_key(dataset: ResolvedDataset, place: Place) -> int:
     """The key of all draws of one episode in one pass."""
     return fold(dataset.key, PURPOSE_ORDER, place.pass_, place.shard, place.record)
-
-
-def build_samples(
-    dataset: ResolvedDataset,
-    layout: BatchLayout,
-    place: Place,
-    *,
-    steps: int,
-    t: NDArray[np.int64],
-    frames: Mapping[str, Sequence[bytes]],
-    frame_row: NDArray[np.int64],
-    columns: Mapping[str, NDArray[np.float32]],
-    language: Sequence[bytes],
-    features: Mapping[str, Any] | None = None,
-    present: Mapping[str, NDArray[Any]] | None = None,
-) -> SampleBlock:
-    """The samples of an episode: computes all their windows from the episode's columns.
-
-    Args:
-        dataset: whose episode it is.
-        layout: widths to pad to.
-        place: where it lies.
-        steps: (strided) frames of the episode.
-        t: [n] int64, in the order in which samples come.
-        frames: camera → encoded frames.
-        frame_row: [n, F] int64 into ``frames``.
-        columns: feature path → [steps, width] float32.
-        language: one text, or one for each sample, UTF-8.
-        features: name → [steps, …] (of the episode's own: [1, …]) numbers, or so many texts.
-        present: camera → [steps, 1] (of the episode: [1, 1]) whether it is there, not 0.
-    """
-    keys = np.full(len(t), episode_key(dataset, place), dtype=np.uint64)
-    window = windows.frame_rows(t, steps, dataset.sample, keys)
-    action, action_mask = _field(dataset, layout, "action", t, steps, columns)
-    state, state_mask = _field(dataset, layout, "state", t, steps, columns)
-    ledger = _ledger(place, t)
-    nowhere = np.zeros_like(window.inside)
-    rows: dict[str, NDArray[Any]] = {
-        "ledger": ledger,
-        "provenance": ledger[:, : len(PROVENANCE)],
-        "dataset_index": ledger[:, 0],
-        "frame_offset": window.offset,
-        "action": action,
-        "action_mask": action_mask,
-        "state": state,
-        "state_mask": state_mask,
-    }
-    shown: dict[str, list[Encoded | None]] = {one: list(found) for one, found in frames.items()}
-    for camera in layout.cameras:
-        rows[f"frame_mask/{camera}"] = window.inside if camera in frames else nowhere
-    for camera, flags in (present or {}).items():
-        there = flags[:, 0][window.index if len(flags) > 1 else np.zeros_like(window.index)] != 0
-        rows[f"frame_mask/{camera}"] = window.inside & there
-        for frame in np.unique(frame_row[~there]).tolist():
-            shown[camera][frame] = None
-    texts: Sequence[bytes] = language or (b"",)
-    if layout.features:
-        texts = _features(dataset, layout, t, steps, features or {}, rows, texts)
-    held = sum(len(frame) for encoded in frames.values() for frame in encoded)
-    held += action.nbytes + state.nbytes + action_mask.nbytes + state_mask.nbytes
-    return SampleBlock(
-        columns=rows,
-        texts=texts,
-        frames=shown,
-        frame_row=frame_row,
-        frame_zeroed=window.zeroed,
-        datasets=[place.dataset] * len(t),
-        nbytes=held,
-    )
-
-
-def _features(
-    dataset: ResolvedDataset,
-    layout: BatchLayout,
-    t: NDArray[np.int64],
-    steps: int,
-    features: Mapping[str, Any],
-    rows: dict[str, NDArray[Any]],
-    languages: Sequence[bytes],
-) -> Sequence[bytes]:
-    """Puts what else samples hold among ``rows``; their texts."""
-    offsets = np.asarray(dataset.sample.state_offsets, dtype=np.int64)
-    window = windows.rows(t, offsets, steps, dataset.sample)
-    rows.update(layout.empty_features(len(t)))
-    found = FeatureRows(layout.features, layout.state_rows, rows, len(t))
-    every = slice(0, len(t))
-    for name, values in features.items():
-        form = layout.features[name]
-        index = window.index if form.per_step else np.zeros((len(t), 1), np.int64)
-        if form.kind == "text":
-            texts = [[values[k] for k in row] for row in index.T.tolist()]
-            found.texts(name, every, texts, window)
-        else:
-            found.numbers(name, every, values[index], window)
-    return found.joined(languages if len(languages) > 1 else [languages[0]] * len(t))
-
-
-def _field(
-    dataset: ResolvedDataset,
-    layout: BatchLayout,
-    name: FieldName,
-    t: NDArray[np.int64],
-    steps: int,
-    columns: Mapping[str, NDArray[np.float32]],
-) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
-    width = layout.action_width if name == "action" else layout.state_width
-    if dataset.bound(name) is None:
-        shape = (len(t), *layout.arrays[name].shape[1:])
-        return np.zeros(shape, dtype=np.float32), np.zeros(shape, dtype=np.bool_)
-    return field_rows(dataset, name, t, steps, columns, width)
 
 
 def field_rows(

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 
 from autoloader.graph.tensorflow import tf
-from autoloader.graph.windows import WindowTensors
 from autoloader.samples.statistics import Scaling
+from autoloader.tfdata.windows import WindowTensors
 from autoloader.transforms.fields import NumericField
 
 

@@ -6,9 +6,9 @@ the function comes first.
 A record on which the function fails is quarantined like a damaged one.
 
 Both readers ask for the same thing: the record's values after the function, by feature, and which
-frames its pictures are. The index keeps numbers, texts and byte ranges of frames; the stream reader
-has the record written anew (``rewritten``), so that what parses it knows nothing of transforms.
-Which steps may be t goes along as a feature of its own (``VALID_KEY``).
+frames its pictures are. TensorFlow's own graph (``tfdata``) has the record written anew
+(``rewritten``), so that what parses it knows nothing of transforms. Which steps may be t goes along
+as a feature of its own (``VALID_KEY``).
 
 Not here: calling the function (``user_function``), what an episode is (``rlds``), trying a
 transform before anything starts (``trial``, ``binding``).
@@ -133,10 +133,8 @@ class Transform:
         except (FunctionFailedError, FunctionResultError) as error:
             raise MalformedRecordError(f"transform: {error}") from error
 
-    def rewritten(
-        self, payload: bytes, keys: Collection[str], keep: Keep | None = None
-    ) -> tuple[bytes, bool]:
-        """(the record as the function leaves it, whether it is dropped).
+    def rewritten(self, payload: bytes, keys: Collection[str], keep: Keep | None = None) -> bytes:
+        """The record as the function leaves it; without a step where it drops the episode.
 
         It holds these keys of the transformed features, and ``VALID_KEY``: which steps may be t, by
         the function and by the rules of ``keep``.
@@ -157,7 +155,7 @@ class Transform:
         valid = found.valid
         if keep is not None and found.steps:
             valid = valid & keep.allows(found.steps, found.values)
-        return write_example({**values, VALID_KEY: valid.astype(np.int64)}), not found.steps
+        return write_example({**values, VALID_KEY: valid.astype(np.int64)})
 
     def dropped(self, keys: Collection[str]) -> bytes:
         """A record without a step."""

@@ -14,9 +14,9 @@ from streams import dataset_of, every_sample, mixture_of
 from autoloader.catalog.example import parse_example
 from autoloader.catalog.tfrecord import MalformedRecordError, read_records
 from autoloader.index import DatasetIndex, count_indexed, open_dataset_index, open_indexes
+from autoloader.index.records import RecordSamples
 from autoloader.samples.block import Place
 from autoloader.samples.layout import BatchLayout
-from autoloader.samples.record import samples_of_record
 from autoloader.samples.resolve import ResolvedDataset, ResolvedMixture, resolve
 from autoloader.spec import PipelineSpec
 from autoloader.transforms.fields import is_text, text_of_points
@@ -124,7 +124,7 @@ def reference(
 ) -> tuple[dict[int, bytes], Any]:
     """Frame of the first camera at each raw step, and the samples, from the plain reader."""
     dataset = mixture.datasets[place.dataset]
-    samples = samples_of_record(dataset, mixture.layout, place, payload)
+    samples = RecordSamples(dataset, mixture.layout).of(place, payload)
     assert samples is not None
     (frames,) = samples.frames.values()
     rows = samples.frame_row[:, 0].tolist()
@@ -275,7 +275,7 @@ def test_the_index_refuses_exactly_what_the_plain_reader_refuses(tmp_path: Path)
     bad = {one.record: one.reason for one in index.damaged}
     for number, record, _, payload in records_of(dataset):
         try:
-            samples_of_record(dataset, mixture.layout, Place(0, 0, number, record), payload)
+            RecordSamples(dataset, mixture.layout).of(Place(0, 0, number, record), payload)
         except MalformedRecordError:
             assert bad.pop(record)
             assert number_of(index, number, record) is None

@@ -15,9 +15,9 @@ from autoloader.demo.build import demo_directory
 from autoloader.errors import SourceError, SpecError
 from autoloader.index import count_indexed, open_dataset_index
 from autoloader.index.counting import count_mixture
+from autoloader.index.records import RecordSamples
 from autoloader.samples.block import Place
 from autoloader.samples.counts import DatasetCount
-from autoloader.samples.record import samples_of_record
 from autoloader.samples.resolve import ResolvedMixture
 from autoloader.transforms.keep import RuleLoss
 
@@ -62,7 +62,7 @@ def kept_t(mixture: ResolvedMixture) -> list[list[int]]:
     for shard, piece in enumerate(dataset.slices):
         for one in read_records(piece.path, piece.start, piece.stop):
             place = Place(0, 0, shard, one.number)
-            given = samples_of_record(dataset, mixture.layout, place, one.payload)
+            given = RecordSamples(dataset, mixture.layout).of(place, one.payload)
             found.append([] if given is None else sorted(given.t.tolist()))
     assert counted(mixture).samples == sum(map(len, found))
     return found

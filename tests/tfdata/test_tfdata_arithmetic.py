@@ -16,14 +16,13 @@ from PIL import Image
 from autoloader.cli import witness
 from autoloader.decode.frames import FrameDecoder
 from autoloader.decode.resample import resample
-from autoloader.graph import windows
 from autoloader.graph.tensorflow import tf
 from autoloader.order.mixture import BlockSequence, MixtureOrder
 from autoloader.samples import windows as numpy_windows
 from autoloader.samples.draws import splitmix64
 from autoloader.spec import CameraSpec, SampleSpec
 from autoloader.spec.fields import FieldOp, FieldTerm
-from autoloader.tfdata import choices, fields
+from autoloader.tfdata import choices, fields, windows
 from autoloader.tfdata.decode import decode_frame
 from autoloader.transforms import fields as numpy_fields
 from autoloader.transforms.fields import NumericField

@@ -1,6 +1,6 @@
 """The windows of ``samples.windows`` as TensorFlow operations, held together by a test.
 
-Not here: which t there are (``graph.episodes``), values at their rows (``tfdata.fields``).
+Not here: which t there are (``tfdata.samples``), values at their rows (``tfdata.fields``).
 """
 
 from __future__ import annotations
