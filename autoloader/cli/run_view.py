@@ -47,6 +47,13 @@ _MOVERS = {"policy": "control"}
 _VERDICTS = {"paid": "it paid", "nothing": "taken back: no gain", "lost": "taken back: slower"}
 _KNOB_LINES = 2
 _FIRST = ("ring_slots", "decode_threads")
+_RUNS = {"run": 40, "samples/s": -10, "waits": -8, "limited by": -18}
+"""Columns of a table, each with its characters; a negative number aligns to the right."""
+_STAGES = {"stage": 24, "workers": -8, "a sample": -10, "busy": -7, "possible/s": -12}
+_RANKS = {"rank": 24, "samples/s": -10, "waits": -8, "ring": -8, "batches": -10}
+_DATASETS = {
+    "dataset": 24, "share": -9, "weight": -9, "queue": -7, "stalls": -8, "bad records": -13,
+}  # fmt: skip
 _UNTUNED = ("reader", "min_ready_datasets")
 """Knobs that never move while a run lasts."""
 
@@ -84,18 +91,13 @@ class Frame:
 
 def draw_list(groups: Sequence[Sequence[Snapshot]], frame: Frame) -> list[Text]:
     """Several runs, a line each: the one that waits most first."""
-    cells = (("run", 40), ("samples/s", -10), ("waits", -8), ("limited by", -18))
-    rows = [Text(_columns(*cells), "dim")]
+    rows = [_titles(_RUNS)]
     for group in sorted(groups, key=lambda one: -(worst(one).consumer.wait_ratio or 0.0)):
         moment = worst(group)
         rate = sum(one.consumer.samples_per_s or 0.0 for one in in_use(group))
-        row = _columns(
-            (f"{printable(moment.script)} {moment.run}", 40),
-            (_number(rate), -10),
-            (_percent(moment.consumer.wait_ratio), -8),
-            (moment.limited_by or moment.phase, -18),
-        )
-        rows.append(Text(row))
+        name, limit = f"{printable(moment.script)} {moment.run}", moment.limited_by or moment.phase
+        waits = _percent(moment.consumer.wait_ratio)
+        rows.append(Text(_row(_RUNS, name, _number(rate), waits, limit)))
     rows.append(Text("`autoloader top RUN` shows one of them", "dim"))
     return frame.fit(rows[: frame.height])
 
@@ -207,17 +209,11 @@ def _stages(stages: Sequence[StageMoment], moment: Snapshot) -> Iterator[Text]:
     known = sorted(stages, key=lambda one: one.bound_per_s or float("inf"))
     if not known:
         return
-    cells = (("stage", 24), ("workers", -8), ("a sample", -10), ("busy", -7), ("possible/s", -12))
-    yield Text(_columns(*cells), "dim")
+    yield _titles(_STAGES)
     for one in known[:_MOST_STAGES]:
         service = "" if one.service_s is None else f"{one.service_s * 1e3:.2f} ms"
-        row = _columns(
-            (printable(one.name), 24),
-            (str(one.workers), -8),
-            (service, -10),
-            (_percent(one.busy_ratio), -7),
-            (_number(one.bound_per_s), -12),
-        )
+        busy, bound = _percent(one.busy_ratio), _number(one.bound_per_s)
+        row = _row(_STAGES, printable(one.name), str(one.workers), service, busy, bound)
         limits = one.name == moment.limited_by
         yield Text(row + ("  ← limits" if limits else ""), "bold yellow" if limits else "")
 
@@ -266,17 +262,11 @@ def _ranks(group: Sequence[Snapshot], most: int) -> list[Text]:
     if len(ranks) == 1:
         return []
     rows = sorted(ranks.values(), key=lambda one: -(one.consumer.wait_ratio or 0.0))
-    cells = (("rank", 24), ("samples/s", -10), ("waits", -8), ("ring", -8), ("batches", -10))
-    found = [Text(_columns(*cells), "dim")]
+    found = [_titles(_RANKS)]
     for one in rows[:most]:
-        row = _columns(
-            (f"{one.rank} of {one.world_size}", 24),
-            (_number(one.consumer.samples_per_s), -10),
-            (_percent(one.consumer.wait_ratio), -8),
-            (f"{one.ring.filled}/{one.ring.slots}", -8),
-            (str(one.consumer.batches), -10),
-        )
-        found.append(Text(row))
+        rank, ready = f"{one.rank} of {one.world_size}", f"{one.ring.filled}/{one.ring.slots}"
+        rate, waits = _number(one.consumer.samples_per_s), _percent(one.consumer.wait_ratio)
+        found.append(Text(_row(_RANKS, rank, rate, waits, ready, str(one.consumer.batches))))
     if len(rows) > most:
         found.append(Text(f"and {len(rows) - most} more, which wait less", "dim"))
     return found
@@ -287,18 +277,11 @@ def _datasets(datasets: Mapping[str, DatasetStatistics], room: int) -> list[Text
     if room < 2:
         return []
     rows = sorted(datasets.items(), key=lambda one: _trouble(one[1]), reverse=True)
-    cells = (("dataset", 24), ("share", -9), ("weight", -9), ("queue", -7), ("stalls", -8))
-    found = [Text(_columns(*cells, ("bad records", -13)), "dim")]
+    found = [_titles(_DATASETS)]
     shown = rows if len(rows) < room else rows[: max(1, room - 2)]
     for name, one in shown:
-        row = _columns(
-            (printable(name), 24),
-            (_percent(one.share), -9),
-            (_percent(one.weight), -9),
-            (str(one.queue), -7),
-            (str(one.stalls), -8),
-            (str(one.quarantined), -13),
-        )
+        shares, counts = (one.share, one.weight), (one.queue, one.stalls, one.quarantined)
+        row = _row(_DATASETS, printable(name), *map(_percent, shares), *map(str, counts))
         found.append(Text(row, "red" if one.stalls or one.quarantined else ""))
     if len(shown) < len(rows):
         found.append(Text(f"and {len(rows) - len(shown)} more, all well", "dim"))
@@ -316,10 +299,14 @@ def _line(label: str, text: str, style: str = "") -> Text:
     return Text().append(f"{label:<{_LABEL}}", "dim").append(text, style)
 
 
-def _columns(*cells: tuple[str, int]) -> str:
-    """Cells of so many characters; a negative width aligns to the right."""
+def _titles(columns: Mapping[str, int]) -> Text:
+    return Text(_row(columns, *columns), "dim")
+
+
+def _row(columns: Mapping[str, int], *cells: str) -> str:
+    """A line of a table, each cell cut to its column's width."""
     found = ""
-    for text, width in cells:
+    for text, width in zip(cells, columns.values(), strict=True):
         room = abs(width)
         cut = text if len(text) <= room else text[: room - 1] + "…"
         found += cut.rjust(room) if width < 0 else f"{cut:<{room}} "

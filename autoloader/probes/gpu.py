@@ -31,14 +31,10 @@ class GpuReading:
     Attributes:
         busy_ratio: of the least busy device.
         shared: another process runs on one of them.
-        by_gpm: whether it is SM activity; else utilisation.
-        devices: how many.
     """
 
     busy_ratio: float
     shared: bool
-    by_gpm: bool
-    devices: int
 
 
 class GpuProbe:
@@ -83,10 +79,8 @@ class GpuProbe:
         if not loads:
             return None
         return GpuReading(
-            busy_ratio=min(load for load, _ in loads),
+            busy_ratio=min(loads),
             shared=any(users[n] - {self._trainer} for n in chosen),
-            by_gpm=all(gpm for _, gpm in loads),
-            devices=len(loads),
         )
 
     def _start(self) -> Any:
@@ -129,12 +123,12 @@ class GpuProbe:
         except nvml.NVMLError:
             return set()
 
-    def _load(self, nvml: Any, number: int, device: Any) -> tuple[float, bool] | None:
+    def _load(self, nvml: Any, number: int, device: Any) -> float | None:
         activity = self._by_gpm(nvml, number, device)
         if activity is not None:
-            return activity, True
+            return activity
         try:
-            return nvml.nvmlDeviceGetUtilizationRates(device).gpu / 100.0, False
+            return float(nvml.nvmlDeviceGetUtilizationRates(device).gpu) / 100.0
         except nvml.NVMLError:
             return None  # a MIG device without GPM
 

@@ -17,9 +17,10 @@ from autoloader.pictures.charts import (
     over_time,
     rows_over_time,
 )
-from autoloader.report.findings import mover, value_of
+from autoloader.report.findings import mover
 from autoloader.report.run import Run, held_bytes
 from autoloader.telemetry.snapshot import Move, Snapshot
+from autoloader.telemetry.verdict import value_words
 from autoloader.units import GIB
 
 MOST_MARKS = 60
@@ -86,7 +87,7 @@ def reach_of(runs: Sequence[Run]) -> Reach:
 def said(number: int, move: Move) -> str:
     """A move in one line."""
     moved = ", ".join(
-        f"{knob} {value_of(knob, a)}→{value_of(knob, b)}"
+        f"{knob} {value_words(knob, a)}→{value_words(knob, b)}"
         for knob, (a, b) in list(move.changes.items())[:4]
     )
     return f"{number}: {mover(move)}: {move.why}" + (f": {moved}" if moved else "")

@@ -12,11 +12,9 @@ from autoloader.controller.states import STATE_MEANING
 from autoloader.pictures.charts import clock
 from autoloader.report.run import Run, cost_of
 from autoloader.telemetry.snapshot import Move
-from autoloader.telemetry.verdict import MOSTLY_RATIO
+from autoloader.telemetry.verdict import LITTLE_RATIO, MOSTLY_RATIO, value_words
 from autoloader.units import format_bytes
 
-SATISFIED_RATIO = 0.01
-"""Below this wait ratio training does not wait (``controller.policy``)."""
 LEAST_SHARE = 0.01
 """Of the time, that a state must have had to be told."""
 _REMEDIES = {
@@ -83,13 +81,6 @@ def percent(ratio: float | None) -> str:
     return f"{100 * ratio:.1f} %" if ratio < 0.0995 else f"{100 * ratio:.0f} %"
 
 
-def value_of(knob: str, value: object) -> str:
-    """A knob's value, for people."""
-    if knob.endswith("_bytes") and isinstance(value, int) and value:
-        return format_bytes(value)
-    return str(value)
-
-
 def called(limit: str) -> str:
     """What ``limited_by`` means, in words."""
     stage, _, dataset = limit.partition(":")
@@ -121,7 +112,7 @@ def _limit(run: Run) -> Finding:
     waited = run.wait_ratio
     if waited is None:
         return Finding(question, "Nothing was measured: no batch was taken for long enough.")
-    if waited < SATISFIED_RATIO or not run.waits:
+    if waited < LITTLE_RATIO or not run.waits:
         pace = "the GPU" if next(iter(run.limits), "") == "gpu" else "the training step"
         return Finding(
             question,
@@ -171,7 +162,7 @@ def _cost(run: Run, ideal: Run | None) -> Finding | None:
             "A run with `replay_one_batch=True` (`--ideal-loader`) measures it whole, with what "
             "the loader takes of the processors: `autoloader report RUN IDEAL`.",
         ),
-        level="good" if run.wait_ratio < SATISFIED_RATIO else "notice",
+        level="good" if run.wait_ratio < LITTLE_RATIO else "notice",
     )
 
 
@@ -276,7 +267,7 @@ def _changes(moves: list[Move], knob: str) -> str:
     changes = [move.changes[knob] for move in moves if knob in move.changes]
     if len(changes) > _MOST_CHANGES:
         changes = [(changes[0][0], changes[-1][1])]
-    told = (f"{value_of(knob, before)}→{value_of(knob, after)}" for before, after in changes)
+    told = (f"{value_words(knob, before)}→{value_words(knob, after)}" for before, after in changes)
     return f"{knob} {', '.join(told)}"
 
 

@@ -13,8 +13,9 @@ from typing import Any
 from autoloader.pictures.charts import clock, number
 from autoloader.pictures.pages import render
 from autoloader.report.charts import Chart, charts, reach_of
-from autoloader.report.findings import Finding, findings, mover, percent, value_of, verdict
+from autoloader.report.findings import Finding, findings, mover, percent, verdict
 from autoloader.report.run import Run, cost_of
+from autoloader.telemetry.verdict import value_words
 from autoloader.units import format_bytes
 
 MOST_MOVES = 150
@@ -112,7 +113,8 @@ def _moves(run: Run) -> tuple[Moved, ...]:
             move.by,
             move.why,
             tuple(
-                (k, value_of(k, a), value_of(k, b)) for k, (a, b) in list(move.changes.items())[:12]
+                (k, value_words(k, a), value_words(k, b))
+                for k, (a, b) in list(move.changes.items())[:12]
             ),
             verdict(move),
             mover(move),
@@ -168,7 +170,7 @@ def _facts(run: Run) -> tuple[tuple[str, str], ...]:
         "spec": facts.get("spec_digest"),
         "noted at the start": "; ".join(facts.get("notes") or ()),
         "knobs at the end": ", ".join(
-            f"{knob}={value_of(knob, value)}"
+            f"{knob}={value_words(knob, value)}"
             for knob, value in list(last.knobs.items())[:_MOST_KNOBS]
         ),
         "record": str(run.own.path),

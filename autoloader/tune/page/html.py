@@ -1,4 +1,4 @@
-"""The report as one HTML file that needs nothing beside it: no script, no font, no network.
+"""The report as one HTML file that needs nothing beside it, and as plain text.
 
 Not here: what it tells (``story``), drawing (``pictures.charts``).
 """
@@ -6,17 +6,20 @@ Not here: what it tells (``story``), drawing (``pictures.charts``).
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterator
 from pathlib import Path
 
+from autoloader.errors import printable
 from autoloader.host.files import write_whole
 from autoloader.pictures.charts import Dot, bars, scatter
 from autoloader.pictures.pages import render
-from autoloader.tune.page.story import LEAST_TRIALS, Figures, Story
+from autoloader.tune.page.story import LEAST_TRIALS, Figures, Story, TrialFate
 from autoloader.units import GIB, MIB, format_bytes
 
 logger = logging.getLogger(__name__)
 
 _MOST_SLICES = 9
+_BAR = 30
 
 
 def page(story: Story) -> str:
@@ -118,7 +121,66 @@ def _headroom(story: Story) -> str:
     )
 
 
-def figures_text(one: Figures) -> str:
+def plain_text(story: Story) -> str:
+    """The whole report: no colours, no boxes, lines of at most 100 characters but for reasons."""
+    return "\n".join(printable(line) for line in _lines(story))
+
+
+def _lines(story: Story) -> Iterator[str]:
+    yield f"study {story.study}"
+    yield story.verdict
+    yield from story.notes
+    yield ""
+    yield f"start  {_figures_of(story.start)}"
+    yield f"best   {_figures_of(story.best)}"
+    for knob, (before, after) in story.changed.items():
+        yield f"  {knob}: {before} → {after}"
+    if story.ratios:
+        yield "  best over start, in turn: " + ", ".join(f"{one:.2f}" for one in story.ratios)
+    yield ""
+    yield "-- bound"
+    if story.bound_lines:
+        yield from story.bound_lines
+    elif story.bound_samples_per_s is None:
+        yield "not known: no measurement told what a sample costs"
+    else:
+        yield f"at most {story.bound_samples_per_s:,.0f} samples/s"
+    yield ""
+    yield "-- rate against memory: settings that none beats in both"
+    for one in story.front():
+        yield f"{one.number:4}  {_figures(one)}"
+    yield ""
+    yield from _influence(story)
+    yield ""
+    yield f"-- trials; the RAM floor is {format_bytes(story.floor_bytes)}"
+    for one in story.trials:
+        busy = f", others used {one.busy:.1f} cpus" if one.busy is not None else ""
+        reason = f": {one.reason}" if one.reason else ""
+        yield f"{one.number:4}  {one.label:6}  {one.outcome:10}  {_figures(one)}{busy}{reason}"
+    yield ""
+    yield f"host  {story.host}"
+    for name, value in story.facts:
+        yield f"{name}  {value}"
+
+
+def _influence(story: Story) -> Iterator[str]:
+    found, count = story.influence(), len(story.complete)
+    if not found:
+        yield f"-- knobs: {count} complete trials tell nothing; {LEAST_TRIALS} are needed"
+        return
+    yield f"-- knobs: share of the ranks of {count} complete trials that goes with each alone"
+    for knob, share in found.items():
+        yield f"{knob:28} {share:4.0%} {'#' * round(share * _BAR)}".rstrip()
+
+
+def _figures(one: TrialFate) -> str:
+    return (
+        f"{_rate(one.samples_per_s):>8} samples/s, peak {_size(one.peak_rss_bytes):>10}, "
+        f"headroom {_size(one.min_headroom_bytes):>10}"
+    )
+
+
+def _figures_of(one: Figures) -> str:
     """Figures of one knob set, in a line."""
     return (
         f"{_rate(one.samples_per_s)} samples/s, peak {_size(one.peak_rss_bytes)}, "

@@ -5,7 +5,7 @@ value and the rate over complete trials: the share of the ranks' variance that g
 alone. It sees no interplay, and few trials make it large by chance, so it is shown with their
 number; a knob that took fewer than two values has none.
 
-Not here: showing it (``html``, ``plain``).
+Not here: showing it (``html``).
 """
 
 from __future__ import annotations
