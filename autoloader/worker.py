@@ -320,7 +320,7 @@ class Worker:
     def end(self, reason: str) -> None:
         """End the process now."""
         logger.info("ending: %s; connections refused: %d", reason, self._refused)
-        from autoloader.actuation.sinks import end_all  # in use by now
+        from autoloader.actuation.moments import end_all  # in use by now
 
         end_all()
         logging.shutdown()

@@ -1,4 +1,4 @@
-"""Takes the snapshots of a running pipeline, and remembers when its knobs moved and why.
+"""Takes the snapshots of a running pipeline, says where they go, and when knobs moved and why.
 
 Called by the policy's thread about once a second, with what it has read anyway: a snapshot asks
 no probe and no part of the pipeline again.
@@ -9,24 +9,37 @@ Not here: what a snapshot says (``telemetry.snapshot``), reading the pipeline
 
 from __future__ import annotations
 
+import hashlib
+import json
+import logging
 import os
+import platform
+import socket
+import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any, Protocol
 
-from autoloader.actuation.pressure import Pressure
-from autoloader.actuation.sinks import Sink
 from autoloader.controller.limits import ControllerLimits
 from autoloader.controller.observation import Observation, Reading
 from autoloader.controller.policy import SATISFIED_RATIO
 from autoloader.controller.proposals import known_stages, margin
 from autoloader.controller.states import State
 from autoloader.decode.activity import DatasetActivity, PipelineActivity
+from autoloader.decode.quarantine import BadRecord
+from autoloader.errors import printable
+from autoloader.host.machine import memory_bytes
+from autoloader.host.processors import usable_processors
 from autoloader.knobs import Knobs
+from autoloader.probes.other_processes import OtherProcesses
 from autoloader.process.setup import PipelineSetup
 from autoloader.telemetry.progress import current
+from autoloader.telemetry.run_log import RunLog, end_logs
+from autoloader.telemetry.runtime import RunFile, forget_all
 from autoloader.telemetry.snapshot import (
     ConsumerMoment,
     LatelyMoment,
@@ -40,6 +53,164 @@ from autoloader.telemetry.statistics import (
     DatasetStatistics,
     RingStatistics,
 )
+from autoloader.telemetry.verdict import changes_words
+from autoloader.units import MIB, format_bytes
+
+logger = logging.getLogger(__name__)
+
+_SHORT = (State.SHRINK, State.EMERGENCY)
+_QUIET_S = 60.0
+"""An episode that begins so soon after another one is the same trouble: it is told at INFO."""
+_MUCH_BYTES = 64 * MIB
+"""Who took less than this is not named: processes grow and shrink all the time."""
+
+
+class Pressure:
+    """Tells people that memory got short, what was given up for it, and when it is back.
+
+    Theory of operation. Pressure comes in episodes: it begins with the first time that knobs shrink
+    because memory is short, and ends when the controller is neither in SHRINK nor in EMERGENCY. One
+    line says that it began, with who took the memory, another one that it is over; what else
+    shrinks meanwhile is told at INFO, and so is an episode soon after another one.
+
+    One pipeline's; the reflex's thread and the policy's call it in turns.
+
+    Args:
+        floor_bytes: the RAM floor.
+        neighbours: who may have taken memory.
+    """
+
+    def __init__(self, floor_bytes: int, neighbours: OtherProcesses | None = None) -> None:
+        self._floor_bytes = floor_bytes
+        self._neighbours = neighbours or OtherProcesses()
+        self._level: int | None = None
+        self._over_s = float("-inf")
+
+    def shrunk(self, at_s: float, headroom_bytes: int | None, before: Knobs, after: Knobs) -> str:
+        """Knobs have become smaller because memory is short: say so.
+
+        Args:
+            at_s: of a monotonic clock.
+            headroom_bytes: what the machine could give; ``None``: not known.
+            before: the knobs.
+            after: the knobs now.
+
+        Returns:
+            Why, in short: "headroom 1.90 GiB below the floor of
+            4.66 GiB (+2.40 GiB by pid 4711 python)".
+        """
+        why = f"{self._where(headroom_bytes)}{self._who(at_s)}"
+        level = logging.INFO
+        if self._level is None:
+            soon = at_s - self._over_s < _QUIET_S
+            self._level = level = logging.INFO if soon else logging.WARNING
+        changes = {key: (was, now) for key, (now, was) in after.changed(before).items()}
+        logger.log(level, "%s: %s", why, changes_words(changes))
+        return why
+
+    def look(self, at_s: float, headroom_bytes: int | None, state: State) -> str:
+        """The controller has looked: in this state it is now.
+
+        Args:
+            at_s: of a monotonic clock.
+            headroom_bytes: what the machine can give.
+            state: the controller's.
+
+        Returns:
+            That memory is back, where it is since this look; else "".
+        """
+        back = ""
+        if state in _SHORT:
+            return back
+        if self._level is not None:
+            level, self._level, self._over_s = self._level, None, at_s
+            back = f"memory is back: {self._where(headroom_bytes)}"
+            logger.log(level, "%s; knobs grow again where that pays", back)
+        self._neighbours.look(at_s)
+        return back
+
+    def _where(self, headroom_bytes: int | None) -> str:
+        if headroom_bytes is None:
+            return "headroom unknown"
+        above = headroom_bytes - self._floor_bytes
+        where = "above" if above >= 0 else "below"
+        floor = format_bytes(self._floor_bytes)
+        return f"headroom {format_bytes(abs(above))} {where} the floor of {floor}"
+
+    def _who(self, at_s: float) -> str:
+        most = self._neighbours.most_grown(at_s)
+        if most is None or most.grown_bytes < _MUCH_BYTES:
+            return ""
+        name = f" {printable(most.name)}" if most.name else ""
+        return f" (+{format_bytes(most.grown_bytes)} by pid {most.pid}{name})"
+
+
+class Sink(Protocol):
+    """Where snapshots go. Called from the policy's thread: it must not wait, and not raise."""
+
+    def write(self, moment: Snapshot) -> None:
+        """One more."""
+        ...
+
+    def close(self) -> None:
+        """There are no more."""
+        ...
+
+
+def open_sinks(
+    setup: PipelineSetup, number: int, quarantined: Callable[[], Sequence[BadRecord]]
+) -> tuple[Sink, ...]:
+    """Where the snapshots of a pipeline go.
+
+    Args:
+        setup: what it is opened with.
+        number: which pipeline of its trainer.
+        quarantined: gives its bad records.
+    """
+    request = setup.control
+    found: list[Sink] = [RunFile(request.run, number)]
+    if request.record:
+        found.append(
+            RunLog(
+                Path(request.record) / f"{setup.mixture.split}-{number}.jsonl",
+                facts=lambda: facts_of(setup),
+                bad=lambda: [asdict(one) for one in quarantined()],
+                in_ring=request.record_in_ring,
+            )
+        )
+    if request.metrics_port or request.metrics_file:
+        from autoloader.telemetry.exporter import Exporter
+
+        port, file = request.metrics_port, request.metrics_file
+        found.append(Exporter(request.run, number, port=port, file=file))
+    return tuple(found)
+
+
+def end_all() -> None:
+    """Nothing more is said of any pipeline of this process, which ends without closing them."""
+    forget_all()
+    end_logs()
+    if exporter := sys.modules.get("autoloader.telemetry.exporter"):
+        exporter.end_exports()
+
+
+def facts_of(setup: PipelineSetup) -> dict[str, Any]:
+    """What the record says of the start; plain values."""
+    spec = setup.mixture.spec
+    written = json.dumps(spec.model_dump(mode="json"), sort_keys=True)
+    memory = format_bytes(memory_bytes())
+    return {
+        "autoloader": sys.modules["autoloader"].__version__,  # the front door is above this
+        "python": platform.python_version(),
+        "host": f"{socket.gethostname()}: {usable_processors()} processors, {memory}",
+        "reader": setup.knobs.reader,
+        "batch_size": spec.batch.size,
+        "batch_bytes": setup.mixture.sizes.batch_bytes,
+        "cameras": {name: list(camera.size) for name, camera in spec.cameras.items()},
+        "spec_digest": hashlib.sha256(written.encode()).hexdigest()[:16],
+        **setup.control.facts,
+    }
+
 
 _KEPT_MOVES = 12
 _KEPT_MOMENTS = 60

@@ -214,8 +214,7 @@ class ControlledPipeline:
         """Made when there is something to say: its classes cost milliseconds that batches want."""
         with self._lock:
             if self._made is None:
-                from autoloader.actuation.moments import Moments
-                from autoloader.actuation.sinks import open_sinks
+                from autoloader.actuation.moments import Moments, open_sinks
 
                 sinks = open_sinks(self._setup, self._number, self.pipeline.quarantined)
                 self._made = Moments(self._setup, self._number, sinks)

@@ -5,17 +5,17 @@ ends, over all epochs and validations; both live in one child. The position of t
 saved once, by this module; the streams that Lightning sees have a state of their own only where
 they are used without it.
 
-Not here: cutting the sequence into epochs (``streams``), what happens to a batch (``delivery``),
-what is logged (``monitor``), the loader.
+Not here: cutting the sequence into epochs (``streams``), what is logged (``monitor``), the loader.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
+import numpy as np
 import torch
 from lightning.pytorch import LightningDataModule
 from lightning.pytorch.trainer.states import TrainerFn, TrainerStatus
@@ -23,12 +23,13 @@ from lightning.pytorch.utilities.model_helpers import is_overridden
 from lightning.pytorch.utilities.signature_utils import is_param_in_hook_signature
 
 from autoloader.checkpoint import join_states, read_state
-from autoloader.device.augmentation import augmenter
+from autoloader.device.augmentation import Augmenter, augmenter
+from autoloader.device.transfer import mapped
 from autoloader.errors import UsageError
-from autoloader.lightning.delivery import Delivery
 from autoloader.lightning.streams import (
     PLAIN_LOOP,
     Consumer,
+    HostBatch,
     ToBatch,
     TrainStream,
     ValidationStream,
@@ -37,6 +38,64 @@ from autoloader.loader import AutoLoader
 from autoloader.planning.arguments import check_arguments
 from autoloader.spec import PipelineSpec, SpecSource
 from autoloader.validation import IdleLoader, validation_specs
+
+_READ_ON_THE_HOST = ("provenance", "dataset_index")
+
+
+class Delivery:
+    """The last stretch of a loader's batches: to the device, augmented, in the trainer's layout.
+
+    The order of the steps keeps the host from waiting. Parameters of the augmentation and names of
+    datasets and episodes come from numbers that are still on the host. Frames, actions and states
+    go to the device as the ring holds them; augmentation, the change of type and of layout run
+    there. Nothing waits for the device.
+
+    Args:
+        names: ``loader.dataset_names``.
+        augmenter: augments frames; ``None`` leaves them.
+        to_batch: see ``streams.ToBatch``.
+        frame_dtype: what uint8 tensors become, in [0, 1]; ``None`` leaves them.
+    """
+
+    def __init__(
+        self,
+        names: tuple[str, ...],
+        augmenter: Augmenter | None,
+        to_batch: ToBatch | None,
+        frame_dtype: torch.dtype | None,
+    ) -> None:
+        self._names = names
+        self._augmenter = augmenter if augmenter is not None and augmenter.active else None
+        self._to_batch = to_batch
+        self._frame_dtype = frame_dtype
+
+    def __call__(self, tree: Any, move: Callable[[Any], Any]) -> Any:
+        """A batch, or a combination of several, moved by ``move`` and made ready."""
+        if isinstance(tree, HostBatch):
+            return self._deliver(tree, move)
+        if isinstance(tree, dict) and any(isinstance(v, HostBatch) for v in tree.values()):
+            return {key: self(value, move) for key, value in tree.items()}
+        if isinstance(tree, (list, tuple)) and any(isinstance(v, HostBatch) for v in tree):
+            return type(tree)(self(value, move) for value in tree)
+        return move(tree)
+
+    def _deliver(self, batch: HostBatch, move: Callable[[Any], Any]) -> Any:
+        host = {key: batch[key] for key in _READ_ON_THE_HOST if key in batch}
+        moved = move({key: value for key, value in batch.items() if key not in host})
+        if self._augmenter is not None:
+            drawn = self._augmenter.parameters(np.asarray(host["provenance"]))
+            moved = self._augmenter.apply(moved, drawn)
+        ready: Any = {**moved, **host}
+        if self._to_batch is not None:
+            ready = self._to_batch(ready, self._names)
+        return mapped(move(ready), self._finish)
+
+    def _finish(self, tensor: torch.Tensor) -> torch.Tensor:
+        if tensor.dtype == torch.uint8 and self._frame_dtype is not None:
+            scaled = tensor.to(self._frame_dtype, memory_format=torch.contiguous_format)
+            return scaled.div_(255)
+        return tensor if tensor.device.type == "cpu" else tensor.contiguous()
+
 
 _STATE_VERSION = 1
 

@@ -13,7 +13,7 @@ Invariants:
     2. A state begins with the first batch that was not handed out.
     3. The validation stream gives the same samples at every call.
 
-Not here: the move to the device (``delivery``), Lightning (``datamodule``), the sequence itself
+Not here: the move to the device and Lightning (``datamodule``), the sequence itself
 (``loader``).
 """
 

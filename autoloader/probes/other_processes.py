@@ -6,7 +6,7 @@ calm all processes are looked at now and then; when it has got short, a further 
 with the oldest of these, and serves for a while. Processes of other containers are not seen, and
 what a tmpfs holds belongs to none.
 
-Not here: what is told of it (``actuation.pressure``).
+Not here: what is told of it (``actuation.moments``).
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 The kernel counts it for each process (``/proc/PID/io``, ``read_bytes``): reads that reached a block
 device or an NFS server. FUSE file systems are not counted there.
 
-Not here: how fast storage is (``probes.storage``), what follows (``actuation.displaced``).
+Not here: how fast storage is (``probes.storage``), what follows (``actuation.observer``).
 """
 
 from __future__ import annotations

@@ -160,7 +160,7 @@ os.register_at_fork(after_in_child=_forget)
 
 
 class Exporter:
-    """Exports the metrics of one pipeline; see ``actuation.sinks.Sink``.
+    """Exports the metrics of one pipeline; see ``actuation.moments.Sink``.
 
     Args:
         run: name of the trainer's process.

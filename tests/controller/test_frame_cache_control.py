@@ -14,7 +14,7 @@ from situations import FLOOR
 from streams import spec_of
 
 from autoloader import AutoLoader
-from autoloader.actuation.displaced import Displaced
+from autoloader.actuation.observer import Displaced
 from autoloader.cache.table import CacheCounts
 from autoloader.controller.limits import ControllerLimits
 from autoloader.controller.observation import CacheReading, Observation, Reading, StageReading

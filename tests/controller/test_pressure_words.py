@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from autoloader.actuation.pressure import Pressure
+from autoloader.actuation.moments import Pressure
 from autoloader.controller.states import State
 from autoloader.knobs import Knobs
 from autoloader.probes.other_processes import OtherProcesses
@@ -35,7 +35,7 @@ def a_host(folder: Path, **held: int) -> Path:
 
 @pytest.fixture
 def said(caplog: pytest.LogCaptureFixture) -> Iterator[pytest.LogCaptureFixture]:
-    with caplog.at_level(logging.INFO, "autoloader.actuation.pressure"):
+    with caplog.at_level(logging.INFO, "autoloader.actuation.moments"):
         yield caplog
 
 

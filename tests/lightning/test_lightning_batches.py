@@ -22,7 +22,7 @@ from autoloader import AutoLoader, PipelineSpec, augment, layouts
 from autoloader.device.augmentation import augmenter
 from autoloader.errors import UsageError
 from autoloader.lightning import LoaderMonitor, Stage2Layout
-from autoloader.lightning.delivery import Delivery
+from autoloader.lightning.datamodule import Delivery
 from autoloader.lightning.streams import HostBatch
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "transfer"))
