@@ -192,7 +192,7 @@ class Store:
     def write(self, path: str, content: bytes) -> None:
         """Put a small file. Raises OSError."""
         client = client_of(path)
-        self._ask(path, lambda: client.write(path, content))
+        self._read(path, "document_bytes", lambda meter: client.write(path, content, meter))
         self._listings.pop(path.rpartition("/")[0], None)
 
     def _read(

@@ -26,6 +26,7 @@ from autoloader import PipelineSpec
 from autoloader.errors import AutoloaderError, SourceError
 from autoloader.planning.start import plan_loader
 from autoloader.remote import patience, store
+from autoloader.remote.clients import client as clients
 from autoloader.remote.faults import LimitError, PassingError
 from autoloader.remote.limits import VARIABLES, Limits, Meter, Traffic
 
@@ -53,7 +54,7 @@ class Handler(BaseHTTPRequestHandler):
         else:
             self.serve()
 
-    do_GET = do_HEAD = answer  # noqa: N815  http.server's names
+    do_GET = do_HEAD = do_PUT = answer  # noqa: N815  http.server's names
 
     def serve(self, tag: str = '"one"') -> None:
         """The file as it is."""
@@ -401,6 +402,16 @@ def test_a_listing_without_end_or_sense_is_refused(
     assert caught.value.filename == "hf://datasets/lab/arm"
 
 
+def test_an_answer_without_end_to_what_is_put_is_refused(
+    far: Far, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AWS_ENDPOINT_URL", far.server.address)
+    monkeypatch.setattr(clients, "_clients", {})
+    far.server.kind, far.server.behaviour = "index", endless
+    with pytest.raises(LimitError, match="AUTOLOADER_LIMIT_DOCUMENT"):
+        store.Store(lambda: QUICK).write("s3://lab/index", b"index")
+
+
 def test_the_hubs_token_does_not_go_along_to_the_next_page_of_another_host(
     far: Far, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -421,7 +432,8 @@ def test_the_hubs_token_does_not_go_along_to_the_next_page_of_another_host(
 
         far.server.kind, far.server.behaviour = "", first
         other.kind, other.behaviour = "", last
-        assert client.listing("hf://datasets/lab/arm") == {}
+        arm = "hf://datasets/lab/arm"
+        assert client.listing(arm, Meter(arm, QUICK, Traffic())) == {}
         other.shutdown()
     assert far.server.asked[0][1]["Authorization"] == "Bearer secret"
     assert "Authorization" not in other.asked[0][1]

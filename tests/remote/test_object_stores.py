@@ -23,12 +23,14 @@ from autoloader.remote.clients import client as clients
 from autoloader.remote.clients.client import client_of
 from autoloader.remote.clients.s3 import S3Client
 from autoloader.remote.faults import ChangedError, NoFileSystemError
+from autoloader.remote.limits import Limits, Meter, Traffic
 from autoloader.remote.part import CHUNK_BYTES
 from autoloader.remote.shards import ShardCache
 from autoloader.remote.store import Store, store
 
 SIZE = 3 * CHUNK_BYTES + 1000
 SECRET = "wJalrXUtnFEMI-hunter2"
+METER = Meter("s3://lab", Limits(), Traffic())
 CONTENT = random.Random(1).randbytes(SIZE)
 
 
@@ -86,14 +88,14 @@ def test_s3_lists_pages_and_folders_and_tells_what_it_lists_as_each_file_does(
         return signed(*arguments, **named)
 
     monkeypatch.setattr(own, "_signed", two_at_a_time)
-    found = own.listing("s3://lab/arm/1.0.0")
-    assert found == {"a shard+1": own.identity(ADDRESS), "beside": None}
-    assert list(own.listing("s3://lab/arm/1.0.0/beside")) == ["0", "1", "2"]
-    assert own.listing("s3://lab") == {"arm": None}
+    found = own.listing("s3://lab/arm/1.0.0", METER)
+    assert found == {"a shard+1": own.identity(ADDRESS, METER), "beside": None}
+    assert list(own.listing("s3://lab/arm/1.0.0/beside", METER)) == ["0", "1", "2"]
+    assert own.listing("s3://lab", METER) == {"arm": None}
     with pytest.raises(FileNotFoundError):
-        own.identity("s3://lab/arm/none")
+        own.identity("s3://lab/arm/none", METER)
     with pytest.raises(FileNotFoundError):
-        own.listing("s3://nobodys/arm")
+        own.listing("s3://nobodys/arm", METER)
 
 
 def test_a_shard_arrives_from_s3_and_another_version_of_it_is_refused(

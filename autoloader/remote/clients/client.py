@@ -39,13 +39,11 @@ class Client(Protocol):
     lists: bool
     """Whether ``listing`` tells of all files of a directory at once."""
 
-    def listing(
-        self, directory: str, meter: Meter | None = None
-    ) -> dict[str, RemoteIdentity | None]:
+    def listing(self, directory: str, meter: Meter) -> dict[str, RemoteIdentity | None]:
         """Names in a directory: files with what they are, directories with ``None``."""
         ...
 
-    def identity(self, path: str, meter: Meter | None = None) -> RemoteIdentity:
+    def identity(self, path: str, meter: Meter) -> RemoteIdentity:
         """What a file is now."""
         ...
 
@@ -55,18 +53,18 @@ class Client(Protocol):
         start: int,
         view: memoryview,
         of: RemoteIdentity,
-        meter: Meter | None = None,
+        meter: Meter,
     ) -> None:
         """Fill ``view`` with the bytes from ``start`` on of a version of a file."""
         ...
 
     def whole(
-        self, path: str, of: RemoteIdentity | None, meter: Meter | None = None
+        self, path: str, of: RemoteIdentity | None, meter: Meter
     ) -> tuple[RemoteIdentity, bytes]:
         """A small file and what it is; of a version, where one is given."""
         ...
 
-    def write(self, path: str, content: bytes) -> None:
+    def write(self, path: str, content: bytes, meter: Meter) -> None:
         """Put a small file."""
         ...
 

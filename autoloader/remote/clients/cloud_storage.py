@@ -38,9 +38,7 @@ class CloudStorageClient(WebClient):
 
         self._fs: Any = GCSFileSystem(use_listings_cache=False, skip_instance_cache=True)
 
-    def listing(
-        self, directory: str, meter: Meter | None = None
-    ) -> dict[str, RemoteIdentity | None]:
+    def listing(self, directory: str, meter: Meter) -> dict[str, RemoteIdentity | None]:
         """See ``Client.listing``."""
         prefix = directory.partition("://")[2].partition("/")[2].rstrip("/")
         prefix = f"{prefix}/" if prefix else ""
@@ -57,25 +55,29 @@ class CloudStorageClient(WebClient):
             for one in page.get("items", ()):
                 if name := one["name"][len(prefix) :]:
                     names[name] = of_entry({**one, "size": int(one["size"])})
-            if meter is not None:
-                meter.named(len(names))
+            meter.named(len(names))
             if not page.get("nextPageToken"):
                 return names
             asked["pageToken"] = page["nextPageToken"]
 
-    def identity(self, path: str, meter: Meter | None = None) -> RemoteIdentity:
+    def identity(self, path: str, meter: Meter) -> RemoteIdentity:
         """See ``Client.identity``."""
         name = path.partition("://")[2].partition("/")[2]
         found = self._json(path, f"/o/{quote(name, safe='')}", {"fields": _FIELDS}, meter)
         return of_entry({**found, "size": int(found["size"])})
 
-    def write(self, path: str, content: bytes) -> None:
+    def write(self, path: str, content: bytes, meter: Meter) -> None:
         """See ``Client.write``."""
         bucket, _, name = path.partition("://")[2].partition("/")
         base = self._fs.base.replace("/storage/", "/upload/storage/")
         asked = urlencode({"uploadType": "media", "name": name})
         answer = self._connections.ask(
-            "POST", f"{base}b/{bucket}/o?{asked}", self._authorised(path), path, content=content
+            "POST",
+            f"{base}b/{bucket}/o?{asked}",
+            self._authorised(path),
+            path,
+            content=content,
+            meter=meter,
         )
         self._checked(answer, path)
 
@@ -92,7 +94,7 @@ class CloudStorageClient(WebClient):
         found = answer.headers.get("x-goog-generation")
         return found is not None and int(found) != of.number
 
-    def _json(self, path: str, what: str, asked: Mapping[str, str], meter: Meter | None) -> Any:
+    def _json(self, path: str, what: str, asked: Mapping[str, str], meter: Meter) -> Any:
         """An answer of the JSON interface about what lies in a path's bucket."""
         address = f"{self._fs.base}b/{urlsplit(path).netloc}{what}?{urlencode(asked)}"
         answer = self._connections.ask("GET", address, self._authorised(path), path, meter=meter)

@@ -87,7 +87,7 @@ class Connections:
         into: memoryview | None = None,
         content: bytes | None = None,
         follows: bool = True,
-        meter: Meter | None = None,
+        meter: Meter,
     ) -> Answer:
         """One question and its answer.
 
@@ -126,7 +126,7 @@ class Connections:
         path: str,
         into: memoryview | None,
         content: bytes | None,
-        meter: Meter | None,
+        meter: Meter,
     ) -> Answer:
         parts = urlsplit(address)
         if parts.scheme not in ("http", "https") or not parts.hostname:
@@ -211,10 +211,9 @@ class Connections:
 class _Response(http.client.HTTPResponse):
     """An answer whose every byte passes a meter on its way from the socket, headers too."""
 
-    def __init__(self, *arguments: Any, meter: Meter | None, **named: Any) -> None:
+    def __init__(self, *arguments: Any, meter: Meter, **named: Any) -> None:
         super().__init__(*arguments, **named)
-        if meter is not None:
-            self.fp = io.BufferedReader(_Metered(self.fp.detach(), meter))
+        self.fp = io.BufferedReader(_Metered(self.fp.detach(), meter))
 
 
 class _Metered(io.RawIOBase):
@@ -252,7 +251,7 @@ def _read(
     response: http.client.HTTPResponse,
     into: memoryview | None,
     path: str,
-    meter: Meter | None,
+    meter: Meter,
 ) -> tuple[Answer, bool]:
     """The answer with its body, and whether it was read to its end."""
     status, headers = response.status, response.headers
@@ -261,8 +260,7 @@ def _read(
             body = response.read(_WORDS_BYTES)
         return Answer(status, headers, body, len(body)), _ended(response)
     if into is None:
-        if meter is not None:
-            meter.promised(response.length or 0)
+        meter.promised(response.length or 0)
         body = _whole(response, path)
         return Answer(status, headers, body, len(body)), _ended(response)
     if (response.length or 0) > len(into):

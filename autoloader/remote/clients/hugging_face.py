@@ -39,9 +39,7 @@ class HuggingFaceClient(WebClient):
         self._hub = str(constants.ENDPOINT).rstrip("/")
         self._token = get_token
 
-    def listing(
-        self, directory: str, meter: Meter | None = None
-    ) -> dict[str, RemoteIdentity | None]:
+    def listing(self, directory: str, meter: Meter) -> dict[str, RemoteIdentity | None]:
         """See ``Client.listing``."""
         repository, revision, inside = _parts(directory)
         address: str | None = f"{self._hub}/api/datasets/{repository}/tree/{revision}/{inside}"
@@ -54,13 +52,12 @@ class HuggingFaceClient(WebClient):
                 name = str(one["path"]).rpartition("/")[2]
                 entry = {"size": one.get("size"), "ETag": large.get("oid") or one.get("oid")}
                 names[name] = of_entry(entry) if one["type"] == "file" else None
-            if meter is not None:
-                meter.named(len(names))
+            meter.named(len(names))
             more = _NEXT.search(answer.headers.get("Link") or "")
             address = more[1] if more else None
         return names
 
-    def identity(self, path: str, meter: Meter | None = None) -> RemoteIdentity:
+    def identity(self, path: str, meter: Meter) -> RemoteIdentity:
         """See ``Client.identity``."""
         directory, _, name = path.rpartition("/")
         found = self.listing(directory, meter).get(name)
@@ -68,9 +65,9 @@ class HuggingFaceClient(WebClient):
             raise faults.missing(path)
         return found
 
-    def write(self, path: str, content: bytes) -> None:
+    def write(self, path: str, content: bytes, meter: Meter) -> None:
         """See ``Client.write``; what is put on the hub is a commit of its owner's."""
-        del content
+        del content, meter
         raise OSError(errno.EROFS, "put it on the hub with `hf upload`", path)
 
     def _address(self, path: str, of: RemoteIdentity | None) -> tuple[str, dict[str, str]]:

@@ -36,21 +36,18 @@ class MountClient:
     def __init__(self, scheme: str) -> None:
         del scheme
 
-    def listing(
-        self, directory: str, meter: Meter | None = None
-    ) -> dict[str, RemoteIdentity | None]:
+    def listing(self, directory: str, meter: Meter) -> dict[str, RemoteIdentity | None]:
         """See ``Client.listing``."""
         found: dict[str, RemoteIdentity | None] = {}
         place = _local(directory)
         with _translated(directory):
             for entry in place.iterdir() if place.is_dir() else ():
-                if meter is not None:
-                    meter.named(len(found))
+                meter.named(len(found))
                 one = entry.stat()
                 found[entry.name] = None if stat.S_ISDIR(one.st_mode) else _identity(one)
         return found
 
-    def identity(self, path: str, meter: Meter | None = None) -> RemoteIdentity:
+    def identity(self, path: str, meter: Meter) -> RemoteIdentity:
         """See ``Client.identity``."""
         del meter
         with _translated(path):
@@ -62,7 +59,7 @@ class MountClient:
         start: int,
         view: memoryview,
         of: RemoteIdentity,
-        meter: Meter | None = None,
+        meter: Meter,
     ) -> None:
         """See ``Client.read_into``."""
         with _translated(path):
@@ -71,24 +68,24 @@ class MountClient:
                 done = 0
                 while done < len(view) and (more := os.preadv(file, [view[done:]], start + done)):
                     done += more
-                    if meter is not None:
-                        meter.came(more)
+                    meter.came(more)
                 if _identity(os.fstat(file)) != of or done != len(view):
                     raise faults.changed(path)
             finally:
                 os.close(file)
 
     def whole(
-        self, path: str, of: RemoteIdentity | None, meter: Meter | None = None
+        self, path: str, of: RemoteIdentity | None, meter: Meter
     ) -> tuple[RemoteIdentity, bytes]:
         """See ``Client.whole``."""
-        of = of or self.identity(path)
+        of = of or self.identity(path, meter)
         content = bytearray(of.size)
         self.read_into(path, 0, memoryview(content), of, meter)
         return of, bytes(content)
 
-    def write(self, path: str, content: bytes) -> None:
+    def write(self, path: str, content: bytes, meter: Meter) -> None:
         """See ``Client.write``."""
+        del meter
         place = _local(path)
         with _translated(path):
             write_whole(place, content)

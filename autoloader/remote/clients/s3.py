@@ -49,9 +49,7 @@ class S3Client(WebClient):
         self._regions: dict[str, str] = {}
         self._credentials: Any = session.get_credentials()
 
-    def listing(
-        self, directory: str, meter: Meter | None = None
-    ) -> dict[str, RemoteIdentity | None]:
+    def listing(self, directory: str, meter: Meter) -> dict[str, RemoteIdentity | None]:
         """See ``Client.listing``."""
         bucket, _, prefix = directory.partition("://")[2].rstrip("/").partition("/")
         prefix = f"{prefix}/" if prefix else ""
@@ -65,15 +63,14 @@ class S3Client(WebClient):
             for one in page.each("Contents"):
                 if name := one["Key"][len(prefix) :]:
                     names[name] = of_entry({"size": int(one["Size"]), "ETag": one["ETag"]})
-            if meter is not None:
-                meter.named(len(names))
+            meter.named(len(names))
             if not (token := page.word("NextContinuationToken")):
                 return names
             asked["continuation-token"] = token
 
-    def write(self, path: str, content: bytes) -> None:
+    def write(self, path: str, content: bytes, meter: Meter) -> None:
         """See ``Client.write``."""
-        self._checked(self._signed("PUT", path, path, content=content), path)
+        self._checked(self._signed("PUT", path, path, content=content, meter=meter), path)
 
     def _ask(
         self,
@@ -83,7 +80,7 @@ class S3Client(WebClient):
         own: Mapping[str, str] | None = None,
         *,
         into: memoryview | None = None,
-        meter: Meter | None = None,
+        meter: Meter,
     ) -> Answer:
         answer = self._signed(
             method,
@@ -105,7 +102,7 @@ class S3Client(WebClient):
         headers: Mapping[str, str] | None = None,
         content: bytes | None = None,
         into: memoryview | None = None,
-        meter: Meter | None = None,
+        meter: Meter,
     ) -> Answer:
         """The answer of the region that the bucket lies in."""
         bucket, _, name = what.partition("://")[2].partition("/")

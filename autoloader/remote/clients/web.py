@@ -36,14 +36,12 @@ class WebClient:
         del scheme
         self._connections = Connections(certificates)
 
-    def listing(
-        self, directory: str, meter: Meter | None = None
-    ) -> dict[str, RemoteIdentity | None]:
+    def listing(self, directory: str, meter: Meter) -> dict[str, RemoteIdentity | None]:
         """See ``Client.listing``; a server of files has none that can be trusted."""
         del meter
         raise faults.NoFileSystemError(errno.EOPNOTSUPP, "this server lists nothing", directory)
 
-    def identity(self, path: str, meter: Meter | None = None) -> RemoteIdentity:
+    def identity(self, path: str, meter: Meter) -> RemoteIdentity:
         """See ``Client.identity``."""
         return self._told(self._ask("HEAD", path, meter=meter))
 
@@ -53,7 +51,7 @@ class WebClient:
         start: int,
         view: memoryview,
         of: RemoteIdentity,
-        meter: Meter | None = None,
+        meter: Meter,
     ) -> None:
         """See ``Client.read_into``."""
         whole = (start, len(view)) == (0, of.size)
@@ -67,7 +65,7 @@ class WebClient:
             raise faults.changed(path)
 
     def whole(
-        self, path: str, of: RemoteIdentity | None, meter: Meter | None = None
+        self, path: str, of: RemoteIdentity | None, meter: Meter
     ) -> tuple[RemoteIdentity, bytes]:
         """See ``Client.whole``; one request in any case."""
         if of is None:
@@ -78,9 +76,9 @@ class WebClient:
             self.read_into(path, 0, memoryview(content), of, meter)
         return of, bytes(content)
 
-    def write(self, path: str, content: bytes) -> None:
+    def write(self, path: str, content: bytes, meter: Meter) -> None:
         """See ``Client.write``; a server of files takes none."""
-        del content
+        del content, meter
         raise OSError(errno.EROFS, "a server of files takes none; copy it there", path)
 
     def _ask(
@@ -91,7 +89,7 @@ class WebClient:
         own: Mapping[str, str] | None = None,
         *,
         into: memoryview | None = None,
-        meter: Meter | None = None,
+        meter: Meter,
     ) -> Answer:
         """An answer about a file, of a version where one is given, that is no error."""
         address, headers = self._address(path, of)
