@@ -310,6 +310,7 @@ def _try(
     growing: bool,
     hungry: bool,
 ) -> Decision:
+    rate = now.rates[-1] if now.rates else 0.0
     trial = Trial(
         knob=change.knob if not growing else f"{change.knob}+",
         before=seen.knobs,
@@ -317,6 +318,7 @@ def _try(
         since_s=seen.at_s,
         growing=growing,
         hungry=hungry,
+        gain_ratio=change.gain_per_s / rate if rate > 0 else 0.0,
         context=change.context,
         rates_before=now.rates,
     )

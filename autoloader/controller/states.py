@@ -97,6 +97,7 @@ class Trial:
         since_s: when.
         growing: whether it took more memory or threads.
         hungry: whether training waited when it was made.
+        gain_ratio: predicted, of the rate before; for readers of a decision log.
         context: the bottleneck it was meant for, and that stage's service time.
         rates_before, rates_after: samples/s, one number an observation.
     """
@@ -107,6 +108,7 @@ class Trial:
     since_s: float
     growing: bool
     hungry: bool
+    gain_ratio: float
     context: tuple[str, float]
     rates_before: tuple[float, ...]
     rates_after: tuple[float, ...] = ()
