@@ -131,7 +131,7 @@ def finding_credentials(path: str) -> Iterator[None]:
     """Within it a package looks for credentials; nothing of the text of its errors is kept."""
     try:
         yield
-    except Exception as error:
+    except Exception as error:  # a package's own kinds, told apart by name
         name, kinds = type(error).__name__, {kind.__name__ for kind in type(error).__mro__}
         if kinds & _REFUSALS and "Transport" not in name:
             raise faults.refused(path) from None
