@@ -23,9 +23,10 @@ import os
 import re
 from collections import deque
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from functools import partial
-from typing import Any
+from queue import SimpleQueue
+from typing import Any, TypeAlias
 
 from autoloader.catalog.descriptors import OUT_OF_DESCRIPTORS, too_many_open
 from autoloader.catalog.files import unreadable
@@ -34,6 +35,7 @@ from autoloader.errors import SourceError
 from autoloader.graph import files, user_functions
 from autoloader.graph.records import PASSES, records
 from autoloader.graph.tensorflow import tf
+from autoloader.host.threads import LoaderThread
 from autoloader.index.records import RecordSamples
 from autoloader.knobs import ResolvedDatasetKnobs
 from autoloader.remote.faults import UnreachableError
@@ -179,6 +181,9 @@ class StreamReader:
         )
 
 
+_Answer: TypeAlias = "Future[SampleBlock | EmptyEpisode]"
+
+
 class _Walked:
     """What the records of a stream give, in their order.
 
@@ -199,34 +204,48 @@ class _Walked:
         self._dataset = dataset
         self._records = records
         self._walk = walk
-        self._calls = calls
-        self._pool = ThreadPoolExecutor(calls, "autoloader-walk") if calls > 1 else None
-        self._ahead: deque[Future[SampleBlock | EmptyEpisode]] = deque()
+        self._ahead: deque[_Answer] = deque()
+        self._tasks: SimpleQueue[tuple[_Answer, Place, bytes] | None] = SimpleQueue()
+        # Daemons: a user's function that hangs must not hold the end of the process.
+        self._threads = [
+            LoaderThread(self._work, f"autoloader-walk-{number}")
+            for number in range(calls if calls > 1 else 0)
+        ]
+        for thread in self._threads:
+            thread.start()
 
     def __iter__(self) -> _Walked:
         return self
 
     def __next__(self) -> SampleBlock | EmptyEpisode:
-        if self._pool is None:
+        if not self._threads:
             return self._walk(*self._record())
-        while len(self._ahead) < self._calls:
+        while len(self._ahead) < len(self._threads):
+            answer: _Answer = Future()
+            self._ahead.append(answer)
             try:
-                self._ahead.append(self._pool.submit(self._walk, *self._record()))
+                self._tasks.put((answer, *self._record()))
             except (StopIteration, tf.errors.OpError) as error:
-                failed: Future[SampleBlock | EmptyEpisode] = Future()
-                failed.set_exception(error)
-                self._ahead.append(failed)
+                answer.set_exception(error)
                 break
         return self._ahead.popleft().result()
+
+    def _work(self) -> None:
+        while (task := self._tasks.get()) is not None:
+            answer, place, payload = task
+            try:
+                answer.set_result(self._walk(place, payload))
+            except BaseException as error:  # noqa: BLE001 raised by whoever takes the answer
+                answer.set_exception(error)
 
     def _record(self) -> tuple[Place, bytes]:
         place, payload = next(self._records)
         return Place(self._dataset, *place.numpy().tolist()), payload.numpy()
 
     def close(self) -> None:
-        """Walk nothing more; does not wait."""
-        if self._pool is not None:
-            self._pool.shutdown(wait=False, cancel_futures=True)
+        """Walk no more than the records that were read ahead; does not wait."""
+        for _ in self._threads:
+            self._tasks.put(None)
 
 
 class _Pass:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections
 import itertools
 import random
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -33,6 +34,7 @@ from streams import (
 
 from autoloader.decode.frames import FrameDecoder
 from autoloader.graph.records import PASSES
+from autoloader.host.threads import all_ended
 from autoloader.order.cursor import DatasetCursor
 from autoloader.samples.block import EmptyEpisode, ReaderStart, SampleBlock
 from autoloader.samples.draws import PURPOSE_SHARDS, fold, order
@@ -65,6 +67,20 @@ def test_a_pass_gives_every_record_once_and_each_shard_in_order(
         for shard in range(len(LENGTHS)):
             records = [record for s, record in found if s == shard]
             assert records == sorted(records)
+
+
+def test_threads_that_walk_hold_no_end_of_the_process_and_end_with_their_stream(
+    written: Written,
+) -> None:
+    mixture = mixture_of(written)
+    stream = stream_reader(mixture)(mixture.datasets[0]).open(
+        ReaderStart(0, (0,) * len(LENGTHS)), stream_knobs(parse_parallel_calls=3)
+    )
+    next(stream)
+    walkers = [one for one in threading.enumerate() if one.name.startswith("autoloader-walk")]
+    assert [one.daemon for one in walkers] == [True] * 3
+    stream.close()
+    assert all_ended(walkers, within_s=None)
 
 
 def test_one_shard_at_a_time_comes_in_the_keyed_order_of_its_pass(written: Written) -> None:
