@@ -35,6 +35,7 @@ import dataclasses
 import logging
 import threading
 import time
+import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Sequence
 from typing import TYPE_CHECKING, TypeAlias
@@ -87,15 +88,20 @@ class Task:
         number: in the order in which batches leave.
         span: its positions [start, stop).
         slot: where it is to lie; ``None``: not known yet.
-        lane: whose builder fills it; ``None``: a helper does, or nobody yet.
+        held_by: gives ``lane``; weak, as a lane holds its tasks.
         batch: once it is filled.
     """
 
     number: int
     span: tuple[int, int]
     slot: int | None = None
-    lane: Lane | None = None
+    held_by: Callable[[], Lane | None] = lambda: None
     batch: BatchMessage | None = None
+
+    @property
+    def lane(self) -> Lane | None:
+        """Whose builder fills it; ``None``: a helper does, or nobody yet."""
+        return self.held_by()
 
 
 class Lane:
@@ -108,7 +114,7 @@ class Lane:
     def assign(self, tasks: Sequence[Task]) -> None:
         """Have these filled after those that it has."""
         for task in tasks:
-            task.lane = self
+            task.held_by = weakref.ref(self)
         self.tasks += tasks
         self.builder.assign([task.span for task in tasks])
         for task in tasks:

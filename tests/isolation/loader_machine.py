@@ -362,7 +362,7 @@ class LoaderMachine(RuleBasedStateMachine):
     @step(how=st.sampled_from(["park", "suspend", "prepare"]), after=BATCHES)
     def rest(self, how: str, after: int) -> None:
         for loader in self.loaders:
-            getattr(loader, f"_{how}")()
+            getattr(loader, how)()
             if how == "park":
                 loader.park(False)
         self.tally.events[how] += 1
