@@ -30,7 +30,6 @@ from autoloader.remote.store import Store, store
 
 SIZE = 3 * CHUNK_BYTES + 1000
 SECRET = "wJalrXUtnFEMI-hunter2"
-METER = Meter("s3://lab", Limits(), Traffic())
 CONTENT = random.Random(1).randbytes(SIZE)
 
 
@@ -73,6 +72,11 @@ def bucket(_moto: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
 ADDRESS = "s3://lab/arm/1.0.0/a shard+1"
 
 
+def meter() -> Meter:
+    """One that begins now: an answer must come within its time."""
+    return Meter("s3://lab", Limits(), Traffic())
+
+
 def test_s3_lists_pages_and_folders_and_tells_what_it_lists_as_each_file_does(
     bucket: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -88,14 +92,14 @@ def test_s3_lists_pages_and_folders_and_tells_what_it_lists_as_each_file_does(
         return signed(*arguments, **named)
 
     monkeypatch.setattr(own, "_signed", two_at_a_time)
-    found = own.listing("s3://lab/arm/1.0.0", METER)
-    assert found == {"a shard+1": own.identity(ADDRESS, METER), "beside": None}
-    assert list(own.listing("s3://lab/arm/1.0.0/beside", METER)) == ["0", "1", "2"]
-    assert own.listing("s3://lab", METER) == {"arm": None}
+    found = own.listing("s3://lab/arm/1.0.0", meter())
+    assert found == {"a shard+1": own.identity(ADDRESS, meter()), "beside": None}
+    assert list(own.listing("s3://lab/arm/1.0.0/beside", meter())) == ["0", "1", "2"]
+    assert own.listing("s3://lab", meter()) == {"arm": None}
     with pytest.raises(FileNotFoundError):
-        own.identity("s3://lab/arm/none", METER)
+        own.identity("s3://lab/arm/none", meter())
     with pytest.raises(FileNotFoundError):
-        own.listing("s3://nobodys/arm", METER)
+        own.listing("s3://nobodys/arm", meter())
 
 
 def test_a_shard_arrives_from_s3_and_another_version_of_it_is_refused(
