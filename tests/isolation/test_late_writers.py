@@ -91,12 +91,12 @@ def test_a_late_thread_writes_to_no_slot_and_no_held_frame_of_the_pipeline_after
         take(batches, 2)
         assert gate.waiting.acquire(timeout=LONG_S)
         late = [one for one in threading.enumerate() if "autoloader-decode" in one.name]
+        old, gate.open = gate.open, threading.Event()
+        gate.open.set()  # before the pipeline that comes has threads
         loader.load_state_dict(state)
         stuck = loader.statistics()
         assert stuck.ring.stuck > 0
         assert bool(stuck.cache.stuck) == bool(cache_bytes)
-        old, gate.open = gate.open, threading.Event()
-        gate.open.set()  # for the threads of the pipeline that is in force
         came = list(itertools.islice(batches, 2))  # lent from here on
         before = [pictures(batch) for batch in came]
         came += [dict(batch) for batch in itertools.islice(batches, 6)]
