@@ -10,8 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from autoloader.batch import Batch
-    from autoloader.checkpoint import join_states
-    from autoloader.device.augmentation import augment
     from autoloader.errors import (
         AutoloaderError,
         BudgetInfeasibleError,
@@ -26,6 +24,8 @@ if TYPE_CHECKING:
         WorkerError,
     )
     from autoloader.loader import AutoLoader
+    from autoloader.process.checkpoint import join_states
+    from autoloader.process.device.augmentation import augment
     from autoloader.spec import PipelineSpec
     from autoloader.validation import ValidationLoader, validation_loaders
 
@@ -57,8 +57,8 @@ _HOME = {
     "Batch": "autoloader.batch",
     "PipelineSpec": "autoloader.spec",
     "ValidationLoader": "autoloader.validation",
-    "augment": "autoloader.device.augmentation",
-    "join_states": "autoloader.checkpoint",
+    "augment": "autoloader.process.device.augmentation",
+    "join_states": "autoloader.process.checkpoint",
     "validation_loaders": "autoloader.validation",
 }
 """Where a name of ``__all__`` is declared, if not in ``autoloader.errors``."""

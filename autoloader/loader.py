@@ -19,8 +19,15 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, NoReturn, TypeVar
 
 from autoloader.batch import Batch
-from autoloader.catalog import tensorflow_process
-from autoloader.checkpoint import (
+from autoloader.decode.quarantine import BadRecord
+from autoloader.errors import PipelineError, UsageError
+from autoloader.formats import tensorflow_process
+from autoloader.host.background import Background
+from autoloader.host.extras import needs
+from autoloader.host.owner import Owner
+from autoloader.host.probes.headroom import HeadroomProbe
+from autoloader.pipeline.progress import DeliveryProgress
+from autoloader.process.checkpoint import (
     fingerprint,
     is_rebased,
     order_from,
@@ -28,34 +35,27 @@ from autoloader.checkpoint import (
     read_state,
     sealed,
 )
-from autoloader.decode.quarantine import BadRecord
-from autoloader.delivery import Delivery, InHand, Iteration
-from autoloader.errors import PipelineError, UsageError
-from autoloader.extras import needs
-from autoloader.host.background import Background
-from autoloader.host.owner import Owner
-from autoloader.knobs import Knobs
-from autoloader.order.dealing import mixture_part, order_of_part
-from autoloader.order.mixture import MixtureOrder
-from autoloader.pipeline.progress import DeliveryProgress
-from autoloader.planning.arguments import check_arguments, check_retune
-from autoloader.planning.described import PlannedLoader
-from autoloader.planning.helpers import with_helpers
-from autoloader.planning.opening import control_request, log_notes, open_planned
-from autoloader.planning.preemption import OpenLoaders
-from autoloader.planning.start import plan_loader, retuned
-from autoloader.planning.weights import reweighted
-from autoloader.probes.headroom import HeadroomProbe
 from autoloader.process.child import Child, pipeline_number
+from autoloader.process.delivery import Delivery, InHand, Iteration
 from autoloader.process.discovery import is_up
+from autoloader.process.planning.arguments import check_arguments, check_retune
+from autoloader.process.planning.described import PlannedLoader
+from autoloader.process.planning.helpers import with_helpers
+from autoloader.process.planning.opening import control_request, log_notes, open_planned
+from autoloader.process.planning.preemption import OpenLoaders
+from autoloader.process.planning.start import plan_loader, retuned
+from autoloader.process.planning.weights import reweighted
 from autoloader.process.ranks import ALONE, find_neighbours, find_ranks, refuse_torch_worker
 from autoloader.process.setup import PipelineSetup
+from autoloader.sampling.dealing import mixture_part, order_of_part
+from autoloader.sampling.mixture import MixtureOrder
 from autoloader.spec import PipelineSpec, SpecSource
+from autoloader.spec.knobs import Knobs
 from autoloader.telemetry.progress import told_while
 from autoloader.telemetry.statistics import Statistics
 
 if TYPE_CHECKING:
-    from autoloader.device.transfer import Transfer
+    from autoloader.process.device.transfer import Transfer
 
 logger = logging.getLogger(__name__)
 
@@ -355,7 +355,7 @@ class AutoLoader(PlannedLoader):
     def as_torch_dataloader(self, collate_fn: Callable[[Batch], Any] | None = None) -> Any:
         """A torch ``DataLoader`` of these batches, or of what ``collate_fn`` makes of each."""
         with needs("a torch DataLoader"):
-            from autoloader.device.dataloader import LoaderAsDataLoader
+            from autoloader.process.device.dataloader import LoaderAsDataLoader
         return LoaderAsDataLoader(self, collate_fn)
 
     def _take_back(self) -> None:

@@ -29,8 +29,8 @@ import numpy as np
 import simplejpeg
 from ruamel.yaml import YAML
 
-from autoloader.demo.build import ensure_demo
-from autoloader.remote.places import cache_root
+from autoloader.cli.demo_mixture.build import ensure_demo
+from autoloader.storage.places import cache_root
 from bench import drawn
 from bench.records import example_bytes, parse_example, read_records, write_records
 from bench.versions import build_whole, write_mix, write_version

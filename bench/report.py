@@ -28,8 +28,8 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from autoloader.pictures import charts
-from autoloader.pictures.charts import (
+from autoloader.telemetry.pictures import charts
+from autoloader.telemetry.pictures.charts import (
     Interval,
     Line,
     Timeline,
@@ -38,7 +38,7 @@ from autoloader.pictures.charts import (
     over_time,
     standalone,
 )
-from autoloader.pictures.pages import render
+from autoloader.telemetry.pictures.pages import render
 from bench.figures import limit_shares
 
 RESULTS = Path(__file__).with_name("results")

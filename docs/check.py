@@ -27,7 +27,7 @@ from autoloader.cli.app import app
 from autoloader.cli.plan_report import knob_range
 from autoloader.controller.states import EVENT_MEANING, STATE_MEANING, TRANSITIONS, Event, State
 from autoloader.errors import AutoloaderError
-from autoloader.knobs import KNOB_CLASS, STREAM_KNOBS, Knobs
+from autoloader.spec.knobs import KNOB_CLASS, STREAM_KNOBS, Knobs
 from autoloader.telemetry.metrics import METRICS
 
 ROOT = Path(__file__).resolve().parent.parent

@@ -20,8 +20,8 @@ import leftovers
 import pytest
 from hypothesis import HealthCheck, settings
 
-from autoloader.demo.build import demo_directory, ensure_demo
-from autoloader.probes.oom import memory_cgroup
+from autoloader.cli.demo_mixture.build import demo_directory, ensure_demo
+from autoloader.host.probes.oom import memory_cgroup
 from autoloader.spec import PipelineSpec
 
 settings.register_profile(

@@ -29,7 +29,7 @@ def loader_children() -> list[str]:
                 parent = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
             except (OSError, ValueError):
                 continue
-            if b"autoloader.worker" in command and parent == os.getpid():
+            if b"autoloader.process.worker" in command and parent == os.getpid():
                 found.append(entry.name)
     return found
 

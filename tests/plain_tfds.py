@@ -46,6 +46,6 @@ def text_at(step: dict[str, Any], path: str) -> str:
 
 def plain_frame(picture: np.ndarray, size: tuple[int, int]) -> np.ndarray:
     """A decoded frame as tf.image.resize gives it, in grey levels."""
-    from autoloader.graph.tensorflow import tf
+    from autoloader.pipeline.graph.tensorflow import tf
 
     return np.asarray(tf.image.resize(picture, size, method="bilinear").numpy())

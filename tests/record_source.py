@@ -5,12 +5,12 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterator
 
-from autoloader.catalog.tfrecord import read_records
+from autoloader.formats.tfrecord import read_records
 from autoloader.index.records import RecordSamples
-from autoloader.knobs import ResolvedDatasetKnobs
 from autoloader.samples.block import EmptyEpisode, EpisodeStream, Place, ReaderStart, SampleBlock
 from autoloader.samples.layout import BatchLayout
 from autoloader.samples.resolve import ResolvedDataset, ResolvedMixture
+from autoloader.spec.knobs import ResolvedDatasetKnobs
 
 Hook = Callable[[ResolvedDataset, Place], None]
 

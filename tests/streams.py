@@ -14,19 +14,19 @@ import pytest
 from rlds_files import Written
 
 from autoloader import AutoLoader
-from autoloader.clock import Clock
+from autoloader.decode.ring.memory import RingMemory
+from autoloader.decode.ring.message import BatchMessage, PipelineStart, languages
+from autoloader.host.clock import Clock
 from autoloader.index.counting import count_mixture
-from autoloader.knobs import Knobs, ResolvedDatasetKnobs
-from autoloader.order.cursor import DatasetCursor
-from autoloader.order.dealing import Deal, Ranks
-from autoloader.order.mixture import mixture_order
 from autoloader.pipeline.pipeline import Pipeline
 from autoloader.pipeline.streamed import StreamsReader
-from autoloader.ring.memory import RingMemory
-from autoloader.ring.message import BatchMessage, PipelineStart, languages
 from autoloader.samples.block import EmptyEpisode, EpisodeStream, Place, SampleBlock
 from autoloader.samples.resolve import ResolvedDataset, ResolvedMixture, resolve
+from autoloader.sampling.cursor import DatasetCursor
+from autoloader.sampling.dealing import Deal, Ranks
+from autoloader.sampling.mixture import mixture_order
 from autoloader.spec import PipelineSpec
+from autoloader.spec.knobs import Knobs, ResolvedDatasetKnobs
 
 every_strategy = pytest.mark.parametrize("strategy", ["python", "choose", "sample"])
 
@@ -85,7 +85,7 @@ def stream_reader(mixture: ResolvedMixture) -> Callable[[ResolvedDataset], Episo
     """Makes stream readers of a mixture's datasets."""
 
     def make(dataset: ResolvedDataset) -> EpisodeStream:
-        from autoloader.graph.reader import StreamReader
+        from autoloader.pipeline.graph.reader import StreamReader
 
         return StreamReader(dataset, mixture.layout, ordered=mixture.spec.mixing.waits)
 
@@ -221,7 +221,7 @@ class Running:
 
 def every_sample(mixture: ResolvedMixture, index: int, pass_: int) -> set[Sample]:
     """The samples of one pass, found by reading each record on its own."""
-    from autoloader.catalog.tfrecord import MalformedRecordError, read_records
+    from autoloader.formats.tfrecord import MalformedRecordError, read_records
     from autoloader.index.records import RecordSamples
 
     dataset = mixture.datasets[index]

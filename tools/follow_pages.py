@@ -25,8 +25,8 @@ from lerobot_files import LeRobotFiles
 from rlds_files import episode, write_dataset
 from written_pages import steps
 
-from autoloader.demo.build import ensure_demo
-from autoloader.profile import load_profile
+from autoloader.cli.demo_mixture.build import ensure_demo
+from autoloader.controller.profile import load_profile
 
 PAGES = (
     "tutorials/workstation.md", "tutorials/own-dataset.md", "tutorials/lerobot.md",

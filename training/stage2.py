@@ -22,7 +22,7 @@ from autoloader.cli.app import run_command
 from autoloader.cli.options import JsonFlag
 from autoloader.cli.output import emit, emit_json, note, progress_bar
 from autoloader.errors import UsageError
-from autoloader.units import format_bytes, parse_floor
+from autoloader.host.units import format_bytes, parse_floor
 
 if TYPE_CHECKING:
     from training.record import Figures
@@ -173,7 +173,7 @@ def stage2(
 
 
 def _demo() -> Path:
-    from autoloader.demo.build import ensure_demo
+    from autoloader.cli.demo_mixture.build import ensure_demo
 
     with progress_bar("writing the demo mixture") as advance:
         spec_path = ensure_demo(progress=advance)

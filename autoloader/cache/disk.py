@@ -41,7 +41,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from autoloader.units import format_bytes
+from autoloader.host.units import format_bytes
 
 logger = logging.getLogger(__name__)
 

@@ -4,8 +4,9 @@ A frame that is needed again x positions later is held where
 
     x ≤ threshold × decode seconds ÷ bytes
 
-and the threshold is the one that fills the cache (``order.next_use``; Belady, IBM Systems Journal
-5(2), 1966, with sizes and costs). Two laws say how long x is, counted in passes of the dataset:
+and the threshold is the one that fills the cache (``sampling.next_use``; Belady, IBM Systems
+Journal 5(2), 1966, with sizes and costs). Two laws say how long x is, counted in passes of the
+dataset:
 
 1. *Interval law.* Each pass shuffles anew, so k uses of a frame lie anywhere in it. From a use at u
    the next is the first of the k−1 others behind it, or the first of the k in the next pass. A use
@@ -24,7 +25,7 @@ the mixture have passes of equal length. Held against a walk of real plans, use 
 datasets, equal, set and natural weights, one and two frames a sample, 5 to 100 % held), the hits
 are right within 4 points. The steady state is meant: from the third pass on, little read ahead.
 
-Not here: the next use of one frame (``order.next_use``), holding frames (``cache.table``).
+Not here: the next use of one frame (``sampling.next_use``), holding frames (``cache.table``).
 """
 
 from __future__ import annotations
@@ -37,10 +38,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from autoloader.cache.shown import Shown, frames_by_uses, of_blocks
-from autoloader.order.episodes import DatasetTable, valid_counts
-from autoloader.order.mixture import MixtureOrder
-from autoloader.order.plan import Reuse
 from autoloader.samples.resolve import ResolvedDataset, ResolvedMixture
+from autoloader.sampling.episodes import DatasetTable, valid_counts
+from autoloader.sampling.mixture import MixtureOrder
+from autoloader.sampling.plan import Reuse
 
 SAMPLE_S = 5e-5
 """Seconds of the interpreter for a sample beside its frames (measured: 48 to 58 µs)."""

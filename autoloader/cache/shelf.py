@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from autoloader.cache.slab import BLACK
-from autoloader.order.schedule import NEVER
+from autoloader.sampling.schedule import NEVER
 
 Ints = NDArray[np.int64]
 

@@ -18,8 +18,8 @@ from collections.abc import Mapping
 import numpy as np
 from numpy.typing import NDArray
 
-from autoloader.order.episodes import DatasetTable
 from autoloader.samples.windows import rows, valid_range
+from autoloader.sampling.episodes import DatasetTable
 from autoloader.spec import SampleSpec
 
 Shown = tuple[tuple[int, float], ...]

@@ -37,7 +37,7 @@ from numpy.typing import NDArray
 
 from autoloader.errors import PipelineError
 from autoloader.host.files import memory_file
-from autoloader.units import MIB, format_bytes
+from autoloader.host.units import MIB, format_bytes
 
 BLACK = 0
 """The slot of every camera that shows nothing."""

@@ -45,7 +45,7 @@ from autoloader.cache.shelf import NOWHERE, Shelf
 from autoloader.cache.slab import BLACK, FrameSlab, machine_bytes
 from autoloader.errors import PipelineError
 from autoloader.host.threads import LoaderThread
-from autoloader.order.schedule import NEVER
+from autoloader.sampling.schedule import NEVER
 from autoloader.telemetry.statistics import CacheStatistics
 
 logger = logging.getLogger(__name__)

@@ -47,7 +47,7 @@ from autoloader.cli.top import top
 from autoloader.cli.tune import tune
 from autoloader.cli.verify import verify
 from autoloader.errors import AutoloaderError, BudgetInfeasibleError, UsageError, nearest
-from autoloader.units import format_bytes
+from autoloader.host.units import format_bytes
 
 INTERNAL_ERROR = 70
 INTERRUPTED = 130
@@ -118,7 +118,7 @@ def schema(
 
 def _schema_of(kind: SchemaKind) -> dict[str, Any]:
     if kind is SchemaKind.profile:
-        from autoloader.profile import Profile
+        from autoloader.controller.profile import Profile
 
         return Profile.model_json_schema()
     from autoloader.spec import PipelineSpec

@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from autoloader.catalog.metadata import LEROBOT, VersionDirectory
 from autoloader.cli import witness
 from autoloader.cli.tfds_reader import Step, TfdsReader, value_at
 from autoloader.errors import SourceError
+from autoloader.formats.metadata import LEROBOT, VersionDirectory
 from autoloader.spec.fields import WIDTHS
 
 if TYPE_CHECKING:

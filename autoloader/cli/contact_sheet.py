@@ -22,17 +22,17 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from autoloader.catalog import Feature
-from autoloader.catalog.tfrecord import MalformedRecordError
+from autoloader.formats import Feature
+from autoloader.formats.tfrecord import MalformedRecordError
 from autoloader.samples.resolve import ResolvedDataset
+from autoloader.samples.transforms.binding import records
+from autoloader.samples.transforms.cameras import is_depth_picture, is_depth_tensor
+from autoloader.samples.transforms.episode_ops import apply_op
+from autoloader.samples.transforms.fields import find_feature
+from autoloader.samples.transforms.keep import Ranges, runs_of_episode
+from autoloader.samples.transforms.rlds import Transformed, read_values
 from autoloader.samples.windows import valid_range
 from autoloader.spec import DatasetSpec, FieldExpression, FieldTerm
-from autoloader.transforms.binding import records
-from autoloader.transforms.cameras import is_depth_picture, is_depth_tensor
-from autoloader.transforms.episode_ops import apply_op
-from autoloader.transforms.fields import find_feature
-from autoloader.transforms.keep import Ranges, runs_of_episode
-from autoloader.transforms.rlds import Transformed, read_values
 
 _COLOURS = "viridis"
 _LEAST_SIDE = 16

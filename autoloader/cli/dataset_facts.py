@@ -17,20 +17,20 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from autoloader.catalog import Feature, ShardSlice, VersionDirectory
-from autoloader.catalog.features import PARQUET, RAGGED
-from autoloader.catalog.files import unreadable
-from autoloader.catalog.lerobot.episodes import Episode
-from autoloader.catalog.lerobot.examples import EpisodeExamples
-from autoloader.catalog.lerobot.metadata import metadata_of
-from autoloader.catalog.lerobot.packets import UnreadableVideoError, read_packets
-from autoloader.catalog.lerobot.parquet import read_columns
-from autoloader.catalog.lerobot.rows import DamagedEpisodeError
-from autoloader.catalog.tfrecord import MalformedRecordError, read_records
 from autoloader.decode.depth import UNDECODABLE, depth_values
-from autoloader.transforms.cameras import is_depth_picture
-from autoloader.transforms.fields import text_of_points
-from autoloader.transforms.rlds import METADATA, camera_numbers, read_episode
+from autoloader.formats import Feature, ShardSlice, VersionDirectory
+from autoloader.formats.features import PARQUET, RAGGED
+from autoloader.formats.files import unreadable
+from autoloader.formats.lerobot.episodes import Episode
+from autoloader.formats.lerobot.examples import EpisodeExamples
+from autoloader.formats.lerobot.metadata import metadata_of
+from autoloader.formats.lerobot.packets import UnreadableVideoError, read_packets
+from autoloader.formats.lerobot.parquet import read_columns
+from autoloader.formats.lerobot.rows import DamagedEpisodeError
+from autoloader.formats.tfrecord import MalformedRecordError, read_records
+from autoloader.samples.transforms.cameras import is_depth_picture
+from autoloader.samples.transforms.fields import text_of_points
+from autoloader.samples.transforms.rlds import METADATA, camera_numbers, read_episode
 
 MOST_COLUMNS = 64
 """Above this a feature's range is told as a whole, not by column."""

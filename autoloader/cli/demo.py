@@ -1,6 +1,6 @@
 """``autoloader demo``: write the demo mixture.
 
-Not here: what it consists of (``demo.build``).
+Not here: what it consists of (``cli.demo_mixture.build``).
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def demo(
     as_json: JsonFlag = False,
 ) -> None:
     """Write the demo mixture (real TFDS/RLDS files) and its mix.yaml, unless it is there."""
-    from autoloader.demo.build import ensure_demo
+    from autoloader.cli.demo_mixture.build import ensure_demo
 
     built = False
     with progress_bar("writing episodes") as advance:

@@ -1,6 +1,6 @@
 """``autoloader doctor``: what on this machine will hurt a run.
 
-Not here: the checks (``autoloader.doctor``).
+Not here: the checks (``autoloader.cli.host_checks``).
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def doctor(
     as_json: JsonFlag = False,
 ) -> None:
     """Say what on this machine will hurt a run; changes nothing. Exit code 1: something will."""
-    from autoloader.doctor import KERNEL_LOG, Finding, Machine, examine
+    from autoloader.cli.host_checks import KERNEL_LOG, Finding, Machine, examine
 
     if kernel_log is not None and not kernel_log.exists():
         raise UsageError(

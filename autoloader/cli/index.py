@@ -12,7 +12,7 @@ import typer
 
 from autoloader.cli.options import DiskFloor, JsonFlag, NoTransforms, SpecFile, Split
 from autoloader.cli.output import emit, emit_json, emit_table, note, note_some, progress_bar
-from autoloader.units import format_bytes
+from autoloader.host.units import format_bytes
 
 
 def index(
@@ -43,10 +43,10 @@ def index(
     as_json: JsonFlag = False,
 ) -> None:
     """Index where every frame lies, so that samples are read at random; builds what is missing."""
-    from autoloader.clock import SystemClock
+    from autoloader.host.clock import SystemClock
     from autoloader.index import open_indexes
     from autoloader.index.counting import count_mixture
-    from autoloader.planning.start import admit_disk_floor, disk_floor_kept
+    from autoloader.process.planning.start import admit_disk_floor, disk_floor_kept
     from autoloader.samples.resolve import resolve
     from autoloader.spec import PipelineSpec
 
@@ -67,8 +67,8 @@ def index(
             advance(done, total)
 
         if over_hosts:
-            from autoloader.cluster.catalogue import index_over_hosts
-            from autoloader.planning.helpers import cluster_address
+            from autoloader.integrations.ray.catalogue import index_over_hosts
+            from autoloader.process.planning.helpers import cluster_address
 
             address = cluster_address("--ray")
             built, nodes = index_over_hosts(address, declared, split, beside=beside, progress=tell)
@@ -147,8 +147,8 @@ def _derive_again(found: Sequence[Any], threads: int) -> list[str]:
 
 def _check_out(out: str | None, datasets: tuple[str, ...]) -> None:
     """Refuse a place that cannot hold one dataset's index files."""
-    from autoloader.catalog.files import is_remote
     from autoloader.errors import UsageError
+    from autoloader.formats.files import is_remote
 
     if out is not None and not is_remote(out):
         raise UsageError(
@@ -168,7 +168,7 @@ def _put(found: Sequence[Any], out: str | None, *, beside: bool) -> int | None:
     away = [one for one in found if out is not None or (beside and one.dataset.remote)]
     if not away:
         return None
-    from autoloader.catalog.files import normal
+    from autoloader.formats.files import normal
     from autoloader.index.remote import put_beside  # local data goes without
 
     return sum(put_beside(one, normal(out) if out else "") for one in away)

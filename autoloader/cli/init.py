@@ -2,7 +2,7 @@
 
 Not here: finding directories (``cli.version_directories``), a dataset's fields
 (``cli.written_spec``), the file (``cli.written_spec``), what is known of datasets by name
-(``catalog.registry``).
+(``formats.registry``).
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from autoloader.cli.output import emit, emit_json, note
 from autoloader.cli.styles import Style, StyleName, styles
 
 if TYPE_CHECKING:
-    from autoloader.catalog.registry import KnownMix
     from autoloader.cli.written_spec import ChosenMix, Entry
     from autoloader.errors import AutoloaderError
+    from autoloader.formats.registry import KnownMix
 
 
 def init(
@@ -39,9 +39,9 @@ def init(
     as_json: JsonFlag = False,
 ) -> None:
     """Write a spec of the TFDS datasets below DATA_DIR to stdout."""
-    from autoloader.catalog.files import is_remote, normal
     from autoloader.cli.written_spec import ChosenMix, spec_text
     from autoloader.errors import SourceError
+    from autoloader.formats.files import is_remote, normal
     from autoloader.spec import PipelineSpec
 
     name, weights = _style_and_mix(style, mix)
@@ -106,9 +106,9 @@ def _style_and_mix(style: StyleName | None, mix: str | None) -> tuple[StyleName,
     Raises:
         UsageError: no project has the mixture, or several have, or the style has not.
     """
-    from autoloader.catalog.registry import KnownMix, known_mixes
     from autoloader.errors import UsageError, nearest
-    from autoloader.recipes import mixtures, names, other_names
+    from autoloader.formats.registry import KnownMix, known_mixes
+    from autoloader.spec.recipes import mixtures, names, other_names
 
     if mix is None:
         return style or StyleName.plain, None
@@ -165,8 +165,8 @@ def _entries(root: str, style: Style, faults: list[AutoloaderError]) -> Iterator
 
     Why others cannot be read is added to ``faults``.
     """
-    from autoloader.catalog.sources import same_files
     from autoloader.cli.version_directories import dataset_versions
+    from autoloader.formats.sources import same_files
 
     taken: list[Entry] = []
     names: set[str] = set()
@@ -190,11 +190,11 @@ def _entries(root: str, style: Style, faults: list[AutoloaderError]) -> Iterator
 
 def _entry(place: Path, style: Style, faults: list[AutoloaderError]) -> Entry | None:
     """The entry of a version, or ``None`` where it cannot be taken; says why, and in ``faults``."""
-    from autoloader.catalog import open_source
-    from autoloader.catalog.directories import folder_name
-    from autoloader.catalog.files import normal
     from autoloader.cli.written_spec import entry_of, fault_of
     from autoloader.errors import AutoloaderError
+    from autoloader.formats import open_source
+    from autoloader.formats.directories import folder_name
+    from autoloader.formats.files import normal
 
     path = normal(place)
     try:

@@ -16,8 +16,8 @@ from autoloader.cli.options import JsonFlag, read_with_tensorflow_here
 from autoloader.cli.output import emit, emit_json, emit_table
 
 if TYPE_CHECKING:
-    from autoloader.catalog import Feature, VersionDirectory
     from autoloader.cli.dataset_facts import ColumnRange, DatasetFacts
+    from autoloader.formats import Feature, VersionDirectory
 
 _LONGEST_TEXT = 60
 _MOST_NUMBERS = 8
@@ -36,9 +36,9 @@ def inspect(
     as_json: JsonFlag = False,
 ) -> None:
     """Show a dataset's splits, features, first episode and ranges."""
-    from autoloader.catalog.files import is_remote, refuse_stand_ins
     from autoloader.cli.dataset_facts import read_facts
     from autoloader.errors import UsageError, nearest
+    from autoloader.formats.files import is_remote, refuse_stand_ins
 
     if is_remote(directory):
         read_with_tensorflow_here()
@@ -93,10 +93,10 @@ def _only_version(place: Path) -> VersionDirectory:
         UsageError: there are several datasets.
         SourceError: there is none, or it cannot be read.
     """
-    from autoloader.catalog import open_source
-    from autoloader.catalog.files import normal
     from autoloader.cli.version_directories import newest_versions
     from autoloader.errors import UsageError
+    from autoloader.formats import open_source
+    from autoloader.formats.files import normal
 
     places = newest_versions(normal(place))
     if len(places) > 1:

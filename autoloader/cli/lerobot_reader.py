@@ -17,12 +17,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from autoloader.catalog.features import TASKS, VIDEO
-from autoloader.catalog.lerobot.episodes import Episode
-from autoloader.catalog.lerobot.metadata import EPISODE, metadata_of, task_column
-from autoloader.catalog.metadata import ShardSlice, VersionDirectory
 from autoloader.errors import SourceError
-from autoloader.extras import needs
+from autoloader.formats.features import TASKS, VIDEO
+from autoloader.formats.lerobot.episodes import Episode
+from autoloader.formats.lerobot.metadata import EPISODE, metadata_of, task_column
+from autoloader.formats.metadata import ShardSlice, VersionDirectory
+from autoloader.host.extras import needs
 
 Step = Mapping[str, Any]
 """One step: its features by their names; pictures are decoded when they are asked for."""

@@ -13,7 +13,7 @@ import typer
 
 from autoloader.cli import options
 from autoloader.cli.output import emit, emit_json, emit_table, note
-from autoloader.units import format_bytes, parse_seconds
+from autoloader.host.units import format_bytes, parse_seconds
 
 if TYPE_CHECKING:
     from autoloader.tune.measurement import Measurement

@@ -17,12 +17,12 @@ from typing import Annotated, Any
 import typer
 
 from autoloader.errors import UsageError
-from autoloader.units import parse_floor
+from autoloader.host.units import parse_floor
 
 
 def with_transforms(context: typer.Context, spec: Path | None) -> Path | None:
     """Let the transforms of the command's specs be imported, or refuse them, before one is read."""
-    from autoloader.transforms import user_function
+    from autoloader.samples.transforms import user_function
 
     if context.params.get("_no_transforms"):
         user_function.refuse()
@@ -113,7 +113,7 @@ def refuse_clamps(profile: str | None) -> None:
     Raises:
         ProfileError: the profile that a loader would take must be clamped here, and how.
     """
-    from autoloader.profile import load_profile
+    from autoloader.controller.profile import load_profile
 
     load_profile(profile, strict=True)
 
@@ -143,7 +143,7 @@ def read_remote_here(spec: Any) -> bool:
     Returns:
         Whether any dataset is remote.
     """
-    from autoloader.catalog.files import is_remote
+    from autoloader.formats.files import is_remote
 
     if not any(is_remote(one.path or one.data_dir or "") for one in spec.datasets):
         return False
@@ -154,6 +154,6 @@ def read_remote_here(spec: Any) -> bool:
 def read_with_tensorflow_here() -> None:
     """Let this process read remote files with TensorFlow."""
     os.environ["CUDA_VISIBLE_DEVICES"] = ""  # TensorFlow would take the whole of a GPU's memory
-    from autoloader.graph import files
+    from autoloader.pipeline.graph import files
 
     files.enter()

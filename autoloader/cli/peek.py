@@ -15,7 +15,7 @@ import typer
 
 from autoloader.cli.options import JsonFlag, NoTransforms, RamFloor, SpecFile, Split
 from autoloader.cli.output import emit, emit_json, file_errors, note, progress_bar
-from autoloader.extras import require
+from autoloader.host.extras import require
 
 if TYPE_CHECKING:
     from autoloader.cli.contact_sheet import Panel, Shown
@@ -92,8 +92,8 @@ def _samples(
 ) -> tuple[ResolvedMixture, dict[str, _Seen]]:
     """The mixture, and ``samples`` samples of each dataset."""
     from autoloader.cli.comparison import evenly
-    from autoloader.device.augmentation import augmenter
     from autoloader.loader import AutoLoader
+    from autoloader.process.device.augmentation import augmenter
 
     augment = augmenter(asked, split)
     seen: dict[str, _Seen] = {}
@@ -176,7 +176,7 @@ def _panels(
     import numpy as np
 
     from autoloader.cli.contact_sheet import DatasetLook, Panel, columns_of, look_at
-    from autoloader.transforms.fields import is_text
+    from autoloader.samples.transforms.fields import is_text
 
     panels = {}
     for dataset in mixture.datasets:

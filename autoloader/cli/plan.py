@@ -1,6 +1,6 @@
 """``autoloader plan``: what a loader would start with, without starting it.
 
-Not here: deciding it (``planning.start``), the document (``cli.plan_report``).
+Not here: deciding it (``process.planning.start``), the document (``cli.plan_report``).
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import typer
 
 from autoloader.cli import options
 from autoloader.cli.output import emit, emit_json, emit_table, note
-from autoloader.units import format_bytes
+from autoloader.host.units import format_bytes
 
 PROBE_S = 1.0
 """Seconds of decoding that the bound is predicted from."""
@@ -41,11 +41,11 @@ def plan(
     if strict:
         options.refuse_clamps(profile)
     from autoloader.cli.plan_report import plan_document, ranks_of_a_node
-    from autoloader.clock import SystemClock
     from autoloader.decode.probe import probe_decode
-    from autoloader.order.dealing import Ranks
-    from autoloader.planning.start import plan_loader
-    from autoloader.probes.headroom import HeadroomProbe
+    from autoloader.host.clock import SystemClock
+    from autoloader.host.probes.headroom import HeadroomProbe
+    from autoloader.process.planning.start import plan_loader
+    from autoloader.sampling.dealing import Ranks
     from autoloader.spec import PipelineSpec
 
     headroom, ranks_here = HeadroomProbe(), ranks_of_a_node(ranks, nodes)
@@ -156,7 +156,7 @@ def _show_ranks(document: Mapping[str, Any]) -> None:
 
 
 def _show_datasets(document: Mapping[str, Any]) -> None:
-    from autoloader.catalog.files import scheme_of
+    from autoloader.formats.files import scheme_of
 
     datasets, epoch = document["datasets"], document["epoch"]
     profile = document["profile"]
@@ -203,7 +203,7 @@ def _show_datasets(document: Mapping[str, Any]) -> None:
 
 def _common_folder(paths: list[str]) -> str:
     """What all paths begin with; "" where they lie on several file systems or buckets."""
-    from autoloader.catalog.files import scheme_of
+    from autoloader.formats.files import scheme_of
 
     schemes = {scheme_of(path) for path in paths}
     if schemes == {""}:

@@ -8,8 +8,8 @@ What ``autoloader plan --ranks N --nodes M`` adds: a rank's part of an epoch, a 
 
 Theory of operation. Ranks are dealt evenly over nodes, as launchers do. Every node is taken to be
 like this one: its memory, cores and limits. The ranks of a node have one child with a pipeline for
-each of them. The memory of all of them must fit under the floor; ``planning.start`` refuses what
-does not, before anybody reserves a cluster for it.
+each of them. The memory of all of them must fit under the floor; ``process.planning.start`` refuses
+what does not, before anybody reserves a cluster for it.
 
 Bytes that are read are those of the files, whether or not the page cache has them. By index a
 sample costs its own encoded frames; as a stream it costs its part of an episode.
@@ -21,7 +21,7 @@ the storage is probed for half a second.
 
 What ``autoloader plan`` says of data far away: what will be fetched, in which order, how long.
 
-Not here: deciding any of it (``planning.start``), showing it (``cli.plan``).
+Not here: deciding any of it (``process.planning.start``), showing it (``cli.plan``).
 """
 
 from __future__ import annotations
@@ -33,33 +33,33 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from autoloader.bound.model import reuse_of, sets_of
 from autoloader.cache.forecast import FrameSet, forecast
 from autoloader.cli.output import emit, emit_table
-from autoloader.clock import SystemClock
 from autoloader.controller.admission import price_start
+from autoloader.controller.profile import ResolvedProfile, shipped_profiles_dir
 from autoloader.decode.probe import DecodeCost
 from autoloader.errors import UsageError
-from autoloader.index.counting import quick_tables
-from autoloader.knobs import KNOB_CLASS, UNUSED_KNOBS, DatasetKnobs, Knobs
-from autoloader.order.chains import why_unchained
-from autoloader.order.dealing import epoch_steps
-from autoloader.order.episodes import DatasetTable
-from autoloader.order.plan import Reuse, SamplePlan
-from autoloader.pipeline.batch_call import try_call
-from autoloader.planning.start import LoaderPlan
-from autoloader.probes.headroom import Headroom
-from autoloader.probes.storage import (
+from autoloader.host.clock import SystemClock
+from autoloader.host.probes.headroom import Headroom
+from autoloader.host.probes.storage import (
     by_file_system,
     is_far,
     probe_reads,
     propose_locality,
 )
-from autoloader.profile import ResolvedProfile, shipped_profiles_dir
+from autoloader.host.units import GIB, format_bytes
+from autoloader.index.counting import quick_tables
+from autoloader.pipeline.batch_call import try_call
+from autoloader.process.planning.start import LoaderPlan
 from autoloader.samples.counts import DatasetCount, valid_per_episode
 from autoloader.samples.resolve import ResolvedDataset
+from autoloader.sampling.chains import why_unchained
+from autoloader.sampling.dealing import epoch_steps
+from autoloader.sampling.episodes import DatasetTable
+from autoloader.sampling.plan import Reuse, SamplePlan
+from autoloader.spec.knobs import KNOB_CLASS, UNUSED_KNOBS, DatasetKnobs, Knobs
 from autoloader.spec.reading import read_yaml_file
-from autoloader.units import GIB, format_bytes
+from autoloader.tune.bound.model import reuse_of, sets_of
 
 _END = 2**62
 _INTERNAL = ("ledger", "language_end", "language_text", "text_length")
@@ -635,9 +635,9 @@ def remote_document(plan: LoaderPlan, tables: Sequence[DatasetTable]) -> dict[st
     away = [one for one in plan.mixture.datasets if one.remote and one.indexable]
     if not away:
         return None
-    from autoloader.catalog.files import unreadable
-    from autoloader.remote.rates import known_rate
-    from autoloader.remote.shards import kept_free, shard_cache
+    from autoloader.formats.files import unreadable
+    from autoloader.storage.rates import known_rate
+    from autoloader.storage.shards import kept_free, shard_cache
 
     cache, shards = shard_cache(), []
     whole = lacking = 0
@@ -705,7 +705,7 @@ def _needed(plan: LoaderPlan, tables: Sequence[DatasetTable]) -> dict[str, int]:
     estimated = any(count.estimated for count in plan.counts.values())
     if estimated or plan.knobs.reader != "indexed":
         return {}
-    from autoloader.read.shard_feed import ShardOrder
+    from autoloader.pipeline.read.shard_feed import ShardOrder
 
     samples = SamplePlan(plan.order, tables, chain=plan.order.chain)
     slices = [table.slice_of for table in tables]

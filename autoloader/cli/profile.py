@@ -1,7 +1,7 @@
 """``autoloader profile``: list, show, compare, check, export and accept host profiles.
 
-Not here: what a profile is and where it is found (``autoloader.profile``), what of a run lasts
-(``actuation.lasting``, ``report.lasting``).
+Not here: what a profile is and where it is found (``autoloader.controller.profile``), what of a run
+lasts (``process.control.lasting``, ``cli.run_report.lasting``).
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from autoloader.cli.report import run_folder
 from autoloader.errors import ProfileError, UsageError
 
 if TYPE_CHECKING:
-    from autoloader.actuation.lasting import Lasting
-    from autoloader.profile import HostFacts, Profile, ResolvedProfile
+    from autoloader.controller.profile import HostFacts, Profile, ResolvedProfile
+    from autoloader.process.control.lasting import Lasting
 
 profile_app = typer.Typer(
     help="Host profiles: a machine, its limits, and the knobs that suit it.",
@@ -32,7 +32,7 @@ Which = Annotated[str, typer.Argument(metavar="PROFILE", help="A name, or a path
 @profile_app.command("list")
 def list_profiles(as_json: JsonFlag = False) -> None:
     """Every profile that has a name here; * marks the one taken when none is named."""
-    from autoloader.profile import host_facts, load_profile, profile_paths
+    from autoloader.controller.profile import host_facts, load_profile, profile_paths
 
     host = host_facts()
     default = load_profile(host=host)
@@ -60,7 +60,7 @@ def list_profiles(as_json: JsonFlag = False) -> None:
 @profile_app.command("show")
 def show(which: Which, as_json: JsonFlag = False) -> None:
     """Print a profile in full; what would be clamped on this host goes to stderr."""
-    from autoloader.profile import find_profile, host_facts
+    from autoloader.controller.profile import find_profile, host_facts
 
     found = find_profile(which)
     _, clamps = found.profile.fit(host_facts())
@@ -81,7 +81,7 @@ def show_diff(
     as_json: JsonFlag = False,
 ) -> None:
     """Fields in which two profiles differ."""
-    from autoloader.profile import diff, find_profile
+    from autoloader.controller.profile import diff, find_profile
 
     a, b = find_profile(first), find_profile(second)
     differences = diff(a.profile, b.profile)
@@ -108,7 +108,7 @@ def check(
     as_json: JsonFlag = False,
 ) -> None:
     """Read profiles as a loader would on this host; exit 2 when one is broken."""
-    from autoloader.profile import host_facts, profile_paths
+    from autoloader.controller.profile import host_facts, profile_paths
 
     host = host_facts()
     reports = [_report(name, host, strict=strict) for name in which or profile_paths()]
@@ -135,8 +135,8 @@ def export(
     as_json: JsonFlag = False,
 ) -> None:
     """Write a profile as a file for teammates, in this version's format."""
+    from autoloader.controller.profile import check_name, find_profile, profile_path
     from autoloader.host.files import write_whole
-    from autoloader.profile import check_name, find_profile, profile_path
 
     profile = find_profile(which).profile
     if name is not None:
@@ -178,7 +178,7 @@ def accept(
     as_json: JsonFlag = False,
 ) -> None:
     """Take over a profile, or what a run's controller found to last, once a person agrees."""
-    from autoloader.profile import check_name, host_facts, keep_entry, keep_whole
+    from autoloader.controller.profile import check_name, host_facts, keep_entry, keep_whole
 
     if name is not None:
         check_name(name)
@@ -216,7 +216,7 @@ def accept(
 
 
 def _changes(before: Profile | None, offered: Profile) -> list[tuple[str, Any, Any]]:
-    from autoloader.profile import diff
+    from autoloader.controller.profile import diff
 
     if before is None:
         return [("name", None, offered.name)]
@@ -240,7 +240,7 @@ def _show_proposal(changes: list[tuple[str, Any, Any]], said: list[str]) -> None
 
 
 def _row(name: str, path: Path, default: ResolvedProfile) -> dict[str, Any]:
-    from autoloader.profile import find_profile, shipped_profiles_dir
+    from autoloader.controller.profile import find_profile, shipped_profiles_dir
 
     origin = "shipped" if path.parent == shipped_profiles_dir() else str(path)
     row: dict[str, Any] = {"name": name, "origin": origin, "default": False}
@@ -261,7 +261,7 @@ def _row(name: str, path: Path, default: ResolvedProfile) -> dict[str, Any]:
 
 
 def _report(name: str, host: HostFacts, *, strict: bool) -> dict[str, Any]:
-    from autoloader.profile import find_profile
+    from autoloader.controller.profile import find_profile
 
     try:
         found = find_profile(name)
@@ -288,7 +288,7 @@ def _teammates(
     Raises:
         ProfileError: it cannot be read; or ``strict``, and something would be clamped.
     """
-    from autoloader.profile import Profile, profile_paths, shipped_profiles_dir
+    from autoloader.controller.profile import Profile, profile_paths, shipped_profiles_dir
 
     found = Profile.from_yaml(source)
     offered = found if name is None else found.model_copy(update={"name": name})
@@ -313,13 +313,13 @@ def _from_run(
     """
     from datetime import date
 
-    from autoloader.actuation.lasting import proposed
-    from autoloader.profile import (
+    from autoloader.controller.profile import (
         Provenance,
         described_host,
         free_name,
         load_profile,
     )
+    from autoloader.process.control.lasting import proposed
 
     found = _found_in(source)
     host = described_host()
@@ -357,9 +357,9 @@ def _from_run(
 
 def _found_in(source: str) -> Lasting:
     """What lasted, as the run's decision log says it or else its record."""
-    from autoloader.actuation.lasting import lasting
-    from autoloader.report.lasting import lasting_of
-    from autoloader.report.run import read_run
+    from autoloader.cli.run_report.lasting import lasting_of
+    from autoloader.cli.run_report.run import read_run
+    from autoloader.process.control.lasting import lasting
 
     path = Path(source)
     try:

@@ -17,7 +17,7 @@ from autoloader.cli.output import emit, emit_json, emit_table, file_errors, note
 from autoloader.errors import UsageError, nearest
 
 if TYPE_CHECKING:
-    from autoloader.report.run import Run
+    from autoloader.cli.run_report.run import Run
 
 _LAST = "last"
 
@@ -50,8 +50,8 @@ def report(
     if run is None:
         _list(as_json)
         return
-    from autoloader.report.page import page
-    from autoloader.report.run import find_ideal
+    from autoloader.cli.run_report.page import page
+    from autoloader.cli.run_report.run import find_ideal
 
     shown, beside = _read(run), None if other is None else _read(other)
     standard = find_ideal(shown, run_folder(run).parent) if ideal is None else _read(ideal)
@@ -63,7 +63,7 @@ def report(
 
 
 def _tell(runs: list[Run], ideal: Run | None, target: Path, as_json: bool) -> None:
-    from autoloader.report.findings import findings
+    from autoloader.cli.run_report.findings import findings
 
     if as_json:
         emit_json(
@@ -92,7 +92,7 @@ def _tell(runs: list[Run], ideal: Run | None, target: Path, as_json: bool) -> No
 
 
 def _list(as_json: bool) -> None:
-    from autoloader.report.run import read_run
+    from autoloader.cli.run_report.run import read_run
 
     found = []
     for folder in sorted(_ring().glob("*/"), key=lambda one: one.stat().st_mtime):
@@ -131,13 +131,13 @@ def _list(as_json: bool) -> None:
 
 
 def _read(run: str) -> Run:
-    from autoloader.report.run import read_run
+    from autoloader.cli.run_report.run import read_run
 
     return read_run(run_folder(run))
 
 
 def _ring() -> Path:
-    from autoloader.remote.places import cache_root
+    from autoloader.storage.places import cache_root
 
     return cache_root() / "runs"
 

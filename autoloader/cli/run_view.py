@@ -19,7 +19,8 @@ from rich.text import Text
 
 from autoloader.controller.states import STATE_MEANING, State
 from autoloader.errors import printable
-from autoloader.knobs import UNUSED_KNOBS
+from autoloader.host.units import format_bytes, format_seconds
+from autoloader.spec.knobs import UNUSED_KNOBS
 from autoloader.telemetry.snapshot import Move, Snapshot, StageMoment
 from autoloader.telemetry.statistics import DatasetStatistics
 from autoloader.telemetry.verdict import (
@@ -29,7 +30,6 @@ from autoloader.telemetry.verdict import (
     limit_words,
     value_words,
 )
-from autoloader.units import format_bytes, format_seconds
 
 _LABEL = 8
 _BLOCKS = "▁▂▃▄▅▆▇█"

@@ -1,6 +1,6 @@
 """``autoloader stats``: the statistics that ``normalize`` works by, as a file to share.
 
-Not here: computing them (``autoloader.statistics``).
+Not here: computing them (``autoloader.index.statistics``).
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ def stats(
     as_json: JsonFlag = False,
 ) -> None:
     """Compute each dataset's statistics of action and state, from its records of train."""
+    from autoloader.index.statistics import statistics_document, statistics_of
+    from autoloader.index.statistics.formats import FORMATS, written
     from autoloader.samples.resolve import normalised, resolve
     from autoloader.spec import PipelineSpec
-    from autoloader.statistics import statistics_document, statistics_of
-    from autoloader.statistics.formats import FORMATS, written
 
     how = next((one for one in FORMATS if one == layout), None)
     if how is None:
@@ -55,8 +55,8 @@ def stats(
         _say_size([dataset for dataset in mixture.datasets if dataset.remote])
     with progress_bar("computing statistics") as advance:
         if over_hosts:
-            from autoloader.cluster.catalogue import statistics_over_hosts
-            from autoloader.planning.helpers import cluster_address
+            from autoloader.integrations.ray.catalogue import statistics_over_hosts
+            from autoloader.process.planning.helpers import cluster_address
 
             address = cluster_address("--ray")
             nodes = statistics_over_hosts(address, declared, split, progress=advance)
@@ -93,7 +93,7 @@ def _by_group(declared: Any, document: Mapping[str, Any], layout: str) -> dict[s
 
 def _places(out: Path, files: Mapping[str, Any], layout: str) -> Iterator[tuple[Path, Any]]:
     """Where each file goes: ``out``, or below it in a folder of its own."""
-    from autoloader.statistics.formats import FILE_OF
+    from autoloader.index.statistics.formats import FILE_OF
 
     if layout not in FILE_OF:
         yield out, files[""]
@@ -116,7 +116,7 @@ def _is_there(statistics: str | None) -> bool:
 
 def _say_size(remote: Sequence[Any]) -> None:
     """How much there is to read."""
-    from autoloader.units import format_bytes
+    from autoloader.host.units import format_bytes
 
     size = sum(dataset.record_bytes * dataset.records for dataset in remote)
     names = ", ".join(dataset.name for dataset in remote)

@@ -38,7 +38,7 @@ class Style:
         augment: camera → YAML lines of its operations.
         augmented: comment on the block ``augment``.
         rest: YAML lines at the end.
-        project: whose recipes (``autoloader.recipes``) datasets are written by, if any's.
+        project: whose recipes (``autoloader.spec.recipes``) datasets are written by, if any's.
         only_cameras: whether the batch has the style's cameras and no others: those that no
             dataset fills are black.
         state: whether the project reads the state; else it stands as a comment.

@@ -14,8 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from autoloader.catalog.metadata import ShardSlice, VersionDirectory
 from autoloader.errors import SourceError
+from autoloader.formats.metadata import ShardSlice, VersionDirectory
 
 Step = Mapping[str, Any]
 """One step as TFDS gives it, nested, with ``episode_metadata`` beside the step's own features."""

@@ -17,7 +17,7 @@ import typer
 from autoloader.cli.options import JsonFlag
 from autoloader.cli.output import emit, emit_json, emit_rendered
 from autoloader.errors import UsageError, printable
-from autoloader.units import parse_seconds
+from autoloader.host.units import parse_seconds
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -18,8 +18,8 @@ import typer
 from autoloader.cli import options
 from autoloader.cli.output import emit, emit_json, emit_table, note, progress_bar
 from autoloader.errors import UsageError
-from autoloader.extras import needs
-from autoloader.units import parse_seconds
+from autoloader.host.extras import needs
+from autoloader.host.units import parse_seconds
 
 
 def tune(
@@ -87,7 +87,7 @@ def tune(
     floor = options.floor_bytes(ram_floor)
     budget_s = parse_seconds(budget, name="--budget")
     step_time_s = _step_s(step_time, trace)
-    from autoloader.clock import SystemClock
+    from autoloader.host.clock import SystemClock
 
     with needs("the tuner"):
         from autoloader.tune.offline import TuneOptions
@@ -153,7 +153,7 @@ def _command_line() -> str:
 
 
 def _demo() -> Path:
-    from autoloader.demo.build import ensure_demo
+    from autoloader.cli.demo_mixture.build import ensure_demo
 
     with progress_bar("writing the demo mixture") as advance:
         spec_path = ensure_demo(progress=advance)

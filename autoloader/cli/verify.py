@@ -12,7 +12,7 @@ import typer
 
 from autoloader.cli import options
 from autoloader.cli.output import emit, emit_json, emit_table, note_some, progress_bar
-from autoloader.extras import require
+from autoloader.host.extras import require
 
 DIFFERS = 4
 """Exit code where a value differs."""
@@ -29,8 +29,8 @@ def verify(
     as_json: options.JsonFlag = False,
 ) -> None:
     """Compare samples with plain readers of the same files; exit code 4 if they differ."""
-    from autoloader.catalog.sources import is_lerobot
     from autoloader.cli.comparison import Comparer, Comparison, evenly, taken
+    from autoloader.formats.sources import is_lerobot
     from autoloader.spec import PipelineSpec
 
     declared = evenly(PipelineSpec.from_yaml(spec))
@@ -41,7 +41,7 @@ def verify(
     from autoloader.loader import AutoLoader
 
     if any(one.transform and one.transform.framework != "numpy" for one in declared.datasets):
-        from autoloader.graph import user_functions
+        from autoloader.pipeline.graph import user_functions
 
         user_functions.enter()  # TensorFlow comes here anyway, with TFDS
     options.read_remote_here(declared)

@@ -3,7 +3,7 @@
 A dataset counts once: folders that links lead to, and of a cache of the Hugging Face Hub every
 revision but one, are told and left out.
 
-Not here: what such a directory says (``catalog.metadata``), what is taken of it (``cli.init``).
+Not here: what such a directory says (``formats.metadata``), what is taken of it (``cli.init``).
 """
 
 from __future__ import annotations
@@ -12,16 +12,16 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-from autoloader.catalog.directories import INFO_FILE, VERSION, HubRepository, version_order
-from autoloader.catalog.files import (
+from autoloader.cli.output import note
+from autoloader.formats.directories import INFO_FILE, VERSION, HubRepository, version_order
+from autoloader.formats.files import (
     directory_names,
     file_names,
     is_remote,
     normal,
     unreadable,
 )
-from autoloader.catalog.sources import is_lerobot
-from autoloader.cli.output import note
+from autoloader.formats.sources import is_lerobot
 
 DEEPEST = 5
 """Folders below the one that is named, or below a snapshot of the Hub, that are looked into."""

@@ -27,9 +27,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from autoloader.catalog import Feature
 from autoloader.cli.tfds_reader import Step, text_at, value_at
 from autoloader.errors import SourceError
+from autoloader.formats import Feature
 from autoloader.spec import (
     CameraSpec,
     DatasetSpec,

@@ -2,7 +2,7 @@
 
 Fields come from the registry or a recipe where these fit the files, else from the features.
 
-Not here: the registry (``catalog.registry``), finding directories (``cli.init``), what a style says
+Not here: the registry (``formats.registry``), finding directories (``cli.init``), what a style says
 (``cli.styles``).
 """
 
@@ -16,20 +16,17 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from autoloader.catalog import Feature, VersionDirectory
-from autoloader.catalog.directories import folder_name
-from autoloader.catalog.features import TASKS
-from autoloader.catalog.lerobot.metadata import TASK
-from autoloader.catalog.registry import KnownDataset, KnownMix, known_dataset, pair_offset
 from autoloader.cli.contact_sheet import depth_features
 from autoloader.cli.styles import Style
 from autoloader.errors import AutoloaderError, SourceError, UsageError
+from autoloader.formats import Feature, VersionDirectory
+from autoloader.formats.directories import folder_name
+from autoloader.formats.features import TASKS
+from autoloader.formats.lerobot.metadata import TASK
+from autoloader.formats.registry import KnownDataset, KnownMix, known_dataset, pair_offset
 from autoloader.index.counting import count_mixture
-from autoloader.recipes import Recipe, recipe
 from autoloader.samples.resolve import resolve
-from autoloader.spec import PipelineSpec, parse_expression
-from autoloader.spec.reading import flow
-from autoloader.transforms.fields import (
+from autoloader.samples.transforms.fields import (
     check_camera,
     check_language,
     check_same_kind,
@@ -38,6 +35,9 @@ from autoloader.transforms.fields import (
     is_several,
     numeric_field,
 )
+from autoloader.spec import PipelineSpec, parse_expression
+from autoloader.spec.reading import flow
+from autoloader.spec.recipes import Recipe, recipe
 
 WIDEST = 64
 """Columns above which a feature is an embedding, not a state."""

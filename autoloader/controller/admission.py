@@ -21,10 +21,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from autoloader.errors import BudgetInfeasibleError
-from autoloader.knobs import BATCHES_OF_A_HELPER, Knobs
+from autoloader.host.units import MIB, format_bytes
 from autoloader.samples.encoded import DECODED_TOGETHER_BYTES
 from autoloader.samples.resolve import MixtureSizes
-from autoloader.units import MIB, format_bytes
+from autoloader.spec.knobs import BATCHES_OF_A_HELPER, Knobs
 
 INTERPRETER_BYTES = 110 * MIB
 """A child that reads by index: Python, NumPy, OpenCV (measured: 100–110 MiB)."""

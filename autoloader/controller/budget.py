@@ -25,7 +25,7 @@ Invariants:
     3. Unknown headroom has no room.
 
 Not here: prices (``admission``), refusing a start (``planning``), which change (``policy``),
-who shrinks for a loader that opens (``autoloader.planning.preemption``).
+who shrinks for a loader that opens (``autoloader.process.planning.preemption``).
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ import logging
 import threading
 from dataclasses import dataclass, field
 
-from autoloader.clock import Clock, SystemClock
 from autoloader.controller.admission import price_start
 from autoloader.controller.limits import ControllerLimits
-from autoloader.knobs import Knobs
-from autoloader.probes.headroom import HeadroomSource, headroom_or_none
+from autoloader.host.clock import Clock, SystemClock
+from autoloader.host.probes.headroom import HeadroomSource, headroom_or_none
+from autoloader.host.units import format_bytes
 from autoloader.samples.resolve import MixtureSizes
-from autoloader.units import format_bytes
+from autoloader.spec.knobs import Knobs
 
 logger = logging.getLogger(__name__)
 

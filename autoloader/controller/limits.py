@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from autoloader.controller.admission import MARGIN_BYTES
-from autoloader.knobs import UNUSED_KNOBS, KnobLimits, Knobs
+from autoloader.spec.knobs import UNUSED_KNOBS, KnobLimits, Knobs
 
 logger = logging.getLogger(__name__)
 

@@ -8,7 +8,7 @@ with ``isolation="thread"``. The reflex waits for nobody. It reads headroom and 
 policy's thread waits for the GPU or for a slow file system. An error in either thread is counted,
 logged once, and leaves all knobs as they are: the controller fails static.
 
-Not here: what is done (``reflex``, ``policy``), to what (``autoloader.actuation.pipeline``).
+Not here: what is done (``reflex``, ``policy``), to what (``autoloader.process.control.pipeline``).
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ import logging
 import threading
 from typing import Protocol
 
-from autoloader.clock import Clock, SystemClock
 from autoloader.controller.reflex import PERIOD_S, GrowthMeter
+from autoloader.host.clock import Clock, SystemClock
+from autoloader.host.probes.headroom import HeadroomSource
 from autoloader.host.threads import LoaderThread
-from autoloader.probes.headroom import HeadroomSource
 
 logger = logging.getLogger(__name__)
 

@@ -15,7 +15,7 @@ import math
 from dataclasses import dataclass, field
 
 from autoloader.controller.admission import Prices
-from autoloader.knobs import Knobs
+from autoloader.spec.knobs import Knobs
 
 
 @dataclass(frozen=True, slots=True)

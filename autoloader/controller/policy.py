@@ -55,7 +55,7 @@ from autoloader.controller.surplus import (
     missing_bytes,
 )
 from autoloader.controller.verification import MINIMUM_RATES, Verdict, judge
-from autoloader.knobs import Knobs
+from autoloader.spec.knobs import Knobs
 
 WARMUP_BATCHES = 8
 LONGEST_WARMUP_S = 60.0

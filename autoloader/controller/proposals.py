@@ -34,8 +34,8 @@ from autoloader.controller.limits import ORDER_KNOBS, ControllerLimits, lowered
 from autoloader.controller.observation import Observation, StageReading, fresh
 from autoloader.controller.states import ControllerState
 from autoloader.errors import KnobError
-from autoloader.knobs import Knobs
-from autoloader.units import MIB
+from autoloader.host.units import MIB
+from autoloader.spec.knobs import Knobs
 
 LARGEST_STEP = 4
 """Workers added at once: growth is additive."""

@@ -1,6 +1,6 @@
 """What a trainer asks of the controller that governs its pipeline, and what it lends it.
 
-Not here: governing (``autoloader.actuation.pipeline``).
+Not here: governing (``autoloader.process.control.pipeline``).
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
 
-from autoloader.knobs import Knobs
+from autoloader.spec.knobs import Knobs
 
 
 class State(str, Enum):

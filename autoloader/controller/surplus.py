@@ -13,7 +13,8 @@ What it displaces is the page cache. Where files have to be read again for it, a
 than decoding would, a part is given back, until the rest saves more than it costs; then it does not
 grow for a while.
 
-Not here: which frames are held (``cache``), when to ask (``policy``, ``autoloader.actuation``).
+Not here: which frames are held (``cache``), when to ask (``policy``,
+``autoloader.process.control``).
 """
 
 from __future__ import annotations
@@ -21,8 +22,8 @@ from __future__ import annotations
 from autoloader.controller.limits import ControllerLimits
 from autoloader.controller.observation import Observation, fresh
 from autoloader.controller.reflex import REOPEN_RATIO
-from autoloader.knobs import Knobs
-from autoloader.units import MIB
+from autoloader.host.units import MIB
+from autoloader.spec.knobs import Knobs
 
 STEP_BYTES = 256 * MIB
 """Least step of growth, where so much is there."""

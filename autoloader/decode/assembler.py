@@ -23,16 +23,16 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import numpy as np
 
-from autoloader.clock import Clock
 from autoloader.decode.gather import GatherJob, held_rows, stretches
 from autoloader.decode.pool import DecodePool
 from autoloader.decode.quarantine import Quarantine
+from autoloader.decode.ring.memory import RingMemory
+from autoloader.decode.ring.message import BatchMessage, languages
 from autoloader.decode.row_jobs import Chains, Decoder, PendingBatch, RowJob
 from autoloader.decode.source import SampleSource
 from autoloader.errors import AutoloaderError, SourceError, as_fault
+from autoloader.host.clock import Clock
 from autoloader.host.threads import LoaderThread, all_ended
-from autoloader.ring.memory import RingMemory
-from autoloader.ring.message import BatchMessage, languages
 from autoloader.samples.block import Place, SampleBlock
 from autoloader.samples.layout import BatchLayout
 

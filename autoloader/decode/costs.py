@@ -22,9 +22,9 @@ import time
 from collections.abc import Callable, Iterator
 
 from autoloader.errors import PipelineError
-from autoloader.probes.headroom import HeadroomProbe
+from autoloader.host.probes.headroom import HeadroomProbe
+from autoloader.host.units import MIB, format_bytes
 from autoloader.samples.encoded import DECODED_TOGETHER_BYTES
-from autoloader.units import MIB, format_bytes
 
 MOST_COST = 2**28
 """Pixels × scans of a picture; ``VARIABLE`` gives another number."""

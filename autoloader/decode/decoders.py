@@ -17,7 +17,7 @@ for a byte of such files: a PNG of 480×640 takes some milliseconds, a JPEG that
 size half a millisecond.
 
 Not here: decoding (``decode.frames``, ``decode.depth``), which cameras are turned
-(``transforms.cameras``).
+(``samples.transforms.cameras``).
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ from functools import cache
 from importlib.metadata import version
 
 from autoloader.cache.disk import KEY_BYTES, FramesOnDisk
-from autoloader.catalog import Feature
 from autoloader.decode.frames import FrameDecoder, Pixels
 from autoloader.decode.row_jobs import Decoder
+from autoloader.formats import Feature
 from autoloader.samples.block import Encoded
 from autoloader.samples.resolve import ResolvedDataset, ResolvedMixture
 from autoloader.spec import CameraSpec

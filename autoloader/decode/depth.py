@@ -3,7 +3,7 @@
 A frame is resized by taking values at the nearest places, never by mixing them. A value of another
 type than the camera's is cast where that loses nothing (16-bit integers to float32), else refused.
 
-Not here: which features are depth frames (``transforms.cameras``), pictures of colours
+Not here: which features are depth frames (``samples.transforms.cameras``), pictures of colours
 (``decode.frames``).
 """
 
@@ -16,10 +16,10 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from autoloader.catalog import Feature
-from autoloader.catalog.example import decode_varints
-from autoloader.catalog.tfrecord import MalformedRecordError
 from autoloader.decode.frames import UndecodableFrameError, decoded, fitted, nearest_into
+from autoloader.formats import Feature
+from autoloader.formats.example import decode_varints
+from autoloader.formats.tfrecord import MalformedRecordError
 from autoloader.samples.block import Encoded
 from autoloader.samples.encoded import PackedPicture, VideoFrame
 from autoloader.spec import CameraSpec
@@ -35,7 +35,7 @@ class DepthDecoder:
 
     Args:
         camera: a depth camera: size, fit and type.
-        feature: how the frames are stored, see ``transforms.cameras``.
+        feature: how the frames are stored, see ``samples.transforms.cameras``.
     """
 
     def __init__(self, camera: CameraSpec, feature: Feature) -> None:

@@ -21,18 +21,18 @@ from dataclasses import dataclass
 import cv2
 import numpy as np
 
-from autoloader.catalog.metadata import LEROBOT
-from autoloader.catalog.tfrecord import MalformedRecordError, read_records
-from autoloader.clock import Clock
 from autoloader.decode.decoders import decoders_of
 from autoloader.decode.frames import UndecodableFrameError
 from autoloader.decode.row_jobs import Decoder
 from autoloader.errors import WorkerError
+from autoloader.formats.metadata import LEROBOT
+from autoloader.formats.tfrecord import MalformedRecordError, read_records
+from autoloader.host.clock import Clock
+from autoloader.host.supervision.start import start
 from autoloader.index.records import RecordSamples
 from autoloader.samples.block import Place, SampleBlock
 from autoloader.samples.resolve import ResolvedDataset, ResolvedMixture
-from autoloader.supervision.start import start
-from autoloader.transforms import user_function
+from autoloader.samples.transforms import user_function
 
 _TRIES = 4
 _LEAST_ROUNDS, _MOST_ROUNDS = 4, 8

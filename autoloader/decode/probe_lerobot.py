@@ -13,13 +13,13 @@ from itertools import islice
 
 import numpy as np
 
-from autoloader.catalog import files
-from autoloader.catalog.features import VIDEO
-from autoloader.catalog.lerobot.episodes import Episode
-from autoloader.catalog.lerobot.metadata import LeRobotMetadata, metadata_of
-from autoloader.catalog.lerobot.packets import UnreadableVideoError, read_packets
-from autoloader.catalog.lerobot.parquet import UnreadableParquetError
-from autoloader.catalog.lerobot.pictures import read_pictures
+from autoloader.formats import files
+from autoloader.formats.features import VIDEO
+from autoloader.formats.lerobot.episodes import Episode
+from autoloader.formats.lerobot.metadata import LeRobotMetadata, metadata_of
+from autoloader.formats.lerobot.packets import UnreadableVideoError, read_packets
+from autoloader.formats.lerobot.parquet import UnreadableParquetError
+from autoloader.formats.lerobot.pictures import read_pictures
 from autoloader.samples.block import Encoded, SampleBlock
 from autoloader.samples.encoded import PackedPicture, VideoCodec, VideoFrame
 from autoloader.samples.resolve import ResolvedDataset

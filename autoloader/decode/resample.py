@@ -11,7 +11,8 @@ also rounds between the two axes, so its bilinear differs by one grey level at m
 
 A picture passes in stripes that stay in the processor's cache. A thread keeps the memory of one.
 
-Not here: the resizing of OpenCV and Pillow (``decode.frames``), of TensorFlow (``tfdata.decode``).
+Not here: the resizing of OpenCV and Pillow (``decode.frames``), of TensorFlow
+(``integrations.tfdata.decode``).
 """
 
 from __future__ import annotations

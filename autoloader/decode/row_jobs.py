@@ -3,8 +3,8 @@
 A row is one job. A frame that several rows of a batch show is decoded for one of them and copied to
 the others, which costs a few hundredths of its decoding, where the bytes of all were read together.
 (Two threads that come to it at the same moment both decode it.) Rows of a chained dataset
-(``order.chains``) that share frames and follow each other are one job together. Where a batch ends
-within a chain the frame at the cut is decoded twice, unless the frame cache has taken it.
+(``sampling.chains``) that share frames and follow each other are one job together. Where a batch
+ends within a chain the frame at the cut is decoded twice, unless the frame cache has taken it.
 
 A frame that cannot be decoded fails for every row that shows it, each on its own account.
 
@@ -22,8 +22,8 @@ import numpy as np
 
 from autoloader.decode.frames import UndecodableFrameError
 from autoloader.decode.pool import Job
+from autoloader.decode.ring.message import BatchMessage
 from autoloader.errors import as_fault
-from autoloader.ring.message import BatchMessage
 from autoloader.samples.block import Encoded, FrameLease, Place, SampleBlock
 
 

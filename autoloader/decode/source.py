@@ -1,7 +1,8 @@
 """The seam between what gives samples and what puts them into batches.
 
-Two sources exist: the streams of all datasets with the mixer behind them (``read.streams``), and
-planned runs over the index (``read.planned``). A batch builder asks neither which one it has.
+Two sources exist: the streams of all datasets with the mixer behind them
+(``pipeline.read.streams``), and planned runs over the index (``pipeline.read.planned``). A batch
+builder asks neither which one it has.
 
 Not here: the sources, putting batches together (``decode.assembler``).
 """
@@ -14,9 +15,9 @@ from typing import Protocol
 
 from autoloader.decode.activity import DatasetActivity
 from autoloader.decode.quarantine import Quarantine
-from autoloader.knobs import Knobs
-from autoloader.ring.message import BatchMessage
+from autoloader.decode.ring.message import BatchMessage
 from autoloader.samples.block import SampleBlock
+from autoloader.spec.knobs import Knobs
 
 Spans = Sequence[tuple[int, int]]
 """Positions [start, stop) of the mixture's sequence, one pair for each batch of a run."""

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from autoloader.extras import needs
+from autoloader.host.extras import needs
 from autoloader.samples.encoded import SharedFrames, VideoCodec, VideoFrame
 
 Pixels = NDArray[np.uint8]

@@ -6,7 +6,7 @@ not the root. A group's files are read at every level from the process's own up 
 since a limit set anywhere above binds as well. A path that leaves the namespace ("/../..") stands
 for the mount point itself.
 
-Not here: what the files say of memory (``probes.headroom``) and of processors
+Not here: what the files say of memory (``host.probes.headroom``) and of processors
 (``host.processors``).
 """
 

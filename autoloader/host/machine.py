@@ -1,7 +1,7 @@
 """What does not change of a machine while it runs: its processor, memory, GPUs, and versions.
 
 Not here: how many processors a process may use (``host.processors``), what memory is left
-(``probes.headroom``), load (``probes.gpu``).
+(``host.probes.headroom``), load (``host.probes.gpu``).
 """
 
 from __future__ import annotations

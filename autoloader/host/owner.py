@@ -4,7 +4,7 @@ A fork has a copy of everything that its parent had, and shares the parent's soc
 and children. A fork that used its copy would take messages that the parent waits for. So an object
 that holds one of these checks first that it is used in the process that made it.
 
-Not here: what a fork sees of batches that it got (``ring.forks``).
+Not here: what a fork sees of batches that it got (``decode.ring.forks``).
 """
 
 from __future__ import annotations

@@ -10,8 +10,8 @@ counts as one: 1.5 is two threads, of which one is throttled now and then.
 A quota that cannot be read binds nothing: affinity alone counts then. Files are read anew each
 time, about 0.1 ms; quotas may change and a process may be moved.
 
-Not here: what is idle of them (``probes.pressure``), memory
-(``probes.headroom``).
+Not here: what is idle of them (``host.probes.pressure``), memory
+(``host.probes.headroom``).
 """
 
 from __future__ import annotations

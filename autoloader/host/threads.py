@@ -3,7 +3,7 @@
 To the kernel a new thread has the name of the thread that starts it. A thread that took no name of
 its own would be shown, with all it costs, as the thread that started it.
 
-Not here: what any thread does, starting processes (``supervision.start``).
+Not here: what any thread does, starting processes (``host.supervision.start``).
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The sidecar index: where every frame of a dataset's TFRecords lies, and its small features.
 
-Not here: the order in which samples come (``order.plan``), reading and decoding frames.
+Not here: the order in which samples come (``sampling.plan``), reading and decoding frames.
 """
 
 from __future__ import annotations

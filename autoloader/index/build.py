@@ -1,6 +1,6 @@
 """Indexes one shard file: every record checked, parsed strictly, and reduced to tables.
 
-Not here: framing and checksums (``catalog.tfrecord``), the wire format (``catalog.example``), how
+Not here: framing and checksums (``formats.tfrecord``), the wire format (``formats.example``), how
 tables become a file (``index.format``), which shards need it (``index.opening``).
 
 Theory of operation. A record is read in pieces of ``PIECE_BYTES`` into a buffer that the next
@@ -31,9 +31,9 @@ import google_crc32c
 import numpy as np
 from numpy.typing import NDArray
 
-from autoloader.catalog.example import FeatureValue, parse_example
-from autoloader.catalog.files import RemoteFile, opened_anywhere, told_stand_in
-from autoloader.catalog.tfrecord import (
+from autoloader.formats.example import FeatureValue, parse_example
+from autoloader.formats.files import RemoteFile, opened_anywhere, told_stand_in
+from autoloader.formats.tfrecord import (
     FOOTER_BYTES,
     HEADER_BYTES,
     MalformedRecordError,
@@ -50,9 +50,9 @@ from autoloader.index.format import (
 )
 from autoloader.index.tables import TableBuilder, Values
 from autoloader.samples.schema import RecordSchema, StoredFeature
-from autoloader.transforms.fields import joined, text_of_points
-from autoloader.transforms.rlds import spans_of
-from autoloader.transforms.transform import VALID_KEY, Transform
+from autoloader.samples.transforms.fields import joined, text_of_points
+from autoloader.samples.transforms.rlds import spans_of
+from autoloader.samples.transforms.transform import VALID_KEY, Transform
 
 PIECE_BYTES = 2**20
 LARGE_BYTES = 2**25

@@ -5,7 +5,7 @@ their counts from it. Remote data that is streamed has none: its count is estima
 headers, unless the spec gives ``num_samples``. A quick plan estimates data without an index the
 same way.
 
-Not here: what makes a t valid (``index.valid``), the headers (``catalog.lengths``).
+Not here: what makes a t valid (``index.valid``), the headers (``formats.lengths``).
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ from typing import Any
 
 import numpy as np
 
-from autoloader.catalog.lengths import mean_frames
 from autoloader.errors import SourceError
+from autoloader.formats.lengths import mean_frames
+from autoloader.host.units import MIB
 from autoloader.index.opening import find_indexes, open_indexes
 from autoloader.index.shard_formats import versions_of
 from autoloader.index.valid import count_indexed, empty_texts, table_of
-from autoloader.order.episodes import DatasetTable
 from autoloader.samples.counts import DatasetCount, too_many_bad
 from autoloader.samples.resolve import ResolvedDataset, ResolvedMixture
+from autoloader.sampling.episodes import DatasetTable
 from autoloader.telemetry.progress import doing
-from autoloader.units import MIB
 
 QUICK_BYTES = 64 * MIB
 """A smaller dataset is indexed as fast as its files are looked at."""

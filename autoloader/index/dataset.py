@@ -1,7 +1,7 @@
 """A dataset's index: every readable episode of its slices, and the records that cannot be read.
 
 Not here: opening and building index files (``index.opening``), one shard's tables (``index.build``,
-``index.shard``), which t are valid (``index.valid``), the order of samples (``order.plan``).
+``index.shard``), which t are valid (``index.valid``), the order of samples (``sampling.plan``).
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from autoloader.catalog.features import PARQUET
+from autoloader.formats.features import PARQUET
 from autoloader.index.episodes import FeatureNumbers, GatheredEpisodes
 from autoloader.index.format import (
     REST_OF_FILE,
@@ -25,7 +25,7 @@ from autoloader.index.format import (
 from autoloader.index.shard import ShardIndex
 from autoloader.samples.resolve import ResolvedDataset
 from autoloader.samples.schema import RecordSchema
-from autoloader.transforms.transform import VALID_KEY
+from autoloader.samples.transforms.transform import VALID_KEY
 
 
 class DamagedRecord(NamedTuple):
@@ -220,7 +220,7 @@ def _excluded(dataset: ResolvedDataset, path: str, record: int) -> bool:
     number = dataset.directory.episode_number(path, record)
     if number is None:
         return False
-    from autoloader.catalog.lerobot.metadata import EPISODE  # others go without it
+    from autoloader.formats.lerobot.metadata import EPISODE  # others go without it
 
     return dataset.keep.excludes({EPISODE: str(number)})
 

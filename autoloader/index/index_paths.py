@@ -24,9 +24,9 @@ import time
 from collections.abc import Callable, Collection
 from pathlib import Path
 
-from autoloader.catalog.files import is_remote, join
+from autoloader.formats.files import is_remote, join
 from autoloader.host.files import written_by_others
-from autoloader.remote.places import cache_root
+from autoloader.storage.places import cache_root
 
 BESIDE_FOLDER = ".autoloader-index"
 SUFFIX = ".index"

@@ -20,9 +20,9 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
-from autoloader.catalog import ShardSlice
-from autoloader.catalog.files import is_remote, unreadable
 from autoloader.errors import SourceError, SpecError
+from autoloader.formats import ShardSlice
+from autoloader.formats.files import is_remote, unreadable
 from autoloader.index import index_paths
 from autoloader.index.build import SourceChangedError, index_shard
 from autoloader.index.dataset import DatasetIndex

@@ -11,7 +11,7 @@ the order of the positions. Nothing is done sample by sample but looking up its 
 
 A frame that several samples of a run show is listed, read and held once.
 
-Not here: which samples are drawn (``order.plan``), their bytes (``read.planned``).
+Not here: which samples are drawn (``sampling.plan``), their bytes (``pipeline.read.planned``).
 """
 
 from __future__ import annotations
@@ -26,7 +26,6 @@ from numpy.typing import NDArray
 
 from autoloader.index.episodes import FramePlace, GatheredEpisodes
 from autoloader.index.planned_features import gather_features, present_frames
-from autoloader.order.plan import PlannedSamples
 from autoloader.samples import windows
 from autoloader.samples.block import (
     Encoded,
@@ -49,8 +48,9 @@ from autoloader.samples.encoded import VideoFrame, share
 from autoloader.samples.features import FeatureRows
 from autoloader.samples.layout import PROVENANCE, BatchLayout, empty_columns
 from autoloader.samples.resolve import ResolvedDataset
+from autoloader.samples.transforms.fields import FieldName, NumericField
+from autoloader.sampling.plan import PlannedSamples
 from autoloader.spec import SampleSpec
-from autoloader.transforms.fields import FieldName, NumericField
 
 Ints = NDArray[np.int64]
 _Columns = dict[str, NDArray[Any]]

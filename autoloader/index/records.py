@@ -3,7 +3,8 @@
 The stream reader has records and no index. A record becomes an index of one episode, with the same
 columns and frame ranges as in an index file, so that what makes samples is the same for both.
 
-Not here: finding the record's bytes (``graph.reader``), what a sample is (``index.planned``).
+Not here: finding the record's bytes (``pipeline.graph.reader``), what a sample is
+(``index.planned``).
 """
 
 from __future__ import annotations
@@ -22,14 +23,14 @@ from autoloader.index.episodes import FeatureNumbers, GatheredEpisodes
 from autoloader.index.format import NO_FEATURE, Section
 from autoloader.index.planned import RunPlanner
 from autoloader.index.valid import valid_t
-from autoloader.order.plan import PlannedSamples
 from autoloader.samples import draws
 from autoloader.samples.block import Encoded, Place, SampleBlock, episode_key
 from autoloader.samples.layout import BatchLayout
 from autoloader.samples.resolve import ResolvedDataset
 from autoloader.samples.schema import RecordSchema
+from autoloader.samples.transforms.transform import VALID_KEY
 from autoloader.samples.windows import valid_range
-from autoloader.transforms.transform import VALID_KEY
+from autoloader.sampling.plan import PlannedSamples
 
 _planning = threading.Lock()
 """A mixture drains its queues evenly, so many readers wake together: planning one at a time, they

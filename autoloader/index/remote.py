@@ -17,16 +17,16 @@ from dataclasses import replace
 
 import google_crc32c
 
-from autoloader.catalog import files
 from autoloader.errors import SourceError
+from autoloader.formats import files
 from autoloader.index import index_paths
 from autoloader.index.build import index_shard
 from autoloader.index.dataset import DatasetIndex
 from autoloader.index.format import ShardTables, SourceIdentity, source_of, with_source
-from autoloader.remote.identity import RemoteIdentity
-from autoloader.remote.shards import shard_cache
-from autoloader.remote.store import store
 from autoloader.samples.schema import RecordSchema
+from autoloader.storage.identity import RemoteIdentity
+from autoloader.storage.shards import shard_cache
+from autoloader.storage.store import store
 
 _SECOND_NS = 10**9
 _PIECE_BYTES = 2**20

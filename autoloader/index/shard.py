@@ -4,7 +4,7 @@ Not here: the format (``index.format``), building (``index.build``), datasets (`
 
 Theory of operation. Opening reads a few kilobytes and maps nothing, so that tens of thousands of
 shards open fast. The first access to a value maps the file. A map holds one of the process's
-descriptors; when there are too many, ``catalog.descriptors`` drops the oldest map, whose memory
+descriptors; when there are too many, ``formats.descriptors`` drops the oldest map, whose memory
 stays until the last view of it is gone. A section's checksum is verified at the first access, by
 reads rather than through the map, which would make the whole section resident. A section that fails
 is damaged on disk: the index is built anew and used from memory. The library never writes to an
@@ -28,8 +28,8 @@ import google_crc32c
 import numpy as np
 from numpy.typing import NDArray
 
-from autoloader.catalog.descriptors import OUT_OF_DESCRIPTORS, descriptors, too_many_open
-from autoloader.catalog.files import opened
+from autoloader.formats.descriptors import OUT_OF_DESCRIPTORS, descriptors, too_many_open
+from autoloader.formats.files import opened
 from autoloader.host.files import check_file
 from autoloader.index.format import (
     DTYPES,

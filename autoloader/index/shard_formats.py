@@ -9,8 +9,8 @@ from __future__ import annotations
 import os
 from typing import Protocol
 
-from autoloader.catalog.files import unreadable
-from autoloader.catalog.metadata import LEROBOT
+from autoloader.formats.files import unreadable
+from autoloader.formats.metadata import LEROBOT
 from autoloader.index.build import index_shard
 from autoloader.index.format import ShardTables, SourceIdentity
 from autoloader.samples.resolve import ResolvedDataset
@@ -66,7 +66,7 @@ def format_of(dataset: ResolvedDataset) -> ShardFormat:
 
         return RemoteShards()
     if dataset.directory.file_format == LEROBOT:
-        from autoloader.catalog.lerobot.metadata import metadata_of  # others start without it
+        from autoloader.formats.lerobot.metadata import metadata_of  # others start without it
         from autoloader.index.lerobot.shards import LeRobotShards
 
         return LeRobotShards(metadata_of(dataset.directory))

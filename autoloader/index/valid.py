@@ -5,8 +5,8 @@ drops has no step in the index, and a column (``VALID_KEY``) says which steps th
 The index does not hold the rules but the texts that they look at, so that changing a rule builds no
 index anew.
 
-Not here: running the transform (``index.build``, ``transforms.transform``), what one rule leaves
-(``transforms.keep``), the arithmetic of the plan (``order.plan``).
+Not here: running the transform (``index.build``, ``samples.transforms.transform``), what one rule
+leaves (``samples.transforms.keep``), the arithmetic of the plan (``sampling.plan``).
 """
 
 from __future__ import annotations
@@ -18,20 +18,20 @@ from itertools import chain, islice
 import numpy as np
 from numpy.typing import NDArray
 
-from autoloader.catalog import Feature
-from autoloader.catalog.tfrecord import MalformedRecordError
 from autoloader.errors import SourceError
+from autoloader.formats import Feature
+from autoloader.formats.tfrecord import MalformedRecordError
 from autoloader.index.dataset import DatasetIndex
-from autoloader.order.episodes import DatasetTable
-from autoloader.order.mixture import MixtureOrder
 from autoloader.samples.counts import DatasetCount, samples_per_episode, valid_per_episode
 from autoloader.samples.resolve import ResolvedDataset, ResolvedMixture
+from autoloader.samples.transforms.fields import is_text, texts_of
+from autoloader.samples.transforms.keep import ALL_STEPS, Ranges, RuleLoss, TextRuns, left_by_rules
+from autoloader.samples.transforms.rlds import Transformed, read_values
 from autoloader.samples.windows import valid_ranges
+from autoloader.sampling.episodes import DatasetTable
+from autoloader.sampling.mixture import MixtureOrder
 from autoloader.spec import EdgesSpec
 from autoloader.spec.keep import matcher
-from autoloader.transforms.fields import is_text, texts_of
-from autoloader.transforms.keep import ALL_STEPS, Ranges, RuleLoss, TextRuns, left_by_rules
-from autoloader.transforms.rlds import Transformed, read_values
 
 MOST_LOOKED_AT = 16
 """Episodes whose texts are looked at where there is no index, if all of them are blank."""
@@ -103,7 +103,7 @@ def empty_texts(dataset: ResolvedDataset, index: DatasetIndex | None) -> tuple[s
         return tuple(f"{path} is empty in all {index.episodes} episodes" for path in silent)
     if dataset.remote or not speaks:
         return ()
-    from autoloader.transforms.binding import records  # an index tells more
+    from autoloader.samples.transforms.binding import records  # an index tells more
 
     seen, rewritten = 0, dataset.transform
     for _, payload in islice(records(dataset.slices), MOST_LOOKED_AT):

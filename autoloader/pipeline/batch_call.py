@@ -8,7 +8,7 @@ handed out, in their order, on the thread that hands them out, ahead of the cons
 batches as the ring holds. A batch that is made again, after the child was lost, is given to it
 again.
 
-Not here: finding and importing functions (``transforms.user_function``).
+Not here: finding and importing functions (``samples.transforms.user_function``).
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from typing import Any
 import numpy as np
 
 from autoloader.batch import assemble
+from autoloader.decode.ring.message import BatchMessage, texts_of
 from autoloader.errors import PipelineError, shown
-from autoloader.ring.message import BatchMessage, texts_of
 from autoloader.samples.layout import CALLED
 from autoloader.samples.resolve import ResolvedMixture
-from autoloader.spec import BatchSpec, TransformSpec
-from autoloader.transforms.user_function import (
+from autoloader.samples.transforms.user_function import (
     CALLERS,
     FunctionFailedError,
     call_here,
     function_identity,
 )
+from autoloader.spec import BatchSpec, TransformSpec
 
 
 def check_call(batch: BatchSpec) -> None:

@@ -22,15 +22,15 @@ from dataclasses import replace
 from autoloader.cache.lease import Lease
 from autoloader.cache.table import FrameTable
 from autoloader.decode.activity import BuilderActivity
+from autoloader.decode.ring.message import BatchMessage
 from autoloader.decode.source import Spans
 from autoloader.errors import as_fault
-from autoloader.knobs import Knobs
+from autoloader.pipeline import messages
 from autoloader.pipeline.frame_messages import answered, frames_of, note_stored
-from autoloader.process import messages
-from autoloader.process.messages import Message, Wire
-from autoloader.process.peer import Peer
-from autoloader.ring.message import BatchMessage
+from autoloader.pipeline.messages import Message, Wire
+from autoloader.pipeline.peer import Peer
 from autoloader.samples.block import Place
+from autoloader.spec.knobs import Knobs
 
 
 class RemoteBuilder(Peer):

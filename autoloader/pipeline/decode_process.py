@@ -23,18 +23,18 @@ from autoloader.cache.slab import FrameSlab, machine_bytes
 from autoloader.decode import costs
 from autoloader.decode.batch_builder import BatchBuilder
 from autoloader.decode.quarantine import Quarantine
+from autoloader.decode.ring.memory import RingMemory
 from autoloader.errors import AutoloaderError
 from autoloader.host.threads import LoaderThread, become, end_with
-from autoloader.knobs import Knobs
-from autoloader.order.dealing import NodePart
-from autoloader.order.mixture import MixtureOrder
+from autoloader.pipeline import messages
 from autoloader.pipeline.frame_messages import RemoteFrames
 from autoloader.pipeline.indexed import IndexedReader
-from autoloader.process import messages
-from autoloader.process.messages import Message, Wire
-from autoloader.ring.memory import RingMemory
+from autoloader.pipeline.messages import Message, Wire
 from autoloader.samples.block import Place
 from autoloader.samples.resolve import ResolvedMixture, resolve_plain
+from autoloader.sampling.dealing import NodePart
+from autoloader.sampling.mixture import MixtureOrder
+from autoloader.spec.knobs import Knobs
 
 _POLL_S = 0.5
 _TELL_S = 0.5
@@ -112,7 +112,7 @@ class DecodeProcess:
             )
             self._frames = RemoteFrames(self.send, slab, knobs.cache_bytes)
         if any(one.remote for one in mixture.datasets):
-            from autoloader.remote.shards import kept_free  # local data goes without
+            from autoloader.storage.shards import kept_free  # local data goes without
 
             self._floor.enter_context(kept_free(message.disk_floor_bytes))
         order = MixtureOrder.from_plain(message.order)

@@ -20,7 +20,7 @@ import numpy as np
 
 from autoloader.cache.lease import CameraFrames, Ints, Lease
 from autoloader.cache.slab import BLACK, FrameSlab
-from autoloader.process.messages import AskFrames, ForgetFrames, FramesStored, HeldFrames, Message
+from autoloader.pipeline.messages import AskFrames, ForgetFrames, FramesStored, HeldFrames, Message
 
 
 def asked(

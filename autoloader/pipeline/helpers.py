@@ -1,11 +1,11 @@
 """Helpers on other hosts as a pipeline asks them, and what two hosts must have in common.
 
-Theory of operation. A process beside the loader's child is Ray's driver (``cluster.driver``), and
-the only one of the loader that imports Ray: it may end when the cluster does, and ends nobody else.
-It is started when helpers are first wanted, and ended when none are. It is asked for a batch, is
-told the batch's slot once there is one, and either says that the batch lies there, or that it is
-lost and written nowhere. Where a slot was given and the process says nothing for a while it is
-killed, and waited for, before anybody else fills the slot.
+Theory of operation. A process beside the loader's child is Ray's driver
+(``integrations.ray.driver``), and the only one of the loader that imports Ray: it may end when the
+cluster does, and ends nobody else. It is started when helpers are first wanted, and ended when none
+are. It is asked for a batch, is told the batch's slot once there is one, and either says that the
+batch lies there, or that it is lost and written nowhere. Where a slot was given and the process
+says nothing for a while it is killed, and waited for, before anybody else fills the slot.
 
 Where the process cannot reach the cluster, or dies again and again, that is said once, and the
 loader goes on with the builders here.
@@ -13,7 +13,8 @@ loader goes on with the builders here.
 A helper says the same of itself when it joins, and every field that differs is named. Modification
 times are no part of it: a copy of the data is as good.
 
-Not here: who fills which batch (``pipeline.pipeline``), the process's side (``cluster.driver``).
+Not here: who fills which batch (``pipeline.pipeline``), the process's side
+(``integrations.ray.driver``).
 """
 
 from __future__ import annotations
@@ -25,18 +26,19 @@ import logging
 import platform
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, Protocol
 
+from autoloader.decode.ring.message import BatchMessage
 from autoloader.index.dataset import DatasetIndex
-from autoloader.knobs import BATCHES_OF_A_HELPER
-from autoloader.process import messages
-from autoloader.process.messages import Message, Wire
-from autoloader.process.peer import Peer
-from autoloader.ring.message import BatchMessage
+from autoloader.pipeline import messages
+from autoloader.pipeline.messages import Message, Wire
+from autoloader.pipeline.peer import Peer
 from autoloader.samples.block import Place
 from autoloader.samples.resolve import ResolvedMixture
+from autoloader.spec.knobs import BATCHES_OF_A_HELPER
 
 logger = logging.getLogger(__name__)
 
@@ -46,6 +48,19 @@ _LONGEST_CHANGE_S = 60.0
 """After which a change of the number of helpers counts as done, whatever the cluster gave."""
 _IDLE_S = 20.0
 """Helpers that had nothing to do for so long are given back, until there is something again."""
+
+
+@dataclass(frozen=True, slots=True)
+class HelperRequest:
+    """Request of a loader for helpers on other hosts.
+
+    Attributes:
+        address: address of the Ray cluster that they belong to.
+        ram_floor_bytes: bytes of memory that must stay free on each of their hosts.
+    """
+
+    address: str
+    ram_floor_bytes: int
 
 
 class Answers(Protocol):
@@ -91,7 +106,7 @@ class Helpers(Peer):
     ) -> None:
         super().__init__(
             "the process that asks helpers",
-            "autoloader.cluster.driver",
+            "autoloader.integrations.ray.driver",
             remedy="leave helpers out",
             thread="autoloader-helpers",
         )

@@ -3,7 +3,7 @@
 There is no mixer and no cursor: the plan names the sample of every position, so where a pipeline
 is, is one number, and no knob moves the order. TensorFlow is not imported.
 
-Not here: the plan and the index (``index``), reading what is planned (``read.planned``).
+Not here: the plan and the index (``index``), reading what is planned (``pipeline.read.planned``).
 """
 
 from __future__ import annotations
@@ -21,22 +21,22 @@ from autoloader.cache.disk import DiskRoom
 from autoloader.cache.lease import FrameCache
 from autoloader.cache.table import CacheCounts, FrameCosts, FrameTable
 from autoloader.decode.quarantine import Quarantine
+from autoloader.decode.ring.memory import RingMemory
+from autoloader.host.supervision.start import import_path
 from autoloader.index.dataset import DatasetIndex
-from autoloader.knobs import Knobs
-from autoloader.order.dealing import NodePart
-from autoloader.order.mixture import MixtureOrder
-from autoloader.order.plan import SamplePlan
+from autoloader.pipeline.helpers import HelperRequest
+from autoloader.pipeline.messages import BuildStart, HelpersStart
 from autoloader.pipeline.pipeline import MixtureReader
-from autoloader.process.messages import BuildStart, HelpersStart
-from autoloader.process.setup import HelperRequest
-from autoloader.read.blocks import Blocks
-from autoloader.read.held import HeldFrames
-from autoloader.read.open_mixture import CompiledMixture
-from autoloader.read.planned import PlannedSource
-from autoloader.ring.memory import RingMemory
+from autoloader.pipeline.read.blocks import Blocks
+from autoloader.pipeline.read.held import HeldFrames
+from autoloader.pipeline.read.open_mixture import CompiledMixture
+from autoloader.pipeline.read.planned import PlannedSource
 from autoloader.samples.block import Place
 from autoloader.samples.resolve import ResolvedMixture
-from autoloader.supervision.start import import_path
+from autoloader.sampling.dealing import NodePart
+from autoloader.sampling.mixture import MixtureOrder
+from autoloader.sampling.plan import SamplePlan
+from autoloader.spec.knobs import Knobs
 
 if TYPE_CHECKING:
     from autoloader.pipeline.decode_client import RemoteBuilder
@@ -209,7 +209,11 @@ class IndexedReader(MixtureReader):
         del quarantine  # what is damaged was found when the index was built
         made: Callable[..., PlannedSource] = PlannedSource
         if any(dataset.remote for dataset in self._mixture.datasets):
-            from autoloader.read.shard_feed import FedSource, ShardFeed, ShardOrder  # few need it
+            from autoloader.pipeline.read.shard_feed import (  # few need it
+                FedSource,
+                ShardFeed,
+                ShardOrder,
+            )
 
             slices = [index.slice_of for index in self.indexes]
             feed = ShardFeed(ShardOrder(self._plan, self._mixture.datasets, slices, self._node))

@@ -1,7 +1,7 @@
 """Runs one mixture: deals batches to builders, gives them slots, hands filled batches out in order.
 
 Theory of operation. After ``start`` a thread opens the reader (which may build an index), then
-deals batches to the builders (``order.dealing``) and gives each batch a slot as slots become
+deals batches to the builders (``sampling.dealing``) and gives each batch a slot as slots become
 free. With ``decode_processes`` 1, and for streams, there is one builder, in this process; with more
 there are as many light processes. A change of their number applies from the next round on: builders
 that get no more rounds are closed when their last batch is handed out.
@@ -24,8 +24,8 @@ Invariants:
     5. A batch that is waited for has its slot, and so has every batch before it.
     6. A builder has no batch without a slot behind one that may still come back from a helper.
 
-Not here: what the readers read (``read.streams``, ``read.planned``), building a batch
-(``decode.batch_builder``), choosing knobs (``profile``, ``controller``), tensors (``batch``).
+Not here: what the readers read (``pipeline.read.streams``, ``pipeline.read.planned``), building a
+batch (``decode.batch_builder``), choosing knobs (``profile``, ``controller``), tensors (``batch``).
 """
 
 from __future__ import annotations
@@ -46,19 +46,19 @@ from numpy.typing import NDArray
 from autoloader.cache.disk import FramesOnDisk
 from autoloader.cache.slab import private_bytes
 from autoloader.cache.table import CacheCounts, FrameCosts
-from autoloader.clock import Clock
 from autoloader.decode.activity import BuilderActivity, PipelineActivity
 from autoloader.decode.batch_builder import BatchBuilder
 from autoloader.decode.quarantine import BadRecord, Quarantine
+from autoloader.decode.ring.memory import RingMemory
+from autoloader.decode.ring.message import BatchMessage
+from autoloader.decode.ring.slots import SlotPool
 from autoloader.decode.source import SampleSource
 from autoloader.errors import AutoloaderError, as_fault
+from autoloader.host.clock import Clock
 from autoloader.host.threads import LoaderThread
-from autoloader.knobs import Knobs
-from autoloader.order.dealing import Deal, Rounds
-from autoloader.ring.memory import RingMemory
-from autoloader.ring.message import BatchMessage
-from autoloader.ring.slots import SlotPool
 from autoloader.samples.resolve import ResolvedMixture
+from autoloader.sampling.dealing import Deal, Rounds
+from autoloader.spec.knobs import Knobs
 from autoloader.telemetry.statistics import HelperStatistics
 
 if TYPE_CHECKING:

@@ -1,6 +1,6 @@
 """What has been handed out, to the sample: the one source of every restart and resume.
 
-Not here: the cursors themselves (``order.cursor``), saving the state (``loader``).
+Not here: the cursors themselves (``sampling.cursor``), saving the state (``loader``).
 """
 
 from __future__ import annotations
@@ -10,13 +10,13 @@ import logging
 from collections.abc import Mapping, Sequence
 from typing import Any, TypedDict
 
+from autoloader.decode.ring.message import BatchMessage, PipelineStart
 from autoloader.errors import UsageError
-from autoloader.order.cursor import DatasetCursor
-from autoloader.order.dealing import Ranks, epoch_steps, part_of, step_samples
-from autoloader.order.mixture import MixtureOrder, blocks_of_stream
-from autoloader.read.mixer import MAX_DEBTS, rename_datasets
-from autoloader.ring.message import BatchMessage, PipelineStart
+from autoloader.pipeline.read.mixer import MAX_DEBTS, rename_datasets
 from autoloader.samples.resolve import ResolvedMixture
+from autoloader.sampling.cursor import DatasetCursor
+from autoloader.sampling.dealing import Ranks, epoch_steps, part_of, step_samples
+from autoloader.sampling.mixture import MixtureOrder, blocks_of_stream
 
 logger = logging.getLogger(__name__)
 

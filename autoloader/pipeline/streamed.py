@@ -3,7 +3,7 @@
 TensorFlow is imported with the first stream, and a stream that an earlier pipeline over the same
 mixture has compiled is used again.
 
-Not here: the graphs (``graph.reader``), reading the streams (``read.streams``).
+Not here: the graphs (``pipeline.graph.reader``), reading the streams (``pipeline.read.streams``).
 """
 
 from __future__ import annotations
@@ -13,18 +13,18 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from autoloader.decode.quarantine import Quarantine
+from autoloader.decode.ring.message import PipelineStart
 from autoloader.errors import SourceError
-from autoloader.knobs import Knobs
-from autoloader.order.mixture import MixtureOrder
 from autoloader.pipeline.pipeline import MixtureReader
-from autoloader.read.open_mixture import CompiledMixture
-from autoloader.read.streams import StreamSource
-from autoloader.ring.message import PipelineStart
+from autoloader.pipeline.read.open_mixture import CompiledMixture
+from autoloader.pipeline.read.streams import StreamSource
 from autoloader.samples.block import EpisodeStream
 from autoloader.samples.resolve import ResolvedDataset, ResolvedMixture
+from autoloader.sampling.mixture import MixtureOrder
+from autoloader.spec.knobs import Knobs
 
 if TYPE_CHECKING:
-    from autoloader.read.shard_fill import ShardFill
+    from autoloader.pipeline.read.shard_fill import ShardFill
 
 OpenStream = Callable[[ResolvedDataset], EpisodeStream]
 """Makes a dataset's stream; called on that dataset's thread."""
@@ -62,7 +62,7 @@ class StreamsReader(MixtureReader):
         del quarantine
         away = [one for one in self._mixture.datasets if one.remote and one.indexable]
         if away and self._mixture.spec.reader == "auto":
-            from autoloader.read.shard_fill import ShardFill  # local data goes without
+            from autoloader.pipeline.read.shard_fill import ShardFill  # local data goes without
 
             self._fill = ShardFill(away)
             self._fill.start()
@@ -104,7 +104,7 @@ def opener(mixture: ResolvedMixture, compiled: CompiledMixture) -> OpenStream:
             return compiled_before
         with _importing:
             try:
-                from autoloader.graph.reader import StreamReader
+                from autoloader.pipeline.graph.reader import StreamReader
             except ImportError as error:
                 raise SourceError(
                     f"TensorFlow cannot be imported: {error}",

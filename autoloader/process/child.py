@@ -2,7 +2,8 @@
 
 Theory of operation. One child serves all loaders of this process (train, validation), and those of
 all other ranks on this node; whoever comes first starts it (``process.discovery``). It is started
-afresh (``supervision.start``): no fork, no pickle, no main guard in scripts. It sees no GPU, has a
+afresh (``host.supervision.start``): no fork, no pickle, no main guard in scripts. It sees no GPU,
+    has a
 bounded number of malloc arenas, and raises its own ``oom_score_adj``.
 
 No thread on this side waits for messages: whoever waits for a batch reads the socket, and hands
@@ -14,7 +15,7 @@ starts the child for all. The heartbeat on the control page and every message ar
 
 Not here: finding it (``process.discovery``), whether it hangs, and when it is given up
 (``supervision``), the child's side (``worker``), cursors (``loader``), what counts as an OOM kill
-(``probes.oom``).
+(``host.probes.oom``).
 """
 
 from __future__ import annotations
@@ -34,14 +35,14 @@ from typing import ClassVar, cast
 from autoloader.controller.admission import price_start
 from autoloader.decode.activity import PipelineActivity
 from autoloader.decode.quarantine import BadRecord
+from autoloader.decode.ring.memory import MAX_SLOTS
+from autoloader.decode.ring.message import BatchMessage
 from autoloader.errors import AutoloaderError, WorkerError
-from autoloader.knobs import Knobs
-from autoloader.order.mixture import MixtureOrder
-from autoloader.probes.oom import named_by_kernel, oom_kills
-from autoloader.probes.process_memory import tree_pss_bytes
-from autoloader.process.control_page import ControlPage
-from autoloader.process.discovery import find_or_start
-from autoloader.process.messages import (
+from autoloader.host.probes.oom import named_by_kernel, oom_kills
+from autoloader.host.probes.process_memory import tree_pss_bytes
+from autoloader.host.supervision.start import import_path
+from autoloader.host.supervision.supervisor import Supervisor
+from autoloader.pipeline.messages import (
     Activity,
     AskActivity,
     BatchReady,
@@ -56,12 +57,12 @@ from autoloader.process.messages import (
     Start,
     Stop,
 )
+from autoloader.process.control_page import ControlPage
+from autoloader.process.discovery import find_or_start
 from autoloader.process.ranks import Neighbours
 from autoloader.process.setup import PipelineSetup
-from autoloader.ring.memory import MAX_SLOTS
-from autoloader.ring.message import BatchMessage
-from autoloader.supervision.start import import_path
-from autoloader.supervision.supervisor import Supervisor
+from autoloader.sampling.mixture import MixtureOrder
+from autoloader.spec.knobs import Knobs
 from autoloader.telemetry.lines import script_name
 
 logger = logging.getLogger(__name__)
@@ -108,7 +109,7 @@ class Child:
         self._beat_ns = 0
         self._supervisor = Supervisor(
             "the loader's child",
-            "autoloader.worker",
+            "autoloader.process.worker",
             remedy='see what it printed last, or run with isolation="thread" to see the fault',
         )
         try:

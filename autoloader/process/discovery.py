@@ -50,9 +50,9 @@ from autoloader.host.private import (
     own_folder,
     runtime_folder,
 )
-from autoloader.process.messages import Hello, Wire, peer_of
+from autoloader.host.supervision.supervisor import ProcessWatch, Supervisor, waited
+from autoloader.pipeline.messages import Hello, Wire, peer_of
 from autoloader.process.ranks import Neighbours
-from autoloader.supervision.supervisor import ProcessWatch, Supervisor, waited
 
 logger = logging.getLogger(__name__)
 
@@ -68,7 +68,7 @@ _KEPT_BYTES = 64 * 2**20
 """What malloc keeps of what was freed; less than what a few runs read ahead hold."""
 _MOST_PIXELS = str(64_000_000)
 """Of a picture that OpenCV decodes, of whatever format; see ``decode.frames``."""
-_WORKER = "autoloader.worker"
+_WORKER = "autoloader.process.worker"
 _numbers = itertools.count()
 _left: list[subprocess.Popen[bytes]] = []
 """Children that this process started and that serve others: kept to be waited for."""
@@ -143,7 +143,7 @@ def find_or_start(neighbours: Neighbours, arguments: Sequence[str], supervisor: 
 
     Args:
         neighbours: who shares it.
-        arguments: of ``autoloader.worker``.
+        arguments: of ``autoloader.process.worker``.
         supervisor: starts and watches it.
 
     Raises:
@@ -164,8 +164,8 @@ def find_or_start(neighbours: Neighbours, arguments: Sequence[str], supervisor: 
                 raise WorkerError(
                     f"the loader that serves the {neighbours.local_world_size} ranks of this node "
                     f"does not answer (socket @{name[1:]}): {reason}",
-                    remedy="look whether a process autoloader.worker of this job hangs, end it, "
-                    "and start the job again",
+                    remedy="look whether a process autoloader.process.worker of this job hangs, "
+                    "end it, and start the job again",
                 )
             supervisor.try_again(reason)
             _kill(silent.pid)

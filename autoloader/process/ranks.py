@@ -16,7 +16,7 @@ Which trainers share the machine is read from the same environment (``LOCAL_RANK
 where it does not say, a process is taken to be alone. Processes that get the same batches (tensor
 parallel ones) share the machine as well.
 
-Not here: what a rank reads (``order.dealing``).
+Not here: what a rank reads (``sampling.dealing``).
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from autoloader.errors import UsageError, shown
-from autoloader.order.dealing import Ranks
+from autoloader.sampling.dealing import Ranks
 
 ALONE = Ranks()
 _SAME_BATCHES = frozenset({"tp", "sp", "cp", "pp", "ep", "tensor", "model", "pipeline", "context"})

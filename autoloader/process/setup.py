@@ -1,6 +1,6 @@
 """What a loader's pipeline is opened with, in whichever process it runs.
 
-Not here: opening and governing it (``actuation.pipeline``).
+Not here: opening and governing it (``process.control.pipeline``).
 """
 
 from __future__ import annotations
@@ -9,26 +9,13 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
 from autoloader.controller.request import ControlRequest
-from autoloader.knobs import Knobs
-from autoloader.order.dealing import Ranks
-from autoloader.order.mixture import MixtureOrder
+from autoloader.decode.ring.memory import RingMemory
+from autoloader.decode.ring.message import PipelineStart
 from autoloader.process.control_page import ControlPage
-from autoloader.ring.memory import RingMemory
-from autoloader.ring.message import PipelineStart
 from autoloader.samples.resolve import ResolvedMixture
-
-
-@dataclass(frozen=True, slots=True)
-class HelperRequest:
-    """What a loader asks of helpers on other hosts.
-
-    Attributes:
-        address: of their cluster.
-        ram_floor_bytes: memory that must stay free on each of their hosts.
-    """
-
-    address: str
-    ram_floor_bytes: int
+from autoloader.sampling.dealing import Ranks
+from autoloader.sampling.mixture import MixtureOrder
+from autoloader.spec.knobs import Knobs
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,14 +13,14 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from autoloader.knobs import ResolvedDatasetKnobs
 from autoloader.samples import windows
 from autoloader.samples.draws import PURPOSE_ORDER, fold
 from autoloader.samples.encoded import PackedPicture, VideoFrame
 from autoloader.samples.layout import PROVENANCE
 from autoloader.samples.resolve import ResolvedDataset
+from autoloader.samples.transforms.fields import FieldName
 from autoloader.spec import SampleSpec
-from autoloader.transforms.fields import FieldName
+from autoloader.spec.knobs import ResolvedDatasetKnobs
 
 Encoded = bytes | memoryview | VideoFrame | PackedPicture
 """A frame as it lies in its file."""

@@ -11,9 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from autoloader.errors import SourceError
+from autoloader.samples.transforms.keep import Ranges, RuleLoss
 from autoloader.samples.windows import valid_ranges
 from autoloader.spec import SampleSpec
-from autoloader.transforms.keep import Ranges, RuleLoss
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from autoloader.extras import needs
+from autoloader.host.extras import needs
 
 MOST_KEPT_BYTES = 32 * 2**20
 """Of decoded frames in a process that wait for the samples that show them."""

@@ -21,10 +21,10 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from autoloader.catalog import Feature
 from autoloader.errors import SpecError, UnsupportedError
+from autoloader.formats import Feature
 from autoloader.samples import windows
-from autoloader.transforms.fields import NUMBERS, described, is_text
+from autoloader.samples.transforms.fields import NUMBERS, described, is_text
 
 MOST_NUMBERS = 2**16
 """Of one step (or episode): an index holds them all."""

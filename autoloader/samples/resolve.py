@@ -15,7 +15,8 @@ from math import prod
 from pathlib import Path
 from typing import Any
 
-from autoloader.catalog import (
+from autoloader.errors import SpecError, UsageError
+from autoloader.formats import (
     Feature,
     ShardSlice,
     VersionDirectory,
@@ -24,23 +25,22 @@ from autoloader.catalog import (
     locate_version,
     open_source,
 )
-from autoloader.catalog.directories import INFO_FILE
-from autoloader.catalog.metadata import FEATURES_FILE
-from autoloader.errors import SpecError, UsageError
-from autoloader.remote.places import has_client
+from autoloader.formats.directories import INFO_FILE
+from autoloader.formats.metadata import FEATURES_FILE
+from autoloader.host.units import MIB
 from autoloader.samples.draws import dataset_key
 from autoloader.samples.features import forms_of
 from autoloader.samples.layout import BatchLayout
 from autoloader.samples.statistics import NormalizationStatistics, Scaling, scaling_of
+from autoloader.samples.transforms.binding import bind_episodes
+from autoloader.samples.transforms.cameras import bind_cameras, framed
+from autoloader.samples.transforms.fields import FieldName, NumericField, bind_numbers, find_feature
+from autoloader.samples.transforms.keep import Keep
+from autoloader.samples.transforms.language import Words, bind_language
+from autoloader.samples.transforms.transform import Transform
 from autoloader.spec import DatasetSpec, DeltaTimestamps, PipelineSpec, SampleSpec
+from autoloader.storage.places import has_client
 from autoloader.telemetry.progress import doing, told
-from autoloader.transforms.binding import bind_episodes
-from autoloader.transforms.cameras import bind_cameras, framed
-from autoloader.transforms.fields import FieldName, NumericField, bind_numbers, find_feature
-from autoloader.transforms.keep import Keep
-from autoloader.transforms.language import Words, bind_language
-from autoloader.transforms.transform import Transform
-from autoloader.units import MIB
 
 REMOTE_RECORD_BYTES = 8 * MIB
 """What a record of remote data counts as where its metadata does not say how large it is."""
@@ -68,7 +68,7 @@ class ResolvedDataset:
         held: name in the batch → what else samples hold.
         present: camera → the flag that says whether it is there.
         turn: (k, n): of each episode's samples every n-th is taken, from the k-th on
-            (``order.dealing``).
+            (``sampling.dealing``).
         reversed: cameras whose first and last channels change places.
         files_are: which copy of the dataset its files were taken for, and why; "" where nothing
             hangs on it.
@@ -155,7 +155,7 @@ class ResolvedDataset:
             of = [told[piece.split] for piece in self.slices if piece.split in told]
             return max([*of, 0]) or REMOTE_RECORD_BYTES
         if self.remote:
-            from autoloader.remote.answers import sizes_of  # local data goes without
+            from autoloader.storage.answers import sizes_of  # local data goes without
 
             try:
                 sizes = sizes_of(sorted(files_of))
@@ -171,7 +171,7 @@ BLOCK_SLACK = 1.125
 """Blocks have so many samples, not bytes: some are larger, and all have their windows' edges."""
 LEAST_BLOCK_BYTES = 64 * MIB
 REMOTE_BUFFER_BYTES = 16 * MIB
-"""What TensorFlow's remote files read at once (``graph.tensorflow``)."""
+"""What TensorFlow's remote files read at once (``pipeline.graph.tensorflow``)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -249,7 +249,7 @@ class ResolvedMixture:
     def _request_bytes(self) -> int:
         if not any(one.remote for one in self.datasets):
             return 0
-        from autoloader.remote.requests import IN_FLIGHT_BYTES
+        from autoloader.storage.requests import IN_FLIGHT_BYTES
 
         return IN_FLIGHT_BYTES
 

@@ -3,7 +3,7 @@
 Both readers and the index check every record against the schema, so that they agree on which
 records are damaged.
 
-Not here: what the spec's fields mean (``transforms.fields``), the bytes of an index file
+Not here: what the spec's fields mean (``samples.transforms.fields``), the bytes of an index file
 (``index.format``).
 
 Shards indexed for different sets of features live side by side: the fingerprint of the set is in
@@ -19,12 +19,12 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal
 
-from autoloader.catalog import Feature
-from autoloader.catalog.example import FeatureValue
-from autoloader.catalog.tfrecord import MalformedRecordError
+from autoloader.formats import Feature
+from autoloader.formats.example import FeatureValue
+from autoloader.formats.tfrecord import MalformedRecordError
 from autoloader.samples.resolve import ResolvedDataset
-from autoloader.transforms.fields import SINGLE, is_several, is_text, texts_a_step
-from autoloader.transforms.transform import VALID_KEY, Transform
+from autoloader.samples.transforms.fields import SINGLE, is_several, is_text, texts_a_step
+from autoloader.samples.transforms.transform import VALID_KEY, Transform
 
 MAX_STEPS = 2**31 - 1
 

@@ -28,9 +28,9 @@ Theirs map the lower bound to −1 in float32 exactly, so they are taken from th
 Invariants:
     1. Columns outside the mask pass through, to the bit.
     2. Padding stays zero: columns beyond the dataset's own, and rows that hold nothing.
-    3. ``tfdata.samples`` does the same arithmetic in TensorFlow, tested equal.
+    3. ``integrations.tfdata.samples`` does the same arithmetic in TensorFlow, tested equal.
 
-Not here: computing them, files (``autoloader.statistics``).
+Not here: computing them, files (``autoloader.index.statistics``).
 """
 
 from __future__ import annotations

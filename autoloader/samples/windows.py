@@ -1,7 +1,7 @@
 """Windows: which frames, states and actions the sample at t holds, and what edges do to them.
 
-All indices are of the *strided* episode. ``tfdata.windows`` does the same arithmetic in TensorFlow
-for the tf.data front door; a property test holds the two together.
+All indices are of the *strided* episode. ``integrations.tfdata.windows`` does the same arithmetic
+in TensorFlow for the tf.data front door; a property test holds the two together.
 
 A row that leaves the episode is masked. Its value is the nearest row of the episode (``repeat``)
 or zero (``zero``); with ``drop`` no such sample exists. A sum adds the rows inside only.
@@ -16,7 +16,7 @@ step.
 A goal is one more frame behind those of the offsets: g uniform in t+1 … T−1 by a keyed hash of t,
 or t itself where t is the last. It lies in the episode, so no edge holds for it and no t is lost.
 
-Not here: the t that a dataset's rules take away (``transforms.keep``).
+Not here: the t that a dataset's rules take away (``samples.transforms.keep``).
 """
 
 from __future__ import annotations

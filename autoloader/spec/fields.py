@@ -393,7 +393,7 @@ class FieldOp:
 
     Attributes:
         name: which. ``clip`` bounds to ``values = (low, high)``; ``invert`` is 1 − x; ``scale``
-            multiplies by ``values[0]``; the others are those of ``transforms.episode_ops``.
+            multiplies by ``values[0]``; the others are those of ``samples.transforms.episode_ops``.
         values: numbers of ``clip`` and ``scale``.
         order: of a quaternion's columns, for ``euler`` and ``quaternion``.
     """

@@ -3,7 +3,7 @@
 Rules restrict t only: windows may reach what is not kept. All rules given must hold. They speak of
 the episode as a transform leaves it, where there is one.
 
-Not here: whether the features exist, and what the rules leave (``transforms.keep``).
+Not here: whether the features exist, and what the rules leave (``samples.transforms.keep``).
 """
 
 from __future__ import annotations

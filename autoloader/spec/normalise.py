@@ -5,7 +5,8 @@
       statistics_of: steps                 # every step once; samples: as often as windows show it
       group: {franka: [droid, taco_play]}  # these share one set of statistics
 
-Not here: computing statistics (``autoloader.statistics``), applying them (``samples.statistics``).
+Not here: computing statistics (``autoloader.index.statistics``), applying them
+(``samples.statistics``).
 """
 
 from __future__ import annotations

@@ -23,8 +23,8 @@ from ruamel.yaml.composer import Composer
 from ruamel.yaml.error import YAMLError
 
 from autoloader.errors import SpecError, nearest, shown
+from autoloader.host.units import expanded
 from autoloader.spec.regular_files import DocumentError, read_regular
-from autoloader.units import expanded
 
 _NAMED = 3
 """Further wrong fields that a message names."""

@@ -1,6 +1,6 @@
 """Reads a local file whole; anything that is no regular file is refused, and never waited for.
 
-Not here: what the file means (``documents``, ``autoloader.catalog``).
+Not here: what the file means (``documents``, ``autoloader.formats``).
 """
 
 from __future__ import annotations

@@ -3,8 +3,8 @@
 The same names stand in the Prometheus text (below ``autoloader_``), in Lightning's loggers (below
 ``loader/``), in ``AutoLoader.metrics`` and in docs/reference/metrics.md, which is made from here.
 
-Not here: where they go (``exporter``, ``lightning.monitor``), measuring (``actuation.moments``,
-``delivery``).
+Not here: where they go (``exporter``, ``integrations.lightning.monitor``), measuring
+(``process.control.moments``, ``delivery``).
 """
 
 from __future__ import annotations

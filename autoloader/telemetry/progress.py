@@ -28,7 +28,7 @@ from contextlib import contextmanager
 from typing import ParamSpec, TypeVar
 
 from autoloader.host.threads import LoaderThread
-from autoloader.units import format_seconds
+from autoloader.host.units import format_seconds
 
 logger = logging.getLogger(__name__)
 

@@ -54,7 +54,7 @@ _open: weakref.WeakSet[RunLog] = weakref.WeakSet()
 
 
 class RunLog:
-    """Writes the record of one pipeline; see ``actuation.moments.Sink``.
+    """Writes the record of one pipeline; see ``process.control.moments.Sink``.
 
     Args:
         path: the file; appended to.

@@ -7,8 +7,8 @@ processes that the file names are gone.
 
 The files lie in the user's runtime folder (``host.private``).
 
-Not here: what a snapshot says (``telemetry.snapshot``), taking one (``actuation.moments``), showing
-it (``cli.top``).
+Not here: what a snapshot says (``telemetry.snapshot``), taking one (``process.control.moments``),
+showing it (``cli.top``).
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ that was started again, as a Prometheus counter does.
 A snapshot crosses processes and versions as JSON: a reader skips what it does not know, and takes
 the default of what is not there.
 
-Not here: taking it (``actuation.moments``), where it lies for others (``telemetry.runtime``).
+Not here: taking it (``process.control.moments``), where it lies for others (``telemetry.runtime``).
 """
 
 from __future__ import annotations

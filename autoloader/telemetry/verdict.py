@@ -9,8 +9,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from autoloader.errors import printable
+from autoloader.host.units import format_bytes, format_seconds
 from autoloader.telemetry.snapshot import Snapshot, StageMoment
-from autoloader.units import format_bytes, format_seconds
 
 LITTLE_RATIO = 0.01
 """Waiting for less of the time than this is not worth a knob (the controller's own measure)."""

@@ -31,9 +31,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from autoloader.bound.model import Analyst
-from autoloader.clock import Clock
-from autoloader.knobs import UNUSED_KNOBS, Knobs
+from autoloader.host.clock import Clock
+from autoloader.spec.knobs import UNUSED_KNOBS, Knobs
+from autoloader.tune.bound.model import Analyst
 from autoloader.tune.trial import Outcome, TrialResult
 
 TIE_RATIO = 0.02

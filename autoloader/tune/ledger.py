@@ -39,7 +39,7 @@ from sqlalchemy.engine import make_url
 from sqlalchemy.exc import ArgumentError, IntegrityError, SQLAlchemyError
 
 from autoloader.errors import KnobError, UsageError, nearest
-from autoloader.knobs import Knobs
+from autoloader.spec.knobs import Knobs
 from autoloader.tune.finals import TIE_RATIO, Contender
 from autoloader.tune.search_space import SearchSpace
 from autoloader.tune.trial import Outcome, TrialResult

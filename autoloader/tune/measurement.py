@@ -19,10 +19,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import psutil
 
-from autoloader.bound.trace import Trace, TraceRecorder
 from autoloader.errors import SpecError, UsageError
-from autoloader.probes.headroom import HeadroomProbe
-from autoloader.probes.process_memory import PeakSampler
+from autoloader.host.probes.headroom import HeadroomProbe
+from autoloader.host.probes.process_memory import PeakSampler
+from autoloader.tune.bound.trace import Trace, TraceRecorder
 from autoloader.tune.trial import TrialProgress
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ class Measurement:
         batch_call_s: mean seconds of the spec's ``batch.call`` for a batch.
         cache: decoded frames held at the end, and how many were shown from there
             (``telemetry.CacheStatistics``).
-        trace: what was used for each sample, stage by stage (``bound.trace.Trace``).
+        trace: what was used for each sample, stage by stage (``tune.bound.trace.Trace``).
     """
 
     samples_per_s: float

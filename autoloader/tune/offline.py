@@ -16,16 +16,16 @@ from secrets import token_hex
 
 import platformdirs
 
-from autoloader.bound.model import Analyst, Supplies, cache_model
-from autoloader.bound.trace import Trace
-from autoloader.clock import Clock, SystemClock
+from autoloader.controller.profile import check_name, described_host
 from autoloader.errors import AutoloaderError, ProfileError, UsageError
-from autoloader.knobs import KnobLimits, Knobs
-from autoloader.planning.reader import choose_reader
-from autoloader.planning.start import LoaderPlan, chain_saves, kind_of, plan_loader
-from autoloader.probes.headroom import HeadroomProbe, HeadroomSource
-from autoloader.profile import check_name, described_host
+from autoloader.host.clock import Clock, SystemClock
+from autoloader.host.probes.headroom import HeadroomProbe, HeadroomSource
+from autoloader.process.planning.reader import choose_reader
+from autoloader.process.planning.start import LoaderPlan, chain_saves, kind_of, plan_loader
 from autoloader.spec import PipelineSpec
+from autoloader.spec.knobs import KnobLimits, Knobs
+from autoloader.tune.bound.model import Analyst, Supplies, cache_model
+from autoloader.tune.bound.trace import Trace
 from autoloader.tune.finals import Fastest, LeastForStep
 from autoloader.tune.keep import Outcome, Place, keep_winner
 from autoloader.tune.ledger import sqlite_url

@@ -14,16 +14,16 @@ from typing import Any
 from rich.console import Console
 from rich.status import Status
 
-from autoloader.bound.model import NO_BOUND, Bound
-from autoloader.clock import Clock
-from autoloader.profile import HostFacts
+from autoloader.controller.profile import HostFacts
+from autoloader.host.clock import Clock
+from autoloader.host.units import format_bytes
+from autoloader.tune.bound.model import NO_BOUND, Bound
 from autoloader.tune.finals import Contender, changed_knobs
 from autoloader.tune.keep import Outcome as Kept
 from autoloader.tune.keep import without_passwords
 from autoloader.tune.page import Figures, Story, plain_text
 from autoloader.tune.study import StudyResult
 from autoloader.tune.trial import Outcome, TrialProgress, TrialResult
-from autoloader.units import format_bytes
 
 _REASON_LENGTH = 100
 

@@ -22,9 +22,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from autoloader.bound.trace import Trace
 from autoloader.cache.forecast import SAMPLE_S
-from autoloader.knobs import UNUSED_KNOBS, KnobLimits, Knobs
+from autoloader.spec.knobs import UNUSED_KNOBS, KnobLimits, Knobs
+from autoloader.tune.bound.trace import Trace
 
 if TYPE_CHECKING:
     from optuna.trial import BaseTrial

@@ -26,10 +26,10 @@ from typing import Protocol
 
 import optuna
 
-from autoloader.bound.model import Analyst, Supplies
-from autoloader.bound.trace import Trace
-from autoloader.clock import Clock
-from autoloader.knobs import Knobs
+from autoloader.host.clock import Clock
+from autoloader.spec.knobs import Knobs
+from autoloader.tune.bound.model import Analyst, Supplies
+from autoloader.tune.bound.trace import Trace
 from autoloader.tune.finals import Contender, Fastest, FinalsResult, compare
 from autoloader.tune.ledger import (
     KNOWN,

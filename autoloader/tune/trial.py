@@ -39,7 +39,6 @@ from enum import Enum
 from pathlib import Path
 from typing import IO, Any, Protocol
 
-from autoloader.clock import Clock, SystemClock
 from autoloader.errors import (
     AutoloaderError,
     BudgetInfeasibleError,
@@ -47,11 +46,12 @@ from autoloader.errors import (
     SourceError,
     UsageError,
 )
+from autoloader.host.clock import Clock, SystemClock
 from autoloader.host.private import Waiting, locked, own_folder, runtime_folder
-from autoloader.knobs import Knobs
-from autoloader.supervision import start
-from autoloader.supervision.supervisor import describe_end, last_lines
-from autoloader.units import format_bytes
+from autoloader.host.supervision import start
+from autoloader.host.supervision.supervisor import describe_end, last_lines
+from autoloader.host.units import format_bytes
+from autoloader.spec.knobs import Knobs
 
 logger = logging.getLogger(__name__)
 

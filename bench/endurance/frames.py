@@ -27,8 +27,8 @@ from contextlib import closing
 from typing import Any
 
 from autoloader import AutoLoader, PipelineSpec
+from autoloader.host.units import MIB
 from autoloader.lightning import AutoLoaderDataModule
-from autoloader.units import MIB
 from bench.control.group import MemoryGroup, NoGroupError, join
 from bench.data import ensure_data
 from bench.endurance.claims import HELD, Circumstances, Claim

@@ -1,6 +1,7 @@
 """Stopped processes are replaced in time; those that only get no processor are left alone.
 
-Not here: the judgement (``autoloader.supervision``), counting samples (``bench.endurance.passes``).
+Not here: the judgement (``autoloader.host.supervision``), counting samples
+(``bench.endurance.passes``).
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from autoloader.remote.places import cache_root
+from autoloader.storage.places import cache_root
 from bench.mixture import MixedDataset, Mixture, Term, read_mixture
 from bench.records import parse_example, read_records
 from bench.versions import build_whole

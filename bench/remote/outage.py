@@ -29,9 +29,9 @@ import time
 from pathlib import Path
 from typing import Any
 
-from autoloader.remote import patience, store
-from autoloader.remote.requests import IN_FLIGHT_BYTES
-from autoloader.remote.shards import ShardCache
+from autoloader.storage import patience, store
+from autoloader.storage.requests import IN_FLIGHT_BYTES
+from autoloader.storage.shards import ShardCache
 from bench.remote.server import serve
 
 NAME = "bucket.autoloader.test"
@@ -80,7 +80,7 @@ def _inside(seconds: float, nbytes: int, folder: Path) -> dict[str, Any]:
     patience.LONGEST_S = min(patience.LONGEST_S, max(0.5, seconds / 2))
     store._SAY_EVERY_S = min(store._SAY_EVERY_S, seconds / 20)  # noqa: SLF001 once in a while
     said = logging.handlers.BufferingHandler(10**6)
-    logging.getLogger("autoloader.remote").addHandler(said)
+    logging.getLogger("autoloader.storage").addHandler(said)
     (folder / "served").mkdir()
     original = folder / "served" / "shard"
     original.write_bytes(random.Random(0).randbytes(nbytes))

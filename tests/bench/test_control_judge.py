@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from autoloader.cache.slab import FrameSlab
-from autoloader.knobs import KnobLimits, Knobs
+from autoloader.spec.knobs import KnobLimits, Knobs
 from bench.control.judge import below_floor, reversals, settle_s, waiting
 from bench.control.memory import (
     PAGE,

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from autoloader.probes.gpu import GpuProbe
+from autoloader.host.probes.gpu import GpuProbe
 from bench.control.group import MemoryGroup, NoGroupError
 from bench.control.memory import MIB, anonymous_bytes, headroom_bytes, held_bytes
 from bench.control.scenario import Event, Scenario

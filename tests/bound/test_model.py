@@ -6,9 +6,16 @@ import json
 
 import pytest
 
-from autoloader.bound.model import Analyst, CacheStep, Supplies, bound_of, cache_steps, disk_rate
-from autoloader.bound.trace import StageCost, Trace
 from autoloader.cache.forecast import FrameSet
+from autoloader.tune.bound.model import (
+    Analyst,
+    CacheStep,
+    Supplies,
+    bound_of,
+    cache_steps,
+    disk_rate,
+)
+from autoloader.tune.bound.trace import StageCost, Trace
 
 GIB = 2**30
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from autoloader.bound.model import CacheStep, Costs, Resource, Supplies, solve
+from autoloader.tune.bound.model import CacheStep, Costs, Resource, Supplies, solve
 
 GIB = 2**30
 

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from autoloader.bound.trace import StageCost, Trace, TraceRecorder
 from autoloader.host.threads import LoaderThread
+from autoloader.tune.bound.trace import StageCost, Trace, TraceRecorder
 
 
 def burn(seconds: float) -> None:

@@ -19,14 +19,14 @@ from streams import dataset_of, mixture_of, spec_of
 
 from autoloader import AutoLoader
 from autoloader.cache.table import CacheCounts
+from autoloader.decode.ring.memory import RingMemory
 from autoloader.index.counting import count_mixture
-from autoloader.knobs import Knobs
-from autoloader.order.dealing import Deal, Ranks
-from autoloader.order.mixture import mixture_order
 from autoloader.pipeline.indexed import IndexedReader
 from autoloader.pipeline.pipeline import Pipeline
-from autoloader.ring.memory import RingMemory
 from autoloader.samples.resolve import ResolvedMixture
+from autoloader.sampling.dealing import Deal, Ranks
+from autoloader.sampling.mixture import mixture_order
+from autoloader.spec.knobs import Knobs
 from autoloader.telemetry.statistics import Statistics
 from autoloader.tune.measurement import measure
 

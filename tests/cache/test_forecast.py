@@ -11,13 +11,13 @@ import pytest
 
 from autoloader.cache.forecast import FrameSet, forecast, interval_law
 from autoloader.cache.shown import frames_by_uses
-from autoloader.order.episodes import DatasetTable
-from autoloader.order.mixture import MixtureOrder
-from autoloader.order.next_use import NextUse
-from autoloader.order.plan import SamplePlan
-from autoloader.order.schedule import NEVER
 from autoloader.samples.draws import PURPOSE_PHASE, dataset_key, fold, unit
 from autoloader.samples.windows import rows
+from autoloader.sampling.episodes import DatasetTable
+from autoloader.sampling.mixture import MixtureOrder
+from autoloader.sampling.next_use import NextUse
+from autoloader.sampling.plan import SamplePlan
+from autoloader.sampling.schedule import NEVER
 from autoloader.spec import SampleSpec
 
 LAWS = [(1, 1.0), (2, 1.0), (4, 1.0), (1, 0.4), (3, 0.5)]

@@ -20,7 +20,7 @@ from autoloader.cache.lease import FILE_BITS, CameraFrames, Lease
 from autoloader.cache.slab import FrameSlab, private_bytes
 from autoloader.cache.table import FrameTable
 from autoloader.errors import PipelineError
-from autoloader.order.schedule import NEVER
+from autoloader.sampling.schedule import NEVER
 
 SIZE = (48, 64)
 FRAME = 48 * 64 * 3

@@ -25,11 +25,11 @@ from user_groups import give_to_another_group, give_to_own_group
 from autoloader import AutoLoader
 from autoloader.cache import disk as disk_module
 from autoloader.cache.disk import KEY_BYTES, DiskRoom, FramesOnDisk
+from autoloader.controller.profile import Profile, shipped_profiles_dir
 from autoloader.decode.decoders import DecodeRequest, StoredDecoder
 from autoloader.decode.frames import FrameDecoder
-from autoloader.profile import Profile, shipped_profiles_dir
+from autoloader.host.units import MIB
 from autoloader.spec import CameraSpec
-from autoloader.units import MIB
 
 SHAPE = (24, 32, 3)
 FRAME = 24 * 32 * 3

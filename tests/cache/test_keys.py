@@ -16,8 +16,8 @@ from test_frame_table import FRAME_BYTES, frames
 
 from autoloader.cache.lease import FILE_BITS
 from autoloader.cache.table import FrameTable
-from autoloader.catalog import Feature
 from autoloader.decode.decoders import DecodeRequest, decoders_of
+from autoloader.formats import Feature
 from autoloader.spec import CameraSpec
 from autoloader.spec.model import Resize
 

@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from autoloader.cache.shown import frames_by_uses, of_blocks
-from autoloader.order.episodes import DatasetTable
-from autoloader.order.plan import foretell_reuse
 from autoloader.samples.windows import rows, valid_range
+from autoloader.sampling.episodes import DatasetTable
+from autoloader.sampling.plan import foretell_reuse
 from tests.index.test_plan_chains import mixture_of, sample_of, table_of
 from tests.index.test_plan_samples import samples, tables
 

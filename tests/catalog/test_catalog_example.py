@@ -18,8 +18,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rlds_files import tagged
 
-from autoloader.catalog import example as module
-from autoloader.catalog.example import (
+from autoloader.formats import example as module
+from autoloader.formats.example import (
     FeatureValue,
     MalformedRecordError,
     decode_varints,

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autoloader.catalog.features import RAGGED_LENGTHS, RAGGED_VALUES, Feature, parse_features
 from autoloader.errors import SourceError
+from autoloader.formats.features import RAGGED_LENGTHS, RAGGED_VALUES, Feature, parse_features
 
 CORE = "tensorflow_datasets.core.features."
 BRIDGE = Path(__file__).parents[2].parent / "shared/data/bridge_dataset/1.0.0/features.json"
@@ -289,7 +289,7 @@ def test_keys_and_counts_are_those_that_tfds_writes() -> None:
     import numpy as np
     from tensorflow_datasets.core import example_serializer
 
-    from autoloader.catalog.example import parse_example
+    from autoloader.formats.example import parse_example
 
     kinds = tfds.features
     tree = kinds.FeaturesDict(

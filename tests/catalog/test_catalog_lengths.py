@@ -9,12 +9,12 @@ import platformdirs
 import pytest
 from rlds_files import tagged
 
-from autoloader.catalog import lengths as module
-from autoloader.catalog.features import Feature, FeatureKind
-from autoloader.catalog.lengths import mean_frames
-from autoloader.catalog.metadata import ShardSlice, open_version
-from autoloader.catalog.tfrecord import masked_crc32c
 from autoloader.errors import SourceError
+from autoloader.formats import lengths as module
+from autoloader.formats.features import Feature, FeatureKind
+from autoloader.formats.lengths import mean_frames
+from autoloader.formats.metadata import ShardSlice, open_version
+from autoloader.formats.tfrecord import masked_crc32c
 
 BRIDGE = Path(__file__).parents[2].parent / "shared/data/bridge_dataset/1.0.0"
 

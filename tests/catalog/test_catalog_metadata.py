@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from autoloader.catalog.directories import locate_version
-from autoloader.catalog.metadata import ShardSlice, VersionDirectory, open_version
-from autoloader.catalog.tfrecord import masked_crc32c
 from autoloader.errors import SourceError, SpecError
+from autoloader.formats.directories import locate_version
+from autoloader.formats.metadata import ShardSlice, VersionDirectory, open_version
+from autoloader.formats.tfrecord import masked_crc32c
 
 BRIDGE = Path(__file__).parents[2].parent / "shared/data/bridge_dataset/1.0.0"
 
@@ -272,7 +272,7 @@ def test_the_real_bridge_directory_opens() -> None:
 @pytest.mark.slow
 def test_file_names_are_those_of_tfds() -> None:
     naming = pytest.importorskip("tensorflow_datasets.core.naming", reason="needs tfds")
-    from autoloader.catalog.metadata import DEFAULT_TEMPLATE, _shard_file
+    from autoloader.formats.metadata import DEFAULT_TEMPLATE, _shard_file
 
     for template in (DEFAULT_TEMPLATE, "{SPLIT}/{DATASET}-{SHARD_INDEX}.{FILEFORMAT}"):
         for count in (1, 7, 99_999, 100_000):

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from autoloader.catalog.splits import RecordRange, resolve_split
 from autoloader.errors import SpecError
+from autoloader.formats.splits import RecordRange, resolve_split
 
 SHARDS = {"train": [10, 0, 5, 10], "val": [4], "empty": []}
 

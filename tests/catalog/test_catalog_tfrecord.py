@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autoloader.catalog.tfrecord import (
+from autoloader.formats.tfrecord import (
     MalformedRecordError,
     masked_crc32c,
     read_record,

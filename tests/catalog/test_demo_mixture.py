@@ -19,9 +19,9 @@ import numpy as np
 import psutil
 import pytest
 
-from autoloader.demo.build import demo_directory, ensure_demo, spec_text
-from autoloader.demo.datasets import DATASETS, SIZE_BINS_KB, DemoDataset
-from autoloader.demo.write import (
+from autoloader.cli.demo_mixture.build import demo_directory, ensure_demo, spec_text
+from autoloader.cli.demo_mixture.datasets import DATASETS, SIZE_BINS_KB, DemoDataset
+from autoloader.cli.demo_mixture.write import (
     draw_demo_episode,
     draw_episode,
     encode_frame,
@@ -201,7 +201,7 @@ def test_a_process_that_fails_is_named_with_its_reason_and_leaves_nothing(
 
 def test_importing_the_builder_brings_no_framework_and_no_codec() -> None:
     code = (
-        "import sys, autoloader.demo.build; "
+        "import sys, autoloader.cli.demo_mixture.build; "
         "print([m for m in ('tensorflow', 'tensorflow_datasets', 'cv2') if m in sys.modules])"
     )
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

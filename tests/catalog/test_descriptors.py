@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from autoloader.catalog.descriptors import Descriptors, too_many_open
-from autoloader.catalog.files import unreadable
+from autoloader.formats.descriptors import Descriptors, too_many_open
+from autoloader.formats.files import unreadable
 
 
 def open_now() -> int:

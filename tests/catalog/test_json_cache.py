@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from autoloader.catalog import cache as cache_module
-from autoloader.catalog.cache import JsonCache
+from autoloader.formats import cache as cache_module
+from autoloader.formats.cache import JsonCache
 
 DOCUMENT = {"mean": [0.25, 1.5], "count": 12}
 

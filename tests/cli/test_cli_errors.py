@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 import rlds_files
 
-from autoloader.catalog import open_source
 from autoloader.cli.app import main
 from autoloader.errors import SourceError, SpecError
+from autoloader.formats import open_source
 from autoloader.spec import PipelineSpec
 
 DATASET: dict[str, Any] = {"name": "arm", "path": "arm", "images": {"primary": "image"}}

@@ -16,11 +16,11 @@ from lerobot_files import LeRobotFiles
 from rlds_files import PLAIN, TEXT, Declared, image, jpeg, numbers, write_dataset
 
 from autoloader import AutoLoader
-from autoloader.catalog import open_source
-from autoloader.catalog.registry import known_dataset, known_mixes, known_names, pair_offset
 from autoloader.cli.app import main
 from autoloader.cli.written_spec import as_they_lie, with_flags
 from autoloader.errors import SourceError, SpecError
+from autoloader.formats import open_source
+from autoloader.formats.registry import known_dataset, known_mixes, known_names, pair_offset
 from autoloader.recipes import recipe
 from autoloader.samples.resolve import resolve
 from autoloader.spec import PipelineSpec, parse_expression

@@ -16,17 +16,17 @@ from doubles import ManualClock
 from rlds_files import tagged
 
 from autoloader import AutoLoader
-from autoloader.catalog.tfrecord import masked_crc32c
 from autoloader.cli.app import main
-from autoloader.clock import SystemClock
+from autoloader.controller.profile import HostFacts, Limits, Profile, Provenance
 from autoloader.decode.probe import probe_copy, probe_decode
 from autoloader.errors import WorkerError
+from autoloader.formats.tfrecord import masked_crc32c
+from autoloader.host.clock import SystemClock
 from autoloader.index.counting import count_mixture
-from autoloader.knobs import Knobs
-from autoloader.planning.start import plan_loader
-from autoloader.profile import HostFacts, Limits, Profile, Provenance
+from autoloader.process.planning.start import plan_loader
 from autoloader.samples.resolve import resolve
 from autoloader.spec import PipelineSpec
+from autoloader.spec.knobs import Knobs
 
 FRAMES = (3, 8, 12, 9)
 """Frames of the four episodes of dataset "arm", two in each shard."""

@@ -13,9 +13,9 @@ from streams import write_spec
 from autoloader import AutoLoader
 from autoloader.cli.app import main
 from autoloader.controller.admission import price_start
-from autoloader.knobs import Knobs
 from autoloader.samples.resolve import resolve
 from autoloader.spec import PipelineSpec
+from autoloader.spec.knobs import Knobs
 
 
 @pytest.fixture(scope="module")

@@ -12,8 +12,8 @@ import pytest
 
 from autoloader.cli import app as cli
 from autoloader.cli.output import progress_bar
+from autoloader.controller.profile import Profile, find_profile, keep_whole
 from autoloader.errors import BudgetInfeasibleError, SourceError
-from autoloader.profile import Profile, find_profile, keep_whole
 
 
 @pytest.fixture(autouse=True)
@@ -182,7 +182,7 @@ def test_help_and_version_exit_0(capsys: pytest.CaptureFixture[str]) -> None:
 def test_demo_says_where_its_spec_lies(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    import autoloader.demo.build as catalog_demo
+    import autoloader.cli.demo_mixture.build as catalog_demo
 
     seen: dict[str, Any] = {}
 

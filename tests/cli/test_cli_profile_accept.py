@@ -11,10 +11,10 @@ import pytest
 from simulated import SCENARIOS, simulate
 from simulated.scenarios import FLOOR_BYTES
 
-from autoloader.actuation.lasting import LEAST_S, lasting
 from autoloader.cli.app import main
 from autoloader.controller.decisions import DecisionLog
-from autoloader.profile import Profile, find_profile, host_facts, user_profiles_dir
+from autoloader.controller.profile import Profile, find_profile, host_facts, user_profiles_dir
+from autoloader.process.control.lasting import LEAST_S, lasting
 
 
 @pytest.fixture(autouse=True)

@@ -10,7 +10,7 @@ import pytest
 import rlds_files
 
 from autoloader.cli.app import main
-from autoloader.profile import find_profile
+from autoloader.controller.profile import find_profile
 from autoloader.tune import trial
 
 SPEC = """

@@ -12,7 +12,7 @@ import pytest
 import yaml
 from rlds_files import episode, write_dataset
 
-from autoloader.supervision.start import command, environment
+from autoloader.host.supervision.start import command, environment
 
 TRAP = "import pathlib; pathlib.Path(__file__).with_name('ran').write_text(__name__)\n"
 TAKES_A_SPEC = ("plan", "peek", "verify", "index", "stats", "measure", "tune")
@@ -92,7 +92,7 @@ def test_tensorflow_io_is_taken_from_installed_packages_only(foreign: Path) -> N
     (foreign / "ask.py").write_text(
         "import sys\n"
         f"sys.path.append({str(foreign)!r})\n"
-        "from autoloader.graph import files\n"
+        "from autoloader.pipeline.graph import files\n"
         "print(repr(files.answer('size', ('s3://bucket/shard',))))\n"
     )
     sys.path.append(str(foreign))

@@ -11,14 +11,15 @@ from typing import Any
 
 import pytest
 
-from autoloader import AutoLoader, PipelineSpec, extras
-from autoloader.cluster.ray_client import other_nodes
+from autoloader import AutoLoader, PipelineSpec
 from autoloader.errors import AutoloaderError, KnobError, MissingExtraError, UsageError
+from autoloader.host import extras
 from autoloader.index import open_indexes
-from autoloader.knobs import Knobs
+from autoloader.integrations.ray.ray_client import other_nodes
 from autoloader.pipeline.helpers import differences, identity_of
-from autoloader.planning.helpers import with_helpers
-from autoloader.planning.start import LoaderPlan, plan_loader
+from autoloader.process.planning.helpers import with_helpers
+from autoloader.process.planning.start import LoaderPlan, plan_loader
+from autoloader.spec.knobs import Knobs
 
 
 @pytest.fixture(scope="module")

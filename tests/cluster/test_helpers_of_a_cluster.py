@@ -107,4 +107,4 @@ def test_batches_are_the_same_while_a_stranger_is_refused_and_helpers_and_the_he
         assert caplog.text.count("no more helpers") == 1
         assert "ray" not in sys.modules
         assert helped.statistics().restarts == 0
-    assert not processes(psutil.Process(), "autoloader.cluster.driver")
+    assert not processes(psutil.Process(), "autoloader.integrations.ray.driver")

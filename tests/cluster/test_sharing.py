@@ -17,17 +17,16 @@ import numpy as np
 import pytest
 
 from autoloader import AutoLoader, PipelineSpec
-from autoloader.cluster.actor import Helper
-from autoloader.cluster.driver import Driver, Patience, dataset_of, difference
 from autoloader.decode.batch_builder import BatchBuilder
 from autoloader.decode.quarantine import Quarantine
+from autoloader.decode.ring.memory import RingMemory
+from autoloader.decode.ring.message import BatchMessage
 from autoloader.index import open_indexes
-from autoloader.knobs import Knobs
-from autoloader.order.dealing import Deal, Ranks
+from autoloader.integrations.ray.actor import Helper
+from autoloader.integrations.ray.driver import Driver, Patience, dataset_of, difference
 from autoloader.pipeline.helpers import identity_of
 from autoloader.pipeline.indexed import IndexedReader
-from autoloader.pipeline.pipeline import Pipeline
-from autoloader.process.messages import (
+from autoloader.pipeline.messages import (
     HelperAsk,
     HelpersLost,
     HelperSlot,
@@ -35,9 +34,10 @@ from autoloader.process.messages import (
     HelpersWanted,
     Wire,
 )
-from autoloader.ring.memory import RingMemory
-from autoloader.ring.message import BatchMessage
+from autoloader.pipeline.pipeline import Pipeline
 from autoloader.samples.resolve import ResolvedMixture, resolve_plain
+from autoloader.sampling.dealing import Deal, Ranks
+from autoloader.spec.knobs import Knobs
 
 ROOM = 4
 
@@ -332,7 +332,7 @@ def test_a_helper_whose_first_batch_differs_is_let_go_for_good_and_the_batch_is_
     planned: tuple[AutoLoader, list[np.ndarray]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     mixture, order = planned[0].plan.mixture, asdict(planned[0].plan.order)
-    monkeypatch.setattr("autoloader.cluster.ray_client.join", lambda _: RayHere())
+    monkeypatch.setattr("autoloader.integrations.ray.ray_client.join", lambda _: RayHere())
     identity = identity_of(mixture, order, open_indexes(mixture.datasets))
     memory = RingMemory(mixture.layout)
     ours, theirs = map(Wire, socket.socketpair())
@@ -362,7 +362,7 @@ def test_a_late_batch_is_given_up_once_its_slot_waits_for_it_and_is_written_nowh
     wire = Mock()
     driver = Driver(wire, -1)
     now_s = 100.0
-    monkeypatch.setattr("autoloader.cluster.driver.time.monotonic", lambda: now_s)
+    monkeypatch.setattr("autoloader.integrations.ray.driver.time.monotonic", lambda: now_s)
     driver.heed(HelpersWanted(0, 1))
     for number in (4, 5):
         driver.heed(HelperAsk(0, number, [0, 8]))
@@ -384,9 +384,9 @@ def test_where_the_head_answers_no_more_the_process_that_asks_it_ends(
     driver = Driver(Mock(), -1)
     begun_s = time.monotonic()
     ended = Mock(side_effect=SystemExit)
-    monkeypatch.setattr("autoloader.cluster.driver.os._exit", ended)
-    monkeypatch.setattr("autoloader.cluster.driver.time.monotonic", lambda: begun_s + 15)
+    monkeypatch.setattr("autoloader.integrations.ray.driver.os._exit", ended)
+    monkeypatch.setattr("autoloader.integrations.ray.driver.time.monotonic", lambda: begun_s + 15)
     driver.check_head()
-    monkeypatch.setattr("autoloader.cluster.driver.time.monotonic", lambda: begun_s + 25)
+    monkeypatch.setattr("autoloader.integrations.ray.driver.time.monotonic", lambda: begun_s + 25)
     with pytest.raises(SystemExit):
         driver.check_head()

@@ -7,9 +7,9 @@ from doubles import ManualClock
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autoloader.clock import SystemClock
 from autoloader.errors import UsageError
-from autoloader.units import GIB, MIB, format_bytes, format_seconds, parse_bytes, parse_seconds
+from autoloader.host.clock import SystemClock
+from autoloader.host.units import GIB, MIB, format_bytes, format_seconds, parse_bytes, parse_seconds
 
 
 @pytest.mark.parametrize(

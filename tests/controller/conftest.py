@@ -8,7 +8,7 @@ from situations import FLOOR
 
 import autoloader.loader
 from autoloader.controller.loop import ControlLoop
-from autoloader.units import GIB
+from autoloader.host.units import GIB
 
 
 @pytest.fixture

@@ -13,8 +13,8 @@ from autoloader.controller.limits import ControllerLimits
 from autoloader.controller.observation import Observation, Reading, StageReading
 from autoloader.controller.proposals import margin
 from autoloader.controller.states import ControllerState, State
-from autoloader.knobs import KnobLimits, Knobs
-from autoloader.units import GIB, MIB
+from autoloader.host.units import GIB, MIB
+from autoloader.spec.knobs import KnobLimits, Knobs
 
 SHARDS = {"a": 8, "b": 4}
 FLOOR = 2 * GIB

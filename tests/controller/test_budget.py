@@ -19,9 +19,9 @@ from autoloader.controller.budget import (
     admit_opening,
 )
 from autoloader.errors import PipelineError
-from autoloader.knobs import Knobs
+from autoloader.host.units import GIB, MIB
 from autoloader.samples.resolve import MixtureSizes
-from autoloader.units import GIB, MIB
+from autoloader.spec.knobs import Knobs
 
 MARGIN = 256 * MIB
 NAMES = ("train", "val", "rank 1", "rank 2")

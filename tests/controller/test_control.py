@@ -14,8 +14,8 @@ from rlds_files import Written, written_steps
 from situations import FLOOR
 from streams import spec_of
 
-import autoloader.actuation.pipeline
 import autoloader.loader
+import autoloader.process.control.pipeline
 from autoloader import AutoLoader
 from autoloader.cli.app import main
 from autoloader.controller.admission import RUN_BYTES
@@ -24,8 +24,8 @@ from autoloader.controller.policy import Decision
 from autoloader.controller.request import DECISIONS_VARIABLE
 from autoloader.controller.states import ControllerState, Event, State
 from autoloader.errors import PipelineError
-from autoloader.knobs import Knobs
-from autoloader.units import GIB, MIB
+from autoloader.host.units import GIB, MIB
+from autoloader.spec.knobs import Knobs
 
 pytestmark = pytest.mark.usefixtures("no_thread_left_behind")
 
@@ -201,7 +201,9 @@ def test_no_batch_waits_for_a_policy_or_a_probe_that_hangs(
     with load(written) as loader:
         stream, loop = iter(loader), loop_of(loader)
         take(stream, 1)
-        monkeypatch.setattr(autoloader.actuation.pipeline, "decide", lambda *_: hang("policy"))
+        monkeypatch.setattr(
+            autoloader.process.control.pipeline, "decide", lambda *_: hang("policy")
+        )
         policy = threading.Thread(target=loop.govern_once)
         policy.start()
         hanging["policy"].wait()

@@ -20,8 +20,8 @@ from autoloader.controller.decisions import (
 from autoloader.controller.observation import Reading
 from autoloader.controller.policy import decide
 from autoloader.errors import UsageError
+from autoloader.host.units import GIB
 from autoloader.telemetry.lines import log_path, run_name
-from autoloader.units import GIB
 
 
 def log_of(path: Path, name: str, reader: str, seconds: float = 130.0) -> int:

@@ -14,7 +14,6 @@ from situations import FLOOR
 from streams import spec_of
 
 from autoloader import AutoLoader
-from autoloader.actuation.observer import Displaced
 from autoloader.cache.table import CacheCounts
 from autoloader.controller.limits import ControllerLimits
 from autoloader.controller.observation import CacheReading, Observation, Reading, StageReading
@@ -22,10 +21,11 @@ from autoloader.controller.policy import decide
 from autoloader.controller.states import ControllerState, Failure, State
 from autoloader.controller.surplus import grown_cache, lowered_cache, missing_bytes
 from autoloader.decode.activity import DatasetActivity, PipelineActivity
-from autoloader.knobs import KnobLimits, Knobs
+from autoloader.host.probes.storage_reads import StorageReads
+from autoloader.host.units import GIB, MIB
 from autoloader.pipeline.indexed import RUN_SAMPLES
-from autoloader.probes.storage_reads import StorageReads
-from autoloader.units import GIB, MIB
+from autoloader.process.control.observer import Displaced
+from autoloader.spec.knobs import KnobLimits, Knobs
 
 MARGIN = 256 * MIB
 

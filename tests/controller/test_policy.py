@@ -34,8 +34,8 @@ from autoloader.controller.observation import Observation, Reading, fresh
 from autoloader.controller.policy import Decision, decide, event_of
 from autoloader.controller.states import TRANSITIONS, ControllerState, Event, State
 from autoloader.controller.verification import Verdict
-from autoloader.knobs import Knobs
-from autoloader.units import GIB, MIB
+from autoloader.host.units import GIB, MIB
+from autoloader.spec.knobs import Knobs
 
 HELD = limits()
 

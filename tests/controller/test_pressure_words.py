@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from autoloader.actuation.moments import Pressure
 from autoloader.controller.states import State
-from autoloader.knobs import Knobs
-from autoloader.probes.other_processes import OtherProcesses
-from autoloader.units import GIB, MIB
+from autoloader.host.probes.other_processes import OtherProcesses
+from autoloader.host.units import GIB, MIB
+from autoloader.process.control.moments import Pressure
+from autoloader.spec.knobs import Knobs
 
 FLOOR = 5 * GIB
 LARGE = Knobs.build({"ring_slots": 16, "read_ahead": 4})
@@ -35,7 +35,7 @@ def a_host(folder: Path, **held: int) -> Path:
 
 @pytest.fixture
 def said(caplog: pytest.LogCaptureFixture) -> Iterator[pytest.LogCaptureFixture]:
-    with caplog.at_level(logging.INFO, "autoloader.actuation.moments"):
+    with caplog.at_level(logging.INFO, "autoloader.process.control.moments"):
         yield caplog
 
 
@@ -100,7 +100,9 @@ def test_while_memory_is_short_a_look_serves_for_a_while(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     spent = iter([0.0, 0.0, 1.0, 1.002, 2.0, 2.002])  # processor time; a look takes 2 ms
-    monkeypatch.setattr("autoloader.probes.other_processes.time.thread_time", lambda: next(spent))
+    monkeypatch.setattr(
+        "autoloader.host.probes.other_processes.time.thread_time", lambda: next(spent)
+    )
     neighbours = OtherProcesses(a_host(tmp_path, p7=100))
     neighbours.look(0.0)
     found = []

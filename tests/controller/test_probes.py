@@ -11,14 +11,14 @@ from typing import Any
 import pytest
 from doubles import FakeProbe, ManualClock
 
-from autoloader.probes.gpu import GpuProbe
-from autoloader.probes.pressure import (
+from autoloader.host.probes.gpu import GpuProbe
+from autoloader.host.probes.pressure import (
     PressureProbe,
     ProcessorProbe,
     ProcessorReading,
     _Times,
 )
-from autoloader.probes.probe import Probe, Watched
+from autoloader.host.probes.probe import Probe, Watched
 
 PSI = "some avg10=12.50 avg60=1.00 avg300=0.10 total=5\nfull avg10=3.00 avg60=0 avg300=0 total=1\n"
 

@@ -13,12 +13,11 @@ import numpy as np
 import pytest
 from doubles import FakeHeadroom
 
-from autoloader.actuation.observer import ProcessMemory
 from autoloader.cache.slab import FrameSlab
 from autoloader.errors import PipelineError
-from autoloader.probes import process_memory
-from autoloader.probes.headroom import Headroom
-from autoloader.probes.process_memory import (
+from autoloader.host.probes import process_memory
+from autoloader.host.probes.headroom import Headroom
+from autoloader.host.probes.process_memory import (
     PeakSampler,
     descendants,
     loader_bytes,
@@ -27,7 +26,8 @@ from autoloader.probes.process_memory import (
     tree_own_bytes,
     tree_pss_bytes,
 )
-from autoloader.units import MIB
+from autoloader.host.units import MIB
+from autoloader.process.control.observer import ProcessMemory
 
 HOLDER = """
 import mmap, os, sys

@@ -26,8 +26,8 @@ from autoloader.controller.reflex import (
 )
 from autoloader.controller.surplus import missing_bytes
 from autoloader.controller.verification import Verdict, chance_of_more, judge
-from autoloader.knobs import Knobs
-from autoloader.units import GIB, MIB
+from autoloader.host.units import GIB, MIB
+from autoloader.spec.knobs import Knobs
 
 HELD = ReflexLimits(FLOOR)
 

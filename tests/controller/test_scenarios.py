@@ -21,7 +21,7 @@ from simulated.scenarios import (
 from autoloader.controller.decisions import DecisionLog, replay
 from autoloader.controller.policy import Decision
 from autoloader.controller.states import State
-from autoloader.knobs import Knobs
+from autoloader.spec.knobs import Knobs
 
 READERS = ("indexed", "stream")
 HOLD_OFF_S = 15.0

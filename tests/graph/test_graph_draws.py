@@ -6,8 +6,8 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from autoloader.graph import draws as graph_draws
-from autoloader.graph.tensorflow import tf
+from autoloader.pipeline.graph import draws as graph_draws
+from autoloader.pipeline.graph.tensorflow import tf
 from autoloader.samples import draws
 
 KEYS = st.integers(0, 2**64 - 1)

@@ -33,12 +33,12 @@ from streams import (
 )
 
 from autoloader.decode.frames import FrameDecoder
-from autoloader.graph.records import PASSES
 from autoloader.host.threads import all_ended
-from autoloader.order.cursor import DatasetCursor
+from autoloader.pipeline.graph.records import PASSES
 from autoloader.samples.block import EmptyEpisode, ReaderStart, SampleBlock
 from autoloader.samples.draws import PURPOSE_SHARDS, fold, order
 from autoloader.samples.resolve import ResolvedMixture
+from autoloader.sampling.cursor import DatasetCursor
 
 LENGTHS = [[3, 1, 4], [2, 6], [5, 2, 2, 1], [7]]
 
@@ -98,7 +98,7 @@ def test_one_shard_at_a_time_comes_in_the_keyed_order_of_its_pass(written: Writt
 def test_an_ordered_reader_gives_one_order_however_many_shards_it_reads_side_by_side(
     written: Written,
 ) -> None:
-    from autoloader.graph.reader import StreamReader
+    from autoloader.pipeline.graph.reader import StreamReader
 
     mixture = mixture_of(written)
     orders = set()

@@ -25,11 +25,11 @@ from typing import Any
 import numpy as np
 from google.protobuf import descriptor_pb2, descriptor_pool, message, message_factory
 
-from autoloader.catalog.tfrecord import masked_crc32c
+from autoloader.formats.tfrecord import masked_crc32c
 from autoloader.index.build import index_shard
 from autoloader.index.format import REST_OF_FILE, Section, ShardTables
 from autoloader.samples.schema import RecordSchema, StoredFeature
-from autoloader.transforms.fields import text_of_points
+from autoloader.samples.transforms.fields import text_of_points
 
 SCHEMA = RecordSchema(
     (

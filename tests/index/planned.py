@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from autoloader.order.episodes import DatasetTable
-from autoloader.order.mixture import MixtureOrder
-from autoloader.order.plan import PlannedSamples
 from autoloader.samples import draws
+from autoloader.sampling.episodes import DatasetTable
+from autoloader.sampling.mixture import MixtureOrder
+from autoloader.sampling.plan import PlannedSamples
 
 
 def mixture_of(

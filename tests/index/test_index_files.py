@@ -17,8 +17,8 @@ from rlds_files import PLAIN, Written, episode, image, jpeg, write_dataset, writ
 from streams import dataset_of, mixture_of
 from user_groups import give_to_another_group, give_to_own_group
 
-from autoloader.catalog.descriptors import Descriptors
 from autoloader.errors import SourceError
+from autoloader.formats.descriptors import Descriptors
 from autoloader.index import (
     DatasetIndex,
     index_paths,

@@ -11,15 +11,15 @@ from index_views import EpisodeView, number_of
 from rlds_files import PLAIN, TEXT, episode, image, jpeg, numbers, write_dataset
 from streams import dataset_of, every_sample, mixture_of
 
-from autoloader.catalog.example import parse_example
-from autoloader.catalog.tfrecord import MalformedRecordError, read_records
+from autoloader.formats.example import parse_example
+from autoloader.formats.tfrecord import MalformedRecordError, read_records
 from autoloader.index import DatasetIndex, count_indexed, open_dataset_index, open_indexes
 from autoloader.index.records import RecordSamples
 from autoloader.samples.block import Place
 from autoloader.samples.layout import BatchLayout
 from autoloader.samples.resolve import ResolvedDataset, ResolvedMixture, resolve
+from autoloader.samples.transforms.fields import is_text, text_of_points
 from autoloader.spec import PipelineSpec
-from autoloader.transforms.fields import is_text, text_of_points
 
 
 def records_of(dataset: ResolvedDataset) -> list[tuple[int, int, int, bytes]]:

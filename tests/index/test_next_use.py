@@ -10,14 +10,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from autoloader.order.dealing import Deal, NodePart, Ranks
-from autoloader.order.episodes import DatasetTable
-from autoloader.order.mixture import MixtureOrder, PositionSequence
-from autoloader.order.next_use import NextUse
-from autoloader.order.permutation import MAX_SIZE, permute, unpermute
-from autoloader.order.plan import PlannedSamples, SamplePlan
-from autoloader.order.schedule import NEVER, WINDOW, Curriculum
 from autoloader.samples.windows import rows
+from autoloader.sampling.dealing import Deal, NodePart, Ranks
+from autoloader.sampling.episodes import DatasetTable
+from autoloader.sampling.mixture import MixtureOrder, PositionSequence
+from autoloader.sampling.next_use import NextUse
+from autoloader.sampling.permutation import MAX_SIZE, permute, unpermute
+from autoloader.sampling.plan import PlannedSamples, SamplePlan
+from autoloader.sampling.schedule import NEVER, WINDOW, Curriculum
 from autoloader.spec import SampleSpec
 from tests.index.test_plan_chains import mixtures as chained_mixtures
 from tests.index.test_plan_samples import mixture_of, mixtures, samples, tables

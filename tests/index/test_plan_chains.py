@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autoloader.order.chains import chain_difference
-from autoloader.order.episodes import DatasetTable
-from autoloader.order.mixture import MixtureOrder
-from autoloader.order.plan import SamplePlan
 from autoloader.samples import draws
 from autoloader.samples.windows import valid_range
+from autoloader.sampling.chains import chain_difference
+from autoloader.sampling.episodes import DatasetTable
+from autoloader.sampling.mixture import MixtureOrder
+from autoloader.sampling.plan import SamplePlan
 from autoloader.spec import SampleSpec
 from tests.index.planned import listed, mixture_of
 

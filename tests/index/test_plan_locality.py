@@ -11,14 +11,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from autoloader.order.dealing import Deal, Ranks
-from autoloader.order.episodes import DatasetTable
-from autoloader.order.local import LanedSequence, Locality, gather, scatter
-from autoloader.order.mixture import MixtureOrder
-from autoloader.order.permutation import permute
-from autoloader.order.plan import PlannedSamples, SamplePlan
-from autoloader.order.schedule import Curriculum
 from autoloader.samples import draws
+from autoloader.sampling.dealing import Deal, Ranks
+from autoloader.sampling.episodes import DatasetTable
+from autoloader.sampling.local import LanedSequence, Locality, gather, scatter
+from autoloader.sampling.mixture import MixtureOrder
+from autoloader.sampling.permutation import permute
+from autoloader.sampling.plan import PlannedSamples, SamplePlan
+from autoloader.sampling.schedule import Curriculum
 from autoloader.spec import SampleSpec
 from tests.index.test_next_use import told_and_walked
 from tests.index.test_plan_chains import mixtures as chained_mixtures

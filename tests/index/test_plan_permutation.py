@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from autoloader.order.permutation import MAX_SIZE, permute
 from autoloader.samples.draws import splitmix64_array
+from autoloader.sampling.permutation import MAX_SIZE, permute
 
 KEYS = st.integers(0, 2**64 - 1)
 

@@ -15,14 +15,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autoloader.order.dealing import Deal, Ranks
-from autoloader.order.episodes import DatasetTable
-from autoloader.order.mixture import BlockSequence, MixtureOrder, PositionSequence
-from autoloader.order.plan import SamplePlan
 from autoloader.samples import draws
+from autoloader.samples.transforms.keep import Ranges
 from autoloader.samples.windows import valid_range, valid_ranges
+from autoloader.sampling.dealing import Deal, Ranks
+from autoloader.sampling.episodes import DatasetTable
+from autoloader.sampling.mixture import BlockSequence, MixtureOrder, PositionSequence
+from autoloader.sampling.plan import SamplePlan
 from autoloader.spec import SampleSpec
-from autoloader.transforms.keep import Ranges
 from tests.index.planned import listed, mixture_of
 
 
@@ -187,10 +187,10 @@ def test_what_was_asked_for_before_changes_nothing(
 def test_another_process_with_another_hash_seed_draws_the_same_samples() -> None:
     program = (
         "import numpy as np\n"
-        "from autoloader.order.episodes import DatasetTable\n"
-        "from autoloader.order.plan import SamplePlan\n"
+        "from autoloader.sampling.episodes import DatasetTable\n"
+        "from autoloader.sampling.plan import SamplePlan\n"
         "from autoloader.samples.draws import dataset_key\n"
-        "from autoloader.order.mixture import MixtureOrder\n"
+        "from autoloader.sampling.mixture import MixtureOrder\n"
         "from autoloader.spec import SampleSpec\n"
         "e = np.arange(50)\n"
         "t = [DatasetTable(dataset_key(7, n), SampleSpec(frame_offsets=(0, 5), per_episode=p), 1,"

@@ -16,7 +16,7 @@ from typing import Any
 from lerobot_files import LeRobotFiles
 from rlds_files import write_steps
 
-from autoloader.extras import EXTRA_OF
+from autoloader.host.extras import EXTRA_OF
 
 if sys.version_info >= (3, 11):
     import tomllib

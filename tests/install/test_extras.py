@@ -20,8 +20,9 @@ from installation import (
 from packaging.requirements import Requirement
 from views import closure, make_view
 
-from autoloader import MissingExtraError, extras
-from autoloader.extras import EXTRA_OF, needs
+from autoloader import MissingExtraError
+from autoloader.host import extras
+from autoloader.host.extras import EXTRA_OF, needs
 
 CONTRIBUTORS = {"bench", "dev", "jax", "postgresql", "ray", "vlm"}
 """Extras that ``make setup`` does not install for users: they are no part of ``all``."""

@@ -39,7 +39,7 @@ from lerobot_files import LeRobotFiles
 from rlds_files import PLAIN, TEXT, Declared, image, numbers, write_dataset
 
 from autoloader import AutoLoader
-from autoloader.profile import Profile, shipped_profiles_dir
+from autoloader.controller.profile import Profile, shipped_profiles_dir
 from autoloader.spec import CameraSpec, PipelineSpec
 
 PASSES = 3
@@ -367,7 +367,9 @@ class Pairs:
         return found
 
     def _loader(self, spec: Mapping[str, Any], knobs: Mapping[str, Any]) -> AutoLoader:
-        with patch("autoloader.planning.start.cores_of_rank", lambda _: 4):  # wherever this runs
+        with patch(
+            "autoloader.process.planning.start.cores_of_rank", lambda _: 4
+        ):  # wherever this runs
             return AutoLoader(
                 PipelineSpec.from_mapping(spec),
                 profile=str(self._profile),

@@ -40,7 +40,7 @@ from entry_pairs import Pairs, drawn_pairs
 from late_hunt import allow_costly_pictures, prepared
 from loader_machine import FoundError, LoaderMachine, Tally
 
-from autoloader import delivery
+from autoloader.process import delivery
 
 HANG_S = 900.0
 """So long without the end of a machine is taken for a hang, and every thread's place is told."""

@@ -18,7 +18,8 @@ from typing import Any
 
 from leftovers import loader_children
 
-from autoloader import AutoLoader, PipelineSpec, delivery
+from autoloader import AutoLoader, PipelineSpec
+from autoloader.process import delivery
 
 
 def left() -> dict[str, Any]:

@@ -14,9 +14,9 @@ from typing import Any
 
 from autoloader import AutoLoader
 from autoloader.controller.admission import MARGIN_BYTES
-from autoloader.probes.headroom import HeadroomProbe
-from autoloader.probes.process_memory import PeakSampler
-from autoloader.units import GIB, MIB
+from autoloader.host.probes.headroom import HeadroomProbe
+from autoloader.host.probes.process_memory import PeakSampler
+from autoloader.host.units import GIB, MIB
 
 SPARE_BYTES = 20 * MIB
 SLOTS = 20

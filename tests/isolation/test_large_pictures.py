@@ -12,7 +12,7 @@ from rlds_files import episode, write_dataset
 from slow_pictures import slow_jpeg
 from streams import spec_of
 
-from autoloader.units import MIB
+from autoloader.host.units import MIB
 
 SIDE = 7992
 """64 million pixels; libjpeg takes 305 MiB for one in grey with coefficients."""

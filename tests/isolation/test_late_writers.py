@@ -16,10 +16,10 @@ from slow_pictures import SCANS_MOST, slow_jpeg
 from streams import endless, spec_of
 
 from autoloader import AutoLoader
-from autoloader.actuation import in_thread
 from autoloader.decode import costs
 from autoloader.decode.frames import FrameDecoder
 from autoloader.errors import PipelineError
+from autoloader.process.control import in_thread
 
 LONG_S = 60.0
 THREAD: dict[str, Any] = {

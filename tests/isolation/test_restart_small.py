@@ -12,8 +12,8 @@ from rlds_files import write_steps
 from streams import rows, spec_of
 
 from autoloader import AutoLoader, PipelineSpec
-from autoloader.probes.process_memory import pss_bytes
-from autoloader.units import GIB, MIB
+from autoloader.host.probes.process_memory import pss_bytes
+from autoloader.host.units import GIB, MIB
 
 FLOOR = GIB
 BALLAST = 600 * MIB
@@ -22,7 +22,7 @@ KNOBS = {"ring_slots": SLOTS, "decode_threads": 2, "io_threads": 2, "read_ahead"
 HOARDS = f"""
 import importlib, os, sys
 told = os.environ.get("TOLD_TO_HOARD", "")
-if "autoloader.worker" in sys.orig_argv and os.path.exists(told):
+if "autoloader.process.worker" in sys.orig_argv and os.path.exists(told):
     os.remove(told)  # the next child does not
     sys.HOARD = b"1" * {BALLAST}
 sys.path.remove(os.path.dirname(__file__))

@@ -14,7 +14,7 @@ from shares_a_budget import SLOTS, SPARE_BYTES
 from streams import dataset_of, spec_of
 
 from autoloader import AutoLoader, PipelineSpec
-from autoloader.units import MIB
+from autoloader.host.units import MIB
 
 FLOOR = 64 * MIB
 SPLITS = {"train": "train[:80%]", "val": "train[80%:]"}

@@ -30,9 +30,9 @@ HEAVY = (
     "numpy.ma",
 )
 TRAINERS = (
-    "autoloader.graph",
-    "autoloader.planning.start",
-    "autoloader.profile",
+    "autoloader.pipeline.graph",
+    "autoloader.process.planning.start",
+    "autoloader.controller.profile",
     "autoloader.spec.reading",
     "ruamel",
 )
@@ -86,15 +86,15 @@ def test_before_its_first_batch_the_child_imports_what_that_batch_needs(small_mi
     code = """
         import json, sys
         from types import SimpleNamespace
-        import autoloader.worker
-        from autoloader.knobs import Knobs
-        from autoloader.ring.message import PipelineStart
-        from autoloader.actuation.pipeline import open_pipeline
-        from autoloader.order.dealing import Ranks
+        import autoloader.process.worker
+        from autoloader.spec.knobs import Knobs
+        from autoloader.decode.ring.message import PipelineStart
+        from autoloader.process.control.pipeline import open_pipeline
+        from autoloader.sampling.dealing import Ranks
         from autoloader.process.setup import PipelineSetup
-        from autoloader.read.open_mixture import CompiledMixture
-        from autoloader.ring.memory import RingMemory
-        from autoloader.order.mixture import MixtureOrder
+        from autoloader.pipeline.read.open_mixture import CompiledMixture
+        from autoloader.decode.ring.memory import RingMemory
+        from autoloader.sampling.mixture import MixtureOrder
         from autoloader.samples.resolve import resolve_plain
 
         start = json.load(sys.stdin)
@@ -118,7 +118,7 @@ def test_before_its_first_batch_the_child_imports_what_that_batch_needs(small_mi
     """
     from dataclasses import asdict
 
-    from autoloader.planning.start import plan_loader
+    from autoloader.process.planning.start import plan_loader
 
     plan = plan_loader(PipelineSpec.from_yaml(small_mix), ram_floor="64MiB")
     start = {

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from autoloader.errors import KnobError
-from autoloader.knobs import KNOB_CLASS, STREAM_KNOBS, DatasetKnobs, KnobLimits, Knobs
+from autoloader.spec.knobs import KNOB_CLASS, STREAM_KNOBS, DatasetKnobs, KnobLimits, Knobs
 
 NAMES = ("a", "b", "c")
 INTEGERS = {

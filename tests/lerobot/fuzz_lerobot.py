@@ -26,8 +26,8 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from lerobot_files import LeRobotFiles
 
-from autoloader.catalog.lerobot.metadata import metadata_of, open_lerobot
 from autoloader.errors import SourceError
+from autoloader.formats.lerobot.metadata import metadata_of, open_lerobot
 from autoloader.index.format import Section, ShardTables
 from autoloader.index.lerobot.shards import LeRobotShards
 from autoloader.samples.schema import RecordSchema, StoredFeature

@@ -17,10 +17,10 @@ from rlds_files import write_steps
 from streams import spec_of
 
 from autoloader import PipelineSpec
-from autoloader.catalog import files
 from autoloader.errors import AutoloaderError
-from autoloader.planning.start import plan_loader
-from autoloader.remote.faults import LimitError
+from autoloader.formats import files
+from autoloader.process.planning.start import plan_loader
+from autoloader.storage.faults import LimitError
 
 RLDS = ["dataset_info.json", "features.json", "*.tfrecord*"]
 OLD = ["meta/info.json", "meta/episodes.jsonl", "meta/tasks.jsonl", "data/*/*.parquet", "**/*.mp4"]

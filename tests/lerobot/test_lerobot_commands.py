@@ -12,8 +12,8 @@ from lerobot_files import LeRobotFiles
 
 from autoloader import PipelineSpec
 from autoloader.cli.app import main
-from autoloader.clock import SystemClock
 from autoloader.decode.probe import probe_decode
+from autoloader.host.clock import SystemClock
 from autoloader.samples.resolve import resolve
 
 FILES = LeRobotFiles(lengths=(6, 5, 7), pictures=[SIDE], gop=20)

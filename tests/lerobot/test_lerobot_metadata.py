@@ -17,10 +17,10 @@ from lerobot_checks import TOP, check, samples_of, spec_of
 from lerobot_files import LeRobotFiles
 
 from autoloader import AutoLoader
-from autoloader.catalog.lerobot import episodes
 from autoloader.cli.app import main
-from autoloader.doctor.data import indexes
+from autoloader.cli.host_checks.data import indexes
 from autoloader.errors import SourceError
+from autoloader.formats.lerobot import episodes
 from autoloader.index import counting
 from autoloader.index.opening import find_indexes, open_indexes
 from autoloader.samples.resolve import resolve

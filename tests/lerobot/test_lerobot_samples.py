@@ -12,8 +12,8 @@ from lerobot_checks import SIDE, TOP, check, samples_of, spec_of
 from lerobot_files import LeRobotFiles, shown
 
 from autoloader import PipelineSpec
-from autoloader.catalog.lerobot import metadata
 from autoloader.cli.app import main
+from autoloader.formats.lerobot import metadata
 from autoloader.index import open_dataset_index
 from autoloader.index.lerobot import videos
 from autoloader.samples.resolve import resolve

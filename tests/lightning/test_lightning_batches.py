@@ -19,11 +19,11 @@ from lightning.pytorch.loggers import CSVLogger
 from lightning.pytorch.tuner import Tuner
 
 from autoloader import AutoLoader, PipelineSpec, augment, layouts
-from autoloader.device.augmentation import augmenter
 from autoloader.errors import UsageError
+from autoloader.integrations.lightning.datamodule import Delivery
+from autoloader.integrations.lightning.streams import HostBatch
 from autoloader.lightning import LoaderMonitor, Stage2Layout
-from autoloader.lightning.datamodule import Delivery
-from autoloader.lightning.streams import HostBatch
+from autoloader.process.device.augmentation import augmenter
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "transfer"))
 from fake_device import FakeDevice
@@ -247,7 +247,7 @@ def test_the_monitor_logs_the_loaders_figures(
             if idx == 4:
                 trainer.datamodule.loader.retune(ring_slots=5)
 
-    caplog.set_level("INFO", logger="autoloader.lightning.monitor")
+    caplog.set_level("INFO", logger="autoloader.integrations.lightning.monitor")
     log = CSVLogger(tmp_path)
     trainer(max_epochs=1, logger=log, callbacks=[Retune(), LoaderMonitor(every_n_steps=2)]).fit(
         Tiny(), datamodule=data(mix, controller=False)

@@ -11,7 +11,7 @@ import pytest
 from left_behind import KNOBS, places
 
 from autoloader import AutoLoader, PipelineSpec
-from autoloader.lightning.streams import Consumer, TrainStream, ValidationStream
+from autoloader.integrations.lightning.streams import Consumer, TrainStream, ValidationStream
 
 BATCHES = 60
 

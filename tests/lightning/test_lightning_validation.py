@@ -13,8 +13,8 @@ from left_behind import KNOBS, places
 from streams import until
 
 from autoloader import AutoLoader, PipelineSpec
+from autoloader.integrations.lightning.streams import ValidationStream
 from autoloader.lightning import AutoLoaderDataModule
-from autoloader.lightning.streams import ValidationStream
 from autoloader.spec import ValidationSpec
 from autoloader.validation import IdleLoader
 

@@ -36,7 +36,8 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from coded_rows import coded_spec, write_coded
 
 import autoloader
-from autoloader import AutoLoader, PipelineSpec, delivery
+from autoloader import AutoLoader, PipelineSpec
+from autoloader.process import delivery
 
 PACKAGE = str(Path(autoloader.__file__).parent)
 BATCH = 8

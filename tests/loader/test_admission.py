@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from autoloader.controller.admission import StartPrice, admit_start, price_start
 from autoloader.errors import BudgetInfeasibleError
-from autoloader.knobs import Knobs
+from autoloader.host.units import GIB
 from autoloader.samples.resolve import MixtureSizes
-from autoloader.units import GIB
+from autoloader.spec.knobs import Knobs
 
 SIZES = MixtureSizes({"a": 1_000_000, "b": 5_000_000}, 10_000_000)
 

@@ -17,7 +17,7 @@ from streams import dataset_of, spec_of
 from autoloader import AutoLoader, PipelineSpec
 from autoloader.cli.app import main
 from autoloader.errors import PipelineError, SpecError, UnsupportedError
-from autoloader.transforms import user_function
+from autoloader.samples.transforms import user_function
 
 KNOBS = {"ring_slots": 4, "decode_threads": 1, "io_threads": 1, "read_ahead": 1}
 MODULE = """

@@ -16,8 +16,8 @@ from rlds_files import Written
 from streams import dataset_of, spec_of
 
 from autoloader import AutoLoader, PipelineSpec, join_states
-from autoloader.checkpoint import sealed
 from autoloader.errors import UsageError
+from autoloader.process.checkpoint import sealed
 from autoloader.validation import IdleLoader
 
 KNOBS = {"ring_slots": 4, "decode_threads": 1, "io_threads": 1, "read_ahead": 1, "queue_samples": 4}

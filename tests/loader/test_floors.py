@@ -14,11 +14,11 @@ from streams import spec_of
 
 from autoloader import AutoLoader, PipelineSpec
 from autoloader.cli.app import main
+from autoloader.controller.profile import Profile
 from autoloader.errors import ProfileError, UsageError
-from autoloader.planning.start import plan_loader
+from autoloader.host.units import LEAST_FLOOR_BYTES, parse_floor
 from autoloader.process.child import Child
-from autoloader.profile import Profile
-from autoloader.units import LEAST_FLOOR_BYTES, parse_floor
+from autoloader.process.planning.start import plan_loader
 
 TOO_SMALL: list[Any] = [5, "5", "5 ", "5MB", 5.0, "0.5", "0.4kB", 63 * 2**20, LEAST_FLOOR_BYTES - 1]
 COMMANDS = [

@@ -15,7 +15,7 @@ from streams import dataset_of, every_sample, spec_of
 
 from autoloader import AutoLoader, PipelineSpec
 from autoloader.errors import BudgetInfeasibleError, KnobError, UsageError
-from autoloader.knobs import KnobLimits
+from autoloader.spec.knobs import KnobLimits
 
 KNOBS = {"ring_slots": 4, "decode_threads": 2, "queue_samples": 8}
 SHARDS = [[3, 5, 1], [4, 2], [6]]

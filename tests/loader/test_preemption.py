@@ -8,7 +8,7 @@ from doubles import ManualClock
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autoloader.planning.preemption import OpenLoaders
+from autoloader.process.planning.preemption import OpenLoaders
 
 
 @dataclass

@@ -14,10 +14,11 @@ import numpy as np
 import pytest
 from coded_rows import CodedRows, coded_spec, write_coded
 
-from autoloader import AutoLoader, delivery
+from autoloader import AutoLoader
 from autoloader.errors import PipelineError, UsageError
 from autoloader.host import background
 from autoloader.host.threads import LoaderThread
+from autoloader.process import delivery
 
 STEPS = 24
 KNOBS = {"ring_slots": 6}

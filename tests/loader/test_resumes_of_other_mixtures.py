@@ -15,7 +15,7 @@ from streams import dataset_of, every_strategy, spec_of
 
 from autoloader import AutoLoader, PipelineSpec
 from autoloader.errors import UsageError
-from autoloader.order.mixture import MixtureOrder, PositionSequence
+from autoloader.sampling.mixture import MixtureOrder, PositionSequence
 
 KNOBS = {"ring_slots": 4, "decode_threads": 1, "io_threads": 1, "read_ahead": 1, "queue_samples": 4}
 Row = tuple[int, ...]

@@ -18,9 +18,9 @@ from rlds_files import Written
 from streams import dataset_of, every_strategy, spec_of
 
 from autoloader import AutoLoader, PipelineSpec, join_states, validation_loaders
-from autoloader.checkpoint import sealed
 from autoloader.cli.app import main
 from autoloader.errors import SpecError, UsageError
+from autoloader.process.checkpoint import sealed
 from autoloader.validation import IdleLoader, validation_specs
 
 KNOBS = {"ring_slots": 4, "decode_threads": 1, "io_threads": 1, "read_ahead": 1, "queue_samples": 4}

@@ -21,8 +21,9 @@ from leftovers import loader_children
 from strikes import LOOPS, LineRun, Sequences, SignalRun, mixture, opened, places
 from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
-from autoloader import AutoLoader, PipelineSpec, delivery, loader
+from autoloader import AutoLoader, PipelineSpec, loader
 from autoloader.errors import PipelineError, UsageError
+from autoloader.process import delivery
 
 
 @pytest.fixture(scope="module")

@@ -9,9 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from autoloader.errors import ProfileError
-from autoloader.knobs import Knobs
-from autoloader.profile import (
+from autoloader.controller.profile import (
     HostFacts,
     Limits,
     MixtureKind,
@@ -21,7 +19,9 @@ from autoloader.profile import (
     keep_whole,
     shipped_profiles_dir,
 )
-from autoloader.units import GIB
+from autoloader.errors import ProfileError
+from autoloader.host.units import GIB
+from autoloader.spec.knobs import Knobs
 
 MINIMAL = """\
 schema_version: 2

@@ -10,8 +10,7 @@ from typing import Any
 
 import pytest
 
-from autoloader.errors import ProfileError
-from autoloader.profile import (
+from autoloader.controller.profile import (
     Entry,
     HostFacts,
     MixtureKind,
@@ -22,7 +21,8 @@ from autoloader.profile import (
     keep_whole,
     load_profile,
 )
-from autoloader.units import GIB
+from autoloader.errors import ProfileError
+from autoloader.host.units import GIB
 
 HOST = HostFacts(cpus=8, memory_bytes=64 * GIB, cpu_model="X1", storage="ext4")
 SMALL = {"datasets": 1, "batch": 16, "frames": 1, "pixels": 4096, "encoding": "jpeg"}

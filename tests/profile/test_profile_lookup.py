@@ -9,8 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from autoloader.errors import ProfileError
-from autoloader.profile import (
+from autoloader.controller.profile import (
     HostFacts,
     Limits,
     Profile,
@@ -22,7 +21,8 @@ from autoloader.profile import (
     profile_paths,
     user_profiles_dir,
 )
-from autoloader.units import GIB
+from autoloader.errors import ProfileError
+from autoloader.host.units import GIB
 
 HOST = HostFacts(cpus=8, memory_bytes=64 * GIB, gpus=("NVIDIA X",))
 

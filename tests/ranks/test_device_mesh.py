@@ -19,8 +19,8 @@ from streams import write_spec
 
 from autoloader import AutoLoader
 from autoloader.errors import UsageError
-from autoloader.order.dealing import Ranks
 from autoloader.process.ranks import Neighbours, find_neighbours, find_ranks
+from autoloader.sampling.dealing import Ranks
 
 FOLDER = Path(__file__).parent
 HELD: dict[str, Any] = {"isolation": "thread", "ram_floor": "64MiB"}

@@ -12,11 +12,11 @@ from collections.abc import Iterator
 import pytest
 
 from autoloader.errors import WorkerError
+from autoloader.host.supervision.supervisor import Supervisor
+from autoloader.host.supervision.vitals import LIMITS_S, Kind
+from autoloader.pipeline.messages import Hello, Stop
 from autoloader.process.discovery import find_or_start, is_up, socket_name
-from autoloader.process.messages import Hello, Stop
 from autoloader.process.ranks import Neighbours
-from autoloader.supervision.supervisor import Supervisor
-from autoloader.supervision.vitals import LIMITS_S, Kind
 
 PAIR = Neighbours(0, 2, f"test-find_or_start:{os.getpid()}")
 
@@ -24,7 +24,7 @@ PAIR = Neighbours(0, 2, f"test-find_or_start:{os.getpid()}")
 @pytest.fixture
 def supervisors() -> Iterator[list[Supervisor]]:
     """Those of two trainers."""
-    both = [Supervisor("the child", "autoloader.worker", remedy="look") for _ in range(2)]
+    both = [Supervisor("the child", "autoloader.process.worker", remedy="look") for _ in range(2)]
     yield both
     for one in both:
         one.end()

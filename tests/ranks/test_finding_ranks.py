@@ -8,8 +8,8 @@ from types import SimpleNamespace
 import pytest
 
 from autoloader.errors import UsageError
-from autoloader.order.dealing import Ranks
 from autoloader.process.ranks import Neighbours, find_neighbours, find_ranks
+from autoloader.sampling.dealing import Ranks
 
 TORCHRUN = {
     "RANK": "5", "WORLD_SIZE": "8", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "4", "GROUP_RANK": "1",

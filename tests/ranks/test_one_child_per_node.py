@@ -17,10 +17,10 @@ from leftovers import ends_within
 
 from autoloader import AutoLoader, PipelineSpec
 from autoloader.errors import BudgetInfeasibleError
-from autoloader.planning.start import LoaderPlan, plan_loader
-from autoloader.probes.headroom import Headroom
-from autoloader.probes.process_memory import pss_bytes
-from autoloader.units import MIB
+from autoloader.host.probes.headroom import Headroom
+from autoloader.host.probes.process_memory import pss_bytes
+from autoloader.host.units import MIB
+from autoloader.process.planning.start import LoaderPlan, plan_loader
 
 FOLDER = Path(__file__).parent
 KNOBS = {"ring_slots": 4, "decode_threads": 1, "io_threads": 1, "read_ahead": 2}

@@ -15,7 +15,7 @@ from streams import endless, every_strategy, spec_of
 from autoloader import AutoLoader, PipelineSpec
 from autoloader.decode.source import Spans
 from autoloader.errors import SpecError, UsageError
-from autoloader.read.planned import PlannedSource
+from autoloader.pipeline.read.planned import PlannedSource
 
 KNOBS = {"ring_slots": 4, "decode_threads": 1, "io_threads": 1, "read_ahead": 1}
 Samples = list[tuple[int, ...]]

@@ -12,9 +12,9 @@ from collections.abc import Iterator
 import pytest
 
 from autoloader.errors import WorkerError
+from autoloader.host.supervision.supervisor import Supervisor
 from autoloader.process.discovery import find_or_start, socket_name
 from autoloader.process.ranks import Neighbours
-from autoloader.supervision.supervisor import Supervisor
 
 
 def framed(body: bytes) -> bytes:
@@ -47,7 +47,7 @@ def squatting(name: str, said: bytes) -> Iterator[None]:
 
 
 def attached(neighbours: Neighbours) -> None:
-    supervisor = Supervisor("the loader's child", "autoloader.worker", remedy="none")
+    supervisor = Supervisor("the loader's child", "autoloader.process.worker", remedy="none")
     try:
         find_or_start(neighbours, [], supervisor)
     finally:

@@ -16,10 +16,10 @@ from rlds_files import png, write_steps
 from strangers import needs_second_user, stranger
 
 from autoloader.host.private import runtime_folder
+from autoloader.host.supervision.supervisor import Supervisor
+from autoloader.pipeline.messages import Hello, Stop
 from autoloader.process.discovery import find_or_start, is_up, socket_name
-from autoloader.process.messages import Hello, Stop
 from autoloader.process.ranks import Neighbours
-from autoloader.supervision.supervisor import Supervisor
 
 pytestmark = needs_second_user
 
@@ -123,7 +123,9 @@ def test_ten_thousand_connections_of_a_stranger_cost_nothing_that_stays(spec: Pa
 @pytest.mark.parametrize("listen", ["held.listen()", "held.listen(0)", ""])
 def test_a_name_that_a_stranger_has_bound_is_gone_around_by_all_ranks(listen: str) -> None:
     pair = Neighbours(0, 2, f"strangers-{os.getpid()}-{listen}")
-    supervisors = [Supervisor("the child", "autoloader.worker", remedy="look") for _ in range(2)]
+    supervisors = [
+        Supervisor("the child", "autoloader.process.worker", remedy="look") for _ in range(2)
+    ]
     name = socket_name(pair).replace("\0", "@")
     with stranger(HOLDS.replace("LISTEN", listen), name):
         assert not is_up(pair)
@@ -143,7 +145,7 @@ def test_a_name_that_a_stranger_has_bound_is_gone_around_by_all_ranks(listen: st
 
 def test_a_name_that_was_published_and_bound_by_a_stranger_is_gone_around_again() -> None:
     pair = Neighbours(0, 2, f"strangers-{os.getpid()}-again")
-    supervisor = Supervisor("the child", "autoloader.worker", remedy="look")
+    supervisor = Supervisor("the child", "autoloader.process.worker", remedy="look")
     base = socket_name(pair)
     published = runtime_folder() / f"{base[1:]}.socket"
     taken = HOLDS.replace("LISTEN", "held.listen()")
@@ -160,7 +162,9 @@ def test_a_name_that_was_published_and_bound_by_a_stranger_is_gone_around_again(
 
 def test_a_hello_of_this_user_is_waited_for_while_strangers_flood_the_socket() -> None:
     pair = Neighbours(0, 2, f"strangers-{os.getpid()}-flood")
-    supervisors = [Supervisor("the child", "autoloader.worker", remedy="look") for _ in range(2)]
+    supervisors = [
+        Supervisor("the child", "autoloader.process.worker", remedy="look") for _ in range(2)
+    ]
     with stranger(FLOODS, socket_name(pair).replace("\0", "@"), str(10**9)):
         links = [find_or_start(pair, [], one) for one in supervisors]
         assert links[1].started_here is False

@@ -16,8 +16,8 @@ from streams import every_strategy, mixture_of, spec_of
 
 from autoloader import AutoLoader, PipelineSpec, join_states
 from autoloader.errors import SpecError, UsageError
-from autoloader.order.cursor import DatasetCursor
-from autoloader.order.dealing import Ranks, check_parts, part_of
+from autoloader.sampling.cursor import DatasetCursor
+from autoloader.sampling.dealing import Ranks, check_parts, part_of
 
 KNOBS = {"ring_slots": 4, "decode_threads": 1, "queue_samples": 4}
 SIZES = {"a": 33, "b": 12}

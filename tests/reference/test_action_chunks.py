@@ -12,8 +12,8 @@ from streams import dataset_of, spec_of
 
 from autoloader import AutoLoader
 from autoloader.errors import SpecError, UnsupportedError
+from autoloader.index.statistics import statistics_of
 from autoloader.layouts import octo
-from autoloader.statistics import statistics_of
 
 OCTO = {"frame_offsets": [-1, 0], "state_offsets": [-1, 0], "action_horizon": 4,
         "action_per": "step"}  # fmt: skip

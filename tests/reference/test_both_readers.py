@@ -20,10 +20,10 @@ from streams import dataset_of, episodes_of_pass, mixture_of
 from autoloader.index import count_indexed, open_dataset_index
 from autoloader.index.planned import RunPlanner
 from autoloader.index.valid import table_of
-from autoloader.order.mixture import mixture_order
-from autoloader.order.plan import SamplePlan
 from autoloader.samples.block import SampleBlock
 from autoloader.samples.resolve import ResolvedMixture, resolve
+from autoloader.sampling.mixture import mixture_order
+from autoloader.sampling.plan import SamplePlan
 from autoloader.spec import PipelineSpec
 
 SHARDS = [[1, 9, 4], [2, 6], [13, 3]]

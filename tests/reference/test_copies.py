@@ -12,7 +12,7 @@ from streams import Running, mixture_of
 
 from autoloader import recipes
 from autoloader.errors import SpecError
-from autoloader.planning.start import plan_loader
+from autoloader.process.planning.start import plan_loader
 from autoloader.samples.resolve import ResolvedDataset
 from autoloader.spec import PipelineSpec
 

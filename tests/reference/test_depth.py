@@ -278,7 +278,7 @@ def test_depth_is_resized_by_taking_values_alone(
 
 @given(st.tuples(*[st.integers(1, 40)] * 4))
 def test_nearest_is_tensorflows(sizes: tuple[int, int, int, int]) -> None:
-    from autoloader.graph.tensorflow import tf
+    from autoloader.pipeline.graph.tensorflow import tf
 
     height, width, rows, columns = sizes
     picture = np.arange(height * width, dtype=np.float32).reshape(height, width)

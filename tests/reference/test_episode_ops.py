@@ -20,9 +20,9 @@ from test_both_readers import PASSES, Data, Key, check, read_from_index, read_fr
 from autoloader.errors import SpecError
 from autoloader.index import count_indexed, open_dataset_index
 from autoloader.samples.resolve import ResolvedMixture
+from autoloader.samples.transforms import binding, episode_ops
 from autoloader.spec import PipelineSpec
 from autoloader.spec.fields import FieldOp
-from autoloader.transforms import binding, episode_ops
 
 SHARDS = [[5, 1, 9], [2, 7], [12]]
 SUCCESS = {0: True, 1: True, 2: False, 3: True, 4: True, 5: True}

@@ -123,7 +123,7 @@ def test_the_first_episode_and_all_figures_are_the_known_ones(style: str, bridge
 def test_frames_that_are_enlarged_by_lanczos_are_within_a_grey_level_of_tensorflow(
     bridge: Path, episodes: list[list[dict[str, Any]]]
 ) -> None:
-    from autoloader.graph.tensorflow import tf
+    from autoloader.pipeline.graph.tensorflow import tf
 
     decoder = FrameDecoder(CameraSpec(size=(256, 256), resize="tf_lanczos3"))
     off = []

@@ -19,16 +19,16 @@ from streams import dataset_of, episodes_of_pass, mixture_of, spec_of
 from test_both_readers import PASSES, Data, Key, check, read_from_index, read_from_stream, samples
 
 from autoloader import AutoLoader
-from autoloader.catalog import tensorflow_process
 from autoloader.errors import SourceError, SpecError
+from autoloader.formats import tensorflow_process
 from autoloader.index import count_indexed, open_dataset_index
 from autoloader.index.counting import count_mixture
+from autoloader.index.statistics import dataset_statistics
+from autoloader.index.statistics.cache import statistics_key
 from autoloader.samples.block import EmptyEpisode
 from autoloader.samples.counts import DatasetCount
 from autoloader.samples.resolve import ResolvedMixture
-from autoloader.statistics import dataset_statistics
-from autoloader.statistics.cache import statistics_key
-from autoloader.transforms.user_function import FunctionFailedError, ask_elsewhere
+from autoloader.samples.transforms.user_function import FunctionFailedError, ask_elsewhere
 
 SHARDS = [[5, 1, 7], [6, 4], [9]]
 Hand = Callable[[Episode], tuple[Episode | None, Sequence[bool] | None]]

@@ -22,11 +22,11 @@ import pytest
 
 from autoloader import AutoLoader, layouts
 from autoloader.cli.app import main
-from autoloader.planning.start import plan_loader
+from autoloader.index.statistics import read_statistics
+from autoloader.process.planning.start import plan_loader
 from autoloader.recipes import recipe
 from autoloader.spec import PipelineSpec
 from autoloader.spec.reading import parse_yaml
-from autoloader.statistics import read_statistics
 
 UPSTREAM = Path(__file__).parents[2].parent / "shared/upstream"
 GOLDEN = sorted(one.stem.split("__") for one in UPSTREAM.glob("golden/o*__*.npz"))

@@ -14,7 +14,7 @@ import simplejpeg
 from rlds_files import Written, episode, write_dataset
 from streams import dataset_of
 
-from autoloader.catalog import files
+from autoloader.formats import files
 
 
 @dataclass
@@ -91,7 +91,7 @@ def here(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> Lab:
     """The bucket, read by this process's own TensorFlow."""
     monkeypatch.setattr(files, "_here", None)
     monkeypatch.setattr(files, "_window_bytes", files.FRONT_BYTES)
-    from autoloader.graph import files as answering
+    from autoloader.pipeline.graph import files as answering
 
     answering.enter()
     return lab

@@ -24,11 +24,11 @@ from streams import dataset_of, spec_of
 
 from autoloader import PipelineSpec
 from autoloader.errors import AutoloaderError, SourceError
-from autoloader.planning.start import plan_loader
-from autoloader.remote import patience, store
-from autoloader.remote.clients import client as clients
-from autoloader.remote.faults import LimitError, PassingError
-from autoloader.remote.limits import VARIABLES, Limits, Meter, Traffic
+from autoloader.process.planning.start import plan_loader
+from autoloader.storage import patience, store
+from autoloader.storage.clients import client as clients
+from autoloader.storage.faults import LimitError, PassingError
+from autoloader.storage.limits import VARIABLES, Limits, Meter, Traffic
 
 QUICK = Limits(document_bytes=2**20, rate_over_s=0.3, deadline_s=20.0)
 BOUND_S = 60.0
@@ -390,7 +390,7 @@ def pages(entry: Callable[[int], object]) -> Callable[[Handler], object]:
 def test_a_listing_without_end_or_sense_is_refused(
     behaviour: Callable[[Handler], object], told: str, far: Far, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from autoloader.remote.clients.hugging_face import HuggingFaceClient
+    from autoloader.storage.clients.hugging_face import HuggingFaceClient
 
     client = HuggingFaceClient("hf")
     client._hub = far.server.address
@@ -415,7 +415,7 @@ def test_an_answer_without_end_to_what_is_put_is_refused(
 def test_the_hubs_token_does_not_go_along_to_the_next_page_of_another_host(
     far: Far, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from autoloader.remote.clients.hugging_face import HuggingFaceClient
+    from autoloader.storage.clients.hugging_face import HuggingFaceClient
 
     client = HuggingFaceClient("hf")
     client._hub, client._token = far.server.address, lambda: "secret"

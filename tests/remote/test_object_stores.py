@@ -18,15 +18,15 @@ import pytest
 from botocore.session import Session
 from moto.server import ThreadedMotoServer
 
-from autoloader.remote import patience
-from autoloader.remote.clients import client as clients
-from autoloader.remote.clients.client import client_of
-from autoloader.remote.clients.s3 import S3Client
-from autoloader.remote.faults import ChangedError, NoFileSystemError
-from autoloader.remote.limits import Limits, Meter, Traffic
-from autoloader.remote.part import CHUNK_BYTES
-from autoloader.remote.shards import ShardCache
-from autoloader.remote.store import Store, store
+from autoloader.storage import patience
+from autoloader.storage.clients import client as clients
+from autoloader.storage.clients.client import client_of
+from autoloader.storage.clients.s3 import S3Client
+from autoloader.storage.faults import ChangedError, NoFileSystemError
+from autoloader.storage.limits import Limits, Meter, Traffic
+from autoloader.storage.part import CHUNK_BYTES
+from autoloader.storage.shards import ShardCache
+from autoloader.storage.store import Store, store
 
 SIZE = 3 * CHUNK_BYTES + 1000
 SECRET = "wJalrXUtnFEMI-hunter2"

@@ -19,14 +19,14 @@ from rlds_files import Written
 from streams import dataset_of, spec_of
 
 from autoloader import AutoLoader
-from autoloader.catalog import files
 from autoloader.cli.app import main
 from autoloader.errors import SourceError, UsageError
-from autoloader.planning.start import plan_loader
-from autoloader.remote.part import CHUNK_BYTES
-from autoloader.remote.requests import IN_FLIGHT_BYTES
-from autoloader.remote.shards import shard_cache
-from autoloader.remote.store import store
+from autoloader.formats import files
+from autoloader.process.planning.start import plan_loader
+from autoloader.storage.part import CHUNK_BYTES
+from autoloader.storage.requests import IN_FLIGHT_BYTES
+from autoloader.storage.shards import shard_cache
+from autoloader.storage.store import store
 from bench.control.slow_files import SlowFiles
 from bench.remote.server import FileServer, serve
 

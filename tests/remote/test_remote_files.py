@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autoloader.catalog import files
-from autoloader.catalog.files import RemoteFile
-from autoloader.remote.faults import NoFileSystemError, UnreachableError
+from autoloader.formats import files
+from autoloader.formats.files import RemoteFile
+from autoloader.storage.faults import NoFileSystemError, UnreachableError
 
 DATA = bytes(range(256)) * 40
 

@@ -12,18 +12,18 @@ import pytest
 from rlds_files import episode, write_dataset
 from streams import every_sample, mixture_of, spec_of
 
-from autoloader.catalog.lengths import mean_frames
 from autoloader.controller.admission import admit_start, price_start
 from autoloader.errors import AutoloaderError, BudgetInfeasibleError, SourceError, SpecError
+from autoloader.formats.lengths import mean_frames
 from autoloader.index import open_dataset_index
-from autoloader.knobs import Knobs
-from autoloader.order.dealing import Ranks, mixture_part
-from autoloader.planning.start import LoaderPlan, plan_loader
-from autoloader.remote import places, store
-from autoloader.remote.requests import IN_FLIGHT_BYTES
+from autoloader.index.statistics import statistics_of
+from autoloader.index.statistics.cache import statistics_key
+from autoloader.process.planning.start import LoaderPlan, plan_loader
 from autoloader.samples.resolve import MixtureSizes, resolve
-from autoloader.statistics import statistics_of
-from autoloader.statistics.cache import statistics_key
+from autoloader.sampling.dealing import Ranks, mixture_part
+from autoloader.spec.knobs import Knobs
+from autoloader.storage import places, store
+from autoloader.storage.requests import IN_FLIGHT_BYTES
 
 NORMALIZE = {"action": {"method": "mean_std"}}
 

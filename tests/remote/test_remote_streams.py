@@ -15,7 +15,7 @@ from rlds_files import Written
 from streams import Running, episodes_of_pass, every_sample, mixture_of
 
 from autoloader.errors import SourceError
-from autoloader.read import retry as patience
+from autoloader.pipeline.read import retry as patience
 from autoloader.samples.block import EmptyEpisode, SampleBlock
 
 Asked = cloud_storage.Asked

@@ -13,12 +13,12 @@ from streams import dataset_of, mixture_of, until
 from autoloader.index import open_dataset_index
 from autoloader.index.dataset import DatasetIndex
 from autoloader.index.valid import table_of
-from autoloader.order.dealing import NodePart
-from autoloader.order.mixture import mixture_order
-from autoloader.order.plan import SamplePlan
-from autoloader.read import shard_feed
-from autoloader.read.shard_feed import ShardFeed, ShardOrder
-from autoloader.remote.shards import ShardCache
+from autoloader.pipeline.read import shard_feed
+from autoloader.pipeline.read.shard_feed import ShardFeed, ShardOrder
+from autoloader.sampling.dealing import NodePart
+from autoloader.sampling.mixture import mixture_order
+from autoloader.sampling.plan import SamplePlan
+from autoloader.storage.shards import ShardCache
 from bench.remote.server import FileServer, serve
 
 SHARDS = 6

@@ -21,15 +21,15 @@ from typing import Any
 import pytest
 
 from autoloader.errors import SpecError, UsageError
-from autoloader.probes import storage
-from autoloader.remote import patience, shards, store
-from autoloader.remote.clients.client import client_of
-from autoloader.remote.faults import ChangedError, PassingError, UnreachableError, of_status
-from autoloader.remote.identity import RemoteIdentity, of_entry
-from autoloader.remote.part import CHUNK_BYTES, DamagedError, ShardPart
-from autoloader.remote.requests import IN_FLIGHT, Requests
-from autoloader.remote.room import Room
-from autoloader.remote.shards import ShardCache
+from autoloader.host.probes import storage
+from autoloader.storage import patience, shards, store
+from autoloader.storage.clients.client import client_of
+from autoloader.storage.faults import ChangedError, PassingError, UnreachableError, of_status
+from autoloader.storage.identity import RemoteIdentity, of_entry
+from autoloader.storage.part import CHUNK_BYTES, DamagedError, ShardPart
+from autoloader.storage.requests import IN_FLIGHT, Requests
+from autoloader.storage.room import Room
+from autoloader.storage.shards import ShardCache
 from bench.remote.server import FileServer, serve
 
 SIZE = 5 * CHUNK_BYTES + 1000
@@ -127,9 +127,9 @@ def test_a_shard_that_makes_room_as_soon_as_it_is_whole_is_fetched_again_and_not
 def test_requests_under_way_are_bounded(
     far: FileServer, address: str, cache: ShardCache, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("autoloader.remote.shard.REQUEST_BYTES", 8192)
-    monkeypatch.setattr("autoloader.remote.shard.CHUNK_BYTES", 8192)
-    monkeypatch.setattr("autoloader.remote.part.CHUNK_BYTES", 8192)
+    monkeypatch.setattr("autoloader.storage.shard.REQUEST_BYTES", 8192)
+    monkeypatch.setattr("autoloader.storage.shard.CHUNK_BYTES", 8192)
+    monkeypatch.setattr("autoloader.storage.part.CHUNK_BYTES", 8192)
     far.latency_s = 0.001
     cache.shard(address).fetch_whole()
     far.latency_s = 0.0
@@ -195,7 +195,7 @@ def test_a_pause_that_the_server_asks_for_is_kept_by_all_of_this_process() -> No
 def test_in_a_storm_of_429_the_server_is_asked_less_and_all_arrives(
     far: FileServer, address: str, content: bytes, cache: ShardCache, monkeypatch: Any
 ) -> None:
-    monkeypatch.setattr("autoloader.remote.shard.REQUEST_BYTES", CHUNK_BYTES)
+    monkeypatch.setattr("autoloader.storage.shard.REQUEST_BYTES", CHUNK_BYTES)
     shard, chunks = cache.shard(address), -(-SIZE // CHUNK_BYTES)
     refused: list[int] = []
 
@@ -574,7 +574,7 @@ def test_what_a_store_says_of_a_file_tells_its_versions_apart() -> None:
 def test_a_map_that_another_process_keeps_locked_is_not_waited_for_without_end(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("autoloader.remote.part._OPENED_WITHIN_S", 0.1)
+    monkeypatch.setattr("autoloader.storage.part._OPENED_WITHIN_S", 0.1)
     ShardPart(tmp_path, "k", 100).close()
     with (tmp_path / "k.map").open() as held:
         fcntl.flock(held, fcntl.LOCK_EX)

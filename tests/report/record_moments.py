@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+from autoloader.host.units import GIB
 from autoloader.telemetry.snapshot import (
     ConsumerMoment,
     DatasetStatistics,
@@ -14,7 +15,6 @@ from autoloader.telemetry.snapshot import (
     StageMoment,
 )
 from autoloader.telemetry.statistics import CacheStatistics, ControllerStatistics
-from autoloader.units import GIB
 
 BEGAN_S = 1_700_000_000.0
 

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from autoloader.cli.app import main
-from autoloader.profile import MixtureKind, find_profile, host_facts
-from autoloader.report.lasting import lasting_of
-from autoloader.report.run import Run
+from autoloader.cli.run_report.lasting import lasting_of
+from autoloader.cli.run_report.run import Run
+from autoloader.controller.profile import MixtureKind, find_profile, host_facts
 from autoloader.telemetry.run_log import RunLog
 from autoloader.telemetry.run_record import PipelineRecord
 from autoloader.telemetry.snapshot import ConsumerMoment, Move, Snapshot

@@ -16,8 +16,8 @@ from streams import spec_of
 
 from autoloader import AutoLoader
 from autoloader.cli.app import main
+from autoloader.cli.run_report.run import Run, read_run
 from autoloader.errors import UsageError
-from autoloader.report.run import Run, read_run
 
 LIMIT_S = 100
 

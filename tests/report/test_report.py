@@ -14,13 +14,13 @@ import pytest
 from record_moments import BEGAN_S, a_moment
 
 from autoloader.cli.app import main
-from autoloader.pictures.charts import scale
-from autoloader.report.findings import findings
-from autoloader.report.page import page
-from autoloader.report.run import Run, find_ideal, read_run
+from autoloader.cli.run_report.findings import findings
+from autoloader.cli.run_report.page import page
+from autoloader.cli.run_report.run import Run, find_ideal, read_run
+from autoloader.host.units import GIB
+from autoloader.telemetry.pictures.charts import scale
 from autoloader.telemetry.run_log import RunLog
 from autoloader.telemetry.snapshot import ConsumerMoment, MemoryMoment, Move, Snapshot
-from autoloader.units import GIB
 
 FACTS = {"batch_size": 48, "spec_digest": "5p3c", "host": "vm: 2 processors", "reader": "indexed"}
 DROPPED = Move(

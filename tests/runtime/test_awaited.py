@@ -13,17 +13,17 @@ import pytest
 from rlds_files import Written, episode, write_dataset, write_steps
 from streams import Running, mixture_of, stream_reader, until
 
-from autoloader.actuation.moments import waited_for
 from autoloader.decode.activity import DatasetActivity
 from autoloader.errors import SourceError
 from autoloader.index import opening
 from autoloader.index.opening import open_indexes
-from autoloader.order.cursor import DatasetCursor
-from autoloader.read import frame_reads
-from autoloader.read.frame_reads import NowRead, Stretches, read_all
+from autoloader.pipeline.read import frame_reads
+from autoloader.pipeline.read.frame_reads import NowRead, Stretches, read_all
+from autoloader.process.control.moments import waited_for
 from autoloader.samples.block import EmptyEpisode, EpisodeStream, Place, SampleBlock
 from autoloader.samples.draws import PURPOSE_SHARDS, fold, order
 from autoloader.samples.resolve import ResolvedDataset
+from autoloader.sampling.cursor import DatasetCursor
 
 SHARDS = 3
 

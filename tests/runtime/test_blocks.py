@@ -13,15 +13,15 @@ from rlds_files import Written, episode, jpeg, write_dataset
 from streams import mixture_of
 
 from autoloader.decode.quarantine import Quarantine
+from autoloader.decode.ring.memory import RingMemory
 from autoloader.index.counting import count_mixture
-from autoloader.knobs import Knobs
-from autoloader.order.dealing import Deal, Ranks
-from autoloader.order.mixture import mixture_order
 from autoloader.pipeline.indexed import IndexedReader
 from autoloader.pipeline.pipeline import Pipeline
-from autoloader.read.blocks import Blocks
-from autoloader.ring.memory import RingMemory
+from autoloader.pipeline.read.blocks import Blocks
 from autoloader.samples.resolve import ResolvedMixture
+from autoloader.sampling.dealing import Deal, Ranks
+from autoloader.sampling.mixture import mixture_order
+from autoloader.spec.knobs import Knobs
 
 STEPS, EPISODES = 12, 30
 FRAME_BYTES = 4_000

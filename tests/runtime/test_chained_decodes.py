@@ -16,20 +16,20 @@ from streams import dataset_of, mixture_of
 
 from autoloader.decode.frames import FrameDecoder, UndecodableFrameError
 from autoloader.decode.pool import Job
+from autoloader.decode.ring.memory import RingMemory
+from autoloader.decode.ring.message import BatchMessage
 from autoloader.decode.row_jobs import ChainJob, Chains, PendingBatch, RowJob
 from autoloader.index import DatasetIndex, open_dataset_index
 from autoloader.index.counting import count_mixture
 from autoloader.index.planned import RunPlanner
-from autoloader.knobs import Knobs
-from autoloader.order.dealing import Deal, Ranks
-from autoloader.order.mixture import mixture_order
-from autoloader.order.plan import PlannedSamples
 from autoloader.pipeline.indexed import IndexedReader
 from autoloader.pipeline.pipeline import Pipeline
-from autoloader.ring.memory import RingMemory
-from autoloader.ring.message import BatchMessage
 from autoloader.samples.block import SampleBlock
 from autoloader.samples.resolve import ResolvedMixture
+from autoloader.sampling.dealing import Deal, Ranks
+from autoloader.sampling.mixture import mixture_order
+from autoloader.sampling.plan import PlannedSamples
+from autoloader.spec.knobs import Knobs
 
 STEPS = 18
 """With offsets 0 and 2 and edges: drop this gives two classes of eight samples: whole runs of 4."""

@@ -15,8 +15,8 @@ from rlds_files import episode, jpeg, write_dataset
 
 from autoloader import AutoLoader, PipelineSpec
 from autoloader.cli.app import main
-from autoloader.probes.storage import Rates, propose_locality
-from autoloader.read import blocks
+from autoloader.host.probes.storage import Rates, propose_locality
+from autoloader.pipeline.read import blocks
 from bench.shown_files import NotMountedError, why_not
 
 STEPS, EPISODES, FRAME_BYTES = 12, 30, 4_000

@@ -12,8 +12,8 @@ import pytest
 
 from autoloader.errors import PipelineError
 from autoloader.host.files import memory_file
+from autoloader.host.supervision.supervisor import Supervisor
 from autoloader.process.control_page import ControlPage
-from autoloader.supervision.supervisor import Supervisor
 
 
 def refuse(*_: object) -> int:
@@ -22,7 +22,7 @@ def refuse(*_: object) -> int:
 
 @pytest.mark.parametrize(
     "make",
-    [ControlPage, lambda: Supervisor("one", "autoloader.worker", remedy="none"),
+    [ControlPage, lambda: Supervisor("one", "autoloader.process.worker", remedy="none"),
      lambda: memory_file("ring", 8)],
 )  # fmt: skip
 def test_where_memfd_create_is_refused_the_error_says_what_to_allow(

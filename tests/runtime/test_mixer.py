@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autoloader.order.mixture import BlockSequence, MixtureOrder
-from autoloader.read.mixer import MAX_DEBT, MAX_DEBTS, Mixer
+from autoloader.pipeline.read.mixer import MAX_DEBT, MAX_DEBTS, Mixer
+from autoloader.sampling.mixture import BlockSequence, MixtureOrder
 
 
 def order_of(

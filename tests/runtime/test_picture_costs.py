@@ -14,9 +14,9 @@ from slow_pictures import SCANS_MOST, slow_jpeg
 
 from autoloader.decode import costs
 from autoloader.decode.frames import FrameDecoder, UndecodableFrameError
+from autoloader.host.units import MIB
 from autoloader.samples.encoded import DECODED_TOGETHER_BYTES
 from autoloader.spec import CameraSpec
-from autoloader.units import MIB
 
 LONG_S = 30.0
 

@@ -18,13 +18,13 @@ from streams import Running, dataset_of, every_sample, mixture_of
 from autoloader.decode import assembler as assembler_module
 from autoloader.decode.frames import FrameDecoder
 from autoloader.errors import PipelineError, SourceError
-from autoloader.knobs import Knobs
 from autoloader.pipeline import pipeline as pipeline_module
-from autoloader.read import stream_reader as readers_module
-from autoloader.read import streams as streams_module
-from autoloader.read.mixer import MAX_DEBT, Mixer
+from autoloader.pipeline.read import stream_reader as readers_module
+from autoloader.pipeline.read import streams as streams_module
+from autoloader.pipeline.read.mixer import MAX_DEBT, Mixer
 from autoloader.samples.block import Place
 from autoloader.samples.resolve import ResolvedDataset, ResolvedMixture
+from autoloader.spec.knobs import Knobs
 
 SHARDS = [[3, 5, 1], [4, 2], [6]]
 
@@ -227,7 +227,7 @@ def test_a_dataset_that_stalls_is_named_every_five_seconds(
     source._begun, source._mixer.waiting_for = True, 1
     found = (None, 0, 1)
     monkeypatch.setattr(source, "take", lambda _: found if clock.now_s() >= 12 else None)
-    with caplog.at_level(logging.WARNING, logger="autoloader.read.streams"):
+    with caplog.at_level(logging.WARNING, logger="autoloader.pipeline.read.streams"):
         assert assembler._wait(1) is found
     assert [record.getMessage() for record in caplog.records] == [
         "dataset late has given nothing for 5 s; the mixture waits for it",

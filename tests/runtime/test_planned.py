@@ -11,8 +11,8 @@ from streams import spec_of
 
 from autoloader import AutoLoader
 from autoloader.index.planned import PlannedReads, RunPlanner
-from autoloader.order.plan import PlannedSamples
 from autoloader.samples.block import SampleBlock
+from autoloader.sampling.plan import PlannedSamples
 
 THREADS, BATCHES = 4, 40
 

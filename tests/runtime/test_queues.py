@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autoloader.read.queues import SampleQueue
+from autoloader.pipeline.read.queues import SampleQueue
 from autoloader.samples.block import Place, SampleBlock
 
 

@@ -15,8 +15,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from autoloader.ring.memory import COPY_RESERVE, MAX_SLOTS, Lender, RingMemory
-from autoloader.ring.slots import SlotPool
+from autoloader.decode.ring.memory import COPY_RESERVE, MAX_SLOTS, Lender, RingMemory
+from autoloader.decode.ring.slots import SlotPool
 from autoloader.samples.layout import BatchLayout
 
 LAYOUT = BatchLayout(2, {"primary": (64, 64)}, 1, 1, 3, 1, 0)

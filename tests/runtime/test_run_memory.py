@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autoloader.read.run_memory import RunMemory
+from autoloader.pipeline.read.run_memory import RunMemory
 
 
 def address(view: memoryview) -> int:

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from autoloader.ring import slots
-from autoloader.ring.slots import SlotPool
+from autoloader.decode.ring import slots
+from autoloader.decode.ring.slots import SlotPool
 
 
 class Pages:

@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from autoloader.errors import UsageError
-from autoloader.order.cursor import DatasetCursor
 from autoloader.samples.block import Place
+from autoloader.sampling.cursor import DatasetCursor
 
 STARTS, COUNTS = (0, 3, 10), (4, 2, 5)
 Event = tuple[str, int, int, int, int]

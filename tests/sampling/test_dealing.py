@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autoloader.order.dealing import Deal, Ranks, Rounds, epoch_steps, step_samples
+from autoloader.sampling.dealing import Deal, Ranks, Rounds, epoch_steps, step_samples
 
 BATCHES = st.integers(1, 6)
 WORLDS = st.integers(1, 5)

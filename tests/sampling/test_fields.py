@@ -9,10 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autoloader.catalog.features import Feature, FeatureKind
 from autoloader.errors import SpecError, UnsupportedError
-from autoloader.spec import parse_expression
-from autoloader.transforms.fields import (
+from autoloader.formats.features import Feature, FeatureKind
+from autoloader.samples.transforms.fields import (
     check_camera,
     check_language,
     check_same_kind,
@@ -21,6 +20,7 @@ from autoloader.transforms.fields import (
     numeric_field,
     text_of_points,
 )
+from autoloader.spec import parse_expression
 
 
 def feature(

@@ -10,16 +10,16 @@ import pytest
 from rlds_files import PLAIN, TEXT, Written, episode, numbers, write_dataset
 from streams import dataset_of, mixture_of
 
-from autoloader.catalog.tfrecord import read_records
-from autoloader.demo.build import demo_directory
+from autoloader.cli.demo_mixture.build import demo_directory
 from autoloader.errors import SourceError, SpecError
+from autoloader.formats.tfrecord import read_records
 from autoloader.index import count_indexed, open_dataset_index
 from autoloader.index.counting import count_mixture
 from autoloader.index.records import RecordSamples
 from autoloader.samples.block import Place
 from autoloader.samples.counts import DatasetCount
 from autoloader.samples.resolve import ResolvedMixture
-from autoloader.transforms.keep import RuleLoss
+from autoloader.samples.transforms.keep import RuleLoss
 
 PATH = "episode_metadata/file_path"
 ID = "episode_metadata/id"

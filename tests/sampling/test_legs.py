@@ -12,13 +12,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from autoloader.order.mixture import (
+from autoloader.sampling.mixture import (
     BlockSequence,
     MixtureOrder,
     PositionSequence,
     blocks_of_stream,
 )
-from autoloader.order.schedule import NEVER, PIECES, Curriculum
+from autoloader.sampling.schedule import NEVER, PIECES, Curriculum
 
 WEIGHTS = st.lists(st.integers(0, 9), min_size=3, max_size=3).filter(any)
 PHASES = (0.1, 0.55, 0.7)

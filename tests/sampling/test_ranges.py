@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autoloader.transforms.keep import Ranges
+from autoloader.samples.transforms.keep import Ranges
 
 Pairs = list[tuple[int, int]]
 EPISODES = st.lists(

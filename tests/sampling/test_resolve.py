@@ -14,11 +14,11 @@ from streams import dataset_of, mixture_of, spec_of
 
 from autoloader.errors import SourceError, SpecError
 from autoloader.index.counting import count_mixture
-from autoloader.order.mixture import mixture_order
-from autoloader.planning.start import plan_loader
+from autoloader.process.planning.start import plan_loader
 from autoloader.samples.draws import dataset_key
 from autoloader.samples.layout import LANGUAGE_BYTES_PER_SAMPLE, BatchLayout
 from autoloader.samples.resolve import resolve
+from autoloader.sampling.mixture import mixture_order
 
 
 def shards(*lengths: list[int]) -> list[list[Any]]:

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autoloader.order.mixture import BlockSequence, MixtureOrder
-from autoloader.order.schedule import WINDOW, DrawnSchedule, Schedule
+from autoloader.sampling.mixture import BlockSequence, MixtureOrder
+from autoloader.sampling.schedule import WINDOW, DrawnSchedule, Schedule
 
 WEIGHTS = st.lists(st.floats(0.001, 1000), min_size=1, max_size=30)
 

@@ -24,8 +24,8 @@ from autoloader.controller.flow import FlowMeter, FlowTotals, StageTotal
 from autoloader.controller.limits import ControllerLimits
 from autoloader.controller.observation import Observation, Reading
 from autoloader.controller.reflex import GrowthMeter
-from autoloader.knobs import KnobLimits, Knobs
-from autoloader.units import GIB, MIB
+from autoloader.host.units import GIB, MIB
+from autoloader.spec.knobs import KnobLimits, Knobs
 
 STEP_S = 0.1
 _PAGES_PER_S = 0.4 * GIB

@@ -12,8 +12,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from autoloader.knobs import Knobs
-from autoloader.units import GIB, MIB
+from autoloader.host.units import GIB, MIB
+from autoloader.spec.knobs import Knobs
 from simulated.plant import Plant, PlantModel
 
 DISTURBED_S = 90.0

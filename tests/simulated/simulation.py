@@ -16,7 +16,7 @@ from autoloader.controller.observation import Observation
 from autoloader.controller.policy import Decision, decide
 from autoloader.controller.reflex import Action, ReflexLimits, ReflexState, react
 from autoloader.controller.states import ControllerState, State
-from autoloader.knobs import Knobs
+from autoloader.spec.knobs import Knobs
 from simulated.plant import STEP_S, Plant
 
 STEPS_PER_DECISION = 10

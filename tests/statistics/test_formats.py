@@ -14,11 +14,11 @@ from streams import dataset_of, mixture_of, spec_of
 
 from autoloader.cli.app import main
 from autoloader.errors import SpecError
-from autoloader.planning.start import plan_loader
+from autoloader.index.statistics import read_statistics, statistics_of
+from autoloader.index.statistics.formats import FORMATS
+from autoloader.process.planning.start import plan_loader
 from autoloader.samples.resolve import normalised
 from autoloader.samples.statistics import NormalizationStatistics
-from autoloader.statistics import read_statistics, statistics_of
-from autoloader.statistics.formats import FORMATS
 
 NORMALIZE = {"action": {"method": "q01_q99", "dims": "[:-1]"}, "state": {"method": "mean_std"}}
 

@@ -17,9 +17,9 @@ from streams import dataset_of, spec_of
 from autoloader import AutoLoader, PipelineSpec
 from autoloader.cli.app import main
 from autoloader.errors import SpecError
-from autoloader.planning.start import plan_loader
-from autoloader.statistics import compute, statistics_of
-from autoloader.statistics.compute import field_statistics
+from autoloader.index.statistics import compute, statistics_of
+from autoloader.index.statistics.compute import field_statistics
+from autoloader.process.planning.start import plan_loader
 
 Q = {"q01": 0.01, "q99": 0.99}
 OF_SAMPLES = {"action": {"method": "q01_q99"}, "statistics_of": "samples"}
@@ -287,7 +287,7 @@ def test_statistics_are_computed_once_and_again_when_something_changes(
         computed.append(index.dataset.name)
         return real(index, of)
 
-    monkeypatch.setattr("autoloader.statistics.mixture.dataset_rows", counting)
+    monkeypatch.setattr("autoloader.index.statistics.mixture.dataset_rows", counting)
     spec = spec_of(written)
     first = statistics_of(spec)
     assert statistics_of(spec) == first

@@ -15,9 +15,9 @@ from rlds_files import PLAIN, TEXT, Written, episode, write_dataset
 from streams import dataset_of, spec_of
 
 from autoloader.errors import SpecError
-from autoloader.planning.start import plan_loader
+from autoloader.index.statistics import statistics_document, statistics_of
+from autoloader.process.planning.start import plan_loader
 from autoloader.samples.statistics import FieldStatistics
-from autoloader.statistics import statistics_document, statistics_of
 
 STEPS = (6, 9, 1, 13, 4)
 KEY = "{episode_metadata/name}"

@@ -13,11 +13,11 @@ import pytest
 from doubles import ManualClock
 from strangers import STRANGER, needs_second_user, stranger
 
-from autoloader.demo.build import ensure_demo
+from autoloader.cli.demo_mixture.build import ensure_demo
 from autoloader.errors import SourceError, UsageError
 from autoloader.host import private
 from autoloader.host.private import Waiting, locked, open_own, own_folder, runtime_folder
-from autoloader.knobs import Knobs
+from autoloader.spec.knobs import Knobs
 from autoloader.tune.trial import HostTurns, Outcome, TrialResult
 
 HOLDS = """

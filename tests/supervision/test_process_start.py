@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import autoloader
-from autoloader.supervision.start import command, environment, import_path, ordered_path
+from autoloader.host.supervision.start import command, environment, import_path, ordered_path
 
 SHADOWS = (
     "types", "json", "socket", "logging", "sitecustomize", "usercustomize", "numpy", "argparse",
@@ -59,7 +59,9 @@ def started(module: str, folder: Path) -> subprocess.CompletedProcess[str]:
     )  # fmt: skip
 
 
-@pytest.mark.parametrize("module", ["autoloader.worker", "autoloader.pipeline.decode_process"])
+@pytest.mark.parametrize(
+    "module", ["autoloader.process.worker", "autoloader.pipeline.decode_process"]
+)
 @pytest.mark.parametrize("python_path", ["", ".", "{}:", ":/nowhere"])
 def test_nothing_in_the_working_directory_runs(
     module: str, python_path: str, hostile: Path, monkeypatch: pytest.MonkeyPatch

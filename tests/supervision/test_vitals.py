@@ -12,7 +12,7 @@ from contextlib import ExitStack, contextmanager
 
 import pytest
 
-from autoloader.supervision.vitals import (
+from autoloader.host.supervision.vitals import (
     LIMITS_S,
     LONGEST_PIECE_S,
     Kind,

@@ -16,16 +16,16 @@ from PIL import Image
 from autoloader.cli import witness
 from autoloader.decode.frames import FrameDecoder
 from autoloader.decode.resample import resample
-from autoloader.graph.tensorflow import tf
-from autoloader.order.mixture import BlockSequence, MixtureOrder
+from autoloader.integrations.tfdata import choices, fields, windows
+from autoloader.integrations.tfdata.decode import decode_frame
+from autoloader.pipeline.graph.tensorflow import tf
 from autoloader.samples import windows as numpy_windows
 from autoloader.samples.draws import splitmix64
+from autoloader.samples.transforms import fields as numpy_fields
+from autoloader.samples.transforms.fields import NumericField
+from autoloader.sampling.mixture import BlockSequence, MixtureOrder
 from autoloader.spec import CameraSpec, SampleSpec
 from autoloader.spec.fields import FieldOp, FieldTerm
-from autoloader.tfdata import choices, fields, windows
-from autoloader.tfdata.decode import decode_frame
-from autoloader.transforms import fields as numpy_fields
-from autoloader.transforms.fields import NumericField
 
 quick = settings(max_examples=40, deadline=None, derandomize=True)
 edges = st.sampled_from(["repeat", "zero"])

@@ -15,7 +15,7 @@ import rlds_files as files
 
 from autoloader import AutoLoader
 from autoloader.errors import KnobError, SpecError, UsageError
-from autoloader.order.mixture import BlockSequence
+from autoloader.sampling.mixture import BlockSequence
 from autoloader.spec import PipelineSpec
 from autoloader.tfdata import as_dataset
 
@@ -314,7 +314,7 @@ def test_importing_it_leaves_the_programs_tensorflow_as_it_is() -> None:
         "tf.config.optimizer.set_experimental_options = lambda *a: print('set')"
     )
     assert imported("tfdata", before=says) == ""
-    assert imported("graph.tensorflow", before=says) == "hidden\nset\n"
+    assert imported("pipeline.graph.tensorflow", before=says) == "hidden\nset\n"
 
 
 def test_a_loaders_process_loads_keras_when_somebody_asks_for_it() -> None:
@@ -323,4 +323,4 @@ def test_a_loaders_process_loads_keras_when_somebody_asks_for_it() -> None:
         "from tensorflow.keras import layers; import tensorflow as tf\n"
         "print(tf.keras.layers.Dense is layers.Dense, len(tf.keras.optimizers.SGD().variables))"
     )
-    assert imported("graph.tensorflow", after=asks) == "False\nTrue 2\n"
+    assert imported("pipeline.graph.tensorflow", after=asks) == "False\nTrue 2\n"

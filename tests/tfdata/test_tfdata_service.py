@@ -13,7 +13,7 @@ import pytest
 from rlds_files import write_pair
 from streams import spec_of
 
-from autoloader.graph.tensorflow import tf
+from autoloader.pipeline.graph.tensorflow import tf
 from autoloader.spec import PipelineSpec
 from autoloader.tfdata import as_dataset
 

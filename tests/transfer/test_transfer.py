@@ -12,8 +12,8 @@ from rlds_files import episode, write_dataset
 from streams import dataset_of, spec_of
 
 from autoloader import AutoLoader, PipelineSpec, augment
-from autoloader.device.transfer import CudaDevice, Transfer, mapped, open_device
 from autoloader.errors import UsageError
+from autoloader.process.device.transfer import CudaDevice, Transfer, mapped, open_device
 
 KNOBS = {"ring_slots": 6, "decode_threads": 1, "reader": "indexed"}
 needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")

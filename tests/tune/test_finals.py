@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 from doubles import ManualClock
 
-from autoloader.knobs import Knobs
+from autoloader.spec.knobs import Knobs
 from autoloader.tune.finals import Contender, FinalsResult, compare
 from autoloader.tune.trial import Outcome, TrialResult
 

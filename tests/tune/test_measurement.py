@@ -11,7 +11,7 @@ import pytest
 from doubles import ManualClock
 
 from autoloader.errors import PipelineError, SpecError
-from autoloader.knobs import Knobs
+from autoloader.spec.knobs import Knobs
 from autoloader.tune.measurement import (
     MOST_WINDOWS,
     REPORT_BATCHES,

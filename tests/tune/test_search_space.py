@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from autoloader.errors import KnobError
-from autoloader.knobs import STREAM_KNOBS, KnobLimits, Knobs
+from autoloader.spec.knobs import STREAM_KNOBS, KnobLimits, Knobs
 from autoloader.tune.search_space import CALLS_SHARE, SEARCHED, SearchSpace, guess, guesses
 
 

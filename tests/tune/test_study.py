@@ -12,9 +12,9 @@ import optuna
 import pytest
 from doubles import ManualClock
 
-from autoloader.bound.trace import StageCost, Trace
 from autoloader.errors import BudgetInfeasibleError, PipelineError, SourceError, UsageError
-from autoloader.knobs import KnobLimits, Knobs
+from autoloader.spec.knobs import KnobLimits, Knobs
+from autoloader.tune.bound.trace import StageCost, Trace
 from autoloader.tune.finals import Contender, Fastest, LeastForStep
 from autoloader.tune.ledger import TolerantPruner, knobs_key, sqlite_url, storage_url
 from autoloader.tune.search_space import SearchSpace, guesses

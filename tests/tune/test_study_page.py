@@ -9,7 +9,7 @@ from typing import Any
 import optuna
 import pytest
 
-from autoloader.pictures.charts import Dot, scatter
+from autoloader.telemetry.pictures.charts import Dot, scatter
 from autoloader.tune.page import Figures, Story, TrialFate, fates, page, plain_text, write_page
 
 GIB = 2**30

@@ -11,7 +11,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from autoloader.knobs import Knobs
+from autoloader.spec.knobs import Knobs
 from autoloader.tune.trial import (
     Outcome,
     TrialProgress,

@@ -14,10 +14,10 @@ import pytest
 from doubles import FakeHeadroom, ManualClock
 from rich.console import Console
 
+from autoloader.controller.profile import MixtureKind, find_profile, load_profile
 from autoloader.errors import ProfileError, UsageError
-from autoloader.knobs import KnobLimits, Knobs
-from autoloader.profile import MixtureKind, find_profile, load_profile
 from autoloader.spec import PipelineSpec
+from autoloader.spec.knobs import KnobLimits, Knobs
 from autoloader.tune import offline
 from autoloader.tune.finals import changed_knobs
 from autoloader.tune.keep import kept_knobs

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from doubles import ManualClock
 
-from autoloader.knobs import Knobs
+from autoloader.spec.knobs import Knobs
 from autoloader.tune.trial import HostTurns, Outcome, TrialResult, TrialWatch
 
 

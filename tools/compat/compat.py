@@ -29,7 +29,7 @@ sys.path[:0] = [str(TESTS), str(TESTS / "install")]
 from environments import ENVIRONMENTS, Environment, Workshop
 from installation import ROOT, check, lerobot_data, local_data, ran
 
-from autoloader.extras import EXTRA_OF
+from autoloader.host.extras import EXTRA_OF
 
 STEPS = 50
 FAST_TESTS = ("controller", "knobs", "profile", "runtime", "sampling", "spec", "statistics")

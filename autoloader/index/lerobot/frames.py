@@ -10,7 +10,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from autoloader.catalog.lerobot.episodes import Episode
+from autoloader.formats.lerobot.episodes import Episode
 from autoloader.index.format import Section
 
 Steps = NDArray[np.int64]

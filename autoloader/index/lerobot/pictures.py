@@ -10,10 +10,10 @@ from typing import Any
 
 import numpy as np
 
-from autoloader.catalog.lerobot.episodes import Episode
-from autoloader.catalog.lerobot.parquet import UnreadableParquetError
-from autoloader.catalog.lerobot.pictures import PictureTable, read_pictures
-from autoloader.catalog.lerobot.rows import DamagedEpisodeError
+from autoloader.formats.lerobot.episodes import Episode
+from autoloader.formats.lerobot.parquet import UnreadableParquetError
+from autoloader.formats.lerobot.pictures import PictureTable, read_pictures
+from autoloader.formats.lerobot.rows import DamagedEpisodeError
 from autoloader.index.format import Section
 from autoloader.index.lerobot.frames import Steps
 

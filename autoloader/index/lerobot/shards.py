@@ -24,12 +24,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from autoloader.catalog.features import TASKS, VIDEO
-from autoloader.catalog.lerobot.episodes import Episode
-from autoloader.catalog.lerobot.examples import MARK, EpisodeExamples
-from autoloader.catalog.lerobot.metadata import EPISODE, LeRobotMetadata, task_column
-from autoloader.catalog.lerobot.rows import DamagedEpisodeError, EpisodeRows, NumberColumn
-from autoloader.catalog.tfrecord import MalformedRecordError
+from autoloader.formats.features import TASKS, VIDEO
+from autoloader.formats.lerobot.episodes import Episode
+from autoloader.formats.lerobot.examples import MARK, EpisodeExamples
+from autoloader.formats.lerobot.metadata import EPISODE, LeRobotMetadata, task_column
+from autoloader.formats.lerobot.rows import DamagedEpisodeError, EpisodeRows, NumberColumn
+from autoloader.formats.tfrecord import MalformedRecordError
 from autoloader.index import tables
 from autoloader.index.build import index_payload, numbered
 from autoloader.index.format import DTYPES, NUMBERS, Section, ShardTables, SourceIdentity

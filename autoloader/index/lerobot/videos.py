@@ -17,11 +17,11 @@ from typing import Any
 
 import numpy as np
 
-from autoloader.catalog.lerobot.episodes import Episode, EpisodeList
-from autoloader.catalog.lerobot.metadata import LeRobotMetadata
-from autoloader.catalog.lerobot.packets import PacketTable, UnreadableVideoError, read_packets
-from autoloader.catalog.lerobot.placement import LARGEST_DRIFT_FRAMES, Placement
-from autoloader.catalog.lerobot.rows import DamagedEpisodeError
+from autoloader.formats.lerobot.episodes import Episode, EpisodeList
+from autoloader.formats.lerobot.metadata import LeRobotMetadata
+from autoloader.formats.lerobot.packets import PacketTable, UnreadableVideoError, read_packets
+from autoloader.formats.lerobot.placement import LARGEST_DRIFT_FRAMES, Placement
+from autoloader.formats.lerobot.rows import DamagedEpisodeError
 from autoloader.index.format import Section
 from autoloader.index.lerobot.frames import Steps
 

@@ -1,6 +1,6 @@
 """The report as one HTML file that needs nothing beside it, and as plain text.
 
-Not here: what it tells (``story``), drawing (``pictures.charts``).
+Not here: what it tells (``story``), drawing (``telemetry.pictures.charts``).
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ from pathlib import Path
 
 from autoloader.errors import printable
 from autoloader.host.files import write_whole
-from autoloader.pictures.charts import Dot, bars, scatter
-from autoloader.pictures.pages import render
+from autoloader.host.units import GIB, MIB, format_bytes
+from autoloader.telemetry.pictures.charts import Dot, bars, scatter
+from autoloader.telemetry.pictures.pages import render
 from autoloader.tune.page.story import LEAST_TRIALS, Figures, Story, TrialFate
-from autoloader.units import GIB, MIB, format_bytes
 
 logger = logging.getLogger(__name__)
 

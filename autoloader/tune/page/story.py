@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from optuna.trial import FrozenTrial, TrialState
 
-from autoloader.knobs import UNUSED_KNOBS
+from autoloader.spec.knobs import UNUSED_KNOBS
 
 LEAST_TRIALS = 4
 """Complete trials below which no influence is told."""

@@ -1,5 +1,0 @@
-"""LeRobot datasets (v2.0, v2.1, v3.0): Parquet columns, MP4 videos and JSON or Parquet metadata.
-
-Not here: TFDS directories (``catalog.metadata``), index tables (``index.lerobot``), decoding
-(``decode.video``).
-"""

@@ -1,0 +1,103 @@
+"""What on this machine will hurt a run: each check looks, says what it saw, and changes nothing.
+
+Checks are functions that give facts and findings; ``examine`` runs them all. They take where to
+look from a ``Machine``, so that tests can plant faults. A check that fails itself is a finding too,
+and the others go on.
+
+Not here: mending anything, showing findings (``cli.doctor``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
+from pathlib import Path
+
+from autoloader.cli.host_checks import data, gpu, leftovers, memory, process
+from autoloader.cli.host_checks.findings import KERNEL_LOG, Check, Fact, Finding, Machine, Seen
+from autoloader.cli.host_checks.storage import storage
+from autoloader.controller.profile import load_profile
+from autoloader.errors import ProfileError
+from autoloader.samples.resolve import ResolvedDataset
+from autoloader.spec import PipelineSpec
+
+__all__ = ["KERNEL_LOG", "Fact", "Finding", "Machine", "Seen", "examine"]
+
+
+def examine(
+    machine: Machine,
+    *,
+    spec: Path | None = None,
+    split: str = "train",
+    profile: str | None = None,
+    floor_bytes: int | None = None,
+) -> list[Seen]:
+    """Run every check.
+
+    Args:
+        machine: where to look.
+        spec: a mixture's spec file, whose data is examined as well.
+        split: of the spec.
+        profile: a host profile's name or file; by default the one that a run would take.
+        floor_bytes: memory that must stay free; by default the profile's.
+
+    Raises:
+        SpecError: the spec is wrong.
+        ProfileError: there is no such profile.
+    """
+    found = load_profile(profile)
+    floor = found.profile.limits.ram_floor if floor_bytes is None else floor_bytes
+    checks: list[Check] = [
+        lambda one: memory.limits(one, floor),
+        memory.kills,
+        gpu.gpus,
+        process.limits,
+        process.processors,
+        process.output,
+        lambda _: _profile(profile),
+        leftovers.leftovers,
+    ]
+    seen = [one for check in checks for one in _guarded(partial(check, machine))]
+    if spec is not None:
+        seen += _of_data(machine, spec, split)
+    return seen
+
+
+def _of_data(machine: Machine, place: Path, split: str) -> list[Seen]:
+    spec = PipelineSpec.from_yaml(place)
+    seen: list[Seen] = []
+    datasets: list[ResolvedDataset] = []
+    for one in data.readable(spec, split):
+        if isinstance(one, ResolvedDataset):
+            datasets.append(one)
+        else:
+            seen.append(one)
+    for dataset in datasets:
+        seen += _guarded(partial(data.mirrors, dataset, spec.errors.max_corrupt_ratio))
+    if not seen:
+        seen.append(Fact("data", f"all of {len(datasets)} datasets that their metadata names"))
+    seen += _guarded(lambda: data.indexes(datasets, place))
+    files = sorted({piece.path for one in datasets if not one.remote for piece in one.slices})
+    seen += _guarded(lambda: storage(machine, files))
+    return seen
+
+
+def _profile(which: str | None) -> Iterator[Seen]:
+    try:
+        found = load_profile(which, strict=True)
+    except ProfileError as error:
+        yield Finding("profile", "warning", error.what, error.remedy)
+    else:
+        yield Fact("profile", "; ".join(found.notes))
+
+
+def _guarded(check: Callable[[], Iterable[Seen]]) -> list[Seen]:
+    """What a check saw; where it failed, that."""
+    seen: list[Seen] = []
+    try:
+        seen += check()
+    except OSError as error:
+        place = f": {error.filename}" if error.filename else ""
+        text = f"a check could not be finished{place} ({error.strerror or error})"
+        seen.append(Finding("doctor", "warning", text, "run it as the user who trains"))
+    return seen

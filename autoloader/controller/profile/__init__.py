@@ -1,0 +1,48 @@
+"""Host profiles: what a machine is, how far it may be used, and the knobs that suit it.
+
+Not here: finding better knobs (``tune``), which combinations are legal (``knobs``).
+"""
+
+from autoloader.controller.profile.facts import HostFacts, described_host, host_facts
+from autoloader.controller.profile.keeping import (
+    Kept,
+    check_name,
+    free_name,
+    keep_entry,
+    keep_whole,
+    profile_path,
+)
+from autoloader.controller.profile.kinds import MixtureKind
+from autoloader.controller.profile.lookup import (
+    ResolvedProfile,
+    find_profile,
+    load_profile,
+    profile_paths,
+    shipped_profiles_dir,
+    user_profiles_dir,
+)
+from autoloader.controller.profile.model import Entry, Limits, Profile, Provenance, diff
+
+__all__ = [
+    "Entry",
+    "HostFacts",
+    "Kept",
+    "Limits",
+    "MixtureKind",
+    "Profile",
+    "Provenance",
+    "ResolvedProfile",
+    "check_name",
+    "described_host",
+    "diff",
+    "find_profile",
+    "free_name",
+    "host_facts",
+    "keep_entry",
+    "keep_whole",
+    "load_profile",
+    "profile_path",
+    "profile_paths",
+    "shipped_profiles_dir",
+    "user_profiles_dir",
+]

@@ -1,0 +1,460 @@
+"""A profile file: the host, its limits, the knobs that suit it, and where they come from.
+
+It is a small YAML file that a teammate can read, diff and commit. One profile may hold knobs for
+several kinds of mixtures: its own, and those of its ``entries``; ``Profile.for_mixture`` takes the
+nearest. ``Profile.fit`` holds it against the host that is about to use it: what the host cannot
+give is clamped, and every clamp is said.
+
+Not here: where profiles lie (``lookup``), how they are kept (``keeping``),
+what this machine is (``facts``), which combinations of knobs are legal (``knobs``).
+"""
+
+from __future__ import annotations
+
+import io
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import date
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, BeforeValidator, Field, ValidationError, field_validator
+from ruamel.yaml import YAML
+
+from autoloader.controller.profile.facts import HostFacts, ProfilePart, Size
+from autoloader.controller.profile.kinds import FAR_DOUBLINGS, MixtureKind
+from autoloader.errors import AutoloaderError, ProfileError, UsageError, nearest
+from autoloader.host.units import GIB, LEAST_FLOOR_BYTES, format_bytes, parse_bytes, parse_floor
+from autoloader.spec.knobs import KnobLimits, Knobs
+from autoloader.spec.reading import parse_yaml, read_yaml_file
+from autoloader.spec.regular_files import DocumentError
+
+DEFAULT_PROFILE = "local_dev"
+"""The shipped profile for a host that no saved one matches."""
+
+NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9_.-]*$"
+_MOST_SHARDS = 64
+
+SCHEMA_VERSION = 2
+
+Number = (
+    Annotated[int, Field(strict=True)] | Annotated[float, Field(strict=True, allow_inf_nan=False)]
+)
+
+
+def _as_text(value: Any) -> Any:
+    return value.isoformat() if isinstance(value, date) else value
+
+
+class Limits(ProfilePart):
+    """How far the loader may go on the host."""
+
+    ram_floor: Annotated[
+        Size, BeforeValidator(lambda value: parse_floor(value, name="ram_floor"))
+    ] = Field(
+        description="memory that must stay free; more is safer, less is faster; 0 switches it off"
+    )
+    cpu_budget: int | None = Field(
+        None, ge=1, description="processors the loader may keep busy; absent: all of them"
+    )
+
+
+class DiskCache(ProfilePart):
+    """Room on a local disk for decoded frames."""
+
+    disk: str = Field(
+        min_length=1,
+        description="folder for decoded frames that are dear to decode (PNG, large JPEG), on a "
+        "fast local disk; made where it is missing, used again by the next run, and by one job at "
+        "a time",
+    )
+    bytes: Size = Field(description="what the files there take; all of it is taken at once")
+
+    @field_validator("disk")
+    @classmethod
+    def _absolute(cls, value: str) -> str:
+        if not value.startswith("/"):
+            raise ProfileError(
+                f"{value!r} is no absolute path", remedy="name a folder, such as /nvme/frames"
+            )
+        return value
+
+
+class Provenance(ProfilePart):
+    """Where the knobs of a profile come from."""
+
+    source: Literal["measured", "controller", "field-record", "reasoned"] = Field(
+        description="measured by a study, found by the controller of a run, taken from the field "
+        "record, or derived by reasoning"
+    )
+    detail: str = Field(min_length=1, description="which study, which rows, or which reasoning")
+    measured_on: Annotated[str, BeforeValidator(_as_text)] | None = Field(
+        None, description="date of the measurement, and host if it helps"
+    )
+    command: str | None = Field(None, description="the command that measured it")
+    study: str | None = Field(None, description="the study that measured it")
+
+    @property
+    def told(self) -> str:
+        """What it means for who takes the knobs, in one clause."""
+        return {
+            "measured": f"measured here{f' on {self.measured_on}' if self.measured_on else ''}",
+            "controller": "found by the controller of a run, and accepted by a person",
+            "field-record": "taken from another loader's record: nothing was measured with them",
+            "reasoned": "reasoned: nothing was measured with them",
+        }[self.source]
+
+
+class Entry(ProfilePart):
+    """Knobs for one kind of mixture, and what is known of them; immutable."""
+
+    mixture: MixtureKind | None = Field(
+        None, description="the kind of mixture the knobs were found on; absent: any"
+    )
+    knobs: Knobs = Field(
+        default_factory=Knobs, description="knob values; what is left out has its default"
+    )
+    measurements: Mapping[str, Number] = Field(
+        default_factory=dict,
+        description="what was measured with these knobs (samples_per_s, peak_rss_bytes, …); "
+        "what was not measured is absent",
+    )
+    provenance: Provenance = Field(description="where the numbers come from")
+
+    @field_validator("knobs", mode="before")
+    @classmethod
+    def _legal_knobs(cls, value: Any) -> Any:
+        if value is not None and not isinstance(value, Mapping):
+            return value
+        return Knobs.build(value or {})
+
+
+class Profile(Entry):
+    """A host, its limits, and the knobs that suit it; immutable."""
+
+    schema_version: Literal[2] = Field(description="version of this format")
+    name: str = Field(pattern=NAME_PATTERN, description="what --profile finds it by")
+    description: str = Field("", description="one or two sentences for people")
+    host: HostFacts = Field(description="the host the knobs were chosen for")
+    limits: Limits = Field(description="how far the loader may go")
+    cache: DiskCache | None = Field(
+        None, description="room on a local disk for decoded frames; absent: none"
+    )
+    entries: tuple[Entry, ...] = Field(
+        (), description="knobs for further kinds of mixtures; the nearest kind is taken"
+    )
+
+    @classmethod
+    def from_yaml(cls, path: Path | str) -> Profile:
+        """Read a profile.
+
+        Raises:
+            ProfileError: the file is missing, no YAML, or says something that cannot be; the
+                message names file, field, value and what is allowed.
+        """
+        try:
+            return cls._from_document(read_yaml_file(path), origin=str(path))
+        except DocumentError as error:
+            raise _unread(error, str(path)) from error
+
+    @classmethod
+    def from_yaml_text(cls, text: str, *, origin: str = "profile") -> Profile:
+        """Like ``from_yaml``, from text; ``origin`` names it in errors."""
+        try:
+            return cls._from_document(parse_yaml(text), origin=origin)
+        except DocumentError as error:
+            raise _unread(error, origin) from error
+
+    @classmethod
+    def _from_document(cls, raw: Any, *, origin: str) -> Profile:
+        if not isinstance(raw, Mapping):
+            raise ProfileError(
+                f"{origin}: a profile is a mapping, this is {type(raw).__name__}",
+                remedy=f"`autoloader profile show {DEFAULT_PROFILE}` prints one to start from",
+            )
+        _check_version(raw, origin)
+        try:
+            return cls.model_validate(dict(raw))
+        except ValidationError as error:
+            raise _as_profile_error(error, origin) from error
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain data in a stable order; sizes as ints of bytes, what is unset left out."""
+        plain = self.model_dump(mode="json", exclude_none=True)
+        for entry in (plain, *plain["entries"]):
+            if not entry["knobs"]["datasets"]:
+                del entry["knobs"]["datasets"]
+        if not plain["host"]["versions"]:
+            del plain["host"]["versions"]
+        if not plain["entries"]:
+            del plain["entries"]
+        return {name: plain[name] for name in _ORDER if name in plain}
+
+    def to_yaml(self) -> str:
+        """The profile as a file: stable order, one field per line, ``from_yaml`` gives it back."""
+        return yaml_text(self.name, self.as_dict())
+
+    @property
+    def all_entries(self) -> tuple[Entry, ...]:
+        """Its own knobs first, then those for further kinds."""
+        own = {name: getattr(self, name) for name in Entry.model_fields}
+        return (Entry.model_construct(**own), *self.entries)
+
+    def with_entries(self, entries: Sequence[Entry]) -> Profile:
+        """This profile with other entries, the first of them its own knobs."""
+        first, *more = entries
+        own = {name: getattr(first, name) for name in Entry.model_fields}
+        return self.model_copy(update={**own, "entries": tuple(more)})
+
+    def nearest(self, kind: MixtureKind | None) -> tuple[int, float | None]:
+        """Place in ``all_entries`` of the nearest kind of mixture, and how far it is.
+
+        The first of equals is taken. An entry for any mixture is taken where all others are far.
+        The distance is in doublings; ``None`` where the mixture's kind or the entry's is unknown.
+        """
+        every = self.all_entries
+        if kind is None:
+            return 0, None
+        known = [
+            (entry.mixture.doublings_to(kind), place)
+            for place, entry in enumerate(every)
+            if entry.mixture is not None
+        ]
+        general = next((at for at, entry in enumerate(every) if entry.mixture is None), None)
+        apart, best = min(known, default=(math.inf, 0))
+        if general is not None and apart >= FAR_DOUBLINGS:
+            return general, None
+        return best, apart
+
+    def for_mixture(self, kind: MixtureKind | None) -> tuple[Profile, int, list[str]]:
+        """This profile with the knobs for the nearest kind of mixture alone.
+
+        Returns:
+            The profile, the place of its knobs in ``all_entries``, and what to say of the choice.
+        """
+        place, apart = self.nearest(kind)
+        entry = self.all_entries[place]
+        notes = []
+        if kind is not None and entry.mixture is not None and apart is not None and apart >= 0.25:
+            of = f"the nearest of {len(self.entries) + 1}, " if self.entries else ""
+            far = "; that is another kind of mixture: tune it" if apart >= FAR_DOUBLINGS else ""
+            notes.append(
+                f"profile {self.name}: knobs for {entry.mixture.describe()} ({of}{apart:.1f} "
+                f"doublings from this: {kind.describe()}){far}"
+            )
+        return (self.with_entries([entry]) if self.entries else self), place, notes
+
+    def fit(self, host: HostFacts, *, strict: bool = False) -> tuple[Profile, list[str]]:
+        """This profile for ``host``, and what had to change for it.
+
+        Thread counts are held against the host's cpus by the rules of ``Knobs.clamp``; the RAM
+        floor must lie below the memory there is. Shards and batch bytes are not known here: the
+        loader clamps once more when it knows the mixture. ``host`` of the result stays what the
+        profile was made for.
+
+        Raises:
+            ProfileError: ``strict``, and something would have to change.
+        """
+        cpus = min(host.cpus, self.limits.cpu_budget or host.cpus)
+        fitted: list[Entry] = []
+        moved: list[str] = []
+        for entry in self.all_entries:
+            limits_here = KnobLimits(cpus=cpus, shards=_assumed_shards(entry))
+            knobs, clamps = entry.knobs.clamp(limits_here)
+            whose = f"for {entry.mixture.describe()}: " if fitted and entry.mixture else ""
+            moved += [f"{whose}{c.knob}: {c.value} → {c.legal} ({c.rule})" for c in clamps]
+            fitted.append(entry.model_copy(update={"knobs": knobs}))
+        floor, budget = self.limits.ram_floor, self.limits.cpu_budget
+        if floor >= host.usable_bytes:
+            floor = max(host.usable_bytes // 2, LEAST_FLOOR_BYTES)
+            moved.append(
+                f"ram_floor: {format_bytes(self.limits.ram_floor)} → {format_bytes(floor)} "
+                f"(this host has {format_bytes(host.usable_bytes)} in all)"
+            )
+        if budget is not None and budget > host.cpus:
+            moved.append(f"cpu_budget: {budget} → {host.cpus} (this host has {host.cpus} cpus)")
+            budget = host.cpus
+        if moved and strict:
+            raise ProfileError(
+                f"profile {self.name!r} is for {self.host.describe()}; this host is "
+                f"{host.describe()}: {'; '.join(moved)}",
+                remedy="leave --strict out to clamp it, or tune a profile on this host with "
+                "`autoloader.tune`",
+            )
+        if not moved:
+            return self, []
+        limits = Limits(ram_floor=floor, cpu_budget=budget)
+        return self.with_entries(fitted).model_copy(update={"limits": limits}), [
+            f"profile {self.name} clamped to this host: {line}" for line in moved
+        ]
+
+
+def _check_version(raw: Mapping[str, Any], origin: str) -> None:
+    """Refuse a profile of another schema version.
+
+    Raises:
+        ProfileError: the version is missing, is none, or is not ``SCHEMA_VERSION``.
+    """
+    version = raw.get("schema_version")
+    if version == SCHEMA_VERSION and not isinstance(version, bool):
+        return
+    if isinstance(version, int) and version > SCHEMA_VERSION:
+        raise ProfileError(
+            f"{origin}: schema_version: {version} was written by a newer autoloader; this one "
+            f"reads {SCHEMA_VERSION}",
+            remedy="update autoloader on this host, or export the profile with this version there",
+        )
+    found = repr(version) if "schema_version" in raw else "this field is required and not there"
+    raise ProfileError(
+        f"{origin}: schema_version: {found}",
+        remedy=f"write `schema_version: {SCHEMA_VERSION}`",
+    )
+
+
+def _assumed_shards(entry: Entry) -> dict[str, int]:
+    """A mixture no rule about shards objects to, of the size the knobs were measured with."""
+    shards = dict.fromkeys(entry.knobs.datasets, _MOST_SHARDS)
+    measured = (entry.mixture and entry.mixture.datasets) or 1
+    count = max(measured, entry.knobs.min_ready_datasets)
+    for index in range(count - len(shards)):
+        shards[f"\0{index}"] = _MOST_SHARDS
+    return shards
+
+
+def diff(a: Profile, b: Profile) -> list[tuple[str, Any, Any]]:
+    """Fields that differ, as ``(field, in a, in b)`` in the file's order; ``None``: not there."""
+    return differences(a.as_dict(), b.as_dict())
+
+
+def _unread(error: DocumentError, origin: str) -> ProfileError:
+    return ProfileError(
+        f"{origin}: the profile cannot be read: {error.what}",
+        remedy=f"{error.remedy}, or name a profile of `autoloader profile list`; "
+        f"`autoloader profile show {DEFAULT_PROFILE}` prints a valid one to start from",
+    )
+
+
+_ORDER = (
+    "schema_version",
+    "name",
+    "description",
+    "host",
+    "limits",
+    "cache",
+    "mixture",
+    "knobs",
+    "measurements",
+    "provenance",
+    "entries",
+)
+"""The fields in the order of a file."""
+
+_PARTS: Mapping[str, type[BaseModel]] = {
+    "host": HostFacts,
+    "limits": Limits,
+    "cache": DiskCache,
+    "mixture": MixtureKind,
+    "provenance": Provenance,
+    "entries": Entry,
+}
+
+
+def _as_profile_error(error: ValidationError, origin: str) -> ProfileError:
+    """The most telling complaint of pydantic in this library's words.
+
+    A misspelt field is told before the required one it leaves missing.
+    """
+    complaints = error.errors()
+    first = next((one for one in complaints if one["type"] == "extra_forbidden"), complaints[0])
+    place: Sequence[str] = [str(part) for part in first["loc"]]
+    where, kind = ".".join(place), first["type"]
+    cause = first.get("ctx", {}).get("error")
+    if isinstance(cause, AutoloaderError):
+        return ProfileError(f"{origin}: {where}: {cause.what}", remedy=cause.remedy)
+    if kind == "extra_forbidden":
+        above = [word for word in place[:-1] if not word.isdigit()]
+        part = _PARTS.get(above[-1], Profile) if above else Profile
+        remedy = nearest(place[-1], part.model_fields)
+        return ProfileError(f"{origin}: {where}: there is no such field", remedy=remedy)
+    if kind == "missing":
+        return ProfileError(
+            f"{origin}: {where}: this field is required and not there",
+            remedy=f"add it; `autoloader profile show {DEFAULT_PROFILE}` is a complete example",
+        )
+    message = first["msg"].removeprefix("Value error, ").replace("Input should", "it should")
+    return ProfileError(
+        f"{origin}: {where}: {first['input']!r} is not allowed: {' '.join(message.split())}",
+        remedy=f"`autoloader schema profile` says what {where} may be",
+    )
+
+
+_SIZE_FIELDS = {
+    "memory_bytes",
+    "cgroup_limit_bytes",
+    "storage_read_bytes_per_s",
+    "ram_floor",
+    "bytes",
+}
+
+
+def yaml_text(name: str, plain: Mapping[str, Any]) -> str:
+    """A profile's file: a head for people, then ``plain`` in its order, sections apart."""
+    head = (
+        f"# Host profile {name!r} of autoloader. Sizes are exact: GiB is 2^30 bytes, "
+        "GB is 10^9.\n"
+        "# Every field is explained by `autoloader schema profile`.\n"
+    )
+    shown = {key: _with_sizes(value) for key, value in plain.items()}
+    scalars = {k: v for k, v in shown.items() if not isinstance(v, (dict, list))}
+    sections = [{k: v} for k, v in shown.items() if isinstance(v, (dict, list)) and v]
+    return "\n".join([head + _dump(scalars), *map(_dump, sections)])
+
+
+def differences(a: Mapping[str, Any], b: Mapping[str, Any]) -> list[tuple[str, Any, Any]]:
+    """Fields that differ, as ``(field, in a, in b)`` in a's order; ``None``: not there."""
+    left, right = dict(_flat(a)), dict(_flat(b))
+    keys = [*left, *(key for key in right if key not in left)]
+    return [(k, left.get(k), right.get(k)) for k in keys if left.get(k) != right.get(k)]
+
+
+def _with_sizes(section: Any) -> Any:
+    if not isinstance(section, Mapping):
+        return section
+    return {
+        key: _size_text(value) if key in _SIZE_FIELDS else value for key, value in section.items()
+    }
+
+
+def _size_text(count: int) -> str | int:
+    """``count`` bytes exactly, as short as it goes: "62.5GiB", "5GB", else more digits of GiB."""
+    short = [f"{count / GIB:.{digits}f}GiB" for digits in range(3)]
+    decimal = [f"{count // 10**9}GB", f"{count // 10**6}MB"]
+    long = [f"{count / GIB:.{digits}f}GiB" for digits in range(3, 13)]
+    return next((text for text in (*short, *decimal, *long) if _exact(text, count)), count)
+
+
+def _exact(text: str, count: int) -> bool:
+    try:
+        return parse_bytes(text) == count
+    except UsageError:
+        return False
+
+
+def _dump(mapping: Mapping[str, Any]) -> str:
+    yaml = YAML()
+    yaml.width = 100
+    yaml.allow_unicode = True
+    stream = io.StringIO()
+    yaml.dump(dict(mapping), stream)
+    return stream.getvalue()
+
+
+def _flat(plain: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    for key, value in plain.items():
+        if isinstance(value, Mapping):
+            yield from _flat(value, f"{prefix}{key}.")
+        elif isinstance(value, list) and value and isinstance(value[0], Mapping):
+            for place, one in enumerate(value):
+                yield from _flat(one, f"{prefix}{key}[{place}].")
+        else:
+            yield f"{prefix}{key}", value

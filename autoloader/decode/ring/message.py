@@ -1,0 +1,121 @@
+"""What crosses from a pipeline to its consumer, and where a pipeline begins.
+
+Not here: filling batches (``decode.assembler``).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from autoloader.samples.block import Place
+from autoloader.samples.features import split_texts
+from autoloader.samples.layout import BatchLayout
+from autoloader.samples.resolve import ResolvedMixture
+from autoloader.sampling.cursor import DatasetCursor
+
+_CODEC = ("utf-8", "surrogateescape")
+
+
+@dataclass(slots=True)
+class BatchMessage:
+    """A batch in a slot, on its way to the consumer.
+
+    Attributes:
+        slot: where it lies.
+        rows: samples in it.
+        number: its number since the pipeline began, from 0.
+        texts: languages too long for the slot, by row.
+        empties: records without samples that were passed over since the last batch.
+        mixer: the mixer's place after this batch.
+        replaced: how many rows repeat another one because their own sample could not be used.
+        non_finite: rows whose own action or state holds a value that is not finite.
+        called: texts that ``batch.call`` gave, by name.
+    """
+
+    slot: int
+    rows: int
+    number: int
+    texts: dict[int, bytes] = field(default_factory=dict)
+    empties: list[Place] = field(default_factory=list)
+    mixer: dict[str, Any] = field(default_factory=dict)
+    replaced: int = 0
+    non_finite: list[int] = field(default_factory=list)
+    called: dict[str, list[str]] = field(default_factory=dict)
+
+    def plain(self) -> dict[str, Any]:
+        """As JSON can hold it."""
+        return {
+            **{name: getattr(self, name) for name in self.__slots__},
+            "texts": {row: text.decode(*_CODEC) for row, text in self.texts.items()},
+            "empties": [place.numbers() for place in self.empties],
+        }
+
+    @classmethod
+    def from_plain(cls, plain: dict[str, Any]) -> BatchMessage:
+        """From ``plain``, also after JSON made texts of its keys."""
+        texts = {int(row): text.encode(*_CODEC) for row, text in plain["texts"].items()}
+        empties = [Place(*numbers) for numbers in plain["empties"]]
+        return cls(**{**plain, "texts": texts, "empties": empties})
+
+
+@dataclass(frozen=True, slots=True)
+class PipelineStart:
+    """Where a pipeline begins.
+
+    Attributes:
+        cursors: one for each dataset.
+        mixer: the mixer's place, or ``None`` for the start.
+        first_number: number of the first batch.
+        position: samples handed out before, over all ranks.
+        in_epoch: how many of them are of the epoch that goes on; negative where some of the one
+            before were carried into it.
+    """
+
+    cursors: tuple[DatasetCursor, ...]
+    mixer: dict[str, Any] | None
+    first_number: int = 0
+    position: int = 0
+    in_epoch: int = 0
+
+    def plain(self) -> dict[str, Any]:
+        """As JSON can hold it."""
+        values = {name: getattr(self, name) for name in self.__slots__}
+        return {**values, "cursors": [cursor.state() for cursor in self.cursors]}
+
+    @classmethod
+    def from_plain(cls, mixture: ResolvedMixture, plain: dict[str, Any]) -> PipelineStart:
+        """From ``plain``."""
+        cursors = tuple(DatasetCursor.of(dataset) for dataset in mixture.datasets)
+        for cursor, state in zip(cursors, plain["cursors"], strict=True):
+            cursor.restore(state)
+        return cls(**{**plain, "cursors": cursors})
+
+    @classmethod
+    def beginning(cls, mixture: ResolvedMixture) -> PipelineStart:
+        """The first sample of everything."""
+        return cls(tuple(DatasetCursor.of(dataset) for dataset in mixture.datasets), None)
+
+
+def languages(views: dict[str, np.ndarray], batch: BatchMessage) -> list[bytes]:
+    """UTF-8 language of every row of a filled batch; texts of features behind it."""
+    ends = views["language_end"][: batch.rows].tolist()
+    text = views["language_text"][: ends[-1] if ends else 0].tobytes()
+    starts = [0, *ends[:-1]]
+    found = [text[a:b] for a, b in zip(starts, ends, strict=True)]
+    for row, own in batch.texts.items():
+        found[row] = own
+    return found
+
+
+def texts_of(
+    layout: BatchLayout, views: dict[str, np.ndarray], batch: BatchMessage
+) -> tuple[list[bytes], dict[str, list[Any]]]:
+    """UTF-8 language of every row of a filled batch, and the features that are texts, by name."""
+    texts = languages(views, batch)
+    if "text_length" not in views:
+        return texts, {}
+    lengths = views["text_length"][: batch.rows]
+    return split_texts(layout.features, layout.state_rows, texts, lengths)

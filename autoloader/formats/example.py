@@ -1,0 +1,431 @@
+"""``tf.train.Example`` records: a strict walker that copies no payloads, and a writer.
+
+The walker tells where values lie. The writer packs lists and keeps the order of the keys; an empty
+list is written, so that it is not taken for a missing one.
+
+Not here: framing of records (``autoloader.formats.tfrecord``), what a value means
+(``autoloader.formats.features``).
+
+The wire format, as far as it concerns us (field number and wire type as one tag byte):
+
+    Example    0x0A Features
+    Features   0x0A entry, any number
+    entry      0x0A key (UTF-8), 0x12 Feature; in any order, either may be absent
+    Feature    0x0A BytesList | 0x12 FloatList | 0x1A Int64List, or nothing
+    BytesList  0x0A bytes, any number
+    FloatList  0x0A packed little-endian floats | 0x0D one float, any number of both
+    Int64List  0x0A packed varints | 0x08 one varint, any number of both
+
+A varint holds seven bits a byte, lowest first; a negative number takes ten bytes.
+
+Invariants:
+
+1. Whatever the bytes are, the walker ends with values that a protobuf parser would give, or with
+   :class:`MalformedRecordError`; fields that the format does not have are malformed, not skipped.
+2. Time and memory are linear in the bytes that are looked at; what costs memory by the piece
+   rather than by the byte is limited (``MAX_STRINGS``, ``MAX_KEYS``, ``MAX_SEGMENTS``).
+3. Payloads of keys that were not asked for are not touched.
+"""
+
+from __future__ import annotations
+
+import struct
+from array import array
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Any, Literal, NoReturn
+
+import numpy as np
+from numpy.typing import NDArray
+
+from autoloader.formats.tfrecord import MalformedRecordError
+
+__all__ = [
+    "MAX_KEYS",
+    "MAX_SEGMENTS",
+    "MAX_STRINGS",
+    "FeatureValue",
+    "MalformedRecordError",
+    "decode_varints",
+    "parse_example",
+    "read_varint",
+    "write_example",
+]
+
+Buffer = Any
+"""Anything that has a length, gives an integer by index and bytes by slice: bytes, mmap, …"""
+
+MAX_STRINGS = 2**22
+"""More byte strings in one list are malformed: an episode of days, or a hostile record."""
+
+MAX_KEYS = 2**14
+"""More keys in one record are malformed."""
+
+MAX_SEGMENTS = 2**12
+"""More pieces of packed numbers in one list are malformed; writers make one."""
+
+_FLOAT = struct.Struct("<f")
+
+
+@dataclass(frozen=True, slots=True)
+class FeatureValue:
+    """The list that a key of an Example holds.
+
+    Attributes:
+        kind: which of the three lists, or "missing" where the record names the key without one.
+        ranges: of a bytes list, (start, stop) of every string in the buffer; of numbers that were
+            asked for as stretches, of every stretch.
+        values: of a float list ``[N] float32``, of an int64 list ``[N] int64``; copies, owned by
+            the caller. None for the other kinds, and for stretches.
+    """
+
+    kind: Literal["bytes", "float", "int64", "missing"]
+    ranges: list[tuple[int, int]] = field(default_factory=list)
+    values: NDArray[np.float32] | NDArray[np.int64] | None = None
+
+    def __len__(self) -> int:
+        return len(self.ranges) if self.values is None else len(self.values)
+
+
+def parse_example(
+    buffer: Buffer,
+    *,
+    start: int = 0,
+    stop: int | None = None,
+    only: Collection[str] | None = None,
+    stretches: Mapping[str, int] | None = None,
+) -> dict[str, FeatureValue]:
+    """The values of a serialized ``tf.train.Example``.
+
+    Args:
+        buffer: bytes, memoryview or mmap.
+        start: first byte of the record in it.
+        stop: first byte behind the record; default: the end of the buffer.
+        only: keys to take; the payloads of others are neither touched nor checked.
+        stretches: key → n, of lists of numbers to be cut into stretches of n, not read.
+
+    Returns:
+        Values by key, a key that comes twice with its last value. Ranges count from the start of
+        the buffer, not of the record.
+
+    Raises:
+        MalformedRecordError: the bytes are no such record; the message says why.
+    """
+    if isinstance(buffer, memoryview):
+        buffer = buffer.cast("B")
+    size = len(buffer)
+    stop = size if stop is None else stop
+    if not 0 <= start <= stop <= size:
+        raise MalformedRecordError(f"the record [{start}, {stop}) leaves its {size} bytes")
+    wanted = None if only is None else {key.encode() for key in only}
+    found: dict[bytes, tuple[int, int]] = {}
+    try:
+        for first, last in _messages(buffer, start, stop, "Example"):
+            for entry_start, entry_stop in _messages(buffer, first, last, "Features"):
+                key, value = _entry(buffer, entry_start, entry_stop)
+                if wanted is None or key in wanted:
+                    found[key] = value
+                    if len(found) > MAX_KEYS:
+                        _refuse(f"more than {MAX_KEYS} keys")
+        cut = stretches or {}
+        names = {key: _text(key) for key in found}
+        return {
+            names[key]: _feature(buffer, *value, cut.get(names[key], 0))
+            for key, value in found.items()
+        }
+    except IndexError as error:
+        raise MalformedRecordError("a varint runs over the end of the record") from error
+
+
+def _refuse(reason: str) -> NoReturn:
+    raise MalformedRecordError(reason)
+
+
+def read_varint(buffer: Buffer, position: int) -> tuple[int, int]:
+    """The unsigned varint at ``position`` and the position behind it.
+
+    Raises:
+        MalformedRecordError: it has more than 64 bits.
+        IndexError: the buffer ends within it.
+    """
+    byte = buffer[position]
+    if byte < 0x80:
+        return byte, position + 1
+    value, shift = byte & 0x7F, 7
+    while True:
+        position += 1
+        byte = buffer[position]
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            break
+        shift += 7
+        if shift > 63:
+            raise MalformedRecordError("a varint has more than ten bytes")
+    if value >= 1 << 64:
+        raise MalformedRecordError("a varint has more than 64 bits")
+    return value, position + 1
+
+
+def decode_varints(data: NDArray[np.uint8]) -> NDArray[np.int64]:
+    """All varints of ``data`` (``[M] uint8``) as ``[N] int64``, two's complement.
+
+    Raises:
+        MalformedRecordError: the last one is cut off, or one has more than 64 bits.
+    """
+    last = data < 0x80
+    if not len(data) or last.all():
+        return data.astype(np.int64)
+    if not last[-1]:
+        raise MalformedRecordError("a packed list of integers ends within a number")
+    ends = np.flatnonzero(last)
+    starts = np.empty_like(ends)
+    starts[0] = 0
+    starts[1:] = ends[:-1] + 1
+    sizes = ends - starts + 1
+    longest = int(sizes.max())
+    if longest > 10:
+        raise MalformedRecordError("a varint has more than ten bytes")
+    numbers = (data[starts] & 0x7F).astype(np.uint64)
+    for place in range(1, longest):
+        which = np.flatnonzero(sizes > place)
+        part = data[starts[which] + place] & 0x7F
+        if place == 9 and part.max() > 1:
+            raise MalformedRecordError("a varint has more than 64 bits")
+        numbers[which] |= part.astype(np.uint64) << np.uint64(7 * place)
+    return numbers.view(np.int64)
+
+
+# -- messages, outermost first ------------------------------------------------------------------
+
+
+def _messages(buffer: Buffer, start: int, stop: int, owner: str) -> Iterator[tuple[int, int]]:
+    """Ranges of the messages in field 1 of a message that has no other field."""
+    while start < stop:
+        if buffer[start] != 0x0A:
+            raise MalformedRecordError(f"unexpected field 0x{buffer[start]:02x} in {owner}")
+        length, start = read_varint(buffer, start + 1)
+        end = start + length
+        if end > stop:
+            raise MalformedRecordError(f"{owner} is cut off")
+        yield start, end
+        start = end
+
+
+def _entry(buffer: Buffer, start: int, stop: int) -> tuple[bytes, tuple[int, int]]:
+    """Key of a map entry and range of its Feature (empty where there is none)."""
+    key, value = None, None
+    while start < stop:
+        tag = buffer[start]
+        length, start = read_varint(buffer, start + 1)
+        end = start + length
+        if end > stop:
+            raise MalformedRecordError("an entry of the feature map is cut off")
+        if tag == 0x0A and key is None:
+            key = bytes(buffer[start:end])
+        elif tag == 0x12 and value is None:
+            value = (start, end)
+        else:
+            raise MalformedRecordError(f"unexpected field 0x{tag:02x} in the feature map")
+        start = end
+    if start > stop:
+        raise MalformedRecordError("an entry of the feature map is cut off")
+    return key or b"", value or (stop, stop)
+
+
+def _text(key: bytes) -> str:
+    try:
+        return key.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise MalformedRecordError(f"the key {key[:40]!r} is not UTF-8") from error
+
+
+def _feature(buffer: Buffer, start: int, stop: int, cut: int) -> FeatureValue:
+    if start == stop:
+        return FeatureValue("missing")
+    tag = buffer[start]
+    length, start = read_varint(buffer, start + 1)
+    if start + length > stop:
+        raise MalformedRecordError("a feature is cut off")
+    if start + length < stop:
+        raise MalformedRecordError("a feature holds more than one list")
+    if tag == 0x0A:
+        return FeatureValue("bytes", ranges=_bytes_list(buffer, start, stop))
+    if cut and tag in (0x12, 0x1A):
+        kind: Literal["float", "int64"] = "float" if tag == 0x12 else "int64"
+        return FeatureValue(kind, ranges=_stretches(buffer, start, stop, kind, cut))
+    if tag == 0x12:
+        return FeatureValue("float", values=_float_list(buffer, start, stop))
+    if tag == 0x1A:
+        return FeatureValue("int64", values=_int64_list(buffer, start, stop))
+    raise MalformedRecordError(f"unexpected field 0x{tag:02x} in a feature")
+
+
+def _bytes_list(buffer: Buffer, position: int, stop: int) -> list[tuple[int, int]]:
+    # The hot loop of everything that finds frames, hence the varint in line: a frame of less
+    # than 2 MiB takes one, two or three bytes of length.
+    ranges: list[tuple[int, int]] = []
+    append = ranges.append
+    limit = MAX_STRINGS
+    while position < stop:
+        if buffer[position] != 0x0A:
+            raise MalformedRecordError(f"unexpected field 0x{buffer[position]:02x} in a bytes list")
+        length = buffer[position + 1]
+        position += 2
+        if length >= 0x80:
+            byte = buffer[position]
+            length = (length & 0x7F) | (byte & 0x7F) << 7
+            position += 1
+            if byte >= 0x80:
+                byte = buffer[position]
+                length |= (byte & 0x7F) << 14
+                position += 1
+                if byte >= 0x80:
+                    length, position = read_varint(buffer, position - 3)
+        end = position + length
+        append((position, end))
+        position = end
+        limit -= 1
+        if limit < 0:
+            raise MalformedRecordError(f"a bytes list has more than {MAX_STRINGS} strings")
+    if position > stop:
+        raise MalformedRecordError("a bytes list is cut off")
+    return ranges
+
+
+def _float_list(buffer: Buffer, position: int, stop: int) -> NDArray[np.float32]:
+    parts: list[NDArray[np.float32]] = []
+    single = array("f")
+    while position < stop:
+        tag = buffer[position]
+        if tag == 0x0D:
+            if position + 5 > stop:
+                raise MalformedRecordError("a float list is cut off")
+            single.append(_FLOAT.unpack_from(buffer, position + 1)[0])
+            position += 5
+        elif tag == 0x0A:
+            position, length = _packed(buffer, position, stop)
+            if length % 4:
+                raise MalformedRecordError("a packed list of floats ends within a number")
+            if single:
+                parts.append(np.array(single, dtype=np.float32))
+                single = array("f")
+            if length:
+                parts.append(np.frombuffer(buffer[position : position + length], "<f4"))
+            position += length
+        else:
+            raise MalformedRecordError(f"unexpected field 0x{tag:02x} in a float list")
+        if len(parts) > MAX_SEGMENTS:
+            raise MalformedRecordError("a float list is in too many pieces")
+    if single:
+        parts.append(np.array(single, dtype=np.float32))
+    # A copy in native order: nothing may hold on to the buffer, which may be a mapping.
+    return np.concatenate(parts).astype(np.float32) if parts else np.empty(0, np.float32)
+
+
+def _int64_list(buffer: Buffer, position: int, stop: int) -> NDArray[np.int64]:
+    parts: list[NDArray[np.int64]] = []
+    single = array("Q")
+    while position < stop:
+        tag = buffer[position]
+        if tag == 0x08:
+            number, position = read_varint(buffer, position + 1)
+            single.append(number)
+        elif tag == 0x0A:
+            position, length = _packed(buffer, position, stop)
+            if single:
+                parts.append(np.array(single, dtype=np.uint64).view(np.int64))
+                single = array("Q")
+            if length:
+                packed = np.frombuffer(buffer[position : position + length], np.uint8)
+                parts.append(decode_varints(packed))
+            position += length
+        else:
+            raise MalformedRecordError(f"unexpected field 0x{tag:02x} in an integer list")
+        if len(parts) > MAX_SEGMENTS:
+            raise MalformedRecordError("an integer list is in too many pieces")
+    if position > stop:
+        raise MalformedRecordError("an integer list is cut off")
+    if single:
+        parts.append(np.array(single, dtype=np.uint64).view(np.int64))
+    if not parts:
+        return np.empty(0, np.int64)
+    return parts[0] if len(parts) == 1 else np.concatenate(parts)
+
+
+def _stretches(
+    buffer: Buffer, position: int, stop: int, kind: Literal["float", "int64"], numbers: int
+) -> list[tuple[int, int]]:
+    """(start, stop) of every so many packed numbers of a list."""
+    if position == stop:
+        return []
+    if buffer[position] != 0x0A:
+        _refuse("numbers of frames are not packed")
+    start, length = _packed(buffer, position, stop)
+    if start + length != stop:
+        _refuse("numbers of frames are in more than one piece")
+    if kind == "float":
+        count, rest = divmod(length, 4 * numbers)
+        marks = [start + 4 * numbers * number for number in range(count + 1)]
+    else:
+        ends = np.flatnonzero(np.frombuffer(buffer[start:stop], np.uint8) < 0x80) + start + 1
+        rest = len(ends) % numbers or (length and buffer[stop - 1] >= 0x80)
+        marks = [start, *ends[numbers - 1 :: numbers].tolist()]
+    if rest:
+        _refuse(f"a list holds no multiple of the {numbers} numbers of a frame")
+    return list(pairwise(marks))
+
+
+def _packed(buffer: Buffer, position: int, stop: int) -> tuple[int, int]:
+    """Start and bytes of the packed values whose tag is at ``position``."""
+    length, position = read_varint(buffer, position + 1)
+    if position + length > stop:
+        raise MalformedRecordError("a packed list is cut off")
+    return position, length
+
+
+# -- writing ------------------------------------------------------------------------------------
+
+Values = NDArray[np.float32] | NDArray[np.int64] | Sequence[bytes]
+
+
+def write_example(values: Mapping[str, Values]) -> bytes:
+    """The record that holds these lists.
+
+    Args:
+        values: key → float32 numbers, int64 numbers or byte strings, flat.
+    """
+    entries = [
+        _field(0x0A, _field(0x0A, key.encode()) + _field(0x12, _list(value)))
+        for key, value in values.items()
+    ]
+    return _field(0x0A, b"".join(entries))
+
+
+def _list(value: Values) -> bytes:
+    if not isinstance(value, np.ndarray):
+        return _field(0x0A, b"".join([_field(0x0A, one) for one in value]))
+    if value.dtype == np.float32:
+        return _field(0x12, _field(0x0A, value.astype("<f4", copy=False).tobytes()))
+    return _field(0x1A, _field(0x0A, encode_varints(value)))
+
+
+def encode_varints(values: NDArray[Any]) -> bytes:
+    """int64 numbers [N] as varints, two's complement, one behind the other."""
+    numbers = np.ascontiguousarray(values, np.int64).view(np.uint64)
+    shifted = numbers[:, None] >> (7 * np.arange(10, dtype=np.uint64))
+    used = shifted > 0
+    used[:, 0] = True
+    digits = (shifted & np.uint64(0x7F)).astype(np.uint8)
+    digits[:, :-1] |= used[:, 1:].astype(np.uint8) << 7
+    return digits[used].tobytes()
+
+
+def _field(tag: int, payload: bytes) -> bytes:
+    size = len(payload)
+    head = bytearray([tag])
+    while size >= 0x80:
+        head.append(size & 0x7F | 0x80)
+        size >>= 7
+    head.append(size)
+    return bytes(head) + payload

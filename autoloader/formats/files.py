@@ -1,0 +1,397 @@
+"""Reads files: local ones through the operating system, remote ones through a client.
+
+Theory of operation. A path with a scheme (``gs://bucket/…``) names a file far away. Where one of
+the clients for the scheme is installed, that is asked (``storage.answers``), else TensorFlow,
+which this module does not import: it asks ``tensorflow_process``. In a process that streams with
+TensorFlow, it asks the function that ``pipeline.graph.files`` has entered here. Each question is
+one round trip or a few. What fails for a moment is asked again, with growing pauses.
+
+All faults are ``OSError``: ``FileNotFoundError`` and ``PermissionError`` as of local files,
+those of ``storage.faults`` where the file system does not answer now, or nothing opens the
+scheme. ``unreadable`` words them for people.
+
+Not here: TFRecord framing (``tfrecord``), metadata (``metadata``).
+"""
+
+from __future__ import annotations
+
+import os
+import posixpath
+import re
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from autoloader.errors import SourceError
+from autoloader.formats import tensorflow_process
+from autoloader.formats.descriptors import OUT_OF_DESCRIPTORS, descriptors, too_many_open
+from autoloader.host.units import expanded
+from autoloader.storage.faults import LimitError
+from autoloader.storage.limits import Limits, check_bytes, check_names
+from autoloader.storage.places import has_client
+
+FRONT_BYTES = 2 * 2**20
+"""Read at once of a remote file where TensorFlow runs elsewhere: mostly fronts of files."""
+
+_SCHEME = re.compile(r"([a-z][a-z0-9+.-]*):/+", re.IGNORECASE)
+
+Answer = Callable[[str, tuple[Any, ...]], Any]
+"""(question, its arguments) → the answer, or the ``OSError``; see ``pipeline.graph.files``."""
+
+
+_here: Answer | None = None
+_window_bytes = FRONT_BYTES
+
+
+def enter(answer: Answer, window_bytes: int) -> None:
+    """From now on this process answers by itself, and reads so many bytes at once."""
+    global _here, _window_bytes
+    _here, _window_bytes = answer, window_bytes
+
+
+def is_remote(path: str | Path) -> bool:
+    """Whether a client has to open ``path``; a path that went through ``Path`` counts too."""
+    return _SCHEME.match(str(path)) is not None
+
+
+def scheme_of(path: str) -> str:
+    """The scheme of "gs://bucket", which is "gs"; "" of a local path."""
+    found = _SCHEME.match(path)
+    return found[1].lower() if found else ""
+
+
+def normal(path: str | Path) -> str:
+    """The path as text: absolute where it is local, with ``scheme://`` and no last slash else."""
+    text = str(path)
+    found = _SCHEME.match(text)
+    if found is None:
+        return str(expanded(text).absolute())
+    scheme = found[1].lower()
+    root = "/" if scheme == "file" else ""
+    return f"{scheme}://{root}{text[found.end() :].rstrip('/')}"
+
+
+def join(directory: str, *names: str) -> str:
+    """A path below ``directory``."""
+    return posixpath.join(directory, *names)
+
+
+_STAND_INS = (
+    (b"version https://git-lfs.", "a Git LFS pointer, and not the file", "run git lfs pull"),
+    (b"/annex/objects/", "a git-annex pointer, and not the file", "run git annex get"),
+    (b"\x1f\x8b", "gzip-compressed", "unpack it (gunzip), and keep its name"),
+    (b"<!doctype html", "a web page, and not the file", "fetch it again, with a login if need be"),
+    (b"<html", "a web page, and not the file", "fetch it again, with a login if need be"),
+)
+
+
+def stand_in(path: str | Path) -> tuple[str, str] | None:
+    """What a local file is instead of itself, and what to do; ``None`` where nothing is known.
+
+    Looks at its first bytes: a pointer of Git LFS, a compressed file, a web page of a server.
+    """
+    try:
+        with opened(path) as fd:
+            front = os.pread(fd, 64, 0).lower()
+    except OSError:
+        return None
+    return next(((what, how) for begin, what, how in _STAND_INS if front.startswith(begin)), None)
+
+
+def told_stand_in(path: str | Path) -> str:
+    """What a local file is instead of itself, as a sentence's end; "" where nothing is known."""
+    found = stand_in(path)
+    return f"it is {found[0]}: {found[1]}" if found else ""
+
+
+def refuse_stand_ins(paths: Sequence[str], *, dataset: str) -> None:
+    """Refuse local data files in whose place something else lies, all of them.
+
+    Raises:
+        SourceError: they are pointers of Git LFS, compressed files or the like.
+    """
+    found = [None if is_remote(path) else stand_in(path) for path in paths]
+    if found and all(found) and found[0] is not None:
+        raise SourceError(
+            f"dataset {dataset}: {paths[0]} is {found[0][0]}",
+            remedy=f"{found[0][1]}; the other files may need the same",
+            dataset=dataset,
+        )
+
+
+def remote_version(path: str) -> tuple[int, int]:
+    """(bytes, number of the version) of a remote file, as the listing of its directory tells.
+
+    Zeros where it would take a request for each file.
+
+    Raises:
+        OSError: the directory cannot be listed, or the file is gone.
+    """
+    if not has_client(path):
+        return 0, 0
+    from autoloader.storage.store import store  # local data goes without
+
+    found = store.listed(path)
+    return (0, 0) if found is None else (found.size, found.number)
+
+
+def name_of(path: str) -> str:
+    """The last part of a path."""
+    return posixpath.basename(path)
+
+
+def parent_of(path: str) -> str:
+    """The directory that holds ``path``; of a bucket the bucket itself."""
+    parent = posixpath.dirname(path)
+    return path if parent.endswith(":") else parent
+
+
+def read_text(path: str) -> str:
+    """The text of a description of a dataset. Raises OSError, and UnicodeDecodeError."""
+    if not is_remote(path):
+        return read_local(path, "document_bytes").decode("utf-8")
+    if _here is None and has_client(path):
+        return bytes(_ask("whole", path, "document_bytes")).decode("utf-8")
+    limits = Limits.of_environment()
+    content = read_bytes(path, 0, limits.document_bytes + 1)
+    check_bytes(path, len(content), "document_bytes", limits)
+    return content.decode("utf-8")
+
+
+def read_local(path: str | Path, most: str) -> bytes:
+    """What a local file holds.
+
+    Args:
+        path: the file.
+        most: field of ``storage.limits.Limits`` that bounds it.
+
+    Raises:
+        OSError: it cannot be read, is no regular file, or holds more than it may.
+    """
+    limits = Limits.of_environment()
+    with opened_regular(path, most) as file:
+        content = file.read(getattr(limits, most) + 1)
+    check_bytes(str(path), len(content), most, limits)
+    return content
+
+
+@contextmanager
+def opened_regular(path: str | Path, most: str = "") -> Iterator[BinaryIO]:
+    """A local file, open for reading; anything but a regular file is refused, not waited for.
+
+    Args:
+        path: the file.
+        most: field of ``storage.limits.Limits`` that bounds it; "": nothing does.
+
+    Raises:
+        OSError: it cannot be opened, is no regular file, or holds more than it may.
+    """
+    with os.fdopen(descriptors.open(path), "rb") as file:
+        if most:
+            size = os.fstat(file.fileno()).st_size
+            check_bytes(str(path), size, most, Limits.of_environment())
+        yield file
+
+
+def read_bytes(path: str, offset: int = 0, count: int = -1) -> bytes:
+    """Up to ``count`` bytes of a remote file from ``offset`` on; -1 is all. Raises OSError."""
+    return bytes(_ask("read", path, offset, count))
+
+
+def size_of(path: str) -> int | None:
+    """Bytes of a remote file, or ``None`` where there is no such file. Raises OSError."""
+    size: int | None = _ask("size", path)
+    return size
+
+
+def version_of(path: str) -> tuple[int, int]:
+    """(bytes, time of the last change in ns) of a file; the time of a remote one is 0.
+
+    Raises:
+        OSError: it is not there, or cannot be asked.
+    """
+    if not is_remote(path):
+        stat = Path(path).stat()
+        return stat.st_size, stat.st_mtime_ns
+    size = size_of(path)
+    if size is None:
+        raise FileNotFoundError(2, "there is no such file", path)
+    return size, 0
+
+
+def is_directory(path: str) -> bool:
+    """Whether something lies in ``path``. Raises OSError of a remote one."""
+    return bool(_ask("is_directory", path)) if is_remote(path) else Path(path).is_dir()
+
+
+def file_names(directory: str) -> list[str]:
+    """Names of the files in a directory, unordered. Raises OSError."""
+    if is_remote(directory):
+        return [name for name in _ask("names", directory) if not name.endswith("/")]
+    return [entry.name for entry in _entries(directory) if entry.is_file()]
+
+
+def directory_names(directory: str) -> list[str]:
+    """Names of the directories in a directory, in order. Raises OSError."""
+    if is_remote(directory):
+        return sorted(name[:-1] for name in _ask("names", directory) if name.endswith("/"))
+    return sorted(entry.name for entry in _entries(directory) if entry.is_dir())
+
+
+def _entries(directory: str) -> list[os.DirEntry[str]]:
+    """What lies in a local directory. Raises OSError; ``LimitError``: too much."""
+    limits, found = Limits.of_environment(), []
+    with os.scandir(directory) as entries:
+        for entry in entries:
+            found.append(entry)
+            check_names(directory, len(found), limits)
+    return found
+
+
+def ask_ahead(paths: Sequence[str]) -> None:
+    """Have small remote files fetched together that will be read one after the other.
+
+    What cannot be fetched is told to whoever reads it.
+    """
+    if _here is None and (away := [path for path in paths if has_client(path)]):
+        from autoloader.storage.answers import fetch_together
+
+        fetch_together(away)
+
+
+class RemoteFile:
+    """A remote file that is read here and there: holds the last stretch that was fetched.
+
+    Args:
+        path: the file.
+
+    Attributes:
+        size: its bytes.
+
+    Raises:
+        OSError: it is not there, or cannot be reached; as does ``pread``.
+    """
+
+    def __init__(self, path: str) -> None:
+        self.size, _ = version_of(path)
+        self._path = path
+        self._start = 0
+        self._data = b""
+        self._lock = threading.Lock()
+
+    def pread(self, count: int, position: int) -> bytes:
+        """Up to ``count`` bytes at ``position``; fewer at the end of the file."""
+        with self._lock:
+            first = position - self._start
+            there = self._data[first : first + count] if 0 <= first < len(self._data) else b""
+            missing = min(count, self.size - position) - len(there)
+            if missing <= 0:
+                return there
+            at = position + len(there)
+            self._start, self._data = at, read_bytes(self._path, at, max(missing, _window_bytes))
+            return there + self._data[:missing]
+
+
+def pread(source: int | RemoteFile, count: int, position: int) -> bytes:
+    """``os.pread`` of a descriptor or a remote file."""
+    return (
+        os.pread(source, count, position)
+        if isinstance(source, int)
+        else source.pread(count, position)
+    )
+
+
+def source_bytes(source: int | RemoteFile) -> int:
+    """Bytes of an open file."""
+    return os.fstat(source).st_size if isinstance(source, int) else source.size
+
+
+@contextmanager
+def opened(path: str | Path, *, links: bool = True) -> Iterator[int]:
+    """A read-only descriptor of a local file. Raises OSError."""
+    fd = descriptors.open(path, links=links)
+    try:
+        yield fd
+    finally:
+        os.close(fd)
+
+
+@contextmanager
+def opened_anywhere(path: str | Path) -> Iterator[int | RemoteFile]:
+    """A descriptor, or a remote file: something that ``pread`` reads. Raises OSError."""
+    if is_remote(path):
+        yield RemoteFile(str(path))
+        return
+    with opened(path) as fd:
+        yield fd
+
+
+def unreadable(error: OSError, path: str, *, dataset: str) -> SourceError:
+    """What to tell people of a file of a dataset that cannot be read, wherever it lies."""
+    if error.errno in OUT_OF_DESCRIPTORS:
+        return too_many_open(error, path, dataset=dataset)
+    scheme = scheme_of(path)
+    if isinstance(error, LimitError):
+        return SourceError(
+            f"dataset {dataset}: {path}: {error.strerror}",
+            remedy="look whether the file, and the server, are the ones that are meant; "
+            f"{error.variable} lifts the limit",
+            dataset=dataset,
+        )
+    if not scheme:
+        return SourceError(
+            f"dataset {dataset}: {path} cannot be read: {error.strerror or error}",
+            remedy="check that it is there and that this user may read it",
+            dataset=dataset,
+        )
+    from autoloader.storage.faults import ChangedError, NoFileSystemError, UnreachableError
+
+    what = f"dataset {dataset}: {path}: {error.strerror or error}"
+    if isinstance(error, FileNotFoundError):
+        remedy = f"check the path in {parent_of(path)}, its bucket and its spelling"
+    elif isinstance(error, PermissionError):
+        remedy = (
+            "check the bucket's name; what is not public needs credentials: gcloud auth "
+            "application-default login, or a key file named by GOOGLE_APPLICATION_CREDENTIALS "
+            "(on a Google Cloud machine NO_GCE_CHECK=false asks for its service account)"
+            if scheme == "gs"
+            else f"give this user the right to read it, or the credentials that {scheme}:// takes"
+        )
+    elif isinstance(error, NoFileSystemError):
+        remedy = (
+            f"install what opens {scheme}:// (pip install 'autoloader-rlds[remote]', or "
+            "tensorflow-io, which brings TensorFlow more file systems), mount it, or copy it here"
+        )
+    elif isinstance(error, ChangedError):
+        remedy = (
+            "start again: what is there now is read then; index files beside it are of what was "
+            "there before, so write them anew (autoloader index --out)"
+        )
+    elif isinstance(error, UnreachableError):
+        remedy = "check the network (and https_proxy, where there is one), then start again"
+    else:
+        remedy = "check that it is whole and readable"
+    return SourceError(what, remedy=remedy, dataset=dataset)
+
+
+def _ask(question: str, *arguments: Any) -> Any:
+    if _here is not None:
+        answer = _here(question, arguments)
+    elif has_client(str(arguments[0])):
+        from autoloader.storage.answers import answer_of  # most specs name local files alone
+
+        answer = answer_of(question, arguments)
+    else:
+        try:
+            answer = tensorflow_process.process.ask(
+                ("files", question, arguments), about=str(arguments[0])
+            )
+        except tensorflow_process.ProcessEndedError as error:
+            from autoloader.storage.faults import UnreachableError
+
+            raise UnreachableError(5, str(error), arguments[0]) from error
+    if isinstance(answer, OSError):
+        raise answer
+    return answer

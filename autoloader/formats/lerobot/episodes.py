@@ -1,0 +1,618 @@
+"""The episodes of a LeRobot dataset: how long each is, and in which files its rows and videos lie.
+
+    v2.0, v2.1   meta/episodes.jsonl, a line an episode; one Parquet file and one MP4 a camera each
+    v3.0         meta/episodes/**.parquet, a row an episode; files hold several, one after another
+
+Only the table of paths differs between the versions. The list may have millions of rows, so it is
+read and kept by columns; an ``Episode`` is made where somebody asks for one.
+
+Not here: features and splits (``metadata``), the rows themselves (``index.lerobot``).
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import count, islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from autoloader.errors import SourceError
+from autoloader.formats import files
+from autoloader.formats.lerobot.parquet import UnreadableParquetError, read_columns
+from autoloader.formats.lerobot.placement import Placement, Span, place
+from autoloader.formats.metadata import LEROBOT_INFO, broken
+from autoloader.host.units import MIB
+
+_FIELD = re.compile(r"\{(\w+)(?::0?(\d{1,2})d)?\}")
+_OLD_FIELDS = ("episode_chunk", "episode_index")
+_NEW_FIELDS = ("chunk_index", "file_index")
+_NEEDED = ("episode_index", "length")
+_ROWS = ("dataset_from_index", "dataset_to_index")
+_TIMES = ("from_timestamp", "to_timestamp")
+_LONGEST_LINE = 16 * MIB
+MOST_EPISODES = 10**7
+
+
+@dataclass(frozen=True, slots=True)
+class VideoPlace:
+    """Where a camera's frames of an episode lie.
+
+    Attributes:
+        path: the MP4 file.
+        from_s: when the episode begins in it, in seconds.
+        to_s: when it ends; ``None`` where the list does not say it.
+    """
+
+    path: str
+    from_s: float
+    to_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Episode:
+    """One episode, as the metadata has it.
+
+    Attributes:
+        index: its number in the dataset.
+        length: frames.
+        path: the Parquet file that holds its rows.
+        videos: camera feature → where its frames lie; absent where the list does not say it.
+        damage: why the episode cannot be used; "" where its row of the list is whole.
+    """
+
+    index: int
+    length: int
+    path: str
+    videos: Mapping[str, VideoPlace]
+    damage: str = ""
+
+
+@dataclass(frozen=True, eq=False)
+class FileColumn:
+    """In which file of a kind each episode lies.
+
+    Attributes:
+        number: [E] int32 place of the file in ``paths``; -1 where the list does not say it.
+        paths: of the files, each once.
+    """
+
+    number: NDArray[np.int32]
+    paths: Sequence[str]
+
+    @cached_property
+    def _by_file(self) -> tuple[NDArray[np.int64], NDArray[np.int64], dict[str, int]]:
+        """(rows in the order of their files, where each file begins there, path → number)."""
+        order = np.argsort(self.number, kind="stable")
+        begins = np.searchsorted(self.number[order], np.arange(len(self.paths) + 1))
+        return order, begins, {path: number for number, path in enumerate(self.paths)}
+
+    def rows_in(self, path: str) -> NDArray[np.int64]:
+        """Rows of the list whose episodes lie in a file; they ascend."""
+        order, begins, numbers = self._by_file
+        number = numbers[path]
+        return order[begins[number] : begins[number + 1]]
+
+    @cached_property
+    def records(self) -> NDArray[np.int64]:
+        """[E] which of its file's episodes each is."""
+        order, begins, _ = self._by_file
+        found = np.empty_like(order)
+        found[order] = np.arange(len(order)) - begins[self.number[order]]
+        return found
+
+    def take(self, rows: NDArray[np.int64]) -> FileColumn:
+        """Of these rows."""
+        return FileColumn(self.number[rows], self.paths)
+
+
+@dataclass(frozen=True, eq=False)
+class VideoColumns:
+    """Where a camera's frames of every episode lie; see ``VideoPlace``.
+
+    Attributes:
+        file: the MP4 files.
+        from_s: [E] float64.
+        to_s: [E] float64; NaN where the list does not say it.
+    """
+
+    file: FileColumn
+    from_s: NDArray[np.float64]
+    to_s: NDArray[np.float64]
+
+    def place(self, row: int) -> VideoPlace | None:
+        """Of an episode; ``None`` where the list does not say it."""
+        number, to_s = self.file.number[row], float(self.to_s[row])
+        if number < 0:
+            return None
+        end = None if math.isnan(to_s) else to_s
+        return VideoPlace(self.file.paths[number], float(self.from_s[row]), end)
+
+    def take(self, rows: NDArray[np.int64]) -> VideoColumns:
+        """Of these rows."""
+        return VideoColumns(self.file.take(rows), self.from_s[rows], self.to_s[rows])
+
+
+@dataclass(frozen=True, eq=False)
+class EpisodeList:
+    """All episodes of a dataset, a row each, by their numbers.
+
+    Attributes:
+        index: [E] int64 numbers of the episodes, which ascend.
+        length: [E] int64 frames.
+        data: the Parquet files.
+        videos: camera feature → its videos.
+        damage: row → why the episode cannot be used; absent where its row of the list is whole.
+        notes: what a person should know of the list.
+    """
+
+    index: NDArray[np.int64]
+    length: NDArray[np.int64]
+    data: FileColumn
+    videos: Mapping[str, VideoColumns]
+    damage: Mapping[int, str]
+    notes: tuple[str, ...] = ()
+
+    def __len__(self) -> int:
+        """E."""
+        return len(self.index)
+
+    def __getitem__(self, row: int) -> Episode:
+        """The episode of a row."""
+        places = ((camera, of.place(row)) for camera, of in self.videos.items())
+        return Episode(
+            int(self.index[row]),
+            int(self.length[row]),
+            self.data.paths[self.data.number[row]],
+            {camera: place for camera, place in places if place is not None},
+            self.damage.get(row, ""),
+        )
+
+    def at(self, path: str, record: int) -> Episode:
+        """An episode of a Parquet file."""
+        return self[int(self.data.rows_in(path)[record])]
+
+    def in_file(self, path: str, start: int = 0, stop: int | None = None) -> Iterator[Episode]:
+        """The episodes of a Parquet file in their order, or a stretch of them."""
+        return map(self.__getitem__, self.data.rows_in(path)[start:stop].tolist())
+
+    def videos_of(self, path: str, cameras: Iterable[str]) -> set[str]:
+        """The videos of a Parquet file's episodes; a camera that has none is passed over."""
+        rows = self.data.rows_in(path)
+        own = (self.videos[camera].file for camera in cameras if camera in self.videos)
+        return {of.paths[k] for of in own for k in set(of.number[rows].tolist()) if k >= 0}
+
+    def take(self, rows: NDArray[np.int64]) -> EpisodeList:
+        """The list of these rows, in this order."""
+        damage = self.damage and {
+            new: self.damage[row] for new, row in enumerate(rows.tolist()) if row in self.damage
+        }
+        videos = {camera: of.take(rows) for camera, of in self.videos.items()}
+        data = self.data.take(rows)
+        return EpisodeList(self.index[rows], self.length[rows], data, videos, damage, self.notes)
+
+    def placed(
+        self, camera: str, path: str, frames: int, fps: float, *, by_row: bool = False
+    ) -> Placement:
+        """Which frame of a video each of its episodes begins with; see ``placement.place``.
+
+        Args:
+            camera: the feature.
+            path: the video.
+            frames: that it has.
+            fps: of the dataset.
+            by_row: whether starts are not looked at.
+        """
+        videos = self.videos[camera]
+        own = videos.file.rows_in(path)
+        own = own[self.length[own] > 0]
+        if not len(own):
+            return Placement({})
+        columns = self.index, self.length, videos.from_s, videos.to_s
+        spans = [
+            Span(index, length, start * fps, None if math.isnan(end) else end * fps, sure)
+            for index, length, start, end, sure in zip(
+                *(column[own].tolist() for column in columns),
+                (row not in self.damage for row in own.tolist()),
+                strict=True,
+            )
+        ]
+        last, after = own[-1], own[-1] + 1
+        followed = bool(
+            after < len(self)
+            and spans[-1].end is not None  # in v2.1 a video is of one episode alone
+            and (self.index[after] > self.index[last] + 1 or videos.file.number[after] < 0)
+        )
+        return place(spans, frames, followed=followed, by_row=by_row)
+
+
+def read_episodes(root: Path, info: Mapping[str, Any], *, dataset: str) -> EpisodeList:
+    """The episodes of the dataset in ``root``.
+
+    Args:
+        root: the directory that holds ``meta``.
+        info: ``meta/info.json``.
+        dataset: the name that the spec gives this dataset, for messages.
+
+    Raises:
+        SourceError: the list is missing or broken.
+        MissingExtraError: it is Parquet, and pyarrow is not installed.
+    """
+    cameras = [
+        str(name)
+        for name, node in info["features"].items()
+        if isinstance(node, Mapping) and node.get("dtype") == "video"
+    ]
+    source = root / "meta"
+    _check_version(root, info, dataset=dataset)
+    paths = _Paths(root, info, cameras, dataset=dataset)
+    try:
+        tables = (
+            _tables(source / "episodes", cameras)
+            if paths.several
+            else [_columns(source / "episodes.jsonl")]
+        )
+        found = paths.episodes(_Listed(tables))
+    except OSError as error:
+        raise files.unreadable(error, error.filename or str(source), dataset=dataset) from error
+    except _BrokenListError as error:
+        raise broken(error.file, error.why, dataset=dataset) from error
+    except (ValueError, TypeError, KeyError, LookupError) as error:
+        why = f"a row has no {error}" if isinstance(error, KeyError) else str(error)[:120]
+        raise SourceError(
+            f"dataset {dataset}: the list of episodes in {source} is broken: {why}",
+            remedy="restore the file from where the dataset came",
+            dataset=dataset,
+        ) from error
+    return _each_once(found, source, dataset=dataset)
+
+
+class _BrokenListError(ValueError):
+    """A list cannot be read: its file, and why. Internal: told as a ``SourceError``."""
+
+    def __init__(self, file: Path, why: str) -> None:
+        super().__init__(f"{file}: {why}")
+        self.file, self.why = str(file), why
+
+
+def _each_once(found: EpisodeList, source: Path, *, dataset: str) -> EpisodeList:
+    """The episodes by their numbers; of one that is listed twice in the same words, one.
+
+    Raises:
+        SourceError: two rows of an episode differ.
+    """
+    if np.all(np.diff(found.index) > 0):
+        return found
+    found = found.take(np.argsort(found.index, kind="stable"))
+    again = 1 + np.flatnonzero(np.diff(found.index) == 0)
+    if not len(again):
+        return found
+    for row in again.tolist():
+        first, one = found[row - 1], found[row]
+        if one != first:
+            raise SourceError(
+                f"dataset {dataset}: the list of episodes in {source} is broken: episode "
+                f"{one.index} stands there twice, with {first.length} frames in {first.path} and "
+                f"with {one.length} frames in {one.path}",
+                remedy="take the row away that does not fit the files",
+                dataset=dataset,
+            )
+    twice = np.unique(found.index[again])
+    some = ", ".join(map(str, twice[:5])) + (", …" if len(twice) > 5 else "")
+    note = f"listed twice in {source}, and taken once: episode {some}"
+    return replace(found.take(np.delete(np.arange(len(found)), again)), notes=(note,))
+
+
+def _check_version(root: Path, info: Mapping[str, Any], *, dataset: str) -> None:
+    """Refuse a list of episodes of another version than ``info.json`` says."""
+    told, meta = str(info["codebase_version"]), root / "meta"
+    old, new = (meta / "episodes.jsonl").exists(), (meta / "episodes").is_dir()
+    if (old, new) == ((True, False) if _several(info) else (False, True)):
+        raise broken(
+            str(root / LEROBOT_INFO),
+            f"its codebase_version is {told}, and the episodes are listed as "
+            + ("v2.1 lists them, in meta/episodes.jsonl" if old else "v3.0 does, in meta/episodes"),
+            dataset=dataset,
+            remedy="convert the whole dataset with lerobot, or restore the info.json that belongs "
+            "to these files",
+        )
+
+
+def tasks(root: Path, info: Mapping[str, Any], *, dataset: str) -> dict[int, str]:
+    """The text of every task, by its index; at least one.
+
+    Raises:
+        SourceError: there is no such list, or it is broken or empty.
+        MissingExtraError: it is Parquet, and pyarrow is not installed.
+    """
+    file = root / "meta" / ("tasks.parquet" if _several(info) else "tasks.jsonl")
+    other = file.with_name("tasks.jsonl" if _several(info) else "tasks.parquet")
+    found: dict[int, str] = {}
+    try:
+        for number, text in _task_table(file) if _several(info) else _task_lines(file):
+            if not isinstance(text, str):
+                raise _BrokenListError(file, f"task {number} has no text")
+            if found.setdefault(int(number), text) != text:
+                raise _BrokenListError(
+                    file,
+                    f"task {number} stands there twice, as {found[int(number)]!r} and {text!r}",
+                )
+    except FileNotFoundError as error:
+        why = f"{file.parent} has no {file.name}, which says what the tasks of its frames are"
+        if other.exists():
+            why += f"; {other.name} is of another version of LeRobot's files"
+        raise SourceError(
+            f"dataset {dataset}: {why}",
+            remedy=f"restore {file.name}, or convert the whole dataset with lerobot; without its "
+            "texts leave language out",
+            dataset=dataset,
+        ) from error
+    except OSError as error:
+        raise files.unreadable(error, str(file), dataset=dataset) from error
+    except (ValueError, LookupError, TypeError) as error:
+        why = error.why if isinstance(error, _BrokenListError) else str(error)[:120]
+        raise broken(str(file), why, dataset=dataset) from error
+    if not found:
+        raise broken(str(file), "it lists no task", dataset=dataset)
+    return found
+
+
+def _task_lines(file: Path) -> Iterator[tuple[Any, Any]]:
+    for row in _lines(file):
+        if "task_index" not in row or "task" not in row:
+            raise _BrokenListError(file, "a line has no task_index and task")
+        yield row["task_index"], row["task"]
+
+
+def _task_table(file: Path) -> Iterator[tuple[Any, Any]]:
+    table = read_columns(file, lambda names: names, "list_bytes")
+    # Writers keep the text as the index of a data frame, whose column has no name of its own.
+    others = [name for name in table.column_names if name != "task_index"]
+    if len(others) == len(table.column_names) or not others:
+        raise _BrokenListError(file, f"its columns are {', '.join(table.column_names)[:80]}")
+    texts = "task" if "task" in others else others[0]
+    columns = (table.column(name).to_pylist() for name in ("task_index", texts))
+    yield from zip(*columns, strict=True)
+
+
+def _several(info: Mapping[str, Any]) -> bool:
+    """Whether a file holds several episodes."""
+    return str(info["codebase_version"]) == "v3.0"
+
+
+class _Listed:
+    """The rows of a list of episodes, by columns.
+
+    Args:
+        tables: of each of its files, name → values of a column: Python's, or pyarrow's.
+    """
+
+    def __init__(self, tables: Iterable[Mapping[str, Any]]) -> None:
+        self._tables = [one for one in tables if len(one["episode_index"])]
+
+    def needed(self, name: str, limit: int = 2**53) -> NDArray[np.int64]:
+        """As ``numbers``.
+
+        Raises:
+            KeyError: a file has no such column.
+        """
+        for table in self._tables:
+            table[name]
+        return self.numbers(name, limit)
+
+    def numbers(self, name: str, limit: int = 2**53) -> NDArray[np.int64]:
+        """[E] whole numbers from 0 to below a limit; -1 where there is none."""
+        found = self._floats(name)
+        known = (found >= 0) & (found < limit) & (found == np.floor(found))
+        return np.where(known, found, -1).astype(np.int64)
+
+    def seconds(self, name: str) -> NDArray[np.float64]:
+        """[E] times from 0 on; NaN where there is none."""
+        found = self._floats(name)
+        return np.where((found >= 0) & (found < 1e9), found, np.nan)
+
+    def value(self, name: str, row: int) -> Any:
+        """What stands in a row."""
+        for table in self._tables:
+            column = table[name]
+            if row < len(column):
+                return column[row] if isinstance(column, list) else column[row].as_py()
+            row -= len(column)
+        raise IndexError(row)
+
+    def _floats(self, name: str) -> NDArray[np.float64]:
+        parts = [np.empty(0)]
+        for table in self._tables:
+            lost = np.full(len(table["episode_index"]), np.nan)
+            parts.append(_floats(table[name]) if name in table else lost)
+        return np.concatenate(parts)
+
+
+def _floats(column: Any) -> NDArray[np.float64]:
+    """[n] the numbers of a column, exact below 2**53; NaN of anything else."""
+    if not isinstance(column, list):
+        from pyarrow import types
+
+        if types.is_integer(column.type) or types.is_floating(column.type):
+            return np.asarray(column.to_numpy(), np.float64)
+        column = column.to_pylist()
+    number = (int, float)  # and no bool
+    return np.asarray(
+        [one if type(one) in number and abs(one) <= 2**53 else np.nan for one in column], np.float64
+    )
+
+
+class _Paths:
+    """The path table of one dataset."""
+
+    def __init__(
+        self, root: Path, info: Mapping[str, Any], cameras: list[str], *, dataset: str
+    ) -> None:
+        self._folder = os.path.join(root, "")  # noqa: PTH118  (a path is text here)
+        self._cameras = cameras
+        self.several = _several(info)
+        self._file, self._dataset = str(root / LEROBOT_INFO), dataset
+        self._data = self._template(info, "data_path")
+        self._video = self._template(info, "video_path") if cameras else ""
+        chunk = info.get("chunks_size") or 1000
+        if isinstance(chunk, bool) or not isinstance(chunk, int) or chunk < 1:
+            raise broken(self._file, f"chunks_size is {str(chunk)[:40]}", dataset=dataset)
+        self._chunk = min(chunk, MOST_EPISODES)  # the same, and no larger than a column's numbers
+
+    def _template(self, info: Mapping[str, Any], name: str) -> str:
+        """A path, whose fields are to be filled in by ``%``.
+
+        Raises:
+            SourceError: there is none, or it names a field that the version does not have.
+        """
+        found = info.get(name)
+        if not isinstance(found, str) or not found:
+            raise broken(self._file, f"it has no {name}", dataset=self._dataset)
+        known = _NEW_FIELDS if self.several else _OLD_FIELDS
+        for field in (match[1] for match in _FIELD.finditer(found)):
+            if field not in (*known, "video_key") or (field == "video_key" and name == "data_path"):
+                names = ", ".join(f"{{{one}}}" for one in known)
+                raise broken(
+                    self._file,
+                    f"its {name} names {{{field}}}; paths of {info['codebase_version']} are made "
+                    f"of {names}",
+                    dataset=self._dataset,
+                    remedy=f"write {name} as the files are called, or restore the file",
+                )
+
+        def filled(match: re.Match[str]) -> str:
+            return "%(video_key)s" if match[1] == "video_key" else f"%({match[1]})0{match[2] or 0}d"
+
+        return _FIELD.sub(filled, found.replace("%", "%%"))
+
+    def episodes(self, listed: _Listed) -> EpisodeList:
+        """The episodes, in the order of the list.
+
+        A null, or what is no number, costs the episode, or a camera of it: the camera has no video,
+        the episode is damaged. It has the number of its row where none is told, and the file of
+        the row before where that is not told.
+
+        Raises:
+            KeyError: there is no such column at all.
+            ValueError: no row names a file, or a path is not below the dataset.
+        """
+        index = listed.needed("episode_index", MOST_EPISODES)
+        told = {"episode_index": index, "length": listed.needed("length", 2**31)}
+        keys = {"episode_index": index, "episode_chunk": index // self._chunk}
+        if self.several:
+            keys = {name: listed.needed(f"data/{name}") for name in _NEW_FIELDS}
+            told |= {f"data/{name}": values for name, values in keys.items()}
+        damage = _damage(listed, told)
+        data = self._files(self._data, keys)
+        videos = {camera: self._videos_of(camera, listed, keys) for camera in self._cameras}
+        named = data.number >= 0
+        if not named.all():
+            if not named.any():
+                raise ValueError(damage[0])
+            rows = np.where(named, np.arange(len(index)), np.argmax(named))
+            data = data.take(np.maximum.accumulate(rows))
+        lost = np.flatnonzero(index < 0).tolist()
+        taken = set(index[index >= 0].tolist()) if lost else set()
+        index = index.copy()  # the paths are of what is told
+        for row in lost:
+            index[row] = next(number for number in count(row) if number not in taken)
+            taken.add(int(index[row]))
+        return EpisodeList(index, np.maximum(told["length"], 0), data, videos, damage)
+
+    def _videos_of(
+        self, camera: str, listed: _Listed, keys: Mapping[str, NDArray[np.int64]]
+    ) -> VideoColumns:
+        """Where a camera's frames lie; ``keys`` are of the Parquet files."""
+        rows = len(keys[next(iter(keys))])
+        from_s, to_s = np.zeros(rows), np.full(rows, np.nan)
+        if self.several:
+            of = f"videos/{camera}"
+            from_s, to_s = (listed.seconds(f"{of}/{name}") for name in _TIMES)
+            numbers = {name: listed.numbers(f"{of}/{name}") for name in _NEW_FIELDS}
+            lost = np.isnan(from_s)
+            keys = {name: np.where(lost, -1, values) for name, values in numbers.items()}
+        return VideoColumns(self._files(self._video, keys, video_key=camera), from_s, to_s)
+
+    def _files(
+        self, template: str, keys: Mapping[str, NDArray[np.int64]], **names: str
+    ) -> FileColumn:
+        """The files whose paths have these numbers in them; none where one is below 0."""
+        of = np.stack(list(keys.values()), axis=1)
+        begins = np.ones(len(of), np.bool_)
+        begins[1:] = np.any(of[1:] != of[:-1], axis=1)
+        first = np.flatnonzero(begins)
+        found: dict[str, int] = {}
+        numbers = np.full(len(first), -1, np.int32)
+        for stretch, values in enumerate(of[first].tolist()):
+            if min(values) >= 0:
+                path = self._folder + template % {**names, **dict(zip(keys, values, strict=True))}
+                numbers[stretch] = found.setdefault(path, len(found))
+        for whole in islice(found, 1):  # the others differ in digits alone
+            path = whole.removeprefix(self._folder)
+            if "\0" in path or {"", ".", ".."} & set(path.split("/")):
+                raise ValueError(f"{path[:80]!r} is no path below the dataset")
+        return FileColumn(np.repeat(numbers, np.diff(np.append(first, len(of)))), tuple(found))
+
+
+def _damage(listed: _Listed, told: Mapping[str, NDArray[np.int64]]) -> dict[int, str]:
+    """Row → why its episode cannot be used: numbers are not told, or contradict each other."""
+    length, begin, end = told["length"], *(listed.numbers(name) for name in _ROWS)
+    found = {}
+    for row in np.flatnonzero((begin >= 0) & (end >= 0) & (end - begin != length)).tolist():
+        found[row] = f"it has {length[row]} frames, and rows {begin[row]} to {end[row] - 1}"
+    for name in reversed(list(told)):
+        for row in np.flatnonzero(told[name] < 0).tolist():
+            found[row] = f"its {name} is {listed.value(name, row)!r:.40}"
+    return {row: f"row {row} of the list of episodes: {why}" for row, why in found.items()}
+
+
+def _lines(file: Path) -> Iterator[Mapping[str, Any]]:
+    with files.opened_regular(file, "list_bytes") as lines:
+        for number, line in enumerate(iter(lambda: lines.readline(_LONGEST_LINE), b""), start=1):
+            if not line.strip():
+                continue
+            try:
+                row = json.loads(line)
+            except ValueError as error:
+                raise _BrokenListError(file, f"line {number} is no JSON: {error}") from error
+            if not isinstance(row, Mapping):
+                raise _BrokenListError(file, f"line {number} is no JSON object")
+            yield row
+
+
+def _columns(file: Path) -> Mapping[str, Sequence[Any]]:
+    """The columns of a list that is lines of JSON."""
+    found: dict[str, list[Any]] = {name: [] for name in (*_NEEDED, *_ROWS)}
+    for row in _lines(file):
+        for name in _NEEDED:
+            found[name].append(row[name])
+        for name in _ROWS:
+            found[name].append(row.get(name))
+    return found
+
+
+def _tables(folder: Path, cameras: Sequence[str]) -> Iterator[Mapping[str, Any]]:
+    """The columns of each file of a list that is Parquet."""
+    of = [f"videos/{camera}" for camera in cameras]
+    numbers = (f"{one}/{name}" for one in ("data", *of) for name in _NEW_FIELDS)
+    times = (f"{one}/{name}" for one in of for name in _TIMES)
+    wanted = {*_NEEDED, *_ROWS, *numbers, *times}
+    found = sorted(folder.glob("*/*.parquet"))
+    if not found:
+        raise FileNotFoundError(2, "No Parquet file", str(folder))
+    for file in found:
+        try:
+            table = read_columns(
+                file, lambda names: [name for name in names if name in wanted], "list_bytes"
+            )
+        except UnreadableParquetError as error:
+            raise _BrokenListError(file, str(error)) from error
+        yield dict(zip(table.column_names, table.columns, strict=True))

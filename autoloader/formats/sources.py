@@ -1,0 +1,111 @@
+"""Opens a dataset whatever its format: TFDS/RLDS or LeRobot, told apart by what lies there.
+
+Not here: what a format says about itself (``metadata``, ``lerobot.metadata``).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from autoloader.formats import files
+from autoloader.formats.directories import check_version
+from autoloader.formats.metadata import LEROBOT_INFO, VersionDirectory, open_version
+
+
+def open_source(path: str | Path, *, dataset: str) -> VersionDirectory:
+    """Reads the metadata of a TFDS version directory or a LeRobot dataset.
+
+    Args:
+        path: the directory.
+        dataset: the name that the spec gives this dataset, for messages.
+
+    Raises:
+        SourceError: it does not exist, is neither, or is broken.
+        MissingExtraError: it needs a package of the extra ``lerobot``.
+    """
+    if is_lerobot(path):
+        from autoloader.formats.lerobot.metadata import open_lerobot  # others start without it
+
+        return open_lerobot(path, dataset=dataset)
+    return open_version(path, dataset=dataset)
+
+
+def check_source(path: str | Path, *, dataset: str) -> str:
+    """``path``, normal; where it is local, after a look that costs next to nothing.
+
+    Raises:
+        SourceError: it is local, and is no dataset.
+    """
+    if is_lerobot(path):
+        return files.normal(path)
+    return check_version(path, dataset=dataset)
+
+
+def is_lerobot(path: str | Path) -> bool:
+    """Whether a path is a LeRobot dataset; false of what is remote or cannot be looked into."""
+    try:
+        return not files.is_remote(path) and Path(files.normal(path), LEROBOT_INFO).is_file()
+    except OSError:
+        return False  # whoever opens it says why
+
+
+_EDGE_BYTES = 2**16
+
+
+def same_files(directories: Sequence[VersionDirectory]) -> list[tuple[int, int]]:
+    """Pairs (earlier, later) of local datasets that read the same files, linked or copied.
+
+    Files are taken for the same where they agree in names, sizes, and the edges of the first and
+    the last; so are two revisions of one repository of the Hub.
+    """
+    alike: dict[object, list[int]] = {}
+    for number, one in enumerate(directories):
+        if not files.is_remote(one.path):
+            place = Path(one.path)
+            repository = place.parents[1] if place.parent.name == "snapshots" else None
+            alike.setdefault(repository or _front(one), []).append(number)
+    pairs = []
+    for numbers in alike.values():
+        known: dict[object, int] = {}
+        for number in numbers if len(numbers) > 1 else ():
+            place = Path(directories[number].path)
+            key = None if place.parent.name == "snapshots" else _whole(directories[number])
+            first = known.setdefault(key, number)
+            if first != number:
+                pairs.append((first, number))
+    return pairs
+
+
+def _shard_paths(directory: VersionDirectory) -> list[str]:
+    return sorted({shard.path for shards in directory.splits.values() for shard in shards})
+
+
+def _front(directory: VersionDirectory) -> object:
+    """What costs little to compare."""
+    paths = _shard_paths(directory)
+    return len(paths), _sizes(directory.path, paths[:1])
+
+
+def _whole(directory: VersionDirectory) -> object:
+    paths = _shard_paths(directory)
+    digest = hashlib.blake2b()
+    for path in {*paths[:1], *paths[-1:]}:
+        with files.opened(path) as file:
+            size = os.fstat(file).st_size
+            digest.update(os.pread(file, _EDGE_BYTES, 0))
+            digest.update(os.pread(file, _EDGE_BYTES, max(0, size - _EDGE_BYTES)))
+    return _sizes(directory.path, paths), digest.digest()
+
+
+def _sizes(root: str, paths: Iterable[str]) -> tuple[tuple[str, int], ...]:
+    sizes = []
+    for path in paths:
+        try:
+            size = os.stat(path).st_size  # noqa: PTH116
+        except OSError:
+            size = -1
+        sizes.append((os.path.relpath(path, root), size))
+    return tuple(sizes)

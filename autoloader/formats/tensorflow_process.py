@@ -1,0 +1,142 @@
+"""The process that runs TensorFlow for processes that do not import it.
+
+Theory of operation. Planning, indexing and the command line import no TensorFlow. Where they need
+it (a user's function written for it, files on its file systems) they ask a process of its own:
+``autoloader.pipeline.graph.answers``, started at the first question, one question at a time. It
+ends when its pipe is closed, or the process that asks does.
+
+Not here: what is asked (``formats.files``, ``samples.transforms.transform``), who answers
+(``pipeline.graph.answers``).
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import io
+import logging
+import os
+import pickle
+import select
+import subprocess
+import sys
+import threading
+from typing import IO, Any, cast
+
+from autoloader.host.extras import require
+from autoloader.host.supervision.start import import_path, start
+
+_SAY_AFTER_S = 10.0
+
+logger = logging.getLogger(__name__)
+
+
+class ProcessEndedError(Exception):
+    """The process that runs TensorFlow ended before it answered. Internal: a reason."""
+
+
+class TensorFlowProcess:
+    """Answers questions; any thread may ask."""
+
+    def __init__(self) -> None:
+        self._process: subprocess.Popen[bytes] | None = None
+        self._lock = threading.Lock()
+        self._path: list[str] = []
+
+    def ask(self, question: object, *, about: str = "") -> Any:
+        """Its answer; the process is started at the first question.
+
+        Args:
+            question: pickled.
+            about: what a long wait is for, to be logged.
+
+        Raises:
+            ProcessEndedError: it ended.
+            MissingExtraError: there is no TensorFlow.
+        """
+        with self._lock:
+            if self._process is None:
+                self._start()
+            try:
+                if self._path != sys.path:
+                    self._path = list(sys.path)
+                    send(self._pipe("stdin"), ("import path", import_path(), ()))
+                send(self._pipe("stdin"), question)
+                answers = self._pipe("stdout")
+                while about and not select.select([answers], [], [], _SAY_AFTER_S)[0]:
+                    logger.warning("still waiting for %s", about)
+                return receive(answers)
+            except (OSError, EOFError) as error:
+                self._end()
+                raise ProcessEndedError("the process that runs TensorFlow ended") from error
+
+    def close(self) -> None:
+        """End it; the next question starts another one."""
+        with self._lock:
+            self._end()
+
+    def leave_to_parent(self) -> None:
+        """In a fork: the process, and whoever asks it at this moment, are the parent's."""
+        self._lock = threading.Lock()
+        process, self._process = self._process, None
+        for pipe in () if process is None else (process.stdin, process.stdout):
+            cast("io.BufferedWriter", pipe).raw.close()  # what the parent was writing is not ours
+
+    def _start(self) -> None:
+        require("tensorflow", "a remote file, or a transform written for TensorFlow,")
+        # Users' functions may print to this descriptor; what TensorFlow prints is dropped.
+        screen = os.dup(2)
+        try:
+            self._process = start(
+                "autoloader.pipeline.graph.answers",
+                [str(screen)],
+                changes={"CUDA_VISIBLE_DEVICES": "-1"},
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
+                pass_fds=(screen,),
+            )
+        finally:
+            os.close(screen)
+        self._path = list(sys.path)
+
+    def _pipe(self, name: str) -> IO[bytes]:
+        pipe: IO[bytes] = getattr(self._process, name)
+        return pipe
+
+    def _end(self) -> None:
+        process, self._process = self._process, None
+        if process is None:
+            return
+        for pipe in (process.stdin, process.stdout):
+            if pipe is not None:
+                with contextlib.suppress(OSError):
+                    pipe.close()
+        try:
+            process.wait(2.0)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+
+process = TensorFlowProcess()
+atexit.register(process.close)
+os.register_at_fork(after_in_child=process.leave_to_parent)
+
+
+def send(pipe: IO[bytes], message: object) -> None:
+    """One message into a pipe between the library's own processes."""
+    pipe.write(pickle.dumps(message, protocol=pickle.HIGHEST_PROTOCOL))
+    pipe.flush()
+
+
+def receive(pipe: IO[bytes]) -> Any:
+    """The next message of such a pipe.
+
+    Raises:
+        EOFError: the other end is gone.
+    """
+    try:
+        return pickle.load(pipe)  # noqa: S301 written by ``send`` of our own process
+    except pickle.UnpicklingError as error:
+        raise EOFError(str(error)) from error

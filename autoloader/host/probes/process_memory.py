@@ -1,0 +1,227 @@
+"""Reads what processes hold, and samples the peak of it while something is measured.
+
+Theory of operation. RSS is one read of ``/proc/PID/statm`` (microseconds) but counts a shared page
+in every process that maps it. PSS divides a shared page among those who map it, so it adds up over
+a tree; ``smaps_rollup`` costs about 10 ms for each GB held. So this process's own memory is sampled
+by RSS and that of its descendants by PSS without shared memory (the batch ring is mapped by both
+sides, and the trainer's RSS already has it). ``PeakSampler`` spaces its readings such that they
+cost at most 5 % of one processor. A controller, which reads for as long as a run lasts, asks the
+kernel's counters instead (``tree_own_bytes``).
+
+Not here: what the machine can still give (``headroom``).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import re
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import TracebackType
+
+import psutil
+
+from autoloader.errors import AutoloaderError
+from autoloader.host.probes.headroom import HeadroomSource
+
+_LOG = logging.getLogger(__name__)
+
+_KIB_LINE = re.compile(rb"^(Pss|Pss_Shmem):\s+(\d+) kB", re.MULTILINE)
+_RSS_LINE = re.compile(rb"^(RssAnon|RssFile):\s+(\d+) kB", re.MULTILINE)
+_COST_RATIO = 0.05
+
+
+def rss_bytes(pid: int | None = None) -> int:
+    """Resident bytes of one process (default: this one); 0 when it is gone."""
+    try:
+        return int(psutil.Process(pid).memory_info().rss)
+    except psutil.Error:
+        return 0
+
+
+def pss_bytes(pid: int, *, shared_memory: bool = True) -> int:
+    """Proportional bytes of one process; its RSS where the kernel gives no PSS; 0 when gone.
+
+    Args:
+        pid: which process.
+        shared_memory: count its part of shared memory (memfd, /dev/shm) too.
+    """
+    try:
+        found = dict(_KIB_LINE.findall(Path(f"/proc/{pid}/smaps_rollup").read_bytes()))
+    except OSError:
+        found = {}
+    if b"Pss" not in found:
+        return rss_bytes(pid)
+    shared = 0 if shared_memory else int(found.get(b"Pss_Shmem", 0))
+    return (int(found[b"Pss"]) - shared) * 1024
+
+
+def tree_pss_bytes(pid: int, *, shared_memory: bool = True) -> int:
+    """PSS of a process and all its descendants; see ``pss_bytes``."""
+    members = [pid, *descendants(pid)]
+    return sum(pss_bytes(member, shared_memory=shared_memory) for member in members)
+
+
+def tree_own_bytes(pid: int) -> int:
+    """What a process and its descendants hold beside shared memory (memfd, /dev/shm).
+
+    From the kernel's counters, in microseconds however much is mapped. Files that they map (the
+    libraries' code) count in the first process, since its descendants map the same ones. Where the
+    kernel has no such counters it is PSS.
+    """
+    found = 0
+    for member in (pid, *descendants(pid)):
+        with contextlib.suppress(OSError):
+            rss = dict(_RSS_LINE.findall(Path(f"/proc/{member}/status").read_bytes()))
+            if b"RssAnon" not in rss:
+                found += pss_bytes(member, shared_memory=False)
+                continue
+            kinds = (b"RssAnon", b"RssFile") if member == pid else (b"RssAnon",)
+            found += sum(int(rss[kind]) for kind in kinds) * 1024
+    return found
+
+
+def descendants(pid: int) -> list[int]:
+    """Ids of all children of ``pid``, and theirs; empty when it is gone.
+
+    The kernel lists them by thread. Where it does not, every process of the host is looked at.
+    """
+    if pid == os.getpid() and not _has_children():
+        return []
+    if not _lists_children():
+        try:
+            return [child.pid for child in psutil.Process(pid).children(recursive=True)]
+        except psutil.Error:
+            return []
+    found: list[int] = []
+    parents = [pid]
+    while parents:
+        children = _children(parents.pop())
+        found += children
+        parents += children
+    return found
+
+
+def _has_children() -> bool:
+    """Whether this process has any: one call, where a look at each thread is three."""
+    try:
+        os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+    except ChildProcessError:
+        return False
+    return True
+
+
+def _lists_children() -> bool:
+    pid = os.getpid()
+    return os.access(f"/proc/{pid}/task/{pid}/children", os.R_OK)
+
+
+def _children(pid: int) -> list[int]:
+    found: list[int] = []
+    with contextlib.suppress(OSError):  # it is gone
+        for thread in Path(f"/proc/{pid}/task").iterdir():
+            with contextlib.suppress(OSError):
+                found += map(int, (thread / "children").read_bytes().split())
+    return found
+
+
+def loader_bytes() -> int:
+    """What this process and its descendants hold, as ``PeakSampler`` counts it."""
+    children = (pss_bytes(pid, shared_memory=False) for pid in descendants(os.getpid()))
+    return rss_bytes() + sum(children)
+
+
+class PeakSampler:
+    """A ``with`` block that samples memory from a thread of its own.
+
+    Args:
+        headroom: where ``min_headroom_bytes`` comes from; ``None`` leaves it out.
+        period_s: time between two samples of headroom, and the least between two of memory.
+        reading: bytes held now; by default ``loader_bytes``.
+
+    Both figures include a sample at the start and one at the end of the block, so they exist
+    however short it is. Memory that comes and goes between two samples is not seen.
+    """
+
+    def __init__(
+        self,
+        headroom: HeadroomSource | None = None,
+        *,
+        period_s: float = 0.1,
+        reading: Callable[[], int] = loader_bytes,
+    ) -> None:
+        self._headroom = headroom
+        self._period_s = period_s
+        self._reading = reading
+        self._baseline_bytes = 0
+        self._peak_bytes = 0
+        self._min_headroom_bytes: int | None = None
+        self._lock = threading.Lock()
+        self._done = threading.Event()
+        self._told = False
+        self._thread = threading.Thread(target=self._run, name="peak-sampler", daemon=True)
+
+    @property
+    def peak_rss_bytes(self) -> int:
+        """Most bytes held at any sample, less what was held at the start; never negative."""
+        return max(0, self._peak_bytes - self._baseline_bytes)
+
+    @property
+    def min_headroom_bytes(self) -> int | None:
+        """Least headroom at any sample; ``None`` when it was not measured."""
+        return self._min_headroom_bytes
+
+    def sample(self) -> None:
+        """Take one sample of both now, from any thread."""
+        self._sample_memory()
+        self._sample_headroom()
+
+    def __enter__(self) -> PeakSampler:
+        self._baseline_bytes = self._reading()
+        self._peak_bytes = self._baseline_bytes
+        self._sample_headroom()
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._done.set()
+        self._thread.join()
+        self.sample()
+
+    def _run(self) -> None:
+        next_memory_s = 0.0
+        while not self._done.wait(self._period_s):
+            self._sample_headroom()
+            began_s = time.monotonic()
+            if began_s >= next_memory_s:
+                self._sample_memory()
+                cost_s = time.monotonic() - began_s
+                next_memory_s = began_s + cost_s / _COST_RATIO
+
+    def _sample_memory(self) -> None:
+        held = self._reading()
+        with self._lock:
+            self._peak_bytes = max(self._peak_bytes, held)
+
+    def _sample_headroom(self) -> None:
+        if self._headroom is None:
+            return
+        try:
+            free = self._headroom.read().headroom_bytes
+        except AutoloaderError as error:
+            if not self._told:
+                _LOG.warning("headroom is not measured: %s", error.what)
+                self._told = True
+            return
+        with self._lock:
+            least = self._min_headroom_bytes
+            self._min_headroom_bytes = free if least is None else min(least, free)

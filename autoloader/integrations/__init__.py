@@ -1,0 +1,1 @@
+"""Trainers and frameworks around the loader: Lightning, JAX, tf.data, Ray, batch layouts."""

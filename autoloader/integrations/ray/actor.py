@@ -1,0 +1,153 @@
+"""A helper: fills batches of a mixture on another host, for a loader elsewhere.
+
+Runs in a process that Ray starts, with one processor and no GPU. It opens the mixture by the same
+paths as the loader does (a file system that both see, or copies), reads by index, and keeps nothing
+of what it has filled.
+
+Here is no Ray: ``driver`` makes an actor of ``Helper``.
+
+Not here: what becomes of its answers (``driver``).
+"""
+
+from __future__ import annotations
+
+import os
+import queue
+import socket
+import threading
+import time
+import weakref
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from autoloader.decode.batch_builder import BatchBuilder
+from autoloader.decode.quarantine import Quarantine
+from autoloader.decode.ring.memory import RingMemory
+from autoloader.decode.ring.message import BatchMessage
+from autoloader.errors import AutoloaderError, BudgetInfeasibleError
+from autoloader.host.probes.headroom import HeadroomProbe
+from autoloader.host.supervision.start import extend_import_path
+from autoloader.host.units import format_bytes
+from autoloader.pipeline.helpers import identity_of
+from autoloader.pipeline.indexed import IndexedReader
+from autoloader.pipeline.messages import Failed
+from autoloader.samples.block import Place
+from autoloader.samples.resolve import ResolvedMixture, resolve_plain
+from autoloader.sampling.mixture import MixtureOrder
+from autoloader.spec.knobs import Knobs
+
+_KNOBS = {"reader": "indexed", "decode_threads": 1, "io_threads": 1, "read_ahead": 2}
+CALLS_AT_A_TIME = 2
+"""One batch is read while the one before is decoded; more calls wait."""
+_SLOTS = CALLS_AT_A_TIME + 1
+_POLL_S = 1.0
+_LOOK_S = 1.0
+
+
+class _ListedQuarantine(Quarantine):
+    """Keeps bad records for the next answer; the loader counts and judges them."""
+
+    def __init__(self, mixture: ResolvedMixture) -> None:
+        super().__init__(mixture)
+        self.found: list[tuple[list[int], str]] = []
+
+    def add(self, place: Place, reason: str) -> None:
+        self.found.append((list(place.numbers()), reason))
+
+
+class Helper:
+    """Fills batches; its methods are called by the loader's driver.
+
+    Args:
+        start: ``process.messages.HelpersStart`` as a mapping.
+        threads: that decode.
+    """
+
+    def __init__(self, start: Mapping[str, Any], threads: int = 1) -> None:
+        self._wanted = start
+        self._knobs = Knobs.build({**_KNOBS, "decode_threads": threads})
+        self._lock, self._taking = threading.Lock(), threading.Lock()
+        self._begun = 0
+        self._looked_s = 0.0
+        self._filled: dict[int, BatchMessage] = {}
+        self._free: queue.SimpleQueue[int] = queue.SimpleQueue()
+        for slot in range(_SLOTS):
+            self._free.put(slot)
+        self._headroom = HeadroomProbe()
+
+    def join(self) -> dict[str, Any]:
+        """Open the mixture; what this host is, or why it cannot help.
+
+        Returns:
+            ``host``, ``pid``, and either ``identity`` (field → value) or ``failed``: class of
+            the error, what, and remedy.
+        """
+        here = {"host": socket.gethostname(), "pid": os.getpid()}
+        try:
+            return {**here, "identity": self._open()}
+        except AutoloaderError as error:
+            failed = Failed.of(0, error)
+            return {**here, "failed": [failed.kind, failed.what, failed.remedy]}
+        except Exception as error:  # noqa: BLE001 code that is older or newer may fail in any way
+            return {**here, "failed": [type(error).__name__, str(error), ""]}
+
+    def _open(self) -> dict[str, str]:
+        self._check_memory()
+        extend_import_path(self._wanted["import_path"])
+        self._mixture = resolve_plain(self._wanted["mixture"])
+        order = MixtureOrder.from_plain(self._wanted["order"])
+        reader = IndexedReader(self._mixture, order, by_blocks=False)
+        self._bad = _ListedQuarantine(self._mixture)
+        reader.open(Quarantine(self._mixture))  # the loader knows of records that are damaged
+        self._memory = RingMemory(self._mixture.layout)
+        self._builder = BatchBuilder(
+            self._mixture, reader.source, self._knobs, self._memory, self._bad
+        )
+        return identity_of(self._mixture, self._wanted["order"], reader.indexes)
+
+    def fill(self, start: int, stop: int) -> tuple[dict[str, Any], np.ndarray]:
+        """The batch of positions [start, stop): what is said of it, and its slot as one buffer.
+
+        The buffer is the slot itself, which is filled again once nobody holds the buffer: Ray lets
+        go of it when it has copied it into its object store.
+
+        Raises:
+            AutoloaderError: it cannot be filled here; the loader then does it itself.
+        """
+        slot = self._free.get()
+        content = self._memory.base(slot)
+        weakref.finalize(content, self._free.put, slot)
+        with self._lock:
+            self._check_memory()
+            number = self._begun
+            self._begun += 1
+            self._builder.assign([(start, stop)])
+            self._builder.give(slot)
+        batch = self._taken(number)
+        found, self._bad.found = self._bad.found, []
+        return {"batch": batch.plain(), "bad": found}, content
+
+    def _taken(self, number: int) -> BatchMessage:
+        """The filled batch of a number; the builder gives them in order, to whoever asks first."""
+        while True:
+            with self._taking:
+                if number in self._filled:
+                    return self._filled.pop(number)
+                batch = self._builder.next(_POLL_S)
+                if batch is not None:
+                    self._filled[batch.number] = batch
+
+    def _check_memory(self) -> None:
+        now, floor = time.monotonic(), int(self._wanted["ram_floor_bytes"])
+        if now - self._looked_s < _LOOK_S:
+            return
+        self._looked_s = now
+        free = self._headroom.read().headroom_bytes
+        if free is not None and free < floor:
+            raise BudgetInfeasibleError(
+                f"{socket.gethostname()} has {format_bytes(free)} of memory left, and the floor is "
+                f"{format_bytes(floor)}",
+                remedy="free memory there, or give fewer processors of it to Ray (--num-cpus)",
+            )

@@ -1,0 +1,343 @@
+"""One dataset as a stream of single encoded samples with their numbers, the same shape for all.
+
+Theory of operation. Records are parsed in the graph, and their samples made there
+(``integrations.tfdata.windows``, ``integrations.tfdata.fields``), so that samples of all datasets
+have one signature and can be mixed there::
+
+    numbers of files ─ interleave(records) ─ map(parse, windows) ─ prefetch ─ flat_map(samples)
+
+Parsing touches only the features that the spec names. Images stay compressed, and only frames that
+some drawn t needs leave it. A dataset's transform rewrites the record first, in Python.
+
+File number n stands for the pass n ÷ files, and in it for the (n mod files)-th of that pass's keyed
+order. So tf.data service can deal files, of all passes, to its workers, each to one of them.
+
+An episode's frames are held once; a sample takes copies of its own when it leaves.
+
+Not here: mixing and decoding (``integrations.tfdata.mixture``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from autoloader.formats.tfrecord import MalformedRecordError
+from autoloader.integrations.tfdata import windows
+from autoloader.integrations.tfdata.fields import (
+    as_columns,
+    evaluate,
+    scaled,
+    text_of_points,
+    window_values,
+)
+from autoloader.pipeline.graph import draws, user_functions
+from autoloader.pipeline.graph.records import numbered_records
+from autoloader.pipeline.graph.tensorflow import tf
+from autoloader.samples.block import field_offsets
+from autoloader.samples.draws import (
+    PURPOSE_CAMERA,
+    PURPOSE_LANGUAGE,
+    PURPOSE_ORDER,
+    PURPOSE_SHARDS,
+)
+from autoloader.samples.layout import BatchLayout
+from autoloader.samples.resolve import ResolvedDataset
+from autoloader.samples.schema import RecordSchema
+from autoloader.samples.transforms.fields import FieldName, feature_width, is_text
+from autoloader.samples.transforms.keep import Keep
+from autoloader.samples.transforms.rlds import read_values
+from autoloader.samples.transforms.transform import VALID_KEY, Transform
+from autoloader.samples.windows import dropped_edges
+from autoloader.spec.knobs import ResolvedDatasetKnobs
+
+_DTYPES = {"bytes": tf.string, "float": tf.float32, "int64": tf.int64}
+
+_ENDLESS = 2**62
+
+
+def sample_stream(
+    dataset: ResolvedDataset,
+    layout: BatchLayout,
+    knobs: ResolvedDatasetKnobs,
+    *,
+    passes: int | None,
+    shard: tuple[int, int] | None,
+) -> Any:
+    """The tf.data dataset of one dataset's samples; arguments as of ``as_dataset``.
+
+    An element has ``provenance`` [5] int64, ``frames`` [C, F] string, ``frame_mask`` and
+    ``frame_zeroed`` [F] bool, ``frame_offset`` [F] int32, ``action`` [H, A] and ``state`` [Fs, S]
+    float32 with their masks, and the string ``language``.
+    """
+    sampler = _Sampler(dataset, layout)
+    episodes = _records(dataset, knobs, passes, shard).map(
+        sampler.samples_of, num_parallel_calls=knobs.parse_parallel_calls, deterministic=True
+    )
+    if knobs.stream_prefetch:
+        episodes = episodes.prefetch(knobs.stream_prefetch)
+    return episodes.flat_map(_one_by_one)
+
+
+def _records(
+    dataset: ResolvedDataset,
+    knobs: ResolvedDatasetKnobs,
+    passes: int | None,
+    shard: tuple[int, int] | None,
+) -> Any:
+    """(place, record bytes) of every record, pass after pass."""
+    slices = dataset.slices
+    paths = tf.constant([piece.path for piece in slices])
+    starts = tf.constant([piece.start for piece in slices], tf.int64)
+    stops = tf.constant([piece.stop for piece in slices], tf.int64)
+    key, count = tf.constant(dataset.key, tf.uint64), len(slices)
+
+    @tf.autograph.experimental.do_not_convert  # type: ignore[untyped-decorator]
+    def of_file(number: Any) -> Any:
+        pass_ = number // count
+        which = draws.order(draws.fold(key, PURPOSE_SHARDS, pass_), 0, count)[number % count]
+        return numbered_records(paths[which], starts[which], stops[which], pass_, which)
+
+    numbers = tf.data.Dataset.range(_ENDLESS if passes is None else passes * count)
+    if shard is not None:
+        numbers = numbers.shard(*shard)
+    return numbers.interleave(
+        of_file,
+        cycle_length=knobs.cycle_length,
+        block_length=1,
+        num_parallel_calls=knobs.num_parallel_calls if knobs.num_parallel_calls > 1 else None,
+        deterministic=True if knobs.num_parallel_calls > 1 else None,
+    )
+
+
+class _Sampler:
+    """Computes all samples of a record, as operations."""
+
+    def __init__(self, dataset: ResolvedDataset, layout: BatchLayout) -> None:
+        self._dataset = dataset
+        self._layout = layout
+        self._numeric = dataset.numeric_features()
+
+    @tf.autograph.experimental.do_not_convert  # type: ignore[untyped-decorator]
+    def samples_of(self, place: Any, raw: Any) -> dict[str, Any]:
+        """All samples of an episode: columns [n, ...], and ``used`` [C, U] its frames."""
+        key = draws.fold(
+            tf.constant(self._dataset.key, tf.uint64), PURPOSE_ORDER, *tf.unstack(place)
+        )
+        parsed = self._parsed(key, raw)
+        t, steps = parsed["t"], parsed["steps"]
+        count = tf.size(t, out_type=tf.int64)
+        columns = {
+            path: as_columns(parsed[f"column/{path}"], feature_width(feature, field=path))
+            for path, feature in self._numeric.items()
+        }
+        window = windows.frame_rows(t, steps, self._dataset.sample, key)
+        action, action_mask = self._field("action", t, steps, columns)
+        state, state_mask = self._field("state", t, steps, columns)
+        place = tf.concat([[tf.constant(self._dataset.index, tf.int64)], place], 0)
+        places = tf.broadcast_to(place[None], tf.stack([count, 4]))
+        return {
+            "provenance": tf.concat([places, t[:, None]], axis=1),
+            "used": self._frames(parsed),
+            "frame_row": parsed["frame_row"],
+            "frame_mask": window.inside,
+            "frame_zeroed": window.zeroed,
+            "frame_offset": window.offset,
+            "action": action,
+            "action_mask": action_mask,
+            "state": state,
+            "state_mask": state_mask,
+            "language": self._language(parsed, count),
+        }
+
+    def _parsed(self, key: Any, raw: Any) -> dict[str, Any]:
+        """One record: its drawn t and what they need.
+
+        ``steps`` and ``t``; ``frame_row`` [n, F] into the frames ``frames/CAMERA`` [U] string;
+        ``column/PATH`` [steps, …]; ``language`` [n], or [1].
+        """
+        dataset = self._dataset
+        wanted = self._wanted()
+        if dataset.transform is not None:
+            keys = [key for key in wanted if key != VALID_KEY]
+            raw = _transformed(dataset.transform, raw, keys, dataset.keep)
+        parsed = tf.io.parse_single_example(raw, wanted)
+        cameras = {
+            camera: [parsed[feature.key] for feature in features]
+            for camera, features in dataset.cameras.items()
+        }
+        columns = {path: parsed[feature.key] for path, feature in self._numeric.items()}
+        texts = [parsed[feature.key] for feature in dataset.language if feature.per_step]
+        pictures = [choice for choices in cameras.values() for choice in choices]
+        steps = _agreed_steps([*pictures, *columns.values(), *texts])
+        if dataset.stride > 1:
+            steps = (steps + dataset.stride - 1) // dataset.stride
+        valid = parsed.get(VALID_KEY)
+        if valid is None and dataset.keep is not None:
+            valid = self._kept(raw, dataset.keep)
+        t = self._draw_t(key, steps, valid)
+        row, used = self._frames_used(t, steps, key)
+        element: dict[str, Any] = {"steps": steps, "t": t, "frame_row": row}
+        for number, (camera, choices) in enumerate(sorted(cameras.items())):
+            chosen = _choose(key, (PURPOSE_CAMERA, number), choices)
+            element[f"frames/{camera}"] = tf.gather(chosen, self._step_of(used))
+        for path, column in columns.items():
+            element[f"column/{path}"] = column[:: dataset.stride]
+        if dataset.language:
+            element["language"] = self._texts(key, parsed, self._step_of(t))
+        return element
+
+    def _kept(self, raw: Any, keep: Keep) -> Any:
+        """[T] int64 which steps of a record rules leave; an error where it is damaged."""
+        keys = RecordSchema.of(self._dataset).keys
+
+        def kept(record: bytes) -> NDArray[np.int64]:
+            found, _ = read_values(record, self._dataset.features, keys)
+            return keep.allows(found.steps, found.values).astype(np.int64)
+
+        return tf.ensure_shape(tf.numpy_function(kept, [raw], tf.int64), [None])
+
+    def _step_of(self, t: Any) -> Any:
+        return t if self._dataset.stride == 1 else t * self._dataset.stride
+
+    def _wanted(self) -> dict[str, Any]:
+        """Every feature that samples need, as ``tf.io.parse_single_example`` asks for it."""
+        wanted: dict[str, Any] = {}
+        for one in RecordSchema.of(replace(self._dataset, keep=None)).features:
+            dtype = _DTYPES[one.list_kind]
+            many = one.width > 1 or (one.role in ("points", "texts") and one.width)
+            shape = [one.width] if many else []
+            if one.per_step or not one.width:
+                wanted[one.key] = tf.io.FixedLenSequenceFeature(shape, dtype, allow_missing=True)
+            else:
+                empty = "" if one.role == "text" else None
+                wanted[one.key] = tf.io.FixedLenFeature(shape, dtype, default_value=empty)
+        return wanted
+
+    def _draw_t(self, key: Any, steps: Any, valid: Any) -> Any:
+        sample = self._dataset.sample
+        first, end = dropped_edges(sample)
+        stop = tf.maximum(steps - end, first)
+        if valid is None:
+            t = draws.order(key, first, stop)
+        else:
+            allowed = tf.range(tf.cast(first, tf.int64), stop)
+            may = tf.gather(valid, self._step_of(allowed)) != 0
+            t = draws.ordered(key, tf.boolean_mask(allowed, may))
+        return t if sample.per_episode == "all" else t[: sample.per_episode]
+
+    def _frames_used(self, t: Any, steps: Any, key: Any) -> tuple[Any, Any]:
+        """([n, F] int64 rows, [U] int64 frames): which each sample has, and which are kept."""
+        sample = self._dataset.sample
+        index = windows.frame_rows(t, steps, sample, key).index
+        used, row = tf.unique(tf.reshape(index, [-1]), out_idx=tf.int64)
+        return tf.reshape(row, [-1, sample.frames]), used
+
+    def _texts(self, key: Any, parsed: Mapping[str, Any], step: Any) -> Any:
+        choices = []
+        for feature in self._dataset.language:
+            value = parsed[feature.key]
+            choices.append(tf.gather(value, step) if feature.per_step else value[None])
+        if len({(is_text(f), f.per_step) for f in self._dataset.language}) > 1:
+            choices = [
+                tf.broadcast_to(choice, tf.concat([tf.shape(step), tf.shape(choice)[1:]], 0))
+                for choice in choices
+            ]
+        return _choose(key, (PURPOSE_LANGUAGE,), choices)
+
+    def _field(
+        self, name: FieldName, t: Any, steps: Any, columns: Mapping[str, Any]
+    ) -> tuple[Any, Any]:
+        sample, layout = self._dataset.sample, self._layout
+        is_action = name == "action"
+        bound = self._dataset.bound(name)
+        width = layout.action_width if is_action else layout.state_width
+        rows = layout.action_rows if is_action else layout.state_rows
+        if bound is None:
+            shape = tf.stack([tf.size(t), rows, width])
+            return (
+                tf.ensure_shape(tf.zeros(shape, tf.float32), [None, rows, width]),
+                tf.ensure_shape(tf.zeros(shape, tf.bool), [None, rows, width]),
+            )
+        values = evaluate(bound, columns, steps)
+        window = windows.rows(t, tf.constant(field_offsets(sample, name)), steps, sample)
+        dims, base = sample.action_relative_to_state if is_action else (), None
+        if dims and self._dataset.state is not None:
+            base = tf.gather(evaluate(self._dataset.state, columns, steps), t)
+        summed = is_action and sample.action_reduce == "sum"
+        found, mask = window_values(values, window, width, dims=dims, base=base, summed=summed)
+        scaling = self._dataset.scaling.get(name)
+        if scaling is not None:
+            found = scaled(scaling, found, ~mask[..., 0] if summed else window.zeroed)
+        return found, mask
+
+    def _language(self, parsed: Mapping[str, Any], count: Any) -> Any:
+        """[n] string: UTF-8 of each sample."""
+        if not self._dataset.language:
+            return tf.fill([count], "")
+        texts = parsed["language"]
+        if texts.dtype != tf.string:
+            texts = text_of_points(texts)
+        return tf.broadcast_to(texts, count[None])
+
+    def _frames(self, parsed: Mapping[str, Any]) -> Any:
+        """[C, U] string: frames that some sample uses, of every camera of the mixture."""
+        own = {camera: parsed[f"frames/{camera}"] for camera in self._dataset.cameras}
+        row = tf.reshape(parsed["frame_row"], [-1])
+        used = tf.reduce_max(tf.concat([row, [-1]], 0)) + 1
+        none = tf.fill([used], "")
+        every = [own.get(camera, none) for camera in self._layout.cameras]
+        frames = tf.stack(every) if every else tf.fill([0, used], "")
+        return tf.ensure_shape(frames, [len(self._layout.cameras), None])
+
+
+def _transformed(transform: Transform, raw: Any, keys: list[str], keep: Keep | None) -> Any:
+    """The record as the transform leaves it, without a step where it fails or drops the episode.
+
+    Which steps rules leave is in the record too, since the texts are that they look at.
+    """
+    user_functions.enter()
+
+    def rewrite(record: bytes) -> bytes:
+        try:
+            return transform.rewritten(record, keys, keep)
+        except MalformedRecordError:
+            return transform.dropped(keys)
+
+    return tf.ensure_shape(tf.numpy_function(rewrite, [raw], tf.string), [])
+
+
+def _agreed_steps(per_step: list[Any]) -> Any:
+    steps = tf.shape(per_step[0], out_type=tf.int64)[0]
+    if len(per_step) == 1:
+        return steps
+    others = tf.stack([tf.shape(other, out_type=tf.int64)[0] for other in per_step[1:]])
+    agreed = tf.debugging.Assert(
+        tf.reduce_all(tf.equal(others, steps)), ["features differ in length", steps, others]
+    )
+    with tf.control_dependencies([agreed]):
+        return tf.identity(steps)
+
+
+def _choose(key: Any, purpose: tuple[int, ...], choices: list[Any]) -> Any:
+    if len(choices) == 1:
+        return choices[0]
+    drawn = draws.choose(draws.fold(key, *purpose), len(choices))
+    return tf.switch_case(drawn, [lambda c=choice: c for choice in choices])
+
+
+@tf.autograph.experimental.do_not_convert  # type: ignore[untyped-decorator]
+def _one_by_one(episode: Mapping[str, Any]) -> Any:
+    """An episode's samples; frames are copied only when a sample leaves."""
+    rows = dict(episode)
+    used = rows.pop("used")
+
+    def sample(row: Mapping[str, Any]) -> dict[str, Any]:
+        left = dict(row)
+        return {**left, "frames": tf.gather(used, left.pop("frame_row"), axis=1)}
+
+    return tf.data.Dataset.from_tensor_slices(rows).map(sample)

@@ -1,0 +1,108 @@
+"""Calls transforms written for TensorFlow: eager tensors in, eager tensors out.
+
+Theory of operation. Such functions are written for trajectories as Octo's loaders have them, so
+they get that form: per-step features at the top, and ``traj_metadata`` with ``episode_metadata``
+repeated for every step, beside ``_len``. What comes back is NumPy again; of the metadata the first
+value counts, and names that begin with "_" are left out.
+
+``enter`` lets this process run them itself; others ask (``pipeline.graph.answers``).
+
+Not here: what is asked (``samples.transforms.transform``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from autoloader.formats import tensorflow_process
+from autoloader.formats.tfrecord import MalformedRecordError
+from autoloader.pipeline.graph.tensorflow import tf
+from autoloader.samples.transforms import binding, transform, user_function
+from autoloader.samples.transforms.rlds import METADATA, FunctionResultError
+from autoloader.samples.transforms.user_function import FunctionFailedError
+from autoloader.spec import TransformSpec
+
+_OF_TRAJECTORY = "traj_metadata"
+
+
+def call_eagerly(
+    function: Callable[..., Any], episode: dict[str, Any], steps: int, kwargs: Mapping[str, Any]
+) -> Any:
+    """See ``samples.transforms.user_function.Caller``."""
+    with tf.device("/CPU:0"):
+        once = episode.pop(METADATA)
+        trajectory = _tensors(episode)
+        repeated = tf.nest.map_structure(lambda one: tf.repeat(one[None], steps, 0), _tensors(once))
+        trajectory[_OF_TRAJECTORY] = {METADATA: repeated}
+        trajectory["_len"] = tf.repeat(steps, steps)
+        result = function(trajectory, **kwargs)
+        if not isinstance(result, Mapping):
+            return result
+        given = dict(result)
+        kept = given.pop(_OF_TRAJECTORY, {})
+        metadata = kept.get(METADATA, {}) if isinstance(kept, Mapping) else {}
+        plain = _arrays({k: v for k, v in given.items() if not str(k).startswith("_")})
+        return {**plain, METADATA: _arrays(tf.nest.map_structure(lambda one: one[0], metadata))}
+
+
+def _tensors(values: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        name: _tensors(value) if isinstance(value, Mapping) else _tensor(value)
+        for name, value in values.items()
+    }
+
+
+def _tensor(value: Any) -> Any:
+    """A tensor; a ragged one where every step has a list of its own."""
+    listed = isinstance(value, np.ndarray) and value.ndim == 1 and len(value) > 0
+    if not listed or not isinstance(value[0], np.ndarray):
+        return tf.convert_to_tensor(value)
+    flat = tf.convert_to_tensor(np.concatenate(value.tolist()), _dtype_of(value[0]))
+    return tf.RaggedTensor.from_row_lengths(flat, [len(one) for one in value])
+
+
+def _dtype_of(values: NDArray[Any]) -> Any:
+    return tf.string if values.dtype == object else tf.as_dtype(values.dtype)
+
+
+def _lists(value: Any) -> NDArray[Any]:
+    """An array of each step's own list."""
+    listed = np.empty(value.nrows(), dtype=object)
+    for number, row in enumerate(value):
+        listed[number] = row.numpy()
+    return listed
+
+
+def _arrays(values: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        name: _arrays(value)
+        if isinstance(value, Mapping)
+        else _lists(value)
+        if isinstance(value, tf.RaggedTensor)
+        else value.numpy()
+        if tf.is_tensor(value)
+        else value
+        for name, value in values.items()
+    }
+
+
+def answered(question: str, spec: Any, arguments: tuple[Any, ...]) -> Any:
+    """What the process that runs TensorFlow answers to ``samples.transforms.transform``."""
+    if question == "prepare":
+        return None
+    asked = binding.describe_here if question == "describe" else transform.apply_here
+    try:
+        return asked(TransformSpec.model_validate(spec), call_eagerly, *arguments)
+    except (MalformedRecordError, FunctionFailedError, FunctionResultError) as error:
+        return type(error)(str(error))
+
+
+def enter() -> None:
+    """From now on this process calls such functions itself; the other one is not needed."""
+    if "tensorflow" not in user_function.CALLERS:
+        user_function.CALLERS["tensorflow"] = call_eagerly
+        tensorflow_process.process.close()

@@ -1,0 +1,164 @@
+"""Reads stretches of files into memory, neighbours in one read.
+
+Not here: which stretches (``index.planned``), when (``pipeline.read.planned``,
+``pipeline.read.blocks``).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from autoloader.cache.lease import FILE_BITS
+from autoloader.errors import SourceError
+from autoloader.formats.descriptors import (
+    OUT_OF_DESCRIPTORS,
+    descriptors,
+    too_many_open,
+)
+from autoloader.formats.files import is_remote, unreadable
+from autoloader.host.files import read_whole
+from autoloader.samples.resolve import ResolvedDataset
+from autoloader.telemetry.progress import shard_words
+
+Ints = NDArray[np.int64]
+MERGE_GAP_BYTES = 16_384
+"""Two frames of a run that lie no further apart are read together."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stretches:
+    """Stretches of files in the order in which they lie, and the reads that bring them.
+
+    Attributes:
+        order: [n] which of those asked for each is.
+        file: [n] of each, as a number.
+        start: [n] its first byte.
+        stop: [n] the byte behind the last of all up to it, within its read.
+        edges: [r + 1] where in ``order`` each read begins; the last is n.
+    """
+
+    order: Ints
+    file: Ints
+    start: Ints
+    stop: Ints
+    edges: Ints
+
+    @classmethod
+    def of(cls, file: Ints, offset: Ints, length: Ints, gap: int) -> Stretches:
+        """Of n stretches, those no more than ``gap`` bytes apart in one read."""
+        order = np.lexsort((offset, file))
+        file, offset, length = file[order], offset[order], length[order]
+        # Places in one long row of all files, so that one running maximum tells where reads end.
+        base = file.astype(np.int64) << FILE_BITS
+        reach = np.maximum.accumulate(base + offset + length)
+        apart = np.flatnonzero(base[1:] + offset[1:] > reach[:-1] + gap) + 1
+        edges = np.concatenate([[0], apart, [len(order)]])
+        return cls(order, file, offset, reach - base, edges)
+
+    def reads(self) -> tuple[Ints, Ints, Ints]:
+        """(file, first byte, bytes) of each read, [r] each."""
+        first = self.edges[:-1]
+        start = self.start[first]
+        return self.file[first], start, self.stop[self.edges[1:] - 1] - start
+
+
+class NowRead:
+    """Which file each of several threads of a reader reads now; any thread may ask.
+
+    Attributes:
+        age: of the files that it reads; see ``Descriptors.age``.
+    """
+
+    def __init__(self) -> None:
+        self.age = descriptors.age()
+        self._paths: dict[int, str] = {}
+
+    def note(self, path: str) -> None:
+        """The calling thread reads this file from now on."""
+        self._paths[threading.get_ident()] = path
+
+    def over(self) -> None:
+        """The calling thread reads none any more."""
+        self._paths.pop(threading.get_ident(), None)
+
+    def told(self, datasets: Sequence[ResolvedDataset]) -> tuple[str, str]:
+        """(dataset, "reading shard 3/1024") of a file that is read; ("", "") where none is."""
+        for path in list(self._paths.values()):
+            doing = "fetching" if is_remote(path) else "reading"
+            return _owner(datasets, path), f"{doing} {shard_words(path)}"
+        return "", ""
+
+
+def read_all(
+    datasets: Sequence[ResolvedDataset],
+    files: Sequence[str],
+    reads: tuple[Ints, Ints, Ints],
+    memory: memoryview,
+    wanted: Callable[[], bool],
+    now: NowRead,
+) -> list[memoryview]:
+    """What each read brings, one behind the other in ``memory``.
+
+    Args:
+        datasets: one of which is named where a file cannot be read.
+        files: by number; remote ones come through the cache of shards.
+        reads: of ``Stretches.reads``.
+        memory: of as many bytes as all reads have.
+        wanted: whether it is still worth while to wait for remote files.
+        now: told of each file before it is asked for.
+
+    Raises:
+        SourceError: a file cannot be read, or ends too early.
+    """
+    filled, path, shared = 0, "", None
+    found: list[memoryview] = []
+    away: dict[str, list[tuple[int, memoryview]]] = {}
+    try:
+        with contextlib.ExitStack() as held:
+            for file, first, size in zip(*(column.tolist() for column in reads), strict=True):
+                found.append(memory[filled : filled + size])
+                filled += size
+                if files[file] != path:
+                    held.close()
+                    path, shared = files[file], None
+                    if not is_remote(path):
+                        now.note(path)
+                        shared = held.enter_context(descriptors.borrowed(path, now.age))
+                if shared is None:
+                    away.setdefault(path, []).append((first, found[-1]))
+                else:
+                    read_whole(shared.descriptor, found[-1], first)
+        if away:
+            from autoloader.storage.shards import shard_cache  # local data goes without
+
+            now.note(next(iter(away)))
+            shard_cache().read(away, wanted)
+    except OSError as error:
+        raise _unreadable(datasets, error, str(error.filename) if away else path) from error
+    finally:
+        now.over()
+    return found
+
+
+def _owner(datasets: Sequence[ResolvedDataset], path: str) -> str:
+    owners = (one for one in datasets if any(part.path == path for part in one.slices))
+    return next((one.name for one in owners), "")
+
+
+def _unreadable(datasets: Sequence[ResolvedDataset], error: OSError, path: str) -> SourceError:
+    name = _owner(datasets, path)
+    if error.errno in OUT_OF_DESCRIPTORS:
+        return too_many_open(error, path, dataset=name)
+    if is_remote(path):
+        return unreadable(error, path, dataset=name)
+    return SourceError(
+        f"dataset {name}: {path} cannot be read any more: {error.strerror or error}",
+        remedy="put the file back as it was, or take its dataset out",
+        dataset=name,
+    )

@@ -1,0 +1,170 @@
+"""What a mixture is compiled to and what is open of it, held once for all pipelines that use it.
+
+A loader that goes elsewhere (a resume, a validation that begins anew) gets a new pipeline over the
+mixture that it had. Traced graphs and open indexes depend on neither place nor knobs, and are what
+most of a pipeline's start is spent on, so the next pipeline takes them over (``CompiledMixture``).
+So it does with decoded frames that are held: a second validation finds those of the first.
+
+The ranks of a node have a pipeline each in one child, over the same files in the same order: the
+columns of an index and the running counts of a plan are the larger part of what a pipeline needs
+before it reads, and neither is ever written to. They are let go with the last pipeline.
+
+Not here: the indexes and the plan (``index``), reading (``pipeline.read.planned``).
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+import weakref
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+
+from autoloader.cache.table import FrameTable
+from autoloader.decode.decoders import DecodeRequest, requests_of
+from autoloader.index.dataset import DatasetIndex
+from autoloader.index.opening import open_indexes
+from autoloader.index.planned import RunPlanner
+from autoloader.index.shard_formats import versions_of
+from autoloader.index.valid import tables_of
+from autoloader.pipeline.read.blocks import Blocks
+from autoloader.samples.block import EpisodeStream
+from autoloader.samples.resolve import ResolvedMixture
+from autoloader.sampling.mixture import MixtureOrder
+from autoloader.sampling.next_use import NextUse
+from autoloader.sampling.plan import SamplePlan
+
+
+class OpenMixture:
+    """One mixture's indexes and plan; for any number of threads, which only read.
+
+    All pipelines over the mixture share it. It goes with the last of them, and the pipeline that
+    comes next reads the files again.
+
+    Attributes:
+        indexes: of every dataset.
+        plan: over these indexes.
+        next_use: the same, told backwards.
+        frames: decoded frames that are held for all of them; it holds nothing until it is told to.
+        blocks: what their runs are read from, where the order has locality.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._is_open = False
+        self.indexes: tuple[DatasetIndex, ...] = ()
+        self.plan: SamplePlan
+        self.next_use: NextUse
+        self.frames: FrameTable
+        self.blocks: Blocks | None = None
+
+    def open(self, mixture: ResolvedMixture, order: MixtureOrder, *, own_process: bool) -> None:
+        """Open what is not open; waits where another thread is opening it."""
+        with self._lock:
+            if not self._is_open:
+                self.indexes = open_indexes(mixture.datasets)
+                tables = tables_of(mixture, order, self.indexes)
+                self.plan = SamplePlan(order, tables, chain=order.chain)
+                self.next_use = NextUse(self.plan, tables)
+                self.frames = FrameTable(
+                    mixture.layout.frame_bytes,
+                    len(mixture.datasets),
+                    made=_made(mixture, self.indexes),
+                    private=own_process,
+                )
+                if order.locality is not None:
+                    self.blocks = self._blocks_of(mixture, order)
+                self._is_open = True
+
+    def _blocks_of(self, mixture: ResolvedMixture, order: MixtureOrder) -> Blocks:
+        asked, indexes = mixture.spec.mixing.locality, self.indexes
+        assert asked is not None
+        assert order.locality is not None
+        windows = zip(order.locality.blocks, order.shares, strict=True)
+        ahead = max(block * asked.window / share for block, share in windows if share)
+        return Blocks(
+            mixture.datasets,
+            self.plan,
+            RunPlanner(
+                mixture.datasets,
+                mixture.layout,
+                lambda dataset, numbers: indexes[dataset].episodes_at(numbers),
+                self.plan.chained,
+            ),
+            block_bytes=asked.block,
+            room_bytes=mixture.sizes.block_bytes,
+            ahead=int(ahead),
+            drawn=0 if order.draw_key is None else order.block_length,
+        )
+
+
+def _made(mixture: ResolvedMixture, indexes: Sequence[DatasetIndex]) -> dict[str, list[int]]:
+    """Camera → [D] numbers of what is made of each dataset's frames; see ``FrameTable``.
+
+    That is what the decoder is told and, where an index names frames by its own rows, what the
+    index was told.
+    """
+    requests, found = requests_of(mixture), {}
+    for camera in mixture.layout.cameras:
+        numbers: dict[tuple[DecodeRequest, bytes], int] = {}
+        keys = [
+            (of[camera], index.rows_of(camera)) for of, index in zip(requests, indexes, strict=True)
+        ]
+        found[camera] = [numbers.setdefault(key, len(numbers)) for key in keys]
+    return found
+
+
+@dataclass(slots=True)
+class CompiledMixture:
+    """Parts of pipelines over one mixture; for any number of threads.
+
+    Attributes:
+        readers: the stream reader of each dataset, by name.
+        open_mixture: the indexes and the plan over them.
+        own_process: whether the process is the loader's alone.
+    """
+
+    readers: dict[str, EpisodeStream] = field(default_factory=dict)
+    open_mixture: OpenMixture | None = None
+    own_process: bool = False
+
+    def open(self, mixture: ResolvedMixture, order: MixtureOrder) -> OpenMixture:
+        """See ``open_mixture``; another one that was open is let go of."""
+        opened = open_mixture(mixture, order, own_process=self.own_process)
+        if self.open_mixture is not opened:
+            self.let_go()
+        self.open_mixture = opened
+        return opened
+
+    def let_go(self) -> None:
+        """No pipeline of this loader follows for now: its decoded frames are given back."""
+        if self.open_mixture is not None:
+            self.open_mixture.frames.give_up()
+
+
+_lock = threading.Lock()
+_open_mixtures: weakref.WeakValueDictionary[str, OpenMixture] = weakref.WeakValueDictionary()
+
+
+def open_mixture(
+    mixture: ResolvedMixture, order: MixtureOrder, *, own_process: bool = False
+) -> OpenMixture:
+    """The indexes and the plan of a mixture, built where they are missing.
+
+    Args:
+        mixture: of which.
+        order: in which its samples come.
+        own_process: whether the process is the loader's alone. A trainer that forks would copy
+            what is in memory of its own.
+
+    Raises:
+        SourceError: as ``open_indexes``.
+    """
+    files = [versions_of(one) for one in mixture.datasets]
+    key = json.dumps([mixture.plain(), asdict(order), files], sort_keys=True)
+    with _lock:
+        opened = _open_mixtures.get(key)
+        if opened is None:
+            opened = _open_mixtures[key] = OpenMixture()
+    opened.open(mixture, order, own_process=own_process)
+    return opened

@@ -1,0 +1,399 @@
+"""The source of planned samples: which ones come is known beforehand, so runs are read ahead.
+
+Theory of operation. The owner assigns runs: spans of positions, some ``run_samples`` samples in
+all, whose batches this reader's consumer fills. Reader threads take run after run; each looks up
+its samples in the plan, computes their windows over the index's columns, and reads their frames
+with ``preadv``, in the order in which they lie in their files, neighbours in one call, into memory
+that runs before them have left (``pipeline.read.run_memory``). With locality frames lie in blocks
+that are read before (``pipeline.read.blocks``). Finished runs wait, at most ``read_ahead`` of them,
+until the assembler has taken the runs before. Frames that the frame cache holds
+(``pipeline.read.held``) are not read. Such a run pins them; where the cache is to hold less from
+now on, runs that pin much of it and are wanted last are put back, and read again in their turn.
+
+One thread plans at a time. Planning is work of the interpreter, so several threads would be no
+faster at it; they would take it from each other, and from those that fill batches, at every call
+that gives it up. A thread that waits for a lock costs nothing.
+
+What the samples of a run hold beside their frames lies in columns over the whole run, in the order
+of the positions, padded to the mixture's widths.
+
+Invariants:
+    1. Samples come in the order in which their positions were assigned, whatever the threads do.
+    2. No knob changes which sample a position names.
+
+Not here: the plan and the index (``index``), who fills which batch (``sampling.dealing``), decoding
+(``decode.assembler``).
+"""
+
+from __future__ import annotations
+
+import collections
+import heapq
+import logging
+import threading
+import time
+from collections.abc import Callable, Sequence, Set
+from itertools import pairwise
+
+import numpy as np
+from numpy.typing import NDArray
+
+from autoloader.decode.activity import DatasetActivity
+from autoloader.decode.ring.message import BatchMessage
+from autoloader.decode.source import Spans
+from autoloader.formats.descriptors import descriptors
+from autoloader.host.threads import LoaderThread, all_ended
+from autoloader.index.dataset import DatasetIndex
+from autoloader.index.planned import PlannedReads, RunPlanner
+from autoloader.index.shard import ShardIndex
+from autoloader.pipeline.read.blocks import Blocks, BlockUser
+from autoloader.pipeline.read.frame_reads import MERGE_GAP_BYTES, NowRead, Stretches, read_all
+from autoloader.pipeline.read.held import HeldFrames
+from autoloader.pipeline.read.run_memory import RunMemory
+from autoloader.samples.block import Encoded, FrameLease, SampleBlock
+from autoloader.samples.resolve import ResolvedMixture
+from autoloader.sampling.plan import PlannedSamples, SamplePlan
+from autoloader.spec.knobs import Knobs
+
+logger = logging.getLogger(__name__)
+
+Ints = NDArray[np.int64]
+
+
+class PlannedSource:
+    """Reads runs ahead; see ``decode.source.SampleSource``.
+
+    Args:
+        mixture: what is read.
+        plan: which sample each position names.
+        indexes: of every dataset.
+        shares: of the datasets in the mixture.
+        knobs: ``io_threads`` and ``read_ahead`` are heeded.
+        held: asked which frames need not be read; ``None``: all are.
+        blocks: where the frames of an order with locality lie; ``None``: in their files.
+        condition: told when a run is ready.
+        failed: told of the exception that ends a thread.
+    """
+
+    settled = True
+
+    def __init__(
+        self,
+        mixture: ResolvedMixture,
+        plan: SamplePlan,
+        indexes: Sequence[DatasetIndex],
+        shares: Sequence[float],
+        knobs: Knobs,
+        *,
+        held: HeldFrames | None = None,
+        blocks: Blocks | None = None,
+        condition: threading.Condition,
+        failed: Callable[[BaseException], None],
+    ) -> None:
+        self._datasets = mixture.datasets
+        self._indexes = tuple(indexes)
+        self._plan = plan
+        self._planner = RunPlanner(
+            mixture.datasets,
+            mixture.layout,
+            lambda dataset, numbers: indexes[dataset].episodes_at(numbers),
+            plan.chained,
+        )
+        self.chained = any(plan.chained)
+        self._shares = shares
+        self._held = held
+        self._blocks = blocks
+        self._user = BlockUser() if blocks is None else blocks.enter()
+        self._leases: list[FrameLease] = []
+        self._memory = RunMemory(_pieces(knobs.read_ahead))
+        self._now = NowRead()
+        self._condition = condition
+        self._planning = threading.Lock()
+        self._room = threading.Condition()
+        self._failed = failed
+        self._closed = False
+        self._parked = False
+        self._threads: list[threading.Thread] = []
+        self._knobs = knobs
+        self._io_threads = 0
+        self._read_ahead = knobs.read_ahead
+        self._assigned: collections.deque[Spans] = collections.deque()
+        self._claimed = 0
+        self._read_once = 0
+        self._ready: dict[int, SampleBlock] = {}
+        self._wanted = 0
+        self._run: SampleBlock | None = None
+        self._at = 0
+        self._spans: dict[int, Spans] = {}
+        self._again: list[tuple[int, Spans]] = []
+        self.busy_s = 0.0
+        self.run_bytes = self.read_bytes = 0
+        self.reading_s = 0.0
+        self._entered = True
+        descriptors.enter()
+
+    def start(self) -> None:
+        """Begin to read what is assigned."""
+        self.retune(self._knobs)
+
+    def assign(self, spans: Spans) -> None:
+        """Have a run read, after those assigned before."""
+        with self._room:
+            self._assigned.append(spans)
+            self._room.notify()
+
+    def retune(self, knobs: Knobs) -> None:
+        """Have so many threads, and so many runs ahead, from now on."""
+        with self._room:
+            if self._closed:
+                return
+            less = knobs.cache_bytes < self._knobs.cache_bytes
+            self._knobs = knobs
+            if less:
+                self._unpin()
+            self._read_ahead = knobs.read_ahead
+            self._memory.release(_pieces(knobs.read_ahead))
+            grow = knobs.io_threads - self._io_threads
+            self._io_threads = knobs.io_threads
+            self._room.notify_all()
+            for _ in range(grow):
+                thread = LoaderThread(target=self._work, name="autoloader-read")
+                self._threads.append(thread)
+                thread.start()
+
+    def park(self, parked: bool) -> None:
+        """Stop reading (True) or go on."""
+        with self._room:
+            self._parked = parked
+            self._room.notify_all()
+        if self._blocks is not None:
+            self._blocks.park(self._user, parked)
+
+    def drop(self) -> None:
+        """Give back what is read and not wanted next; it is read again, in its turn."""
+        with self._room:
+            for number in [n for n in self._ready if n != self._wanted]:
+                self._put_back(number)
+            self._memory.release()
+            self._room.notify_all()
+        if self._blocks is not None:
+            self._blocks.drop()
+
+    def _put_back(self, number: int) -> None:
+        """Let go of a run; it is read again, in its turn; under the lock."""
+        lease = self._ready.pop(number).lease
+        if lease is not None:
+            lease.give_up()
+        heapq.heappush(self._again, (number, self._spans.pop(number)))
+
+    def _unpin(self) -> None:
+        """Put the farthest runs back: all pin half of what may be held at most; under the lock."""
+        left = self._knobs.cache_bytes // 2 // self._knobs.decode_processes
+        for number in sorted(self._ready):
+            lease = self._ready[number].lease
+            left -= 0 if lease is None else lease.pinned_bytes
+            if left < 0 and lease is not None and number != self._wanted:
+                self._put_back(number)
+
+    def take(self, count: int) -> tuple[SampleBlock, int, int] | None:
+        """See ``SampleSource.take``: all samples of a batch are in one run."""
+        if self._run is None:
+            with self._room:
+                self._run = self._ready.pop(self._wanted, None)
+                if self._run is None:
+                    return None
+                del self._spans[self._wanted]
+                self._wanted += 1
+                self._at = 0
+                self._room.notify_all()
+        run, first = self._run, self._at
+        self._at += count
+        if self._at >= len(run):
+            self._run = None
+        return run, first, count
+
+    def finish(self, batch: BatchMessage) -> None:
+        """Nothing: a position says all."""
+
+    def stalled(self, waited_s: float) -> Sequence[int]:
+        """See ``SampleSource.stalled``."""
+        logger.warning("the files have given nothing for %.0f s", waited_s)
+        return ()
+
+    def activity(self) -> list[DatasetActivity]:
+        """What is read ahead and was read, told apart by the datasets' shares."""
+        ahead = sum(len(run) for run in list(self._ready.values()))
+        late, awaits = "", ""
+        if not ahead and self._run is None:
+            late, awaits = self._now.told(self._datasets)
+            if not late and self._blocks is not None:
+                late, awaits = self._blocks.now.told(self._datasets)
+        return [
+            DatasetActivity(
+                queue=round(ahead * share),
+                generations=1,
+                read_s=self.busy_s * share,
+                awaits=awaits if dataset.name == late else "",
+            )
+            for dataset, share in zip(self._datasets, self._shares, strict=True)
+        ]
+
+    def close(self) -> None:
+        """End the threads after the run in hand; what is read ahead is let go of at once."""
+        with self._room:
+            self._closed = True
+            self._run = None
+            self._ready.clear()
+            self._memory.release(0)
+            self._room.notify_all()
+        if self._blocks is not None:
+            reading = self._blocks.leave(self._user)
+            self._threads += [] if reading is None else [reading]
+
+    def join(self, within_s: float | None) -> bool:
+        """See ``SampleSource.join``."""
+        with self._room:
+            threads = list(self._threads)
+        over = all_ended(threads, within_s)
+        with self._room:
+            last = over and self._entered
+            self._entered = self._entered and not last
+        if last:
+            for lease in self._leases:
+                lease.give_up()
+            self._leases.clear()
+            descriptors.leave()
+        return over
+
+    @property
+    def leased_frames(self) -> int:
+        """See ``SampleSource.leased_frames``."""
+        return sum(lease.pinned_frames for lease in list(self._leases) if not lease.over)
+
+    def _work(self) -> None:
+        try:
+            while (claimed := self._claim()) is not None:
+                number, spans = claimed
+                began, might_hold = time.perf_counter(), self._knobs.cache_bytes
+                run = self._read(spans)
+                with self._room:
+                    self.busy_s += time.perf_counter() - began
+                    self._read_once += 1
+                    if not self._closed:
+                        self._ready[number] = run
+                        self._spans[number] = spans
+                        if self._knobs.cache_bytes < might_hold:
+                            self._unpin()
+                    self._room.notify_all()
+                del run
+                with self._condition:
+                    self._condition.notify_all()
+        except BaseException as error:  # noqa: BLE001 the one boundary of this thread: the trainer must hear of it
+            if not self._closed:
+                self._failed(error)
+
+    def _claim(self) -> tuple[int, Spans] | None:
+        """The next run to read, when there is room for it; ``None`` to end.
+
+        No more are under way than have been read, or one: what is wanted first is read first, as
+        threads that plan take turns at the interpreter.
+        """
+        with self._room:
+            while not self._closed:
+                if threading.current_thread() not in self._threads[: self._io_threads]:
+                    self._threads.remove(threading.current_thread())
+                    return None
+                ahead = self._claimed - self._wanted
+                near = self._again and self._again[0][0] - self._wanted < self._read_ahead
+                if near and not self._parked:
+                    return self._begun(*heapq.heappop(self._again))
+                begun = self._claimed < max(1, 2 * self._read_once)
+                if self._assigned and not self._parked and begun and ahead < self._read_ahead:
+                    self._claimed += 1
+                    return self._begun(self._claimed - 1, self._assigned.popleft())
+                self._room.wait()
+        return None
+
+    def _begun(self, number: int, spans: Spans) -> tuple[int, Spans]:
+        """A run that is claimed; under the lock."""
+        if self._blocks is not None:
+            self._blocks.begin(self._user, spans)
+        return number, spans
+
+    def _read(self, spans: Spans) -> SampleBlock:
+        with self._planning:
+            wanted, block, reads = self._planned(spans)
+        for camera, ranges in reads.ranges.items():
+            block.frames[camera] = [None] * len(ranges.file)
+        if block.frames:
+            into = list(block.frames.values())
+            rows = [np.flatnonzero(ranges.file >= 0) for ranges in reads.ranges.values()]
+            if self._blocks is not None:
+                rows = self._blocks.fill(self._user, into, reads, wanted, spans)
+            self._read_frames(into, reads, rows)
+            for camera, ranges in reads.ranges.items():
+                ranges.finish(block.frames[camera])
+        return block
+
+    def _planned(self, spans: Spans) -> tuple[PlannedSamples, SampleBlock, PlannedReads]:
+        """A run's samples, their block without frames, and what is to be read for it."""
+        wanted = self._plan.spans(spans)
+        rebuilt = -1
+        while rebuilt != ShardIndex.rebuilt:  # once, unless an index was overwritten meanwhile
+            rebuilt = ShardIndex.rebuilt
+            try:
+                block, reads = self._planner.run(wanted)
+                self._check_indexes(reads.shards)
+            except (LookupError, ValueError, OverflowError):
+                self._check_indexes(None)
+                if rebuilt == ShardIndex.rebuilt:
+                    raise
+        if self._held is not None:
+            self._held.lease(spans, wanted, block, reads, built=rebuilt)
+            if block.lease is not None:
+                self._leases = [lease for lease in self._leases if not lease.over]
+                self._leases.append(block.lease)
+        return wanted, block, reads
+
+    def _check_indexes(self, paths: Set[str] | None) -> None:
+        for index in self._indexes:
+            index.check_unchanged(paths)
+
+    def _read_frames(
+        self,
+        frames: Sequence[list[Encoded | None]],
+        reads: PlannedReads,
+        wanted: Sequence[Ints],
+    ) -> None:
+        """Fill in the bytes of frames, by camera, file by file, neighbours in one read."""
+        camera_of = np.repeat(np.arange(len(wanted)), [len(rows) for rows in wanted])
+        pairs = list(zip(reads.ranges.values(), wanted, strict=True))
+        file, offset, length = (
+            np.concatenate([getattr(ranges, name)[rows] for ranges, rows in pairs])
+            for name in ("file", "offset", "length")
+        )
+        if not len(file):
+            return
+        found = Stretches.of(file, offset, length.astype(np.int64), MERGE_GAP_BYTES)
+        wanted_reads = found.reads()
+        starts, sizes = found.start.tolist(), length[found.order].tolist()
+        targets = camera_of[found.order].tolist()
+        rows = np.concatenate(wanted)[found.order].tolist()
+        memory = self._memory.take(int(wanted_reads[2].sum()))
+        self.run_bytes = len(memory)
+        began = time.perf_counter()
+        came = read_all(
+            self._datasets, reads.files, wanted_reads, memory, lambda: not self._closed, self._now
+        )
+        with self._room:
+            self.reading_s += time.perf_counter() - began
+            self.read_bytes += len(memory)
+        for data, (begin, end) in zip(came, pairwise(found.edges.tolist()), strict=True):
+            for k in range(begin, end):
+                at = starts[k] - starts[begin]
+                frames[targets[k]][rows[k]] = data[at : at + sizes[k]]
+
+
+def _pieces(read_ahead: int) -> int:
+    """Free pieces of memory that may wait: those of the runs ahead and of the one in hand."""
+    return read_ahead + 1

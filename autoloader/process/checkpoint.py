@@ -1,0 +1,482 @@
+"""What a saved state says, whether it is whole, and which loader may resume from it.
+
+A state is a place in an order, so it fits whatever gives the same order: the number of ranks, the
+batch size and every free knob may differ. What the order depends on must be the same; that part of
+a state is its ``fingerprint``.
+
+Nothing of a state is believed before ``read_state`` has held it against its types and its
+checksum. The checksum is taken over a canonical JSON text, so a state may go through JSON,
+``torch.save`` or a change of tuples into lists.
+
+Not here: the place itself (``pipeline.progress``).
+"""
+
+from __future__ import annotations
+
+import collections
+import hashlib
+import json
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, ValidationError
+
+from autoloader.errors import UsageError, shown
+from autoloader.pipeline.read.mixer import MAX_DEBTS
+from autoloader.process.planning.start import LoaderPlan
+from autoloader.samples.draws import dataset_key
+from autoloader.sampling.mixture import MixtureOrder, phase_of
+from autoloader.sampling.schedule import Change, Curriculum
+
+logger = logging.getLogger(__name__)
+
+
+def fingerprint(plan: LoaderPlan) -> dict[str, Any]:
+    """What a state must have in common with the loader that resumes from it; plain values."""
+    spec, order = plan.mixture.spec, plan.order
+    return {
+        "split": plan.mixture.split,
+        "seed": spec.seed,
+        "reader": plan.knobs.reader,
+        "mixing": {
+            "strategy": spec.mixing.strategy,
+            "chain": order.chain,
+            "block_length": order.block_length,
+            "epoch": "pass" if order.pass_samples is not None else order.epoch_samples,
+            **_curriculum(order, plan.mixture.names),
+            **_locality(order, plan.mixture.names),
+        },
+        "datasets": {
+            dataset.name: {
+                "share": order.shares[dataset.index],
+                "samples": plan.counts[dataset.name].samples,
+                "stride": dataset.stride,
+                "per_episode": dataset.sample.per_episode,
+            }
+            for dataset in plan.mixture.datasets
+        },
+    }
+
+
+def _curriculum(order: MixtureOrder, names: Sequence[str]) -> dict[str, Any]:
+    moves = order.curriculum
+    if moves is None:
+        return {}
+    return {"curriculum": {"to": dict(zip(names, moves.to, strict=True)), "over": moves.over}}
+
+
+def _locality(order: MixtureOrder, names: Sequence[str]) -> dict[str, Any]:
+    near = order.locality
+    if near is None:
+        return {}
+    blocks = dict(zip(names, near.blocks, strict=True))
+    # Batches may change their size where no lane hangs on it.
+    batch = near.batch if near.lanes > 1 else 1
+    own = {"window": near.window, "lanes": near.lanes, "batch": batch, "blocks": blocks}
+    return {"locality": own}
+
+
+def sealed(state: Mapping[str, Any]) -> dict[str, Any]:
+    """A state of plain values, with the version of its form and a checksum over all of it."""
+    rest = {key: value for key, value in state.items() if key != "checksum"}
+    whole = {"schema_version": STATE_VERSION, **rest}
+    return {**whole, "checksum": _checksum(whole)}
+
+
+def _checksum(whole: Mapping[str, Any]) -> str:
+    canonical = json.dumps(whole, sort_keys=True, separators=(",", ":"))
+    return hashlib.blake2b(canonical.encode(), digest_size=16).hexdigest()
+
+
+def read_state(state: object) -> dict[str, Any]:
+    """A state as plain values, once all of it can be believed.
+
+    Args:
+        state: what ``state_dict`` returned.
+
+    Raises:
+        UsageError: it is no state, or a damaged one; names the fields.
+    """
+    plain = _plain(state)
+    if plain.get("schema_version") != STATE_VERSION:
+        raise _of_no_known_version(plain)
+    found = faults(plain)
+    rest = {key: value for key, value in plain.items() if key != "checksum"}
+    if not found and plain["checksum"] != (computed := _checksum(rest)):
+        found = [
+            f"checksum: saved {plain['checksum']!r}, and the rest of the state gives "
+            f"{computed!r}, so something in it was changed after it was saved"
+        ]
+    if found:
+        more = f" (and {len(found) - 3} more)" if len(found) > 3 else ""
+        raise UsageError(
+            f"the state is damaged: {'; '.join(found[:3])}{more}",
+            remedy="load what state_dict() returned, unchanged; if the file is damaged, "
+            "load an earlier checkpoint",
+        )
+    return plain
+
+
+def _plain(state: object) -> dict[str, Any]:
+    """The state as JSON holds it, a copy of its own."""
+    if not isinstance(state, Mapping):
+        raise UsageError(
+            f"a state is a mapping, and this is {type(state).__name__}: {shown(state)}",
+            remedy="pass what state_dict() returned",
+        )
+    for key, value in state.items():
+        try:
+            json.dumps({key: value}, allow_nan=False)
+        except (TypeError, ValueError, RecursionError) as error:
+            raise UsageError(
+                f"the state's field {shown(key)} does not hold plain values: {error}",
+                remedy="load what state_dict() returned: numbers, text, lists and mappings, "
+                "none of them NaN or infinite",
+            ) from error
+    plain: dict[str, Any] = json.loads(json.dumps(dict(state)))
+    return plain
+
+
+def _of_no_known_version(plain: Mapping[str, Any]) -> UsageError:
+    if "schema_version" not in plain:
+        return UsageError(
+            f"this is not the state of an AutoLoader: it has no schema_version, and its fields "
+            f"are {shown(sorted(plain))}",
+            remedy="pass what state_dict() of an AutoLoader returned",
+        )
+    return UsageError(
+        f"the state has schema_version {shown(plain['schema_version'])}; this version of "
+        f"autoloader reads {STATE_VERSION}",
+        remedy="resume with the version of autoloader that saved the state",
+    )
+
+
+def join_states(states: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """One state out of those of all ranks; it resumes any number of ranks.
+
+    Needed with the stream reader, whose ranks know nothing of each other's places; by index any
+    rank's state is as good, and the first one comes back.
+
+    Args:
+        states: ``loader.state_dict()`` of each rank, in the order of the ranks, at the same step.
+
+    Raises:
+        UsageError: they are not the states of all ranks at one step, or one is damaged.
+    """
+    if isinstance(states, (Mapping, str, bytes)) or not isinstance(states, Sequence) or not states:
+        raise UsageError(
+            f"the states to join are no list of states: {shown(states)}",
+            remedy="pass [state of rank 0, state of rank 1, …]",
+        )
+    read = [read_state(state) for state in states]
+    first = read[0]
+    of_part = "part" in first
+    parts = [tuple(state.get("part", (0, 1))) for state in read]
+    places = sorted({state["position"] for state in read})
+    if len(places) > 1 or (of_part and parts != [(rank, len(read)) for rank in range(len(read))]):
+        raise UsageError(
+            f"states of (rank, world size) {', '.join(map(str, parts))} at positions "
+            f"{', '.join(map(str, places))} are not those of all ranks at one step",
+            remedy="gather the state of every rank, in their order, after the same step",
+        )
+    for rank, state in enumerate(read):
+        differing = _all_differences({key: first.get(key) for key in _SHARED}, state)
+        if differing:
+            raise UsageError(
+                f"the states of rank 0 and rank {rank} are of different loaders: {differing}",
+                remedy="gather the states of all ranks of one run",
+            )
+    if not of_part or len(read) == 1:
+        return sealed(first)
+    kept = {
+        str(rank): {"cursors": state["cursors"], "mixer": state["mixer"]}
+        for rank, state in enumerate(read)
+    }
+    return sealed({**first, "parts": kept})
+
+
+_SHARED = ("split", "seed", "reader", "mixing", "datasets", "rebased", "weights")
+"""What the states of all ranks have in common."""
+
+
+def order_from(state: Mapping[str, Any], plan: LoaderPlan, order: MixtureOrder) -> MixtureOrder:
+    """The order that a loader goes on in behind a state, where it may go on from it at all.
+
+    Where nothing differs it is the order that the state was saved in, whatever weights were set
+    (``set_weights``). Other weights in the spec, datasets that were added and such as were left out
+    hold from the state's position on, and what was set before is no more: what a dataset has given
+    it does not give again before its pass is over. The position, and what each dataset had given
+    by then, are the order's ``base`` and ``given``.
+
+    Args:
+        state: of ``read_state``.
+        plan: of the loader that resumes.
+        order: its order from position 0.
+
+    Raises:
+        UsageError: the state is of another order; says field by field what was saved and what is
+            here.
+    """
+    here = fingerprint(plan)
+    position, names = int(state["position"]), plan.mixture.names
+    if differing := _all_differences(here, state):
+        if not _may_rebase(state, here, plan):
+            raise UsageError(
+                f"the state was saved for another loader: {differing}",
+                remedy="resume with the spec and split that the state was saved with; world size, "
+                "batch size and free knobs may differ, and, where an epoch is no pass and "
+                "nothing is chained and mixing.locality has no lanes, weights, and datasets may be "
+                "added or left out",
+            )
+        saved = tuple(state["datasets"])
+        before = _saved_order(state, order, saved).samples_before(position)
+        given = dict(zip(saved, before, strict=True))
+        if not position:
+            return order
+        logger.warning(
+            "the state goes on from position %d as this spec says, not as it was saved: %s",
+            position,
+            differing,
+        )
+        return replace(order, base=position, given=tuple(given.get(n, 0) for n in names))
+    found = _saved_order(state, order, names)
+    moves = found.curriculum is not None or bool(found.changes)
+    _, world_size = state.get("part") or (0, plan.world_size)
+    # Streams that are dealt anew count their blocks from here.
+    return found.from_position(position) if moves and world_size != plan.world_size else found
+
+
+def _saved_order(
+    state: Mapping[str, Any], order: MixtureOrder, names: Sequence[str]
+) -> MixtureOrder:
+    """The order that a state was saved in, over the datasets ``names``.
+
+    Args:
+        state: of ``read_state``.
+        order: says what has no say in the datasets.
+        names: those of the state, in any order.
+    """
+
+    def shares(by_name: Mapping[str, float]) -> tuple[float, ...]:
+        return tuple(by_name[name] for name in names)
+
+    rebased = state.get("rebased") or {"position": 0, "given": {}}
+    chosen = state.get("weights") or {"shares": None, "later": []}
+    moves = state["mixing"].get("curriculum")
+    if chosen["shares"] is not None:
+        moves = None
+    own = chosen["shares"] or {name: one["share"] for name, one in state["datasets"].items()}
+    base = int(rebased["position"])
+    return replace(
+        order,
+        shares=shares(own),
+        phases=tuple(phase_of(dataset_key(state["seed"], name)) for name in names),
+        base=base,
+        given=tuple(rebased["given"].get(name, 0) for name in names) if base else (),
+        curriculum=None if moves is None else Curriculum(shares(moves["to"]), moves["over"]),
+        changes=tuple(Change(one["position"], shares(one["shares"])) for one in chosen["later"]),
+    )
+
+
+def order_state(order: MixtureOrder, plan: LoaderPlan) -> dict[str, Any]:
+    """What a state says of an order beside the fingerprint: where it began, and what was set."""
+    found: dict[str, Any] = {}
+    names = plan.mixture.names
+    if order.base:
+        given = dict(zip(names, order.given, strict=True))
+        found["rebased"] = {"position": order.base, "given": given}
+    declared = plan.order
+    as_declared = (order.shares, order.curriculum) == (declared.shares, declared.curriculum)
+    if not as_declared or order.changes:
+        found["weights"] = {
+            "shares": None if as_declared else dict(zip(names, order.shares, strict=True)),
+            "later": [
+                {"position": one.position, "shares": dict(zip(names, one.shares, strict=True))}
+                for one in order.changes
+            ],
+        }
+    return found
+
+
+def is_rebased(state: Mapping[str, Any], plan: LoaderPlan) -> bool:
+    """Whether a loader would go on from a state with other datasets or weights."""
+    here = fingerprint(plan)
+    moves = (state["mixing"].get("curriculum"), here["mixing"].get("curriculum"))
+    return moves[0] != moves[1] or bool(
+        _differences("datasets", state["datasets"], here["datasets"])
+    )
+
+
+def _may_rebase(state: Mapping[str, Any], here: Mapping[str, Any], plan: LoaderPlan) -> bool:
+    """Whether nothing differs but weights, which datasets there are, and the epoch's length."""
+    old, new = state["datasets"], here["datasets"]
+    both = [name for name in old if name in new]
+    if "pass" in (state["mixing"]["epoch"], here["mixing"]["epoch"]) or not both:
+        return False
+    if plan.order.chain or plan.order.lanes > 1:
+        return False
+
+    def fixed(one: Mapping[str, Any]) -> dict[str, Any]:
+        mixing = {**one["mixing"], "epoch": 0, "curriculum": None}
+        if (near := mixing.get("locality")) is not None:
+            mixing["locality"] = {**near, "blocks": {name: near["blocks"][name] for name in both}}
+        datasets = {name: {**one["datasets"][name], "share": 0} for name in both}
+        return {**{key: one[key] for key in here}, "mixing": mixing, "datasets": datasets}
+
+    return fixed(state) == fixed(here)
+
+
+def _all_differences(here: Mapping[str, Any], state: Mapping[str, Any]) -> str:
+    found = []
+    for key, value in here.items():
+        found += _differences(key, state.get(key), value)
+    return "; ".join(found)
+
+
+def _differences(path: str, saved: Any, here: Any) -> list[str]:
+    if isinstance(saved, Mapping) and isinstance(here, Mapping):
+        found = []
+        for key in dict.fromkeys([*saved, *here]):
+            found += _differences(f"{path}.{key}", saved.get(key), here.get(key))
+        return found
+    return [] if saved == here else [f"{path}: saved {saved!r}, here {here!r}"]
+
+
+STATE_VERSION = 2
+_MOST = 2**48
+"""More samples than any run takes; arithmetic on positions is exact up to here."""
+
+_Count = Annotated[int, Field(ge=0, le=_MOST)]
+_Positive = Annotated[int, Field(ge=1, le=_MOST)]
+_Share = Annotated[float, Field(ge=0, le=1)]
+_Taken = tuple[_Count, _Positive]
+_Number = Annotated[str, Field(pattern=r"^(0|[1-9]\d{0,14})$")]
+
+
+class _Model(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, defer_build=True)
+
+
+class _Dataset(_Model):
+    share: _Share
+    samples: _Count
+    stride: _Positive
+    per_episode: Literal["all"] | _Positive
+
+
+class _Curriculum(_Model):
+    to: dict[str, _Share]
+    over: _Positive
+
+
+class _Locality(_Model):
+    window: _Positive
+    lanes: _Positive
+    batch: _Positive
+    blocks: dict[str, _Positive]
+
+
+class _Mixing(_Model):
+    strategy: str
+    chain: bool
+    block_length: _Positive
+    epoch: Literal["pass"] | _Positive | None
+    curriculum: _Curriculum | None = None
+    locality: _Locality | None = None
+
+
+class _Pass(_Model):
+    shards_done: _Count
+    records_done: list[_Taken]
+    beyond: list[tuple[_Count, list[_Count]]]
+    open: list[tuple[_Count, _Count, _Positive]]
+
+
+class _Cursor(_Model):
+    pass_: _Count = Field(alias="pass")
+    records: str
+    passes: dict[_Number, _Pass]
+
+
+class _Turns(_Model):
+    next: _Count
+    debts: Annotated[list[tuple[str, _Positive]], Field(max_length=MAX_DEBTS)]
+    left: tuple[str, _Positive] | None
+    dropped: list[str]
+
+
+class _Planned(_Model):
+    position: _Count
+
+
+def _kind(mixer: Any) -> str:
+    return "planned" if isinstance(mixer, dict) and "position" in mixer else "turns"
+
+
+_Mixer = Annotated[
+    Annotated[_Planned, Tag("planned")] | Annotated[_Turns, Tag("turns")],
+    Discriminator(_kind),
+]
+_TAGS = {"planned", "turns"}
+
+
+class _Part(_Model):
+    cursors: dict[str, _Cursor]
+    mixer: _Mixer | None
+
+
+class _Rebased(_Model):
+    position: _Positive
+    given: dict[str, _Count]
+
+
+class _Change(_Model):
+    position: _Count
+    shares: dict[str, _Share]
+
+
+class _Set(_Model):
+    shares: dict[str, _Share] | None
+    later: list[_Change]
+
+
+class _State(_Part):
+    schema_version: int
+    split: str
+    seed: int
+    reader: Literal["stream", "indexed"]
+    mixing: _Mixing
+    datasets: Annotated[dict[str, _Dataset], Field(min_length=1)]
+    part: tuple[_Count, _Positive] | None = None
+    parts: dict[_Number, _Part] | None = None
+    position: _Count
+    in_epoch: Annotated[int, Field(ge=-_MOST, le=_MOST)]
+    epoch_steps: _Count
+    batches: _Count
+    taken: dict[str, _Count]
+    rebased: _Rebased | None = None
+    weights: _Set | None = None
+    checksum: str
+
+
+def faults(plain: Mapping[str, Any]) -> list[str]:
+    """Fields of a state whose type or range is wrong: each with what was saved and is allowed."""
+    try:
+        _State.model_validate_json(json.dumps(plain))
+    except ValidationError as error:
+        found: dict[str, list[str]] = collections.defaultdict(list)
+        for fault in error.errors(include_url=False):
+            path = ".".join(str(part) for part in fault["loc"] if part not in _TAGS)
+            allowed = fault["msg"].replace("Input should be", "allowed is")
+            if fault["type"] == "missing":
+                found[path].append("is missing")
+            elif fault["type"] == "extra_forbidden":
+                found[path].append("is no field of a state")
+            elif found[path]:
+                found[path].append(allowed)
+            else:
+                found[path].append(f"saved {shown(fault['input'])}, {allowed}")
+        return [f"{path}: {', or '.join(said)}" for path, said in found.items()]
+    return []

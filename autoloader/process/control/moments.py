@@ -1,0 +1,451 @@
+"""Takes the snapshots of a running pipeline, says where they go, and when knobs moved and why.
+
+Called by the policy's thread about once a second, with what it has read anyway: a snapshot asks
+no probe and no part of the pipeline again.
+
+Not here: what a snapshot says (``telemetry.snapshot``), reading the pipeline
+(``process.control.observer``), deciding (``controller``).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import os
+import platform
+import socket
+import sys
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any, Protocol
+
+from autoloader.controller.limits import ControllerLimits
+from autoloader.controller.observation import Observation, Reading
+from autoloader.controller.policy import SATISFIED_RATIO
+from autoloader.controller.proposals import known_stages, margin
+from autoloader.controller.states import State
+from autoloader.decode.activity import DatasetActivity, PipelineActivity
+from autoloader.decode.quarantine import BadRecord
+from autoloader.errors import printable
+from autoloader.host.machine import memory_bytes
+from autoloader.host.probes.other_processes import OtherProcesses
+from autoloader.host.processors import usable_processors
+from autoloader.host.units import MIB, format_bytes
+from autoloader.process.setup import PipelineSetup
+from autoloader.spec.knobs import Knobs
+from autoloader.telemetry.progress import current
+from autoloader.telemetry.run_log import RunLog, end_logs
+from autoloader.telemetry.runtime import RunFile, forget_all
+from autoloader.telemetry.snapshot import (
+    ConsumerMoment,
+    LatelyMoment,
+    MemoryMoment,
+    Move,
+    Snapshot,
+    StageMoment,
+)
+from autoloader.telemetry.statistics import (
+    ControllerStatistics,
+    DatasetStatistics,
+    RingStatistics,
+)
+from autoloader.telemetry.verdict import changes_words
+
+logger = logging.getLogger(__name__)
+
+_SHORT = (State.SHRINK, State.EMERGENCY)
+_QUIET_S = 60.0
+"""An episode that begins so soon after another one is the same trouble: it is told at INFO."""
+_MUCH_BYTES = 64 * MIB
+"""Who took less than this is not named: processes grow and shrink all the time."""
+
+
+class Pressure:
+    """Tells people that memory got short, what was given up for it, and when it is back.
+
+    Theory of operation. Pressure comes in episodes: it begins with the first time that knobs shrink
+    because memory is short, and ends when the controller is neither in SHRINK nor in EMERGENCY. One
+    line says that it began, with who took the memory, another one that it is over; what else
+    shrinks meanwhile is told at INFO, and so is an episode soon after another one.
+
+    One pipeline's; the reflex's thread and the policy's call it in turns.
+
+    Args:
+        floor_bytes: the RAM floor.
+        neighbours: who may have taken memory.
+    """
+
+    def __init__(self, floor_bytes: int, neighbours: OtherProcesses | None = None) -> None:
+        self._floor_bytes = floor_bytes
+        self._neighbours = neighbours or OtherProcesses()
+        self._level: int | None = None
+        self._over_s = float("-inf")
+
+    def shrunk(self, at_s: float, headroom_bytes: int | None, before: Knobs, after: Knobs) -> str:
+        """Knobs have become smaller because memory is short: say so.
+
+        Args:
+            at_s: of a monotonic clock.
+            headroom_bytes: what the machine could give; ``None``: not known.
+            before: the knobs.
+            after: the knobs now.
+
+        Returns:
+            Why, in short: "headroom 1.90 GiB below the floor of
+            4.66 GiB (+2.40 GiB by pid 4711 python)".
+        """
+        why = f"{self._where(headroom_bytes)}{self._who(at_s)}"
+        level = logging.INFO
+        if self._level is None:
+            soon = at_s - self._over_s < _QUIET_S
+            self._level = level = logging.INFO if soon else logging.WARNING
+        changes = {key: (was, now) for key, (now, was) in after.changed(before).items()}
+        logger.log(level, "%s: %s", why, changes_words(changes))
+        return why
+
+    def look(self, at_s: float, headroom_bytes: int | None, state: State) -> str:
+        """The controller has looked: in this state it is now.
+
+        Args:
+            at_s: of a monotonic clock.
+            headroom_bytes: what the machine can give.
+            state: the controller's.
+
+        Returns:
+            That memory is back, where it is since this look; else "".
+        """
+        back = ""
+        if state in _SHORT:
+            return back
+        if self._level is not None:
+            level, self._level, self._over_s = self._level, None, at_s
+            back = f"memory is back: {self._where(headroom_bytes)}"
+            logger.log(level, "%s; knobs grow again where that pays", back)
+        self._neighbours.look(at_s)
+        return back
+
+    def _where(self, headroom_bytes: int | None) -> str:
+        if headroom_bytes is None:
+            return "headroom unknown"
+        above = headroom_bytes - self._floor_bytes
+        where = "above" if above >= 0 else "below"
+        floor = format_bytes(self._floor_bytes)
+        return f"headroom {format_bytes(abs(above))} {where} the floor of {floor}"
+
+    def _who(self, at_s: float) -> str:
+        most = self._neighbours.most_grown(at_s)
+        if most is None or most.grown_bytes < _MUCH_BYTES:
+            return ""
+        name = f" {printable(most.name)}" if most.name else ""
+        return f" (+{format_bytes(most.grown_bytes)} by pid {most.pid}{name})"
+
+
+class Sink(Protocol):
+    """Where snapshots go. Called from the policy's thread: it must not wait, and not raise."""
+
+    def write(self, moment: Snapshot) -> None:
+        """One more."""
+        ...
+
+    def close(self) -> None:
+        """There are no more."""
+        ...
+
+
+def open_sinks(
+    setup: PipelineSetup, number: int, quarantined: Callable[[], Sequence[BadRecord]]
+) -> tuple[Sink, ...]:
+    """Where the snapshots of a pipeline go.
+
+    Args:
+        setup: what it is opened with.
+        number: which pipeline of its trainer.
+        quarantined: gives its bad records.
+    """
+    request = setup.control
+    found: list[Sink] = [RunFile(request.run, number)]
+    if request.record:
+        found.append(
+            RunLog(
+                Path(request.record) / f"{setup.mixture.split}-{number}.jsonl",
+                facts=lambda: facts_of(setup),
+                bad=lambda: [asdict(one) for one in quarantined()],
+                in_ring=request.record_in_ring,
+            )
+        )
+    if request.metrics_port or request.metrics_file:
+        from autoloader.telemetry.exporter import Exporter
+
+        port, file = request.metrics_port, request.metrics_file
+        found.append(Exporter(request.run, number, port=port, file=file))
+    return tuple(found)
+
+
+def end_all() -> None:
+    """Nothing more is said of any pipeline of this process, which ends without closing them."""
+    forget_all()
+    end_logs()
+    if exporter := sys.modules.get("autoloader.telemetry.exporter"):
+        exporter.end_exports()
+
+
+def facts_of(setup: PipelineSetup) -> dict[str, Any]:
+    """What the record says of the start; plain values."""
+    spec = setup.mixture.spec
+    written = json.dumps(spec.model_dump(mode="json"), sort_keys=True)
+    memory = format_bytes(memory_bytes())
+    return {
+        "autoloader": sys.modules["autoloader"].__version__,  # the front door is above this
+        "python": platform.python_version(),
+        "host": f"{socket.gethostname()}: {usable_processors()} processors, {memory}",
+        "reader": setup.knobs.reader,
+        "batch_size": spec.batch.size,
+        "batch_bytes": setup.mixture.sizes.batch_bytes,
+        "cameras": {name: list(camera.size) for name, camera in spec.cameras.items()},
+        "spec_digest": hashlib.sha256(written.encode()).hexdigest()[:16],
+        **setup.control.facts,
+    }
+
+
+_KEPT_MOVES = 12
+_KEPT_MOMENTS = 60
+_UNJUDGED = ("", "undecided")
+
+
+class Moments:
+    """The snapshots of one pipeline.
+
+    Args:
+        setup: what it was opened with.
+        number: which pipeline of its trainer.
+        sinks: where they go.
+
+    Attributes:
+        pressure: tells people when memory is short.
+    """
+
+    def __init__(self, setup: PipelineSetup, number: int, sinks: Sequence[Sink]) -> None:
+        request, mixture = setup.control, setup.mixture
+        self._sinks = tuple(sinks)
+        self._limits = request.limits
+        self.pressure = Pressure(request.limits.ram_floor_bytes)
+        self._memory, self._page = setup.memory, setup.page
+        self._batch = mixture.spec.batch.size
+        self._weights = dict(zip(mixture.names, setup.order.shares, strict=True))
+        self._moves: deque[Move] = deque(maxlen=_KEPT_MOVES)
+        self._waits: deque[float | None] = deque(maxlen=_KEPT_MOMENTS)
+        self._headrooms: deque[int | None] = deque(maxlen=_KEPT_MOMENTS)
+        self._lock = threading.Lock()
+        self._writing = threading.Lock()
+        self._closed = False
+        self._begun = Snapshot(
+            run=request.run,
+            pipeline=number,
+            split=mixture.split,
+            at_s=0.0,
+            started_at_s=time.time(),
+            phase="opening",
+            rank=setup.ranks.rank,
+            world_size=setup.ranks.world_size,
+            node=request.node or request.run,
+            script=request.script,
+            trainer_pid=request.trainer,
+            worker_pid=os.getpid(),
+        )
+
+    def moved(self, by: str, why: str, after: Knobs, before: Knobs) -> None:
+        """Knobs moved; see ``telemetry.snapshot.Move``. Any thread."""
+        changes = {knob: (was, now) for knob, (now, was) in after.changed(before).items()}
+        with self._lock:
+            self._moves.append(Move(time.time(), by, why, changes))
+
+    def judged(self, verdict: str) -> None:
+        """What became of the policy's last change. Any thread."""
+        with self._lock:
+            for at in reversed(range(len(self._moves))):
+                move = self._moves[at]
+                if move.by == "policy" and move.verdict in _UNJUDGED:
+                    self._moves[at] = replace(move, verdict=verdict)
+                    return
+
+    def publish(
+        self,
+        seen: Observation,
+        activity: PipelineActivity,
+        *,
+        opened: bool,
+        state: str = "",
+        why: str = "",
+        counted: Mapping[str, int] | None = None,
+        knobs: Knobs | None = None,
+    ) -> None:
+        """Hand a snapshot to all sinks.
+
+        Args:
+            seen: the observation.
+            activity: the pipeline's, of the same time.
+            opened: whether the reader is open.
+            state: the controller's; "": there is none.
+            why: the reason of its decision.
+            counted: what it has done so far; ``None``: there is no controller.
+            knobs: in force by now; ``None``: those that were observed.
+        """
+        moment = replace(
+            self._taken(seen, activity),
+            phase=_phase(seen, state, opened=opened),
+            doing=self._doing(seen, activity) if opened else current(),
+            limited_by=limited_by(seen, state, self._limits),
+            state=state,
+            why=why,
+            knobs=(knobs or seen.knobs).flat(),
+            control=None if counted is None else ControllerStatistics(**counted),
+        )
+        with self._writing:
+            if not self._closed:
+                for sink in self._sinks:
+                    sink.write(moment)
+
+    def _doing(self, seen: Observation, activity: PipelineActivity) -> str:
+        if not seen.waiting:
+            return ""
+        used = {name: own for name, own in activity.datasets.items() if self._weights[name]}
+        return waited_for(seen.knobs.reader, used)
+
+    def _taken(self, seen: Observation, activity: PipelineActivity) -> Snapshot:
+        stages = self._stages(seen)
+        waits = _value(seen.wait_ratio)
+        self._waits.append(None if waits is None or seen.parked else round(waits, 4))
+        self._headrooms.append(_bytes(seen.headroom_bytes))
+        with self._lock:
+            moves = tuple(self._moves)
+        return replace(
+            self._begun,
+            at_s=time.time(),
+            restarts=self._page.restarts,
+            samples=sum(one.taken for one in activity.datasets.values()),
+            bound_per_s=min((s.bound_per_s for s in stages if s.bound_per_s), default=None),
+            gpu_busy_ratio=_value(seen.gpu_busy_ratio),
+            idle_cpus=_value(seen.idle_cpus),
+            consumer=self._consumer(seen),
+            memory=MemoryMoment(
+                headroom_bytes=_bytes(seen.headroom_bytes),
+                floor_bytes=self._limits.ram_floor_bytes,
+                margin_bytes=int(margin(seen, self._limits)),
+                loader_bytes=_bytes(seen.loader_bytes),
+                pressure_percent=_value(seen.pressure_percent),
+            ),
+            ring=RingStatistics(
+                activity.ring_slots,
+                activity.ring_filled,
+                self._memory.allocated_bytes(),
+                stuck=activity.ring_stuck,
+            ),
+            cache=activity.cache.told(),
+            stages=stages,
+            datasets=self._datasets(activity),
+            moves=moves,
+            lately=LatelyMoment(tuple(self._waits), tuple(self._headrooms)),
+        )
+
+    def close(self) -> None:
+        """The pipeline has ended: nothing is said any more."""
+        with self._writing:
+            self._closed = True
+            for sink in self._sinks:
+                sink.close()
+
+    def _consumer(self, seen: Observation) -> ConsumerMoment:
+        step_s = _value(seen.step_s)
+        since_ns = 0 if seen.parked else self._page.consumer[2]
+        return ConsumerMoment(
+            batches=seen.batches,
+            samples_per_s=self._batch / step_s if step_s else None,
+            wait_ratio=_value(seen.wait_ratio),
+            waiting_s=max(0.0, (time.monotonic_ns() - since_ns) / 1e9) if since_ns else 0.0,
+            step_s=step_s,
+            silent_s=_value(seen.silent_s),
+        )
+
+    def _stages(self, seen: Observation) -> tuple[StageMoment, ...]:
+        found = []
+        for one in seen.stages:
+            service = _value(one.service_s)
+            work = (service or 0.0) * one.share
+            bound = one.workers / work if work > 0 else None
+            busy = _value(one.busy_ratio)
+            busy = None if busy is None else min(1.0, busy)  # work is counted when it is done
+            found.append(StageMoment(one.stage, one.dataset, one.workers, service, busy, bound))
+        return tuple(found)
+
+    def _datasets(self, activity: PipelineActivity) -> dict[str, DatasetStatistics]:
+        mixed = sum(one.taken for one in activity.datasets.values())
+        return {
+            name: own.told(
+                self._weights[name], own.taken / mixed if mixed else None, samples=own.taken
+            )
+            for name, own in activity.datasets.items()
+        }
+
+
+def limited_by(seen: Observation, state: str, limits: ControllerLimits) -> str:
+    """What a faster run would need first; see ``telemetry.Snapshot``.
+
+    Args:
+        seen: the observation.
+        state: the controller's; "": there is none.
+        limits: what may not be overstepped.
+    """
+    short = seen.gate_closed or state in (State.SHRINK.value, State.EMERGENCY.value)
+    waits = _value(seen.wait_ratio)
+    if waits is None:
+        return "memory" if short else ""
+    if waits < SATISFIED_RATIO:
+        busy = _value(seen.gpu_busy_ratio)
+        return "gpu" if busy is not None and busy >= limits.gpu_busy_ratio else "training"
+    if short:
+        return "memory"
+    stages = known_stages(seen, limits)
+    return stages[0].name if stages else ""
+
+
+def _phase(seen: Observation, state: str, *, opened: bool) -> str:
+    if not opened:
+        return "opening"
+    if seen.parked or state == State.PARKED.value:
+        return "parked"
+    return "running" if seen.batches else "filling"
+
+
+def waited_for(reader: str, datasets: Mapping[str, DatasetActivity]) -> str:
+    """What a consumer that waits waits for: "12/29 ready, waiting for bridge (opening …)".
+
+    Args:
+        reader: "stream" or "indexed".
+        datasets: those that have a share.
+
+    Returns:
+        "" where it is none of these.
+    """
+    late = [name for name, own in datasets.items() if own.awaits]
+    if reader == "indexed":  # it reads what comes next, of whatever dataset
+        return f"waiting for {late[0]} ({datasets[late[0]].awaits})" if late else ""
+    missing = [name for name, own in datasets.items() if not (own.queue or own.taken)]
+    empty = missing or [name for name, own in datasets.items() if not own.queue]
+    if not empty or (len(empty) == len(datasets) and not missing):
+        return ""
+    words = f"{len(datasets) - len(missing)}/{len(datasets)} ready, " if missing else ""
+    awaits = datasets[empty[0]].awaits
+    return f"{words}waiting for {empty[0]}" + (f" ({awaits})" if awaits else "")
+
+
+def _value(reading: Reading | None) -> float | None:
+    return None if reading is None else reading.value
+
+
+def _bytes(reading: Reading | None) -> int | None:
+    return None if reading is None else int(reading.value)

@@ -1,0 +1,521 @@
+"""Opens a pipeline and puts it under control: applies what policy and reflex decide.
+
+Used in the loader's child, and in the trainer's process with ``isolation="thread"``. The
+parts of a pipeline (TensorFlow among them) are imported only where they are needed.
+
+Before a pipeline opens or takes more memory, what that costs is held against a fresh reading and
+promised to it in the budget that all pipelines of the process share.
+
+A pipeline's gate is closed when its trainer has parked it or the reflex admits no reads. The two
+are kept apart here, so that neither opens what the other has closed.
+
+Not here: reading the pipeline and its host (``process.control.observer``), deciding
+(``controller``), running (``pipeline``), messages (``worker``).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import logging
+import os
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from autoloader.cache.disk import FramesOnDisk
+from autoloader.controller.admission import price_change
+from autoloader.controller.budget import Opening, PipelineSizes, SharedBudget, admit_opening
+from autoloader.controller.decisions import DecisionLog
+from autoloader.controller.loop import ControlLoop
+from autoloader.controller.observation import Observation, Reading
+from autoloader.controller.policy import Decision, admitted, decide
+from autoloader.controller.proposals import margin
+from autoloader.controller.reflex import Action, ReflexLimits, ReflexState, is_calm, react
+from autoloader.controller.states import ControllerState, State
+from autoloader.controller.surplus import lowered_cache, missing_bytes
+from autoloader.controller.verification import Verdict
+from autoloader.decode.ring.message import PipelineStart
+from autoloader.errors import UsageError
+from autoloader.host.probes.headroom import HeadroomSource, headroom_or_none
+from autoloader.pipeline.helpers import HelperRequest
+from autoloader.pipeline.read.open_mixture import CompiledMixture
+from autoloader.process.control.observer import Observer, Probes
+from autoloader.process.setup import PipelineSetup
+from autoloader.sampling.dealing import Deal, NodePart
+from autoloader.spec.knobs import Knobs
+
+if TYPE_CHECKING:
+    from autoloader.pipeline.pipeline import MixtureReader, Pipeline
+    from autoloader.process.control.moments import Moments
+
+logger = logging.getLogger(__name__)
+
+_BUDGET = SharedBudget()
+os.register_at_fork(after_in_child=_BUDGET.forget_all)
+"""Of this process, however many ``Control`` it has (``isolation="thread"``: one a loader)."""
+_PARKED_EVERY_S = 1.5
+"""A parked pipeline is looked at every second time: nothing of it moves."""
+_TRIM_COST_RATIO = 0.005
+"""Handing memory back walks the whole heap: the first time at once, then no more of a core."""
+
+
+def open_pipeline(setup: PipelineSetup, compiled: CompiledMixture) -> Pipeline:
+    """The pipeline for a rank's part of a mixture; not yet started.
+
+    ``compiled`` holds what earlier pipelines over the same mixture were made of, and is added to.
+
+    Raises:
+        SourceError: TensorFlow is needed and cannot be imported.
+        UsageError: the place where it begins was saved under another reader.
+    """
+    mixture, order, start = setup.mixture, setup.order, setup.position()
+    deal = Deal.of(
+        order,
+        mixture.spec.batch,
+        setup.ranks,
+        base=start.position,
+        in_epoch=start.in_epoch,
+        first_number=start.first_number,
+    )
+    room = setup.control.frames_on_disk
+    disk = None if room is None else FramesOnDisk(room, mixture.layout.colour_bytes)
+    reader: MixtureReader
+    if setup.knobs.reader == "indexed":
+        from autoloader.pipeline.indexed import IndexedReader
+
+        _check_reader(start)
+        reader = IndexedReader(
+            mixture,
+            order,
+            ranks_here=setup.ranks_here,
+            compiled=compiled,
+            on_disk=room if disk else None,
+            node=NodePart.of(deal, setup.ranks_here),
+            helpers=_helpers(setup),
+            disk_floor_bytes=setup.control.disk_floor_bytes,
+        )
+    else:
+        from autoloader.pipeline.streamed import StreamsReader, opener
+
+        world_size = setup.ranks.world_size
+        reader = StreamsReader(mixture, order, opener(mixture, compiled), start, world_size)
+    from autoloader.pipeline.pipeline import Pipeline
+
+    with contextlib.ExitStack() as kept:
+        if any(one.remote for one in mixture.datasets):
+            from autoloader.storage.shards import kept_free  # local data goes without
+
+            kept.enter_context(kept_free(setup.control.disk_floor_bytes))
+        pipeline = Pipeline(
+            mixture,
+            reader,
+            setup.knobs,
+            setup.memory,
+            deal=deal,
+            held=sorted(setup.lent()),
+            stuck=setup.stuck,
+            disk=disk or None,
+        )
+        pipeline.at_close = kept.pop_all().close
+    return pipeline
+
+
+def _helpers(setup: PipelineSetup) -> HelperRequest | None:
+    asked = setup.control
+    return HelperRequest(asked.helpers, asked.limits.ram_floor_bytes) if asked.helpers else None
+
+
+def _check_reader(start: PipelineStart) -> None:
+    if start.mixer is not None and "position" not in start.mixer:
+        raise UsageError(
+            "the saved state is of the stream reader, this loader reads by index",
+            remedy="resume with the reader that the state was saved with: reader: stream",
+        )
+
+
+class ControlledPipeline:
+    """One pipeline under control; see ``controller.loop.Governed``.
+
+    Args:
+        pipeline: governed.
+        setup: what it was opened with, and what its trainer asks of the controller.
+        opening: its place in the budget.
+        budget: shared with the other pipelines of this process.
+        headroom: read before a growth is applied.
+        observer: reads the pipeline and its host.
+        told: called with the knobs and the state's name when either changed; must not wait. Where
+            it gives False, it is called again.
+        restart: ends this process so that it starts again small; ``None`` where it cannot.
+        number: in the decision log.
+    """
+
+    def __init__(
+        self,
+        pipeline: Pipeline,
+        setup: PipelineSetup,
+        opening: Opening,
+        budget: SharedBudget,
+        headroom: HeadroomSource,
+        observer: Observer,
+        *,
+        told: Callable[[Knobs, str], bool],
+        restart: Callable[[str], None] | None,
+        number: int = 0,
+    ) -> None:
+        self.pipeline = pipeline
+        self._setup, self._number = setup, number
+        request = setup.control
+        self._limits = request.limits
+        self._share = opening.share
+        self._budget = budget
+        self._headroom = headroom
+        self._observer = observer
+        self._told = told
+        self._restart = restart
+        self._lock = threading.RLock()
+        self._made: Moments | None = None
+        self._parked = False
+        self._admit = True
+        self._closed = False
+        self._state = ControllerState()
+        self._begun_s: float | None = None
+        self._parked_seen_s = float("-inf")
+        self._said = ""
+        self._reflex = ReflexState()
+        self._reflex_limits = ReflexLimits(self._limits.ram_floor_bytes, self._limits.margin_bytes)
+        self._counted: Counter[str] = Counter()
+        self._trim_next_s = float("-inf")
+        self._log = DecisionLog.wanted(request, number)
+        if self._log is not None:
+            self._log.admission(
+                time.monotonic(),
+                "open" if opening.as_asked else "open, with the least knobs",
+                opening.price_bytes,
+                opening.headroom_bytes,
+                opening.as_asked,
+            )
+        if not opening.as_asked:
+            self._tell()
+
+    def counted(self) -> dict[str, int]:
+        """What it did so far; see ``telemetry.ControllerStatistics``."""
+        return dict(self._counted)
+
+    @property
+    def state_name(self) -> str:
+        """The controller's state."""
+        return self._state.name.value
+
+    @property
+    def _moments(self) -> Moments:
+        """Made when there is something to say: its classes cost milliseconds that batches want."""
+        with self._lock:
+            if self._made is None:
+                from autoloader.process.control.moments import Moments, open_sinks
+
+                sinks = open_sinks(self._setup, self._number, self.pipeline.quarantined)
+                self._made = Moments(self._setup, self._number, sinks)
+            return self._made
+
+    def close(self) -> None:
+        """End the log; what was promised is free again."""
+        self._budget.leave(self._share)
+        if self._log is not None:
+            self._log.close()
+        with self._lock:
+            if self._made is not None:
+                self._made.close()
+
+    # --- from the trainer -------------------------------------------------------------------------
+
+    def park(self, parked: bool) -> None:
+        """The trainer uses another loader (True), or this one."""
+        with self._lock:
+            self._parked = parked
+            self._share.in_use = not parked
+            self._set_gate()
+
+    def retune(self, knobs: Knobs) -> None:
+        """A person's wish; it stands until the policy finds better."""
+        with self._lock:
+            prices, shards = self._observer.prices, self._limits.knobs.shards
+            before = self.pipeline.knobs
+            self._budget.take(self._share, price_change(before, knobs, shards, prices))
+            self.pipeline.retune(knobs)
+            self._moments.moved("person", "retune", knobs, before)
+            self._tell()
+
+    # --- the reflex's thread ----------------------------------------------------------------------
+
+    def reflex(self, at_s: float, headroom_bytes: int | None, growth_bytes: int) -> None:
+        """See ``Governed.reflex``."""
+        before = self._reflex
+        limits = self._reflex_limits
+        if is_calm(before, headroom_bytes, growth_bytes, limits):
+            return
+        if headroom_bytes is not None:
+            headroom_bytes += self._give_frames_back(at_s, headroom_bytes, growth_bytes)
+        # A consumer that keeps many batches and wants one more has none, whatever lies with it.
+        wanting = self._observer.wanting and not self._parked
+        reaction = react(
+            before,
+            at_s=at_s,
+            headroom_bytes=headroom_bytes,
+            growth_bytes=growth_bytes,
+            ready_batches=0 if wanting else self.pipeline.ready_batches,
+            surplus_bytes=(
+                self._observer.surplus_bytes(at_s, self._limits.least(self.pipeline.knobs))
+                if before.may_restart(at_s)
+                else None
+            ),
+            limits=limits,
+        )
+        self._reflex = reaction.state
+        with self._lock:
+            self._admit = reaction.admit
+            self._set_gate()
+        if self._log is not None and (
+            before.closed != reaction.state.closed
+            or reaction.action in (Action.DROP, Action.RESTART)
+        ):
+            self._log.reflex(at_s, reaction.action.value, headroom_bytes)
+        if reaction.action in (Action.DROP, Action.RESTART):
+            self._drop(at_s, headroom_bytes)
+        if reaction.action is Action.RESTART and self._restart is not None:
+            self._restart("below the RAM floor and still too large: starting again small")
+
+    def _give_frames_back(self, at_s: float, headroom_bytes: int, growth_bytes: int) -> int:
+        """Have the frame cache give what is missing above the floor; bytes that it gave."""
+        floor, margin_bytes = self._limits.ram_floor_bytes, self._limits.margin_bytes
+        missing = missing_bytes(headroom_bytes, floor, max(margin_bytes, growth_bytes))
+        before = self.pipeline.knobs
+        if not missing or not before.cache_bytes:
+            return 0
+        with self._lock:
+            held, before = self.pipeline.frames_held().allocated_bytes, self.pipeline.knobs
+            self.pipeline.retune(lowered_cache(before, held, missing))
+            self._tell()
+            given = max(0, held - self.pipeline.frames_held().allocated_bytes)
+        self._shrunk("reflex", at_s, headroom_bytes, before)
+        if self._log is not None:
+            self._log.frames(at_s, headroom_bytes, held, given)
+        return given
+
+    def _drop(self, at_s: float, headroom_bytes: int | None) -> None:
+        self._counted["drops"] += 1
+        with self._lock:
+            before = self.pipeline.knobs
+            least = self._limits.least(before)
+            if least != before:
+                self.pipeline.retune(least)
+                self._tell()
+            self.pipeline.drop()
+        if at_s >= self._trim_next_s:
+            began = time.thread_time()
+            give_memory_back()
+            self._trim_next_s = at_s + (time.thread_time() - began) / _TRIM_COST_RATIO
+        if least != before:
+            self._shrunk("reflex", at_s, headroom_bytes, before)
+
+    def _shrunk(self, by: str, at_s: float, headroom_bytes: int | None, before: Knobs) -> None:
+        """Tell that knobs are smaller now, because memory is short."""
+        after = self.pipeline.knobs
+        self._counted["shrinks"] += 1
+        why = self._moments.pressure.shrunk(at_s, headroom_bytes, before, after)
+        self._moments.moved(by, why, after, before)
+
+    def _set_gate(self) -> None:
+        """Under the lock; the pipeline's threads are woken where something changes only."""
+        closed = self._parked or not self._admit
+        if closed != self._closed:
+            self.pipeline.park(closed)
+            self._closed = closed
+
+    # --- the policy's thread ----------------------------------------------------------------------
+
+    def govern(self, at_s: float, growth_bytes: int) -> None:
+        """See ``Governed.govern``; without a controller nothing is decided, and all is said."""
+        if self._parked and at_s - self._parked_seen_s < _PARKED_EVERY_S:
+            return
+        self._parked_seen_s = at_s if self._parked else float("-inf")
+        if not self._setup.control.moves:
+            seen = self.observe(at_s, growth_bytes)
+            self._moments.publish(seen, self._activity, opened=self.pipeline.opened)
+            return
+        if self._begun_s is None:
+            self._begun_s = at_s
+            self._state = ControllerState(since_s=at_s)
+        seen = self.observe(at_s, growth_bytes)
+        before = self._state
+        answer = decide(before, seen, self._limits)
+        if self._log is not None:
+            self._log.decision(before, seen, answer)
+        self._state = answer.state
+        self._counted["decisions"] += 1
+        self._counted["taken_back"] += answer.verdict in (Verdict.NOTHING, Verdict.LOST)
+        if answer.verdict is not None:
+            self._moments.judged(answer.verdict.value)
+        if answer.knobs is not None:
+            self._apply(seen, answer)
+        self._tell()
+        headroom = None if seen.headroom_bytes is None else int(seen.headroom_bytes.value)
+        if back := self._moments.pressure.look(at_s, headroom, self._state.name):
+            self._moments.moved("policy", back, seen.knobs, seen.knobs)
+        self._moments.publish(
+            seen,
+            self._activity,
+            opened=self.pipeline.opened,
+            state=self.state_name,
+            why=answer.rule,
+            counted=self._counted,
+            knobs=self.pipeline.knobs,
+        )
+
+    def observe(self, at_s: float, growth_bytes: int) -> Observation:
+        """What is known now."""
+        with self._lock:
+            knobs = self.pipeline.knobs
+            activity = self._activity = self.pipeline.activity()
+            settled = self.pipeline.settled
+        readings = self._observer.readings(at_s, knobs, activity, parked=self._parked)
+        headroom = headroom_or_none(self._headroom)
+        margin_bytes = max(self._limits.margin_bytes, growth_bytes)
+        return Observation(
+            at_s=at_s,
+            knobs=knobs,
+            parked=self._parked,
+            settled=settled,
+            gate_closed=not self._admit,
+            headroom_bytes=None if headroom is None else Reading(headroom),
+            room_bytes=self._budget.room_bytes(self._share, headroom, margin_bytes),
+            growth_bytes=Reading(growth_bytes),
+            **readings,
+        )
+
+    def _apply(self, seen: Observation, answer: Decision) -> None:
+        """Apply a decision, unless the world has changed since it was made."""
+        assert answer.knobs is not None
+        with self._lock:
+            if self.pipeline.knobs != seen.knobs:
+                return
+            price = price_change(seen.knobs, answer.knobs, self._limits.knobs.shards, seen.prices)
+            if price > 0 and not self._promised(price, seen, answer):
+                self._counted["refused"] += 1
+                return
+            self._counted["changes"] += 1
+            logger.info("%s: %s", answer.rule, dict(answer.changes))
+            self.pipeline.retune(answer.knobs)
+            if answer.state.name in (State.SHRINK, State.EMERGENCY):
+                headroom = seen.headroom_bytes
+                known = None if headroom is None else int(headroom.value)
+                self._shrunk("policy", seen.at_s, known, seen.knobs)
+            else:
+                self._moments.moved("policy", answer.rule, answer.knobs, seen.knobs)
+            self._tell()
+
+    def _promised(self, price: int, seen: Observation, answer: Decision) -> bool:
+        """Hold a growth against a fresh reading: the one decided on is some milliseconds old."""
+        assert answer.knobs is not None
+        headroom = headroom_or_none(self._headroom)
+        may = headroom is not None and admitted(
+            replace(seen, room_bytes=None), answer.knobs, self._limits, headroom=Reading(headroom)
+        )
+        may = may and self._budget.promised(
+            self._share,
+            price,
+            headroom_bytes=headroom,
+            margin_bytes=margin(seen, self._limits),
+        )
+        if self._log is not None:
+            self._log.admission(seen.at_s, answer.rule, price, headroom, may)
+        return may
+
+    def _tell(self) -> None:
+        knobs, state = self.pipeline.knobs, self._state.name.value
+        text = f"{state} {knobs.flat()}"
+        if text != self._said and self._told(knobs, state):
+            self._said = text
+
+
+def give_memory_back() -> None:
+    """Have the C library return what it holds free to the kernel (``malloc_trim``)."""
+    with contextlib.suppress(OSError, AttributeError):
+        ctypes.CDLL(None).malloc_trim(0)
+
+
+class Control:
+    """The control of one process: its loop, its probes, and who is governed.
+
+    Args:
+        headroom: read by policy and reflex.
+        budget: shared by all pipelines; default: by all of this process.
+    """
+
+    def __init__(self, headroom: HeadroomSource, budget: SharedBudget | None = None) -> None:
+        self._headroom = headroom
+        self._budget = budget or _BUDGET
+        self._loop, self._watched = ControlLoop(headroom), ControlLoop(None)
+        self._probes: Probes | None = None
+        self._has_tensorflow = False
+
+    def open(
+        self,
+        setup: PipelineSetup,
+        compiled: CompiledMixture,
+        *,
+        own_process: bool = True,
+        **own: Any,
+    ) -> ControlledPipeline:
+        """Give a pipeline its place in the budget, open it with the knobs it may have, govern it.
+
+        It is not yet started.
+
+        Args:
+            setup: what it is opened with; its knobs are those asked for.
+            compiled: see ``open_pipeline``.
+            own_process: whether this process's memory is the loader's alone.
+            **own: further arguments of ``ControlledPipeline``.
+        """
+        request, knobs = setup.control, setup.knobs
+        pipes = PipelineSizes(
+            setup.mixture.sizes, setup.memory.allocated_bytes(), self._has_tensorflow
+        )
+        opening = admit_opening(
+            self._budget,
+            self._headroom,
+            knobs,
+            request.limits,
+            pipes,
+            name=request.run,
+            moves=request.moves,
+        )
+        self._has_tensorflow |= knobs.reader == "stream"
+        if self._probes is None:
+            self._probes = Probes.of_this_host(request.visible_devices, request.trainer)
+        try:
+            setup = replace(setup, knobs=opening.knobs)
+            observer = Observer(setup, self._probes, own_process=own_process)
+            one = ControlledPipeline(
+                open_pipeline(setup, compiled),
+                setup,
+                opening,
+                self._budget,
+                self._headroom,
+                observer,
+                **own,
+            )
+        except BaseException:
+            self._budget.leave(opening.share)
+            raise
+        (self._loop if request.moves else self._watched).add(one)
+        return one
+
+    def leave(self, one: ControlledPipeline) -> None:
+        """Govern it no more."""
+        self._loop.remove(one)
+        self._watched.remove(one)
+        one.close()

@@ -1,0 +1,515 @@
+"""Hands filled slots to the training loop as batches, and takes them back; measures its waits.
+
+Theory of operation. The training loop's thread may be interrupted between any two instructions, by
+Ctrl-C or by whatever a signal's handler raises. So it changes nothing but one attribute: it deletes
+``InHand.batch`` of the batch that it returns. All else runs in the loader's own thread
+(``host.background``), each task as a whole. What lies in hand and was not returned is what the
+next call returns; ``progress`` counts a batch when the loop has asked for something else.
+
+Behind a training step nothing of ours is in the processor's caches any more, and making tensors of
+a filled slot takes up to a millisecond. So while the step runs the loader's thread gives slots back
+and makes the next batch, if that has been filled; little is left to do when it is asked for.
+
+Invariants:
+    1. A batch counts as delivered if and only if ``next`` returned it. In ``x = next(it)`` Python
+       itself may raise between the return and the store; then the batch is lost.
+    2. A pipeline that begins anew begins behind the batches in hand.
+
+Not here: filling a slot (``decode``), which samples were handed out (``pipeline.progress``).
+"""
+
+from __future__ import annotations
+
+import collections
+import copy
+import dataclasses
+import math
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, cast
+
+import numpy as np
+
+from autoloader.batch import AugmentableBatch, Batch, assemble, wrapper
+from autoloader.decode.activity import DatasetActivity
+from autoloader.decode.ring.memory import Lender, RingMemory
+from autoloader.decode.ring.message import BatchMessage, PipelineStart, texts_of
+from autoloader.host.extras import needs
+from autoloader.pipeline.progress import DeliveryProgress
+from autoloader.process.child import ChildPipeline
+from autoloader.process.control_page import ControlPage
+from autoloader.samples.resolve import ResolvedMixture
+from autoloader.sampling.dealing import Ranks
+from autoloader.sampling.mixture import MixtureOrder
+from autoloader.telemetry.batch_times import BatchTimes
+from autoloader.telemetry.lines import run_name
+from autoloader.telemetry.meter import ConsumerMeter
+from autoloader.telemetry.progress import Patience, doing
+from autoloader.telemetry.statistics import (
+    ControllerStatistics,
+    RingStatistics,
+    Statistics,
+)
+
+if TYPE_CHECKING:
+    from autoloader.process.control.in_thread import ThreadPipeline
+    from autoloader.process.device.transfer import Transfer
+
+
+def _repeated(tree: Any) -> Any:
+    """The same tensors in dicts of their own: a trainer may take things out of what it is given."""
+    if not isinstance(tree, dict):
+        return tree
+    made = copy.copy(tree)
+    made.update({key: _repeated(value) for key, value in tree.items()})
+    return made
+
+
+_SHORT_STEP_S = 0.001
+"""A training loop that is back sooner gains nothing by a batch that is made meanwhile."""
+
+
+@dataclasses.dataclass(slots=True, eq=False)
+class InHand:
+    """A batch that waits for the training loop, or the end of the epoch.
+
+    Attributes:
+        number: counts them.
+        batch: whoever deletes it has it: the loop, or ``drop``. ``None`` at the end of the epoch.
+        filled: what the child told of it; ``None`` of a batch that comes again
+            (``replay_one_batch``), and at the end of the epoch.
+        ledger: which samples it stands for, row by row.
+        ends: whether it is the end of the epoch.
+        copied: whether it is a copy of the slot.
+        pinned: whether its slot may be pinned for a device.
+        shown: whether the training loop has it, and does not yet count it as its own.
+        told: whether the child was told that it was delivered.
+        asked_s, got_s: when it was asked for, and when it was there.
+    """
+
+    number: int
+    batch: Batch | None
+    filled: BatchMessage | None = None
+    ledger: list[list[int]] = dataclasses.field(default_factory=list)
+    ends: bool = False
+    copied: bool = False
+    pinned: bool = False
+    shown: bool = False
+    told: bool = False
+    asked_s: float = 0.0
+    got_s: float = 0.0
+
+    @property
+    def taken(self) -> bool:
+        """Whether the training loop has it (what was dropped is in hand no more)."""
+        return not hasattr(self, "batch")
+
+
+class Iteration(Iterator[Any]):
+    """One iteration of a loader, by the training loop's thread.
+
+    Args:
+        awaited: waits for what is in hand behind a number; see ``AutoLoader.awaited``.
+        change: makes of a batch what the loop wants; where it raises, the batch stays in hand.
+        after_end: the epoch may have been left behind its last batch: then this is the next one.
+    """
+
+    def __init__(
+        self,
+        awaited: Callable[[int], InHand],
+        change: Callable[[Batch], Any] | None = None,
+        *,
+        after_end: bool = False,
+    ) -> None:
+        self._awaited = awaited
+        self._change = change
+        self._crosses = after_end
+        self._crosses_always = False
+        self._holds = False
+        self._left: int | None = None
+        self._after = -1
+
+    def __next__(self) -> Any:
+        self._begin()
+        while self._left != 0:
+            one = self._next(self._after)
+            batch, left, after = getattr(one, "batch", _GONE), self._left, self._after
+            if batch is _GONE:
+                continue
+            given = None if one.ends else self._changed(cast("Batch", batch))
+            try:
+                if one.ends:
+                    self._left = left if self._crosses else 0
+                    self._crosses = self._crosses_always
+                    del one.batch
+                    continue
+                self._left = None if left is None else left - 1
+                self._crosses = self._crosses_always
+                if self._holds:
+                    self._after = one.number
+                    one.shown = True
+                else:
+                    del one.batch
+                return given  # noqa: TRY300 nothing may lie between this and the line above
+            except AttributeError:  # a handler has dropped what was in hand
+                self._left = left
+            except BaseException:  # it was not returned
+                one.batch, self._left, self._after = cast("Batch", batch), left, after
+                raise
+        raise StopIteration
+
+    def _begin(self) -> None:
+        """Called before every batch."""
+
+    def _next(self, after: int) -> InHand:
+        return self._awaited(after)
+
+    def _changed(self, batch: Batch) -> Any:
+        return batch if self._change is None else self._change(batch)
+
+
+_GONE = object()
+_Pipeline: TypeAlias = "ChildPipeline | ThreadPipeline"
+
+
+class Delivery:
+    """The way of one loader's batches to its training loop.
+
+    Args:
+        mixture: whose batches they are, over all ranks.
+        order: its order.
+        ranks, planned: see ``DeliveryProgress``.
+        output: "torch" tensors or "numpy" arrays.
+        page: where the loader's child reads how long the training loop waits; ``None``: it has no
+            child.
+        number: of the loader in the batch log.
+        replays: whether the first batch is handed out again and again.
+    """
+
+    def __init__(
+        self,
+        mixture: ResolvedMixture,
+        order: MixtureOrder,
+        ranks: Ranks,
+        output: Literal["torch", "numpy"],
+        page: ControlPage | None,
+        number: int,
+        *,
+        planned: bool,
+        replays: bool = False,
+    ) -> None:
+        self.progress = DeliveryProgress(mixture, order, ranks, planned=planned)
+        self._mixture = mixture
+        doing(f"importing {output}")
+        self._wrap = wrapper(output)
+        doing("")
+        self._own_page = page is None
+        self.page = page or ControlPage()
+        self._replays = replays
+        self._kept: Batch | None = None
+        self._transfer: Transfer | None = None
+        self._prepares = page is not None and not replays
+        self._in_hand: collections.deque[InHand] = collections.deque()
+        self._arrived: BatchMessage | None = None
+        self._made = 0
+        self.asked_s = 0.0
+        self.got_s = math.inf
+        """When the training loop asked last, and when it got what it asked for."""
+        self._patience = Patience()
+        self.meter = ConsumerMeter()
+        self.memory = RingMemory(mixture.layout)
+        self.lender = Lender(self.memory)
+        self._log = BatchTimes.wanted(number)
+        if self._log is not None:
+            self._log.start(mixture.split, mixture.names, order.shares)
+
+    def in_hand(self, after: int) -> InHand | None:
+        """What waits for the training loop, behind a number; any thread."""
+        for one in tuple(self._in_hand):
+            if one.number > after and not one.taken:
+                return one
+        return None
+
+    def shown(self) -> InHand | None:
+        """The first batch that the loop was shown and does not count as its own; any thread."""
+        for one in tuple(self._in_hand):
+            if one.shown and not one.taken:
+                return one
+        return None
+
+    @property
+    def uncounted(self) -> bool:
+        """Whether the loop has batches that ``progress`` does not know of; any thread."""
+        return any(one.taken for one in tuple(self._in_hand))
+
+    def count(self, before: float = math.inf) -> None:
+        """Note in ``progress`` what the training loop has taken; of those before a number.
+
+        The loop may put back what it is about to return; nothing that it got before that.
+        """
+        self._tell()
+        while self._in_hand and self._in_hand[0].taken and self._in_hand[0].number < before:
+            self._count(self._in_hand.popleft(), self.progress)
+
+    def _count(self, one: InHand, progress: DeliveryProgress) -> None:
+        if one.ends:
+            progress.next_epoch()
+            return
+        if one.filled is None:
+            progress.repeat()
+        else:
+            progress.deliver(one.filled, one.ledger)
+        rows = one.filled.rows if one.filled is not None else len(one.ledger)
+        self.meter.note(one.asked_s, one.got_s, rows)
+        if self._log is not None and one.filled is not None:
+            self._log.note(one.asked_s, one.got_s, np.array(one.ledger)[:, 0])
+
+    def _tell(self) -> None:
+        """Tell the child of what was taken since."""
+        for one in self._in_hand:
+            if one.taken and not (one.told or one.ends):
+                one.told = True
+                self.page.delivered(int((one.got_s - one.asked_s) * 1e9))
+
+    def position(self) -> PipelineStart:
+        """Where a pipeline begins: behind what is in hand."""
+        self._arrived = None
+        self.count()
+        return self._behind().start()
+
+    def _behind(self) -> DeliveryProgress:
+        """As ``progress`` will be when all is taken that is in hand; not to be changed."""
+        if not self._in_hand:
+            return self.progress
+        behind = self.progress.copy()
+        for one in self._in_hand:
+            if one.ends:
+                behind.next_epoch()
+            elif one.filled is not None:
+                behind.deliver(one.filled, one.ledger)
+        return behind
+
+    def _steps_left(self) -> int | None:
+        """Steps of the epoch behind what is in hand."""
+        if any(one.ends for one in self._in_hand):
+            return self._behind().steps_left
+        left = self.progress.steps_left
+        return None if left is None else left - len(self._in_hand)
+
+    def drop(self, *, shown: bool = False) -> None:
+        """Let go of what is in hand: the pipeline must begin anew, and fills it again.
+
+        Args:
+            shown: also of what the training loop was shown.
+        """
+        self._arrived = None
+        self.count()
+        before, self._in_hand = self._in_hand, collections.deque()
+        for one in before:
+            if one.shown and not shown:
+                self._in_hand.append(one)
+                continue
+            try:
+                del one.batch
+            except AttributeError:  # the loop took it at this moment
+                self._count(one, self.progress)
+
+    @property
+    def ahead(self) -> int:
+        """Batches that the training loop was shown and does not count as its own."""
+        return sum(one.shown and not one.taken for one in tuple(self._in_hand))
+
+    def begin_wait(self) -> None:
+        """The training loop waits from now on."""
+        self._patience.begin()
+
+    def await_next(self, pipeline: _Pipeline, timeout_s: float) -> None:
+        """Put the next batch in hand, where it comes in time; under the pipeline's lock."""
+        if self._steps_left() == 0:
+            self._put(InHand(self._made, None, ends=True))
+            return
+        self.page.waiting(int(self.asked_s * 1e9))
+        try:
+            if self._kept is not None:
+                again = cast("Batch", _repeated(self._kept))
+                self._put(InHand(self._made, again, None, [[]] * len(again["action"])))
+                return
+            if self._arrived is None:
+                self._arrived = pipeline.next(timeout_s)
+            if self._arrived is None:
+                self._patience.look(lambda: self._awaits(pipeline.number))
+                return
+            one = self._make(self._arrived, pipeline.knobs.ring_slots)
+            if one.copied:
+                self.take_back(pipeline.knobs.ring_slots, pipeline.release)
+            one.told = True
+            self.page.delivered(int((time.monotonic() - self.asked_s) * 1e9))
+        finally:
+            self.page.waiting(0)
+
+    def _awaits(self, pipeline: int) -> str:
+        from autoloader.telemetry.runtime import said_last  # most batches come in time
+        from autoloader.telemetry.verdict import wait_words
+
+        why = wait_words(said_last(run_name(), pipeline), time.time())
+        return f"waiting for {'a' if self.meter.batches else 'the first'} batch" + (
+            f": {why}" if why else ""
+        )
+
+    def prepares(self, step_s: float) -> bool:
+        """Whether the next batch is made during a training step that takes so long."""
+        return self._prepares and step_s >= _SHORT_STEP_S
+
+    def prepare(self, pipeline: _Pipeline, after: int) -> None:
+        """While the training loop does its step: give slots back, and make the next batch.
+
+        Under the lock nothing begins anew, with other slots lent. It is not waited for: whoever
+        has it may wait for this thread.
+        """
+        pipeline = cast("ChildPipeline", pipeline)
+        if not pipeline.lock.acquire(blocking=False):
+            return
+        try:
+            self.count(after)
+            slots = pipeline.knobs.ring_slots
+            self.take_back(slots, pipeline.release)
+            if self.in_hand(after) is None and self.lender.may_lend(slots):
+                if self._steps_left() == 0:
+                    self._put(InHand(self._made, None, ends=True))
+                if self._arrived is None:
+                    self._arrived = pipeline.next_now()
+                if self._arrived is not None:
+                    self._make(self._arrived, slots)
+        finally:
+            pipeline.lock.release()
+
+    def _make(self, filled: BatchMessage, ring_slots: int) -> InHand:
+        """Make tensors over a filled slot, and put them in hand."""
+        pinned = self._transfer is not None and self._transfer.active
+        views, copied = self.lender.lend(filled.slot, ring_slots, pinned=pinned)
+        spec = self._mixture.spec
+        texts, features = texts_of(self._mixture.layout, views, filled)
+        batch = assemble(
+            views,
+            texts,
+            rows=filled.rows,
+            metadata=spec.metadata,
+            wrap=self._wrap,
+            features=features,
+        )
+        cast("dict[str, Any]", batch).update(filled.called)
+        if spec.augment:
+            batch = cast("Batch", AugmentableBatch(batch, spec, self._mixture.split))
+        if self._replays:
+            self._kept, batch = batch, cast("Batch", _repeated(batch))
+        one = InHand(
+            self._made,
+            batch,
+            filled,
+            views["ledger"][: filled.rows].tolist(),
+            copied=copied,
+            pinned=pinned,
+        )
+        self._arrived = None
+        self._put(one)
+        return one
+
+    def _put(self, one: InHand) -> None:
+        self._made += 1
+        self._in_hand.append(one)
+
+    def fits(self, one: InHand) -> bool:
+        """Whether its slot is pageable, where whoever gets it needs that."""
+        return not one.pinned or (self._transfer is not None and self._transfer.active)
+
+    def unpin(self, one: InHand) -> None:
+        """Have its slot pageable: the transfer is no longer what takes the batches."""
+        if one.filled is not None:
+            self.memory.make_pageable(one.filled.slot)
+        one.pinned = False
+
+    def take_back(self, ring_slots: int, release: Callable[[int], object]) -> None:
+        """Release the slots whose batches nobody holds any more."""
+        if self._transfer is not None:
+            self._transfer.collect(ring_slots)
+        for slot in self.lender.collect():
+            release(slot)
+
+    def transfer(self, device: Any) -> Transfer:
+        """See ``AutoLoader.transfer``."""
+        with needs("transfer"):
+            from autoloader.process.device.transfer import Transfer, open_device
+
+        if self._transfer is None:
+            port = device if hasattr(device, "register") else open_device(device)
+            transfer = Transfer(port, self.memory)
+            self.memory.unpin = transfer.unpin
+            self._transfer = transfer
+        return self._transfer
+
+    def stop(self) -> None:
+        """Unpin the slots: the device reads from them no more; what is in hand is let go."""
+        self.drop(shown=True)
+        if self._transfer is not None:
+            self._transfer.close()
+
+    def statistics(
+        self,
+        pipeline: ChildPipeline | ThreadPipeline,
+        *,
+        headroom_bytes: int | None,
+        shares: Sequence[float],
+        controlled: bool,
+        starts: int,
+        closed: bool,
+    ) -> Statistics:
+        """A snapshot of the loader whose batches these are; see ``telemetry.Statistics``."""
+        activity, meter, progress = pipeline.activity(), self.meter, self.progress
+        helpers = activity.helpers
+        datasets = {
+            name: activity.datasets.get(name, DatasetActivity()).told(
+                shares[index],
+                progress.share(index),
+                samples=progress.taken[index],
+                non_finite=progress.non_finite[index],
+            )
+            for index, name in enumerate(self._mixture.names)
+        }
+        return Statistics(
+            samples=meter.samples,
+            batches=meter.batches,
+            samples_per_s=meter.samples_per_s,
+            wait_ratio=meter.wait_ratio,
+            batch_latency_s=meter.latency_s(),
+            headroom_bytes=headroom_bytes,
+            loader_bytes=0 if closed else pipeline.held_bytes(),
+            decodes_per_sample=activity.decodes_per_sample,
+            batch_call_s=activity.call_s / activity.calls if activity.calls else None,
+            ring=RingStatistics(
+                slots=activity.ring_slots,
+                filled=activity.ring_filled,
+                copies=self.lender.copies,
+                allocated_bytes=self.memory.allocated_bytes(),
+                stuck=activity.ring_stuck,
+            ),
+            cache=activity.cache.told(),
+            helpers=helpers if pipeline.knobs.helper_slots or helpers.batches else None,
+            datasets=datasets,
+            knobs=pipeline.knobs.flat(),
+            state=pipeline.state if controlled else None,
+            controller=ControllerStatistics(**pipeline.control) if controlled else None,
+            repeats=progress.repeats,
+            starts=starts,
+            restarts=pipeline.restarts,
+            worker_pids=() if closed else (*pipeline.pids, *activity.processes),
+        )
+
+    def close(self) -> None:
+        """Let go of the ring but for what live batches hold; end the log."""
+        if self._log is not None:
+            self._log.close()
+        self._kept = None
+        self.lender.close()
+        self.memory.close()
+        if self._own_page:
+            self.page.close()

@@ -1,0 +1,261 @@
+"""Moves batches from the ring to a device, without stopping for the copy.
+
+Theory of operation. A copy runs beside the host only from pinned memory. So a ring slot is
+registered with the driver where it lies, once, when it first comes by; its batch is copied on a
+stream of its own, an event is recorded behind the copies, and the device's current stream waits for
+that event, not the host. Until the event is done the source tensors are held here, and with them
+the slot stays lent. A slot that is to be given back to the kernel is unregistered first.
+
+torch's allocator does not know this memory and ignores events on it: whoever copied from a pinned
+slot with ``non_blocking=True`` by himself would see the slot refilled under the copy. So slots are
+pinned only while this transfer is the loader's consumer (``active``); anybody else gets pageable
+memory.
+
+Called by the consumer's thread; the loader's own thread calls ``collect``, ``close`` and ``unpin``.
+
+Invariants:
+    1. A slot is not returned before the event behind its copies is done.
+    2. A slot is registered once, however often it comes by.
+    3. Memory is never given back to the kernel while it is registered.
+
+Not here: the ring (``decode.ring.memory``), who lends (``loader``).
+"""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+import copy
+import logging
+import threading
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import torch
+
+from autoloader.decode.ring.memory import RingMemory
+from autoloader.errors import UsageError
+from autoloader.host.owner import Owner
+
+logger = logging.getLogger(__name__)
+
+
+class CopyEvent(Protocol):
+    """A point in the device's work, with the methods of ``torch.cuda.Event``."""
+
+    def query(self) -> bool:
+        """Whether it has been reached; does not wait."""
+        ...
+
+    def synchronize(self) -> None:
+        """Block the host until it is reached."""
+        ...
+
+
+class Device(Protocol):
+    """What a transfer needs of a device."""
+
+    def register(self, address: int, nbytes: int) -> bool:
+        """Pin host memory; false where the driver refuses."""
+        ...
+
+    def unregister(self, address: int) -> None:
+        """Undo ``register``."""
+        ...
+
+    def copy(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Begin to copy a host tensor; same shape, type and strides where it is dense."""
+        ...
+
+    def event(self, copies: list[torch.Tensor]) -> CopyEvent:
+        """Reached when all copies begun so far are done; what uses ``copies`` waits for it."""
+        ...
+
+
+class CudaDevice:
+    """A CUDA device; copies run on a stream of their own."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
+        self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+        self._runtime = torch.cuda.cudart()  # type: ignore[no-untyped-call]
+
+    def register(self, address: int, nbytes: int) -> bool:
+        """See ``Device.register``."""
+        with torch.cuda.device(self.device):
+            code = int(self._runtime.cudaHostRegister(address, nbytes, 0))
+        if code:
+            logger.warning("the driver does not pin the ring's memory (cudaError %d)", code)
+            # The driver keeps the error for whoever asks next: that must not be a training step.
+            with contextlib.suppress(RuntimeError):
+                torch.zeros(1, device=self.device)
+        return code == 0
+
+    def unregister(self, address: int) -> None:
+        """See ``Device.unregister``."""
+        with torch.cuda.device(self.device):
+            code = int(self._runtime.cudaHostUnregister(address))
+        if code:
+            logger.warning("cudaHostUnregister: cudaError %d", code)
+
+    def copy(self, tensor: torch.Tensor) -> torch.Tensor:
+        """See ``Device.copy``."""
+        with torch.cuda.stream(self._stream):
+            copied = torch.empty_like(tensor, device=self.device)
+            copied.copy_(tensor, non_blocking=True)
+        return copied
+
+    def event(self, copies: list[torch.Tensor]) -> CopyEvent:
+        """See ``Device.event``."""
+        event = torch.cuda.Event()  # type: ignore[no-untyped-call]
+        event.record(self._stream)
+        current = torch.cuda.current_stream(self.device)
+        current.wait_event(event)
+        for copied in copies:
+            copied.record_stream(current)
+        return event
+
+
+def open_device(device: torch.device | str) -> Device:
+    """The adapter for a device.
+
+    Raises:
+        UsageError: there is none for this kind of device.
+    """
+    try:
+        wanted = torch.device(device)
+    except (TypeError, RuntimeError) as error:
+        raise UsageError(
+            f"device={device!r:.80} is not allowed", remedy='a torch.device, or its name: "cuda:0"'
+        ) from error
+    if wanted.type != "cuda":
+        raise UsageError(
+            f"transfer to {wanted}: only CUDA devices have a transfer of their own",
+            remedy="use the batches as they are on the CPU, or tensor.to(device) on others",
+        )
+    return CudaDevice(wanted)
+
+
+class Transfer:
+    """Moves what a loader hands out; callable. ``AutoLoader.transfer`` makes one.
+
+    Args:
+        device: where to.
+        slots: the loader's ring.
+
+    Attributes:
+        active: whether it is the loader's consumer; while false, batches come in pageable memory.
+    """
+
+    def __init__(self, device: Device, slots: RingMemory) -> None:
+        self._device = device
+        self._slots = slots
+        self._lock = threading.RLock()
+        self._pinned: set[int] = set()
+        self._under_way: collections.deque[tuple[CopyEvent, list[torch.Tensor], frozenset[int]]]
+        self._under_way = collections.deque()
+        self._refused = False
+        self._closed = False
+        self._owner = Owner("the transfer of a loader")
+        self.active = True
+
+    def __call__(self, batch: Any) -> Any:
+        """The batch on the device: every tensor in it, through dicts, lists and tuples.
+
+        The tensors may be used at once by work on the device's current stream.
+
+        Raises:
+            UsageError: another process made the loader, or it is closed.
+        """
+        self._owner.check()
+        if self._closed:
+            raise UsageError(
+                "the loader of this transfer is closed", remedy="move batches while it is open"
+            )
+        self.collect()
+        sources: list[torch.Tensor] = []
+        copies: list[torch.Tensor] = []
+        used: set[int] = set()
+
+        def move(tensor: torch.Tensor) -> torch.Tensor:
+            if tensor.device.type != "cpu":
+                return tensor
+            slot = self._pin(tensor)
+            if slot is not None:
+                used.add(slot)
+            copied = self._device.copy(tensor)
+            sources.append(tensor)
+            copies.append(copied)
+            return copied
+
+        moved = mapped(batch, move)
+        if copies:
+            event = self._device.event(copies)
+            self._under_way.append((event, sources, frozenset(used)))
+        return moved
+
+    def _pin(self, tensor: torch.Tensor) -> int | None:
+        """The slot that a tensor lies in, registered; ``None`` for memory of its own."""
+        offset = tensor.data_ptr() - self._slots.address
+        slot = offset // self._slots.slot_bytes
+        if not 0 <= slot < self._slots.slots:
+            return None
+        with self._lock:
+            if slot not in self._pinned and self.active and not (self._refused or self._closed):
+                start = self._slots.address + slot * self._slots.slot_bytes
+                if self._device.register(start, self._slots.slot_bytes):
+                    self._slots.note_pinned(slot, True)
+                    self._pinned.add(slot)
+                else:
+                    self._refused = True
+        return slot
+
+    @property
+    def pinned(self) -> frozenset[int]:
+        """Slots that are registered now."""
+        return frozenset(self._pinned)
+
+    def collect(self, slots: int | None = None) -> None:
+        """Let go of what has been copied; unregister what lies beyond ``slots``."""
+        for entry in tuple(self._under_way):
+            if not entry[0].query():
+                break
+            with contextlib.suppress(ValueError):  # another thread was sooner
+                self._under_way.remove(entry)
+        for slot in [s for s in tuple(self._pinned) if slots is not None and s >= slots]:
+            self.unpin(slot)
+
+    def unpin(self, slot: int) -> bool:
+        """Unregister a slot unless a copy from it is under way; whether it is unregistered."""
+        with self._lock:
+            if any(slot in used for _, _, used in list(self._under_way)):
+                return False
+            if slot in self._pinned:
+                self._device.unregister(self._slots.address + slot * self._slots.slot_bytes)
+                self._pinned.discard(slot)
+                self._slots.note_pinned(slot, False)
+            return True
+
+    def close(self) -> None:
+        """Wait for the copies under way and unregister everything; may be called twice."""
+        self._closed = True
+        while self._under_way:
+            self._under_way[0][0].synchronize()
+            self._under_way.popleft()
+        for slot in list(self._pinned):
+            self.unpin(slot)
+
+
+def mapped(tree: Any, change: Callable[[torch.Tensor], torch.Tensor]) -> Any:
+    """A tree of dicts, lists, tuples and named tuples, of their own types, with tensors changed."""
+    if isinstance(tree, torch.Tensor):
+        return change(tree)
+    if isinstance(tree, dict):
+        made = copy.copy(tree)
+        made.update({key: mapped(value, change) for key, value in tree.items()})
+        return made
+    if isinstance(tree, tuple) and hasattr(tree, "_fields"):
+        return type(tree)(*(mapped(value, change) for value in tree))
+    if isinstance(tree, (list, tuple)) and not (tree and isinstance(tree[0], str)):
+        return type(tree)(mapped(value, change) for value in tree)
+    return tree

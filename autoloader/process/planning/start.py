@@ -1,0 +1,584 @@
+"""Everything decided before a loader starts: files, reader, knobs, order, whether memory suffices.
+
+Starts nothing and imports no framework; ``autoloader plan`` shows the result.
+
+Not here: running it (``loader``, ``worker``).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import math
+import os
+import statistics
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from autoloader.controller.admission import MARGIN_BYTES, admit_start, price_start
+from autoloader.controller.profile import MixtureKind, ResolvedProfile, host_facts, load_profile
+from autoloader.errors import SpecError, UsageError
+from autoloader.formats.sources import same_files
+from autoloader.host.extras import require
+from autoloader.host.probes.headroom import HeadroomProbe, HeadroomSource
+from autoloader.host.processors import CgroupProcessors
+from autoloader.host.units import format_bytes, parse_floor
+from autoloader.index.counting import count_mixture
+from autoloader.index.statistics import file_differences, statistics_of, with_recorded_sizes
+from autoloader.pipeline.batch_call import check_call
+from autoloader.process.planning.preemption import OpenLoaders
+from autoloader.process.planning.reader import choose_reader, reader_of_profile
+from autoloader.samples.counts import DatasetCount
+from autoloader.samples.resolve import ResolvedMixture, normalised, resolve
+from autoloader.sampling.chains import why_unchained
+from autoloader.sampling.dealing import Ranks, check_parts, epoch_steps
+from autoloader.sampling.mixture import MixtureOrder, mixture_order
+from autoloader.spec import CurriculumSpec, PipelineSpec
+from autoloader.spec.knobs import STREAM_KNOBS, KnobLimits, Knobs
+from autoloader.storage.places import disk_floor_of_environment
+from autoloader.telemetry.progress import told_while
+
+logger = logging.getLogger(__name__)
+
+_ALONE = Ranks()
+_MINIMUM_SLOTS = 4
+_MINIMUM = Knobs.build(
+    {
+        "ring_slots": _MINIMUM_SLOTS,
+        "decode_threads": 1,
+        "cycle_length": 1,
+        "num_parallel_calls": 1,
+        "parse_parallel_calls": 1,
+        "stream_prefetch": 0,
+        "queue_samples": 1,
+        "shuffle_samples": 0,
+        "io_threads": 1,
+        "read_ahead": 1,
+    }
+)
+
+
+@dataclass(frozen=True, slots=True)
+class LoaderPlan:
+    """Everything decided before a pipeline starts: what ``autoloader plan`` shows.
+
+    Attributes:
+        mixture: datasets, fields, layout.
+        counts: what each dataset holds.
+        order: shares and epoch.
+        profile: where the knobs come from.
+        ram_floor_bytes: what must stay free.
+        knobs: the values to begin with.
+        changes: what of the profile had to be clamped or left out, and where a statistics file
+            differs from the data (a quick plan looks), for people.
+        limits: what the knobs were held against.
+        reader_reason: why the reader is the one it is.
+        world_size: how many trainers share the order.
+        most_cache_bytes: what the controller may hold of decoded frames; ``None`` where nobody said
+            (``cache_bytes: auto``): what the floor leaves.
+        helpers: address of the cluster whose hosts help; "": none do.
+        disk_floor_bytes: what must stay free on the disk of the cache of shards; ``None``: as the
+            environment says.
+    """
+
+    mixture: ResolvedMixture
+    counts: Mapping[str, DatasetCount]
+    order: MixtureOrder
+    profile: ResolvedProfile
+    ram_floor_bytes: int
+    knobs: Knobs
+    changes: tuple[str, ...]
+    limits: KnobLimits
+    reader_reason: str
+    world_size: int = 1
+    most_cache_bytes: int | None = None
+    helpers: str = ""
+    disk_floor_bytes: int | None = None
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """All that a person should know of it before it starts."""
+        pending = self.mixture.spec.normalize is not None and self.mixture.statistics is None
+        return (
+            *self.changes,
+            *[
+                f"{one.name}: {told}"
+                for one in self.mixture.datasets
+                for told in one.directory.notes
+            ],
+            *[f"{name}: {told}" for name, count in self.counts.items() for told in count.notes],
+            *self.empty_texts,
+            *["normalisation statistics are computed, and kept, at the first start"] * pending,
+            *[
+                f"{name}: damaged: {reason}"
+                for name, count in self.counts.items()
+                for reason in count.damaged
+            ],
+            *_transform_notes(self.mixture, self.knobs.reader),
+            *_copy_notes(self.mixture),
+            *chain_notes(self.mixture, self.knobs.reader, self.reader_reason),
+            *locality_notes(
+                self.mixture,
+                self.counts,
+                self.order,
+                reader=self.knobs.reader,
+                why=self.reader_reason,
+                world_size=self.world_size,
+            ),
+            *_size_notes(self.mixture, self.counts, self.order),
+        )
+
+    @property
+    def empty_texts(self) -> tuple[str, ...]:
+        """The texts that are "" in every sample of a dataset, for people."""
+        return tuple(
+            f"{name}: {clause}: its samples have no such text"
+            for name, count in self.counts.items()
+            for clause in count.empty_texts
+        )
+
+    @property
+    def why_no_batch(self) -> str | None:
+        """Why the first epoch gives no batch, for people; ``None`` where it gives some."""
+        batch, samples = self.mixture.spec.batch, self.order.epoch_samples
+        if samples is None or epoch_steps(
+            samples, batch=batch.size, world_size=self.world_size, drop_last=batch.drop_last
+        ):
+            return None
+        ranks = f" for each of {self.world_size} ranks" if self.world_size > 1 else ""
+        return (
+            f"the first epoch gives no batch: it has {samples} samples, and a batch takes "
+            f"{batch.size}{ranks}; lower batch.size, set batch.drop_last: false, or make "
+            "mixing.epoch longer"
+        )
+
+
+def _same_data_notes(mixture: ResolvedMixture) -> list[str]:
+    """Which datasets give the samples of another once more, for people."""
+    names = mixture.names
+    return [
+        f"{names[later]}: reads the same data as {names[first]}"
+        for first, later in same_files([one.directory for one in mixture.datasets])
+    ]
+
+
+def _copy_notes(mixture: ResolvedMixture) -> list[str]:
+    """Which copies of datasets the files were taken for, for people."""
+    return [
+        f"{one.name}: taken for {one.files_are}: "
+        + (
+            f"red and blue of {', '.join(sorted(one.reversed))} change places"
+            if one.reversed
+            else "colours stay as they are"
+        )
+        for one in mixture.datasets
+        if one.files_are
+    ]
+
+
+def _size_notes(
+    mixture: ResolvedMixture, counts: Mapping[str, DatasetCount], order: MixtureOrder
+) -> list[str]:
+    """What depends on sizes that will stay estimates, for people."""
+    guessed = [d.name for d in mixture.datasets if d.remote and counts[d.name].estimated]
+    uses = []
+    how = mixture.spec.weights
+    kind = how.kind if isinstance(how, CurriculumSpec) else how
+    if kind != "explicit":
+        uses.append(f"weights: {kind}")
+    if order.epoch_samples is not None and not isinstance(mixture.spec.mixing.epoch, int):
+        uses.append("the length of an epoch")
+    if not guessed or not uses:
+        return []
+    return [
+        f"the sizes of {', '.join(guessed)} are estimated from a few episodes, and "
+        f"{' and '.join(uses)} {'hangs' if len(uses) == 1 else 'hang'} on them: set num_samples, "
+        "or weights: explicit with mixing: {epoch: forever} or a number"
+    ]
+
+
+def _transform_notes(mixture: ResolvedMixture, reader: str) -> list[str]:
+    """What transforms cost, for people."""
+    when = "once, when its index is built" if reader == "indexed" else "in every pass"
+    own = [
+        f"{dataset.name}: {found.derivation}; worked out over whole episodes {when}"
+        for dataset in mixture.datasets
+        if (found := dataset.transform) is not None and found.derivation is not None
+    ]
+    return own + [
+        f"{dataset.name}: transform {found.spec.call} ({found.spec.framework}) took "
+        f"{found.cost_s * 1e3:.1f} ms for an episode and left {found.kept_ratio:.0%} of its steps; "
+        f"it runs {when}"
+        for dataset in mixture.datasets
+        if (found := dataset.transform) is not None and found.spec is not None
+    ]
+
+
+@told_while("planning the run")
+def plan_loader(
+    spec: PipelineSpec,
+    *,
+    profile: str | Path | None = None,
+    ram_floor: str | int | None = None,
+    disk_floor: str | int | None = None,
+    split: str = "train",
+    knobs: Mapping[str, Any] | None = None,
+    headroom: HeadroomSource | None = None,
+    probe_only: bool = False,
+    ranks: Ranks = _ALONE,
+    ranks_here: int = 1,
+    joining: bool = False,
+    open_loaders: OpenLoaders | None = None,
+    once_found: Callable[[], object] | None = None,
+) -> LoaderPlan:
+    """Decide everything a loader needs, without starting anything.
+
+    Args:
+        spec: the mixture.
+        profile: a host profile's name or path.
+        ram_floor: memory that must stay free.
+        disk_floor: what must stay free on the disk of the cache of shards.
+        split: which of the spec's splits.
+        knobs: values over the profile's.
+        headroom: what the machine can still give.
+        probe_only: read no more than a small part of each dataset.
+        ranks: this trainer, of how many that share the order.
+        ranks_here: ranks of this machine, which share its memory and cores.
+        joining: another of them has already started their child, and was admitted for all.
+        open_loaders: those of this process, which share the memory budget.
+        once_found: called when the datasets are known to be there, before any is opened.
+
+    Raises:
+        SpecError, SourceError, ProfileError, KnobError: as their input deserves.
+        MissingExtraError: the stream reader is asked for where there is no TensorFlow.
+        BudgetInfeasibleError: the RAM floor cannot be met even at minimum knobs.
+    """
+    probe = headroom or HeadroomProbe()
+    check_call(spec.batch)
+    mixture = resolve(spec, split, once_found=once_found)
+    disk_floor_bytes = admit_disk_floor(disk_floor, mixture)
+    found = load_profile(profile, host=host_facts(), mixture=kind_of(mixture))
+    changes = [*found.notes, *_same_data_notes(mixture)]
+    floor = found.profile.limits.ram_floor
+    if ram_floor is not None:
+        floor = parse_floor(ram_floor, name="ram_floor")
+    if floor == 0:
+        logger.warning("ram_floor is 0: the loader keeps no memory free for anything else")
+    base = _profile_knobs(found, mixture, changes)
+    given = dict(knobs or {})
+    if given.get("cache_bytes") == "auto":
+        del given["cache_bytes"]
+    if "reader" in given:
+        asked: str = Knobs.build({"reader": given["reader"]}).reader
+    else:
+        asked = reader_of_profile(mixture, base.reader, changes)
+    reader, why = choose_reader(mixture, asked)
+    if reader == "stream":
+        require("tensorflow", f"the stream reader ({why})")
+    left = _admitted(
+        mixture,
+        probe,
+        floor,
+        reader=reader,
+        ranks=1 if joining else ranks_here,
+        joining=joining,
+        open_loaders=open_loaders or OpenLoaders(),
+    )
+    limits = KnobLimits(
+        cpus=cores_of_rank(ranks_here),
+        shards=mixture.shards,
+        block_length=spec.mixing.block_length,
+        batch_bytes=mixture.layout.slot_bytes,
+        budget_bytes=max(0, left - MARGIN_BYTES) // (2 * ranks_here)
+        + _MINIMUM_SLOTS * mixture.layout.slot_bytes,
+        cache_bytes=max(0, left - MARGIN_BYTES) // ranks_here,
+        one_process=spec.mixing.locality is not None,
+    )
+    legal, clamps = base.clamp(limits)
+    changes += [f"{c.knob} {c.value} → {c.legal}: {c.rule}" for c in clamps]
+    chosen = Knobs.build({**complete(given, legal), "reader": reader}, base=legal)
+    chosen.check(limits)
+    world_size = ranks.world_size
+    with disk_floor_kept(disk_floor_bytes, mixture):
+        counts = count_mixture(
+            mixture,
+            probe_only=probe_only,
+            by_index=chosen.reader == "indexed",
+            fetch=chosen.reader == "indexed",
+        )
+    samples = {name: count.samples for name, count in counts.items()}
+    if chosen.reader == "stream" and world_size > 1:
+        check_parts(mixture, samples, Ranks(0, world_size))
+    if spec.normalize is not None:
+        with disk_floor_kept(disk_floor_bytes, mixture):
+            statistics = statistics_of(spec, split, cached_only=probe_only)
+        counts = with_recorded_sizes(counts, spec, statistics)
+        mixture = mixture if statistics is None else normalised(mixture, statistics)
+        changes += file_differences(mixture, spec, split) if probe_only else ()
+    order = mixture_order(mixture, samples, {name: one.size for name, one in counts.items()})
+    if order.epoch_samples is not None and order.epoch_samples < world_size:
+        raise SpecError(
+            f"an epoch has {order.epoch_samples} samples, and there are {world_size} ranks",
+            remedy="use fewer ranks, or a longer epoch (mixing.epoch)",
+            path="mixing.epoch",
+        )
+    return LoaderPlan(
+        mixture,
+        counts,
+        order,
+        found,
+        floor,
+        chosen,
+        tuple(changes),
+        limits,
+        why,
+        world_size,
+        most_cache_bytes=chosen.cache_bytes if "cache_bytes" in given else None,
+        disk_floor_bytes=disk_floor_bytes,
+    )
+
+
+def cores_of_rank(ranks_here: int) -> int:
+    """Cores that each of ``ranks_here`` ranks may count on; a launcher may have bound them."""
+    return CgroupProcessors().read().shared_by(ranks_here)
+
+
+def minimum_knobs(block_length: int, reader: str = "auto") -> Knobs:
+    """The smallest knobs a pipeline runs with."""
+    return _MINIMUM.model_copy(update={"queue_samples": block_length, "reader": reader})
+
+
+def _admitted(
+    mixture: ResolvedMixture,
+    probe: HeadroomSource,
+    floor: int,
+    *,
+    reader: str,
+    ranks: int,
+    joining: bool,
+    open_loaders: OpenLoaders,
+) -> int:
+    """Bytes left above the floor after a start at minimum knobs; may preempt open loaders."""
+    least = minimum_knobs(mixture.spec.mixing.block_length, reader)
+    sizes = mixture.sizes
+    price = price_start(
+        least,
+        replace(sizes, block_bytes=0, request_bytes=0) if joining else sizes,  # the node's
+        ranks=ranks,
+        joining=joining or open_loaders.have_libraries_of(reader),
+    )
+    missing = floor + MARGIN_BYTES + price.total_bytes + open_loaders.reserved_bytes()
+    missing -= probe.read().headroom_bytes
+    if missing > 0:
+        open_loaders.preempt(missing)
+    available = probe.read().headroom_bytes - open_loaders.reserved_bytes()
+    return admit_start(price, headroom_bytes=available, ram_floor_bytes=floor)
+
+
+def _profile_knobs(found: ResolvedProfile, mixture: ResolvedMixture, notes: list[str]) -> Knobs:
+    values = found.profile.knobs.flat()
+    for key in list(values):
+        dataset = key.rpartition(".")[0]
+        if dataset and dataset not in mixture.names:
+            notes.append(f"{key} of the profile is for another mixture and left out")
+            del values[key]
+    return Knobs.build(values)
+
+
+def complete(wanted: dict[str, Any], base: Knobs) -> dict[str, Any]:
+    """A smaller cycle_length takes an inherited num_parallel_calls down with it."""
+    for key, value in list(wanted.items()):
+        dataset, _, knob = key.rpartition(".")
+        calls = f"{dataset}.num_parallel_calls" if dataset else "num_parallel_calls"
+        if knob == "cycle_length" and calls not in wanted and str(value).isdigit():
+            inherited = base.for_dataset(dataset or None).num_parallel_calls
+            if inherited > int(value):
+                wanted[calls] = int(value)
+    return wanted
+
+
+def retuned(
+    knobs: Knobs, values: Mapping[str, Any], named: Mapping[str, Any], limits: KnobLimits
+) -> Knobs:
+    """The knobs that ``AutoLoader.retune`` asks for.
+
+    Args:
+        knobs: in force.
+        values: as ``--set`` names them.
+        named: keyword arguments, in which ``bridge__cycle_length`` is ``bridge.cycle_length``.
+        limits: what they are held against.
+
+    Raises:
+        KnobError: an unknown knob or an illegal combination.
+        UsageError: the reader would change.
+    """
+    wanted = dict(values)
+    for key, value in named.items():
+        dataset, _, knob = key.rpartition("__")
+        wanted[f"{dataset}.{knob}" if dataset and knob in STREAM_KNOBS else key] = value
+    found = Knobs.build(complete(wanted, knobs), base=knobs)
+    if "reader" in found.changed(knobs):
+        raise UsageError("reader is fixed for a run", remedy="make a new AutoLoader to change it")
+    found.check(limits)
+    return found
+
+
+def kind_of(mixture: ResolvedMixture) -> MixtureKind:
+    """The mixture's kind; what its metadata does not say is left out."""
+    layout = mixture.layout
+    frames = len(layout.cameras) * layout.frames
+    shown = [height * width for height, width in layout.cameras.values()]
+    stored: list[int] = []
+    encodings: Counter[str] = Counter()
+    for dataset in mixture.datasets:
+        for features in dataset.cameras.values():
+            feature = features[0]
+            encodings[feature.encoding or "unknown"] += 1
+            height_and_width = feature.shape[:2]
+            if len(height_and_width) == 2 and None not in height_and_width:
+                stored.append(math.prod(size or 1 for size in height_and_width))
+    del encodings["unknown"]
+    return MixtureKind(
+        datasets=len(mixture.datasets),
+        batch=layout.batch_size,
+        frames=frames,
+        pixels=_mean(shown),
+        source_pixels=_mean(stored),
+        encoding=min(encodings, key=lambda one: (-encodings[one], one)) if encodings else None,
+    )
+
+
+def _mean(pixels: list[int]) -> int | None:
+    return round(sum(pixels) / len(pixels)) if pixels else None
+
+
+def admit_disk_floor(disk_floor: str | int | None, mixture: ResolvedMixture) -> int | None:
+    """What ``disk_floor`` says in bytes.
+
+    Args:
+        disk_floor: "50GB", or bytes; 0 keeps nothing free; ``None`` says nothing.
+        mixture: what will be read.
+
+    Raises:
+        UsageError: it is no floor, or more than the disk of the cache has; or the environment's is
+            no floor.
+    """
+    if disk_floor is None:
+        floor_bytes = disk_floor_of_environment()
+    else:
+        floor_bytes = parse_floor(disk_floor, name="disk_floor")
+    if floor_bytes == 0:
+        logger.warning("disk_floor is 0: the cache of shards may fill its disk")
+    if disk_floor is None:
+        return None
+    if not _is_cached(mixture):
+        return floor_bytes
+    from autoloader.storage.shards import FOLDER_VARIABLE, shards_folder
+
+    folder = shards_folder()
+    found = os.statvfs(folder)
+    whole = found.f_blocks * found.f_frsize
+    if floor_bytes >= whole:
+        raise UsageError(
+            f"disk_floor: {format_bytes(floor_bytes)} cannot stay free: the disk of the cache of "
+            f"shards ({folder}) has {format_bytes(whole)} in all",
+            remedy=f"lower disk_floor, or name a folder on a larger disk ({FOLDER_VARIABLE})",
+        )
+    return floor_bytes
+
+
+@contextlib.contextmanager
+def disk_floor_kept(floor_bytes: int | None, mixture: ResolvedMixture) -> Iterator[None]:
+    """As long as this lasts so much stays free, whatever is fetched of a mixture.
+
+    Args:
+        floor_bytes: of ``admit_disk_floor``.
+        mixture: what is read.
+    """
+    if not _is_cached(mixture):
+        yield
+        return
+    from autoloader.storage.shards import kept_free
+
+    with kept_free(floor_bytes):
+        yield
+
+
+def _is_cached(mixture: ResolvedMixture) -> bool:
+    """Whether shards of it come through the cache; local data goes without."""
+    return any(one.remote and one.indexable for one in mixture.datasets)
+
+
+CHAIN_BLOCK = 4
+"""Samples of a chain that is reckoned with: longer ones share hardly more."""
+
+
+def chain_notes(mixture: ResolvedMixture, reader: str, why: str) -> list[str]:
+    """What ``mixing.chain`` cannot do, for people; ``plan`` names the datasets one by one."""
+    if not mixture.spec.mixing.chain:
+        return []
+    if reader == "stream":
+        return [f"mixing.chain has no effect: the stream reader reads whole episodes ({why})"]
+    reasons = {
+        why_unchained(dataset.sample, keeps=dataset.keep is not None)
+        for dataset in mixture.datasets
+    }
+    if None in reasons:
+        return []
+    return [f"mixing.chain has no effect: {'; '.join(sorted(map(str, reasons)))}"]
+
+
+def chain_saves(mixture: ResolvedMixture) -> float:
+    """The share of decodes that chained blocks of ``CHAIN_BLOCK`` would save, 0 to 1.
+
+    An estimate, the mean over datasets; 0 where the spec chains already, or cannot.
+    """
+    spec = mixture.spec
+    lanes = 1 if spec.mixing.locality is None else spec.mixing.locality.lanes
+    if spec.mixing.chain or spec.reader == "stream" or lanes > 1:
+        return 0.0
+    saved = []
+    for one in mixture.datasets:
+        shared = why_unchained(one.sample, keeps=one.keep is not None) is None
+        frames = len(set(one.sample.frame_offsets))
+        saved.append(1 - (CHAIN_BLOCK + frames - 1) / (CHAIN_BLOCK * frames) if shared else 0.0)
+    return statistics.fmean(saved)
+
+
+def locality_notes(
+    mixture: ResolvedMixture,
+    counts: Mapping[str, DatasetCount],
+    order: MixtureOrder,
+    *,
+    reader: str,
+    why: str,
+    world_size: int,
+) -> list[str]:
+    """What ``mixing.locality`` cannot do, for people."""
+    near = order.locality
+    if near is None:
+        return []
+    if reader == "stream":
+        return [f"mixing.locality has no effect: the stream reader reads whole files ({why})"]
+    found = []
+    if near.lanes > 1 and near.lanes % world_size:
+        found.append(
+            f"mixing.locality.lanes: {near.lanes} is no multiple of {world_size} ranks: batches "
+            "are exact, but ranks read blocks of each other's lanes"
+        )
+    if near.lanes > 1:
+        small = [
+            name
+            for name, block in zip(mixture.names, near.blocks, strict=True)
+            if counts[name].samples < block * near.lanes
+        ]
+        if small:
+            found.append(
+                f"mixing.locality.lanes: {near.lanes} are more than the blocks of "
+                f"{', '.join(small[:5])}{' and others' * (len(small) > 5)}: each lane reads a part "
+                "of a block"
+            )
+    return found

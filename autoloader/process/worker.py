@@ -1,0 +1,458 @@
+"""The loader's child: runs pipelines for the trainers of a node, and ends with the last of them.
+
+Started as ``python -m autoloader.process.worker`` with a listening socket that the trainers find by
+its name (``process.discovery``). Each has its own connection, control page, pipelines and rings:
+none of them waits for another one. Threads: one accepts trainers; one for each trainer reads its
+messages; one for each pipeline hands filled batches over; one beats the heart and watches the
+trainers (a pidfd each, and the socket's end: PR_SET_PDEATHSIG fires when the starting *thread*
+ends, so it is not used). A trainer that is gone takes its own pipelines along and nothing else.
+
+Any user of the machine may connect to the socket. A stranger's connection is closed before anything
+is read from it, and counted; only the first one is logged, and none of them keeps the child alive.
+
+The child ends by ``os._exit``: TensorFlow's threads do not survive an orderly interpreter exit,
+and everything it holds is the kernel's to take back.
+
+Not here: the trainer's side (``process.child``), the parts themselves.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import logging
+import os
+import select
+import socket
+import threading
+import time
+from dataclasses import asdict
+from pathlib import Path
+
+from autoloader.cache.slab import private_bytes
+from autoloader.controller.request import ControlRequest
+from autoloader.decode.ring.memory import RingMemory
+from autoloader.decode.ring.message import PipelineStart
+from autoloader.errors import AutoloaderError
+from autoloader.formats.descriptors import raise_descriptor_limit
+from autoloader.formats.files import is_remote
+from autoloader.host.probes.headroom import HeadroomProbe
+from autoloader.host.probes.oom import memory_cgroup, oom_kills
+from autoloader.host.supervision.start import extend_import_path
+from autoloader.host.threads import LoaderThread, become
+from autoloader.pipeline import messages
+from autoloader.pipeline.messages import Message, Wire, peer_of
+from autoloader.pipeline.read.open_mixture import CompiledMixture
+from autoloader.process.control.pipeline import Control, give_memory_back
+from autoloader.process.control_page import ControlPage
+from autoloader.process.setup import PipelineSetup
+from autoloader.samples.resolve import resolve_plain
+from autoloader.sampling.dealing import Ranks
+from autoloader.sampling.mixture import MixtureOrder
+from autoloader.spec.knobs import Knobs
+
+logger = logging.getLogger(__name__)
+
+OOM_SCORE_ADJ = 600
+_BEAT_S = 0.1
+_POLL_S = 0.25
+_ADMITTED_AT_ONCE = socket.SOMAXCONN
+"""Connections looked at before anything else is done; no more wait at a time."""
+_LIMITS_FOR_S = 0.5
+"""How old a cgroup's limit may be; what is used of it is read ten times a second."""
+
+
+class _DeclaredMixture:
+    """A mixture as a trainer declared it, its rank's part, and what that was compiled to."""
+
+    def __init__(self, start: messages.Start) -> None:
+        self._declared = start.mixture
+        datasets, streamed = start.mixture["spec"]["datasets"], start.knobs["reader"] == "stream"
+        if streamed and any(is_remote(one["path"] or one["data_dir"]) for one in datasets):
+            from autoloader.pipeline.graph import files  # metadata too is read by TensorFlow
+
+            files.enter()
+        self.mixture = resolve_plain(self._declared)
+        if streamed:
+            from autoloader.sampling.dealing import mixture_part  # by index a rank knows the whole
+
+            self.mixture = mixture_part(self.mixture, Ranks(start.rank, start.world_size))
+        self.compiled = CompiledMixture(own_process=True)
+
+    def is_of(self, start: messages.Start) -> bool:
+        """Whether ``start`` declares the same one."""
+        return self._declared == start.mixture
+
+
+class _ServedPipeline:
+    """One pipeline that this child runs, in its current generation."""
+
+    def __init__(
+        self,
+        wire: Wire,
+        start: messages.Start,
+        declared: _DeclaredMixture,
+        memory: RingMemory,
+        page: ControlPage,
+        worker: Worker,
+    ) -> None:
+        self._wire = wire
+        self._number = start.pipeline
+        self._generation = start.generation
+        self._memory = memory
+        self.declared = declared
+        place = PipelineStart.from_plain(declared.mixture, start.place)
+        setup = PipelineSetup(
+            declared.mixture,
+            MixtureOrder.from_plain(start.order),
+            Knobs.build(start.knobs),
+            memory,
+            page,
+            ControlRequest.from_plain(start.control),
+            Ranks(start.rank, start.world_size),
+            start.ranks_here,
+            position=lambda: place,
+            lent=lambda: start.held_slots,
+        )
+        self._control = worker.control
+        self.controlled = self._control.open(
+            setup,
+            declared.compiled,
+            told=self._told,
+            restart=worker.end,
+            number=self._number,
+        )
+        self.pipeline = self.controlled.pipeline
+        self._closed = False
+        self._thread = LoaderThread(target=self._run, name=f"autoloader-deliver-{self._number}")
+
+    def start(self) -> None:
+        """Begin."""
+        self.pipeline.start()
+        self._thread.start()
+
+    def close(self, held_slots: list[int] | None = None) -> None:
+        """End this generation; the ring's pages but those of ``held_slots`` are given back."""
+        self._closed = True
+        self._control.leave(self.controlled)
+        self.pipeline.close()
+        if held_slots is not None:
+            self._memory.punch_all_but(held_slots)
+        self._memory.close()
+
+    def ended(self, within_s: float | None = None) -> bool:
+        """Whether, in time, nobody writes into the ring any more; asked once it is closed."""
+        from autoloader.pipeline.pipeline import STUCK_S  # imported by now
+
+        return self.pipeline.close(STUCK_S if within_s is None else within_s)
+
+    def _told(self, knobs: Knobs, state: str) -> bool:
+        return self._wire.send_now(messages.Retuned(self._number, knobs.flat(), state))
+
+    def _run(self) -> None:
+        # A trainer that is gone is noticed where its messages are read.
+        with contextlib.suppress(OSError):
+            try:
+                while not self._closed:
+                    batch = self.pipeline.next(_POLL_S)
+                    if batch is not None:
+                        ready = messages.BatchReady(self._number, self._generation, batch.plain())
+                        self._wire.send(ready)
+            except AutoloaderError as error:
+                if not self._closed:
+                    self._wire.send(messages.Failed.of(self._number, error))
+
+
+class _Trainer:
+    """One trainer's connection, its control page and its pipelines.
+
+    Args:
+        worker: serves it.
+        connection: to the trainer.
+        pid: its process id; 0 where it cannot be seen from here.
+    """
+
+    def __init__(self, worker: Worker, connection: socket.socket, pid: int) -> None:
+        self._worker = worker
+        self.wire = Wire(connection)
+        self._served: dict[int, _ServedPipeline] = {}
+        self._stopped: dict[int, _ServedPipeline] = {}
+        """Pipelines that were stopped, and into whose rings threads still write."""
+        self._page: ControlPage | None = None
+        self._membership = b""
+        self.pidfd = -1
+        if pid:
+            with contextlib.suppress(OSError):
+                self.pidfd = os.pidfd_open(pid)
+
+    def serve(self) -> None:
+        """Read messages until the trainer is done or gone."""
+        with contextlib.suppress(EOFError, OSError):
+            self.wire.send(messages.Hello(-1, os.getpid()))
+            while True:
+                message = self.wire.receive(None)
+                if isinstance(message, messages.Stop) and message.pipeline < 0:
+                    return
+                if message is not None:
+                    self._handle(message)
+
+    def hang_up(self) -> None:
+        """Wake ``serve``, and let the trainer go."""
+        self.wire.shut_down()
+
+    def close(self) -> None:
+        """End its pipelines; the memory they filled is the trainer's own."""
+        for served in self._served.values():
+            served.close()
+        self.wire.close()
+        if self._page is not None:
+            page, self._page = self._page, None
+            page.close()
+        if self.pidfd >= 0:
+            os.close(self.pidfd)
+
+    def beat(self, now_ns: int) -> None:
+        """Show that this process lives, and which memory cgroup it is in: it may be moved."""
+        page = self._page
+        if page is not None:
+            with contextlib.suppress(ValueError):  # closed in between
+                page.beat(now_ns)
+                page.note_frames(private_bytes())
+                self._note_cgroup(page)
+
+    def _handle(self, message: Message) -> None:
+        served = self._served.get(message.pipeline)
+        if isinstance(message, messages.Start):
+            self._start(message)
+        elif served is None:
+            logger.debug("a message for pipeline %d, which is over", message.pipeline)
+        elif isinstance(message, messages.Release):
+            for slot in message.slots:
+                served.pipeline.release(slot)
+        elif isinstance(message, messages.Retune):
+            served.controlled.retune(Knobs.build(message.knobs))
+        elif isinstance(message, messages.Park):
+            served.controlled.park(message.parked)
+        elif isinstance(message, messages.AskActivity):
+            self.wire.send(
+                messages.Activity(
+                    message.pipeline,
+                    message.request,
+                    asdict(served.pipeline.activity()),
+                    [asdict(bad) for bad in served.pipeline.quarantined()],
+                    served.controlled.counted(),
+                )
+            )
+        elif isinstance(message, messages.Stop):
+            del self._served[message.pipeline]
+            served.close(message.held_slots)
+            served.declared.compiled.let_go()
+            self._stopped[message.pipeline] = served
+            self._stopped = {n: one for n, one in self._stopped.items() if not one.ended(0.0)}
+
+    def _start(self, message: messages.Start) -> None:
+        ring, page = self.wire.descriptors(2)
+        if self._page is None:
+            self._page = ControlPage(page)
+            self._note_cgroup(self._page)
+        else:
+            os.close(page)
+        earlier = self._served.pop(message.pipeline, None)
+        if earlier is not None:
+            earlier.close()
+            give_memory_back()
+        before = earlier or self._stopped.pop(message.pipeline, None)
+        if before is not None and not before.ended():
+            self._worker.give_way()
+        try:
+            extend_import_path(message.import_path)
+            declared = earlier.declared if earlier is not None else None
+            if declared is None or not declared.is_of(message):
+                if declared is not None:
+                    declared.compiled.let_go()
+                declared = _DeclaredMixture(message)
+            memory = RingMemory(declared.mixture.layout, descriptor=ring)
+            served = _ServedPipeline(self.wire, message, declared, memory, self._page, self._worker)
+        except AutoloaderError as error:
+            self.wire.send(messages.Failed.of(message.pipeline, error))
+            return
+        self._served[message.pipeline] = served
+        try:
+            served.start()
+        except AutoloaderError as error:  # no further thread
+            self.wire.send(messages.Failed.of(message.pipeline, error))
+
+    def give_way(self) -> None:
+        """This process ends for another one."""
+        if self._page is not None:
+            self._page.note_gives_way()
+        self.hang_up()
+
+    def _note_cgroup(self, page: ControlPage) -> None:
+        try:
+            membership = Path("/proc/self/cgroup").read_bytes()
+        except OSError:  # no /proc, or one without it
+            return
+        if membership != self._membership:
+            self._membership = membership
+            directory = memory_cgroup()
+            page.note_cgroup(directory, oom_kills(directory) or 0)
+
+
+class Worker:
+    """Serves every trainer that connects, until the last one is gone.
+
+    Args:
+        listener: bound and listening; whoever finds it may be served.
+        parent: process id of the trainer that started this one.
+    """
+
+    def __init__(self, listener: socket.socket, parent: int) -> None:
+        self._listener = listener
+        self._parent = parent
+        self._trainers: list[_Trainer] = []
+        self._lock = threading.Lock()
+        self._had_trainer = False
+        self._refused = 0
+        listener.setblocking(False)
+        self.control = Control(HeadroomProbe(limits_for_s=_LIMITS_FOR_S))
+
+    def end(self, reason: str) -> None:
+        """End the process now."""
+        logger.info("ending: %s; connections refused: %d", reason, self._refused)
+        from autoloader.process.control.moments import end_all  # in use by now
+
+        end_all()
+        logging.shutdown()
+        os._exit(0)
+
+    def give_way(self) -> None:
+        """End the process: a ring that is wanted again is written to by threads that do not end."""
+        for trainer in list(self._trainers):
+            trainer.give_way()
+        self.end("threads that decode do not end")
+
+    def run(self) -> None:
+        """Accept trainers."""
+        LoaderThread(target=self._beat, name="autoloader-heartbeat").start()
+        watch = select.poll()
+        watch.register(self._listener, select.POLLIN)
+        while True:
+            watch.poll()
+            with self._lock:
+                self._admit()
+
+    def _admit(self) -> None:
+        """Take in the trainers of this user among those that wait; the caller holds the lock."""
+        for _ in range(_ADMITTED_AT_ONCE):
+            try:
+                connection, _ = self._listener.accept()
+            except BlockingIOError:
+                return
+            pid, uid = peer_of(connection)
+            if uid != os.geteuid():
+                connection.close()
+                self._refused += 1
+                if self._refused == 1:
+                    logger.warning(
+                        "process %d of user %d connected to this loader and was refused; more of "
+                        "them are refused and counted, and not logged",
+                        pid,
+                        uid,
+                    )
+                continue
+            trainer = _Trainer(self, connection, pid)
+            self._trainers.append(trainer)
+            self._had_trainer = True
+            _use_cores_of(pid)
+            LoaderThread(target=self._serve, args=(trainer,), name="autoloader-messages").start()
+
+    def log(self, message: messages.Logged) -> None:
+        """Hand a log record to every trainer that can take it now."""
+        for trainer in list(self._trainers):
+            trainer.wire.send_now(message)
+
+    def _serve(self, trainer: _Trainer) -> None:
+        try:
+            trainer.serve()
+        except Exception:  # the boundary of this thread: one trainer's trouble is no other's
+            logger.exception("a trainer's messages cannot be read")
+        with self._lock:
+            self._trainers.remove(trainer)
+            if not self._trainers:
+                self._admit()  # another one may have come at this moment
+            if not self._trainers:
+                self.end("the last trainer is done or gone")
+        trainer.hang_up()
+        trainer.close()
+
+    def _beat(self) -> None:
+        parent = -1
+        with contextlib.suppress(OSError):
+            parent = os.pidfd_open(self._parent)
+        while True:
+            with self._lock:
+                every = list(self._trainers)
+            for trainer in every:
+                trainer.beat(time.monotonic_ns())
+            trainers = {trainer.pidfd: trainer for trainer in every if trainer.pidfd >= 0}
+            watch = select.poll()
+            for descriptor in trainers:
+                watch.register(descriptor, select.POLLIN)
+            if not self._had_trainer and parent >= 0:
+                watch.register(parent, select.POLLIN)
+            for descriptor, _ in watch.poll(int(_BEAT_S * 1000)):
+                if descriptor in trainers:
+                    # A sibling that it forked may still hold its end of the socket.
+                    trainers[descriptor].hang_up()
+                elif not self._had_trainer:
+                    self.end("the trainer that started this process is gone")
+
+
+def _use_cores_of(pid: int) -> None:
+    """Run on the cores of every trainer: a launcher may bind each rank to cores of its own."""
+    with contextlib.suppress(OSError):
+        own = os.sched_getaffinity(0)
+        if not (theirs := os.sched_getaffinity(pid)) <= own:
+            for thread in Path("/proc/self/task").iterdir():
+                os.sched_setaffinity(int(thread.name), own | theirs)
+
+
+class _LogsToTrainers(logging.Handler):
+    """Hands warnings and worse to the trainers' own logging."""
+
+    def __init__(self, worker: Worker) -> None:
+        super().__init__(logging.WARNING)
+        self._worker = worker
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self._worker.log(messages.Logged(-1, record.levelno, record.name, record.getMessage()))
+
+
+def _prepare_process() -> None:
+    become("autoloader")
+    with contextlib.suppress(OSError):
+        Path("/proc/self/oom_score_adj").write_text(str(OOM_SCORE_ADJ))
+    raise_descriptor_limit()  # decode processes inherit it
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Serve the trainers that connect."""
+    parser = argparse.ArgumentParser(prog="autoloader.process.worker")
+    parser.add_argument("--listener", type=int, required=True)
+    parser.add_argument("--parent", type=int, required=True)
+    parser.add_argument("--run", default="", help="shown by ps")
+    chosen = parser.parse_args(arguments)
+    _prepare_process()
+    worker = Worker(socket.socket(fileno=chosen.listener), chosen.parent)
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s: %(message)s")
+    logging.getLogger("autoloader").addHandler(_LogsToTrainers(worker))
+    # What every pipeline needs of this (OpenCV most of all) is there when the trainer has planned.
+    import autoloader.pipeline.indexed
+    import autoloader.pipeline.pipeline  # noqa: F401
+
+    worker.run()
+
+
+if __name__ == "__main__":
+    main()

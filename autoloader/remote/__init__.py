@@ -1,4 +1,0 @@
-"""Files far away: the clients that reach them, and the cache of shards on a local disk.
-
-Not here: what files hold (``catalog``), the order in which they are needed (``read.shard_feed``).
-"""

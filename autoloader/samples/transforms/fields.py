@@ -1,0 +1,381 @@
+"""Field expressions over real features: which columns they take, and their values in NumPy.
+
+Not here: the language (``spec.fields``); terms that need whole episodes (``derive``), the ops'
+arithmetic (``episode_ops``); the same arithmetic in TensorFlow (``integrations.tfdata.fields``).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from autoloader.errors import SpecError, UnsupportedError, nearest
+from autoloader.formats import Feature
+from autoloader.formats.features import JOINED, RAGGED
+from autoloader.samples.transforms.episode_ops import apply_op, width_after
+from autoloader.spec import FieldExpression, FieldTerm, SampleSpec
+from autoloader.spec.fields import WIDTHS
+
+FieldName = Literal["action", "state"]
+"""The numeric fields of a sample."""
+
+BETWEEN = b"\0"
+"""Between several strings of a step, where they are stored as one."""
+_LANGUAGE_INTEGERS = ("int32", "int64", "uint32", "uint8", "uint16", "int8", "int16", "uint64")
+SINGLE = ((), (1,))
+"""Shapes of one number a step; LeRobot writes the second."""
+NUMBERS = (*_LANGUAGE_INTEGERS, "float16", "bfloat16", "float32", "float64", "bool")
+
+MOST_COLUMNS = 2**20
+"""Of one numeric feature: far above any robot's."""
+PACKED = ("zlib", "bytes")
+"""How TFDS may store a tensor as one byte string a step."""
+
+
+@dataclass(frozen=True, slots=True)
+class NumericField:
+    """``action`` or ``state`` of one dataset: terms with the width each contributes."""
+
+    terms: tuple[FieldTerm, ...]
+    widths: tuple[int, ...]
+
+    @property
+    def width(self) -> int:
+        """Columns in all."""
+        return sum(self.widths)
+
+    def paths(self) -> tuple[str, ...]:
+        """The features it reads, each once."""
+        return tuple(dict.fromkeys(term.path for term in self.terms if term.path is not None))
+
+    def evaluate(
+        self, columns: Mapping[str, NDArray[np.float32]], steps: int
+    ) -> NDArray[np.float32]:
+        """The field's values [steps, width] float32.
+
+        Args:
+            columns: feature path → [steps, feature width] float32.
+            steps: frames of the (strided) episode.
+        """
+        values = np.empty((steps, self.width), dtype=np.float32)
+        at = 0
+        for term, width in zip(self.terms, self.widths, strict=True):
+            if term.path is None:
+                values[:, at : at + width] = term.value
+            else:
+                part = columns[term.path][:, term.slice()]
+                for op in term.ops:
+                    assert not op.whole, "worked out by transforms.derive"
+                    part = apply_op(op, part)
+                values[:, at : at + width] = part
+            at += width
+        return values
+
+
+def find_feature(
+    features: Mapping[str, Feature], path: str, *, field: str, dataset: str
+) -> Feature:
+    """The feature called ``path``.
+
+    Raises:
+        SpecError: there is none; lists those that exist.
+    """
+    if path in features:
+        return features[path]
+    wanted = path.removeprefix("steps/")
+    if wanted in features:
+        return features[wanted]
+    raise SpecError(
+        f"{field}: {path!r} is no feature of dataset {dataset!r}",
+        remedy=_nearest_and_all(path, features),
+        path=field,
+    )
+
+
+def _nearest_and_all(path: str, features: Collection[str]) -> str:
+    close, every = nearest(path, features), f"it has: {', '.join(sorted(features))}"
+    return f"{close} {every}" if close.startswith("did you mean") else every
+
+
+def numeric_field(
+    expression: FieldExpression, features: Mapping[str, Feature], *, field: str, dataset: str
+) -> NumericField:
+    """Bind an expression to a dataset's features.
+
+    Raises:
+        SpecError: a feature is missing, not numeric, of unknown width, or a slice takes nothing.
+    """
+    widths = []
+    for term in expression.terms:
+        if term.path is None:
+            widths.append(term.constants)
+            continue
+        feature = find_feature(features, term.path, field=field, dataset=dataset)
+        width = feature_width(feature, field=field)
+        part = term.slice()
+        taken = len(range(width)[part])
+        if taken and any(abs(end) > width for end in (part.start, part.stop) if end is not None):
+            raise SpecError(
+                f"{field}: {term.text()!r} reaches outside of {term.path!r}, which has {width} "
+                f"column{'s' if width != 1 else ''}",
+                remedy=f"take columns within [0:{width}]",
+                path=field,
+            )
+        if not taken:
+            raise SpecError(
+                f"{field}: {term.text()!r} takes no column: {term.path!r} has {width}",
+                remedy=f"take columns within [0:{width}]",
+                path=field,
+            )
+        widths.append(_width_after(term, taken, field))
+    return NumericField(expression.terms, tuple(widths))
+
+
+def _width_after(term: FieldTerm, taken: int, field: str) -> int:
+    """Columns that a term gives, of the ``taken`` columns of its feature."""
+    width = taken
+    for op in term.ops:
+        wanted, _ = WIDTHS.get(op.name, (width, width))
+        if width != wanted:
+            raise SpecError(
+                f"{field}: {op.name} of {term.text()!r}: it takes {wanted} columns, and is given "
+                f"{width}",
+                remedy=f"take the {wanted} columns of the rotation alone, such as "
+                f"{term.path}[3:{3 + wanted}], and name the others beside it",
+                path=field,
+            )
+        width = width_after(op, width)
+    return width
+
+
+def feature_width(feature: Feature, *, field: str) -> int:
+    """Columns of one step of a numeric feature.
+
+    Raises:
+        SpecError: it is no number, not per step, or of varying shape.
+    """
+    if feature.kind != "tensor" or feature.dtype not in NUMBERS or not feature.per_step:
+        raise SpecError(
+            f"{field}: {feature.path!r} is {described(feature)}, not a number for every step",
+            remedy="name a numeric feature of the steps",
+            path=field,
+        )
+    if any(size is None for size in feature.shape):
+        raise UnsupportedError(
+            f"{field}: {feature.path!r} has varying shape {feature.shape}, not supported yet",
+            remedy="name a feature of fixed shape",
+            path=field,
+        )
+    if feature.encoding not in (None, "none", *PACKED):
+        raise UnsupportedError(
+            f"{field}: {feature.path!r} is stored as {feature.encoding}, not supported yet",
+            remedy="name a feature stored as plain numbers",
+            path=field,
+        )
+    width = math.prod(size for size in feature.shape if size is not None)
+    if width > MOST_COLUMNS:
+        raise SpecError(
+            f"{field}: {feature.path!r} has {width:.3g} columns, more than {MOST_COLUMNS}",
+            remedy="name a smaller feature; features.json may be damaged",
+            path=field,
+        )
+    return width
+
+
+def check_camera(feature: Feature, *, field: str) -> None:
+    """Refuse what is no colour picture.
+
+    Raises:
+        SpecError: not an image per step; a depth or float image, for a camera of colours.
+    """
+    if feature.kind == "other" and feature.dtype == "uint8" and feature.per_step:
+        raise SpecError(
+            f"{field}: {feature.path!r} is a sequence of pictures in every step "
+            f"({described(feature)}), and a camera has one",
+            remedy="name another image, or write the dataset again with a feature for each picture",
+            path=field,
+        )
+    if feature.kind != "image" or not feature.per_step:
+        raise SpecError(
+            f"{field}: {feature.path!r} is {described(feature)}, not an image of the steps",
+            remedy="name an image feature such as observation/image",
+            path=field,
+        )
+    channels = feature.shape[-1] if feature.shape else None
+    if feature.dtype == "uint8" and channels not in (1, 3, None):
+        raise SpecError(
+            f"{field}: {feature.path!r} is {described(feature)}: a picture of {channels} channels",
+            remedy="name an image with 3 channels (or 1); if its files have them, correct the "
+            "shape that the metadata gives",
+            path=field,
+        )
+    if feature.dtype != "uint8":
+        raise SpecError(
+            f"{field}: {feature.path!r} is {described(feature)}: depth and float images are no "
+            "colour cameras",
+            remedy="name a uint8 image with 3 channels (or 1), or give the camera of depth frames "
+            "depth: uint16 (or float32) in cameras",
+            path=field,
+        )
+
+
+def check_language(feature: Feature, *, field: str) -> None:
+    """Refuse what holds neither text nor code points.
+
+    Raises:
+        SpecError: the feature holds neither.
+    """
+    is_points = feature.kind == "tensor" and feature.dtype in _LANGUAGE_INTEGERS
+    if not is_text(feature) and not (is_points and len(feature.shape) == 1):
+        raise SpecError(
+            f"{field}: {feature.path!r} is {described(feature)}: neither text nor code points",
+            remedy="name a text feature, or a vector of Unicode code points",
+            path=field,
+        )
+    if any(size is None for size in feature.shape):
+        raise UnsupportedError(
+            f"{field}: {feature.path!r} has a varying number of code points, not supported yet",
+            remedy="name a feature of fixed length",
+            path=field,
+        )
+
+
+def is_text(feature: Feature) -> bool:
+    """Whether the feature is stored as bytes (else as code points)."""
+    return feature.kind == "text" and not feature.shape
+
+
+def is_several(feature: Feature) -> bool:
+    """Whether the feature is several strings for each step, or for the episode."""
+    if feature.kind != "tensor" or feature.dtype != "string" or len(feature.shape) != 1:
+        return False
+    fixed = feature.shape[0] is not None or not feature.per_step
+    return fixed or feature.encoding in (RAGGED, JOINED)
+
+
+def is_code(feature: Feature) -> bool:
+    """Whether the feature is one integer, which may stand for a text."""
+    plain = feature.kind == "tensor" and feature.encoding is None
+    return plain and feature.shape in SINGLE and feature.dtype in _LANGUAGE_INTEGERS
+
+
+def check_same_kind(features: Sequence[Feature], *, field: str) -> None:
+    """Refuse a language drawn from text here and code points, or integers, there.
+
+    Raises:
+        SpecError: the features hold several of these.
+    """
+    kinds = {
+        (is_text(feature), is_code(feature), feature.shape if is_several(feature) else ())
+        for feature in features
+    }
+    if len(kinds) > 1:
+        raise SpecError(
+            f"{field}: any_of mixes texts, code points, integers or tensors of strings: "
+            + ", ".join(f"{feature.path} ({described(feature)})" for feature in features),
+            remedy="draw from features of one kind",
+            path=field,
+        )
+
+
+def text_of_points(points: NDArray[np.int64]) -> bytes:
+    """UTF-8 of a vector of code points; trailing NULs are padding."""
+    kept = np.trim_zeros(points, "b")
+    valid = kept[(kept > 0) & (kept < 0x110000) & ((kept < 0xD800) | (kept > 0xDFFF))]
+    return "".join(map(chr, valid.tolist())).encode("utf-8")
+
+
+def texts_a_step(feature: Feature) -> int:
+    """Strings of a step, or of the episode; 0 of an episode that has any number of them.
+
+    Where steps have any number, an episode that was unpacked has one string a step: the stored one.
+    """
+    return feature.step_numbers if feature.per_step or None not in feature.shape else 0
+
+
+def joined(strings: Sequence[bytes], width: int) -> list[bytes]:
+    """The stored texts of a feature of ``width`` strings a step, from all of them in a row.
+
+    Of ``width`` 0 (see ``texts_a_step``) one of all the strings.
+    """
+    if not width:
+        return [BETWEEN.join(strings)]
+    return [BETWEEN.join(strings[first : first + width]) for first in range(0, len(strings), width)]
+
+
+def texts_of(values: Any, feature: Feature) -> list[bytes]:
+    """The stored texts of a feature of language: of every step, or the episode's one.
+
+    Args:
+        values: byte strings, several a step in a row where there are several, or integers.
+        feature: whose.
+    """
+    if is_text(feature) or is_several(feature):
+        stored = list(values) if is_text(feature) else joined(values, texts_a_step(feature))
+        return stored or ([] if feature.per_step else [b""])
+    if feature.shape in SINGLE:
+        return [str(number).encode() for number in values.reshape(-1).tolist()]
+    points = values.astype(np.int64, copy=False).reshape(-1, int(feature.shape[0] or 1))
+    return [text_of_points(row) for row in points]
+
+
+def described(feature: Feature) -> str:
+    """What a feature is, in a few words: "tensor float32 7"."""
+    shape = "×".join("?" if size is None else str(size) for size in feature.shape) or "scalar"
+    return f"{feature.kind} {feature.dtype} {shape}"
+
+
+def bind_numbers(
+    expressions: Mapping[FieldName, FieldExpression],
+    sample: SampleSpec,
+    features: Mapping[str, Feature],
+    *,
+    where: str,
+    dataset: str,
+) -> dict[FieldName, NumericField]:
+    """The numeric fields of a dataset; those that it does not have are absent.
+
+    Args:
+        expressions: what each is, over ``features``.
+        sample: what a sample of the dataset holds.
+        features: of its episodes, by path.
+        where: its path in the spec.
+        dataset: its name.
+
+    Raises:
+        SpecError: a field cannot be had of these features, or a difference of columns that are
+            not there is asked for.
+    """
+    fields = {
+        name: numeric_field(expression, features, field=f"{where}.{name}", dataset=dataset)
+        for name, expression in expressions.items()
+    }
+    _check_relative(sample, fields, where)
+    return fields
+
+
+def _check_relative(
+    sample: SampleSpec, fields: Mapping[FieldName, NumericField], where: str
+) -> None:
+    """Refuse differences between columns that are not there."""
+    place = f"{where}.sample.action_relative_to_state"
+    for dim in sample.action_relative_to_state if "action" in fields else ():
+        if "state" not in fields:
+            raise SpecError(
+                f"{place}: the dataset has an action, and no state to take away from it",
+                remedy="name its state, or set sample: {action_relative_to_state: []} for it",
+                path=place,
+            )
+        for name, bound in fields.items():
+            if dim >= bound.width:
+                raise SpecError(
+                    f"{place}: {dim}, but {name} has {bound.width} columns",
+                    remedy=f"name dims that action and state have; allowed: 0 to "
+                    f"{min(one.width for one in fields.values()) - 1}",
+                    path=place,
+                )

@@ -1,0 +1,479 @@
+"""``keep``: which t of a dataset give samples, beyond what windows allow.
+
+Theory of operation. Every rule becomes a set of steps for each episode (``Ranges``), from
+the texts that it looks at; the sets are intersected one after the other, so that what each rule
+costs can be told. The index holds the texts of all episodes (``sets_of``); who reads a record on
+its own asks for that one (``allows``).
+
+Rules speak of steps before the stride: t is kept where step t · stride is. With a transform they
+speak of what it gives: its features, its steps.
+
+All ranges of such sets lie in flat arrays, episode after episode, ascending and disjoint
+within each. Shifted by episode · 2³² they are one ascending row of disjoint ranges, so that
+intersecting two sets, and finding the k-th number of an episode, is a binary search over arrays.
+An episode costs 8 bytes and a range 24, however long it is.
+
+Not here: the language (``spec.keep``), the texts of all episodes (``autoloader.index``), what a
+plan does with the sets (``sampling.plan``).
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import json
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import groupby
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from autoloader.errors import SpecError, UnsupportedError
+from autoloader.formats import Feature, files
+from autoloader.samples.transforms.fields import (
+    check_language,
+    find_feature,
+    texts_of,
+)
+from autoloader.spec import KeepSpec
+from autoloader.spec.keep import key_parts, matcher
+
+Ints = NDArray[np.int64]
+Pairs = tuple[tuple[int, int], ...]
+ALL_STEPS = 2**31 - 1
+"""Steps that a text of the whole episode covers."""
+
+
+@dataclass(frozen=True, slots=True)
+class TextRuns:
+    """The texts of one feature.
+
+    Attributes:
+        runs: [K, 4] int64: episode, first step, the step behind the last, which text; steps before
+            the stride. Episodes in order.
+        texts: every text once, UTF-8.
+    """
+
+    runs: NDArray[np.int64]
+    texts: tuple[bytes, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class RuleLoss:
+    """What one rule leaves out of what the rules before it have left.
+
+    Attributes:
+        rule: its path in the dataset's spec, such as "keep.language".
+        episodes: that had a valid t and have none any more.
+        samples: valid t of a pass.
+    """
+
+    rule: str
+    episodes: int
+    samples: int
+
+
+class Keep:
+    """The rules of one dataset, bound to its features; immutable.
+
+    Args:
+        spec: the rules.
+        features: of the dataset, or those that its transform gives.
+        language: the features that its language is drawn from.
+        speaks: of a language feature's path, whether a stored text says something.
+        where: path of the dataset in the spec.
+        dataset: its name.
+
+    Attributes:
+        identity: hash of what the file of ranges held when it was read; the spec only names it.
+
+    Raises:
+        SpecError: a feature is missing or holds no text; the ranges' file cannot be read.
+    """
+
+    def __init__(
+        self,
+        spec: KeepSpec,
+        features: Mapping[str, Feature],
+        language: Sequence[Feature],
+        speaks: Callable[[str], Callable[[str], bool]],
+        *,
+        where: str,
+        dataset: str,
+    ) -> None:
+        self.identity = ""
+        self._asked: list[Feature] = []
+        self._ranges: tuple[list[tuple[str, Feature | None]], Mapping[str, Pairs]] = [], {}
+        self._rules: list[tuple[str, Callable[[int, Mapping[str, TextRuns]], Ranges]]] = []
+
+        def asked(path: str, field: str) -> Feature:
+            feature = find_feature(features, path, field=f"{where}.{field}", dataset=dataset)
+            self._asked.append(feature)
+            return feature
+
+        if spec.language == "required":
+            self._asked += language
+            self._rules += [
+                ("keep.language", functools.partial(self._matching, one, speaks(one.path)))
+                for one in language
+            ]
+        if spec.language == "anywhere":
+            self._asked += language
+            spoken = [(one, speaks(one.path)) for one in language]
+            rule = functools.partial(self._anywhere, spoken)
+            self._rules.append(("keep.language", rule))
+        for path, pattern in spec.match.items():
+            field = f"keep.match.{path}"
+            looked_at = asked(path, field)
+            check_language(looked_at, field=f"{where}.{field}")
+            self._rules.append(
+                (field, functools.partial(self._matching, looked_at, matcher(pattern)))
+            )
+        for path in spec.flags:
+            field = f"keep.flags.{path}"
+            flag = asked(path, field)
+            _check_flag(flag, field=f"{where}.{field}")
+            self._rules.append((field, functools.partial(self._matching, flag, "1".__eq__)))
+        if spec.ranges is not None:
+            field = "keep.ranges.key"
+            parts = []
+            for text, named in key_parts(spec.ranges.key):
+                feature = None if named is None else asked(named, field)
+                if feature is not None:
+                    _check_key(feature, field=f"{where}.{field}")
+                parts.append((text, feature))
+            listed = _ranges_of_file(spec.ranges.file, field=f"{where}.keep.ranges.file")
+            plain = json.dumps(sorted(listed.items()), separators=(",", ":"))
+            self.identity = hashlib.sha256(plain.encode()).hexdigest()
+            self._ranges = parts, listed
+            self._rules.append(("keep.ranges", functools.partial(self._listed, parts, listed)))
+
+    @property
+    def features(self) -> tuple[Feature, ...]:
+        """Those whose texts the rules look at."""
+        return tuple(dict.fromkeys(self._asked))
+
+    def sets_of(self, rows: int, texts: Mapping[str, TextRuns]) -> tuple[tuple[str, Ranges], ...]:
+        """(rule, steps that it and those before it leave of each episode), in order; not empty.
+
+        Args:
+            rows: how many episodes.
+            texts: of each of ``features``, by key.
+        """
+        left: Ranges | None = None
+        sets: dict[str, Ranges] = {}
+        for name, rule in self._rules:
+            one = rule(rows, texts)
+            left = sets[name] = one if left is None else left.both(one)
+        return tuple(sets.items())
+
+    def excludes(self, values: Mapping[str, str]) -> bool:
+        """Whether ``ranges`` name no step of an episode, as far as these features tell it.
+
+        Args:
+            values: of the episode, by key.
+        """
+        parts, listed = self._ranges
+        if not parts or any(one is not None and one.key not in values for _, one in parts):
+            return False
+        key = "".join(text + ("" if one is None else values[one.key]) for text, one in parts)
+        return not listed.get(key)
+
+    def allows(self, steps: int, values: Mapping[str, Any]) -> NDArray[np.bool_]:
+        """[T] which of an episode's ``steps`` the rules leave.
+
+        Args:
+            steps: T.
+            values: of each of ``features``, by key: byte strings, or integers, flat.
+        """
+        texts = {one.key: runs_of_episode(values[one.key], one) for one in self.features}
+        whole = Ranges.spans(np.zeros(1, np.int64), np.full(1, steps, np.int64))
+        kept = np.zeros(steps, dtype=np.bool_)
+        kept[self.sets_of(1, texts)[-1][1].both(whole).numbers(0)] = True
+        return kept
+
+    @staticmethod
+    def _matching(
+        feature: Feature, matches: Callable[[str], bool], rows: int, texts: Mapping[str, TextRuns]
+    ) -> Ranges:
+        found = texts[feature.key]
+        fits = [matches(one.decode("utf-8", "replace")) for one in found.texts]
+        kept = found.runs[np.asarray(fits, dtype=np.bool_)[found.runs[:, 3]]]
+        return Ranges.of(rows, kept[:, 0], kept[:, 1], kept[:, 2])
+
+    @staticmethod
+    def _anywhere(
+        spoken: Sequence[tuple[Feature, Callable[[str], bool]]],
+        rows: int,
+        texts: Mapping[str, TextRuns],
+    ) -> Ranges:
+        some = np.zeros(rows, dtype=np.bool_)
+        for feature, speaks in spoken:
+            some |= Keep._matching(feature, speaks, rows, texts).counts() > 0
+        return Ranges.spans(np.zeros(rows, np.int64), np.where(some, ALL_STEPS, 0))
+
+    @staticmethod
+    def _listed(
+        parts: Sequence[tuple[str, Feature | None]],
+        listed: Mapping[str, Pairs],
+        rows: int,
+        texts: Mapping[str, TextRuns],
+    ) -> Ranges:
+        keys = [""] * rows
+        whole = np.ones(rows, dtype=np.bool_)
+        for text, feature in parts:
+            keys = [key + text for key in keys]
+            if feature is None:
+                continue
+            found = texts[feature.key]
+            words = [one.decode("utf-8", "replace") for one in found.texts]
+            there = np.zeros(rows, dtype=np.bool_)
+            for row, word in found.runs[:, [0, 3]].tolist():
+                keys[row] += words[word]
+                there[row] = True
+            whole &= there
+        found_ranges = [
+            (row, start, stop)
+            for row in np.flatnonzero(whole).tolist()
+            for start, stop in listed.get(keys[row], ())
+        ]
+        columns = np.asarray(found_ranges, dtype=np.int64).reshape(-1, 3)
+        return Ranges.of(rows, columns[:, 0], columns[:, 1], columns[:, 2])
+
+
+def left_by_rules(
+    windows: Ranges, sets: Iterable[tuple[str, Ranges]], stride: int
+) -> tuple[Ranges, tuple[RuleLoss, ...]]:
+    """What rules leave of t, and what each of them left out.
+
+    Args:
+        windows: the valid t without them.
+        sets: (rule, steps that it and those before it leave), in order.
+        stride: every how many steps.
+    """
+    left, before, losses = windows, windows.counts(), []
+    for rule, steps in sets:
+        left = windows.both(steps.strided(stride))
+        counts = left.counts()
+        episodes = int(((before > 0) & (counts == 0)).sum())
+        losses.append(RuleLoss(rule, episodes, int((before - counts).sum())))
+        before = counts
+    return left, tuple(losses)
+
+
+def _check_key(feature: Feature, *, field: str) -> None:
+    whole = feature.kind == "tensor" and not feature.shape and "int" in feature.dtype
+    if feature.per_step:
+        raise SpecError(
+            f"{field}: {feature.path!r} is a feature of the steps, and a key is the episode's",
+            remedy="name features of the episode, such as {episode_metadata/file_path}",
+            path=field,
+        )
+    if whole and feature.encoding not in (None, "none"):
+        raise UnsupportedError(
+            f"{field}: {feature.path!r} is stored as {feature.encoding}, not supported yet",
+            remedy="name a feature stored as plain numbers or text",
+            path=field,
+        )
+    if not whole:
+        check_language(feature, field=field)
+
+
+def _check_flag(feature: Feature, *, field: str) -> None:
+    if feature.kind != "tensor" or feature.dtype != "bool" or feature.shape:
+        raise SpecError(
+            f"{field}: {feature.path!r} is {feature.kind} {feature.dtype}, not one boolean",
+            remedy="name a boolean, such as success; of a text say what is found in it: keep.match",
+            path=field,
+        )
+
+
+def _ranges_of_file(path: str, *, field: str) -> Mapping[str, Pairs]:
+    try:
+        stat = os.stat(path)  # noqa: PTH116
+        return _parsed(path, stat.st_size, stat.st_mtime_ns)
+    except OSError as error:
+        raise SpecError(
+            f"{field}: {path}: {error.strerror or error}",
+            remedy="give the path of a readable JSON file; it starts at the spec's folder",
+            path=field,
+        ) from error
+    except ValueError as error:
+        raise SpecError(
+            f"{field}: {path}: {error}",
+            remedy='write {"KEY": [[start, end], …], …} with whole steps, 0 ≤ start ≤ end',
+            path=field,
+        ) from error
+
+
+@functools.lru_cache(maxsize=8)
+def _parsed(path: str, size: int, mtime_ns: int) -> Mapping[str, Pairs]:
+    del size, mtime_ns  # a file that changes is read again
+    try:
+        document = json.loads(files.read_local(path, "list_bytes"))
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"no JSON: {error}") from error
+    if not isinstance(document, dict):
+        raise ValueError(f"it holds {type(document).__name__}, not an object of keys")  # noqa: TRY004
+    return {key: _pairs(key, value) for key, value in document.items()}
+
+
+def _pairs(key: str, value: object) -> Pairs:
+    if not isinstance(value, list):
+        raise ValueError(f"{key!r} has {value!r}, not a list of ranges")  # noqa: TRY004
+    pairs = []
+    for one in value:
+        whole = isinstance(one, list) and len(one) == 2 and all(type(n) is int for n in one)
+        if not whole or not 0 <= one[0] <= one[1]:
+            raise ValueError(f"{key!r} has the range {one!r}")
+        pairs.append((min(one[0], ALL_STEPS), min(one[1], ALL_STEPS)))
+    return tuple(pairs)
+
+
+def runs_of_episode(values: Any, feature: Feature) -> TextRuns:
+    """The texts of one episode, which is episode 0.
+
+    Args:
+        values: of the feature: byte strings, or integers, flat.
+        feature: whose.
+    """
+    runs: list[tuple[int, int, int, int]] = []
+    ids: dict[bytes, int] = {}
+    step = 0
+    for text, same in groupby(texts_of(values, feature)):
+        stop = step + len(list(same)) if feature.per_step else ALL_STEPS
+        runs.append((0, step, stop, ids.setdefault(text, len(ids))))
+        step = stop
+    return TextRuns(np.asarray(runs, np.int64).reshape(-1, 4), tuple(ids))
+
+
+_SHIFT = 1 << 32
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Ranges:
+    """For each of E episodes a set of numbers in [0, 2³²), as R ranges in all.
+
+    Attributes:
+        first: [E + 1] int64; episode e has ranges first[e] … first[e + 1] − 1.
+        start, stop: [R] int64; ascending, disjoint and not empty within an episode.
+        before: [R + 1] int64, numbers in all ranges before each, derived.
+    """
+
+    first: Ints
+    start: Ints
+    stop: Ints
+    before: Ints = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        before = np.zeros(len(self.start) + 1, dtype=np.int64)
+        np.cumsum(self.stop - self.start, out=before[1:])
+        object.__setattr__(self, "before", before)
+
+    @classmethod
+    def of(cls, episodes: int, episode: Ints, start: Ints, stop: Ints) -> Ranges:
+        """From any ranges [R] of episodes: they are sorted, joined where they overlap or touch."""
+        some = np.flatnonzero(stop > start)
+        low = episode[some] * _SHIFT + start[some]
+        order = np.argsort(low, kind="stable")
+        low = low[order]
+        high = np.maximum.accumulate((episode[some] * _SHIFT + stop[some])[order], dtype=np.int64)
+        begins = np.ones(len(low), dtype=np.bool_)
+        begins[1:] = low[1:] > high[:-1]
+        at = np.flatnonzero(begins)
+        ends = np.append(at[1:], len(low))[: len(at)] - 1
+        return cls._of_row(episodes, low[at], high[ends])
+
+    @classmethod
+    def spans(cls, start: Ints, stop: Ints) -> Ranges:
+        """One range for each of E episodes, which may be empty."""
+        return cls.of(len(start), np.arange(len(start), dtype=np.int64), start, stop)
+
+    @classmethod
+    def _of_row(cls, episodes: int, low: Ints, high: Ints) -> Ranges:
+        """From the shifted, ascending row of disjoint ranges."""
+        episode = low // _SHIFT
+        first = np.searchsorted(episode, np.arange(episodes + 1))
+        return cls(first.astype(np.int64), low - episode * _SHIFT, high - episode * _SHIFT)
+
+    @property
+    def episodes(self) -> int:
+        """E."""
+        return len(self.first) - 1
+
+    def episode(self) -> Ints:
+        """[R] the episode of each range."""
+        return np.repeat(np.arange(self.episodes, dtype=np.int64), np.diff(self.first))
+
+    def counts(self) -> Ints:
+        """[E] numbers of each episode."""
+        return np.asarray(np.diff(self.before[self.first]))
+
+    def both(self, other: Ranges) -> Ranges:
+        """What is in this set and in ``other``, which has the same episodes."""
+        shift, others = self.episode() * _SHIFT, other.episode() * _SHIFT
+        low, high = self.start + shift, self.stop + shift
+        other_low, other_high = other.start + others, other.stop + others
+        begin = np.searchsorted(other_high, low, side="right")
+        end = np.searchsorted(other_low, high, side="left")
+        each = np.maximum(end - begin, 0)
+        mine = np.repeat(np.arange(len(low)), each)
+        theirs = np.arange(len(mine)) - np.repeat(np.cumsum(each) - each - begin, each)
+        return self._of_row(
+            self.episodes,
+            np.maximum(low[mine], other_low[theirs]),
+            np.minimum(high[mine], other_high[theirs]),
+        )
+
+    def strided(self, stride: int) -> Ranges:
+        """Every t for which t · stride is in the set."""
+        if stride == 1:
+            return self
+        start, stop = -(-self.start // stride), -(-self.stop // stride)
+        return Ranges.of(self.episodes, self.episode(), start, stop)
+
+    def take(self, episodes: Ints) -> Ranges:
+        """The sets of some episodes [E'], which ascend."""
+        each = np.diff(self.first)[episodes]
+        at = np.arange(int(each.sum())) + np.repeat(
+            self.first[episodes] - (np.cumsum(each) - each), each
+        )
+        first = np.concatenate([[0], np.cumsum(each)]).astype(np.int64)
+        return Ranges(first, self.start[at], self.stop[at])
+
+    def numbers(self, episode: int) -> Ints:
+        """The numbers of one episode, ascending."""
+        at = range(int(self.first[episode]), int(self.first[episode + 1]))
+        parts = [np.arange(self.start[k], self.stop[k], dtype=np.int64) for k in at]
+        return np.concatenate([np.empty(0, dtype=np.int64), *parts])
+
+    def nth(self, episode: Ints, place: Ints) -> Ints:
+        """The ``place``-th number [n] of each of some episodes [n], counted from 0."""
+        wanted = self.before[self.first[episode]] + place
+        at = np.searchsorted(self.before, wanted, side="right") - 1
+        return np.asarray(self.start[at] + wanted - self.before[at])
+
+    def place(self, episode: Ints, number: Ints) -> Ints:
+        """Which of its episode's numbers [n] each is, the inverse of ``nth``; −1 where it is none.
+
+        It searches within the episode's own ranges, by halves, all numbers at a time.
+        """
+        low, high = self.first[episode], self.first[episode + 1]
+        none = low == high
+        high = np.maximum(high, low + 1)
+        last = max(len(self.start) - 1, 0)
+        for _ in range(int((high - low).max(initial=1) - 1).bit_length()):
+            middle = (low + high) // 2
+            beyond = self.start[np.minimum(middle, last)] > number
+            inner = high - low > 1
+            high = np.where(inner & beyond, middle, high)
+            low = np.where(inner & ~beyond, middle, low)
+        if not len(self.start):
+            return np.full(len(number), -1, dtype=np.int64)
+        low = np.minimum(low, last)
+        inside = ~none & (self.start[low] <= number) & (number < self.stop[low])
+        found = self.before[low] - self.before[self.first[episode]] + number - self.start[low]
+        return np.where(inside, found, -1)

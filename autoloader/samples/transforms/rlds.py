@@ -1,0 +1,521 @@
+"""Episodes as a transform sees them: a nested dict of arrays; and what it gives back, as features.
+
+Theory of operation. A record becomes a nested dict: per-step features by their path, each with a
+leading axis T, and ``episode_metadata`` with what the episode has once. Texts are objects (bytes),
+numbers have the dataset's own types. Pictures are not decoded: in their place a function gets one
+int64 number a step, which encodes the camera and the step (``STAND_IN`` + camera · 2³² + step).
+A function may slice, stride, reorder, mix and rename these numbers like rows of pictures, and they
+still say which frames are meant. Arithmetic on them is refused.
+
+What comes back is flattened again. The first episode's result decides the features (paths, types,
+shapes); later ones must agree with it.
+
+Not here: calling the function (``user_function``), records and files (``transform``).
+"""
+
+from __future__ import annotations
+
+import math
+import zlib
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from autoloader.formats import Feature
+from autoloader.formats.example import FeatureValue, parse_example
+from autoloader.formats.features import (
+    JOINED,
+    RAGGED,
+    RAGGED_LENGTHS,
+    RAGGED_VALUES,
+    STEPS,
+    list_frames,
+)
+from autoloader.formats.tfrecord import MalformedRecordError
+from autoloader.samples.transforms.fields import BETWEEN
+
+METADATA = "episode_metadata"
+VALID = "valid"
+STAND_IN = 1 << 50
+_CAMERA = 1 << 32
+
+Spans = dict[int, NDArray[np.int64]]
+"""Camera number → [T, 2] first byte and the byte behind it of each frame."""
+
+
+class FunctionResultError(Exception):
+    """What a transform gave is no episode; the message says why. Internal: a reason."""
+
+
+@dataclass(frozen=True, slots=True)
+class Transformed:
+    """What a transform made of one record.
+
+    Attributes:
+        steps: T'; 0 where the episode is dropped.
+        values: feature key → stand-ins [T'], float32 or int64 numbers (flat), or byte strings.
+        valid: [T'] bool, which steps may be t.
+    """
+
+    steps: int
+    values: Mapping[str, Any]
+    valid: NDArray[np.bool_]
+
+
+def camera_numbers(features: Mapping[str, Feature]) -> dict[str, int]:
+    """Key of every picture of the steps → the number that stands for it."""
+    keys = sorted(one.key for one in features.values() if one.kind == "image" and one.per_step)
+    return {key: number for number, key in enumerate(keys)}
+
+
+def read_episode(
+    payload: Any, features: Mapping[str, Feature], *, stop: int | None = None
+) -> tuple[dict[str, Any], int, Spans]:
+    """(the episode, its steps T, where its frames lie in ``payload``) of a record.
+
+    Features that the record lacks, and those of kinds that no array holds, are left out.
+
+    Raises:
+        MalformedRecordError: the payload is no such record, or its features differ in length.
+    """
+    found = parse_example(payload, stop=stop, stretches=list_frames(features.values()))
+    cameras = camera_numbers(features)
+    episode: dict[str, Any] = {}
+    metadata: dict[str, Any] = {}
+    spans: Spans = {}
+    counts: dict[str, int] = {}
+    for path, feature in features.items():
+        value = found.get(feature.key)
+        rows: Any
+        if feature.encoding == RAGGED:
+            rows = _ragged_rows(payload, found, feature)
+        elif value is None or value.kind == "missing":
+            continue
+        elif feature.key in cameras:
+            rows = _stand_ins(value, cameras[feature.key], spans)
+        else:
+            rows = _rows(payload, value, feature)
+        if rows is None:
+            continue
+        if not feature.per_step:
+            if len(rows) == 1:
+                _put(metadata, path.removeprefix(f"{METADATA}/"), rows[0])
+            continue
+        counts[path] = len(rows)
+        _put(episode, path, rows)
+    return {**episode, METADATA: metadata}, _agreed(counts), spans
+
+
+def _stand_ins(value: FeatureValue, camera: int, spans: Spans) -> NDArray[np.int64]:
+    """[T] numbers that stand for the frames of a camera; where they lie goes to ``spans``."""
+    spans[camera] = np.asarray(value.ranges, dtype=np.int64).reshape(-1, 2)
+    return STAND_IN + camera * _CAMERA + np.arange(len(spans[camera]))
+
+
+def _agreed(counts: Mapping[str, int]) -> int:
+    """The steps of a record, of whose features each has so many."""
+    if not counts:
+        raise MalformedRecordError("it has none of the per-step features")
+    first, steps = next(iter(counts.items()))
+    for path, count in counts.items():
+        if count != steps:
+            raise MalformedRecordError(
+                f"its features differ in their number of steps: {first} has {steps}, "
+                f"{path} has {count}"
+            )
+    return steps
+
+
+def _rows(payload: Any, value: FeatureValue, feature: Feature) -> NDArray[Any] | None:
+    """[T, ...] values of a feature; an episode's own has T = 1. ``None``: no array holds it."""
+    if feature.kind == "text" or (feature.kind == "tensor" and feature.dtype == "string"):
+        rows = np.empty(len(value.ranges), dtype=object)
+        rows[:] = [bytes(payload[first:stop]) for first, stop in value.ranges]
+        shape = feature.shape
+    elif feature.kind == "tensor" and feature.encoding is None and value.values is not None:
+        rows, shape = value.values.astype(_dtype(feature.dtype)), feature.shape
+    elif feature.kind == "tensor" and feature.encoding is not None and value.kind == "bytes":
+        rows = _unpacked(payload, value, feature).astype(_dtype(feature.dtype))
+        shape = feature.shape
+    else:
+        return None
+    shape = tuple(-1 if size is None else size for size in shape)
+    try:
+        if not feature.per_step:
+            return rows.reshape(1, *shape)
+        if -1 not in shape:
+            return rows.reshape(-1, *shape)
+    except ValueError as error:
+        raise MalformedRecordError(f"{feature.path} holds {len(rows)} values") from error
+    return None
+
+
+def _ragged_rows(
+    payload: Any, found: Mapping[str, FeatureValue], feature: Feature
+) -> NDArray[Any] | None:
+    """[T] arrays of a feature of which every step has its own number, or [T, ...] of a fixed one.
+
+    Raises:
+        MalformedRecordError: the values are not as many as the steps say.
+    """
+    value, counts = (found.get(f"{feature.key}/{part}") for part in (RAGGED_VALUES, RAGGED_LENGTHS))
+    if counts is None or counts.values is None:
+        return None
+    value = value or FeatureValue("missing")
+    inner = tuple(size or 1 for size in feature.shape[1:])
+    alone = replace(feature, shape=inner, encoding=None, kind="tensor" if inner else feature.kind)
+    dtype: Any = object if feature.dtype == "string" else _dtype(feature.dtype)
+    rows = _rows(payload, value, alone) if len(value) else np.empty((0, *inner), dtype)
+    ends = np.cumsum(counts.values)
+    if rows is None or len(rows) != (int(ends[-1]) if len(ends) else 0):
+        raise MalformedRecordError(
+            f"{feature.path} holds {len(value)} values, not those of {len(ends)} steps"
+        )
+    parts = np.split(rows, ends[:-1]) if len(ends) else []
+    if feature.shape[0] is not None:
+        if any(len(part) != feature.shape[0] for part in parts):
+            raise MalformedRecordError(f"{feature.path} has a step of other than its length")
+        return np.asarray(parts).reshape(-1, *feature.shape)
+    listed = np.empty(len(parts), dtype=object)
+    for number, part in enumerate(parts):
+        listed[number] = part
+    return listed
+
+
+def _unpacked(payload: Any, value: FeatureValue, feature: Feature) -> NDArray[Any]:
+    """The numbers of a tensor that is stored as one byte string a step, flat.
+
+    Raises:
+        MalformedRecordError: a string does not hold what the feature says.
+    """
+    dtype = np.dtype(_dtype(feature.dtype)).newbyteorder("<")
+    nbytes = dtype.itemsize * math.prod(size or 1 for size in feature.shape)
+    parts = []
+    for first, stop in value.ranges:
+        packed = bytes(payload[first:stop])
+        if feature.encoding == "zlib":
+            try:
+                packed = zlib.decompressobj().decompress(packed, nbytes + 1)
+            except zlib.error as error:
+                raise MalformedRecordError(f"{feature.path} is no zlib: {error}") from error
+        if len(packed) != nbytes:
+            raise MalformedRecordError(f"{feature.path} has a step of other than {nbytes} bytes")
+        parts.append(packed)
+    return np.frombuffer(b"".join(parts), dtype)
+
+
+def read_values(
+    payload: Any,
+    features: Mapping[str, Feature],
+    only: Collection[str] | None,
+    *,
+    stop: int | None = None,
+) -> tuple[Transformed, Spans]:
+    """A record as it lies in its file, and where its frames lie, where no function looks at it.
+
+    Args:
+        payload: the record, from its first byte on.
+        features: of the dataset, by path.
+        only: keys of the features that are wanted; default: all that the record has.
+        stop: its bytes; default: all.
+
+    Raises:
+        MalformedRecordError: a wanted feature is missing, or they differ in length.
+    """
+    wanted = {path: one for path, one in features.items() if only is None or one.key in only}
+    keys = {one.key for one in wanted.values()}
+    for one in wanted.values():
+        if one.encoding == RAGGED:
+            keys |= {f"{one.key}/{RAGGED_VALUES}", f"{one.key}/{RAGGED_LENGTHS}"}
+    found = parse_example(payload, stop=stop, only=keys, stretches=list_frames(wanted.values()))
+    cameras = camera_numbers(features)
+    spans: Spans = {}
+    values: dict[str, Any] = {}
+    counts: dict[str, int] = {}
+    for path, feature in wanted.items():
+        value = found.get(feature.key)
+        text = feature.dtype == "string"
+        if feature.encoding == RAGGED:
+            listed = _ragged_rows(payload, found, feature)
+            if listed is None:
+                if only is None:
+                    continue
+                raise MalformedRecordError(f"{path} is missing")
+            if not text:
+                continue  # of numbers only functions know what to do with them
+            values[feature.key] = [BETWEEN.join(texts) for texts in listed.tolist()]
+            value = FeatureValue("missing")
+        elif value is None or value.kind == "missing":
+            if only is None:
+                continue
+            if not text:
+                raise MalformedRecordError(f"{path} is missing")
+            value = FeatureValue("bytes")
+        width = math.prod(size or 1 for size in feature.shape)
+        if feature.encoding == RAGGED:
+            count = len(values[feature.key])
+        elif feature.key in cameras:
+            values[feature.key] = _stand_ins(value, cameras[feature.key], spans)
+            count = len(values[feature.key])
+        elif text:
+            values[feature.key] = [bytes(payload[first:stop]) for first, stop in value.ranges]
+            count = len(value.ranges) // width
+        else:
+            numbers = _numbers(payload, value, feature)
+            count, rest = divmod(len(numbers), width)
+            if rest:
+                raise MalformedRecordError(f"{path} holds {len(numbers)} values")
+            floating = "float" in feature.dtype
+            values[feature.key] = numbers.astype(np.float32 if floating else np.int64, copy=False)
+        if feature.per_step:
+            counts[path] = count
+    steps = _agreed(counts)
+    return Transformed(steps, values, np.ones(steps, dtype=np.bool_)), spans
+
+
+def _numbers(payload: Any, value: FeatureValue, feature: Feature) -> NDArray[Any]:
+    if feature.encoding is not None and value.kind == "bytes":
+        return _unpacked(payload, value, feature)
+    wanted = "float" if "float" in feature.dtype else "int64"
+    if value.values is None or value.kind != wanted:
+        raise MalformedRecordError(f"{feature.path} is stored as {value.kind}, not as {wanted}")
+    return value.values
+
+
+def _dtype(name: str) -> Any:
+    try:
+        return np.dtype(name)
+    except TypeError:  # bfloat16
+        return np.dtype(np.float32)
+
+
+def _put(holder: dict[str, Any], path: str, value: Any) -> None:
+    """Nest a value by its path; where a leaf is in the way, the rest of the path is one name."""
+    parts = path.split("/")
+    for at, part in enumerate(parts[:-1]):
+        inner = holder.setdefault(part, {})
+        if not isinstance(inner, dict):
+            holder["/".join(parts[at:])] = value
+            return
+        holder = inner
+    holder[parts[-1]] = value
+
+
+# -- what comes back ----------------------------------------------------------------------------
+
+
+def leaves_of(result: Any) -> dict[str, NDArray[Any]]:
+    """Path → array of everything in an episode that a function gave.
+
+    Raises:
+        FunctionResultError: it is no dict of arrays.
+    """
+    if not isinstance(result, Mapping):
+        raise FunctionResultError(f"it gave {type(result).__name__}, not an episode or None")
+    return dict(_leaves(result, ""))
+
+
+def _leaves(holder: Mapping[Any, Any], path: str) -> Iterator[tuple[str, NDArray[Any]]]:
+    for name, value in holder.items():
+        here = f"{path}/{name}" if path else str(name)
+        if isinstance(value, Mapping):
+            yield from _leaves(value, here)
+        elif value is not None:
+            try:
+                yield here, np.asarray(value)
+            except ValueError as error:
+                raise FunctionResultError(f"{here!r} is no array: {error}") from error
+
+
+def describe(
+    leaves: Mapping[str, NDArray[Any]], sources: Mapping[str, Feature]
+) -> dict[str, Feature]:
+    """The features of an episode that a function gave.
+
+    Args:
+        leaves: of ``leaves_of``.
+        sources: the dataset's own features.
+    """
+    by_number = {number: key for key, number in camera_numbers(sources).items()}
+    by_key = {feature.key: feature for feature in sources.values()}
+    found = {}
+    kind: Any
+    for path, leaf in leaves.items():
+        if path == VALID:
+            continue
+        once = path.startswith(f"{METADATA}/")
+        shape = leaf.shape if once else leaf.shape[1:]
+        key = path if once else f"{STEPS}/{path}"
+        if not once and _are_stand_ins(leaf):
+            source = by_key[by_number[int(leaf[0] - STAND_IN) // _CAMERA]]
+            found[path] = Feature(
+                path, key, "image", source.dtype, source.shape, source.encoding, True
+            )
+        elif leaf.dtype.kind in "OSU":
+            lists = shape == () and _are_lists(leaf)
+            if lists and not _hold_texts(leaf):
+                found[path] = Feature(path, key, "other", "", (None,), None, not once)
+                continue
+            shape = (None,) if lists or (once and len(shape) == 1) else shape
+            kind = "tensor" if shape else "text"
+            encoding = JOINED if lists else None
+            found[path] = Feature(path, key, kind, "string", shape, encoding, not once)
+        else:
+            floating = leaf.dtype.kind == "f"
+            dtype = "float32" if floating else str(leaf.dtype)
+            kind = "tensor" if leaf.dtype.kind in "biuf" else "other"
+            found[path] = Feature(path, key, kind, dtype, shape, None, not once)
+    return found
+
+
+def _are_lists(leaf: NDArray[Any]) -> bool:
+    """Whether every step has a list of its own, of any length."""
+    return leaf.ndim == 1 and len(leaf) > 0 and isinstance(leaf[0], (list, tuple, np.ndarray))
+
+
+def _hold_texts(leaf: NDArray[Any]) -> bool:
+    every = [np.asarray(one) for one in leaf.tolist()]
+    return all(one.dtype.kind in "OSU" or not one.size for one in every)
+
+
+def _are_stand_ins(leaf: NDArray[Any]) -> bool:
+    whole = leaf.dtype == np.int64 and leaf.ndim == 1 and len(leaf) > 0
+    return bool(whole and (leaf >= STAND_IN).all() and (leaf < 2 * STAND_IN).all())
+
+
+def read_result(
+    result: Any, features: Mapping[str, Feature], spans: Spans, only: Collection[str] | None = None
+) -> Transformed:
+    """What a function gave for a record, held against the features that it gave at first.
+
+    Args:
+        result: an episode, or ``None``.
+        features: of ``describe``.
+        spans: of ``read_episode``: the frames that there are.
+        only: keys to take; all per-step arrays must agree in length all the same.
+
+    Raises:
+        FunctionResultError: it does not fit.
+    """
+    leaves = {} if result is None else leaves_of(result)
+    steps = steps_of(leaves)
+    if not steps:
+        return nothing(features, only)
+    valid = leaves.get(VALID)
+    if valid is None:
+        valid = np.ones(steps, dtype=np.bool_)
+    elif valid.dtype != np.bool_ or valid.ndim != 1:
+        raise FunctionResultError(
+            f"'valid' is {valid.dtype} of shape {list(valid.shape)}, not bool of [{steps}]"
+        )
+    values = {}
+    for path, feature in features.items():
+        if feature.kind == "other" or (only is not None and feature.key not in only):
+            continue
+        leaf = leaves.get(path)
+        if leaf is None:
+            raise FunctionResultError(f"{path!r} is missing; it has {', '.join(sorted(leaves))}")
+        values[feature.key] = _checked(path, leaf, feature, spans)
+    return Transformed(steps, values, valid)
+
+
+def nothing(features: Mapping[str, Feature], only: Collection[str] | None = None) -> Transformed:
+    """A dropped episode: no step of any feature."""
+    values = {
+        feature.key: _empty(feature)
+        for feature in features.values()
+        if only is None or feature.key in only
+    }
+    return Transformed(0, values, np.empty(0, dtype=np.bool_))
+
+
+def _empty(feature: Feature) -> Any:
+    if feature.kind == "text" or feature.dtype == "string":
+        return []
+    floating = feature.kind != "image" and "float" in feature.dtype
+    count = 0 if feature.per_step else int(np.prod(feature.shape, dtype=np.int64))  # type: ignore[arg-type]
+    return np.zeros(count, np.float32 if floating else np.int64)
+
+
+def steps_of(leaves: Mapping[str, NDArray[Any]]) -> int:
+    """T', on which all per-step arrays agree; 0 of an episode without any.
+
+    Raises:
+        FunctionResultError: they differ.
+    """
+    steps, first = 0, ""
+    for path, leaf in leaves.items():
+        if path.startswith(f"{METADATA}/"):
+            continue
+        if not leaf.ndim:
+            raise FunctionResultError(f"{path!r} is a single value, without an axis of steps")
+        if first and len(leaf) != steps:
+            raise FunctionResultError(
+                f"its arrays differ in their number of steps: {first!r} has {steps}, "
+                f"{path!r} has {len(leaf)}"
+            )
+        steps, first = len(leaf), path
+    return steps
+
+
+def _checked(path: str, leaf: NDArray[Any], feature: Feature, spans: Spans) -> Any:
+    shape = leaf.shape[1:] if feature.per_step else leaf.shape
+    if feature.kind == "image":
+        _check_frames(path, leaf, spans)
+        return leaf
+    if feature.shape == (None,):
+        rows = leaf.tolist()
+        if not feature.per_step:
+            return [_bytes(path, one) for one in rows]
+        if not (_are_lists(leaf) and _hold_texts(leaf)):
+            raise FunctionResultError(f"{path!r} is no longer a list of texts for each step")
+        return [BETWEEN.join(_bytes(path, one) for one in row) for row in rows]
+    if shape != feature.shape:
+        raise FunctionResultError(
+            f"{path!r} has shape {list(shape)}, and {list(feature.shape)} in the first episode"
+        )
+    kind = leaf.dtype.kind
+    if feature.dtype == "string":
+        if kind not in "OSU":
+            raise FunctionResultError(f"{path!r} is {leaf.dtype}, and text in the first episode")
+        return [_bytes(path, one) for one in leaf.reshape(-1).tolist()]
+    floating = "float" in feature.dtype
+    if kind not in ("biuf" if floating else "biu"):
+        raise FunctionResultError(
+            f"{path!r} is {leaf.dtype}, and {feature.dtype} in the first episode"
+        )
+    return leaf.reshape(-1).astype(np.float32 if floating else np.int64)
+
+
+def _check_frames(path: str, leaf: NDArray[Any], spans: Spans) -> None:
+    if not _are_stand_ins(leaf):
+        raise FunctionResultError(
+            f"{path!r} held pictures in the first episode, and now {leaf.dtype} numbers that "
+            "stand for none; pictures may be sliced, dropped and renamed, not computed with"
+        )
+    cameras, steps = np.divmod(leaf - STAND_IN, _CAMERA)
+    for camera in np.unique(cameras).tolist():
+        there = len(spans.get(camera, ()))
+        if int(steps[cameras == camera].max()) >= there:
+            raise FunctionResultError(f"{path!r} names pictures that the episode does not have")
+
+
+def spans_of(stand_ins: NDArray[np.int64], spans: Spans) -> NDArray[np.int64]:
+    """[T', 2] where the pictures lie that checked stand-ins [T'] name."""
+    cameras, steps = np.divmod(stand_ins - STAND_IN, _CAMERA)
+    found = np.empty((len(stand_ins), 2), dtype=np.int64)
+    for camera in np.unique(cameras).tolist():
+        mine = cameras == camera
+        found[mine] = spans[camera][steps[mine]]
+    return found
+
+
+def _bytes(path: str, value: Any) -> bytes:
+    if isinstance(value, bytes):
+        return value
+    if isinstance(value, str):
+        return value.encode()
+    raise FunctionResultError(f"{path!r} holds {type(value).__name__} where text should be")

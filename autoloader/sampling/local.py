@@ -1,0 +1,563 @@
+"""A permutation with locality: near numbers have images in few blocks of neighbours.
+
+    images   │ block 0 │ block 1 │ block 2 │ … │ short │      b numbers each, as they are stored
+                  ╲         ╱  a keyed permutation of blocks
+    slots    │ 2 │ short │ 0 │ 5 │ 1 │ … │                   windows of about K slots
+             └── a keyed permutation ──┘ └──── of each window's numbers …
+    numbers  0 … size−1
+
+``size`` numbers are cut into blocks of b; the last one may be short. A keyed permutation puts the
+blocks into slots, the short one into a slot that is drawn. The slots are cut into ``⌈slots / K⌉``
+windows whose slots differ by one at most, none more than K. Numbers are permuted within their
+window, and then lie in slots. All of it is arithmetic on one number: which window it is in, where
+it goes there, which block its slot holds. Every step has an inverse.
+
+Slots before the short one hold b numbers each, so a slot begins at a multiple of b, less what the
+short block lacks where that lies before.
+
+Invariants:
+    1. For one size, key, block and K, the images of 0 … size−1 are 0 … size−1, each once.
+    2. The images of one window's numbers are whole blocks, K at most.
+    3. ``gather`` of an image is the number.
+    4. Where one window holds all it is ``permutation.permute``, bit by bit.
+
+Lanes: whole parts of every dataset that batches take turns in, so that nodes share no block.
+
+    batch k        0   1   2   3 │ 4   5   6   7 │ …        G = 4 lanes, lane k mod G
+    lane's own     └── round 0 ──┘ └── round 1 ──┘          all lanes of a round are dealt alike
+    numbers of d   m·G + 0 … m·G + G−1                      its m-th sample of each lane
+
+Batches are counted from position 0. A schedule deals one lane's positions, and all lanes follow it:
+at the same place of a round they have the same dataset, and the m-th samples that they take of it
+have G numbers in a row, of which lane g has the one that is g modulo G. So what a dataset gives of
+a pass is dealt out evenly, a round always ends with whole numbers 0 … n of each dataset, and any
+position is reached without walking. A lane's numbers of a pass are samples of one stretch of the
+files (``part_of_lane``).
+
+With W ranks, W a divisor of G, rank r's batches are those of the lanes that are r modulo W. What
+lies before the first round of a leg or an epoch, and behind its last, is dealt without lanes.
+
+Invariants:
+    1. Every number of every dataset has one position, as without lanes.
+    2. ``positions`` is the inverse of ``ordinals``.
+    3. ``number_in_lane`` is the inverse of ``part_of_lane``.
+
+Which sample, as they are stored, a dataset's pass gives as its n-th, and the way back.
+
+Without locality a pass is one keyed permutation of all its samples. With it, a pass is a
+permutation with locality (``scatter``), of each lane's stretch of the files where there are lanes;
+the samples of a block are those that one read brings.
+
+Invariants:
+    1. The samples of a pass are all of them, each once.
+    2. ``numbers`` is the inverse of ``stored``.
+
+Not here: what the numbers mean (``plan``, ``chains``), what is read (``pipeline.read.blocks``).
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from autoloader.samples.draws import (
+    PURPOSE_BLOCKS,
+    PURPOSE_SHORT_BLOCK,
+    PURPOSE_WINDOW,
+    fold_array,
+)
+from autoloader.samples.resolve import ResolvedMixture
+from autoloader.sampling.permutation import permute, unpermute
+from autoloader.sampling.schedule import NEVER, Schedule
+
+if TYPE_CHECKING:
+    from autoloader.sampling.schedule import Leg
+
+
+Ints = NDArray[np.int64]
+Keys = NDArray[np.uint64]
+_Permutation = Callable[[Ints, Ints, Keys], Ints]
+
+
+@dataclass(frozen=True, slots=True)
+class Locality:
+    """How near to each other in storage the samples of a stretch of the order are.
+
+    Attributes:
+        blocks: [D] samples of a block of each dataset.
+        window: K, blocks among which samples are shuffled; lanes have as many together.
+        lanes: G, parts of every dataset that batches take turns in; 1 is none.
+        batch: samples of a batch, by which lanes take turns.
+    """
+
+    blocks: tuple[int, ...]
+    window: int
+    lanes: int = 1
+    batch: int = 1
+
+
+def scatter(number: Ints, size: Ints, key: Keys, block: Ints, window: int) -> Ints:
+    """The image of each number.
+
+    Args:
+        number: [n], each in [0, size).
+        size: [n], each in [1, 2⁵³].
+        key: [n] keys, already hashed (``draws.fold``).
+        block: [n] numbers of a block, at least 1.
+        window: K, blocks of a window at most.
+
+    Returns:
+        [n] int64, each in [0, size).
+    """
+    slots = _Slots.of(size, key, block, window)
+    first, length, turn = slots.window_of(number)
+    within = permute(number - first, length, slots.window_key(turn))
+    slot, at = slots.find(first + within)
+    return slots.block_in(slot) * block + at
+
+
+def gather(image: Ints, size: Ints, key: Keys, block: Ints, window: int) -> Ints:
+    """The number [n] that each image is of; arguments as of ``scatter``."""
+    slots = _Slots.of(size, key, block, window)
+    which, at = np.divmod(image, block)
+    placed = slots.start(slots.slot_of(which)) + at
+    first, length, turn = slots.window_of(placed)
+    return first + unpermute(placed - first, length, slots.window_key(turn))
+
+
+@dataclass(frozen=True, slots=True)
+class _Slots:
+    """Where the blocks of n permutations lie, all [n].
+
+    Attributes:
+        key: of each.
+        block: numbers of a whole block.
+        full: whole blocks.
+        slots: blocks.
+        windows: windows of slots.
+        lacks: numbers that the short block lacks; 0 where there is none.
+        short: its slot; ``slots`` where there is none.
+    """
+
+    key: Keys
+    block: Ints
+    full: Ints
+    slots: Ints
+    windows: Ints
+    lacks: Ints
+    short: Ints
+
+    @classmethod
+    def of(cls, size: Ints, key: Keys, block: Ints, window: int) -> _Slots:
+        full, rest = np.divmod(size, block)
+        has = rest > 0
+        slots = full + has
+        windows = -(-slots // window)
+        drawn = fold_array(key, np.full(len(size), PURPOSE_SHORT_BLOCK, np.int64))
+        short = (drawn % (full + 1).astype(np.uint64)).astype(np.int64)
+        short = np.where(windows > 1, short, full)  # one window: blocks stay where they are
+        return cls(
+            key, block, full, slots, windows, np.where(has, block - rest, 0),
+            np.where(has, short, slots),
+        )  # fmt: skip
+
+    def start(self, slot: Ints) -> Ints:
+        """The first number of each slot; of the slot behind the last, the size."""
+        return np.asarray(slot * self.block - np.where(slot > self.short, self.lacks, 0))
+
+    def find(self, number: Ints) -> tuple[Ints, Ints]:
+        """(slot, place in it) of each number."""
+        behind = number >= (self.short + 1) * self.block - self.lacks
+        slot, at = np.divmod(number + np.where(behind, self.lacks, 0), self.block)
+        return slot, at
+
+    def window_of(self, number: Ints) -> tuple[Ints, Ints, Ints]:
+        """(first number, length, which) of each number's window."""
+        slot, _ = self.find(number)
+        turn = ((slot + 1) * self.windows - 1) // self.slots
+        first = self.start(turn * self.slots // self.windows)
+        stop = self.start((turn + 1) * self.slots // self.windows)
+        return first, stop - first, turn
+
+    def window_key(self, turn: Ints) -> Keys:
+        own = fold_array(self.key, np.full(len(turn), PURPOSE_WINDOW, np.int64), turn)
+        return np.where(self.windows > 1, own, self.key)
+
+    def block_in(self, slot: Ints) -> Ints:
+        """The block that lies in each slot."""
+        found = np.where(slot == self.short, self.full, slot - (slot > self.short))
+        self._move(permute, found, slot != self.short)
+        return found
+
+    def slot_of(self, which: Ints) -> Ints:
+        """The slot in which each block lies."""
+        found = which.copy()
+        self._move(unpermute, found, which < self.full)
+        return np.where(which < self.full, found + (found >= self.short), self.short)
+
+    def _move(self, how: _Permutation, number: Ints, whole: NDArray[np.bool_]) -> None:
+        """Put whole blocks among whole blocks, where there are several windows; in place."""
+        at = np.flatnonzero(whole & (self.windows > 1))
+        if len(at):
+            key = fold_array(self.key[at], np.full(len(at), PURPOSE_BLOCKS, np.int64))
+            number[at] = how(number[at], self.full[at], key)
+
+
+def locality_of(mixture: ResolvedMixture, samples: Mapping[str, int]) -> Locality | None:
+    """The locality of a mixture's order; ``None`` where its spec asks for none.
+
+    Args:
+        mixture: the mixture; its files are asked for their sizes.
+        samples: of a pass, by dataset name.
+    """
+    asked = mixture.spec.mixing.locality
+    if asked is None:
+        return None
+    blocks = []
+    for dataset in mixture.datasets:
+        # A pass's samples lie evenly in the bytes of its records, near enough.
+        own = dataset.record_bytes * dataset.records / max(1, samples[dataset.name])
+        blocks.append(max(1, int(asked.block / max(1.0, own))))
+    return Locality(tuple(blocks), asked.window, asked.lanes, mixture.spec.batch.size)
+
+
+class LanePart(NamedTuple):
+    """What a lane has of a pass, all [n]: its stretch of the pass in file order.
+
+    Attributes:
+        lane: which one.
+        start: its first sample.
+        size: its samples.
+        at: which of them is meant.
+    """
+
+    lane: Ints
+    start: Ints
+    size: Ints
+    at: Ints
+
+
+def part_of_lane(pass_: Ints, within: Ints, samples: Ints, lanes: int) -> LanePart:
+    """The lane of each pass's sample ``within``, all [n]; a pass has ``samples``."""
+    if lanes == 1:
+        return LanePart(np.zeros_like(within), np.zeros_like(within), samples, within)
+    shift = pass_ * samples % lanes
+    lane = (shift + within) % lanes
+    start, size = stretch_of_lane(lane, pass_, samples, lanes)
+    at = (shift + within) // lanes - _begun(shift, lane, lanes)
+    return LanePart(lane, start, size, at)
+
+
+def lane_of_stored(pass_: Ints, stored: Ints, samples: Ints, lanes: int) -> LanePart:
+    """The lane whose stretch holds each pass's sample ``stored`` in file order, all [n]."""
+    lane = np.zeros_like(stored)
+    for each in range(1, lanes):
+        start, _ = stretch_of_lane(np.full_like(stored, each), pass_, samples, lanes)
+        lane += start <= stored
+    start, size = stretch_of_lane(lane, pass_, samples, lanes)
+    return LanePart(lane, start, size, stored - start)
+
+
+def number_in_lane(pass_: Ints, part: LanePart, samples: Ints, lanes: int) -> Ints:
+    """Which sample of its pass each is, as ``part_of_lane`` was asked, all [n]."""
+    shift = pass_ * samples % lanes
+    return (part.at + _begun(shift, part.lane, lanes)) * lanes + part.lane - shift
+
+
+def stretch_of_lane(lane: Ints, pass_: Ints, samples: Ints, lanes: int) -> tuple[Ints, Ints]:
+    """(first sample in file order, samples) that each lane has of a pass, all [n]."""
+    shift = pass_ * samples % lanes
+    start = _before(shift + samples, lane, lanes) - _before(shift, lane, lanes)
+    stop = _before(shift + samples, lane + 1, lanes) - _before(shift, lane + 1, lanes)
+    return start, stop - start
+
+
+def _before(stop: Ints, lane: Ints, lanes: int) -> Ints:
+    """How many of 0 … stop−1 are of lanes before ``lane``."""
+    return np.asarray(stop // lanes * lane + np.minimum(stop % lanes, lane))
+
+
+def _begun(shift: Ints, lane: Ints, lanes: int) -> Ints:
+    """How many of 0 … shift−1 are of ``lane``."""
+    return _before(shift, lane + 1, lanes) - _before(shift, lane, lanes)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Piece:
+    """A stretch of positions that one schedule deals.
+
+    Attributes:
+        start, stop: its positions; no stop: without end.
+        schedule: of its blocks, or of each lane's.
+        size: samples of a block.
+        laned: whether it is rounds of lanes.
+        given: [D] samples that each dataset gave before it.
+    """
+
+    start: int
+    stop: int | None
+    schedule: Schedule
+    size: int
+    laned: bool
+    given: Ints
+
+
+class LanedSequence:
+    """Position i of a sequence with lanes; see ``mixture.PositionSequence``.
+
+    Args:
+        lanes: G, at least 2.
+        batch: samples of a batch.
+        block_length: samples in a row from one dataset, within a lane.
+        legs: the order's, where epochs are not passes, else none.
+        pass_samples: [D] samples of an epoch where it is one pass of every dataset.
+        make: a schedule of so many blocks [D].
+    """
+
+    def __init__(
+        self,
+        *,
+        lanes: int,
+        batch: int,
+        block_length: int,
+        legs: Sequence[Leg],
+        pass_samples: Sequence[int] | None,
+        make: Callable[[Sequence[int]], Schedule],
+    ) -> None:
+        self._lanes, self._batch, self._length = lanes, batch, block_length
+        self._round = lanes * batch
+        self._make = make
+        self._passes: dict[int, list[_Piece]] = {}
+        self._pass_samples: Ints | None = None
+        self._pieces: list[_Piece] = []
+        self._epoch = 0
+        if pass_samples is not None:
+            self._pass_samples = np.asarray(pass_samples, dtype=np.int64)
+            self._epoch = int(self._pass_samples.sum())
+            return
+        given = legs[0].given
+        for leg in legs:
+            own, given = self._of_leg(leg, given)
+            self._pieces += own
+
+    def samples_before(self, position: int) -> tuple[int, ...]:
+        """[D] samples of each dataset before a position that begins a round, or a leg."""
+        of = self._pieces[bisect_right([one.start for one in self._pieces], position) - 1]
+        return tuple((of.given + self._counted(of, position - of.start)).tolist())
+
+    def ordinals(self, start: int, stop: int) -> tuple[Ints, Ints]:
+        """As of ``PositionSequence``."""
+        found = [(np.empty(0, np.int64), np.empty(0, np.int64))]
+        while start < stop:
+            of, epoch = self._piece_at(start)
+            first = epoch * self._epoch
+            until = stop if of.stop is None else min(stop, first + of.stop)
+            dataset, number = self._dealt(of, start - first, until - first, epoch)
+            found.append((dataset, number))
+            start = until
+        datasets, numbers = zip(*found, strict=True)
+        return np.concatenate(datasets), np.concatenate(numbers)
+
+    def positions(self, dataset: Ints, number: Ints) -> Ints:
+        """As of ``PositionSequence``."""
+        position = np.full(len(number), NEVER, dtype=np.int64)
+        if self._pass_samples is None:
+            every = np.arange(len(number))
+            self._place(position, self._pieces, dataset, number, every, 0)
+            return position
+        epochs = number // self._pass_samples[dataset]
+        for epoch in np.unique(epochs).tolist():
+            at = np.flatnonzero(epochs == epoch)
+            self._place(position, self._of_pass(epoch), dataset, number, at, epoch)
+        return position
+
+    def _piece_at(self, position: int) -> tuple[_Piece, int]:
+        """The piece that a position lies in, and its epoch; 0 where epochs are not passes."""
+        epoch, pieces = 0, self._pieces
+        if self._pass_samples is not None:
+            epoch, position = divmod(position, self._epoch)
+            pieces = self._of_pass(epoch)
+        return pieces[bisect_right([one.start for one in pieces], position) - 1], epoch
+
+    def _place(
+        self,
+        position: Ints,
+        pieces: list[_Piece],
+        dataset: Ints,
+        number: Ints,
+        at: Ints,
+        epoch: int,
+    ) -> None:
+        """Set the positions of numbers ``at``, which are all of one epoch."""
+        before = self._before_epoch(epoch)
+        given = np.stack([one.given for one in pieces])
+        rest = number[at] - before[dataset[at]]
+        which = (given[:, dataset[at]] <= rest).sum(axis=0) - 1
+        for row, of in enumerate(pieces):
+            rows = np.flatnonzero((which == row) & of.schedule.deals[dataset[at]])
+            if not len(rows):
+                continue
+            own = dataset[at[rows]]
+            own_rest = rest[rows] - of.given[own]
+            if of.laned:
+                lane = number[at[rows]] % self._lanes
+                turn = self._in_schedule(of, own, own_rest // self._lanes)
+                batch = turn // self._batch * self._lanes + lane
+                found = of.start + batch * self._batch + turn % self._batch
+            else:
+                found = of.start + self._in_schedule(of, own, own_rest)
+            if of.stop is not None:
+                found = np.minimum(found, of.stop - 1)  # drawn turns are told by when they are due
+            position[at[rows]] = found + epoch * self._epoch
+
+    def _in_schedule(self, of: _Piece, dataset: Ints, number: Ints) -> Ints:
+        block, within = np.divmod(number, of.size)
+        return np.asarray(of.schedule.places(dataset, block) * of.size + within)
+
+    def _before_epoch(self, epoch: int) -> Ints:
+        if self._pass_samples is None:
+            return np.zeros_like(self._pieces[0].given)
+        return self._pass_samples * epoch
+
+    def _dealt(self, of: _Piece, start: int, stop: int, epoch: int) -> tuple[Ints, Ints]:
+        """(dataset, number) of positions [start, stop) of a piece."""
+        given = of.given + self._before_epoch(epoch)
+        at = np.arange(start - of.start, stop - of.start, dtype=np.int64)
+        if not of.laned:
+            dataset, number = self._numbered(of, at)
+            return dataset, given[dataset] + number
+        batch, within = np.divmod(at, self._batch)
+        turn = batch // self._lanes * self._batch + within
+        low = int(turn.min())
+        dataset, number = self._numbered(of, np.arange(low, int(turn.max()) + 1, dtype=np.int64))
+        dataset, number = dataset[turn - low], number[turn - low]
+        lane = (batch % self._lanes - given[dataset]) % self._lanes
+        return dataset, given[dataset] + number * self._lanes + lane
+
+    def _numbered(self, of: _Piece, at: Ints) -> tuple[Ints, Ints]:
+        """(dataset, which of its samples) at places [n] of a schedule, which are a run."""
+        first = int(at[0]) // of.size
+        dataset, block = of.schedule.numbered(first, int(at[-1]) // of.size + 1)
+        which = at // of.size - first
+        return dataset[which], block[which] * of.size + at % of.size
+
+    def _counted(self, of: _Piece, positions: int) -> Ints:
+        """[D] samples of each dataset in the first positions of a piece; whole rounds of lanes."""
+        turns = positions // self._lanes if of.laned else positions
+        blocks, left = divmod(turns, of.size)
+        counts = of.schedule.counts_before(blocks) * of.size
+        if left:
+            counts[of.schedule.blocks(blocks, blocks + 1)[0]] += left
+        return np.asarray(counts * (self._lanes if of.laned else 1))
+
+    def _of_leg(self, leg: Leg, given: Ints) -> tuple[list[_Piece], Ints]:
+        """The pieces of a leg, and what each dataset gave by its end."""
+        cuts = [leg.start, -(-leg.start // self._round) * self._round]
+        if leg.stop is None:
+            cuts.append(-1)
+        else:
+            cuts = [min(cut, leg.stop) for cut in cuts]
+            cuts += [max(cuts[1], leg.stop // self._round * self._round), leg.stop]
+        pieces = []
+        for number, (start, stop) in enumerate(pairwise(cuts)):
+            if start == stop:
+                continue
+            end = None if stop < 0 else stop
+            piece = _Piece(start, end, leg.schedule, self._length, number == 1, given)
+            pieces.append(piece)
+            if end is not None:
+                given = given + self._counted(piece, end - start)
+        return pieces, given
+
+    def _of_pass(self, epoch: int) -> list[_Piece]:
+        """The pieces of an epoch that is one pass, in its own positions."""
+        assert self._pass_samples is not None
+        head = min(-epoch * self._epoch % self._round, self._epoch)
+        if head in self._passes:
+            return self._passes[head]
+        pieces: list[_Piece] = []
+        left = self._pass_samples
+        given = np.zeros_like(left)
+        for laned in (None, True, False):
+            start = pieces[-1].stop or 0 if pieces else 0
+            counts, size = left, 1
+            if laned:
+                counts, size = left // self._lanes // self._length, self._length
+                whole = int(counts.sum()) * size * self._lanes
+                stop = start + min(self._epoch - start, whole) // self._round * self._round
+            else:
+                stop = head if laned is None else self._epoch
+            if stop == start:
+                continue
+            piece = _Piece(start, stop, self._make(counts.tolist()), size, bool(laned), given)
+            pieces.append(piece)
+            dealt = self._counted(piece, stop - start)
+            given, left = given + dealt, left - dealt
+        if len(self._passes) >= _KEPT:
+            self._passes.clear()
+        self._passes[head] = pieces
+        return pieces
+
+
+_KEPT = 16
+"""Kinds of epochs, told apart by where their rounds begin, whose pieces are kept."""
+
+
+_LANE_BITS = 40
+"""Room for the number of a block beside that of its lane."""
+
+
+class PassOrder:
+    """The passes of all datasets.
+
+    Args:
+        samples: [D] of a pass.
+        keys: [D] of the passes' permutations.
+        locality: blocks and lanes; ``None``: any sample may follow any other.
+    """
+
+    def __init__(self, samples: Ints, keys: NDArray[np.uint64], locality: Locality | None) -> None:
+        self._samples, self._keys, self._locality = samples, keys, locality
+        # Lanes are shuffled side by side, and have the window's blocks together.
+        self._window = 1 if locality is None else max(1, locality.window // locality.lanes)
+        self._block = np.asarray(() if locality is None else locality.blocks, dtype=np.int64)
+
+    def stored(self, dataset: Ints, pass_: Ints, within: Ints) -> tuple[Ints, Ints | None]:
+        """(which stored sample, its block) a pass's sample ``within`` is, all [n].
+
+        There are no blocks without locality.
+        """
+        key, samples = fold_array(self._keys[dataset], pass_), self._samples[dataset]
+        if self._locality is None:
+            return permute(within, samples, key), None
+        lanes, block = self._locality.lanes, self._block[dataset]
+        part = part_of_lane(pass_, within, samples, lanes)
+        own = fold_array(key, part.lane) if lanes > 1 else key
+        at = scatter(part.at, part.size, own, block, self._window)
+        return part.start + at, (part.lane << _LANE_BITS) + at // block
+
+    def numbers(self, dataset: Ints, pass_: Ints, stored: Ints) -> Ints:
+        """Which sample of its pass each stored one is, all [n]."""
+        key, samples = fold_array(self._keys[dataset], pass_), self._samples[dataset]
+        if self._locality is None:
+            return unpermute(stored, samples, key)
+        lanes, block = self._locality.lanes, self._block[dataset]
+        part = lane_of_stored(pass_, stored, samples, lanes)
+        own = fold_array(key, part.lane) if lanes > 1 else key
+        at = gather(part.at, part.size, own, block, self._window)
+        return number_in_lane(pass_, part._replace(at=at), samples, lanes)
+
+    def block(self, dataset: int, pass_: int, block: int) -> tuple[int, int]:
+        """The stored samples [start, stop) of a block."""
+        assert self._locality is not None
+        lane, which = divmod(block, 1 << _LANE_BITS)
+        one = np.asarray([lane]), np.asarray([pass_]), self._samples[[dataset]]
+        first, length = (int(own[0]) for own in stretch_of_lane(*one, self._locality.lanes))
+        size = self._locality.blocks[dataset]
+        return first + which * size, first + min((which + 1) * size, length)

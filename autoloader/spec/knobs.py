@@ -1,0 +1,427 @@
+"""The knobs: every setting that may be tuned, its range, and which combinations may not run.
+
+A ``Knobs`` value is one full set. ``Knobs`` itself refuses what no pipeline could run
+(``num_parallel_calls`` above ``cycle_length``); ``check`` and ``clamp`` hold it against one
+pipeline on one host (``KnobLimits``: cpus, shards, batch bytes, budget). Policy, study and a
+person's ``retune`` all come through here, so none of them can pass an illegal combination.
+
+Two classes (design: "free" and "order"): a *free* knob never changes which samples come nor their
+order; an *order* knob changes the order, never the set.
+
+Not here: choosing values (``tune``, ``controller``), applying them (``actuation``).
+"""
+
+from __future__ import annotations
+
+import functools
+import operator
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+
+from autoloader.errors import KnobError, nearest
+from autoloader.host.units import size_of
+
+KnobClass = Literal["free", "order", "fixed"]
+
+STREAM_KNOBS = (
+    "cycle_length",
+    "num_parallel_calls",
+    "parse_parallel_calls",
+    "stream_prefetch",
+    "shuffle_samples",
+    "queue_samples",
+)
+"""The knobs a dataset may have a value of its own for (``bridge.cycle_length``)."""
+
+UNUSED_KNOBS: Mapping[str, tuple[str, ...]] = {
+    "auto": (),
+    "indexed": (*STREAM_KNOBS, "min_ready_datasets"),
+    "stream": ("decode_processes", "io_threads", "read_ahead", "cache_bytes", "helper_slots"),
+}
+"""What each reader has no use for; of "auto" nothing is known."""
+
+_stream_values = operator.attrgetter(*STREAM_KNOBS)
+
+KNOB_CLASS: Mapping[str, KnobClass] = {
+    "ring_slots": "free",
+    "queue_samples": "free",
+    "min_ready_datasets": "free",
+    "decode_threads": "free",
+    "decode_processes": "free",
+    "helper_slots": "free",
+    "reader": "fixed",
+    "cycle_length": "order",
+    "num_parallel_calls": "free",
+    "parse_parallel_calls": "free",
+    "stream_prefetch": "free",
+    "shuffle_samples": "order",
+    "io_threads": "free",
+    "read_ahead": "free",
+    "cache_bytes": "free",
+}
+
+BATCHES_OF_A_HELPER = 4
+"""At a time, for each of ``helper_slots``: one that it fills, one that it reads for, and two that
+are sent or wait to be copied here, which takes long where this host has few processors."""
+
+_Size = Annotated[
+    int, BeforeValidator(lambda value: size_of(value) if isinstance(value, str) else value)
+]
+"""Bytes, as a number or as "5GB"."""
+
+
+class DatasetKnobs(BaseModel):
+    """What one dataset's stream runs with; in ``Knobs.datasets``, only what differs is set."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    cycle_length: int | None = Field(
+        None, ge=1, le=64, description="shards read side by side; threads and memory each"
+    )
+    num_parallel_calls: int | None = Field(
+        None, ge=1, le=64, description="interleave threads; at most cycle_length"
+    )
+    parse_parallel_calls: int | None = Field(
+        None, ge=1, le=16, description="records walked side by side"
+    )
+    stream_prefetch: int | None = Field(
+        None, ge=0, le=16, description="records kept ready behind the queue"
+    )
+    shuffle_samples: int | None = Field(
+        None, ge=0, le=1_000_000, description="encoded samples a draw chooses from; 0 is none"
+    )
+    queue_samples: int | None = Field(
+        None, ge=1, le=4096, description="encoded samples admitted to the dataset's queue"
+    )
+
+
+class Knobs(BaseModel):
+    """One full set of knob values; immutable.
+
+    Raises:
+        KnobError: from ``build``, when a value is out of range, unknown, or a combination that
+            could not run anywhere.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    reader: Literal["auto", "stream", "indexed"] = Field(
+        "auto", description="how files are read; a spec that pins it wins"
+    )
+    ring_slots: int = Field(8, ge=2, le=64, description="batches in the ring (final prefetch)")
+    min_ready_datasets: int = Field(
+        1, ge=1, description="datasets that must have a sample before the first batch is begun"
+    )
+    decode_threads: int = Field(
+        2,
+        ge=1,
+        le=512,
+        description="threads of the shared decode pool; spread over the decode processes",
+    )
+    decode_processes: int = Field(
+        1,
+        ge=1,
+        le=256,
+        description="light processes that fill batches, past one interpreter (indexed)",
+    )
+    helper_slots: int = Field(
+        0, ge=0, le=1024, description="processors of other hosts that fill batches (indexed; Ray)"
+    )
+    cycle_length: int = Field(
+        1, ge=1, le=64, description="shards read side by side, per dataset; never a total"
+    )
+    num_parallel_calls: int = Field(
+        1, ge=1, le=64, description="interleave threads per dataset; at most cycle_length"
+    )
+    parse_parallel_calls: int = Field(
+        1, ge=1, le=16, description="records walked side by side, per dataset"
+    )
+    stream_prefetch: int = Field(1, ge=0, le=16, description="records kept ready behind each queue")
+    queue_samples: int = Field(
+        32, ge=1, le=4096, description="encoded samples admitted to each dataset's queue"
+    )
+    shuffle_samples: int = Field(
+        0, ge=0, le=1_000_000, description="encoded samples each dataset's draw chooses from"
+    )
+    io_threads: int = Field(4, ge=1, le=64, description="read threads of the indexed reader")
+    read_ahead: int = Field(2, ge=1, le=64, description="runs of 96 to 1024 samples read ahead")
+    cache_bytes: _Size = Field(
+        0, ge=0, le=2**44, description="decoded frames held in memory; 0 is none (indexed)"
+    )
+    datasets: Mapping[str, DatasetKnobs] = Field(
+        default_factory=dict, description="per-dataset values that differ from the ones above"
+    )
+
+    @classmethod
+    def build(cls, values: Mapping[str, Any] | None = None, *, base: Knobs | None = None) -> Knobs:
+        """Knobs from ``values`` over ``base``; ``{"bridge.cycle_length": 4}`` names one dataset.
+
+        Raises:
+            KnobError: with the rule, the value found and the nearest legal choice.
+        """
+        raw: dict[str, Any] = (base or cls()).model_dump(exclude_none=True)
+        per_dataset: dict[Any, Any] = raw["datasets"]
+        for key, value in (values or {}).items():
+            dataset, _, knob = str(key).rpartition(".")
+            if isinstance(value, bool) or (key == "datasets" and not isinstance(value, Mapping)):
+                raise _not_allowed(key, value)
+            if key == "datasets":
+                for name, own in value.items():
+                    if not isinstance(own, Mapping):
+                        raise _not_allowed(f"datasets.{name}", own)
+                    per_dataset[name] = {**per_dataset.get(name, {}), **own}
+            elif dataset:
+                if knob not in STREAM_KNOBS:
+                    raise KnobError(
+                        f"{key}: no dataset has a knob {knob!r} of its own",
+                        remedy=nearest(knob, STREAM_KNOBS),
+                    )
+                per_dataset.setdefault(dataset, {})[knob] = value
+            elif key not in cls.model_fields:
+                raise KnobError(f"there is no knob {key!r}", remedy=nearest(knob, cls.model_fields))
+            else:
+                raw[key] = value
+        try:
+            knobs = cls.model_validate(raw)
+        except ValidationError as error:
+            first = error.errors()[0]
+            where = ".".join(str(part) for part in first["loc"])
+            raise _not_allowed(where, first.get("input"), _allowed(first["msg"])) from error
+        knobs._check_everywhere()  # noqa: SLF001 its own class
+        return knobs
+
+    def _check_everywhere(self) -> None:
+        for name in (None, *self.datasets):
+            own = self.for_dataset(name)
+            if own.num_parallel_calls > own.cycle_length:
+                label = f"dataset {name!r}: " if name else ""
+                raise KnobError(
+                    f"{label}num_parallel_calls={own.num_parallel_calls} with "
+                    f"cycle_length={own.cycle_length}: an interleave cannot make more calls "
+                    "at a time than it has inputs",
+                    remedy=f"set num_parallel_calls={own.cycle_length} or "
+                    f"cycle_length={own.num_parallel_calls}",
+                )
+
+    def for_dataset(self, name: str | None) -> ResolvedDatasetKnobs:
+        """The stream knobs in force for one dataset (``None``: the common ones)."""
+        common = _stream_values(self)
+        if name is None or name not in self.datasets:
+            return _resolved(common)
+        own = _stream_values(self.datasets[name])
+        pairs = zip(own, common, strict=True)
+        return _resolved(tuple(shared if mine is None else mine for mine, shared in pairs))
+
+    def changed(self, other: Knobs) -> dict[str, tuple[Any, Any]]:
+        """Knobs whose value differs: ``{name: (here, there)}``; datasets as ``name.knob``."""
+        mine, theirs = self.flat(), other.flat()
+        return {
+            key: (mine.get(key), theirs.get(key))
+            for key in sorted({*mine, *theirs})
+            if mine.get(key) != theirs.get(key)
+        }
+
+    def flat(self) -> dict[str, Any]:
+        """``{knob: value}`` with per-dataset values as ``dataset.knob``; feeds ``build``."""
+        plain = self.model_dump(exclude={"datasets"})
+        for name, own in sorted(self.datasets.items()):
+            for knob, value in own.model_dump(exclude_none=True).items():
+                plain[f"{name}.{knob}"] = value
+        return plain
+
+    def shares(self, builders: int) -> list[Knobs]:
+        """Those of each of several batch builders: the threads are spread over them."""
+        if builders == 1:
+            return [self]
+        return [
+            Knobs.build(
+                {
+                    "decode_threads": max(1, (self.decode_threads + k) // builders),
+                    "io_threads": max(1, (self.io_threads + k) // builders),
+                },
+                base=self,
+            )
+            for k in range(builders)
+        ]
+
+    def check(self, limits: KnobLimits) -> None:
+        """Hold these knobs against one pipeline on one host.
+
+        Raises:
+            KnobError: the first rule broken, the values, the nearest legal choice.
+        """
+        _, clamps = self.clamp(limits)
+        if clamps:
+            first = clamps[0]
+            raise KnobError(
+                f"{first.knob}={first.value}: {first.rule}",
+                remedy=f"set {first.knob}={first.legal}",
+            )
+
+    def clamp(self, limits: KnobLimits) -> tuple[Knobs, list[Clamp]]:
+        """The nearest legal knobs for ``limits``, and what had to move and why.
+
+        Raises:
+            KnobError: a dataset that the mixture does not have.
+        """
+        unknown = [name for name in self.datasets if name not in limits.shards]
+        if unknown:
+            raise KnobError(
+                f"knobs for a dataset that is not in the mixture: {unknown[0]!r}",
+                remedy=nearest(unknown[0], limits.shards),
+            )
+        moves = _Moves(self.flat())
+        cpus, shards = limits.cpus, limits.shards
+        moves.lower(
+            "min_ready_datasets", max(1, len(shards)), f"the mixture has {len(shards)} datasets"
+        )
+        moves.lower("decode_threads", 2 * cpus, f"at most 2 × cpus = {2 * cpus} decode threads")
+        moves.lower("decode_processes", cpus, f"at most cpus = {cpus} decode processes")
+        if limits.helpers is not None:
+            rule = 'no other host helps: helpers="ray" is not given'
+            moves.lower("helper_slots", limits.helpers, rule)
+        if limits.one_process:
+            moves.lower("decode_processes", 1, "mixing.locality holds its blocks in one process")
+        moves.lower("io_threads", max(4, 4 * cpus), f"at most 4 × cpus = {4 * cpus}")
+        if limits.batch_bytes and limits.budget_bytes is not None:
+            moves.lower(
+                "ring_slots",
+                max(4, int(limits.budget_bytes // limits.batch_bytes)),
+                f"a batch is {limits.batch_bytes} bytes and the budget {limits.budget_bytes}",
+            )
+        if limits.cache_bytes is not None:
+            rule = f"the RAM floor leaves {limits.cache_bytes} bytes for decoded frames"
+            moves.lower("cache_bytes", limits.cache_bytes, rule)
+        most = max(shards.values(), default=1)
+        moves.lower("cycle_length", most, f"no dataset has more than {most} shards")
+        for name in self.datasets:
+            rule = f"dataset {name!r} has {shards[name]} shards in its split"
+            moves.lower(f"{name}.cycle_length", shards[name], rule)
+        self._limit_total_cycle(moves, limits)
+        for dataset in (None, *self.datasets):
+            cycle = moves.of(dataset, "cycle_length")
+            if moves.of(dataset, "num_parallel_calls") > cycle:
+                rule = f"at most cycle_length={cycle}"
+                moves.set(dataset, "num_parallel_calls", cycle, rule)
+            if moves.of(dataset, "queue_samples") < limits.block_length:
+                rule = f"a queue holds at least one block ({limits.block_length} samples)"
+                moves.set(dataset, "queue_samples", limits.block_length, rule)
+        return Knobs.build(moves.values), moves.clamps()
+
+    @staticmethod
+    def _limit_total_cycle(moves: _Moves, limits: KnobLimits) -> None:
+        """Σ cycle_length over datasets ≤ 4×cpus + datasets: lower the largest until it holds."""
+        budget = 4 * limits.cpus + len(limits.shards)
+        rule = f"Σ cycle_length over {len(limits.shards)} datasets is at most {budget}"
+        while True:
+            used: dict[str, int] = {}
+            total = 0
+            for name, shards in limits.shards.items():
+                own = f"{name}.cycle_length"
+                key = own if own in moves.values else "cycle_length"
+                cycle = min(moves.values[key], shards)
+                total += cycle
+                used[key] = max(used.get(key, 0), cycle)
+            if total <= budget:
+                return
+            largest = max(used, key=lambda key: used[key])
+            moves.lower(largest, used[largest] - 1, rule)
+
+
+def _allowed(message: str) -> str:
+    return message.partition(",")[0].replace("Input should be", "it should be")
+
+
+def _not_allowed(key: object, value: object, why: str = "") -> KnobError:
+    return KnobError(
+        f"{key}: {value!r:.80} is not allowed{why and ': ' + why}",
+        remedy="`autoloader plan` shows each knob with its range",
+    )
+
+
+class _Moves:
+    """Knob values, by flat name, on their way to legal ones."""
+
+    def __init__(self, values: dict[str, Any]) -> None:
+        self.values = values
+        self._before: dict[str, int] = {}
+        self._rules: dict[str, str] = {}
+
+    def of(self, dataset: str | None, knob: str) -> int:
+        """The value in force for a dataset, or the common one."""
+        return int(self.values.get(f"{dataset}.{knob}", self.values[knob]))
+
+    def set(self, dataset: str | None, knob: str, to: int, rule: str) -> None:
+        """Move a value, because of ``rule``."""
+        key = f"{dataset}.{knob}" if dataset else knob
+        self._before.setdefault(key, self.of(dataset, knob))
+        self.values[key], self._rules[key] = to, rule
+
+    def lower(self, key: str, to: int, rule: str) -> None:
+        """Move a value down to ``to`` where it is above; one that is not set stays so."""
+        if key in self.values and self.values[key] > to:
+            dataset, _, knob = key.rpartition(".")
+            self.set(dataset or None, knob, to, rule)
+
+    def clamps(self) -> list[Clamp]:
+        """What moved."""
+        return [
+            Clamp(key, self._before[key], self.values[key], rule)
+            for key, rule in self._rules.items()
+        ]
+
+
+@dataclass(frozen=True, slots=True)
+class ResolvedDatasetKnobs:
+    """The stream knobs in force for one dataset; see ``DatasetKnobs`` for units."""
+
+    cycle_length: int
+    num_parallel_calls: int
+    parse_parallel_calls: int
+    stream_prefetch: int
+    shuffle_samples: int
+    queue_samples: int
+
+
+@functools.lru_cache(maxsize=64)
+def _resolved(values: tuple[int, ...]) -> ResolvedDatasetKnobs:
+    """All datasets without values of their own have the same ones, and are many."""
+    return ResolvedDatasetKnobs(**dict(zip(STREAM_KNOBS, values, strict=True)))
+
+
+@dataclass(frozen=True, slots=True)
+class KnobLimits:
+    """What one pipeline on one host allows.
+
+    Attributes:
+        cpus: processors this process may use.
+        shards: shards of each dataset's split, by dataset name.
+        block_length: samples of one mixing block.
+        batch_bytes: bytes of one ring slot; 0 when not known.
+        budget_bytes: bytes the ring may take; ``None`` when there is no limit.
+        cache_bytes: bytes that decoded frames may take; ``None`` when there is no limit.
+        helpers: processors of other hosts; ``None`` when that is not known.
+        one_process: batches are built in one process, which holds blocks (``mixing.locality``).
+    """
+
+    cpus: int
+    shards: Mapping[str, int]
+    block_length: int = 1
+    batch_bytes: int = 0
+    budget_bytes: int | None = None
+    cache_bytes: int | None = None
+    helpers: int | None = None
+    one_process: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Clamp:
+    """One knob that had to move: from ``value`` to ``legal``, because of ``rule``."""
+
+    knob: str
+    value: int
+    legal: int
+    rule: str

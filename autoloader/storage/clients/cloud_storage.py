@@ -1,0 +1,101 @@
+"""Google Cloud Storage (``gs://``): gcsfs's addresses and credentials.
+
+A request names the generation of its object.
+
+Not here: the connections (``remote.clients.connections``).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from typing import Any
+from urllib.parse import quote, urlencode, urlsplit
+
+from autoloader.storage.clients.connections import Answer
+from autoloader.storage.clients.web import WebClient, finding_credentials
+from autoloader.storage.identity import RemoteIdentity, of_entry
+from autoloader.storage.limits import Meter
+
+_FIELDS = "name,size,generation,crc32c"
+
+
+class CloudStorageClient(WebClient):
+    """See ``remote.clients.client.Client``.
+
+    Args:
+        scheme: "gs".
+    """
+
+    lists = True
+
+    def __init__(self, scheme: str) -> None:
+        super().__init__(scheme)
+        if "GCE_METADATA_HOST" not in os.environ:  # elsewhere each start would wait for a server
+            os.environ.setdefault("NO_GCE_CHECK", "true")
+        from gcsfs.core import GCSFileSystem
+
+        self._fs: Any = GCSFileSystem(use_listings_cache=False, skip_instance_cache=True)
+
+    def listing(self, directory: str, meter: Meter) -> dict[str, RemoteIdentity | None]:
+        """See ``Client.listing``."""
+        prefix = directory.partition("://")[2].partition("/")[2].rstrip("/")
+        prefix = f"{prefix}/" if prefix else ""
+        asked = {
+            "prefix": prefix,
+            "delimiter": "/",
+            "fields": f"prefixes,nextPageToken,items({_FIELDS})",
+        }
+        names: dict[str, RemoteIdentity | None] = {}
+        while True:
+            page = self._json(directory, "/o", asked, meter)
+            for one in page.get("prefixes", ()):
+                names[one[len(prefix) : -1]] = None
+            for one in page.get("items", ()):
+                if name := one["name"][len(prefix) :]:
+                    names[name] = of_entry({**one, "size": int(one["size"])})
+            meter.named(len(names))
+            if not page.get("nextPageToken"):
+                return names
+            asked["pageToken"] = page["nextPageToken"]
+
+    def identity(self, path: str, meter: Meter) -> RemoteIdentity:
+        """See ``Client.identity``."""
+        name = path.partition("://")[2].partition("/")[2]
+        found = self._json(path, f"/o/{quote(name, safe='')}", {"fields": _FIELDS}, meter)
+        return of_entry({**found, "size": int(found["size"])})
+
+    def write(self, path: str, content: bytes, meter: Meter) -> None:
+        """See ``Client.write``."""
+        bucket, _, name = path.partition("://")[2].partition("/")
+        base = self._fs.base.replace("/storage/", "/upload/storage/")
+        asked = urlencode({"uploadType": "media", "name": name})
+        answer = self._connections.ask(
+            "POST",
+            f"{base}b/{bucket}/o?{asked}",
+            self._authorised(path),
+            path,
+            content=content,
+            meter=meter,
+        )
+        self._checked(answer, path)
+
+    def _address(self, path: str, of: RemoteIdentity | None) -> tuple[str, dict[str, str]]:
+        return self._fs.url(path, generation=of and of.number), self._authorised(path)
+
+    def _authorised(self, path: str) -> dict[str, str]:
+        headers: dict[str, str] = {}
+        with finding_credentials(path):
+            self._fs.credentials.apply(headers)
+        return headers
+
+    def _is_another(self, answer: Answer, of: RemoteIdentity) -> bool:
+        found = answer.headers.get("x-goog-generation")
+        return found is not None and int(found) != of.number
+
+    def _json(self, path: str, what: str, asked: Mapping[str, str], meter: Meter) -> Any:
+        """An answer of the JSON interface about what lies in a path's bucket."""
+        address = f"{self._fs.base}b/{urlsplit(path).netloc}{what}?{urlencode(asked)}"
+        answer = self._connections.ask("GET", address, self._authorised(path), path, meter=meter)
+        return json.loads(self._checked(answer, path).body)

@@ -1,0 +1,97 @@
+"""Datasets of the Hugging Face Hub: ``hf://datasets/ORG/NAME[@REVISION]/…``.
+
+The token and the hub's address are those of ``huggingface_hub`` (``HF_TOKEN``, ``HF_ENDPOINT``). A
+file's version is the hash of its content that the hub tells with each answer.
+
+Not here: the connections (``remote.clients.connections``).
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import re
+from urllib.parse import quote, urlsplit
+
+from autoloader.storage import faults
+from autoloader.storage.clients.connections import Answer
+from autoloader.storage.clients.web import WebClient
+from autoloader.storage.identity import RemoteIdentity, of_entry
+from autoloader.storage.limits import Meter
+
+_PATH = re.compile(r"hf://datasets/([^/@]+/[^/@]+)(?:@([^/]+))?(?:/(.*))?")
+_NEXT = re.compile(r'<([^>]+)>\s*;\s*rel="?next"?')
+
+
+class HuggingFaceClient(WebClient):
+    """See ``remote.clients.client.Client``.
+
+    Args:
+        scheme: "hf".
+    """
+
+    lists = True
+
+    def __init__(self, scheme: str) -> None:
+        super().__init__(scheme)
+        from huggingface_hub import constants, get_token
+
+        self._hub = str(constants.ENDPOINT).rstrip("/")
+        self._token = get_token
+
+    def listing(self, directory: str, meter: Meter) -> dict[str, RemoteIdentity | None]:
+        """See ``Client.listing``."""
+        repository, revision, inside = _parts(directory)
+        address: str | None = f"{self._hub}/api/datasets/{repository}/tree/{revision}/{inside}"
+        names: dict[str, RemoteIdentity | None] = {}
+        while address:
+            headers = self._authorised() if urlsplit(address)[:2] == urlsplit(self._hub)[:2] else {}
+            answer = self._connections.ask("GET", address, headers, directory, meter=meter)
+            for one in json.loads(self._checked(answer, directory).body):
+                large = one.get("lfs") or {}
+                name = str(one["path"]).rpartition("/")[2]
+                entry = {"size": one.get("size"), "ETag": large.get("oid") or one.get("oid")}
+                names[name] = of_entry(entry) if one["type"] == "file" else None
+            meter.named(len(names))
+            more = _NEXT.search(answer.headers.get("Link") or "")
+            address = more[1] if more else None
+        return names
+
+    def identity(self, path: str, meter: Meter) -> RemoteIdentity:
+        """See ``Client.identity``."""
+        directory, _, name = path.rpartition("/")
+        found = self.listing(directory, meter).get(name)
+        if found is None:
+            raise faults.missing(path)
+        return found
+
+    def write(self, path: str, content: bytes, meter: Meter) -> None:
+        """See ``Client.write``; what is put on the hub is a commit of its owner's."""
+        del content, meter
+        raise OSError(errno.EROFS, "put it on the hub with `hf upload`", path)
+
+    def _address(self, path: str, of: RemoteIdentity | None) -> tuple[str, dict[str, str]]:
+        del of
+        repository, revision, inside = _parts(path)
+        return f"{self._hub}/datasets/{repository}/resolve/{revision}/{inside}", self._authorised()
+
+    def _authorised(self) -> dict[str, str]:
+        token = self._token()
+        return {"Authorization": f"Bearer {token}"} if token else {}
+
+    def _is_another(self, answer: Answer, of: RemoteIdentity) -> bool:
+        hub = answer.sent_on_by if answer.sent_on_by is not None else answer.headers
+        tag = hub.get("X-Linked-ETag") or hub.get("ETag") or ""
+        found = tag.removeprefix("W/").strip('"')
+        return bool(found) and found != of.tag
+
+
+def _parts(path: str) -> tuple[str, str, str]:
+    """Repository, revision and the path inside, as an address has them."""
+    found = _PATH.fullmatch(path.rstrip("/"))
+    if found is None:
+        raise faults.NoFileSystemError(
+            errno.EPROTONOSUPPORT, "it is not hf://datasets/ORGANISATION/NAME/…", path
+        )
+    revision = quote(found[2] or "main", safe="")
+    return found[1], revision, quote(found[3] or "")

@@ -1,0 +1,370 @@
+"""A shard that is arriving: a sparse file, and a map of which chunks of it are there.
+
+    KEY.part    as large as the shard; chunks that are not there are holes
+    KEY.map     header, then a byte for each chunk (0 missing, 1 there), then its CRC-32C
+
+Theory of operation. Any number of threads and processes fill a part together. Who fetches a chunk
+holds a lock on its byte of the map (an open file description's lock, which ends with its process),
+so a chunk has one fetcher at a time, whoever is killed. Its bytes are written first, its checksum
+next, and its byte in the map last: a chunk that is told to be there is there, wherever a kill hit.
+A machine that went down may have kept the map and lost the bytes: a map of an earlier boot is
+believed only where the checksums agree. The map names the part by its inode: a map that was left
+alone, or copied, says nothing of another file.
+
+When all chunks are there the part is read once: each chunk against the checksum of what came, the
+whole against the store's, where it has one. Then it is linked to ``KEY.shard``.
+
+Invariants:
+    1. A byte that is read of a chunk that is there is the store's.
+    2. No two fetch a chunk at the same time; none fetches one that is there.
+    3. ``KEY.shard`` is whole, and never written to.
+
+Not here: fetching (``storage.shards``), when shards are deleted (``storage.room``).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import logging
+import mmap
+import os
+import struct
+import threading
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+import google_crc32c
+import numpy as np
+from numpy.typing import NDArray
+
+from autoloader.host.files import is_at, read_whole
+from autoloader.host.private import Waiting, open_or_begin, open_own
+
+logger = logging.getLogger(__name__)
+
+CHUNK_BYTES = 2**18
+"""What is fetched at least: of a frame of 25 kB its neighbours come along."""
+_MAGIC = b"ALPART1\0"
+_HEADER = struct.Struct("<8sqq16sI")
+"""Magic, bytes of the shard, inode of the part, boot, bytes of a chunk."""
+_HEADER_BYTES = 64
+_FLOCK = struct.Struct("hhqqixxxx")
+_THERE = 1
+_IN_USE = 2**40
+"""A byte behind the map, on which whoever has the part open holds a shared lock."""
+
+_OPENED_WITHIN_S = 300.0
+"""Whoever opens a part holds the lock of its map; after a crash of the machine that takes long."""
+
+
+class DamagedError(OSError):
+    """What came is not what the store says it has."""
+
+
+class ShardPart:
+    """One shard that is arriving, as this process sees it; any thread.
+
+    Args:
+        folder: where it lies.
+        key: of the version of the object.
+        size: its bytes.
+
+    Attributes:
+        path: of the sparse file; it stays open as ``descriptor`` when it is published.
+        chunks: how many there are.
+        users: who of this process have it open; the last one closes it (``shard``).
+
+    Raises:
+        OSError: it cannot be made or written.
+    """
+
+    def __init__(self, folder: Path, key: str, size: int) -> None:
+        self.folder, self.key, self.size = folder, key, size
+        self.path = folder / f"{key}.part"
+        self.whole_path = folder / f"{key}.shard"
+        self.chunks = -(-size // CHUNK_BYTES)
+        self.users = 0
+        self._mine: set[int] = set()
+        self._leads = False
+        self._lock = threading.Lock()
+        self.moved = threading.Condition(self._lock)
+        self._map_path = folder / f"{key}.map"
+        self._map_file = _opened_alone(self._map_path)  # while it is made: others wait
+        try:
+            set_lock(self._map_file, fcntl.F_RDLCK, _IN_USE)
+            self.descriptor = open_or_begin(
+                self.path, linked=True
+            )  # its name as a shard comes first
+            os.ftruncate(self.descriptor, size)
+            self._open_map()
+        finally:
+            fcntl.flock(self._map_file, fcntl.LOCK_UN)
+
+    def _open_map(self) -> None:
+        crcs = _HEADER_BYTES + self.chunks
+        header = _HEADER.pack(
+            _MAGIC, self.size, os.fstat(self.descriptor).st_ino, _boot(), CHUNK_BYTES
+        )
+        found = os.pread(self._map_file, _HEADER.size, 0)
+        length = crcs + 4 * self.chunks
+        fits = os.fstat(self._map_file).st_size == length
+        same = _HEADER.unpack(found) if len(found) == _HEADER.size else None
+        ours = _HEADER.unpack(header)
+        if not fits or same is None or (same[:3], same[4]) != (ours[:3], ours[4]):
+            os.ftruncate(self._map_file, 0)
+            os.ftruncate(self._map_file, length)
+        self._map = mmap.mmap(self._map_file, length)
+        self._crcs = memoryview(self._map)[crcs:].cast("B")
+        if fits and same is not None and same[3] != ours[3]:
+            for chunk in range(self.chunks):
+                if self.has(chunk) and not self._agrees(chunk):
+                    self._map[_HEADER_BYTES + chunk] = 0
+        self._map[: _HEADER.size] = header
+
+    @property
+    def whole(self) -> bool:
+        """Whether all chunks are there."""
+        return self.missing_bytes == 0
+
+    @property
+    def missing_bytes(self) -> int:
+        """Bytes of chunks that are not there."""
+        flags = self._map[_HEADER_BYTES : _HEADER_BYTES + self.chunks]
+        missing = self.chunks - flags.count(_THERE)
+        short = self.chunks * CHUNK_BYTES - self.size
+        return missing * CHUNK_BYTES - (short if missing and flags[-1] != _THERE else 0)
+
+    @property
+    def spent(self) -> bool:
+        """Whether it was published, by whomever; the shard may have made room for others since."""
+        return self.whole and (self.whole_path.exists() or not is_at(self.path, self.descriptor))
+
+    def has(self, chunk: int) -> bool:
+        """Whether a chunk is there."""
+        return self._map[_HEADER_BYTES + chunk] == _THERE
+
+    def lacks(self, start: int, stop: int) -> list[int]:
+        """The chunks of bytes [start, stop) that are not there."""
+        chunks = range(start // CHUNK_BYTES, -(-stop // CHUNK_BYTES))
+        return [chunk for chunk in chunks if not self.has(chunk)]
+
+    def span(self, first: int, stop: int) -> tuple[int, int]:
+        """The bytes of chunks [first, stop)."""
+        return first * CHUNK_BYTES, min(self.size, stop * CHUNK_BYTES)
+
+    def claim(self, chunks: Iterable[int]) -> list[int]:
+        """Of some chunks those that are not there and that nobody fetches: they are the caller's.
+
+        Each is to be filled, or let go of.
+        """
+        got = []
+        with self._lock:
+            for chunk in chunks:
+                if chunk not in self._mine and not self.has(chunk) and self._try_lock(chunk):
+                    if self.has(chunk):  # filled just before
+                        self._unlock(chunk)
+                        continue
+                    self._mine.add(chunk)
+                    got.append(chunk)
+        return got
+
+    def lead(self) -> bool:
+        """Whether the caller is the one, of all processes, who fetches all of it ahead."""
+        with self._lock:
+            if self._leads or not self._try_lock(self.chunks):
+                return False
+            self._leads = True
+            return True
+
+    def follow(self) -> None:
+        """The caller fetches it ahead no more."""
+        with self._lock:
+            self._leads = False
+            self._unlock(self.chunks)
+
+    def let_go(self, chunks: Iterable[int]) -> None:
+        """The caller will not fill chunks that it has claimed."""
+        with self._lock:
+            for chunk in chunks:
+                if chunk in self._mine:
+                    self._mine.discard(chunk)
+                    self._unlock(chunk)
+            self.moved.notify_all()
+
+    def fill(self, first: int, view: memoryview) -> None:
+        """Put claimed chunks from ``first`` on; ``view`` is whole chunks, or the file's end.
+
+        Raises:
+            OSError: the disk takes no more.
+        """
+        position, written = first * CHUNK_BYTES, 0
+        while written < len(view):
+            written += os.pwrite(self.descriptor, view[written:], position + written)
+        chunks = range(first, first + -(-len(view) // CHUNK_BYTES))
+        whole = np.frombuffer(view, np.uint8)  # slices of it are no copies
+        for number, chunk in enumerate(chunks):
+            piece = whole[number * CHUNK_BYTES : (number + 1) * CHUNK_BYTES]
+            self._crcs[4 * chunk : 4 * chunk + 4] = google_crc32c.value(piece).to_bytes(4, "little")
+            self._map[_HEADER_BYTES + chunk] = _THERE
+        self.let_go(chunks)
+
+    def read_into(self, view: memoryview, start: int) -> None:
+        """Fill ``view`` with the bytes from ``start`` on, whose chunks are there.
+
+        Raises:
+            OSError: it cannot be read.
+        """
+        read_whole(self.descriptor, view, start)
+
+    def publish(self, crc32c: int | None) -> None:
+        """Give the whole shard its name, once its bytes are checked.
+
+        Args:
+            crc32c: of the object, where the store says it.
+
+        Raises:
+            DamagedError: it is not what the store has; all chunks are missing again.
+            OSError: it cannot be read or linked.
+        """
+        crc, wrong = 0, []
+        memory = np.empty(CHUNK_BYTES, np.uint8)
+        for chunk in range(self.chunks):
+            piece = self._piece(chunk, memory)
+            crc = crc if crc32c is None else google_crc32c.extend(crc, piece)
+            if google_crc32c.value(piece) != self._crc_of(chunk):
+                wrong.append(chunk)
+        if crc32c is not None and crc != crc32c and not wrong:
+            wrong = list(range(self.chunks))
+        if wrong:
+            for chunk in wrong:
+                self._map[_HEADER_BYTES + chunk] = 0
+            raise DamagedError(errno.EIO, "the checksum of what came is wrong", str(self.path))
+        with contextlib.suppress(FileExistsError, FileNotFoundError):  # another one has done so
+            os.link(self.path, self.whole_path)
+        self.discard()
+
+    def discard(self) -> None:
+        """Take the names of part and map away; who has them open goes on."""
+        for path, descriptor in (
+            (self._map_path, self._map_file),  # first: a map alone names an inode that is gone
+            (self.path, self.descriptor),
+        ):
+            with contextlib.suppress(OSError):
+                if is_at(path, descriptor):
+                    path.unlink()
+
+    def close(self) -> None:
+        """Close the files; the last use of it."""
+        self._crcs.release()
+        self._map.close()
+        os.close(self._map_file)
+        os.close(self.descriptor)
+
+    def _crc_of(self, chunk: int) -> int:
+        return int.from_bytes(self._crcs[4 * chunk : 4 * chunk + 4], "little")
+
+    def _agrees(self, chunk: int) -> bool:
+        piece = self._piece(chunk, np.empty(CHUNK_BYTES, np.uint8))
+        return bool(google_crc32c.value(piece) == self._crc_of(chunk))
+
+    def _piece(self, chunk: int, memory: NDArray[np.uint8]) -> NDArray[np.uint8]:
+        """A chunk as the disk has it, read into ``memory``."""
+        start, stop = self.span(chunk, chunk + 1)
+        return memory[: os.preadv(self.descriptor, [memory[: stop - start].data], start)]
+
+    def _try_lock(self, chunk: int) -> bool:
+        try:
+            set_lock(self._map_file, fcntl.F_WRLCK, chunk)
+        except OSError as error:
+            if error.errno in (errno.EAGAIN, errno.EACCES):
+                return False
+            raise
+        return True
+
+    def _unlock(self, chunk: int) -> None:
+        set_lock(self._map_file, fcntl.F_UNLCK, chunk)
+
+
+def discard_unused(folder: Path, key: str) -> bool:
+    """Delete a part of the cache's that nobody has open, such as one of an object that changed.
+
+    Args:
+        folder: where it lies.
+        key: of the version of the object.
+
+    Returns:
+        Whether it was one, and is gone.
+    """
+    map_path, path = folder / f"{key}.map", folder / f"{key}.part"
+    try:
+        file = open_own(map_path, os.O_RDWR)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        set_lock(file, fcntl.F_WRLCK, _IN_USE)
+        magic, size, inode, *_ = _HEADER.unpack(os.pread(file, _HEADER.size, 0))
+        stat = path.lstat()
+        if (magic, size, inode) != (_MAGIC, stat.st_size, stat.st_ino):
+            return False
+        map_path.unlink()
+        path.unlink()
+    except (OSError, struct.error):  # somebody uses it, or it is none of ours
+        return False
+    finally:
+        os.close(file)
+    return True
+
+
+def _opened_alone(path: Path) -> int:
+    """The file of a map, made where it is missing, that nobody else opens before it is unlocked.
+
+    Raises:
+        UsageError: another process has had it locked for ``_OPENED_WITHIN_S``.
+    """
+    waits = Waiting(f"the shard of {path}", _OPENED_WITHIN_S, say=logger.debug)
+    while True:
+        file = open_or_begin(path)
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(file)
+            waits("the process that has it locked")
+            continue
+        if is_at(path, file):
+            return file
+        os.close(file)  # it was discarded before we had it
+
+
+def set_lock(file: int, kind: int, at: int) -> None:
+    """Lock one byte of a file for its open file description, or let go of it; never waits.
+
+    Raises:
+        OSError: EAGAIN: another one holds it.
+    """
+    flock = _FLOCK.pack(kind, os.SEEK_SET, at, 1, 0)
+    fcntl.fcntl(file, fcntl.F_OFD_SETLK, flock)
+
+
+def runs(chunks: Iterable[int], most: int) -> Iterator[tuple[int, int]]:
+    """Neighbours among ascending chunks as [first, stop), each at most so many."""
+    first = stop = -1
+    for chunk in chunks:
+        if chunk == stop and stop - first < most:
+            stop += 1
+            continue
+        if first >= 0:
+            yield first, stop
+        first, stop = chunk, chunk + 1
+    if first >= 0:
+        yield first, stop
+
+
+def _boot() -> bytes:
+    """This boot of the machine: 16 bytes."""
+    with contextlib.suppress(OSError, ValueError):
+        text = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii")
+        return bytes.fromhex(text.strip().replace("-", ""))
+    return bytes(16)

@@ -1,0 +1,90 @@
+"""Where files lie: which addresses a client opens, and the user's cache directory.
+
+It imports next to nothing: every process asks.
+
+Not here: the clients (``remote.clients``).
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib.util
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import platformdirs
+
+from autoloader.errors import SpecError
+from autoloader.host.units import GIB, expanded, parse_floor
+
+PACKAGES: Mapping[str, str] = {
+    "file": "os",
+    "gs": "gcsfs",
+    "s3": "botocore",
+    "hf": "huggingface_hub",
+    "https": "http",
+    "http": "http",
+}
+"""Scheme → the package that opens it."""
+
+
+FLOOR_VARIABLE = "AUTOLOADER_DISK_FLOOR"
+"""Environment variable: what must stay free on the disk of the cache, such as "50GB", where no
+loader says (``disk_floor``)."""
+
+DISK_FLOOR_BYTES = 10 * GIB
+"""What stays free where nobody says."""
+
+
+def disk_floor_of_environment() -> int:
+    """Bytes that stay free on the cache's disk where no loader says.
+
+    Raises:
+        UsageError: the environment says no floor.
+    """
+    floor = os.environ.get(FLOOR_VARIABLE)
+    return parse_floor(floor, name=FLOOR_VARIABLE) if floor else DISK_FLOOR_BYTES
+
+
+def cache_root() -> Path:
+    """``AUTOLOADER_CACHE_DIR`` if set, else the user's cache directory."""
+    own = os.environ.get("AUTOLOADER_CACHE_DIR")
+    return expanded(own) if own else platformdirs.user_cache_path("autoloader")
+
+
+def scheme_of(path: str) -> str:
+    """The scheme of an address; "" of a local path."""
+    scheme, found, _ = path.partition("://")
+    return scheme.lower() if found else ""
+
+
+def has_client(path: str) -> bool:
+    """Whether a client for a path's scheme is installed; imports nothing."""
+    package = PACKAGES.get(scheme_of(path))
+    return package is not None and _installed(package)
+
+
+@functools.cache
+def _installed(package: str) -> bool:
+    return importlib.util.find_spec(package) is not None
+
+
+def check_address(path: str) -> None:
+    """Refuse an address that holds a secret.
+
+    Raises:
+        SpecError: it holds a user, a password or a query.
+    """
+    parts = urlsplit(path)
+    if parts.scheme not in ("", "file") and (parts.username or parts.password or parts.query):
+        bare = f"{parts.scheme}://{parts.hostname or ''}{parts.path}"
+        raise SpecError(
+            f"path: {bare} was given with a user, a password or a query, which would stand in "
+            "logs and files",
+            remedy="name the bare address; credentials are found by the client's own means: "
+            "~/.netrc for https, what `gcloud auth` or the environment says for gs, ~/.aws for "
+            "s3, HF_TOKEN for hf",
+            path="path",
+        )

@@ -1,0 +1,444 @@
+"""Charts as SVG elements: matplotlib draws, the page colours.
+
+Colours are names of CSS variables (``base.html.jinja`` has them for light and dark). matplotlib
+knows hexadecimal colours only, so each name has one that stands for it until the SVG is written.
+
+Not here: what is drawn (``cli.run_report.charts``, ``tune.page.html``, ``bench.report``).
+"""
+
+from __future__ import annotations
+
+import io
+import math
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from html import escape
+from typing import TYPE_CHECKING
+
+from autoloader.host.extras import needs
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+WIDTH, HEIGHT = 640, 190
+_LEFT, _RIGHT, _TOP, _BOTTOM = 58, 12, 14, 24
+PALETTE = {
+    "text": ("#1b1f24", "#e8eaed"), "quiet": ("#5b6470", "#a3adb9"), "rule": ("#d8dde3", "#38404a"),
+    "a": ("#1769c2", "#6fb1ff"), "b": ("#b4540a", "#ffab66"), "c": ("#5b6470", "#a3adb9"),
+    "d": ("#6a3fb5", "#c3a2ff"), "limit": ("#c3202f", "#ff7b86"), "good": ("#1a7f45", "#63d297"),
+    "bad": ("#c3202f", "#ff7b86"), "below": ("#c3202f26", "#ff7b8633"),
+    "parked": ("#5b647022", "#a3adb922"),
+}  # fmt: skip
+"""CSS variable → its colour in light and in dark."""
+_COLOURS = tuple(PALETTE)
+_STYLES = {"c": (0, (2, 3)), "limit": (0, (6, 3))}
+_DAY_S = 86_400
+_STEPS_S = (1, 2, 5, 10, 20, 30, 60, 120, 300, 600, 1200, 1800, 3600, 7200, 14_400, 21_600, 43_200)
+
+Point = tuple[float, float]
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One line over time.
+
+    Attributes:
+        label: label in the legend.
+        points: (seconds since the run began, value); ``None`` is a gap.
+        colour: CSS variable of its colour.
+        steps: whether a value holds until the next point.
+    """
+
+    label: str
+    points: Sequence[Point | None]
+    colour: str = "a"
+    steps: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """An event in a chart over time, linked to a row of the page.
+
+    Attributes:
+        at_s: seconds since the run began.
+        link: place on the page, such as "#move-A3".
+        text: description in one line.
+        colour: CSS variable of its colour.
+    """
+
+    at_s: float
+    link: str
+    text: str
+    colour: str
+
+
+@dataclass(frozen=True, slots=True)
+class Timeline:
+    """Parts that all charts of one run share.
+
+    Attributes:
+        end_s: end of the time axis, seconds.
+        marks: events, drawn in each chart.
+        shades: (from, to, CSS variable) of periods that stand out.
+        name: prefix of ids, different for each run on a page.
+    """
+
+    end_s: float
+    marks: tuple[Mark, ...] = ()
+    shades: tuple[tuple[float, float, str], ...] = ()
+    name: str = ""
+
+
+def over_time(
+    key: str,
+    title: str,
+    unit: str,
+    lines: Sequence[Line],
+    timeline: Timeline,
+    *,
+    top: float = 0.0,
+    foot: float = 0.0,
+    legend: bool = False,
+) -> str:
+    """A chart of lines over time.
+
+    Args:
+        key: name of the chart on its page.
+        title: description for people who do not see it.
+        unit: unit of the values: "%", "GiB", or "" for plain numbers.
+        lines: what to draw.
+        timeline: marks, shades and the time axis.
+        top: least end of the value axis; two charts with equal ends compare.
+        foot: beginning of the value axis, unless a value lies below.
+        legend: whether the chart itself names the lines.
+    """
+    figure, axes = _figure(HEIGHT)
+    values = [point[1] for line in lines for point in line.points if point is not None]
+    ticks = scale(min([foot, *values]), max([top, *values]))
+    _value_axis(axes, ticks, lambda value: f"{number(value)} {unit}".rstrip())
+    _time_axis(axes, timeline)
+    for line in lines:
+        _draw(axes, line)
+    if legend:
+        axes.legend(frameon=False, fontsize=10.5, labelcolor=_hex("text"), loc="upper left")
+    return _svg(figure, title, f"{timeline.name}{key}", timeline.marks)
+
+
+def rows_over_time(
+    key: str, title: str, rows: Mapping[str, Sequence[Point]], timeline: Timeline
+) -> str:
+    """A chart with a row for each series, values written where they change.
+
+    Args:
+        key: name of the chart on its page.
+        title: description for people who do not see it.
+        rows: label → (seconds, value) of each change and the first value.
+        timeline: marks, shades and the time axis.
+    """
+    figure, axes = _figure(_TOP + 50 * len(rows) + _BOTTOM)
+    axes.set_ylim(len(rows), 0)
+    axes.set_yticks([])
+    _time_axis(axes, timeline)
+    for place, (label, points) in enumerate(rows.items()):
+        base, high = place + 0.9, max(value for _, value in points) or 1.0
+        drawn = [(at_s, base - 0.35 * value / high) for at_s, value in points]
+        _draw(axes, Line(label, [*drawn, (timeline.end_s, drawn[-1][1])], steps=True))
+        axes.text(0, base - 0.62, label, weight="bold", size=10.5, color=_hex("text"))
+        last_s = -math.inf
+        for (at_s, value), (_, at) in zip(points, drawn, strict=True):
+            if at_s - last_s > 0.045 * timeline.end_s:
+                last_s = at_s
+                axes.text(at_s, at - 0.06, number(value), size=10.5, color=_hex("text"))
+    return _svg(figure, title, f"{timeline.name}{key}", timeline.marks)
+
+
+@dataclass(frozen=True, slots=True)
+class Dot:
+    """One point of a scatter chart, with the CSS variable of its colour."""
+
+    x: float
+    y: float
+    colour: str = "quiet"
+
+
+def scatter(
+    key: str,
+    title: str,
+    dots: Sequence[Dot],
+    *,
+    x_name: str,
+    y_name: str,
+    x_words: Sequence[str] = (),
+    front: Sequence[Point] = (),
+    level: tuple[float, str] | None = None,
+    size: tuple[int, int] = (WIDTH, 300),
+) -> str:
+    """A chart of points over two axes; the upward axis begins at zero.
+
+    Args:
+        key: name of the chart on its page.
+        title: description for people who do not see it.
+        dots: what to draw.
+        x_name: name of the axis to the right.
+        y_name: name of the upward axis.
+        x_words: words for x = 0, 1, …; empty for numbers.
+        front: points that a line joins.
+        level: a value of y with a line of its own, and its name.
+        size: width and height in pixels.
+    """
+    figure, axes = _figure(size[1], size[0], bottom=36)
+    highest = max([one.y for one in dots] + ([level[0]] if level else []))
+    _value_axis(axes, scale(0.0, highest), number)
+    axes.margins(x=0.06)
+    if x_words:
+        axes.set_xticks(range(len(x_words)), x_words)
+    else:
+        _set_x_ticks(axes, [one.x for one in dots])
+    axes.set_xlabel(x_name, size=10.5, color=_hex("quiet"))
+    axes.set_title(y_name, loc="left", size=10.5, color=_hex("quiet"), pad=3)
+    if len(front) > 1:
+        axes.plot(*zip(*front, strict=True), color=_hex("a"), linewidth=1.2)
+    for one in dots:
+        axes.plot(one.x, one.y, "o", color=_hex(one.colour), markersize=5)
+    if level is not None:
+        axes.axhline(level[0], color=_hex("limit"), linewidth=1, linestyle=_STYLES["limit"])
+        axes.annotate(
+            level[1], (1, level[0]), xycoords=("axes fraction", "data"), xytext=(0, 3),
+            textcoords="offset points", ha="right", size=10.5, color=_hex("quiet"),
+        )  # fmt: skip
+    return _svg(figure, title, key)
+
+
+def bars(
+    key: str,
+    title: str,
+    values: Sequence[tuple[str, float, str]],
+    *,
+    text: Callable[[float], str],
+    level: tuple[float, str] | None = None,
+    dots: Sequence[Sequence[float]] = (),
+) -> str:
+    """Horizontal bars from zero.
+
+    Args:
+        key: name of the chart on its page.
+        title: description for people who do not see it.
+        values: (label, value, CSS variable) of each bar.
+        text: writes a value at the end of its bar.
+        level: a value with a line of its own, and its name.
+        dots: single measurements of each bar.
+    """
+    left = min(260, 24 + 6 * max(len(name) for name, _, _ in values))
+    figure, axes = _figure(18 * len(values) + 40, left=left, right=76)
+    axes.set_ylim(len(values) - 0.4, -0.6)
+    most = max([value for _, value, _ in values] + [one for own in dots for one in own])
+    axes.set_xlim(0, 1.04 * max(most, level[0] if level else 0.0, 1e-9))
+    axes.set_yticks(range(len(values)), [name for name, _, _ in values])
+    axes.set_xticks([])
+    axes.spines["bottom"].set_visible(False)
+    for row, (_, value, colour) in enumerate(values):
+        axes.barh(row, value, height=0.68, color=_hex(colour))
+        axes.annotate(
+            text(value), (value, row), xytext=(4, 0), textcoords="offset points", va="center",
+            size=10.5, color=_hex("text"),
+        )  # fmt: skip
+    for row, own in enumerate(dots):
+        axes.plot(own, [row] * len(own), "o", color=_hex("text"), markersize=2.5)
+    if level is not None:
+        axes.axvline(level[0], color=_hex("limit"), linewidth=1, linestyle=_STYLES["limit"])
+        axes.annotate(
+            level[1], (level[0], 0), xycoords=("data", "axes fraction"), xytext=(0, -10),
+            textcoords="offset points", ha="center", size=10.5, color=_hex("quiet"),
+        )  # fmt: skip
+    return _svg(figure, title, key)
+
+
+@dataclass(frozen=True, slots=True)
+class Interval:
+    """A ratio with its interval, its target (``None``: none) and the CSS variable of its colour."""
+
+    label: str
+    low: float
+    median: float
+    high: float
+    target: float | None
+    colour: str
+
+
+def intervals(key: str, title: str, rows: Sequence[Interval]) -> str:
+    """Ratios with their intervals, a line at 1 and a bar at each target."""
+    left = min(340, 24 + 6 * max(len(one.label) for one in rows))
+    figure, axes = _figure(20 * len(rows) + 44, left=left)
+    axes.set_ylim(len(rows) - 0.4, -0.6)
+    axes.set_yticks(range(len(rows)), [one.label for one in rows])
+    axes.axvline(1.0, color=_hex("rule"), linewidth=1)
+    for row, one in enumerate(rows):
+        axes.plot([one.low, one.high], [row, row], color=_hex(one.colour), linewidth=2)
+        axes.plot([one.median], [row], "o", color=_hex(one.colour), markersize=5)
+        if one.target is not None:
+            axes.plot([one.target], [row], "|", color=_hex("text"), markersize=13)
+    every = [x for one in rows for x in (one.low, one.high, one.target or one.median, 1.0)]
+    _set_x_ticks(axes, every)
+    return _svg(figure, title, key)
+
+
+def standalone(svg: str) -> str:
+    """A chart as a file of its own, with colours for light and dark."""
+    light = ";".join(f"--{name}:{colour}" for name, (colour, _) in PALETTE.items())
+    dark = ";".join(f"--{name}:{colour}" for name, (_, colour) in PALETTE.items())
+    style = f"svg{{{light};font-family:system-ui,sans-serif}}"
+    style = f"<style>{style}@media (prefers-color-scheme:dark){{svg{{{dark}}}}}</style>"
+    head = '<svg xmlns="http://www.w3.org/2000/svg"'
+    return svg.replace("<svg", head, 1).replace(">", f">{style}", 1) + "\n"
+
+
+def scale(low: float, high: float) -> list[float]:
+    """Two to seven round values that enclose ``low`` and ``high``."""
+    from matplotlib.ticker import MaxNLocator
+
+    if not math.isfinite(high - low) or high <= low:
+        return [low, low + 1.0]
+    ticks = [float(one) for one in MaxNLocator(4, steps=[1, 2, 2.5, 5, 10]).tick_values(low, high)]
+    first = max(place for place, one in enumerate(ticks) if one <= low + 1e-9 * (high - low))
+    last = min(place for place, one in enumerate(ticks) if one >= high - 1e-9 * (high - low))
+    return ticks[first : last + 1]
+
+
+def number(value: float) -> str:
+    """A number with at most three figures, for an axis."""
+    if value == int(value) and abs(value) < 1e6:
+        return f"{int(value):,}"
+    return f"{value:,.3g}"
+
+
+def clock(seconds: float) -> str:
+    """A time since the beginning: "12 s", "3:20 min", "2:05 h", "3 d 4 h"."""
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60}:{whole % 60:02d} min"
+    if whole < _DAY_S:
+        return f"{whole // 3600}:{whole % 3600 // 60:02d} h"
+    return f"{whole // _DAY_S} d {whole % _DAY_S // 3600} h"
+
+
+def _hex(colour: str) -> str:
+    """The hexadecimal colour that stands for a CSS variable."""
+    return f"#0a0b{_COLOURS.index(colour):02x}"
+
+
+def _figure(
+    height: int,
+    width: int = WIDTH,
+    *,
+    left: int = _LEFT,
+    right: int = _RIGHT,
+    bottom: int = _BOTTOM,
+) -> tuple[Figure, Axes]:
+    with needs("a chart", extra="report"):
+        from matplotlib.figure import Figure
+    figure = Figure(figsize=(width / 72, height / 72), dpi=72)
+    figure.subplots_adjust(left / width, bottom / height, 1 - right / width, 1 - _TOP / height)
+    axes = figure.subplots()
+    axes.set_facecolor("none")
+    axes.spines[["top", "right", "left"]].set_visible(False)
+    axes.spines["bottom"].set_color(_hex("rule"))
+    axes.tick_params(length=0, labelsize=10.5, labelcolor=_hex("quiet"), pad=4)
+    return figure, axes
+
+
+def _value_axis(axes: Axes, ticks: Sequence[float], text: Callable[[float], str]) -> None:
+    axes.set_ylim(ticks[0], ticks[-1])
+    axes.set_yticks(ticks, [text(tick) for tick in ticks])
+    axes.grid(axis="y", color=_hex("rule"), linewidth=0.8)
+    axes.set_axisbelow(True)
+
+
+def _set_x_ticks(axes: Axes, values: Sequence[float]) -> None:
+    from matplotlib.ticker import MaxNLocator
+
+    few = sorted(set(values))
+    ticks = few if len(few) <= 5 else MaxNLocator(4).tick_values(few[0], few[-1])
+    shown = [float(tick) for tick in ticks if few[0] <= tick <= few[-1]]
+    axes.set_xticks(shown, [number(tick) for tick in shown])
+
+
+def _time_axis(axes: Axes, timeline: Timeline) -> None:
+    end_s = max(timeline.end_s, 1e-9)
+    axes.set_xlim(0, end_s)
+    step = next((one for one in _STEPS_S if one >= end_s / 6), 0)
+    step = step or _DAY_S * max(1, round(end_s / 6 / _DAY_S))
+    ticks = [n * step for n in range(int(end_s // step) + 1) if n * step < 0.96 * end_s]
+    axes.set_xticks(ticks, [clock(tick) for tick in ticks])
+    for begin, end, colour in timeline.shades:
+        axes.axvspan(begin, max(end, begin + end_s / WIDTH), color=_hex(colour), linewidth=0)
+    x = [at for mark in timeline.marks for at in (mark.at_s, mark.at_s, math.nan)]
+    axes.plot(
+        x,
+        [0, 1, math.nan] * len(timeline.marks),
+        transform=axes.get_xaxis_transform(),
+        color=_hex("quiet"),
+        linewidth=0.8,
+        linestyle=(0, (1, 3)),
+    )
+    for mark in timeline.marks:
+        axes.plot(
+            mark.at_s, 1, "o", transform=axes.get_xaxis_transform(), color=_hex(mark.colour),
+            markersize=6, url=mark.link,
+        )  # fmt: skip
+
+
+def _draw(axes: Axes, line: Line) -> None:
+    gap = (math.nan, math.nan)
+    x, y = zip(*(gap if point is None else point for point in line.points), strict=True)
+    axes.plot(
+        x,
+        y,
+        color=_hex(line.colour),
+        linewidth=1.5,
+        solid_joinstyle="round",
+        linestyle=_STYLES.get(line.colour, "-"),
+        drawstyle="steps-post" if line.steps else "default",
+        label=line.label,
+    )
+
+
+def _svg(figure: Figure, title: str, key: str, marks: Sequence[Mark] = ()) -> str:
+    """The drawing as an element: text as text, colours as CSS variables, links in place."""
+    from matplotlib import rc_context
+
+    for artist in figure.findobj():
+        artist.set_clip_on(False)
+    written = io.StringIO()
+    about = dict.fromkeys(("Date", "Creator", "Format", "Type"))
+    with rc_context({"svg.fonttype": "none", "svg.hashsalt": key}):
+        figure.savefig(written, format="svg", transparent=True, metadata=about)
+    text = written.getvalue()
+    text = text[text.index("<svg") :]
+    text = re.sub(r"<metadata>.*?</metadata>|<style[^>]*>.*?</style>", "", text, flags=re.DOTALL)
+    text = re.sub(r' (?:xmlns(?::\w+)?|width|height|version)="[^"]*"', "", text, count=5)
+    text = re.sub(r' id="(?!m[0-9a-f]{10})[^"]*"', "", text)  # of groups; markers keep theirs
+    text = text.replace("xlink:href", "href").replace(' target="_blank"', "")
+    text = re.sub(r'(id="|href="#)(m[0-9a-f]+)"', rf'\1{key}-\2"', text)
+    text = re.sub(r"#0a0b([0-9a-f]{2})", lambda found: _variable(found[1]), text)
+    text = re.sub(r" font-family: [^;\"]*;?| transform=\"rotate\(-0 [^\"]*\"", "", text)
+    while (less := re.sub(r"<g>\s*</g>|<defs>\s*</defs>", "", text)) != text:
+        text = less
+    text = re.sub(r' (?:d|x|y|style)="[^"]+"', lambda found: _short(found[0]), text)
+    text = re.sub(r"\s*\n\s*", " ", text).strip()
+    for mark in marks:
+        link, told = f'<a href="{mark.link}"', escape(mark.text)
+        text = text.replace(f"{link}>", f'{link} class="mark"><title>{told}</title>', 1)
+    return text.replace("<svg", f'<svg role="img" aria-label="{escape(title)}"', 1)
+
+
+def _short(attribute: str) -> str:
+    """Numbers with one decimal, and no spaces that a path does without."""
+    return re.sub(r"(\d\.\d)\d+", r"\1", re.sub(r"\s*\n?([MLz]) ?", r"\1", attribute))
+
+
+def _variable(code: str) -> str:
+    return f"var(--{_COLOURS[int(code, 16)]})"
