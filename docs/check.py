@@ -110,7 +110,7 @@ def metrics_table(_: str) -> Iterator[tuple[str, ...]]:
     yield ("name", "unit", "what it is", "what to do about it")
     for metric in METRICS:
         label = f"/{metric.label.upper()}" if metric.label else ""
-        counter = ", counter" if metric.kind == "counter" else ""
+        counter = ", counter" if metric.counter else ""
         only = "" if metric.told else " (Prometheus and record only)"
         yield (
             f"`{metric.name}{label}`",

@@ -21,8 +21,7 @@ from autoloader.controller.states import STATE_MEANING, State
 from autoloader.errors import printable
 from autoloader.host.units import format_bytes, format_seconds
 from autoloader.spec.knobs import UNUSED_KNOBS
-from autoloader.telemetry.snapshot import Move, Snapshot, StageMoment
-from autoloader.telemetry.statistics import DatasetStatistics
+from autoloader.telemetry.statistics import DatasetStatistics, Move, Snapshot, StageMoment
 from autoloader.telemetry.verdict import (
     LITTLE_RATIO,
     changes_words,

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.text import Text
 
-    from autoloader.telemetry.snapshot import Snapshot
+    from autoloader.telemetry.statistics import Snapshot
 
 _NONE = "no loader of yours runs on this machine"
 

@@ -41,9 +41,8 @@ from autoloader.process.control_page import ControlPage
 from autoloader.samples.resolve import ResolvedMixture
 from autoloader.sampling.dealing import Ranks
 from autoloader.sampling.mixture import MixtureOrder
-from autoloader.telemetry.batch_times import BatchTimes
+from autoloader.telemetry.batch_times import BatchTimes, ConsumerMeter
 from autoloader.telemetry.lines import run_name
-from autoloader.telemetry.meter import ConsumerMeter
 from autoloader.telemetry.progress import Patience, doing
 from autoloader.telemetry.statistics import (
     ControllerStatistics,

@@ -1,4 +1,6 @@
-"""The batch log: one JSON line for every batch handed out, saying when and of which datasets.
+"""Times of the batches that training takes: how long it waited for each, measured and logged.
+
+The batch log has one JSON line for every batch handed out, with its time and its datasets.
 
 A ``start`` line names the datasets and their weights; a ``batch`` line holds the batch's number,
 when it was there (the host's monotonic clock), how long the trainer waited for it, and how many of
@@ -11,6 +13,7 @@ from __future__ import annotations
 
 import logging
 import os
+from collections import deque
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -21,9 +24,57 @@ from autoloader.telemetry.lines import LineLog, log_path, run_name
 
 logger = logging.getLogger(__name__)
 
+WINDOW_BATCHES = 256
 SCHEMA_VERSION = 1
 VARIABLE = "AUTOLOADER_BATCH_TIMES"
 """Environment variable: where the batch log goes; unset: nowhere."""
+
+
+class ConsumerMeter:
+    """Fed by the loader around every ``next``; used by the consumer's thread."""
+
+    def __init__(self) -> None:
+        self._waits: deque[float] = deque(maxlen=WINDOW_BATCHES)
+        self._steps: deque[float] = deque(maxlen=WINDOW_BATCHES)
+        self._step_waits: deque[float] = deque(maxlen=WINDOW_BATCHES)
+        self._rows: deque[int] = deque(maxlen=WINDOW_BATCHES)
+        self._last_s: float | None = None
+        self.batches = 0
+        self.samples = 0
+
+    def note(self, asked_s: float, got_s: float, rows: int) -> None:
+        """One batch: when it was asked for, when it was there, and its samples."""
+        self.batches += 1
+        self.samples += rows
+        self._waits.append(got_s - asked_s)
+        if self._last_s is not None:
+            self._steps.append(got_s - self._last_s)
+            self._step_waits.append(got_s - asked_s)
+            self._rows.append(rows)
+        self._last_s = got_s
+
+    def pause(self) -> None:
+        """The consumer does something else (validation): the next step's time means nothing."""
+        self._last_s = None
+
+    @property
+    def samples_per_s(self) -> float | None:
+        """Over the window; ``None`` before the second batch."""
+        seconds = sum(self._steps)
+        return sum(self._rows) / seconds if seconds > 0 else None
+
+    @property
+    def wait_ratio(self) -> float | None:
+        """Waiting / whole time, over the window."""
+        seconds = sum(self._steps)
+        return min(1.0, sum(self._step_waits) / seconds) if seconds > 0 else None
+
+    def latency_s(self) -> dict[str, float] | None:
+        """p50, p90 and p99 of the waits in the window."""
+        if not self._waits:
+            return None
+        p50, p90, p99 = np.percentile(list(self._waits), [50, 90, 99]).tolist()
+        return {"p50": p50, "p90": p90, "p99": p99}
 
 
 class BatchTimes:

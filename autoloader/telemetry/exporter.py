@@ -3,7 +3,7 @@
 The loader's child keeps the latest snapshot of each of its pipelines and serves all of them, so one
 port has every rank of a node. Pipelines differ by the labels ``rank``, ``split`` and ``pipeline``.
 prometheus-client makes the text when somebody asks; no reader can hold up a loader. Any user of the
-machine may ask, so the number of clients and the time of each are bounded.
+machine may ask, so the number of clients is bounded.
 
 Not here: the metrics (``metrics``), taking snapshots (``process.control.moments``).
 """
@@ -15,9 +15,7 @@ import logging
 import os
 import socket
 import threading
-import time
-import weakref
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from socketserver import ThreadingMixIn
 from typing import Any
@@ -29,7 +27,7 @@ from prometheus_client.registry import Collector
 
 from autoloader.host.threads import LoaderThread
 from autoloader.telemetry.metrics import METRICS, labelled
-from autoloader.telemetry.snapshot import Snapshot
+from autoloader.telemetry.statistics import Snapshot
 
 logger = logging.getLogger(__name__)
 
@@ -59,7 +57,7 @@ class PipelineMetrics(Collector):
         with self._lock:
             snapshots = [self._snapshots[key] for key in sorted(self._snapshots)]
         for metric in METRICS:
-            kind = CounterMetricFamily if metric.kind == "counter" else GaugeMetricFamily
+            kind = CounterMetricFamily if metric.counter else GaugeMetricFamily
             names = ["rank", "split", "pipeline", *([metric.label] if metric.label else [])]
             about = f"{metric.meaning} ({metric.unit})"
             family = kind(metric.exported_name, about, labels=names)
@@ -72,7 +70,7 @@ class PipelineMetrics(Collector):
 
 
 class _Answers(WSGIRequestHandler):
-    """One client's request; nothing is logged of it."""
+    """Request of one client; nothing is logged of it."""
 
     timeout = _CLIENT_S
 
@@ -81,54 +79,42 @@ class _Answers(WSGIRequestHandler):
 
 
 class _Server(ThreadingMixIn, WSGIServer):
-    """Answers a few clients at a time; the one that came first is hung up on where more come."""
+    """Answers a few clients at a time; when one more comes, the oldest loses its connection."""
 
     daemon_threads = True
     request_queue_size = socket.SOMAXCONN
 
-    def __init__(self, address: tuple[str, int], answers: type[_Answers]) -> None:
-        self._since_s: dict[socket.socket, float] = {}
+    def __init__(self, port: int) -> None:
+        self._clients: list[socket.socket] = []
         self._asking = threading.Condition()
-        super().__init__(address, answers)
+        super().__init__(("127.0.0.1", port), _Answers)
 
     def process_request(self, request: Any, client_address: Any) -> None:
         """Answer in a thread."""
         with self._asking:
-            _hang_up(list(self._since_s)[: 1 - _MOST_CLIENTS])
-            self._asking.wait_for(lambda: len(self._since_s) < _MOST_CLIENTS, _CLIENT_S)
-            self._since_s[request] = time.monotonic()
+            for oldest in self._clients[: 1 - _MOST_CLIENTS]:
+                with contextlib.suppress(OSError):
+                    oldest.shutdown(socket.SHUT_RDWR)  # wakes its thread
+            self._asking.wait_for(lambda: len(self._clients) < _MOST_CLIENTS, _CLIENT_S)
+            self._clients.append(request)
         super().process_request(request, client_address)
 
     def shutdown_request(self, request: Any) -> None:
-        """The end of a client's request, or of the client."""
-        with self._asking:
-            self._since_s.pop(request, None)
+        """End a client's request, or lose the client."""
+        with self._asking, contextlib.suppress(ValueError):
+            self._clients.remove(request)
             self._asking.notify()
         super().shutdown_request(request)
 
-    def service_actions(self) -> None:
-        """Hang up on clients that take too long; called several times a second."""
-        limit_s = time.monotonic() - _CLIENT_S
-        with self._asking:
-            late = [one for one, since_s in self._since_s.items() if since_s < limit_s]
-        _hang_up(late)
-
     def handle_error(self, request: object, client_address: object) -> None:
-        """A client that hung up is no fault of the loader."""
-
-
-def _hang_up(clients: Iterable[socket.socket]) -> None:
-    """Wake the threads that wait for these clients; they close the connections."""
-    for one in clients:
-        with contextlib.suppress(OSError):
-            one.shutdown(socket.SHUT_RDWR)
+        """Say nothing: a client that hung up is no fault of the loader."""
 
 
 class _Port:
     """A port of this process, open while a pipeline of it exports metrics there."""
 
     def __init__(self, port: int) -> None:
-        self._server = _Server(("127.0.0.1", port), _Answers)
+        self._server = _Server(port)
         self._server.set_app(make_wsgi_app(_registry))
         self._thread = LoaderThread(
             target=self._server.serve_forever, args=(0.25,), name="autoloader-metrics"
@@ -147,16 +133,8 @@ _latest = PipelineMetrics()
 _registry = CollectorRegistry()
 _registry.register(_latest)
 _ports: dict[int, _Port] = {}
-_open: weakref.WeakSet[Exporter] = weakref.WeakSet()
 
-
-def _forget() -> None:
-    """In a fork: the threads that served the ports are not here."""
-    _ports.clear()
-    _open.clear()
-
-
-os.register_at_fork(after_in_child=_forget)
+os.register_at_fork(after_in_child=_ports.clear)  # a fork has no threads to serve them
 
 
 class Exporter:
@@ -174,7 +152,6 @@ class Exporter:
         self._file = file
         self._port = port if port and _opened(port) else 0
         self._last_error = ""
-        _open.add(self)
 
     def write(self, moment: Snapshot) -> None:
         """Export ``moment`` from now on."""
@@ -183,7 +160,6 @@ class Exporter:
 
     def close(self) -> None:
         """Remove the metrics of the pipeline. A second call does nothing."""
-        _open.discard(self)
         others = _latest.put(self._key, None)
         port, self._port = self._port, 0
         if port:
@@ -203,12 +179,6 @@ class Exporter:
             if str(error) != self._last_error:
                 self._last_error = str(error)
                 logger.warning("no metrics in %s: %s", self._file, error)
-
-
-def end_exports() -> None:
-    """Remove the metrics of all pipelines of a process that ends without closing them."""
-    for one in list(_open):
-        one.close()
 
 
 def _opened(port: int) -> bool:

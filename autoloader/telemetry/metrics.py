@@ -1,9 +1,10 @@
-"""What a loader measures, each declared once: name, unit, meaning, and what to do about its value.
+"""Metrics of a loader, each declared once: its field, its meaning, and what to do about its value.
 
-The same names stand in the Prometheus text (below ``autoloader_``), in Lightning's loggers (below
+A metric is the path of its field in ``Snapshot``: ``decode.ring.slots`` is ``ring_slots``. The same
+names stand in the Prometheus text (after ``autoloader_``), in Lightning's loggers (after
 ``loader/``), in ``AutoLoader.metrics`` and in docs/reference/metrics.md, which is made from here.
 
-Not here: where they go (``exporter``, ``integrations.lightning.monitor``), measuring
+Not here: where metrics go (``exporter``, ``integrations.lightning.monitor``), measuring
 (``process.control.moments``, ``delivery``).
 """
 
@@ -14,12 +15,23 @@ from dataclasses import dataclass
 from statistics import fmean
 from typing import Any, Literal
 
-from autoloader.telemetry.snapshot import Snapshot
-from autoloader.telemetry.statistics import Statistics
+from autoloader.telemetry.statistics import Snapshot, Statistics
 
 Number = float | int | None
 Values = Number | Mapping[str, Number]
 """One number, or one for each label value. ``None`` is not measured, and is left out."""
+
+_LABELS = {"datasets": "dataset", "stages": "stage", "knobs": "knob", "limited_by": "limit"}
+"""First part of a path → label that tells its values apart."""
+_UNITS = {
+    "_per_s": "samples/s",
+    "_bytes": "bytes",
+    "_ratio": "of 1",
+    "_percent": "%",
+    "_s": "s",
+    "": "times",
+}
+"""Ending of a name → its unit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,30 +39,42 @@ class Metric:
     """One metric.
 
     Attributes:
-        name: in every place, but for prefixes.
-        unit: of the value.
-        meaning: what it is.
-        advice: what to do about it.
-        path: of its field in ``Snapshot``, such as "consumer.wait_ratio".
-        kind: "counter" where it only grows; it begins again with a child that was started again.
-        label: what its values are told apart by: "dataset", "stage" or "knob"; "": there is one.
-        worst: of several ranks, the one to look at: the "highest" or the "lowest"; "": it says
-            nothing of a rank.
+        path: path of its field in ``Snapshot``, such as "consumer.wait_ratio".
+        meaning: meaning of the value.
+        advice: what to do about the value.
+        name: name in every place, without prefixes; "" makes it from the path.
+        unit: unit of the value; "" makes it from the ending of the name.
+        counter: whether the value only grows; it begins again when the child is started again.
+        worst: of several ranks, the one to look at: the "highest" or the "lowest"; "": the metric
+            says nothing of a rank.
     """
 
-    name: str
-    unit: str
+    path: str
     meaning: str
     advice: str
-    path: str
-    kind: Literal["gauge", "counter"] = "gauge"
-    label: str = ""
+    name: str = ""
+    unit: str = ""
+    counter: bool = False
     worst: Literal["", "highest", "lowest"] = ""
+
+    def __post_init__(self) -> None:
+        part, _, field = self.path.rpartition(".")
+        part = "" if part in ("consumer", "memory", "control") else _LABELS.get(part, part)
+        derived = f"{part}_{field}" if part else "knob" if field == "knobs" else field
+        name = self.name or derived
+        unit = self.unit or next(unit for end, unit in _UNITS.items() if name.endswith(end))
+        object.__setattr__(self, "name", name)
+        object.__setattr__(self, "unit", unit)
+
+    @property
+    def label(self) -> str:
+        """Label that tells its values apart: "dataset", "stage", "knob", "limit"; "": one value."""
+        return _LABELS.get(self.path.partition(".")[0], "")
 
     @property
     def exported_name(self) -> str:
-        """In Prometheus text."""
-        return f"autoloader_{self.name}" + ("_total" if self.kind == "counter" else "")
+        """Name in Prometheus text."""
+        return f"autoloader_{self.name}" + ("_total" if self.counter else "")
 
     @property
     def told(self) -> bool:
@@ -82,300 +106,209 @@ def _flat_path(path: str) -> list[str]:
 
 METRICS: tuple[Metric, ...] = (
     Metric(
-        "wait_ratio",
-        "of 1",
+        "consumer.wait_ratio",
         "share of its time that training waits for data, over the last seconds",
         "above 0.01 training waits: `limited_by` says for what",
-        "consumer.wait_ratio",
         worst="highest",
     ),
     Metric(
-        "samples_per_s",
-        "samples/s",
+        "consumer.samples_per_s",
         "samples that training takes in a second, of this rank",
         "compare it with `bound_per_s`, and with a run with `replay_one_batch`",
-        "consumer.samples_per_s",
         worst="lowest",
     ),
     Metric(
         "bound_per_s",
-        "samples/s",
         "what the loader's slowest stage could give",
         "near `samples_per_s` the loader is the bottleneck; the stage with the least "
         "`stage_bound_per_s` is the one to widen",
-        "bound_per_s",
     ),
     Metric(
         "limited_by",
-        "1",
         "what a faster run would need first, as the label: training, gpu, memory, or a stage",
         "training, gpu: the loader is fast enough; memory: see `headroom_bytes`; a stage: give it "
         "processors or a faster disk",
-        "limited_by",
-        label="limit",
+        unit="1",
     ),
     Metric(
-        "batches",
-        "batches",
+        "consumer.batches",
         "batches that training has taken",
         "where it stands still and `waiting_s` grows, the loader hangs: look at its log",
-        "consumer.batches",
-        kind="counter",
+        unit="batches",
+        counter=True,
     ),
     Metric(
-        "waiting_s",
-        "s",
+        "consumer.waiting_s",
         "for how long training has waited for the batch that it wants now; 0: it does not wait",
         "above 60: look at `dataset_stalls` and at the storage",
-        "consumer.waiting_s",
     ),
     Metric(
-        "step_s",
-        "s",
+        "consumer.step_s",
         "training's time from one batch to the next",
         "of several ranks, the slowest holds up all",
-        "consumer.step_s",
     ),
     Metric(
-        "headroom_bytes",
-        "bytes",
+        "memory.headroom_bytes",
         "memory that the machine, or the cgroup that binds, can still give",
         "below `ram_floor_bytes` the loader shrinks; where that lasts, find who takes the memory",
-        "memory.headroom_bytes",
         worst="lowest",
     ),
     Metric(
-        "ram_floor_bytes",
-        "bytes",
+        "memory.floor_bytes",
         "memory that must stay free",
         "alert on headroom below it for more than a minute",
-        "memory.floor_bytes",
+        name="ram_floor_bytes",
     ),
     Metric(
-        "loader_bytes",
-        "bytes",
+        "memory.loader_bytes",
         "memory that the loader's processes hold, without the ring; ranks that share a child each "
         "say what it holds for all",
         "where it grows without end while knobs stand still, report it",
-        "memory.loader_bytes",
     ),
     Metric(
-        "pressure_percent",
-        "%",
+        "memory.pressure_percent",
         "PSI `memory some avg10`: share of time that processes stood still for memory",
         "above 10 the machine is short of memory, whatever is free",
-        "memory.pressure_percent",
     ),
     Metric(
         "gpu_busy_ratio",
-        "of 1",
         "load of the trainer's GPU",
         "low with a high `wait_ratio`: the loader costs you GPU time; low without: the step does",
-        "gpu_busy_ratio",
     ),
     Metric(
         "idle_cpus",
-        "processors",
         "processors that nobody used",
         "near 0 with a high `wait_ratio`: more processors, or less to decode, is what helps",
-        "idle_cpus",
+        unit="processors",
     ),
     Metric(
-        "ring_slots",
-        "batches",
+        "ring.slots",
         "batches that the ring can hold",
         "the controller moves it; few on purpose where memory is short",
-        "ring.slots",
+        unit="batches",
     ),
+    Metric("ring.filled", "batches that are ready", "0 for long: training waits", unit="batches"),
     Metric(
-        "ring_filled",
-        "batches",
-        "batches that are ready",
-        "0 for long: training waits",
-        "ring.filled",
-    ),
-    Metric(
-        "ring_occupancy_ratio",
-        "of 1",
+        "ring.occupancy_ratio",
         "ready batches / slots",
         "near 1 training is the bottleneck, near 0 the loader",
-        "ring.occupancy_ratio",
         worst="lowest",
     ),
     Metric(
-        "ring_bytes",
-        "bytes",
+        "ring.allocated_bytes",
         "memory that the ring holds",
         "it is `ring_slots` × a batch, and what training keeps of batches",
-        "ring.allocated_bytes",
+        name="ring_bytes",
     ),
     Metric(
-        "cache_hit_ratio",
-        "of 1",
+        "cache.hit_ratio",
         "frames shown from the cache, of all frames",
         "low with memory to spare: raise `cache_bytes`, or leave it to the controller (`auto`)",
-        path="cache.hit_ratio",
     ),
     Metric(
-        "cache_held_bytes",
-        "bytes",
+        "cache.held_bytes",
         "decoded frames that are held",
         "surplus: it goes first when memory is short",
-        path="cache.held_bytes",
     ),
+    Metric("cache.budget_bytes", "what the cache may hold", "see the knob `cache_bytes`"),
     Metric(
-        "cache_budget_bytes",
-        "bytes",
-        "what the cache may hold",
-        "see the knob `cache_bytes`",
-        path="cache.budget_bytes",
-    ),
-    Metric(
-        "cache_hits",
-        "frames",
+        "cache.hits",
         "frames shown from the cache",
         "see `cache_hit_ratio`",
-        kind="counter",
-        path="cache.hits",
+        unit="frames",
+        counter=True,
     ),
     Metric(
-        "cache_misses",
-        "frames",
+        "cache.misses",
         "frames that were decoded instead",
         "see `cache_hit_ratio`",
-        kind="counter",
-        path="cache.misses",
+        unit="frames",
+        counter=True,
     ),
     Metric(
         "restarts",
-        "times",
         "times the loader's child was started again",
         "any: its log and `autoloader doctor` say why (mostly the kernel, for memory)",
-        "restarts",
-        kind="counter",
+        counter=True,
     ),
     Metric(
-        "decisions",
-        "times",
+        "control.decisions",
         "decisions of the controller, about one a second",
         "where it stands still the controller does: look for its fault in the log",
-        path="control.decisions",
-        kind="counter",
+        counter=True,
     ),
     Metric(
-        "changes",
-        "times",
+        "control.changes",
         "changes of knobs by the controller's policy",
         "many without end: `autoloader report` shows what it goes back and forth between",
-        path="control.changes",
-        kind="counter",
+        counter=True,
     ),
     Metric(
-        "taken_back",
-        "times",
+        "control.taken_back",
         "changes that did not pay and were taken back",
         "a few are how it learns",
-        path="control.taken_back",
-        kind="counter",
+        counter=True,
     ),
     Metric(
-        "refused",
-        "times",
+        "control.refused",
         "changes for which there was no room any more",
         "many: memory is what limits; see `headroom_bytes`",
-        path="control.refused",
-        kind="counter",
+        counter=True,
     ),
     Metric(
-        "drops",
-        "times",
+        "control.drops",
         "rounds in which the reflex dropped buffers",
         "any: the RAM floor was crossed, by this loader or by a neighbour",
-        path="control.drops",
-        kind="counter",
+        counter=True,
     ),
+    Metric("stages.bound_per_s", "what a stage could give", "the least is what limits the loader"),
     Metric(
-        "stage_bound_per_s",
-        "samples/s",
-        "what a stage could give",
-        "the least is what limits the loader",
-        path="stages.bound_per_s",
-        label="stage",
-    ),
-    Metric(
-        "stage_service_s",
-        "s",
+        "stages.service_s",
         "work of one worker of a stage for one sample",
         "for decode: smaller images; for read: nearer data",
-        path="stages.service_s",
-        label="stage",
     ),
     Metric(
-        "stage_busy_ratio",
-        "of 1",
+        "stages.busy_ratio",
         "share of its workers' time that a stage works",
         "near 1 it needs more workers, and processors for them",
-        path="stages.busy_ratio",
-        label="stage",
     ),
     Metric(
-        "dataset_share",
-        "of 1",
+        "datasets.share",
         "share of a dataset in the samples so far",
         "far from `dataset_weight` for long: its stream is too slow, see `dataset_queue`",
-        path="datasets.share",
-        label="dataset",
+        unit="of 1",
     ),
+    Metric("datasets.weight", "share that a dataset should have", "set by the spec", unit="of 1"),
     Metric(
-        "dataset_weight",
-        "of 1",
-        "share that a dataset should have",
-        "set by the spec",
-        path="datasets.weight",
-        label="dataset",
-    ),
-    Metric(
-        "dataset_queue",
-        "samples",
+        "datasets.queue",
         "samples of a dataset that wait to be decoded",
         "at 0 for long its stream is too slow: raise `cycle_length` or `stream_prefetch` for it",
-        path="datasets.queue",
-        label="dataset",
+        unit="samples",
     ),
     Metric(
-        "dataset_stalls",
-        "times",
+        "datasets.stalls",
         "times that the mixture waited 5 s for a dataset",
         "any: look at its storage",
-        kind="counter",
-        path="datasets.stalls",
-        label="dataset",
+        counter=True,
     ),
     Metric(
-        "dataset_quarantined",
-        "records",
+        "datasets.quarantined",
         "bad records of a dataset that were left out",
         "`loader.quarantined()` and `autoloader report` name them",
-        kind="counter",
-        path="datasets.quarantined",
-        label="dataset",
+        unit="records",
+        counter=True,
     ),
     Metric(
-        "dataset_interruptions",
-        "times",
+        "datasets.interruptions",
         "times that a dataset's remote files broke off and were opened again",
         "many: look at the network",
-        kind="counter",
-        path="datasets.interruptions",
-        label="dataset",
+        counter=True,
     ),
     Metric(
-        "knob",
-        "as the knob's",
+        "knobs",
         "a knob's value in force, of those that are numbers",
         "see docs/reference/knobs.md",
-        "knobs",
-        label="knob",
+        unit="as the knob's",
     ),
 )
 """All of them, the ones to look at first first."""

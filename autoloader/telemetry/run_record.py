@@ -1,21 +1,199 @@
-"""Reads the record that a run left; see ``run_log`` for what it holds.
+"""The record that a run leaves, written and read: start facts, moments over time, bad records.
 
-Not here: writing it (``run_log``), what is concluded from it and drawn (``report``).
+Theory of operation. Each pipeline of a run has a file of JSON lines in the run's folder. A
+``start`` line holds facts; a ``moment`` line, those fields of a snapshot that are others than in
+the line before; a ``bad`` line, one quarantined record; an ``end`` line says that it was closed. A
+run that was killed has no ``end``. Where a child was started again, there is another ``start``.
+
+Lines come further apart as a run gets older, so that what is added stays a fixed share of what is
+there: two weeks take 5,000 lines. A moment in which something happened (knobs moved, the floor was
+crossed, the state or the phase is another one) is always written.
+
+Without a folder of the user's choice, records go to a small ring in the cache directory. A run too
+short to be looked at leaves nothing there.
+
+The policy's thread writes.
+
+Not here: what a snapshot says (``statistics``), what is concluded from a record (``report``).
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
-from collections.abc import Iterable, Iterator, Mapping
+import logging
+import shutil
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from autoloader.errors import UsageError
-from autoloader.telemetry.run_log import SCHEMA_VERSION
-from autoloader.telemetry.snapshot import Move, Snapshot
+from autoloader.telemetry.lines import LineLog
+from autoloader.telemetry.statistics import SCHEMA_VERSION as SNAPSHOT_VERSION
+from autoloader.telemetry.statistics import Move, Snapshot, encoded
 
+logger = logging.getLogger(__name__)
+
+SCHEMA_VERSION = 1
+VARIABLE = "AUTOLOADER_RUN_DIR"
+"""Environment variable: the folder that runs leave their records in; unset: the ring."""
+OFF = "off"
+"""Value of it: no record."""
+RING_AFTER_S = 20.0
+"""A run that is over before leaves nothing in the ring."""
+RING_RUNS = 20
+RING_BYTES = 64 * 2**20
+_OLDER = 600
+"""A line for every 600th part of a run's age, and no more than one a second."""
+_DATASETS_EVERY = 10
+"""Lines for one that says how each dataset stands: they are most of a snapshot's bytes."""
 _REMEDY = "name a folder that AUTOLOADER_RUN_DIR names, or a run that `autoloader report` lists"
+
+
+class RunLog:
+    """Writes the record of one pipeline; see ``process.control.moments.Sink``.
+
+    Args:
+        path: the file; appended to.
+        facts: what is known of the run from the start; asked for with the first line.
+        bad: plain values of the records that are quarantined now.
+        in_ring: whether it is one of the ring's: nothing is written before the pipeline is
+            ``RING_AFTER_S`` old, and then the oldest records go.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        facts: Callable[[], Mapping[str, Any]],
+        bad: Callable[[], Sequence[Mapping[str, Any]]],
+        *,
+        in_ring: bool = False,
+    ) -> None:
+        self._path = path
+        self._facts = facts
+        self._bad = bad
+        self._in_ring = in_ring
+        # A child that was started again goes on with what the one before has begun.
+        self._after_s = RING_AFTER_S if in_ring and not path.exists() else 0.0
+        self._lines: LineLog | None = None
+        self._failed = False
+        self._held: list[Snapshot] = []
+        self._said: dict[str, Any] = {}
+        self._last: Snapshot | None = None
+        self._seen: Snapshot | None = None
+        self._datasets_in = 0
+        self._bad_said = 0
+
+    def write(self, moment: Snapshot) -> None:
+        """Keep ``moment``, where it is time for one or something happened."""
+        if self._failed:
+            return
+        self._seen = moment
+        if self._last is not None and not is_due(self._last, moment):
+            return
+        self._last = moment
+        if self._lines is None:
+            self._held.append(moment)
+            if moment.at_s - moment.started_at_s < self._after_s:
+                return
+            self._begin()
+            held, self._held = self._held, []
+            for one in held:
+                self._append(one)
+        else:
+            self._append(moment)
+
+    def close(self) -> None:
+        """The pipeline has ended; may be called twice."""
+        if self._lines is not None:
+            if self._seen is not None:
+                self._datasets_in = 0
+                self._append(self._seen)
+            self._lines.write({"kind": "end", "at_s": round(time.time(), 3)})
+            self._lines.close()
+            self._lines = None
+        self._failed = True
+
+    def _begin(self) -> None:
+        if self._in_ring:
+            prune(self._path.parent.parent)
+        try:
+            self._lines = LineLog(self._path, {})
+        except OSError as error:
+            self._failed = True
+            logger.warning("no record of this run: %s cannot be written: %s", self._path, error)
+            return
+        self._lines.write(
+            {"kind": "start", "schema_version": SCHEMA_VERSION, "facts": dict(self._facts())}
+        )
+
+    def _append(self, moment: Snapshot) -> None:
+        if self._lines is None:
+            return
+        bad = sum(one.quarantined for one in moment.datasets.values())
+        if bad > self._bad_said:
+            known = list(self._bad())
+            for record in known[self._bad_said :]:
+                self._lines.write({"kind": "bad", "at_s": round(moment.at_s, 3), "record": record})
+            self._bad_said = len(known)
+        datasets = self._datasets_in <= 0
+        self._datasets_in = _DATASETS_EVERY if datasets else self._datasets_in
+        self._datasets_in -= 1
+        # What was lately is in the lines before.
+        left_out = ("lately",) if datasets else ("lately", "datasets")
+        told = {
+            name: getattr(moment, name) for name in moment.__slots__ if name not in left_out
+        } | {"schema_version": SNAPSHOT_VERSION}
+        changed = {
+            name: value for name, value in told.items() if self._said.get(name, _NOTHING) != value
+        }
+        self._said.update(changed)
+        self._lines.write_text(encoded({"kind": "moment", **changed}))
+        if self._lines.failed is not None:
+            logger.warning("the record of this run ends: %s: %s", self._path, self._lines.failed)
+            self._failed = True
+
+
+_NOTHING = object()
+
+
+def is_due(before: Snapshot, moment: Snapshot) -> bool:
+    """Whether a moment is kept, ``before`` being the last one that was."""
+    age_s = moment.at_s - moment.started_at_s
+    # Half a second of grace: moments come about once a second, not exactly.
+    if moment.at_s - before.at_s >= max(0.0, age_s / _OLDER - 0.5):
+        return True
+    return _marks(before) != _marks(moment)
+
+
+def _marks(moment: Snapshot) -> tuple[object, ...]:
+    above = moment.above_floor_bytes
+    last = moment.moves[-1] if moment.moves else None
+    return moment.phase, moment.state, above is not None and above < 0, last, moment.knobs
+
+
+def prune(ring: Path, *, runs: int = RING_RUNS, most_bytes: int = RING_BYTES) -> None:
+    """Take the oldest records away, so that there is room for one more.
+
+    Args:
+        ring: the folder with one folder for each run.
+        runs: how many stay, the one to come included.
+        most_bytes: of those that stay.
+    """
+    found = []
+    with contextlib.suppress(OSError):
+        for folder in ring.iterdir():
+            files = [file.stat() for file in folder.glob("*.jsonl")]
+            if files:
+                newest = max(one.st_mtime for one in files)
+                found.append((newest, sum(one.st_size for one in files), folder))
+    held = 0
+    for number, (_, size, folder) in enumerate(sorted(found, reverse=True), start=1):
+        held += size
+        if number >= runs or held > most_bytes:
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 @dataclass(frozen=True, slots=True)

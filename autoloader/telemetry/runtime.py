@@ -7,7 +7,7 @@ processes that the file names are gone.
 
 The files lie in the user's runtime folder (``host.private``).
 
-Not here: what a snapshot says (``telemetry.snapshot``), taking one (``process.control.moments``),
+Not here: what a snapshot says (``telemetry.statistics``), taking one (``process.control.moments``),
 showing it (``cli.top``).
 """
 
@@ -18,14 +18,13 @@ import errno
 import logging
 import os
 import time
-import weakref
 from pathlib import Path
 
 import psutil
 
 from autoloader.errors import AutoloaderError
 from autoloader.host.private import check_own_folder, own_folder, runtime_folder
-from autoloader.telemetry.snapshot import Snapshot
+from autoloader.telemetry.statistics import Snapshot
 
 logger = logging.getLogger(__name__)
 
@@ -35,7 +34,6 @@ _AGAIN_S = 60.0
 """So long a trainer may take to start its child again."""
 _CLOCK_S = 5.0
 """What the clock may have been set by since a process began."""
-_open: weakref.WeakSet[RunFile] = weakref.WeakSet()
 
 
 class RunFile:
@@ -51,7 +49,6 @@ class RunFile:
         self._new = self.path.with_suffix(f".{os.getpid()}.new")
         self._made = self._closed = False
         self._failed = ""
-        _open.add(self)
 
     def write(self, moment: Snapshot) -> None:
         """Say ``moment``; where that cannot be, nothing, and the log says so once."""
@@ -79,16 +76,9 @@ class RunFile:
     def close(self) -> None:
         """Take it away; the pipeline has ended. May be called twice."""
         self._closed = True
-        _open.discard(self)
         for path in (self.path, self._new):
             with contextlib.suppress(OSError):
                 path.unlink()
-
-
-def forget_all() -> None:
-    """Take away all files of this process, which ends without closing what it has open."""
-    for file in list(_open):
-        file.close()
 
 
 def living_runs(directory: Path | None = None) -> list[Snapshot]:
@@ -161,6 +151,3 @@ def _write(path: Path, content: bytes) -> None:
             raise OSError(errno.ENOSPC, "no room for a whole snapshot", str(path))
     finally:
         os.close(descriptor)
-
-
-os.register_at_fork(after_in_child=_open.clear)

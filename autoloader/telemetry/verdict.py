@@ -1,6 +1,6 @@
 """What a snapshot means, in sentences: what limits the run, and what the loader costs it.
 
-Not here: the snapshot (``telemetry.snapshot``), where the sentences are shown (``cli.top``).
+Not here: the snapshot (``telemetry.statistics``), where the sentences are shown (``cli.top``).
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from typing import Any
 
 from autoloader.errors import printable
 from autoloader.host.units import format_bytes, format_seconds
-from autoloader.telemetry.snapshot import Snapshot, StageMoment
+from autoloader.telemetry.statistics import Snapshot, StageMoment
 
 LITTLE_RATIO = 0.01
 """Waiting for less of the time than this is not worth a knob (the controller's own measure)."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from autoloader.telemetry.meter import WINDOW_BATCHES, ConsumerMeter
+from autoloader.telemetry.batch_times import WINDOW_BATCHES, ConsumerMeter
 
 
 def test_nothing_is_measured_before_there_is_something() -> None:

@@ -19,7 +19,7 @@ from streams import spec_of
 from autoloader import AutoLoader
 from autoloader.telemetry.exporter import Exporter, PipelineMetrics
 from autoloader.telemetry.metrics import METRICS, compared, flat, labelled, over_ranks
-from autoloader.telemetry.snapshot import ConsumerMoment, DatasetStatistics, Snapshot
+from autoloader.telemetry.statistics import ConsumerMoment, DatasetStatistics, Snapshot
 
 pytestmark = pytest.mark.usefixtures("no_thread_left_behind")
 

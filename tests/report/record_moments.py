@@ -6,15 +6,16 @@ from dataclasses import replace
 from typing import Any
 
 from autoloader.host.units import GIB
-from autoloader.telemetry.snapshot import (
+from autoloader.telemetry.statistics import (
+    CacheStatistics,
     ConsumerMoment,
+    ControllerStatistics,
     DatasetStatistics,
     MemoryMoment,
     RingStatistics,
     Snapshot,
     StageMoment,
 )
-from autoloader.telemetry.statistics import CacheStatistics, ControllerStatistics
 
 BEGAN_S = 1_700_000_000.0
 

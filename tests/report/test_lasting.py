@@ -12,9 +12,8 @@ from autoloader.cli.app import main
 from autoloader.cli.run_report.lasting import lasting_of
 from autoloader.cli.run_report.run import Run
 from autoloader.controller.profile import MixtureKind, find_profile, host_facts
-from autoloader.telemetry.run_log import RunLog
-from autoloader.telemetry.run_record import PipelineRecord
-from autoloader.telemetry.snapshot import ConsumerMoment, Move, Snapshot
+from autoloader.telemetry.run_record import PipelineRecord, RunLog
+from autoloader.telemetry.statistics import ConsumerMoment, Move, Snapshot
 
 PAID = Move(100.0, "policy", "decode is short", {"decode_threads": (2, 4)}, "paid")
 KIND = {"datasets": 3, "batch": 16, "pixels": 4096}

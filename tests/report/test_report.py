@@ -19,8 +19,8 @@ from autoloader.cli.run_report.page import page
 from autoloader.cli.run_report.run import Run, find_ideal, read_run
 from autoloader.host.units import GIB
 from autoloader.telemetry.pictures.charts import scale
-from autoloader.telemetry.run_log import RunLog
-from autoloader.telemetry.snapshot import ConsumerMoment, MemoryMoment, Move, Snapshot
+from autoloader.telemetry.run_record import RunLog
+from autoloader.telemetry.statistics import ConsumerMoment, MemoryMoment, Move, Snapshot
 
 FACTS = {"batch_size": 48, "spec_digest": "5p3c", "host": "vm: 2 processors", "reader": "indexed"}
 DROPPED = Move(

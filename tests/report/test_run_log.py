@@ -13,9 +13,8 @@ from record_moments import BEGAN_S, a_moment
 
 from autoloader.errors import UsageError
 from autoloader.host.units import GIB
-from autoloader.telemetry.run_log import RING_AFTER_S, RunLog, prune
-from autoloader.telemetry.run_record import files_of, read_pipeline
-from autoloader.telemetry.snapshot import LatelyMoment, MemoryMoment, Move
+from autoloader.telemetry.run_record import RING_AFTER_S, RunLog, files_of, prune, read_pipeline
+from autoloader.telemetry.statistics import LatelyMoment, MemoryMoment, Move
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ from streams import spec_of
 
 from autoloader import AutoLoader
 from autoloader.telemetry.runtime import living_runs
-from autoloader.telemetry.snapshot import Snapshot
+from autoloader.telemetry.statistics import Snapshot
 
 written = written_steps([[8, 8]], encode=png, name="a")
 """A dataset of sixteen samples."""

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from autoloader.telemetry.snapshot import (
+from autoloader.telemetry.statistics import (
+    CacheStatistics,
     ConsumerMoment,
+    ControllerStatistics,
     DatasetStatistics,
     MemoryMoment,
     Move,
@@ -14,7 +16,6 @@ from autoloader.telemetry.snapshot import (
     Snapshot,
     StageMoment,
 )
-from autoloader.telemetry.statistics import CacheStatistics, ControllerStatistics
 
 GIB = 2**30
 

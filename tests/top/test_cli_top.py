@@ -18,7 +18,7 @@ from moments import Look
 
 from autoloader import AutoLoader
 from autoloader.cli.app import main
-from autoloader.telemetry.snapshot import Snapshot
+from autoloader.telemetry.statistics import Snapshot
 
 
 def test_top_shows_a_running_loader_once(

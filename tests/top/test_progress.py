@@ -15,7 +15,7 @@ from doubles import ManualClock
 from moments import a_moment
 
 from autoloader.telemetry import progress
-from autoloader.telemetry.snapshot import MemoryMoment
+from autoloader.telemetry.statistics import MemoryMoment
 from autoloader.telemetry.verdict import wait_words
 
 

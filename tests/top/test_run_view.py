@@ -8,7 +8,8 @@ import pytest
 from moments import GIB, a_moment
 
 from autoloader.cli.run_view import Frame, draw_list, draw_run
-from autoloader.telemetry.snapshot import (
+from autoloader.telemetry.statistics import (
+    CacheStatistics,
     ConsumerMoment,
     DatasetStatistics,
     LatelyMoment,
@@ -17,7 +18,6 @@ from autoloader.telemetry.snapshot import (
     RingStatistics,
     Snapshot,
 )
-from autoloader.telemetry.statistics import CacheStatistics
 from autoloader.telemetry.verdict import cost_words, limit_words
 
 NOW = 1_700_000_101.0

@@ -8,7 +8,7 @@ import psutil
 import pytest
 from moments import a_moment
 
-from autoloader.telemetry.runtime import RunFile, forget_all, is_over, living_runs
+from autoloader.telemetry.runtime import RunFile, is_over, living_runs
 
 HERE = os.getpid()
 GONE = 2**22 + 1
@@ -31,15 +31,6 @@ def test_what_a_run_said_last_is_what_a_reader_finds(folder: Path) -> None:
     assert living_runs() == [moments[1]]
     assert folder.stat().st_mode & 0o777 == 0o700
     file.close()
-    assert list(folder.iterdir()) == []
-
-
-def test_a_process_that_ends_takes_all_its_files_away(folder: Path) -> None:
-    files = [RunFile("host-1", number) for number in (0, 1)]
-    for file in files:
-        file.write(a_moment())
-    assert len(list(folder.iterdir())) == 2
-    forget_all()
     assert list(folder.iterdir()) == []
 
 

@@ -7,7 +7,7 @@ import pytest
 from moments import a_moment
 
 from autoloader.errors import UsageError
-from autoloader.telemetry.snapshot import ConsumerMoment, MemoryMoment, Snapshot
+from autoloader.telemetry.statistics import ConsumerMoment, MemoryMoment, Snapshot
 
 
 def test_what_was_written_is_what_is_read() -> None:

@@ -13,9 +13,9 @@ from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from pathlib import Path
 
-from autoloader.cli.host_checks import data, gpu, leftovers, memory, process
+from autoloader.cli.host_checks import data
+from autoloader.cli.host_checks import machine as checks
 from autoloader.cli.host_checks.findings import KERNEL_LOG, Check, Fact, Finding, Machine, Seen
-from autoloader.cli.host_checks.storage import storage
 from autoloader.controller.profile import load_profile
 from autoloader.errors import ProfileError
 from autoloader.samples.resolve import ResolvedDataset
@@ -47,17 +47,17 @@ def examine(
     """
     found = load_profile(profile)
     floor = found.profile.limits.ram_floor if floor_bytes is None else floor_bytes
-    checks: list[Check] = [
-        lambda one: memory.limits(one, floor),
-        memory.kills,
-        gpu.gpus,
-        process.limits,
-        process.processors,
-        process.output,
+    every: list[Check] = [
+        lambda one: checks.memory(one, floor),
+        checks.kills,
+        checks.gpus,
+        checks.limits,
+        checks.processors,
+        checks.output,
         lambda _: _profile(profile),
-        leftovers.leftovers,
+        checks.leftovers,
     ]
-    seen = [one for check in checks for one in _guarded(partial(check, machine))]
+    seen = [one for check in every for one in _guarded(partial(check, machine))]
     if spec is not None:
         seen += _of_data(machine, spec, split)
     return seen
@@ -78,7 +78,7 @@ def _of_data(machine: Machine, place: Path, split: str) -> list[Seen]:
         seen.append(Fact("data", f"all of {len(datasets)} datasets that their metadata names"))
     seen += _guarded(lambda: data.indexes(datasets, place))
     files = sorted({piece.path for one in datasets if not one.remote for piece in one.slices})
-    seen += _guarded(lambda: storage(machine, files))
+    seen += _guarded(lambda: data.storage(machine, files))
     return seen
 
 

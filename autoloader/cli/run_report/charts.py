@@ -20,7 +20,7 @@ from autoloader.telemetry.pictures.charts import (
     over_time,
     rows_over_time,
 )
-from autoloader.telemetry.snapshot import Move, Snapshot
+from autoloader.telemetry.statistics import Move, Snapshot
 from autoloader.telemetry.verdict import value_words
 
 MOST_MARKS = 60

@@ -12,7 +12,7 @@ from autoloader.cli.run_report.run import Run, cost_of
 from autoloader.controller.states import STATE_MEANING
 from autoloader.host.units import format_bytes
 from autoloader.telemetry.pictures.charts import clock
-from autoloader.telemetry.snapshot import Move
+from autoloader.telemetry.statistics import Move
 from autoloader.telemetry.verdict import LITTLE_RATIO, MOSTLY_RATIO, value_words
 
 LEAST_SHARE = 0.01

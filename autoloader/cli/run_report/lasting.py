@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from autoloader.cli.run_report.run import Run
 from autoloader.controller.profile import MixtureKind
 from autoloader.process.control.lasting import Lasting, Paid, at_least, gathered
-from autoloader.telemetry.snapshot import Move, Snapshot
+from autoloader.telemetry.statistics import Move, Snapshot
 
 _AROUND_S = 30.0
 """Rates so long before and after a change are told beside it."""

@@ -21,7 +21,7 @@ from autoloader.telemetry.run_record import (
     first_facts,
     read_pipeline,
 )
-from autoloader.telemetry.snapshot import Move, Snapshot
+from autoloader.telemetry.statistics import Move, Snapshot
 
 _GAP_RATIO = 1 / 50
 """A pause between two moments above this share of the run, and above ``_GAP_S``, is a gap."""

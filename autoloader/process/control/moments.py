@@ -3,7 +3,7 @@
 Called by the policy's thread about once a second, with what it has read anyway: a snapshot asks
 no probe and no part of the pipeline again.
 
-Not here: what a snapshot says (``telemetry.snapshot``), reading the pipeline
+Not here: what a snapshot says (``telemetry.statistics``), reading the pipeline
 (``process.control.observer``), deciding (``controller``).
 """
 
@@ -18,6 +18,7 @@ import socket
 import sys
 import threading
 import time
+import weakref
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
@@ -39,20 +40,18 @@ from autoloader.host.units import MIB, format_bytes
 from autoloader.process.setup import PipelineSetup
 from autoloader.spec.knobs import Knobs
 from autoloader.telemetry.progress import current
-from autoloader.telemetry.run_log import RunLog, end_logs
-from autoloader.telemetry.runtime import RunFile, forget_all
-from autoloader.telemetry.snapshot import (
+from autoloader.telemetry.run_record import RunLog
+from autoloader.telemetry.runtime import RunFile
+from autoloader.telemetry.statistics import (
     ConsumerMoment,
+    ControllerStatistics,
+    DatasetStatistics,
     LatelyMoment,
     MemoryMoment,
     Move,
+    RingStatistics,
     Snapshot,
     StageMoment,
-)
-from autoloader.telemetry.statistics import (
-    ControllerStatistics,
-    DatasetStatistics,
-    RingStatistics,
 )
 from autoloader.telemetry.verdict import changes_words
 
@@ -183,15 +182,18 @@ def open_sinks(
 
         port, file = request.metrics_port, request.metrics_file
         found.append(Exporter(request.run, number, port=port, file=file))
+    _open.update(found)
     return tuple(found)
 
 
 def end_all() -> None:
-    """Nothing more is said of any pipeline of this process, which ends without closing them."""
-    forget_all()
-    end_logs()
-    if exporter := sys.modules.get("autoloader.telemetry.exporter"):
-        exporter.end_exports()
+    """End all records, files and exports of this process, which ends without closing pipelines."""
+    for sink in list(_open):
+        sink.close()
+
+
+_open: weakref.WeakSet[Sink] = weakref.WeakSet()
+os.register_at_fork(after_in_child=_open.clear)
 
 
 def facts_of(setup: PipelineSetup) -> dict[str, Any]:
@@ -259,7 +261,7 @@ class Moments:
         )
 
     def moved(self, by: str, why: str, after: Knobs, before: Knobs) -> None:
-        """Knobs moved; see ``telemetry.snapshot.Move``. Any thread."""
+        """Knobs moved; see ``telemetry.statistics.Move``. Any thread."""
         changes = {knob: (was, now) for knob, (now, was) in after.changed(before).items()}
         with self._lock:
             self._moves.append(Move(time.time(), by, why, changes))

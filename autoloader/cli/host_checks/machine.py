@@ -1,0 +1,343 @@
+"""The machine itself: memory, GPUs, limits of a process, and what ended runs have left.
+
+A loader's child ends with its trainer. One that is stopped (SIGSTOP, a debugger) cannot, and keeps
+its memory.
+
+Not here: reading limits (``host.probes.headroom``), data and storage (``data``), ending processes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import resource
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from autoloader.cli.host_checks.findings import Fact, Finding, Machine, Seen
+from autoloader.errors import PipelineError
+from autoloader.host.cgroups import ancestry
+from autoloader.host.machine import gpu_name, nvml
+from autoloader.host.probes.headroom import HeadroomProbe
+from autoloader.host.probes.oom import kernel_records
+from autoloader.host.processors import CgroupProcessors
+from autoloader.host.units import GIB, MIB, format_bytes
+
+_KILLED = re.compile(
+    r"(?P<where>Memory cgroup out of memory|Out of memory)[^\n]*?Kill(?:ed)? process (?P<pid>\d+) "
+    r"\((?P<name>[^)\n]*)\)(?:[^\n]*?anon-rss:(?P<kib>\d+)kB)?"
+)
+_MOST_KILLS = 5
+_LIBRARY_MISSING = ("NVMLError_LibraryNotFound", "NVMLError_DriverNotLoaded", "ImportError")
+"""What a machine without an NVIDIA driver says."""
+_FEW_DESCRIPTORS = 512
+_FULL = 0.8
+_FEW_PROCESSORS = 2
+_MANY_TIMES = 4
+_CHILD = b"autoloader.process.worker"
+_RING = "/memfd:autoloader"
+_GROUPS = "autoloader-*"
+
+
+def memory(machine: Machine, floor_bytes: int) -> Iterator[Seen]:
+    """The limits of host, cgroups and SLURM, and the headroom against the floor."""
+    probe = HeadroomProbe(machine.proc, machine.cgroup_root)
+    try:
+        room, total = probe.read(), probe.total_bytes()
+    except PipelineError as error:
+        yield Finding("memory", "error", error.what, error.remedy)
+        return
+    for label, limit in probe.limits():
+        yield Fact("memory", f"{label} is limited to {format_bytes(limit)}")
+    yield Fact(
+        "memory",
+        f"{format_bytes(room.headroom_bytes)} of {format_bytes(total)} can still be taken; "
+        f"{room.source} binds",
+    )
+    if room.headroom_bytes < floor_bytes:
+        yield Finding(
+            "memory",
+            "error",
+            f"{format_bytes(room.headroom_bytes)} can still be taken ({room.source} binds), less "
+            f"than the floor of {format_bytes(floor_bytes)}: a loader will not start",
+            "end what else uses memory, ask for more of it, or lower --ram-floor",
+        )
+    yield from _slurm(machine, probe.cgroup_limit_bytes())
+
+
+def _slurm(machine: Machine, cgroup_bytes: int | None) -> Iterator[Seen]:
+    """What SLURM gives the job; it may kill by its own accounts, which no cgroup shows."""
+    mib = machine.environment.get("SLURM_MEM_PER_NODE", "")
+    if not mib.isdigit() or int(mib) == 0:  # 0: all of the node
+        return
+    given = int(mib) * MIB
+    yield Fact("memory", f"SLURM gives the job {format_bytes(given)} on each node")
+    if cgroup_bytes is None or cgroup_bytes > given:
+        bound = "none" if cgroup_bytes is None else format_bytes(cgroup_bytes)
+        yield Finding(
+            "memory",
+            "warning",
+            f"SLURM gives the job {format_bytes(given)}, and the cgroup's limit is {bound}: SLURM "
+            "may kill by its own accounts, which the loader cannot see",
+            "raise --ram-floor by what of the node is not the job's, or have the cluster enforce "
+            "memory by cgroups (ConstrainRAMSpace=yes)",
+        )
+
+
+def kills(machine: Machine) -> Iterator[Seen]:
+    """Processes that the kernel killed for memory, by its log."""
+    try:
+        log = b"".join(kernel_records(machine.kernel_log)).decode(errors="replace")
+    except OSError as error:
+        yield Fact("kills", f"{machine.kernel_log} cannot be read ({error.strerror})")
+        return
+    found = list(_KILLED.finditer(log))
+    if not found:
+        yield Fact("kills", "the kernel's log names no process that was killed for memory")
+        return
+    last = [
+        f"{kill['name']} (pid {kill['pid']}"
+        + (f", {format_bytes(int(kill['kib']) * 1024)}" if kill["kib"] else "")
+        + (", in its cgroup)" if kill["where"].startswith("Memory") else ")")
+        for kill in found[-_MOST_KILLS:]
+    ]
+    processes = "1 process" if len(found) == 1 else f"{len(found)} processes"
+    yield Finding(
+        "kills",
+        "warning",
+        f"the kernel killed {processes} for memory since the log began; the last: "
+        + ", ".join(reversed(last)),
+        "give the run a --ram-floor that the others on this machine need, and see what each "
+        "process holds",
+    )
+
+
+def gpus(machine: Machine) -> Iterator[Seen]:
+    """Each device's health, and who holds its memory."""
+    try:
+        with nvml(machine.nvml) as module:
+            for number in range(module.nvmlDeviceGetCount()):
+                yield from _device(machine, module, number)
+    except Exception as error:  # noqa: BLE001  (drivers fail in many ways)
+        yield _no_answer(error)
+
+
+def _no_answer(error: Exception) -> Seen:
+    kind = type(error).__name__
+    if kind in _LIBRARY_MISSING:
+        return Fact("gpu", "no NVIDIA driver here")
+    return Finding(
+        "gpu",
+        "warning",
+        f"NVML does not answer ({kind}: {error}): the controller cannot see whether the GPU waits",
+        "run nvidia-smi; after a driver update the machine must be started anew",
+    )
+
+
+def _device(machine: Machine, module: Any, number: int) -> Iterator[Seen]:
+    device = module.nvmlDeviceGetHandleByIndex(number)
+    called = f"GPU {number} ({gpu_name(module, device)})"
+    memory = module.nvmlDeviceGetMemoryInfo(device)
+    yield Fact(
+        "gpu", f"{called}: {format_bytes(memory.used)} of {format_bytes(memory.total)} in use"
+    )
+    errors = _uncorrected(module, device)
+    if errors:
+        yield Finding(
+            "gpu",
+            "error",
+            f"{called} counts {errors} memory errors that could not be corrected",
+            "take another GPU, and have this one reset or replaced",
+        )
+    held = 0
+    for process in module.nvmlDeviceGetComputeRunningProcesses(device):
+        taken = process.usedGpuMemory or 0
+        held += taken
+        if not (machine.proc / str(process.pid)).exists():
+            yield Finding(
+                "gpu",
+                "warning",
+                f"{called}: {format_bytes(taken)} are held by pid {process.pid}, which cannot be "
+                "seen from here: it has ended, or runs in another container",
+                f"fuser -v /dev/nvidia{number} on the host names who keeps the device open",
+            )
+        else:
+            yield Fact("gpu", f"{called}: {format_bytes(taken)} are held by pid {process.pid}")
+    if memory.used - held > memory.total // 10 + GIB:
+        yield Finding(
+            "gpu",
+            "warning",
+            f"{called}: {format_bytes(memory.used - held)} are in use and no process is named",
+            f"fuser -v /dev/nvidia{number} on the host names who keeps the device open",
+        )
+
+
+def _uncorrected(module: Any, device: Any) -> int:
+    """Memory errors since the driver was loaded that ECC could not correct; 0 without ECC."""
+    try:
+        return int(
+            module.nvmlDeviceGetTotalEccErrors(
+                device, module.NVML_MEMORY_ERROR_TYPE_UNCORRECTED, module.NVML_VOLATILE_ECC
+            )
+        )
+    except Exception:  # noqa: BLE001  (not every device has ECC)
+        return 0
+
+
+def limits(machine: Machine) -> Iterator[Seen]:
+    """Limits of the shell (``ulimit``)."""
+    descriptors = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    yield Fact("limits", f"{_shown(descriptors)} open files (ulimit -n)")
+    if descriptors != resource.RLIM_INFINITY and descriptors < _FEW_DESCRIPTORS:
+        yield Finding(
+            "limits",
+            "warning",
+            f"a process may open {descriptors} files (ulimit -n): shard files are opened and "
+            "closed again and again",
+            "ulimit -n 4096",
+        )
+    threads, most = _threads(machine), resource.getrlimit(resource.RLIMIT_NPROC)[0]
+    yield Fact("limits", f"{_shown(most)} threads of this user (ulimit -u), {threads} in use")
+    if most != resource.RLIM_INFINITY and threads > _FULL * most:
+        yield Finding(
+            "limits",
+            "error",
+            f"{threads} of the {most} threads that this user may have are in use (ulimit -u)",
+            "end processes of this user, or raise ulimit -u",
+        )
+    space = resource.getrlimit(resource.RLIMIT_AS)[0]
+    if space != resource.RLIM_INFINITY:
+        yield Finding(
+            "limits",
+            "warning",
+            f"the address space is limited to {format_bytes(space)} (ulimit -v): maps of files "
+            "and rings count in full, though they hold no memory",
+            "ulimit -v unlimited; a cgroup or --ram-floor bounds memory itself",
+        )
+    locked = resource.getrlimit(resource.RLIMIT_MEMLOCK)[0]
+    shown = "unlimited" if locked == resource.RLIM_INFINITY else format_bytes(locked)
+    yield Fact("limits", f"{shown} of locked memory (ulimit -l)")
+
+
+def _threads(machine: Machine) -> int:
+    """Threads of all processes of this user."""
+    count = 0
+    for entry in machine.processes():
+        try:
+            if entry.stat().st_uid == os.getuid():
+                count += len(list((entry / "task").iterdir()))
+        except OSError:
+            continue  # it has ended
+    return count
+
+
+def processors(machine: Machine) -> Iterator[Seen]:
+    """Affinity and quota against the processors there are."""
+    found = CgroupProcessors(machine.proc, machine.cgroup_root).read()
+    there = found.there
+    quota = "" if found.quota is None else f", a quota of {found.quota:g} ({found.source})"
+    yield Fact("processors", f"{found.allowed} of {there} by affinity{quota}")
+    if found.count <= _FEW_PROCESSORS and there >= _MANY_TIMES * found.count:
+        yield Finding(
+            "processors",
+            "warning",
+            f"this process may use {found.count} of {there} processors "
+            f"(affinity {found.allowed}{quota})",
+            "ask the scheduler for more (SLURM: --cpus-per-task), or lift the quota",
+        )
+
+
+def output(machine: Machine) -> Iterator[Seen]:
+    """Whether Python would hold back what a training prints."""
+    if machine.stdout is None:
+        return
+    mode = os.fstat(machine.stdout).st_mode
+    into = "a file" if stat.S_ISREG(mode) else "a pipe" if stat.S_ISFIFO(mode) else ""
+    if not into:
+        yield Fact("output", "stdout is not buffered by blocks")
+    elif machine.environment.get("PYTHONUNBUFFERED"):
+        yield Fact("output", f"stdout is {into}, and PYTHONUNBUFFERED is set")
+    else:
+        yield Finding(
+            "output",
+            "warning",
+            f"stdout is {into}, and Python writes to it 8 KiB at a time: the last lines before a "
+            "kill are lost, and a run that waits looks hung",
+            "export PYTHONUNBUFFERED=1",
+        )
+
+
+def _shown(limit: int) -> str:
+    return "any number of" if limit == resource.RLIM_INFINITY else str(limit)
+
+
+def leftovers(machine: Machine) -> Iterator[Seen]:
+    """Children without a trainer, and cgroups without a process."""
+    orphans = 0
+    for entry in machine.processes():
+        with contextlib.suppress(OSError, ValueError):
+            words = (entry / "cmdline").read_bytes().split(b"\0")
+            if _CHILD not in words or b"--parent" not in words:
+                continue
+            trainer = int(words[words.index(b"--parent") + 1])
+            if int(_status(entry, "PPid")) == trainer:
+                continue
+            orphans += 1
+            yield Finding(
+                "leftovers",
+                "warning",
+                f"pid {entry.name} is the child of a loader whose trainer (pid {trainer}) is gone; "
+                f"it is {_status(entry, 'State')} and holds {_held(entry)}",
+                f"kill -9 {entry.name}",
+            )
+    for group in _groups(machine):
+        orphans += 1
+        yield Finding(
+            "leftovers",
+            "warning",
+            f"the cgroup {group} belongs to a run that is gone, and holds no process",
+            f"rmdir {group}",
+        )
+    if not orphans:
+        yield Fact("leftovers", "no child, ring or cgroup of a run that is gone")
+
+
+def _status(entry: Path, key: str) -> str:
+    for line in (entry / "status").read_text().splitlines():
+        name, _, value = line.partition(":")
+        if name == key:
+            return value.strip()
+    raise ValueError(key)
+
+
+def _held(entry: Path) -> str:
+    """Its own memory, and the ring that it keeps."""
+    own = int(_status(entry, "RssAnon").split()[0]) * 1024
+    rings: dict[int, int] = {}
+    with contextlib.suppress(OSError):  # of another user
+        for descriptor in (entry / "fd").iterdir():
+            if str(descriptor.readlink()).startswith(_RING):
+                there = descriptor.stat()
+                rings[there.st_ino] = there.st_blocks * 512
+    return f"{format_bytes(own)} of its own and {format_bytes(sum(rings.values()))} of rings"
+
+
+def _groups(machine: Machine) -> list[Path]:
+    """Empty cgroups of ours beside this process's own, in any memory hierarchy."""
+    try:
+        membership = (machine.proc / "self" / "cgroup").read_text()
+    except OSError:
+        return []
+    mountinfo = machine.proc / "self" / "mountinfo"
+    groups = ancestry(membership, "memory", mountinfo=mountinfo, root=machine.cgroup_root)
+    found = {place for group in groups for place in group.directory.glob(_GROUPS)}
+    return sorted(place for place in found if place.is_dir() and not _has_process(place))
+
+
+def _has_process(group: Path) -> bool:
+    with contextlib.suppress(OSError):
+        return any(file.read_text().strip() for file in group.rglob("cgroup.procs"))
+    return True
