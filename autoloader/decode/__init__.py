@@ -1,4 +1,16 @@
-"""Builds batches: decodes frames and copies numbers into the slots of the ring.
+"""Pixels from bytes: JPEG, PNG and video decoded, resized and written into a slot of the ring.
 
-Not here: where samples come from (``read``), who gives the slots (``pipeline``).
+Threads of a pool decode; the C libraries release the interpreter's lock. Pictures go straight to
+their place in shared memory; nothing is copied behind that.
+
+Start here:
+    ``frames.FrameDecoder``: decodes one frame as a ``CameraSpec`` says: size, fit, resize, flips.
+    ``pool``: the threads, and the jobs that they take.
+    ``assembler`` and ``batch_builder``: fill one batch: numbers copied, decode jobs submitted.
+    ``video``: frames of a video file, from the keyframe before them.
+    ``ring.memory.RingMemory``: the shared memory of finished batches, in slots.
+
+A picture that cannot be decoded is quarantined by name, and its row is a flagged repeat.
+
+Never here: which frames a sample needs (``index``), which frames are kept (``cache``).
 """

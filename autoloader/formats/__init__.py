@@ -1,8 +1,16 @@
-"""What is on disk: version directories, splits, features, episode lengths; no framework involved.
+"""What lies on disk: TFDS version directories and LeRobot datasets, read without any framework.
 
-TFDS metadata is plain JSON and TFRecord framing is a few bytes a record, so nothing here imports
-TensorFlow. Not here: what a user asks for (``autoloader.spec``) and how it is streamed
-(``autoloader.pipeline.graph``).
+TFDS metadata is JSON, TFRecord framing is a few bytes a record, and LeRobot is Parquet, MP4 and
+JSON. So nothing here imports TensorFlow. Damage is named with file, record and reason.
+
+Start here:
+    ``sources.open_source``: opens a dataset whatever its format.
+    ``metadata.VersionDirectory``: the face of a dataset on disk: name, features, splits, episodes,
+    files. ``lerobot.LeRobotDirectory`` has the same face.
+    ``example``: walks ``tf.train.Example`` records without copying their pictures.
+    ``registry``: what is publicly known of datasets by name (Open X-Embodiment).
+
+Never here: what a user wants of a dataset (``spec``), where each frame lies (``index``).
 """
 
 from __future__ import annotations

@@ -1,6 +1,17 @@
-"""The sidecar index: where every frame of a dataset's TFRecords lies, and its small features.
+"""The sidecar index of a dataset: where every frame lies, and the numbers of every step.
 
-Not here: the order in which samples come (``sampling.plan``), reading and decoding frames.
+Built once beside the data (or in the user's cache), mapped at each start. A million episodes open
+in seconds. An index names every file that its content came from, by content hash or by size and
+mtime, so it is rebuilt when any of them changes.
+
+Start here:
+    ``opening.open_indexes``: finds, checks, builds and maps the indexes of a mixture.
+    ``dataset.DatasetIndex``: columns and frame ranges of one dataset.
+    ``planned.RunPlanner``: the samples of a run of positions: numbers, and which bytes to read.
+    ``records``: a record in memory with the face of an index, for the stream reader.
+    ``statistics``: exact statistics of action and state, computed from the columns.
+
+Never here: reading frames (``pipeline``), pixels (``decode``), the order of samples (``sampling``).
 """
 
 from __future__ import annotations

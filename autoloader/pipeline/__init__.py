@@ -1,4 +1,14 @@
-"""A running pipeline: deals batches to builders, here or in decode processes, in order.
+"""A running mixture: readers, batch builders and the order in which batches are handed out.
 
-Not here: what is read (``read``), building a batch (``decode``).
+Two readers give samples. ``read.planned`` reads by index: runs of positions, only the frames that
+they need. ``read.streams`` reads whole records through tf.data (``graph``, the only importer of
+TensorFlow) and mixes the datasets. A builder, here, in a decode process or on another host, makes
+batches of them.
+
+Start here:
+    ``pipeline.Pipeline``: deals batches to builders, in order; retunes, parks, goes elsewhere.
+    ``indexed`` and ``streamed``: a pipeline put together for each reader.
+    ``peer.Peer`` and ``messages``: how processes of the loader talk.
+
+Never here: what to change while running (``controller``), the trainer's side (``process``).
 """

@@ -1,4 +1,16 @@
-"""The loader's child process as its trainers see it: finding it, starting it, talking to it.
+"""One loader from the trainer's side: what is decided before a start, its child process, delivery.
 
-Not here: what runs in it (``worker``, ``pipeline``), watching a process (``supervision``).
+The trainer's process runs no TensorFlow. Loaders of a process, and ranks of a node, share one child
+that is started afresh (no fork) and started again if it dies; nothing is lost or repeated.
+
+Start here:
+    ``planning.start``: decides a start: files, reader, knobs, order, memory; gives a
+    ``LoaderPlan``.
+    ``child.Child`` and ``child.ChildPipeline``: the child, and one pipeline in it.
+    ``worker``: the child's main module.
+    ``control.pipeline.ControlledPipeline``: a pipeline under the controller.
+    ``delivery``: filled slots as batches; a batch counts once the trainer has it.
+    ``checkpoint``: what a state says, and which loader may resume from it.
+
+Never here: what a pipeline does (``pipeline``), what to change (``controller``).
 """

@@ -1,4 +1,15 @@
-"""What a sample holds, worked out from an episode or from an index's columns.
+"""What one sample holds: windows around a step, fields, rules, transforms, normalisation.
 
-Not here: which sample comes when (``order``), reading and decoding (``read``, ``decode``).
+This is the loader's only definition of a sample. Both readers use it, over columns of numbers: of
+an index, or of one record that was walked. ``verify`` and the tests compare it with a second, slow
+definition that shares no code (``cli.witness``).
+
+Start here:
+    ``resolve.resolve(spec)``: compares a spec with the files and returns a ``ResolvedMixture``,
+    with every field bound and every width known.
+    ``layout.BatchLayout``: names, shapes and types of a batch's arrays, and their places in a slot.
+    ``windows``: which steps of an episode a sample shows, and what stands past its ends.
+    ``transforms``: what happens to an episode before samples are drawn.
+
+Never here: which sample comes when (``sampling``), reading and decoding (``pipeline``, ``decode``).
 """

@@ -1,6 +1,17 @@
-"""What the user declares: the pipeline spec, validated, frozen, free of any framework.
+"""The pipeline spec: what a user writes in YAML or Python, validated by pydantic, frozen.
 
-Not here: what lies on disk (``catalog``), which samples follow from it (``samples``).
+``PipelineSpec.from_yaml("mix.yaml")`` reads a file; every fault becomes a ``SpecError`` that names
+the field, the value and a remedy. A spec says *which* data a run wants: datasets, weights, cameras,
+windows, normalisation. It never says how to read them; that is what ``knobs.Knobs`` are for.
+
+Start here:
+    ``model.PipelineSpec`` and ``model.DatasetSpec``: one class for each block of the file.
+    ``fields.FieldExpression``: how a spec names numbers, texts and pictures of a dataset.
+    ``knobs.Knobs``: settings that may change while running and never change which samples come.
+    ``recipes``: the fields that Octo, OpenVLA and openpi take from each known dataset, as data.
+
+Never here: a look at the dataset's files (``samples.resolve`` compares a spec with them), and any
+framework.
 """
 
 from autoloader.spec.augment import AugmentOp

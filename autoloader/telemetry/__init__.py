@@ -1,4 +1,14 @@
-"""What a running loader says about itself.
+"""What a running loader reports: statistics, snapshots, metrics, the record of a run.
 
-Not here: deciding anything from it (``controller``), showing it (``cli``).
+One frozen model goes all the way: a figure is declared once, with its unit and meaning, and every
+view of it (``statistics()``, ``autoloader top``, the run report, Prometheus) is a selection.
+
+Start here:
+    ``statistics.Statistics``: what ``loader.statistics()`` returns.
+    ``snapshot.Snapshot``: one second of a run: rates, memory, knobs, what limits it.
+    ``metrics``: names, units and labels for Prometheus and for trainers' loggers.
+    ``run_log`` and ``run_record``: the record that a run leaves, written and read.
+    ``pictures``: charts as SVG and pages by Jinja, for the run report, the study and the docs.
+
+Never here: decisions that follow from a figure (``controller``), layout on a terminal (``cli``).
 """

@@ -1,10 +1,15 @@
-"""The offline study: measures knob sets in child processes and saves the winner as a profile.
+"""The offline study: measures sets of knobs on this host and saves the best as a profile.
 
-``measurement`` runs one loader in this process; ``trial`` runs that measurement in a child under
-the RAM floor; ``search_space`` draws legal knobs; ``study`` drives Optuna; ``storage`` is where
-studies are kept; ``finals`` measures start and finalists in turn; ``report`` shows and saves. Each
-meets the next through one small interface, so a study can be run with a fake measurer and a trial
-with a fake child.
+``autoloader.tune --host-profile local_dev --ram-floor 5GB`` runs it. Optuna proposes; each trial is
+a child process under the RAM floor; start and finalists are measured in turn, so that luck cannot
+win. The only importer of Optuna.
 
-Not here: the loader (``loader``), live control (``controller``), reading profiles (``profile``).
+Start here:
+    ``offline``: the whole command: profile and mixture in, profile out.
+    ``study``: asks Optuna, runs trials, prunes, ends.
+    ``trial`` and ``measurement``: one trial in a child; one loader measured.
+    ``search_space.SearchSpace``: legal knobs of one pipeline on one host.
+    ``bound``: the highest rate that the machine allows, and which resource limits it.
+
+Never here: changes while a run goes on (``controller``).
 """
