@@ -22,11 +22,10 @@ from autoloader.formats import Feature, ShardSlice, VersionDirectory
 from autoloader.formats.features import PARQUET, RAGGED
 from autoloader.formats.files import unreadable
 from autoloader.formats.lerobot.episodes import Episode
-from autoloader.formats.lerobot.examples import EpisodeExamples
 from autoloader.formats.lerobot.metadata import metadata_of
-from autoloader.formats.lerobot.packets import UnreadableVideoError, read_packets
 from autoloader.formats.lerobot.parquet import read_columns
-from autoloader.formats.lerobot.rows import DamagedEpisodeError
+from autoloader.formats.lerobot.rows import DamagedEpisodeError, EpisodeRows
+from autoloader.formats.lerobot.videos import UnreadableVideoError, read_packets
 from autoloader.formats.tfrecord import MalformedRecordError, read_records
 from autoloader.samples.transforms.cameras import is_depth_picture
 from autoloader.samples.transforms.fields import text_of_points
@@ -191,7 +190,7 @@ def _lerobot_payloads(
     known = metadata_of(directory)
     for shard in shards:
         try:
-            examples = EpisodeExamples(shard.path, known, by_row=True)
+            examples = EpisodeRows.whole(shard.path, known, by_row=True)
         except DamagedEpisodeError:
             found.damaged += shard.records
             continue

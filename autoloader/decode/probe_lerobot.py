@@ -16,10 +16,9 @@ import numpy as np
 from autoloader.formats import files
 from autoloader.formats.features import VIDEO
 from autoloader.formats.lerobot.episodes import Episode
-from autoloader.formats.lerobot.metadata import LeRobotMetadata, metadata_of
-from autoloader.formats.lerobot.packets import UnreadableVideoError, read_packets
-from autoloader.formats.lerobot.parquet import UnreadableParquetError
-from autoloader.formats.lerobot.pictures import read_pictures
+from autoloader.formats.lerobot.metadata import LeRobotDirectory, metadata_of
+from autoloader.formats.lerobot.parquet import UnreadableParquetError, read_pictures
+from autoloader.formats.lerobot.videos import UnreadableVideoError, read_packets
 from autoloader.samples.block import Encoded, SampleBlock
 from autoloader.samples.encoded import PackedPicture, VideoCodec, VideoFrame
 from autoloader.samples.resolve import ResolvedDataset
@@ -67,7 +66,7 @@ def first_samples(dataset: ResolvedDataset) -> SampleBlock | None:
 
 
 def _frames(
-    known: LeRobotMetadata, camera: str, one: Episode, record: int, count: int
+    known: LeRobotDirectory, camera: str, one: Episode, record: int, count: int
 ) -> list[Encoded]:
     """The first frames of an episode."""
     if known.features[camera].encoding != VIDEO:
@@ -91,7 +90,7 @@ def _frames(
 
 
 def _pictures(
-    known: LeRobotMetadata, camera: str, path: str, record: int, count: int
+    known: LeRobotDirectory, camera: str, path: str, record: int, count: int
 ) -> list[Encoded]:
     lengths = known.episodes.length[known.episodes.data.rows_in(path)]
     first = int(lengths[:record].sum())

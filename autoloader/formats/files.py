@@ -121,22 +121,6 @@ def refuse_stand_ins(paths: Sequence[str], *, dataset: str) -> None:
         )
 
 
-def remote_version(path: str) -> tuple[int, int]:
-    """(bytes, number of the version) of a remote file, as the listing of its directory tells.
-
-    Zeros where it would take a request for each file.
-
-    Raises:
-        OSError: the directory cannot be listed, or the file is gone.
-    """
-    if not has_client(path):
-        return 0, 0
-    from autoloader.storage.store import store  # local data goes without
-
-    found = store.listed(path)
-    return (0, 0) if found is None else (found.size, found.number)
-
-
 def name_of(path: str) -> str:
     """The last part of a path."""
     return posixpath.basename(path)
@@ -206,8 +190,14 @@ def size_of(path: str) -> int | None:
     return size
 
 
-def version_of(path: str) -> tuple[int, int]:
-    """(bytes, time of the last change in ns) of a file; the time of a remote one is 0.
+def version_of(path: str, *, one_by_one: bool = True) -> tuple[int, int]:
+    """(bytes, number of the version) of a file: its time in ns, or what its store numbers by.
+
+    The number is 0 where only TensorFlow reads the file system.
+
+    Args:
+        path: the file, local or remote.
+        one_by_one: whether a file is asked for where no listing tells; else both are 0 there.
 
     Raises:
         OSError: it is not there, or cannot be asked.
@@ -215,10 +205,19 @@ def version_of(path: str) -> tuple[int, int]:
     if not is_remote(path):
         stat = Path(path).stat()
         return stat.st_size, stat.st_mtime_ns
+    if has_client(path):
+        from autoloader.storage.store import store  # local data goes without
+
+        found = store.identity(path) if one_by_one else store.listed(path)
+        return (0, 0) if found is None else (found.size, found.number)
+    return (_existing_size(path) if one_by_one else 0), 0
+
+
+def _existing_size(path: str) -> int:
     size = size_of(path)
     if size is None:
         raise FileNotFoundError(2, "there is no such file", path)
-    return size, 0
+    return size
 
 
 def is_directory(path: str) -> bool:
@@ -275,7 +274,7 @@ class RemoteFile:
     """
 
     def __init__(self, path: str) -> None:
-        self.size, _ = version_of(path)
+        self.size = _existing_size(path)
         self._path = path
         self._start = 0
         self._data = b""

@@ -31,9 +31,9 @@ from autoloader.formats.files import (
     is_remote,
     opened_anywhere,
     pread,
-    remote_version,
     source_bytes,
     unreadable,
+    version_of,
 )
 from autoloader.formats.metadata import ShardSlice
 from autoloader.formats.tfrecord import HEADER_BYTES, MalformedRecordError, walk_records
@@ -75,7 +75,10 @@ def mean_frames(
     if not slices or not is_remote(slices[0].path):
         return _mean(slices, countable, PROBE_RECORDS, dataset)
     key = (
-        [(part.path, remote_version(part.path), part.start, part.stop) for part in slices],
+        [
+            (part.path, version_of(part.path, one_by_one=False), part.start, part.stop)
+            for part in slices
+        ],
         [(feature.key, _step_values(feature)) for feature in countable],
     )
     known = _cache.load(key)

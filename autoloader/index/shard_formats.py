@@ -67,7 +67,7 @@ def format_of(dataset: ResolvedDataset) -> ShardFormat:
         return RemoteShards()
     if dataset.directory.file_format == LEROBOT:
         from autoloader.formats.lerobot.metadata import metadata_of  # others start without it
-        from autoloader.index.lerobot.shards import LeRobotShards
+        from autoloader.index.lerobot import LeRobotShards
 
         return LeRobotShards(metadata_of(dataset.directory))
     return RldsShards()

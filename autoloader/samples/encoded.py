@@ -139,7 +139,7 @@ class PackedPicture:
 
     Attributes:
         data: a stretch of the file.
-        codec: of ``catalog.lerobot.pictures.PictureTable``.
+        codec: of ``catalog.lerobot.parquet.PictureTable``.
         unpacked: its bytes, unpacked.
         start, size: the picture within them.
     """

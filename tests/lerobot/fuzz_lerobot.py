@@ -29,7 +29,7 @@ from lerobot_files import LeRobotFiles
 from autoloader.errors import SourceError
 from autoloader.formats.lerobot.metadata import metadata_of, open_lerobot
 from autoloader.index.format import Section, ShardTables
-from autoloader.index.lerobot.shards import LeRobotShards
+from autoloader.index.lerobot import LeRobotShards
 from autoloader.samples.schema import RecordSchema, StoredFeature
 
 TOP, SIDE = "observation.images.top", "observation.images.side"

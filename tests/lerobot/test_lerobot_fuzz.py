@@ -7,7 +7,7 @@ from pathlib import Path
 import fuzz_lerobot
 import pytest
 
-from autoloader.index.lerobot import videos
+from autoloader.index import lerobot
 
 
 def test_damaged_metadata_is_left_out_or_stays_inside_its_files(tmp_path: Path) -> None:
@@ -20,13 +20,13 @@ def test_damaged_metadata_is_left_out_or_stays_inside_its_files(tmp_path: Path) 
 def test_the_trial_notices_a_range_behind_the_end(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real = videos.read_packets
+    real = lerobot.read_packets
 
-    def further(path: str) -> videos.PacketTable:
+    def further(path: str) -> lerobot.PacketTable:
         table = real(path)
         table.offset[-1] += 10_000
         return table
 
-    monkeypatch.setattr(videos, "read_packets", further)
+    monkeypatch.setattr(lerobot, "read_packets", further)
     with pytest.raises(AssertionError):
         fuzz_lerobot.run(5, seed=7, folder=tmp_path)

@@ -14,8 +14,12 @@ import pytest
 from lerobot_checks import SIDE, TOP, check, samples_of, spec_of
 from lerobot_files import LeRobotFiles, stored
 
-from autoloader.formats.lerobot.parquet import UnreadableParquetError
-from autoloader.formats.lerobot.pictures import PIECE_BYTES, PictureTable, read_pictures
+from autoloader.formats.lerobot.parquet import (
+    PIECE_BYTES,
+    PictureTable,
+    UnreadableParquetError,
+    read_pictures,
+)
 from autoloader.samples.encoded import PackedPicture, UnpackableError
 
 ROWS = "data/chunk-000/file-000.parquet"

@@ -14,8 +14,7 @@ from lerobot_files import LeRobotFiles, shown
 from autoloader import PipelineSpec
 from autoloader.cli.app import main
 from autoloader.formats.lerobot import metadata
-from autoloader.index import open_dataset_index
-from autoloader.index.lerobot import videos
+from autoloader.index import lerobot, open_dataset_index
 from autoloader.samples.resolve import resolve
 
 
@@ -74,7 +73,7 @@ def test_metadata_and_a_video_of_several_parquet_files_are_read_once(
 
         return call
 
-    monkeypatch.setattr(videos, "read_packets", noted("packets", videos.read_packets))
+    monkeypatch.setattr(lerobot, "read_packets", noted("packets", lerobot.read_packets))
     monkeypatch.setattr(metadata, "read_episodes", noted("episodes", metadata.read_episodes))
     (dataset,) = resolve(spec_of(root)).datasets
     index = open_dataset_index(dataset, cache_dir=tmp_path / "cache")

@@ -14,6 +14,8 @@ from streams import every_sample, mixture_of, spec_of
 
 from autoloader.controller.admission import admit_start, price_start
 from autoloader.errors import AutoloaderError, BudgetInfeasibleError, SourceError, SpecError
+from autoloader.formats import files
+from autoloader.formats.cache import FileFindings, JsonCache
 from autoloader.formats.lengths import mean_frames
 from autoloader.index import open_dataset_index
 from autoloader.index.statistics import statistics_of
@@ -127,6 +129,25 @@ def test_what_is_kept_of_remote_data_is_not_that_of_data_written_over_it(
         shutil.rmtree(written.path)
     assert keys[0] != keys[1]
     assert frames == [5, 9]
+
+
+def test_a_remote_file_that_another_one_of_its_size_replaced_is_looked_at_again(
+    here: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(store, "LISTED_FOR_S", 0.0)
+    file = here.small.path.parents[1] / "findings" / "file"
+    file.parent.mkdir()
+    findings = FileFindings[str](
+        JsonCache("things", version=1), lambda text: [text], lambda kept: str(kept[0])
+    )
+    found = []
+    for content in ("left ", "right"):
+        file.write_text(content)
+        address = "gs://lab/findings/file"
+        found.append(
+            findings.of(address, (), lambda: files.read_text(address), dataset="arm")  # noqa: B023
+        )
+    assert found == ["left ", "right"]
 
 
 def refused(*datasets: Any, **top: Any) -> AutoloaderError:

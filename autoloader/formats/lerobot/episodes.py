@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 from autoloader.errors import SourceError
 from autoloader.formats import files
 from autoloader.formats.lerobot.parquet import UnreadableParquetError, read_columns
-from autoloader.formats.lerobot.placement import Placement, Span, place
+from autoloader.formats.lerobot.videos import Placement, Span, place
 from autoloader.formats.metadata import LEROBOT_INFO, broken
 from autoloader.host.units import MIB
 
@@ -202,7 +202,7 @@ class EpisodeList:
     def placed(
         self, camera: str, path: str, frames: int, fps: float, *, by_row: bool = False
     ) -> Placement:
-        """Which frame of a video each of its episodes begins with; see ``placement.place``.
+        """Which frame of a video each of its episodes begins with; see ``videos.place``.
 
         Args:
             camera: the feature.

@@ -4,7 +4,7 @@
 Parquet file under ``data/`` is a shard: in v2.0 and v2.1 it holds one episode, in v3.0 several.
 Its records are its episodes, in their order.
 
-Not here: the list of episodes (``episodes``), the packets of a video (``packets``).
+Not here: the list of episodes (``episodes``), the packets of a video (``videos``).
 """
 
 from __future__ import annotations
@@ -52,24 +52,22 @@ _DTYPES = frozenset(
 
 
 @dataclass(frozen=True)
-class LeRobotMetadata:
-    """What a dataset says in ``meta``; read once.
+class LeRobotDirectory(VersionDirectory):
+    """A LeRobot dataset; see ``VersionDirectory``.
 
     Attributes:
-        root: the dataset's directory.
-        info: ``meta/info.json``.
-        features: by path.
-        episodes: all of them.
-        dataset: the name that the spec gives this dataset, for messages.
+        info: content of ``meta/info.json``.
+        episodes: list of all episodes.
         digest: hash of the content of every metadata file that an index is made from.
     """
 
-    root: Path
-    info: Mapping[str, Any]
-    features: Mapping[str, Feature]
-    episodes: EpisodeList
-    dataset: str
-    digest: bytes
+    streamable: ClassVar[bool] = False
+    numbered: ClassVar[bool] = True
+    texts_only: ClassVar[bool] = True
+
+    info: Mapping[str, Any] = field(kw_only=True, compare=False, repr=False)
+    episodes: EpisodeList = field(kw_only=True, compare=False, repr=False)
+    digest: bytes = field(kw_only=True, compare=False, repr=False)
 
     @property
     def fps(self) -> float:
@@ -78,25 +76,30 @@ class LeRobotMetadata:
 
     @cached_property
     def tasks(self) -> dict[int, bytes]:
-        """The text of every task, UTF-8.
+        """Text of every task, UTF-8, by its number.
 
         Raises:
             SourceError: there is no list of tasks, or it is broken or empty.
         """
-        found = tasks(self.root, self.info, dataset=self.dataset)
+        found = tasks(Path(self.path), self.info, dataset=self.dataset)
         return {number: text.encode() for number, text in found.items()}
 
     @cached_property
     def tasks_if_listed(self) -> dict[int, bytes] | None:
-        """``tasks``; ``None`` where that raises, for what can go without the texts."""
+        """``tasks``; ``None`` where reading them raises, for readers that can go without."""
         try:
             return self.tasks
         except SourceError:
             return None
 
     @cached_property
+    def cameras(self) -> tuple[str, ...]:
+        """Features that are pictures, in the order of their names."""
+        return tuple(sorted(path for path, one in self.features.items() if one.kind == "image"))
+
+    @cached_property
     def cameras_without_files(self) -> tuple[str, ...]:
-        """Cameras that are listed and of which no video is there."""
+        """See ``VersionDirectory``."""
         videos = self.episodes.videos
         return tuple(
             one
@@ -105,49 +108,19 @@ class LeRobotMetadata:
             and not any(map(os.path.exists, videos[one].file.paths))
         )
 
-    @cached_property
-    def cameras(self) -> tuple[str, ...]:
-        """The features that are pictures, in the order of their names."""
-        return tuple(sorted(path for path, one in self.features.items() if one.kind == "image"))
-
-
-@dataclass(frozen=True, slots=True)
-class LeRobotDirectory(VersionDirectory):
-    """A LeRobot dataset; see ``VersionDirectory``.
-
-    Attributes:
-        known: what its metadata says.
-    """
-
-    streamable: ClassVar[bool] = False
-    numbered: ClassVar[bool] = True
-    texts_only: ClassVar[bool] = True
-
-    known: LeRobotMetadata = field(kw_only=True, compare=False, repr=False)
-
-    @property
-    def fps(self) -> float:
-        """See ``VersionDirectory``."""
-        return self.known.fps
-
     @property
     def episode_numbers(self) -> Sequence[int]:
         """See ``VersionDirectory``."""
-        numbers: list[int] = self.known.episodes.index.tolist()
+        numbers: list[int] = self.episodes.index.tolist()
         return numbers
-
-    @property
-    def cameras_without_files(self) -> tuple[str, ...]:
-        """See ``VersionDirectory``."""
-        return self.known.cameras_without_files
 
     def episode_number(self, shard: str, record: int) -> int | None:
         """See ``VersionDirectory``."""
-        return self.known.episodes.at(shard, record).index
+        return self.episodes.at(shard, record).index
 
     def with_episodes(self, numbers: Sequence[int]) -> VersionDirectory:
         """See ``VersionDirectory``."""
-        episodes = self.known.episodes
+        episodes = self.episodes
         wanted = np.isin(episodes.index, np.asarray(numbers, np.int64))
         splits = {}
         for name, pieces in self.splits.items():
@@ -167,10 +140,10 @@ class LeRobotDirectory(VersionDirectory):
         """
         self.check_texts(texts)
         ends = ((slices[0].path, slices[0].start), (slices[-1].path, slices[-1].stop - 1))
-        edges = [self.known.episodes.at(path, record) for path, record in ends]
+        edges = [self.episodes.at(path, record) for path, record in ends]
         for camera in cameras:
             places = [place for one in edges if (place := one.videos.get(camera)) is not None]
-            files.refuse_stand_ins([place.path for place in places], dataset=self.known.dataset)
+            files.refuse_stand_ins([place.path for place in places], dataset=self.dataset)
 
     def check_texts(self, texts: Iterable[Feature]) -> None:
         """See ``VersionDirectory``.
@@ -179,16 +152,16 @@ class LeRobotDirectory(VersionDirectory):
             SourceError: texts of tasks are taken, and no list says what they are.
         """
         if any(feature.encoding == TASKS for feature in texts):
-            assert self.known.tasks, "a list without a task is refused"
+            assert self.tasks, "a list without a task is refused"
 
     def missing_videos(self) -> MissingVideos | None:
         """See ``VersionDirectory``."""
-        videos = self.known.episodes.videos.values()
+        videos = self.episodes.videos.values()
         named = {path for of in videos for path in of.file.paths}
         missing = {path for path in named if not Path(path).exists()}
         if not missing:
             return None
-        count = len(self.known.episodes)
+        count = len(self.episodes)
         lost = np.zeros(count, np.bool_)
         for of in videos:
             gone = [path in missing for path in of.file.paths]
@@ -230,7 +203,9 @@ def open_lerobot(path: str | Path, *, dataset: str) -> VersionDirectory:
             for path in episodes.data.paths
         },
         notes=(*episodes.notes, *notes),
-        known=LeRobotMetadata(root, info, features, episodes, dataset, digest),
+        info=info,
+        episodes=episodes,
+        digest=digest,
     )
 
 
@@ -249,10 +224,10 @@ def _digest(root: Path) -> bytes:
     return found.digest()
 
 
-def metadata_of(directory: VersionDirectory) -> LeRobotMetadata:
-    """What ``open_lerobot`` has read of a LeRobot dataset."""
+def metadata_of(directory: VersionDirectory) -> LeRobotDirectory:
+    """A directory that is known to be of LeRobot, by its own type."""
     assert isinstance(directory, LeRobotDirectory), "only LeRobot datasets are asked"
-    return directory.known
+    return directory
 
 
 def _read_info(root: Path, *, dataset: str) -> Mapping[str, Any]:

@@ -1,19 +1,55 @@
-"""Reads Parquet files by pyarrow, in the calling thread alone.
+"""Reads Parquet files: columns by pyarrow, and where the pictures of a column lie in the file.
 
-Not here: what their columns mean (``episodes``, ``index.lerobot``).
+pyarrow gives values and does not say where they lie. So the footer and the headers of pages are
+read here: Thrift's compact protocol, then levels, then values, plain or numbers of a dictionary.
+(pyarrow ends the process when it reads chunks whose statistics are damaged.)
+
+Theory of operation of ``read_pictures``. Writers pack the pages of a column by snappy, and a page
+may hold a hundred pictures. snappy packs 64 KiB at a time, and no piece needs an earlier one. So
+the stretch of a picture is the pieces that it lies in, which are unpacked alone. A page of another
+codec is one stretch.
+
+Not here: the meaning of columns (``episodes``, ``rows``), unpacking a picture
+(``samples.encoded``).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import os
+import struct
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
+
+import numpy as np
+from numpy.typing import NDArray
 
 from autoloader.formats import files
 from autoloader.formats.files import told_stand_in
 from autoloader.host.extras import needs
 from autoloader.storage.faults import LimitError
 from autoloader.storage.limits import Limits, check_bytes
+
+Ints = NDArray[np.int64]
+
+PIECE_BYTES = 2**16
+"""Bytes that snappy packs at a time."""
+PLAIN, SNAPPY = "", "snappy"
+_CODECS = {0: PLAIN, 1: SNAPPY, 2: "gzip", 4: "brotli", 6: "zstd"}
+"""Parquet's number of a codec → pyarrow's name."""
+_CODEC_NAMES = ("UNCOMPRESSED", "SNAPPY", "GZIP", "LZO", "BROTLI", "LZ4", "ZSTD", "LZ4_RAW")
+_DATA, _DICTIONARY, _DATA_V2 = 0, 2, 3
+_PLAIN_VALUES, _DICTIONARY_VALUES = 0, (2, 8)
+_FIRST_HEADER_BYTES, _MOST_HEADER_BYTES = 2**12, 2**20
+_DEEPEST = 12
+_MOST_UNPACKED_BYTES = 2**30
+_LARGEST_RATIO = 64
+"""A page that claims to unpack to more than this many times its bytes is damaged."""
+_LARGEST_PICTURE_BYTES = 2**31 - 1
+_FOOTER = struct.Struct("<I4s")
+"""End of the file: length of the footer before it, and Parquet's mark."""
 
 
 class UnreadableParquetError(ValueError):
@@ -23,16 +59,17 @@ class UnreadableParquetError(ValueError):
 def read_columns(
     path: str | Path, wanted: Callable[[Sequence[str]], Sequence[str]], most: str = ""
 ) -> Any:
-    """A ``pyarrow.Table`` of some columns of a file, all rows.
+    """A ``pyarrow.Table`` of some columns of a local file, all rows, by the calling thread alone.
 
     Args:
-        path: the file; local.
-        wanted: chooses columns of those that are there.
-        most: field of ``storage.limits.Limits`` that bounds the file, and the values in it.
+        path: the Parquet file.
+        wanted: chooses from the names of the columns that are there.
+        most: field of ``storage.limits.Limits`` that bounds the file and its unpacked values; ""
+            for no bound.
 
     Raises:
-        UnreadableParquetError: it is damaged, or no Parquet file.
-        OSError: it is not there, or may not be read.
+        UnreadableParquetError: the file is damaged, or no Parquet file.
+        OSError: the file is not there, or may not be read.
         MissingExtraError: pyarrow is not installed.
     """
     with needs("a LeRobot dataset", extra="lerobot"):
@@ -42,8 +79,12 @@ def read_columns(
         try:
             with parquet.ParquetFile(source, pre_buffer=False) as file:
                 names = list(wanted(file.schema_arrow.names))
-                if most:
-                    _check_values(str(path), file.metadata, len(names), most)
+                if most:  # a list may be small as a file, and large in memory
+                    about = file.metadata
+                    groups = [about.row_group(k) for k in range(about.num_row_groups)]
+                    unpacked = sum(group.total_byte_size for group in groups)
+                    unpacked = max(unpacked, 8 * len(names) * about.num_rows)
+                    check_bytes(str(path), unpacked, most, Limits.of_environment())
                 return file.read(columns=names, use_threads=False)
         except LimitError:
             raise
@@ -52,8 +93,420 @@ def read_columns(
             raise UnreadableParquetError(why) from error
 
 
-def _check_values(path: str, metadata: Any, columns: int, most: str) -> None:
-    """Refuse a list that is small as a file, and not in memory."""
-    groups = (metadata.row_group(number) for number in range(metadata.num_row_groups))
-    unpacked = max(sum(one.total_byte_size for one in groups), 8 * columns * metadata.num_rows)
-    check_bytes(path, unpacked, most, Limits.of_environment())
+@dataclass(frozen=True, slots=True)
+class PictureTable:
+    """Places of the pictures of R rows.
+
+    Attributes:
+        codec: packing of the stretches: "" (none), "snappy", "gzip", "zstd" or "brotli". A
+            stretch of "snappy" lacks the number of its unpacked bytes in front.
+        offset, length: [R] int64 stretch of the file in bytes; offset −1 where a row has no
+            picture.
+        unpacked: [R] int32 bytes of the stretch, unpacked.
+        start, size: [R] int32 place of the picture within the unpacked bytes.
+    """
+
+    codec: str
+    offset: NDArray[np.int64]
+    length: NDArray[np.int64]
+    unpacked: NDArray[np.int32]
+    start: NDArray[np.int32]
+    size: NDArray[np.int32]
+
+
+def read_pictures(path: str, feature: str, rows: int, most: int | None = None) -> PictureTable:
+    """Places of the pictures of a feature, which is a struct of ``bytes`` and ``path``.
+
+    Args:
+        path: the Parquet file.
+        feature: name of the column.
+        rows: number of rows of the file.
+        most: number of rows, from the first on, that are enough; ``None`` for all.
+
+    Raises:
+        UnreadableParquetError: the file is damaged, or packed in a way that is not read.
+        OSError: the file cannot be opened.
+        MissingExtraError: pyarrow is not installed.
+    """
+    with needs("a LeRobot dataset", extra="lerobot"):
+        import pyarrow
+    found = np.full((5, rows), -1, np.int64)
+    codecs: set[str] = set()
+    first, enough = 0, rows if most is None else min(rows, most)
+    try:
+        with files.opened_regular(path) as source:
+            for page, number in _pages(source, f"{feature}.bytes"):
+                if first + len(number) <= rows:
+                    own = found[:, first : first + len(number)]
+                    own[:, number >= 0] = page.places[:, number[number >= 0]]
+                codecs.add(page.codec)
+                first += len(number)
+                if first > rows or (most is not None and first >= most):
+                    break
+    except UnreadableParquetError:
+        raise
+    except (pyarrow.ArrowException, ValueError, OverflowError, MemoryError) as error:
+        raise UnreadableParquetError(" ".join(str(error).split())[:160]) from error
+    if not enough <= first <= rows:
+        raise UnreadableParquetError(f"{feature} has {first} values, and the file {rows} rows")
+    if len(codecs) > 1:
+        raise UnreadableParquetError(f"{feature} is packed in several ways: {sorted(codecs)}")
+    offset, length, *within = found
+    return PictureTable(
+        next(iter(codecs), PLAIN), offset, length, *(one.astype(np.int32) for one in within)
+    )
+
+
+# -- pages --------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Values:
+    """n byte strings of a page, or of a dictionary, that are unpacked together.
+
+    Attributes:
+        offset: place of the page's values in the file.
+        codec: pyarrow's name, or "".
+        packed, data: the bytes in the file, and unpacked.
+        start, size: [n] int64 bytes of each value within ``data``.
+    """
+
+    offset: int
+    codec: str
+    packed: bytes
+    data: bytes
+    start: Ints
+    size: Ints
+
+    @cached_property
+    def places(self) -> Ints:
+        """[5, n] offset, length and unpacked bytes of each stretch; start and size within it."""
+        start, size, none = self.start, self.size, np.zeros_like(self.size)
+        if len(size) and int(size.max()) > _LARGEST_PICTURE_BYTES:
+            raise UnreadableParquetError("a picture has more than 2 GiB")
+        if self.codec == PLAIN:
+            return np.stack([self.offset + start, size, size, none, size])
+        whole = len(self.data)
+        if self.codec != SNAPPY:
+            unpacked = none + whole
+            return np.stack([none + self.offset, none + len(self.packed), unpacked, start, size])
+        marks, piece_bytes = _pieces(self.packed, whole)
+        begins = np.asarray(marks, np.int64)
+        first = start // piece_bytes
+        stop = np.minimum(-(-(start + size) // piece_bytes), len(begins) - 1)
+        first = np.minimum(first, np.maximum(stop - 1, 0))
+        stop = np.maximum(stop, first + 1)
+        begin, end = first * piece_bytes, np.minimum(stop * piece_bytes, whole)
+        length = begins[stop] - begins[first]
+        return np.stack([self.offset + begins[first], length, end - begin, start - begin, size])
+
+
+def _pages(source: BinaryIO, column: str) -> Iterator[tuple[_Values, Ints]]:
+    """Data pages of a column: (values, [n] number of each row's value there, or −1 for none)."""
+    import pyarrow.parquet as parquet
+
+    try:
+        with parquet.ParquetFile(source, pre_buffer=False) as file:
+            schema, columns = file.metadata.schema, file.metadata.num_columns
+            paths = [schema.column(k).path for k in range(columns)]
+            if column not in paths:
+                raise UnreadableParquetError(f"it has no column {column!r}")
+            described = schema.column(paths.index(column))
+    except OSError as error:  # pyarrow's word for damaged bytes
+        raise UnreadableParquetError(" ".join(str(error).split())[:160]) from error
+    if described.physical_type != "BYTE_ARRAY" or described.max_repetition_level:
+        raise UnreadableParquetError(f"{column} holds no byte strings")
+    file_bytes = os.fstat(source.fileno()).st_size
+    end = max(0, file_bytes - _FOOTER.size)
+    size, _ = _FOOTER.unpack(os.pread(source.fileno(), _FOOTER.size, end))
+    footer = os.pread(source.fileno(), size, max(0, end - size))
+    try:
+        groups = _Thrift(footer).struct()[4]
+        chunks = [_inner(group[1][paths.index(column)], 3) for group in groups]
+    except (IndexError, KeyError, TypeError) as error:
+        raise UnreadableParquetError("its footer is damaged") from error
+    for chunk in chunks:
+        yield from _Chunk(source.fileno(), file_bytes, chunk, described.max_definition_level)
+
+
+class _Chunk:
+    """One column chunk, page by page.
+
+    Args:
+        descriptor: of the open file.
+        file_bytes: size of the file.
+        chunk: metadata of the chunk, by Thrift's field numbers.
+        level: definition level of a value that is there.
+    """
+
+    def __init__(self, descriptor: int, file_bytes: int, chunk: dict[int, Any], level: int) -> None:
+        self._descriptor = descriptor
+        self._level = level
+        codec = _whole(chunk, 4)
+        if codec not in _CODECS:
+            name = _CODEC_NAMES[codec] if 0 <= codec < len(_CODEC_NAMES) else str(codec)
+            known = ", ".join(sorted(_CODEC_NAMES[one] for one in _CODECS))
+            raise UnreadableParquetError(f"its pictures are packed by {name}; read are {known}")
+        self._codec = _CODECS[codec]
+        self._values = _whole(chunk, 5)
+        at, size = _whole(chunk, 9), _whole(chunk, 7)
+        if chunk.get(11):  # a dictionary, which lies before the data
+            at = min(at, _whole(chunk, 11))
+        self._at, self._stop = at, at + size
+        if at < 4 or size < 0 or self._stop > file_bytes:
+            raise UnreadableParquetError("a column lies behind the end of the file")
+
+    def __iter__(self) -> Iterator[tuple[_Values, Ints]]:
+        """See ``_pages``."""
+        dictionary: _Values | None = None
+        at, left = self._at, self._values
+        while left > 0:
+            header, size = self._header(at)
+            kind, unpacked, packed = (_whole(header, field) for field in (1, 2, 3))
+            body, at = at + size, at + size + packed
+            if packed < 0 or unpacked < 0 or at > self._stop:
+                raise UnreadableParquetError("a page lies behind the end of its column")
+            if kind == _DICTIONARY:
+                count = _whole(_inner(header, 7), 1)
+                data = self._unpacked(body, packed, unpacked, self._codec)
+                dictionary = _values(body, self._codec, *data, 0, count)
+            elif kind in (_DATA, _DATA_V2):
+                page = self._page(header, body, packed, unpacked, dictionary)
+                left -= len(page[1])
+                yield page
+
+    def _page(
+        self, header: dict[int, Any], body: int, packed: int, unpacked: int,
+        dictionary: _Values | None,
+    ) -> tuple[_Values, Ints]:  # fmt: skip
+        old, first, codec = _whole(header, 1) == _DATA, 0, self._codec
+        told = _inner(header, 5 if old else 8)
+        count, encoding = _whole(told, 1), _whole(told, 2 if old else 4)
+        if not 0 < count <= self._values:
+            raise UnreadableParquetError(f"a page claims {count} values")
+        if old:  # levels are packed with the values
+            raw, data = self._unpacked(body, packed, unpacked, codec)
+            if self._level:
+                first = 4 + int.from_bytes(data[:4], "little")
+            levels = data[4:first]
+        else:
+            size, repeated = _whole(told, 5), _whole(told, 6)
+            before = size + repeated
+            if min(size, repeated) < 0 or before > packed:
+                raise UnreadableParquetError("the levels of a page are longer than itself")
+            levels = os.pread(self._descriptor, size, body + repeated)
+            codec = codec if told.get(7, True) else PLAIN
+            body += before
+            raw, data = self._unpacked(body, packed - before, unpacked - before, codec)
+        number = np.full(count, -1, np.int64)
+        there = np.ones(count, np.bool_)
+        if self._level:
+            there = _runs(levels, self._level.bit_length(), count) == self._level
+        present = int(there.sum())
+        if encoding == _PLAIN_VALUES:
+            number[there] = np.arange(present)
+            return _values(body, codec, raw, data, first, present), number
+        if encoding not in _DICTIONARY_VALUES or dictionary is None:
+            raise UnreadableParquetError(f"its byte strings have Parquet's encoding {encoding}")
+        if present:
+            if first >= len(data) or data[first] > 32:
+                raise UnreadableParquetError(
+                    "a page does not say how wide its dictionary numbers are"
+                )
+            number[there] = _runs(data[first + 1 :], data[first], present)
+            if int(number.max()) >= len(dictionary.start):
+                raise UnreadableParquetError("a page names a value that its dictionary lacks")
+        return dictionary, number
+
+    def _header(self, at: int) -> tuple[dict[int, Any], int]:
+        """(header of the page there, its bytes)."""
+        size = _FIRST_HEADER_BYTES
+        while True:
+            data = os.pread(self._descriptor, min(size, self._stop - at), at)
+            reader = _Thrift(data)
+            try:
+                return reader.struct(), reader.at
+            except IndexError as error:
+                if len(data) < size or size >= _MOST_HEADER_BYTES:
+                    raise _damaged_header() from error
+            size *= 16
+
+    def _unpacked(self, offset: int, packed: int, unpacked: int, codec: str) -> tuple[bytes, bytes]:
+        """(bytes of a stretch of the file, the same unpacked)."""
+        import pyarrow
+
+        data = os.pread(self._descriptor, packed, offset)
+        if len(data) < packed:
+            raise UnreadableParquetError("a page is cut off")
+        if codec == PLAIN:
+            return data, data
+        if not 0 <= unpacked <= min(_MOST_UNPACKED_BYTES, _LARGEST_RATIO * packed + 2**20):
+            raise UnreadableParquetError(f"a page of {packed} bytes claims {unpacked} unpacked")
+        try:
+            return data, pyarrow.decompress(data, unpacked, codec, asbytes=True)
+        except OSError as error:  # pyarrow's word for damaged bytes
+            raise UnreadableParquetError(f"a page cannot be unpacked: {error}"[:160]) from error
+
+
+def _values(offset: int, codec: str, packed: bytes, data: bytes, at: int, count: int) -> _Values:
+    """The ``count`` values from ``at`` on in unpacked bytes, each behind its length."""
+    if not 0 <= count <= len(data) // 4:
+        raise UnreadableParquetError(f"a page of {len(data)} bytes claims {count} values")
+    start, size = np.empty(count, np.int64), np.empty(count, np.int64)
+    for k in range(count):
+        start[k], size[k] = at + 4, int.from_bytes(data[at : at + 4], "little")
+        at = int(start[k] + size[k])
+        if at > len(data):
+            raise UnreadableParquetError("a value lies behind the end of its page")
+    return _Values(offset, codec, packed, data, start, size)
+
+
+def _pieces(packed: bytes, whole: int) -> tuple[list[int], int]:
+    """(begin of each piece of a snappy stream and end of the last; bytes of a piece, unpacked).
+
+    The whole stream is one piece if a piece needs another.
+
+    Raises:
+        UnreadableParquetError: the bytes are no such stream.
+    """
+    try:
+        at = next(k for k, byte in enumerate(packed) if not byte & 0x80) + 1
+        begin, done, places, alone = at, 0, [at], True
+        while at < len(packed):
+            tag, back = packed[at], 0
+            kind = tag & 3
+            if kind == 0:  # bytes as they are
+                more = max(0, (tag >> 2) - 59)
+                told = packed[at + 1 : at + 1 + more]
+                count = 1 + (int.from_bytes(told, "little") if more else tag >> 2)
+                at += 1 + more + count
+            elif kind == 1:  # a copy of near bytes
+                count, back = 4 + (tag >> 2 & 7), (tag >> 5 << 8) + packed[at + 1]
+                at += 2
+            else:  # a copy of far bytes
+                wide = 2 if kind == 2 else 4
+                count = (tag >> 2) + 1
+                back = int.from_bytes(packed[at + 1 : at + 1 + wide], "little")
+                at += 1 + wide
+            room = PIECE_BYTES - done % PIECE_BYTES
+            alone = alone and count <= room and back <= done % PIECE_BYTES
+            done += count
+            if done % PIECE_BYTES == 0:
+                places.append(at)
+    except (IndexError, StopIteration):
+        at, done = -1, -1
+    if done != whole or at != len(packed):
+        raise UnreadableParquetError("a page is no whole snappy stream")
+    if not alone:
+        return [begin, at], max(1, whole)
+    return places if places[-1] == at else [*places, at], PIECE_BYTES
+
+
+def _runs(data: bytes, width: int, count: int) -> Ints:
+    """[count] numbers of ``width`` bits, in runs that are repeated or packed."""
+    found = np.zeros(count, np.int64)
+    at = done = 0
+    try:
+        while done < count:
+            head, at = _varint(data, at)
+            if head & 1 and width:
+                size = (head >> 1) * width
+                packed = np.frombuffer(data[at : at + size], np.uint8)
+                bits = np.unpackbits(packed, bitorder="little")
+                run = bits[: len(bits) // width * width].reshape(-1, width)
+                values = run @ (1 << np.arange(width, dtype=np.int64))
+                some = min(count - done, len(values))
+                found[done : done + some] = values[:some]
+            else:
+                size = -(-width // 8)
+                some = min(count - done, (head >> 1) * (8 if head & 1 else 1))
+                found[done : done + some] = int.from_bytes(data[at : at + size], "little")
+            at += size
+            if some <= 0:
+                raise UnreadableParquetError("a run of a page is empty")
+            done += some
+    except IndexError as error:
+        raise UnreadableParquetError("the runs of a page are cut off") from error
+    return found
+
+
+def _varint(data: bytes, at: int) -> tuple[int, int]:
+    """(a number of seven bits a byte, the place behind it)."""
+    value = shift = 0
+    while True:
+        byte = data[at]
+        at += 1
+        value |= (byte & 0x7F) << shift
+        if not byte & 0x80:
+            return value, at
+        shift += 7
+        if shift > 63:
+            raise UnreadableParquetError("a number has too many bytes")
+
+
+class _Thrift:
+    """Reads values of Thrift's compact protocol; behind the end it raises ``IndexError``."""
+
+    def __init__(self, data: bytes) -> None:
+        self._data = data
+        self.at = 0
+
+    def struct(self, depth: int = 0) -> dict[int, Any]:
+        """Field number → value."""
+        found: dict[int, Any] = {}
+        field = 0
+        while head := self._byte():
+            field = field + (head >> 4) if head >> 4 else self._number(signed=True)
+            found[field] = self._value(head & 15, depth)
+        return found
+
+    def _value(self, kind: int, depth: int) -> Any:
+        if depth > _DEEPEST:
+            raise _damaged_header()
+        if kind in (1, 2):
+            return kind == 1
+        if kind == 3:
+            return self._byte()
+        if kind in (4, 5, 6):
+            return self._number(signed=True)
+        if kind in (7, 8):
+            size = 8 if kind == 7 else self._number()
+            if self.at + size > len(self._data):
+                raise IndexError
+            self.at += size
+            return self._data[self.at - size : self.at]
+        if kind in (9, 10):
+            head = self._byte()
+            count, inner = head >> 4, head & 15
+            count = min(self._number() if count == 15 else count, len(self._data) + 1)
+            of_bytes = inner in (1, 2)  # truths take a byte each in a list
+            return [self._value(3 if of_bytes else inner, depth + 1) for _ in range(count)]
+        if kind == 12:
+            return self.struct(depth + 1)
+        raise _damaged_header()
+
+    def _number(self, *, signed: bool = False) -> int:
+        value, self.at = _varint(self._data, self.at)
+        return (value >> 1) ^ -(value & 1) if signed else value
+
+    def _byte(self) -> int:
+        self.at += 1
+        return self._data[self.at - 1]
+
+
+def _whole(told: dict[int, Any], field: int) -> int:
+    value = told.get(field)
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise _damaged_header()
+    return value
+
+
+def _inner(told: dict[int, Any], field: int) -> dict[int, Any]:
+    value = told.get(field)
+    if not isinstance(value, dict):
+        raise _damaged_header()
+    return value
+
+
+def _damaged_header() -> UnreadableParquetError:
+    return UnreadableParquetError("the header of a page is damaged")

@@ -1,46 +1,48 @@
-"""The rows of a Parquet file of a LeRobot dataset: its columns, held against the list of episodes.
+"""The rows of a Parquet file of a LeRobot dataset: its columns, checked by the list of episodes.
 
-Not here: which episodes there are (``episodes``), where pictures lie (``pictures``), videos
-(``packets``).
+A transform, and the ops that see whole episodes, take a record of RLDS. So an episode can also be
+had as such a record: its numbers and texts under the names of its features, and for each picture a
+mark that says which camera's and which step's it is.
+
+Not here: which episodes there are (``episodes``), where pictures lie (``parquet``), videos
+(``videos``), what is done with records (``transforms``).
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+import struct
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from autoloader.formats.example import write_example
+from autoloader.formats.features import PARQUET, TASKS
 from autoloader.formats.lerobot.episodes import Episode
+from autoloader.formats.lerobot.metadata import (
+    EPISODE,
+    LeRobotDirectory,
+    metadata_of,
+    open_lerobot,
+    task_column,
+)
 from autoloader.formats.lerobot.parquet import UnreadableParquetError, read_columns
-from autoloader.formats.lerobot.placement import LARGEST_DRIFT_FRAMES
+from autoloader.formats.lerobot.videos import LARGEST_DRIFT_FRAMES
+from autoloader.formats.metadata import LEROBOT_INFO, ShardSlice
 
+MARK = struct.Struct("<II")
+"""Stand-in for a picture: the camera's place in ``LeRobotDirectory.cameras``, and the step."""
 _EPISODE, _FRAME, _TIME = "episode_index", "frame_index", "timestamp"
 _LARGEST_OFFSET_FRAMES = 1.1
 """Times of some writers begin at one frame, not at 0; with what float32 makes of it."""
 _STEADY_FRAMES = 0.1
-"""How far times may be from an offset that all rows have."""
+"""Largest distance of times from an offset that all rows have."""
 
 
 class DamagedEpisodeError(Exception):
     """An episode cannot be used; the message says why. Internal: a quarantine."""
-
-
-@dataclass(frozen=True, slots=True)
-class NumberColumn:
-    """A column of numbers: its name, numbers of a row, and the type that they are wanted in."""
-
-    key: str
-    width: int
-    dtype: np.dtype[Any]
-
-    @classmethod
-    def of(cls, key: str, shape: Sequence[int | None], dtype: Any) -> NumberColumn:
-        """Of a feature of this shape."""
-        return cls(key, math.prod(size or 1 for size in shape), np.dtype(dtype))
 
 
 class EpisodeRows:
@@ -49,46 +51,52 @@ class EpisodeRows:
     A row without a value that is wanted costs its episode, and no other.
 
     Args:
-        path: the file.
-        numbers: columns of numbers that are wanted.
-        strings: columns of text.
-        by_task: feature → column of integers that are numbers of tasks.
-        tasks: text of every task, UTF-8.
-        needed: columns that must be there beside; they are not read.
-        by_row: whether times are not looked at (``timestamps: ignore``).
+        path: the Parquet file.
+        known: the dataset that the file belongs to.
+        numbers: feature → NumPy type in which its numbers are wanted.
+        texts: features whose texts are wanted; some are columns of numbers of tasks.
+        pictures: features that must be columns of the file; they are not read.
+        by_row: whether times are ignored (``timestamps: ignore``).
 
     Attributes:
-        count: rows.
-        notes: what a person should know of the file.
+        count: number of rows.
+        notes: facts about the file that a person should know, as keys.
 
     Raises:
         DamagedEpisodeError: the file is missing or damaged, or lacks a column.
-        OSError: it cannot be read.
+        SourceError: tasks are wanted, and their list is missing or broken.
+        OSError: the file cannot be read.
         MissingExtraError: pyarrow is not installed.
     """
 
     def __init__(
         self,
         path: str,
-        numbers: Collection[NumberColumn],
-        strings: Collection[str],
-        by_task: Mapping[str, str],
-        tasks: Mapping[int, bytes],
-        needed: Collection[str] = (),
+        known: LeRobotDirectory,
+        numbers: Mapping[str, Any],
+        texts: Collection[str],
+        pictures: Collection[str] = (),
         *,
         by_row: bool = False,
     ) -> None:
-        self._tasks = tasks
+        self._known = known
         self._by_row = by_row
         self.notes: dict[str, None] = {}
-        wanted = [_EPISODE, *(one.key for one in numbers), *strings, *by_task.values()]
-        names = list(dict.fromkeys([*wanted, _FRAME, _TIME]))
+        features = known.features
+        of_tasks = {
+            one: task_column(one)
+            for one in sorted(texts)
+            if one in features and features[one].encoding == TASKS
+        }
+        self._tasks = known.tasks if of_tasks else {}
+        strings = [one for one in texts if one not in of_tasks]
+        wanted = [_EPISODE, *numbers, *strings, *of_tasks.values()]
 
         def there(columns: Sequence[str]) -> list[str]:
-            lost = [name for name in (*wanted, *needed) if name not in columns]
+            lost = [name for name in (*wanted, *pictures) if name not in columns]
             if lost:
                 raise DamagedEpisodeError(f"its Parquet file has no column {lost[0]!r}")
-            return [name for name in names if name in columns]
+            return [one for one in dict.fromkeys([*wanted, _FRAME, _TIME]) if one in columns]
 
         try:
             table = read_columns(path, there)
@@ -99,30 +107,58 @@ class EpisodeRows:
             raise DamagedEpisodeError(f"its Parquet file {name} is missing") from error
         self.count: int = table.num_rows
 
-        def whole(name: str) -> NDArray[np.int64] | None:
+        def single(name: str, dtype: Any, nothing: Any) -> NDArray[Any] | None:
             if name not in table.column_names:
                 return None
-            values, bad = _flat(table.column(name), NumberColumn(name, 1, np.dtype(np.int64)))
-            return np.where(bad, -1, values[:, 0])
+            values, bad = _flat(table.column(name), 1, np.dtype(dtype))
+            return np.where(bad, nothing, values[:, 0])
 
-        self._numbers = {one.key: _flat(table.column(one.key), one) for one in numbers}
-        self._strings: dict[str, list[Any]] = {
-            key: table.column(key).to_pylist() for key in strings
+        self._numbers = {
+            key: _flat(table.column(key), features[key].step_numbers, np.dtype(dtype))
+            for key, dtype in numbers.items()
         }
-        self._by_task = {feature: whole(name) for feature, name in by_task.items()}
-        self._frame = whole(_FRAME)
-        self._time_s = None
-        if _TIME in table.column_names:
-            time = NumberColumn(_TIME, 1, np.dtype(np.float64))
-            values, bad = _flat(table.column(_TIME), time)
-            self._time_s = np.where(bad, np.nan, values[:, 0])
-        episode = whole(_EPISODE)
+        self._strings = {key: table.column(key).to_pylist() for key in strings}
+        self._of_tasks = {one: single(name, np.int64, -1) for one, name in of_tasks.items()}
+        self._frame = single(_FRAME, np.int64, -1)
+        self._time_s = single(_TIME, np.float64, np.nan)
+        episode = single(_EPISODE, np.int64, -1)
         assert episode is not None, "it was asked for"
         self._order = np.argsort(episode, kind="stable")
         self._sorted = episode[self._order]
 
-    def rows_of(self, one: Episode, fps: float) -> slice:
-        """The rows of an episode, after they were held against the list and the frame rate.
+    @classmethod
+    def whole(cls, path: str, known: LeRobotDirectory, *, by_row: bool = False) -> EpisodeRows:
+        """The rows with every feature; without the tasks if no list says what they are."""
+        every = [one for one in known.features.values() if one.per_step]
+        texts = [one for one in every if one.kind == "text"]
+        if any(one.encoding == TASKS for one in texts) and known.tasks_if_listed is None:
+            texts = [one for one in texts if one.encoding != TASKS]
+        return cls(
+            path,
+            known,
+            {
+                one.path: np.float32 if "float" in one.dtype else np.int64
+                for one in every
+                if one.kind == "tensor"
+            },
+            [one.path for one in texts],
+            [one for one in known.cameras if known.features[one].encoding == PARQUET],
+            by_row=by_row,
+        )
+
+    def record(self, one: Episode) -> tuple[slice, bytes]:
+        """(rows of an episode, the episode as a ``tf.train.Example``); Raises as ``rows_of``."""
+        own = self.rows_of(one)
+        texts = (*self._strings, *self._of_tasks)
+        values: dict[str, Any] = {key: self.column(key, own).reshape(-1) for key in self._numbers}
+        values.update({key: self.texts(key, own) for key in self._known.features if key in texts})
+        values[EPISODE] = np.asarray([one.index], np.int64)
+        for number, camera in enumerate(self._known.cameras):
+            values[camera] = [MARK.pack(number, step) for step in range(one.length)]
+        return own, write_example(values)
+
+    def rows_of(self, one: Episode) -> slice:
+        """Rows of an episode, checked by the list of episodes and the frame rate.
 
         Raises:
             DamagedEpisodeError: they are not there, not in order, not at their times, or one lacks
@@ -152,14 +188,14 @@ class EpisodeRows:
                 f"the rows of episode {one.index} are not its frames in order"
             )
         if self._time_s is not None and not self._by_row:
-            self._check_times(self._time_s[rows] * fps, one, fps)
+            self._check_times(self._time_s[rows] * self._known.fps, one)
         for key, (_, bad) in self._numbers.items():
             if bad[rows].any():
                 raise DamagedEpisodeError(
                     f"{key}: row {int(np.argmax(bad[rows]))} of episode {one.index} has not as "
                     "many numbers as the metadata says"
                 )
-        for feature, column in self._by_task.items():
+        for feature, column in self._of_tasks.items():
             assert column is not None, "it was asked for"
             lost = set(column[rows].tolist()) - set(self._tasks)
             if lost:
@@ -170,8 +206,9 @@ class EpisodeRows:
                 )
         return rows
 
-    def _check_times(self, frames: NDArray[np.float64], one: Episode, fps: float) -> None:
-        """Hold the times of an episode's rows, in frames, against the numbers of the rows."""
+    def _check_times(self, frames: NDArray[np.float64], one: Episode) -> None:
+        """Compare the times of an episode's rows, in frames, with the numbers of the rows."""
+        fps = self._known.fps
         off = frames - np.arange(one.length)
         if np.abs(off).max() <= LARGEST_DRIFT_FRAMES:  # false of NaN
             return
@@ -191,7 +228,7 @@ class EpisodeRows:
 
     def texts(self, key: str, rows: slice) -> list[bytes]:
         """A text of some rows, or the integer that stands for one, UTF-8; "" of a null."""
-        column = self._by_task.get(key)
+        column = self._of_tasks.get(key)
         if column is not None:
             return [self._tasks[task] for task in column[rows].tolist()]
         stored = self._strings[key][rows]
@@ -203,14 +240,14 @@ class EpisodeRows:
         return self._numbers[key][0][rows]
 
 
-def _flat(column: Any, wanted: NumberColumn) -> tuple[NDArray[Any], NDArray[np.bool_]]:
-    """([rows, width] of a column, [rows] which rows have not that many numbers)."""
+def _flat(column: Any, width: int, dtype: np.dtype[Any]) -> tuple[NDArray[Any], NDArray[np.bool_]]:
+    """([rows, width] of a column, [rows] whether a row lacks a number or has too many)."""
     import pyarrow
 
     rows, values = len(column), column.combine_chunks()
     of = np.arange(rows)
     bad = np.zeros(rows, np.bool_)
-    found = np.zeros((rows, wanted.width), wanted.dtype)
+    found = np.zeros((rows, width), dtype)
 
     def without_nulls(values: Any, of: NDArray[np.int64]) -> tuple[Any, NDArray[np.int64]]:
         if not values.null_count:
@@ -230,12 +267,34 @@ def _flat(column: Any, wanted: NumberColumn) -> tuple[NDArray[Any], NDArray[np.b
     values, of = without_nulls(values, of)
     try:
         flat = values.to_numpy(zero_copy_only=False)
-        if wanted.dtype.kind in "iu" and flat.dtype.kind == "f":
+        if dtype.kind in "iu" and flat.dtype.kind == "f":
             bad[of[~np.isfinite(flat)]] = True
             flat = np.nan_to_num(flat, posinf=0, neginf=0)
-        flat = flat.astype(wanted.dtype)
+        flat = flat.astype(dtype)
     except (ValueError, TypeError):
         return found, np.ones(rows, np.bool_)
-    bad |= np.bincount(of, minlength=rows) != wanted.width
-    found[~bad] = (flat[~bad[of]] if bad.any() else flat).reshape(-1, wanted.width)
+    bad |= np.bincount(of, minlength=rows) != width
+    found[~bad] = (flat[~bad[of]] if bad.any() else flat).reshape(-1, width)
     return found, bad
+
+
+def records_of(piece: ShardSlice) -> Iterator[tuple[str, bytes]]:
+    """(place, record) of the whole episodes of a slice of a dataset.
+
+    Raises:
+        OSError: the file cannot be opened.
+        SourceError: the dataset's metadata is broken.
+        MissingExtraError: pyarrow is not installed.
+    """
+    root = next(folder for folder in Path(piece.path).parents if (folder / LEROBOT_INFO).is_file())
+    known = metadata_of(open_lerobot(root, dataset=root.name))
+    try:
+        rows = EpisodeRows.whole(piece.path, known)
+    except DamagedEpisodeError:
+        return
+    of = known.episodes.in_file(piece.path, piece.start, piece.stop)
+    for record, one in enumerate(of, start=piece.start):
+        try:
+            yield f"{piece.path}, record {record}", rows.record(one)[1]
+        except DamagedEpisodeError:
+            continue

@@ -14,7 +14,7 @@ from __future__ import annotations
 import json
 
 from autoloader.formats.cache import JsonCache
-from autoloader.formats.files import remote_version
+from autoloader.formats.files import version_of
 from autoloader.index.shard_formats import format_of
 from autoloader.index.statistics.compute import StatisticsOf, is_of_samples
 from autoloader.samples.resolve import ResolvedDataset
@@ -44,7 +44,9 @@ def statistics_key(dataset: ResolvedDataset, declared: DatasetSpec, of: Statisti
     files = {}
     format_, schema = format_of(dataset), RecordSchema.of(dataset)
     for path in sorted({piece.path for piece in dataset.slices}):
-        files[path] = remote_version(path) if dataset.remote else format_.identity(path, schema)
+        files[path] = (
+            version_of(path, one_by_one=False) if dataset.remote else format_.identity(path, schema)
+        )
     said = declared.model_dump(mode="json")
     windowed = of == "samples" or is_of_samples(dataset, "action")
     window = dataset.sample if windowed else None

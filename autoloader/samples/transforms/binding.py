@@ -228,7 +228,7 @@ def records(slices: Sequence[ShardSlice]) -> Iterator[tuple[str, bytes]]:
     """(where it lies, payload) of the records of a split; of LeRobot data, of its episodes."""
     for piece in slices:
         if piece.path.endswith(".parquet"):
-            from autoloader.formats.lerobot.examples import records_of  # others start without it
+            from autoloader.formats.lerobot.rows import records_of  # others start without it
 
             yield from records_of(piece)
             continue

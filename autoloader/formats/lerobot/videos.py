@@ -1,8 +1,11 @@
-"""Which frame of a video each of its episodes begins with.
+"""The videos of a LeRobot dataset: their packets, and the first frame of each episode in them.
 
-Metadata says it three times: by ``from_timestamp``, by the lengths of the episodes that lie one
-behind the other, and by the number of frames that the video has. Writers that add up the durations
-of files let ``from_timestamp`` drift, and merges mix it up; so no start is believed alone.
+A frame is a byte range of the file, from the keyframe that it depends on to the frame itself, in
+the order in which decoders want them. Nothing is decoded here.
+
+Metadata says three times where an episode begins: by ``from_timestamp``, by the lengths of the
+episodes before it, and by the number of frames of the video. Writers that add up the durations of
+files let ``from_timestamp`` drift, and merges mix it up; so no start is believed alone.
 
     lengths give all frames   a start within half a frame of the lengths' sum is right; where starts
                               and numbers put the episodes in the same order, the sum is right for
@@ -12,7 +15,7 @@ of files let ``from_timestamp`` drift, and merges mix it up; so no start is beli
                               number that is not listed
     the video has less        none is right: nobody knows which frames are lost
 
-Not here: packets (``packets``), which frames those are in an index (``index.lerobot``).
+Not here: decoding (``decode.video``), frames in an index (``index.lerobot``).
 """
 
 from __future__ import annotations
@@ -20,11 +23,132 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from autoloader.formats import files
+from autoloader.formats.files import told_stand_in
+from autoloader.host.extras import needs
 
 LARGEST_DRIFT_FRAMES = 0.5
 """A time that is off by more than this many frames belongs to another frame."""
 _BETWEEN_FRAMES = 0.25
 """A distance between two episodes that is farther from a whole number of frames is none."""
+
+
+MOST_PACKETS = 2**24
+
+
+class UnreadableVideoError(ValueError):
+    """A file is no video that can be read; the message says why. Internal: a quarantine."""
+
+
+@dataclass(frozen=True, slots=True)
+class PacketTable:
+    """The packets of a video's one picture track, in decoding order; P of them.
+
+    Attributes:
+        codec: FFmpeg's name of the decoder's format: "av1", "h264", "hevc" …
+        setup: bytes that the decoder needs before the first packet.
+        offset: [P] int64 place in the file.
+        size: [P] int64 bytes.
+        number: [P] int64 which frame it is, by the time at which it is shown.
+        shown_s: [P] float64 when frame k is shown, from the first one on; ascending.
+        packet_of: [P] int64 the packet of frame k.
+        key_of: [P] int64 the packet from which decoders must begin for frame k.
+    """
+
+    codec: str
+    setup: bytes
+    offset: NDArray[np.int64]
+    size: NDArray[np.int64]
+    number: NDArray[np.int64]
+    shown_s: NDArray[np.float64]
+    packet_of: NDArray[np.int64]
+    key_of: NDArray[np.int64]
+
+    def __len__(self) -> int:
+        return len(self.offset)
+
+
+def read_packets(path: str, most: int | None = None) -> PacketTable:
+    """The packets of the first video track of a file.
+
+    Args:
+        path: the file.
+        most: read only so many, the first in decoding order; default: all.
+
+    Raises:
+        UnreadableVideoError: it is no video, or damaged.
+        OSError: it cannot be opened.
+        MissingExtraError: PyAV is not installed.
+    """
+    with needs("a LeRobot dataset with videos", extra="lerobot"):
+        import av
+    try:
+        with files.opened_regular(path):
+            pass  # anything else but a file would be waited for
+        with av.open(path) as container:
+            if not container.streams.video:
+                raise UnreadableVideoError("it has no video track")
+            stream = container.streams.video[0]
+            context, base = stream.codec_context, stream.time_base
+            if context is None or base is None:
+                raise UnreadableVideoError("its video track has no known codec or time base")
+            codec, setup = context.codec.canonical_name, context.extradata
+            rows: list[tuple[int, int, int, bool]] = []
+            for packet in container.demux(stream):
+                if len(rows) == most:
+                    break
+                if not packet.size:
+                    continue
+                if packet.pts is None or packet.pos is None or packet.pos < 0:
+                    raise UnreadableVideoError("a packet has no time or no place")
+                rows.append((packet.pos, packet.size, packet.pts, packet.is_keyframe))
+                if len(rows) > MOST_PACKETS:
+                    raise UnreadableVideoError(f"it has more than {MOST_PACKETS} packets")
+    except (av.error.FileNotFoundError, av.error.PermissionError):
+        raise
+    except (av.error.FFmpegError, ValueError, OverflowError) as error:
+        why = told_stand_in(path) or f"{type(error).__name__}: {error}"[:200]
+        raise UnreadableVideoError(why) from error
+    if not rows:
+        raise UnreadableVideoError("it has no frame")
+    if max(place + size for place, size, *_ in rows) > Path(path).stat().st_size:
+        raise UnreadableVideoError("it is cut off")
+    offset, size, time, key = (np.asarray(column, np.int64) for column in zip(*rows, strict=True))
+    return _table(codec, bytes(setup or b""), offset, size, time, key != 0, float(base))
+
+
+def _table(
+    codec: str,
+    setup: bytes,
+    offset: NDArray[np.int64],
+    size: NDArray[np.int64],
+    time: NDArray[np.int64],
+    key: NDArray[np.bool_],
+    tick_s: float,
+) -> PacketTable:
+    packet_of = np.argsort(time, kind="stable")
+    shown = time[packet_of]
+    if (np.diff(shown) <= 0).any():
+        raise UnreadableVideoError("two of its frames are shown at one time")
+    number = np.empty_like(packet_of)
+    number[packet_of] = np.arange(len(packet_of))
+    # Frames that come behind a keyframe and are shown before it depend on the keyframe before.
+    keys = np.flatnonzero(key)
+    keys = keys[np.argsort(number[keys])]
+    if not len(keys) or number[keys[0]] != 0:
+        raise UnreadableVideoError("it does not begin with a keyframe")
+    nearest = np.searchsorted(number[keys], np.arange(len(time)), side="right") - 1
+    key_of = keys[nearest]
+    if (key_of > packet_of).any():
+        raise UnreadableVideoError("a frame lies before its keyframe")
+    return PacketTable(
+        codec, setup, offset, size, number, (shown - shown[0]) * tick_s, packet_of, key_of
+    )
 
 
 @dataclass(frozen=True, slots=True)
