@@ -1,56 +1,44 @@
 """The page: one HTML file that needs no network, of one run or of two side by side.
 
-Not here: what is said (``findings``), what is drawn (``charts``), the words around it
+Charts of two runs have equal axes.
+
+Not here: sentences (``findings``), drawing (``telemetry.pictures``), the words around the figures
 (``page.html.jinja``).
 """
 
 from __future__ import annotations
 
 import time
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from autoloader.cli.run_report.charts import Chart, charts, reach_of
-from autoloader.cli.run_report.findings import Finding, findings, mover, percent, verdict
-from autoloader.cli.run_report.run import Run, cost_of
-from autoloader.host.units import format_bytes
-from autoloader.telemetry.pictures.charts import clock, number
+from autoloader.cli.run_report.findings import findings, mover, percent, verdict
+from autoloader.cli.run_report.run import Run, cost_of, held_bytes
+from autoloader.host.units import GIB, format_bytes
+from autoloader.telemetry.pictures.charts import (
+    Line,
+    Mark,
+    Point,
+    Timeline,
+    number,
+    over_time,
+    rows_over_time,
+)
 from autoloader.telemetry.pictures.pages import render
+from autoloader.telemetry.statistics import Move, Snapshot
 from autoloader.telemetry.verdict import value_words
 
 MOST_MOVES = 150
 MOST_BAD = 100
 _MOST_KNOBS = 60
 _MOST_DATASETS = 120
+MOST_MARKS = 60
+"""Most moves that a drawing marks: more marks would hide the lines."""
+_MOST_ROWS = 8
+_MOVER_COLOURS = {"reflex": "bad", "person": "d"}
 
-
-@dataclass(frozen=True, slots=True)
-class Moved:
-    """A row of the table of moves."""
-
-    number: int
-    at: str
-    by: str
-    why: str
-    changes: tuple[tuple[str, str, str], ...]
-    outcome: str
-    mover: str
-
-
-@dataclass(frozen=True, slots=True)
-class Side:
-    """One run, as the page shows it."""
-
-    run: Run
-    letter: str
-    began: str
-    length: str
-    findings: tuple[Finding, ...]
-    charts: tuple[Chart, ...]
-    moves: tuple[Moved, ...]
-    moves_left_out: int
-    limits: tuple[tuple[str, float], ...]
-    facts: tuple[tuple[str, str], ...]
+_Read = Callable[[Run, Snapshot], float | None]
 
 
 def page(run: Run, other: Run | None = None, ideal: Run | None = None) -> str:
@@ -64,62 +52,32 @@ def page(run: Run, other: Run | None = None, ideal: Run | None = None) -> str:
     if ideal is None and other is not None and other.replays and not run.replays:
         ideal = other
     every = [run] if other is None else [run, other]
-    reach = reach_of(every)
     ideals = [None if one.replays else ideal for one in every]
     if other is not None and run.replays and not other.replays:
         ideals[1] = run
     sides = [
-        Side(
-            run=one,
-            letter="AB"[place],
-            began=time.strftime("%Y-%m-%d %H:%M:%S %Z", time.localtime(one.begin_s)),
-            length=clock(one.length_s),
-            findings=findings(one, ideals[place]),
-            charts=charts(one, reach, "AB"[place]),
-            moves=_moves(one),
-            moves_left_out=max(0, len(one.moves) - MOST_MOVES),
-            limits=tuple(one.limits.items())[:6],
-            facts=_facts(one),
-        )
-        for place, one in enumerate(every)
+        {
+            "run": one,
+            "letter": letter,
+            "began": time.strftime("%Y-%m-%d %H:%M:%S %Z", time.localtime(one.begin_s)),
+            "findings": findings(one, compared),
+            "facts": _facts(one),
+        }
+        for letter, one, compared in zip("AB", every, ideals, strict=False)
     ]
     return render(
         "autoloader.cli.run_report",
         "page.html.jinja",
         sides=sides,
         figures=_figures(every),
-        drawn=_drawn(sides),
+        drawn=list(charts(list(zip("AB", every, strict=False)))),
         percent=percent,
+        mover=mover,
+        verdict=verdict,
+        value_words=value_words,
+        most_moves=MOST_MOVES,
         most_bad=MOST_BAD,
         most_datasets=_MOST_DATASETS,
-    )
-
-
-def _drawn(sides: list[Side]) -> list[tuple[str, Chart | None]]:
-    """(side's letter, drawing) in reading order; of two runs the same drawing side by side."""
-    keys = dict.fromkeys(one.key for side in sides for one in side.charts)
-    return [
-        (side.letter, next((one for one in side.charts if one.key == key), None))
-        for key in keys
-        for side in sides
-    ]
-
-
-def _moves(run: Run) -> tuple[Moved, ...]:
-    return tuple(
-        Moved(
-            place,
-            clock(max(0.0, move.at_s - run.begin_s)),
-            move.by,
-            move.why,
-            tuple(
-                (k, value_words(k, a), value_words(k, b))
-                for k, (a, b) in list(move.changes.items())[:12]
-            ),
-            verdict(move),
-            mover(move),
-        )
-        for place, move in enumerate(run.moves[:MOST_MOVES], start=1)
     )
 
 
@@ -176,3 +134,221 @@ def _facts(run: Run) -> tuple[tuple[str, str], ...]:
         "record": str(run.own.path),
     }
     return tuple((label, str(value)) for label, value in plain.items() if value)
+
+
+@dataclass(frozen=True, slots=True)
+class Chart:
+    """One chart.
+
+    Attributes:
+        key: name of the chart, equal for the same chart of another run.
+        title: subject of the chart.
+        legend: (CSS variable, label) of its lines.
+        svg: SVG element.
+    """
+
+    key: str
+    title: str
+    legend: tuple[tuple[str, str], ...]
+    svg: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Plot:
+    """One chart over time, for any run.
+
+    Attributes:
+        key: name of the chart.
+        title: subject of the chart.
+        unit: unit of its values.
+        lines: label, CSS variable and value of each line.
+        top: least end of the value axis.
+    """
+
+    key: str
+    title: str
+    unit: str
+    lines: tuple[tuple[str, str, _Read], ...]
+    top: float = 0.0
+
+    def of(self, run: Run) -> list[Line]:
+        """Lines of a run, without the lines that have no value."""
+        found = []
+        for label, colour, read in self.lines:
+            points: list[Point | None] = []
+            for moment in run.own.moments:
+                value = read(run, moment)
+                at_s = max(0.0, moment.at_s - run.begin_s)
+                points.append(None if value is None else (at_s, value))
+            if any(points):
+                found.append(Line(label, points, colour, steps=colour == "limit"))
+        return found
+
+
+def _running(read: _Read) -> _Read:
+    """The values of ``read`` while training takes batches; a gap in its pauses."""
+    return lambda run, moment: read(run, moment) if moment.phase == "running" else None
+
+
+def _percent(ratio: float | None) -> float | None:
+    return None if ratio is None else 100 * ratio
+
+
+def _gib(count: int | None) -> float | None:
+    return None if count is None else count / GIB
+
+
+def _bound(run: Run, moment: Snapshot) -> float | None:
+    """The bound; ``None`` where it would squeeze what training took into the lowest tenth."""
+    took, bound = run.samples_per_s, moment.bound_per_s
+    return None if bound is None or (took and bound > 10 * took) else bound
+
+
+def _hits(_: Run, moment: Snapshot) -> float | None:
+    cache = moment.cache
+    return _percent(cache.hit_ratio) if cache and cache.budget_bytes else None
+
+
+_PLOTS = (
+    _Plot(
+        "throughput",
+        "Samples a second: what training took, and what the slowest stage could give",
+        "",
+        (
+            ("training took", "a", _running(lambda _, m: m.consumer.samples_per_s)),
+            ("the loader could give", "c", _running(_bound)),
+        ),
+    ),
+    _Plot(
+        "waits",
+        "Share of its time that training waited for data",
+        "%",
+        (("waited", "b", _running(lambda _, m: _percent(m.consumer.wait_ratio))),),
+        top=5.0,
+    ),
+    _Plot(
+        "memory",
+        "Memory: what the machine could still give, and the floor",
+        "GiB",
+        (
+            ("headroom", "a", lambda _, m: _gib(m.memory.headroom_bytes)),
+            ("RAM floor", "limit", lambda _, m: _gib(m.memory.floor_bytes)),
+        ),
+    ),
+    _Plot(
+        "held",
+        "Memory: what the loader held, with its ring",
+        "GiB",
+        (("the loader", "d", lambda _, m: _gib(held_bytes(m))),),
+    ),
+    _Plot(
+        "ring",
+        "Batches ready in the ring, of its slots",
+        "",
+        (
+            ("ready", "a", _running(lambda _, m: float(m.ring.filled))),
+            ("slots", "limit", lambda _, m: float(m.ring.slots)),
+        ),
+    ),
+    _Plot(
+        "cache",
+        "Frames shown from the cache instead of decoded",
+        "%",
+        (("hit ratio", "a", _hits),),
+        top=10.0,
+    ),
+)
+
+
+def said(number: int, move: Move) -> str:
+    """A move in one line."""
+    moved = ", ".join(
+        f"{knob} {value_words(knob, a)}→{value_words(knob, b)}"
+        for knob, (a, b) in list(move.changes.items())[:4]
+    )
+    return f"{number}: {mover(move)}: {move.why}" + (f": {moved}" if moved else "")
+
+
+def charts(sides: Sequence[tuple[str, Run]]) -> Iterator[tuple[str, Chart | None]]:
+    """Yield (letter, chart) in reading order; ``None`` where a run has nothing to show.
+
+    Args:
+        sides: letter and run of each side of the page.
+    """
+    end_s = max(run.length_s for _, run in sides)
+    frames = [_timeline(run, end_s, letter) for letter, run in sides]
+    for plot in _PLOTS:
+        drawn = [plot.of(run) for _, run in sides]
+        values = [one[1] for lines in drawn for line in lines for one in line.points if one]
+        top = max([plot.top, *values])
+        # Near a floor far from zero, lines on an axis from zero would be flat.
+        foot = min(values) if plot.key == "memory" and min(values) > top / 2 else 0.0
+        if values:
+            for (letter, run), frame, lines in zip(sides, frames, drawn, strict=True):
+                yield letter, _chart(plot, run, lines, frame, (foot, top))
+        if plot.key == "held":
+            rows = [_knobs(run, frame) for (_, run), frame in zip(sides, frames, strict=True)]
+            if any(rows):
+                yield from zip((letter for letter, _ in sides), rows, strict=True)
+
+
+def _chart(
+    plot: _Plot, run: Run, lines: list[Line], frame: Timeline, axis: tuple[float, float]
+) -> Chart | None:
+    if not lines:
+        return None
+    title = plot.title
+    if plot.key == "throughput" and len(lines) == 1:
+        far = run.bound_per_s
+        title = "Samples a second that training took"
+        title += "" if far is None else f" (the loader could give {number(far)})"
+    svg = over_time(plot.key, title, plot.unit, lines, frame, foot=axis[0], top=axis[1])
+    return Chart(plot.key, title, tuple((line.colour, line.label) for line in lines), svg)
+
+
+def _knobs(run: Run, frame: Timeline) -> Chart | None:
+    changes: dict[str, list[Point]] = {}
+    for moment in run.own.moments:
+        for knob, value in moment.knobs.items():
+            if isinstance(value, (int, float)) and not isinstance(value, bool):
+                in_gib = knob.endswith("_bytes")
+                shown = value / GIB if in_gib else float(value)
+                series = changes.setdefault(f"{knob}, GiB" if in_gib else knob, [])
+                if not series or series[-1][1] != shown:
+                    series.append((max(0.0, moment.at_s - run.begin_s), shown))
+    moved = sorted(
+        (one for one in changes if len(changes[one]) > 1), key=lambda k: -len(changes[k])
+    )
+    if not moved:
+        return None
+    rows = {knob: changes[knob] for knob in sorted(moved[:_MOST_ROWS])}
+    left_out = len(moved) - len(rows)
+    title = "Knobs that moved" + (f" (and {left_out} more)" if left_out else "")
+    return Chart("knobs", title, (), rows_over_time("knobs", title, rows, frame))
+
+
+def _timeline(run: Run, end_s: float, letter: str) -> Timeline:
+    shades = [(one.begin_s, one.end_s, "below") for one in run.below_floor]
+    begin: float | None = None
+    for moment in [*run.own.moments, None]:
+        parked = moment is not None and moment.phase == "parked"
+        at_s = run.length_s if moment is None else moment.at_s - run.begin_s
+        if parked and begin is None:
+            begin = at_s
+        elif not parked and begin is not None:
+            shades.append((begin, at_s, "parked"))
+            begin = None
+    moves = list(enumerate(run.moves, start=1))
+    if len(moves) > MOST_MARKS:  # readers look for the reflex's moves
+        reflex = [one for one in moves if one[1].by == "reflex"]
+        moves = sorted({one[0]: one for one in (reflex + moves)[:MOST_MARKS]}.values())
+    marks = tuple(
+        Mark(
+            max(0.0, move.at_s - run.begin_s),
+            f"#move-{letter}{number}",
+            said(number, move),
+            _MOVER_COLOURS.get(move.by, "a"),
+        )
+        for number, move in moves
+    )
+    return Timeline(end_s, marks, tuple(shades[:100]), letter)
