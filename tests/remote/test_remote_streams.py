@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from rlds_files import Written
+from rlds_files import Written, episode, write_dataset
 from streams import Running, episodes_of_pass, every_sample, mixture_of
 
 from autoloader.errors import SourceError
@@ -122,8 +122,6 @@ def test_a_shard_that_breaks_off_midway_goes_on_at_the_record_where_it_stopped(
 
 
 def test_damage_in_a_remote_shard_is_named_and_the_rest_comes(here, tmp_path, impatient) -> None:
-    from rlds_files import episode, write_dataset
-
     folder = here.storage.folder / "scratch"
     written = write_dataset(
         folder, [[episode(e, 3) for e in range(5)], [episode(9, 3)]], name="hurt"
@@ -135,6 +133,29 @@ def test_damage_in_a_remote_shard_is_named_and_the_rest_comes(here, tmp_path, im
     assert [(one.place.shard, one.place.record) for one in bad] == [(0, 1)]
     assert "checksum" in str(bad[0].reason)
     assert len(items) == 6
+
+
+@pytest.mark.parametrize("calls", [1, 2])
+@pytest.mark.parametrize("length", [2**62, 2**40, 2**63 + 5, 2**64 - 1])
+def test_a_remote_length_beyond_the_file_names_its_records_and_ends_no_process(
+    length: int, calls: int, here
+) -> None:
+    folder = here.storage.folder / "scratch"
+    shards = [[episode(5 * s + e, 3) for e in range(5)] for s in range(2)]
+    written = write_dataset(folder, shards, name=f"claims_{length}_{calls}")
+    written.claim_length(0, 2, length=length)
+    mixture = mixture_of(here.dataset(written, path=f"gs://scratch/{written.name}/1.0.0"))
+    knobs = {"cycle_length": 2, "num_parallel_calls": calls}
+    for pass_ in (0, 1):
+        items = list(episodes_of_pass(mixture, pass_=pass_, **knobs))
+        bad = [item for item in items if isinstance(item, EmptyEpisode)]
+        assert sorted((one.place.shard, one.place.record) for one in bad) == [
+            (0, 2),
+            (0, 3),
+            (0, 4),
+        ]
+        assert all("truncated" in str(one.reason) for one in bad)
+        assert len({item.place for item in items}) == len(items) == 10
 
 
 @pytest.mark.parametrize(

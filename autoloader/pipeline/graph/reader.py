@@ -34,8 +34,8 @@ from autoloader.formats.files import unreadable
 from autoloader.formats.tfrecord import MalformedRecordError, Record, read_records
 from autoloader.host.threads import LoaderThread
 from autoloader.index.records import RecordSamples
-from autoloader.pipeline.graph import files, user_functions
-from autoloader.pipeline.graph.records import PASSES, records
+from autoloader.pipeline.graph import files, records, user_functions
+from autoloader.pipeline.graph.records import PASSES
 from autoloader.pipeline.graph.tensorflow import tf
 from autoloader.samples.block import (
     EmptyEpisode,
@@ -84,7 +84,7 @@ class StreamReader:
         """``PASSES`` passes."""
         walked = _Walked(
             self._dataset.index,
-            records(self._dataset, start, knobs, ordered=self._ordered),
+            records.records(self._dataset, start, knobs, ordered=self._ordered),
             self._walk,
             knobs.parse_parallel_calls,
         )
@@ -161,8 +161,9 @@ class StreamReader:
                 path = reason.partition(";")[0]
                 return too_many_open(None, path, dataset=self._dataset.name)
             return self._failed(reason)
-        named = re.search(r"[a-z0-9]+://\S+", str(error.message))
-        path = named[0] if named else self._dataset.directory.path
+        for path in {piece.path for piece in self._dataset.slices} & set(records.failures):
+            return self._of_file(records.failures.pop(path), path)
+        path = self._dataset.directory.path
         return self._of_file(files.as_os_error(error, path), path)
 
     def _of_file(self, error: OSError, path: str) -> Exception:

@@ -25,8 +25,8 @@ from typing import Any
 
 import numpy as np
 
-from autoloader.formats.files import is_remote, opened_anywhere, source_bytes
-from autoloader.formats.tfrecord import walk_records
+from autoloader.formats.files import opened, source_bytes
+from autoloader.formats.tfrecord import read_records, walk_records
 from autoloader.pipeline.graph import draws
 from autoloader.pipeline.graph.tensorflow import tf
 from autoloader.samples.block import ReaderStart
@@ -38,7 +38,9 @@ PASSES = 256
 """Passes of one stream; then it ends and is opened anew. A stream without end would spin for ever
 over files that were emptied while it ran."""
 _lock = threading.Lock()
-_traced: dict[tuple[bool, bool], Any] = {}
+_traced: dict[tuple[bool, bool, bool], Any] = {}
+failures: dict[str, OSError] = {}
+"""Path of a remote shard → why its last read failed; TensorFlow keeps the words alone."""
 
 _STRUCTURE = (tf.TensorSpec([3], tf.int64), tf.TensorSpec([], tf.string))
 
@@ -61,12 +63,12 @@ def records(
     with _lock:
         # Both forms at once: a retune that needs the other one must not wait for its trace.
         for side_by_side in (False, True):
-            form = (side_by_side, ordered)
+            form = (side_by_side, ordered, dataset.remote)
             if form not in _traced:
                 _traced[form] = _trace(*form)
     slices = dataset.slices
     with tf.device("/CPU:0"):
-        variant = _traced[knobs.num_parallel_calls > 1, ordered](
+        variant = _traced[knobs.num_parallel_calls > 1, ordered, dataset.remote](
             tf.constant([piece.path for piece in slices]),
             tf.constant([piece.start for piece in slices], tf.int64),
             tf.constant([piece.stop for piece in slices], tf.int64),
@@ -86,7 +88,7 @@ def records(
         return iter(stream.with_options(options))
 
 
-def _trace(side_by_side: bool, ordered: bool) -> Any:
+def _trace(side_by_side: bool, ordered: bool, remote: bool) -> Any:
     number = tf.TensorSpec([], tf.int64)
     vector = tf.TensorSpec([None], tf.int64)
     signature = [
@@ -101,7 +103,7 @@ def _trace(side_by_side: bool, ordered: bool) -> Any:
     ]
 
     def variant(*inputs: Any) -> Any:
-        return _variant(*inputs, side_by_side=side_by_side, ordered=ordered)
+        return _variant(*inputs, side_by_side=side_by_side, ordered=ordered, remote=remote)
 
     function = tf.function(variant, input_signature=signature, autograph=False)
     function.get_concrete_function()
@@ -116,18 +118,36 @@ def numbered_records(path: Any, first: Any, stop: Any, pass_: Any, shard: Any) -
     )
 
 
+def _remote_records(path: Any, first: Any, stop: Any, pass_: Any, shard: Any) -> Any:
+    """The same of a remote file: read here, as ``_whole_records`` would fetch it once more."""
+
+    def read(name: bytes, start: int, end: int) -> Iterator[tuple[int, bytes]]:
+        try:
+            for found in read_records(name.decode(), start, end):
+                if found.number is not None and found.payload is not None:
+                    yield found.number, found.payload
+        except OSError as error:
+            failures[name.decode()] = error
+            raise
+
+    signature = (tf.TensorSpec([], tf.int64), tf.TensorSpec([], tf.string))
+    found = tf.data.Dataset.from_generator(
+        read, args=(path, first, stop), output_signature=signature
+    )
+    return found.map(lambda record, raw: (tf.stack([pass_, shard, record]), raw))
+
+
 def _whole_records(path: bytes, most: int) -> np.int64:
     """How many of the first records of a local file end within it.
 
     TensorFlow makes room for a record before it reads it: a length beyond all memory ends the
-    process. What is left out is named where it is missed (``pipeline.graph.reader``). Remote files
-    are the remote client's. Where a file cannot be read TensorFlow says so.
+    process. What is left out is named where it is missed (``pipeline.graph.reader``). Where a file
+    cannot be read TensorFlow says so.
     """
     name = path.decode()
-    if not is_remote(name):
-        with contextlib.suppress(OSError):
-            found = os.stat(name)  # noqa: PTH116
-            return np.int64(_records_within(name, found.st_size, found.st_mtime_ns, most))
+    with contextlib.suppress(OSError):
+        found = os.stat(name)  # noqa: PTH116
+        return np.int64(_records_within(name, found.st_size, found.st_mtime_ns, most))
     return np.int64(most)
 
 
@@ -135,7 +155,7 @@ def _whole_records(path: bytes, most: int) -> np.int64:
 def _records_within(name: str, size: int, mtime_ns: int, most: int) -> int:
     """See ``_whole_records``; a file is walked once as long as it stays as it is."""
     del size, mtime_ns
-    with opened_anywhere(name) as file:
+    with opened(name) as file:
         walk = walk_records(file, source_bytes(file), verify=False)
         ends = (number for number, (_, _, lost) in enumerate(walk) if lost or number >= most)
         return next(ends, most)
@@ -153,6 +173,7 @@ def _variant(
     *,
     side_by_side: bool,
     ordered: bool,
+    remote: bool,
 ) -> Any:
     def records_of_pass(pass_: Any) -> Any:
         done = starts + tf.where(tf.equal(pass_, first_pass), skip, tf.zeros_like(skip))
@@ -162,6 +183,8 @@ def _variant(
         left = tf.boolean_mask(shards, tf.gather(done < stops, shards))
 
         def records_of_shard(shard: Any) -> Any:
+            if remote:
+                return _remote_records(paths[shard], done[shard], stops[shard], pass_, shard)
             whole = tf.numpy_function(_whole_records, [paths[shard], stops[shard]], tf.int64)
             return numbered_records(paths[shard], done[shard], whole, pass_, shard)
 
