@@ -1,7 +1,7 @@
 """Small JSON documents kept in the user's cache directory, and what is found out once a file.
 
 Not here: where it is (``storage.places``), indexes, which are shared among hosts
-(``index.index_paths``).
+(``index.shard``).
 """
 
 from __future__ import annotations

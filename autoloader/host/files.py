@@ -1,7 +1,7 @@
 """Files in memory that processes share, and files on disks: read and written whole, and by whom.
 
 Not here: what lies in them; files that no other user can hold or put in the way
-(``host.private``); index files, which several builders publish at a time (``index.index_paths``).
+(``host.private``); index files, which several builders publish at a time (``index.shard``).
 """
 
 from __future__ import annotations

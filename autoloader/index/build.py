@@ -1,5 +1,7 @@
 """Indexes one shard file: every record checked, parsed strictly, and reduced to tables.
 
+``TableBuilder`` puts the tables together, for TFRecords here and for other formats elsewhere.
+
 Not here: framing and checksums (``formats.tfrecord``), the wire format (``formats.example``), how
 tables become a file (``index.format``), which shards need it (``index.opening``).
 
@@ -22,7 +24,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from itertools import chain, pairwise
 from typing import Any, Literal
@@ -41,14 +43,13 @@ from autoloader.formats.tfrecord import (
     walk_records,
 )
 from autoloader.index.format import (
-    DTYPES,
+    FIRST_NOTE,
     NUMBERS,
     REST_OF_FILE,
     Section,
     ShardTables,
     SourceIdentity,
 )
-from autoloader.index.tables import TableBuilder, Values
 from autoloader.samples.schema import RecordSchema, StoredFeature
 from autoloader.samples.transforms.fields import joined, text_of_points
 from autoloader.samples.transforms.rlds import spans_of
@@ -60,6 +61,13 @@ MAX_FRAME_BYTES = 2**31 - 1
 _BEHIND = 16  # zero bytes behind a record; a varint has ten at most
 
 _large = threading.Lock()
+
+Values = dict[tuple[Section, int], NDArray[Any]]
+"""Of one record: what is to be appended to each section."""
+
+ONCE = (Section.FRAME_FILES, Section.FRAME_CODECS)
+"""Sections of frames with one number for each record, damaged ones included."""
+_OF_TEXTS = (Section.TEXT_IDS, *ONCE)
 
 
 class SourceChangedError(Exception):
@@ -153,7 +161,7 @@ def index_payload(
         elif feature.role in NUMBERS:
             kind = NUMBERS[feature.role]
             numbers = _numbers(value, feature).reshape(-1, feature.width)
-            values[kind, number] = numbers.astype(DTYPES[kind])
+            values[kind, number] = numbers.astype(kind.dtype)
         else:
             ids, texts[number] = _texts(payload, value, feature)
             values[Section.TEXT_IDS, number] = ids
@@ -269,3 +277,105 @@ class _RecordReader:
         data = self._file.pread(len(view), position)  # whole: every question is a round trip
         view[: len(data)] = data
         return len(data)
+
+
+# -- tables ---------------------------------------------------------------------------------------
+
+
+def sections_of(feature: StoredFeature) -> tuple[Section, ...]:
+    """The sections of a feature whose frames are byte ranges of the shard file."""
+    if feature.role == "frames":
+        return Section.FRAME_OFFSETS, Section.FRAME_LENGTHS
+    return (NUMBERS.get(feature.role, Section.TEXT_IDS),)
+
+
+class TableBuilder:
+    """Builds the tables of a shard file.
+
+    Args:
+        schema: what is indexed.
+        sections: which sections a feature has.
+
+    Attributes:
+        schema: as above.
+        damage: record → why it is left out.
+    """
+
+    def __init__(
+        self,
+        schema: RecordSchema,
+        sections: Callable[[StoredFeature], tuple[Section, ...]] = sections_of,
+    ) -> None:
+        self.schema = schema
+        self.damage: dict[int, str] = {}
+        self._offsets: list[int] = []
+        self._lengths: list[int] = []
+        self._steps: list[int] = []
+        self._texts: dict[bytes, int] = {}
+        self._parts: dict[tuple[Section, int], list[NDArray[Any]]] = {}
+        for number, feature in enumerate(schema.features):
+            self._parts.update({(kind, number): [] for kind in sections(feature)})
+
+    def add(
+        self,
+        offset: int,
+        length: int,
+        steps: int,
+        values: Values,
+        texts: Mapping[int, list[bytes]],
+    ) -> None:
+        """The next record.
+
+        Args:
+            offset: where it lies in the file.
+            length: how much of it that is.
+            steps: it has.
+            values: of its features; those that are texts as places in ``texts``.
+            texts: feature number → its texts.
+        """
+        self._offsets.append(offset)
+        self._lengths.append(length)
+        self._steps.append(steps)
+        for (kind, number), part in values.items():
+            mine = self._shared(texts[number])[part] if kind in _OF_TEXTS else part
+            self._parts[kind, number].append(mine)
+
+    def leave_out(self, offset: int, length: int, reason: str) -> None:
+        """The next record has no rows; features that the episode has once keep their one place."""
+        self.damage[len(self._steps)] = reason
+        self._offsets.append(offset)
+        self._lengths.append(length)
+        self._steps.append(-1)
+        for (kind, number), parts in self._parts.items():
+            feature = self.schema.features[number]
+            if kind in ONCE or not feature.per_step:
+                one = (1, feature.width) if kind in NUMBERS.values() else (1,)
+                parts.append(np.full(one, -1, kind.dtype))
+
+    def note(self, text: str) -> None:
+        """What a person should know of the shard file."""
+        self.damage[min([*self.damage, FIRST_NOTE + 1]) - 1] = text
+
+    def tables(self, source: SourceIdentity) -> ShardTables:
+        """The tables of the records added so far."""
+        sections = {}
+        for (kind, number), parts in self._parts.items():
+            width = (self.schema.features[number].width,) if kind in NUMBERS.values() else ()
+            nothing = np.empty((0, *width), kind.dtype)
+            sections[kind, number] = np.concatenate([nothing, *parts]).astype(
+                kind.dtype, copy=False
+            )
+        return ShardTables(
+            source=source,
+            record_offsets=np.array(self._offsets, np.int64),
+            record_lengths=np.array(self._lengths, np.int64),
+            steps=np.array(self._steps, np.int32),
+            damage=self.damage,
+            sections=sections,
+            texts=list(self._texts),
+        )
+
+    def _shared(self, texts: list[bytes]) -> NDArray[np.int32]:
+        """Ids of a record's texts in the shard's table."""
+        known = self._texts
+        return np.array([known.setdefault(text, len(known)) for text in texts], np.int32)

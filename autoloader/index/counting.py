@@ -18,8 +18,7 @@ import numpy as np
 from autoloader.errors import SourceError
 from autoloader.formats.lengths import mean_frames
 from autoloader.host.units import MIB
-from autoloader.index.opening import find_indexes, open_indexes
-from autoloader.index.shard_formats import versions_of
+from autoloader.index.opening import find_indexes, open_indexes, versions_of
 from autoloader.index.valid import count_indexed, empty_texts, table_of
 from autoloader.samples.counts import DatasetCount, too_many_bad
 from autoloader.samples.resolve import ResolvedDataset, ResolvedMixture

@@ -1,7 +1,7 @@
 """The binary format of an index file: header, directory, sections; packing and opening.
 
-Not here: what is in the tables (``index.build``), the paths of index files (``index.index_paths``),
-access to mapped sections (``index.shard``).
+Not here: what is in the tables (``index.build``), the paths of index files and access
+to mapped sections (``index.shard``).
 ``docs/reference/index-format.md`` describes every byte.
 
 An index file is written once and never changed. Its identity is the version of this format, the
@@ -47,58 +47,44 @@ _CRC_AT = HEADER.size - 4
 
 
 class Section(enum.IntEnum):
-    """What a section holds; its value is the kind in the directory."""
+    """Contents of a section: the kind in the directory, and the type of its values.
 
-    STEPS = 1
-    DAMAGE = 2
-    SCHEMA = 3
-    RECORD_OFFSETS = 4
-    RECORD_LENGTHS = 5
-    FIRST_ROWS = 6
-    FRAME_OFFSETS = 7
-    FRAME_LENGTHS = 8
-    COLUMN = 9
-    TEXT_IDS = 10
-    TEXT_STARTS = 11
-    TEXT_BYTES = 12
-    INTEGERS = 13
-    FRAME_FILES = 14
-    FRAME_CODECS = 15
-    FRAME_KEYS = 16
-    FRAME_PACKETS = 17
-    PACKET_OFFSETS = 18
-    PACKET_SIZES = 19
-    PACKET_NUMBERS = 20
-    UNPACKED_BYTES = 21
-    PICTURE_STARTS = 22
-    PICTURE_BYTES = 23
+    Attributes:
+        dtype: NumPy type of the values, little-endian.
+    """
 
+    dtype: np.dtype[Any]
 
-DTYPES: Mapping[Section, np.dtype[Any]] = {
-    Section.STEPS: np.dtype("<i4"),
-    Section.DAMAGE: np.dtype("u1"),
-    Section.SCHEMA: np.dtype("u1"),
-    Section.RECORD_OFFSETS: np.dtype("<i8"),
-    Section.RECORD_LENGTHS: np.dtype("<i8"),
-    Section.FIRST_ROWS: np.dtype("<i8"),
-    Section.FRAME_OFFSETS: np.dtype("<i8"),
-    Section.FRAME_LENGTHS: np.dtype("<i4"),
-    Section.COLUMN: np.dtype("<f4"),
-    Section.TEXT_IDS: np.dtype("<i4"),
-    Section.TEXT_STARTS: np.dtype("<i8"),
-    Section.TEXT_BYTES: np.dtype("u1"),
-    Section.INTEGERS: np.dtype("<i8"),
-    Section.FRAME_FILES: np.dtype("<i4"),
-    Section.FRAME_CODECS: np.dtype("<i4"),
-    Section.FRAME_KEYS: np.dtype("<i8"),
-    Section.FRAME_PACKETS: np.dtype("<i8"),
-    Section.PACKET_OFFSETS: np.dtype("<i8"),
-    Section.PACKET_SIZES: np.dtype("<i4"),
-    Section.PACKET_NUMBERS: np.dtype("<i4"),
-    Section.UNPACKED_BYTES: np.dtype("<i4"),
-    Section.PICTURE_STARTS: np.dtype("<i4"),
-    Section.PICTURE_BYTES: np.dtype("<i4"),
-}
+    def __new__(cls, kind: int, dtype: str = "u1") -> Section:
+        """The member of this number and type."""
+        one = int.__new__(cls, kind)
+        one._value_ = kind
+        one.dtype = np.dtype(dtype)
+        return one
+
+    STEPS = 1, "<i4"
+    DAMAGE = 2, "u1"
+    SCHEMA = 3, "u1"
+    RECORD_OFFSETS = 4, "<i8"
+    RECORD_LENGTHS = 5, "<i8"
+    FIRST_ROWS = 6, "<i8"
+    FRAME_OFFSETS = 7, "<i8"
+    FRAME_LENGTHS = 8, "<i4"
+    COLUMN = 9, "<f4"
+    TEXT_IDS = 10, "<i4"
+    TEXT_STARTS = 11, "<i8"
+    TEXT_BYTES = 12, "u1"
+    INTEGERS = 13, "<i8"
+    FRAME_FILES = 14, "<i4"
+    FRAME_CODECS = 15, "<i4"
+    FRAME_KEYS = 16, "<i8"
+    FRAME_PACKETS = 17, "<i8"
+    PACKET_OFFSETS = 18, "<i8"
+    PACKET_SIZES = 19, "<i4"
+    PACKET_NUMBERS = 20, "<i4"
+    UNPACKED_BYTES = 21, "<i4"
+    PICTURE_STARTS = 22, "<i4"
+    PICTURE_BYTES = 23, "<i4"
 
 
 NUMBERS: Mapping[str, Section] = {"column": Section.COLUMN, "integers": Section.INTEGERS}
@@ -143,7 +129,7 @@ class Entry(NamedTuple):
     @property
     def nbytes(self) -> int:
         """Bytes of the section."""
-        return int(self.items * self.width * DTYPES[self.kind].itemsize)
+        return int(self.items * self.width * self.kind.dtype.itemsize)
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,7 +178,7 @@ def pack(tables: ShardTables, schema: RecordSchema) -> bytes:
     position = _aligned(HEADER.size + len(parts) * ENTRY.size)
     directory, bodies = [], []
     for kind, feature, values in parts:
-        body = np.ascontiguousarray(values, DTYPES[kind]).tobytes()
+        body = np.ascontiguousarray(values, kind.dtype).tobytes()
         items = len(values)
         width = values.shape[1] if values.ndim > 1 else 1
         crc = google_crc32c.value(body)
@@ -317,7 +303,7 @@ def read_front(
             raise UnusableIndexError("the checksum of its episode table is wrong")
     return Front(
         header=header,
-        steps=np.frombuffer(bodies[0], DTYPES[Section.STEPS]).astype(np.int32, copy=False),
+        steps=np.frombuffer(bodies[0], Section.STEPS.dtype).astype(np.int32, copy=False),
         damage=dict(json.loads(bodies[1])) if bodies[1] else {},
         rows=rows,
         file_bytes=file_bytes,

@@ -42,9 +42,15 @@ from autoloader.formats.lerobot.videos import (
     read_packets,
 )
 from autoloader.formats.tfrecord import MalformedRecordError
-from autoloader.index.build import index_payload, numbered
-from autoloader.index.format import DTYPES, NUMBERS, Section, ShardTables, SourceIdentity
-from autoloader.index.tables import ONCE, TableBuilder, Values, sections_of
+from autoloader.index.build import (
+    ONCE,
+    TableBuilder,
+    Values,
+    index_payload,
+    numbered,
+    sections_of,
+)
+from autoloader.index.format import NUMBERS, Section, ShardTables, SourceIdentity
 from autoloader.samples.schema import RecordSchema, StoredFeature
 
 Ints = NDArray[np.int64]
@@ -74,7 +80,7 @@ MOST_KEPT_PACKETS = 2**21
 
 
 class LeRobotShards:
-    """Indexes the Parquet files of one dataset; see ``index.shard_formats.ShardFormat``.
+    """Indexes the Parquet files of one dataset; see ``index.opening.ShardFormat``.
 
     Args:
         known: the dataset's directory, as read from its metadata.
@@ -173,7 +179,7 @@ class _EpisodesOfFile:
         self._rows = EpisodeRows(
             path,
             known,
-            {one.key: DTYPES[NUMBERS[one.role]] for one in features if one.role in NUMBERS},
+            {one.key: NUMBERS[one.role].dtype for one in features if one.role in NUMBERS},
             {one.key for one in features if one.role in ("text", "number")},
             {one.key for one in features if one.role == "frames" and encodings[one.key] != VIDEO},
             by_row=schema.by_row,

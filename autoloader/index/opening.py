@@ -1,7 +1,8 @@
 """Opens the index files of datasets, and builds those that are missing or stale.
 
-Not here: the open index (``index.dataset``), one shard's tables (``index.build``, ``index.shard``),
-where files lie and how they get there (``index.index_paths``).
+Not here: the open index (``index.dataset``), one shard's tables (``index.build``,
+``index.lerobot``), an index file's place and publication (``index.shard``), remote files
+(``index.remote``).
 
 Theory of operation. Every shard file has an index file of its own, so that an interrupted build
 continues where it stopped, and a changed shard costs one build. A few threads build the missing
@@ -19,24 +20,33 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from typing import Protocol
 
 from autoloader.errors import SourceError, SpecError
 from autoloader.formats import ShardSlice
 from autoloader.formats.files import is_remote, unreadable
-from autoloader.index import index_paths
+from autoloader.formats.metadata import LEROBOT
 from autoloader.index.build import SourceChangedError, index_shard
 from autoloader.index.dataset import DatasetIndex
 from autoloader.index.format import (
     FIRST_NOTE,
     REST_OF_FILE,
-    Front,
     ShardTables,
     SourceIdentity,
     UnusableIndexError,
     pack,
 )
-from autoloader.index.shard import ShardIndex, front_of, usable_front
-from autoloader.index.shard_formats import ShardFormat, format_of
+from autoloader.index.shard import (
+    ShardIndex,
+    beside_data,
+    cached_path,
+    front_of,
+    index_directory,
+    lie_beside,
+    publish,
+    remove_leftovers,
+    usable_front,
+)
 from autoloader.samples.resolve import ResolvedDataset
 from autoloader.samples.schema import RecordSchema
 from autoloader.telemetry.progress import doing, shard_words
@@ -87,7 +97,7 @@ def open_indexes(
 
     Args:
         datasets: resolved against what is on disk.
-        cache_dir: where index files lie; default ``index_paths.index_directory()``.
+        cache_dir: where index files lie; default ``index_directory()``.
         beside: write new index files beside local data instead. Where they lie beside the data,
             they are used in any case.
         keep: an index that cannot be written is an error.
@@ -109,13 +119,12 @@ def open_indexes(
                 "does), or copy it to a local disk",
                 path=f"datasets[{dataset.name}].path",
             )
-    home = index_paths.index_directory() if cache_dir is None else cache_dir
-
-    def build(missing: Mapping[_FileKey, _ShardFile]) -> dict[_FileKey, ShardIndex]:
-        return _build(missing, progress, max(1, threads))
-
-    found = _indexes(datasets, home, beside=beside, keep=keep, build=build)
-    return tuple(index for index in found if index is not None)
+    files = _files_of(datasets, cache_dir, beside=beside, keep=keep)
+    found = _open_all(files)
+    if missing := {key: file for key, file in files.items() if key not in found}:
+        found |= _build(missing, progress, max(1, threads))
+    doing("")
+    return tuple(index for index in _joined(datasets, found) if index is not None)
 
 
 def find_indexes(datasets: Sequence[ResolvedDataset]) -> tuple[DatasetIndex | None, ...]:
@@ -124,21 +133,17 @@ def find_indexes(datasets: Sequence[ResolvedDataset]) -> tuple[DatasetIndex | No
     Raises:
         SourceError: a shard file is not there, or cannot be asked for.
     """
-    return _indexes(
-        datasets, index_paths.index_directory(), beside=False, keep=False, build=lambda _: {}
-    )
+    found = _open_all(_files_of(datasets))
+    doing("")
+    return _joined(datasets, found)
 
 
 def missing_files(datasets: Sequence[ResolvedDataset], *, beside: bool = False) -> list[str]:
     """Shard files of local datasets that have no index, or a stale one; builds nothing."""
-    found: dict[str, None] = {}
-
-    def note(files: Mapping[_FileKey, _ShardFile]) -> dict[_FileKey, ShardIndex]:
-        found.update((path, None) for path, _ in files)
-        return {}
-
-    _indexes(datasets, index_paths.index_directory(), beside=beside, keep=False, build=note)
-    return list(found)
+    files = _files_of(datasets, beside=beside)
+    found = _open_all(files)
+    doing("")
+    return list(dict.fromkeys(file.path for key, file in files.items() if key not in found))
 
 
 def index_numbers(dataset: ResolvedDataset) -> DatasetIndex:
@@ -168,56 +173,58 @@ def index_numbers(dataset: ResolvedDataset) -> DatasetIndex:
     return index
 
 
-def _indexes(
+_FileKey = tuple[str, bytes]
+"""Path of a shard file, and fingerprint of the features that are indexed."""
+
+
+def _files_of(
     datasets: Sequence[ResolvedDataset],
-    home: Path,
+    cache_dir: Path | None = None,
     *,
-    beside: bool,
-    keep: bool,
-    build: Callable[[Mapping[_FileKey, _ShardFile]], dict[_FileKey, ShardIndex]],
-) -> tuple[DatasetIndex | None, ...]:
-    """Each dataset's index, of the files that are there and those that ``build`` gives."""
-    schemas = [RecordSchema.of(dataset) for dataset in datasets]
+    beside: bool = False,
+    keep: bool = False,
+) -> dict[_FileKey, _ShardFile]:
+    """The shard files of datasets, each once for each set of features."""
+    home = index_directory() if cache_dir is None else cache_dir
     files: dict[_FileKey, _ShardFile] = {}
-    for dataset, schema in zip(datasets, schemas, strict=True):
+    for dataset in datasets:
+        schema, format_ = RecordSchema.of(dataset), format_of(dataset)
         folders = {piece.path.rpartition("/")[0] for piece in dataset.slices}
         data = {one: _data_of(one, dataset.name) for one in folders}
-        format_ = format_of(dataset)
-        look = beside or dataset.remote or index_paths.lie_beside(folders)
-        for piece in dataset.slices:
-            key = (piece.path, schema.fingerprint)
-            if key not in files:
-                files[key] = _ShardFile(
-                    piece.path, schema, dataset.name, format_, home, look, beside, keep,
-                    data[piece.path.rpartition("/")[0]],
+        look = beside or dataset.remote or lie_beside(folders)
+        for path in dict.fromkeys(piece.path for piece in dataset.slices):
+            if (path, schema.fingerprint) not in files:
+                files[path, schema.fingerprint] = _ShardFile(
+                    path, schema, dataset.name, format_, home, look, beside, keep,
+                    data[path.rpartition("/")[0]],
                 )  # fmt: skip
-    opened_now = zip(files, _open_all(list(files.values())), strict=True)
-    found = {key: shard for key, shard in opened_now if shard is not None}
-    missing = {key: file for key, file in files.items() if key not in found}
-    if missing:
-        found.update(build(missing))
-    doing("")
+    return files
+
+
+def _joined(
+    datasets: Sequence[ResolvedDataset], found: Mapping[_FileKey, ShardIndex]
+) -> tuple[DatasetIndex | None, ...]:
+    """The index of each dataset; ``None`` where a shard file's is not found."""
     indexes: list[DatasetIndex | None] = []
-    for dataset, schema in zip(datasets, schemas, strict=True):
-        keys = [(piece.path, schema.fingerprint) for piece in dataset.slices]
-        whole = all(key in found for key in keys)
-        indexes.append(
-            DatasetIndex(dataset, schema, [found[key] for key in keys]) if whole else None
-        )
+    for dataset in datasets:
+        schema = RecordSchema.of(dataset)
+        shards = [found.get((piece.path, schema.fingerprint)) for piece in dataset.slices]
+        there = [shard for shard in shards if shard is not None]
+        whole = len(there) == len(shards)
+        indexes.append(DatasetIndex(dataset, schema, there) if whole else None)
     return tuple(indexes)
 
 
-def _open_all(files: Sequence[_ShardFile]) -> list[ShardIndex | None]:
-    away = any(is_remote(file.path) for file in files)
+def _open_all(files: Mapping[_FileKey, _ShardFile]) -> dict[_FileKey, ShardIndex]:
+    """The indexes that are there."""
+    away = any(is_remote(file.path) for file in files.values())
     if len(files) < _MANY_FILES and not away:
-        return [file.open() for file in files]
-    # Threads hide the latency of a network; a few local files do not need them.
-    threads = _ASKING_THREADS if away else _OPENING_THREADS
-    with ThreadPoolExecutor(threads, "autoloader-index") as pool:
-        return list(pool.map(_ShardFile.open, files))
-
-
-_FileKey = tuple[str, bytes]
+        opened = [file.open() for file in files.values()]
+    else:  # threads hide the latency of a network; a few local files do not need them
+        threads = _ASKING_THREADS if away else _OPENING_THREADS
+        with ThreadPoolExecutor(threads, "autoloader-index") as pool:
+            opened = list(pool.map(_ShardFile.open, files.values()))
+    return {key: one for key, one in zip(files, opened, strict=True) if one is not None}
 
 
 def _data_of(folder: str, dataset: str) -> os.stat_result | None:
@@ -234,7 +241,7 @@ def _build(
     files: Mapping[_FileKey, _ShardFile], progress: Progress | None, threads: int
 ) -> dict[_FileKey, ShardIndex]:
     for place in {file.place.parent for file in files.values()}:
-        index_paths.remove_leftovers(place)
+        remove_leftovers(place)
     order = list(files)
     secrets.SystemRandom().shuffle(order)
     logger.info("indexing %d shard files; whoever else needs them builds a part", len(order))
@@ -284,26 +291,27 @@ class _ShardFile:
     data: os.stat_result | None
 
     @property
-    def place(self) -> Path:
-        """Where a new index goes."""
-        if self.beside and not is_remote(self.path):
-            return index_paths.path_beside_data(self.path, self.schema.fingerprint)
-        return index_paths.cached_path(self.path, self.schema.fingerprint, self.home)
+    def _cached(self) -> Path:
+        return cached_path(self.path, self.schema.fingerprint, self.home)
 
-    def _identity(self) -> SourceIdentity:
-        try:
-            return self.format.identity(self.path, self.schema)
-        except OSError as error:
-            raise unreadable(error, self.path, dataset=self.dataset) from error
+    @property
+    def place(self) -> Path:
+        """Place of a new index file."""
+        if self.beside and not is_remote(self.path):
+            return Path(beside_data(self.path, self.schema.fingerprint))
+        return self._cached
 
     def open(self) -> ShardIndex | None:
         """The index that is there, or ``None`` where none can be used."""
         doing(f"opening the index of {self.dataset}, {shard_words(self.path)}")
-        identity, fingerprint = self._identity(), self.schema.fingerprint
-        asked = [index_paths.cached_path(self.path, fingerprint, self.home)]
-        remote = is_remote(self.path)
+        try:
+            identity = self.format.identity(self.path, self.schema)
+        except OSError as error:
+            raise unreadable(error, self.path, dataset=self.dataset) from error
+        fingerprint, remote = self.schema.fingerprint, is_remote(self.path)
+        asked = [self._cached]
         if self.look_beside and not remote:
-            asked.insert(0, index_paths.path_beside_data(self.path, fingerprint))
+            asked.insert(0, Path(beside_data(self.path, fingerprint)))
         for place in asked:
             front = usable_front(place, identity, fingerprint, self.data)
             if front is not None:
@@ -316,24 +324,18 @@ class _ShardFile:
 
         try:
             content = fetch_beside(self.path, self.schema.fingerprint, identity)
-            front = content and front_of(content, identity, self.schema.fingerprint)
+            return self._kept(content, identity, self._cached) if content else None
         except OSError as error:
             raise unreadable(error, self.path, dataset=self.dataset) from error
         except UnusableIndexError as error:
             logger.info("the index beside %s is not used: %s", self.path, error)
             return None
-        if not content or not front:
-            return None
-        place = index_paths.cached_path(self.path, self.schema.fingerprint, self.home)
-        return self._kept(content, front, identity, place)
 
-    def _kept(
-        self, content: bytes, front: Front, identity: SourceIdentity, place: Path
-    ) -> ShardIndex:
-        written = self._publish(content, place, identity)
-        return ShardIndex(
-            self.path, front, place if written else content, partial(self._rebuilt, place, identity)
-        )
+    def _kept(self, content: bytes, identity: SourceIdentity, place: Path) -> ShardIndex:
+        """An index file that was made or fetched, opened at its place, or in memory."""
+        front = front_of(content, identity, self.schema.fingerprint)
+        source = place if self._publish(content, place, identity) else content
+        return ShardIndex(self.path, front, source, partial(self._rebuilt, place, identity))
 
     def open_or_build(self, begins: Callable[[_ShardFile], None]) -> ShardIndex:
         """The index that another builder has made meanwhile, or a new one."""
@@ -341,8 +343,7 @@ class _ShardFile:
             return found
         begins(self)
         identity, content = self._content()
-        front = front_of(content, identity, self.schema.fingerprint)
-        return self._kept(content, front, identity, self.place)
+        return self._kept(content, identity, self.place)
 
     def _rebuilt(self, place: Path, identity: SourceIdentity, held: bytes | None) -> bytes:
         """The content of an index anew: the one at ``place`` is damaged, or ``held`` by it."""
@@ -351,49 +352,44 @@ class _ShardFile:
         found, content = self._content()
         if found != identity:
             raise _changed(self.path, self.dataset)
-        if content == held:
-            return content
-        self._publish(content, place, identity, replace=True)
+        if content != held:
+            self._publish(content, place, identity, replace=True)
         return content
 
     def _content(self) -> tuple[SourceIdentity, bytes]:
-        def tables() -> ShardTables:
-            return self.format.tables(self.path, self.schema)
-
-        return _content(self.path, self.schema, self.dataset, tables)
+        read = partial(self.format.tables, self.path, self.schema)
+        return _content(self.path, self.schema, self.dataset, read)
 
     def _publish(
         self, content: bytes, place: Path, identity: SourceIdentity, *, replace: bool = False
     ) -> bool:
+        """Write an index file at its place; false where it cannot be written, and need not be."""
+
         def keep(there: Path) -> bool:
-            if replace:
-                return False
-            return usable_front(there, identity, self.schema.fingerprint, self.data) is not None
+            fingerprint = self.schema.fingerprint
+            return not replace and usable_front(there, identity, fingerprint, self.data) is not None
 
         try:
-            index_paths.publish(content, place, keep=keep, data=self.data)
+            publish(content, place, keep=keep, data=self.data)
         except OSError as error:
+            why = error.strerror or error
             if self.keep:
-                raise self._unwritable(place, error) from error
+                raise SourceError(
+                    f"dataset {self.dataset}: its index cannot be written to {place.parent}: {why}",
+                    remedy="make room there and let this user write, or name another directory: "
+                    "AUTOLOADER_CACHE_DIR" + ("; or leave --beside out" if self.beside else ""),
+                    dataset=self.dataset,
+                ) from error
             first = place.parent not in _unwritable
             _unwritable.add(place.parent)
             logger.log(
                 logging.WARNING if first else logging.DEBUG,
                 "indexes cannot be kept in %s, and are built at every start: %s",
                 place.parent,
-                error.strerror or error,
+                why,
             )
             return False
         return True
-
-    def _unwritable(self, place: Path, error: OSError) -> SourceError:
-        return SourceError(
-            f"dataset {self.dataset}: its index cannot be written to {place.parent}: "
-            f"{error.strerror or error}",
-            remedy="make room there and let this user write, or name another directory: "
-            "AUTOLOADER_CACHE_DIR" + ("; or leave --beside out" if self.beside else ""),
-            dataset=self.dataset,
-        )
 
 
 def _content(
@@ -421,3 +417,62 @@ def _changed(path: str, dataset: str) -> SourceError:
         remedy="wait until the dataset is written, then start again",
         dataset=dataset,
     )
+
+
+# -- formats ------------------------------------------------------------------------------------
+
+
+class ShardFormat(Protocol):
+    """What the index asks of a format; for any number of threads."""
+
+    def identity(self, path: str, schema: RecordSchema) -> SourceIdentity:
+        """What a shard file, and all that belongs to it, looks like now."""
+        ...
+
+    def tables(self, path: str, schema: RecordSchema) -> ShardTables:
+        """The tables of a shard file."""
+        ...
+
+
+class RldsShards:
+    """TFRecord files."""
+
+    def identity(self, path: str, schema: RecordSchema) -> SourceIdentity:
+        """See ``ShardFormat``."""
+        del schema
+        return SourceIdentity.of(os.stat(path))  # noqa: PTH116
+
+    def tables(self, path: str, schema: RecordSchema) -> ShardTables:
+        """See ``ShardFormat``."""
+        return index_shard(path, schema)
+
+
+def versions_of(dataset: ResolvedDataset) -> list[SourceIdentity]:
+    """Of each shard file of a local dataset what it, and all that belongs to it, looks like now.
+
+    Raises:
+        SourceError: one of them cannot be asked for.
+    """
+    if dataset.remote:
+        return []
+    format_, schema = format_of(dataset), RecordSchema.of(dataset)
+    try:
+        return [
+            format_.identity(path, schema) for path in sorted({one.path for one in dataset.slices})
+        ]
+    except OSError as error:
+        raise unreadable(error, error.filename or "", dataset=dataset.name) from error
+
+
+def format_of(dataset: ResolvedDataset) -> ShardFormat:
+    """The format of a dataset's files."""
+    if dataset.remote:
+        from autoloader.index.remote import RemoteShards  # others start without it
+
+        return RemoteShards()
+    if dataset.directory.file_format == LEROBOT:
+        from autoloader.formats.lerobot.metadata import metadata_of  # others start without it
+        from autoloader.index.lerobot import LeRobotShards
+
+        return LeRobotShards(metadata_of(dataset.directory))
+    return RldsShards()

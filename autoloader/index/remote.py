@@ -5,7 +5,7 @@ generation, or whatever number the store tells versions apart by. One of another
 used. A server of plain files tells times in whole seconds: there an index file that was made of the
 local copy of the same time and size is one of this version.
 
-Not here: what is in an index file (``index.format``), where it lies (``index.index_paths``),
+Not here: what is in an index file (``index.format``), where it lies (``index.shard``),
 fetching (``remote``).
 """
 
@@ -19,10 +19,10 @@ import google_crc32c
 
 from autoloader.errors import SourceError
 from autoloader.formats import files
-from autoloader.index import index_paths
 from autoloader.index.build import index_shard
 from autoloader.index.dataset import DatasetIndex
 from autoloader.index.format import ShardTables, SourceIdentity, source_of, with_source
+from autoloader.index.shard import beside_data
 from autoloader.samples.schema import RecordSchema
 from autoloader.storage.identity import RemoteIdentity
 from autoloader.storage.shards import shard_cache
@@ -56,7 +56,7 @@ def fetch_beside(shard: str, fingerprint: bytes, identity: SourceIdentity) -> by
     Raises:
         OSError: the store does not answer, or refuses.
     """
-    address = index_paths.address_beside_data(shard, fingerprint)
+    address = beside_data(shard, fingerprint)
     try:
         content = store.read_all(address, most="list_bytes")
     except FileNotFoundError:
@@ -92,7 +92,7 @@ def put_beside(index: DatasetIndex, out: str = "") -> int:
                 _check_copy(path, address, identity, dataset=index.dataset.name)
             source = SourceIdentity(identity.size, identity.number)
             if fetch_beside(address, fingerprint, source) is None:
-                beside = index_paths.address_beside_data(address, fingerprint)
+                beside = beside_data(address, fingerprint)
                 store.write(beside, with_source(content, source))
                 put += 1
         except OSError as error:

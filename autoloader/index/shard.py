@@ -1,6 +1,7 @@
 """The index of one shard file, open: its episode table at once, its sections mapped when touched.
 
-Not here: the format (``index.format``), building (``index.build``), datasets (``index.dataset``).
+Here is also where index files lie, and how one is published there. Not here: the format
+(``index.format``), building (``index.build``), datasets (``index.dataset``).
 
 Theory of operation. Opening reads a few kilobytes and maps nothing, so that tens of thousands of
 shards open fast. The first access to a value maps the file. A map holds one of the process's
@@ -12,15 +13,29 @@ index file again. Somebody else may: readers that have taken values call ``check
 they use them, which compares the modification time.
 
 Thread-safe. Arrays are read-only views.
+
+An index file lies in the cache directory, under a hash of the shard file's absolute path, or beside
+the data, in a folder ``.autoloader-index`` next to the shard files. Both names end with the
+fingerprint of the features. A file beside the data is used first, then one in the cache.
+
+Any number of threads, processes and hosts may publish the same index at a time. Each writes a
+temporary file with a random name and links it to the final path. The link fails where another
+builder was faster; its file then stays, because another host may have mapped it. Only a file that
+cannot be used is replaced.
 """
 
 from __future__ import annotations
 
+import contextlib
+import errno
+import hashlib
 import logging
 import mmap
 import os
+import secrets
 import threading
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -29,10 +44,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from autoloader.formats.descriptors import OUT_OF_DESCRIPTORS, descriptors, too_many_open
-from autoloader.formats.files import opened
-from autoloader.host.files import check_file
+from autoloader.formats.files import is_remote, join, opened
+from autoloader.host.files import check_file, written_by_others
 from autoloader.index.format import (
-    DTYPES,
     HEADER,
     NO_FEATURE,
     NUMBERS,
@@ -43,8 +57,13 @@ from autoloader.index.format import (
     UnusableIndexError,
     read_front,
 )
+from autoloader.storage.places import cache_root
 
 _PIECE_BYTES = 2**20
+BESIDE_FOLDER = ".autoloader-index"
+SUFFIX = ".index"
+LEFTOVER_S = 24 * 3600.0
+"""Temporary files older than this are of builders that were killed."""
 
 logger = logging.getLogger(__name__)
 
@@ -197,7 +216,7 @@ class ShardIndex:
             if not isinstance(self._source, bytes):
                 descriptors.note_map(self)
         values = np.frombuffer(
-            mapped.data, DTYPES[entry.kind], entry.items * entry.width, entry.offset
+            mapped.data, entry.kind.dtype, entry.items * entry.width, entry.offset
         )
         if entry.kind in NUMBERS.values():
             values = values.reshape(-1, entry.width)
@@ -278,3 +297,83 @@ class _Mapped:
 def _identity(stat: os.stat_result) -> tuple[int, int]:
     """Which file it is, and when it was last written to."""
     return stat.st_ino, stat.st_mtime_ns
+
+
+# -- places of index files -----------------------------------------------------------------------
+
+
+def index_directory() -> Path:
+    """The cache directory of indexes: below ``AUTOLOADER_CACHE_DIR`` if set, else the user's."""
+    return cache_root() / "index"
+
+
+def cached_path(shard: str, fingerprint: bytes, directory: Path) -> Path:
+    """Where the index of a shard file lies in the cache."""
+    return directory / f"{_cached_name(shard)}-{fingerprint.hex()[:16]}{SUFFIX}"
+
+
+def any_index(shard: str) -> bool:
+    """Whether the cache has an index of a shard file, of whatever features and age."""
+    return any(index_directory().glob(f"{_cached_name(shard)}-*{SUFFIX}"))
+
+
+def _cached_name(shard: str) -> str:
+    path = shard
+    if not is_remote(shard):
+        path = os.path.abspath(shard)  # noqa: PTH100 a link stays one: its target may be moved
+    return hashlib.sha256(path.encode(errors="surrogateescape")).hexdigest()[:24]
+
+
+def beside_data(shard: str, fingerprint: bytes) -> str:
+    """Where the index of a shard file, local or remote, lies beside the data."""
+    directory, _, name = shard.rpartition("/")
+    return join(directory, BESIDE_FOLDER, f"{name}-{fingerprint.hex()[:16]}{SUFFIX}")
+
+
+def publish(
+    content: bytes, place: Path, *, keep: Callable[[Path], bool], data: os.stat_result | None
+) -> None:
+    """Writes an index file so that its place holds a whole one at any time.
+
+    Args:
+        content: the file.
+        place: where it shall lie; the folder is made.
+        keep: whether a file that lies there already can be used; it stays then.
+        data: of the folder with the data, see ``usable_front``.
+
+    Raises:
+        OSError: it cannot be written, or would not be trusted there.
+    """
+    shared = 0 if data is None else data.st_mode & 0o022
+    place.parent.mkdir(mode=0o755 | shared, parents=True, exist_ok=True)
+    if why := written_by_others(place.parent, place.parent.stat(), data):
+        raise PermissionError(errno.EPERM, why, str(place.parent))
+    temporary = place.with_name(f".{place.name}.{secrets.token_hex(8)}.tmp")
+    fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
+    try:
+        with os.fdopen(fd, "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        try:
+            os.link(temporary, place)
+        except OSError:  # taken, or a file system without links: there the last one wins
+            if not keep(place):
+                temporary.replace(place)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def lie_beside(folders: Collection[str]) -> bool:
+    """Whether there may be index files beside local data in these folders."""
+    return any((Path(one) / BESIDE_FOLDER).is_dir() for one in folders)
+
+
+def remove_leftovers(directory: Path) -> None:
+    """Deletes temporary files of builders that were killed long ago."""
+    before = time.time() - LEFTOVER_S
+    with contextlib.suppress(OSError):
+        for left in directory.glob(f".*{SUFFIX}.*.tmp"):
+            if left.stat().st_mtime < before:
+                left.unlink(missing_ok=True)
+                logger.debug("removed %s, left by a builder that was killed", left)

@@ -8,7 +8,7 @@ Texts travel behind the language: a sample has one text, of which ``text_length`
 language and each text of a feature is, in the order of the layout.
 
 Not here: which bytes a value is of (``samples.schema``), reading it by index
-(``index.planned_features``).
+(``index.planned``).
 """
 
 from __future__ import annotations

@@ -21,11 +21,9 @@ from autoloader.errors import SourceError
 from autoloader.formats.descriptors import Descriptors
 from autoloader.index import (
     DatasetIndex,
-    index_paths,
     open_dataset_index,
     open_indexes,
     opening,
-    shard_formats,
 )
 from autoloader.index import build as build_module
 from autoloader.index import format as format_module
@@ -56,7 +54,7 @@ class Builds:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.paths: list[str] = []
-        monkeypatch.setattr(shard_formats, "index_shard", self)
+        monkeypatch.setattr(opening, "index_shard", self)
 
     def __call__(
         self, path: str, schema: RecordSchema, records: range | None = None
@@ -348,7 +346,7 @@ def test_an_index_beside_the_data_travels_with_them(
 ) -> None:
     check(open_dataset_index(dataset, cache_dir=cache, beside=True))
     assert not cache.exists()
-    assert len(index_files(written.path / index_paths.BESIDE_FOLDER)) == builds.count() == 3
+    assert len(index_files(written.path / shard_module.BESIDE_FOLDER)) == builds.count() == 3
     written.path.parent.rename(tmp_path / "moved")
     written.path = tmp_path / "moved/1.0.0"
     moved = mixture_of(written).datasets[0]
@@ -375,7 +373,7 @@ def test_a_full_disk_leaves_no_half_file(
     def full(fd: int) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(index_paths.os, "fsync", full)
+    monkeypatch.setattr(shard_module.os, "fsync", full)
     check(open_dataset_index(dataset, cache_dir=cache))
     assert list(cache.iterdir()) == []
 
@@ -399,7 +397,7 @@ def test_what_a_killed_builder_left_is_removed_when_it_is_old(
 def test_a_good_index_that_came_first_stays(
     dataset: ResolvedDataset, cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real = index_paths.publish
+    real = opening.publish
 
     def twice(content: bytes, place: Path, **how: Any) -> None:
         real(content, place, **how)
@@ -407,7 +405,7 @@ def test_a_good_index_that_came_first_stays(
         real(content, place, **how)
         assert place.stat().st_ino == first
 
-    monkeypatch.setattr(index_paths, "publish", twice)
+    monkeypatch.setattr(opening, "publish", twice)
     check(open_dataset_index(dataset, cache_dir=cache))
     assert len(list(cache.iterdir())) == 3
 
@@ -503,7 +501,7 @@ def test_who_may_write_the_data_may_write_the_index_beside_it_and_nobody_else(
 ) -> None:
     written.path.chmod(data)
     open_dataset_index(dataset, cache_dir=cache, beside=True)
-    beside = written.path / index_paths.BESIDE_FOLDER
+    beside = written.path / shard_module.BESIDE_FOLDER
     assert len(list(beside.iterdir())) == 3
     beside.chmod(folder)
     builds.count()
@@ -517,7 +515,7 @@ def test_a_file_system_without_links_gets_whole_files_too(
     def refuse(source: Path, target: Path) -> None:
         raise PermissionError(1, "Operation not permitted")
 
-    monkeypatch.setattr(index_paths.os, "link", refuse)
+    monkeypatch.setattr(shard_module.os, "link", refuse)
     check(open_dataset_index(dataset, cache_dir=cache))
     check(open_dataset_index(dataset, cache_dir=cache))
     assert len(list(cache.iterdir())) == 3

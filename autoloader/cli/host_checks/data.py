@@ -22,7 +22,7 @@ from autoloader.host.probes.storage import (
 from autoloader.host.units import format_bytes
 from autoloader.index import find_indexes
 from autoloader.index.counting import count_mixture
-from autoloader.index.index_paths import any_index
+from autoloader.index.shard import any_index
 from autoloader.index.valid import empty_texts
 from autoloader.samples.resolve import ResolvedDataset, resolve
 from autoloader.spec import PipelineSpec

@@ -15,7 +15,7 @@ import json
 
 from autoloader.formats.cache import JsonCache
 from autoloader.formats.files import version_of
-from autoloader.index.shard_formats import format_of
+from autoloader.index.opening import format_of
 from autoloader.index.statistics.compute import StatisticsOf, is_of_samples
 from autoloader.samples.resolve import ResolvedDataset
 from autoloader.samples.schema import RecordSchema

@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from autoloader.errors import AutoloaderError, PipelineError, UsageError
-from autoloader.index.index_paths import index_directory
 from autoloader.index.opening import missing_files, open_indexes
+from autoloader.index.shard import index_directory
 from autoloader.index.statistics.mixture import (
     keep_statistics,
     measured,

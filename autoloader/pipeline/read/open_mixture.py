@@ -23,9 +23,8 @@ from dataclasses import asdict, dataclass, field
 from autoloader.cache.table import FrameTable
 from autoloader.decode.decoders import DecodeRequest, requests_of
 from autoloader.index.dataset import DatasetIndex
-from autoloader.index.opening import open_indexes
+from autoloader.index.opening import open_indexes, versions_of
 from autoloader.index.planned import RunPlanner
-from autoloader.index.shard_formats import versions_of
 from autoloader.index.valid import tables_of
 from autoloader.pipeline.read.blocks import Blocks
 from autoloader.samples.block import EpisodeStream
