@@ -2,7 +2,7 @@
 
 Not here: finding the directory (``autoloader.formats.directories``), the feature tree
 (``autoloader.formats.features``), split expressions (``autoloader.formats.splits``), what is in the
-shards (``autoloader.formats.lengths``).
+shards (``index.build``).
 
 A version directory holds ``dataset_info.json``, ``features.json`` and the shard files, and lies at
 ``<data_dir>/<name>[/<config>]/<major.minor.patch>``. The number of shards of a split is the number

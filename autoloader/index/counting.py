@@ -5,18 +5,33 @@ their counts from it. Remote data that is streamed has none: its count is estima
 headers, unless the spec gives ``num_samples``. A quick plan estimates data without an index the
 same way.
 
-Not here: what makes a t valid (``index.valid``), the headers (``formats.lengths``).
+Not here: what makes a t valid (``index.valid``).
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import contextlib
+import math
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from autoloader.errors import SourceError
-from autoloader.formats.lengths import mean_frames
+from autoloader.formats import Feature, ShardSlice
+from autoloader.formats.cache import JsonCache
+from autoloader.formats.example import parse_example
+from autoloader.formats.features import RAGGED
+from autoloader.formats.files import (
+    RemoteFile,
+    is_remote,
+    opened_anywhere,
+    pread,
+    source_bytes,
+    unreadable,
+    version_of,
+)
+from autoloader.formats.tfrecord import HEADER_BYTES, MalformedRecordError, walk_records
 from autoloader.host.units import MIB
 from autoloader.index.opening import find_indexes, open_indexes, versions_of
 from autoloader.index.valid import count_indexed, empty_texts, table_of
@@ -27,6 +42,15 @@ from autoloader.telemetry.progress import doing
 
 QUICK_BYTES = 64 * MIB
 """A smaller dataset is indexed as fast as its files are looked at."""
+WINDOW_BYTES = 4096
+MOST_FEATURES = 3
+PROBE_SLICES = 4
+PROBE_RECORDS = 8
+"""Records that are read from the front of each of ``PROBE_SLICES`` files."""
+REMOTE_PROBE_RECORDS = 2
+"""The same of remote files."""
+
+_cache = JsonCache("lengths", version=2)
 
 
 def count_mixture(
@@ -173,3 +197,133 @@ def _rules(dataset: ResolvedDataset) -> str:
     named = {"transform": dataset.transform, "keep": dataset.keep}
     given = [name for name, one in named.items() if one is not None]
     return " and ".join(given) + (" leave" if len(given) == 2 else " leaves")
+
+
+# -- estimates ----------------------------------------------------------------------------------
+
+
+def mean_frames(
+    slices: Sequence[ShardSlice], features: Mapping[str, Feature], *, dataset: str = ""
+) -> int:
+    """About how many frames an episode has, at least 1: the mean of the first ones of a few files.
+
+    An RLDS record holds, for every per-step feature, the values of all T steps in a row. So T is
+    the number of values of a feature divided by the values of one step. A record is parsed in
+    place: only windows around the headers of its entries are read, and the payloads of pictures are
+    jumped over. Broken records are passed over. For remote files every header is a round trip, so
+    their estimate is kept in the user's cache directory.
+
+    Args:
+        slices: from ``VersionDirectory.resolve``.
+        features: all features of the same version directory.
+        dataset: the name that the spec gives this dataset, for messages.
+
+    Raises:
+        SourceError: there is no per-step feature to count, or a file cannot be read.
+    """
+    countable = sorted(
+        (
+            one
+            for one in features.values()
+            if one.per_step and one.kind != "other" and one.listed is None
+            and one.encoding != RAGGED and _step_values(one)
+        ),
+        key=lambda one: (not _is_plain(one), one.kind == "image", _step_values(one), one.key),
+    )  # fmt: skip
+    if not countable:
+        raise SourceError(
+            f"dataset {dataset}: it has no per-step features, so it holds no episodes",
+            remedy="only RLDS datasets (a feature 'steps' with the frames) can be mixed",
+            dataset=dataset,
+        )
+    if not slices or not is_remote(slices[0].path):
+        return _mean(slices, countable, PROBE_RECORDS, dataset)
+    versions = [(one, version_of(one.path, one_by_one=False)) for one in slices]
+    key = versions, [(feature.key, _step_values(feature)) for feature in countable]
+    known = _cache.load(key)
+    if isinstance(known, int):
+        return known
+    mean = _mean(slices, countable, REMOTE_PROBE_RECORDS, dataset)
+    _cache.save(key, mean)
+    return mean
+
+
+def _mean(
+    slices: Sequence[ShardSlice], countable: Sequence[Feature], records: int, dataset: str
+) -> int:
+    lengths: list[int] = []
+    for part in slices[:: -(-len(slices) // PROBE_SLICES) or 1]:
+        try:
+            with opened_anywhere(part.path) as file:
+                window = _Window(file)
+                walk = walk_records(file, len(window), verify=True)
+                for _, (start, length, lost) in zip(range(records), walk, strict=False):
+                    if lost is not None:
+                        break
+                    with contextlib.suppress(MalformedRecordError):
+                        lengths.append(_steps(window, start + HEADER_BYTES, length, countable))
+        except OSError as error:
+            raise unreadable(error, part.path, dataset=dataset) from error
+    return max(1, round(float(np.mean(lengths)))) if lengths else 1
+
+
+def _is_plain(feature: Feature) -> bool:
+    """Whether the numbers lie in the record as they are (not as one string a step)."""
+    return feature.kind == "tensor" and feature.encoding is None and feature.dtype != "string"
+
+
+def _step_values(feature: Feature) -> int:
+    """Values in the record for one step; 0 where it depends on the step."""
+    if feature.kind in ("image", "text") or feature.encoding is not None:
+        return 1
+    return math.prod(size or 0 for size in feature.shape)
+
+
+class _Window:
+    """A file as ``parse_example`` takes it, of which only the bytes that it looks at are read."""
+
+    def __init__(self, file: int | RemoteFile) -> None:
+        self._file = file
+        self._size = source_bytes(file)
+        self._start = 0
+        self._data = b""
+
+    def __len__(self) -> int:
+        return self._size
+
+    def __getitem__(self, which: int | slice) -> int | bytes:
+        if isinstance(which, slice):
+            return self._read(which.start, which.stop - which.start)
+        return self._read(which, 1)[0]
+
+    def _read(self, position: int, count: int) -> bytes:
+        first = position - self._start
+        if first < 0 or first + count > len(self._data):
+            self._data = pread(self._file, max(count, WINDOW_BYTES), position)
+            self._start, first = position, 0
+        return self._data[first : first + count]
+
+
+def _steps(window: _Window, offset: int, length: int, countable: Sequence[Feature]) -> int:
+    """Steps of the record at ``offset``, on which the cheapest features that it has agree.
+
+    Raises:
+        MalformedRecordError: it is broken, or has none of the features.
+    """
+    plain = [feature for feature in countable if _is_plain(feature)]
+    for asked in (plain[:MOST_FEATURES], countable):
+        keys = {feature.key for feature in asked}
+        found = parse_example(window, start=offset, stop=offset + length, only=keys)
+        steps: set[int] = set()
+        for feature in asked:
+            value, size = found.get(feature.key), _step_values(feature)
+            if value is None or value.kind == "missing":
+                continue
+            if (value.kind == "bytes") == _is_plain(feature) or len(value) % size:
+                raise MalformedRecordError(f"{feature.path} does not hold {size} values a step")
+            steps.add(len(value) // size)
+        if len(steps) > 1:
+            raise MalformedRecordError("its features differ in their number of steps")
+        if steps:
+            return steps.pop()
+    raise MalformedRecordError("it has none of the per-step features")

@@ -10,11 +10,11 @@ import pytest
 from rlds_files import tagged
 
 from autoloader.errors import SourceError
-from autoloader.formats import lengths as module
 from autoloader.formats.features import Feature, FeatureKind
-from autoloader.formats.lengths import mean_frames
 from autoloader.formats.metadata import ShardSlice, open_version
 from autoloader.formats.tfrecord import masked_crc32c
+from autoloader.index import counting as module
+from autoloader.index.counting import mean_frames
 
 BRIDGE = Path(__file__).parents[2].parent / "shared/data/bridge_dataset/1.0.0"
 

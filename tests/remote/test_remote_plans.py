@@ -16,8 +16,8 @@ from autoloader.controller.admission import admit_start, price_start
 from autoloader.errors import AutoloaderError, BudgetInfeasibleError, SourceError, SpecError
 from autoloader.formats import files
 from autoloader.formats.cache import FileFindings, JsonCache
-from autoloader.formats.lengths import mean_frames
 from autoloader.index import open_dataset_index
+from autoloader.index.counting import mean_frames
 from autoloader.index.statistics import statistics_of
 from autoloader.index.statistics.cache import statistics_key
 from autoloader.process.planning.start import LoaderPlan, plan_loader
