@@ -383,11 +383,9 @@ class _Videos:
 def _users(episodes: EpisodeList) -> Counter[str]:
     """Video → number of Parquet files with episodes of the video."""
     pairs = {
-        (of.file.paths[video], file)
+        (of.paths[video], file)
         for of in episodes.videos.values()
-        for video, file in set(
-            zip(of.file.number.tolist(), episodes.data.number.tolist(), strict=True)
-        )
+        for video, file in set(zip(of.number.tolist(), episodes.data.number.tolist(), strict=True))
         if video >= 0
     }
     return Counter(video for video, _ in pairs)

@@ -16,6 +16,7 @@ import math
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import count, islice
@@ -27,7 +28,7 @@ from numpy.typing import NDArray
 
 from autoloader.errors import SourceError
 from autoloader.formats import files
-from autoloader.formats.lerobot.parquet import UnreadableParquetError, read_columns
+from autoloader.formats.lerobot.parquet import read_columns
 from autoloader.formats.lerobot.videos import Placement, Span, place
 from autoloader.formats.metadata import LEROBOT_INFO, broken
 from autoloader.host.units import MIB
@@ -110,35 +111,33 @@ class FileColumn:
         return found
 
     def take(self, rows: NDArray[np.int64]) -> FileColumn:
-        """Of these rows."""
+        """Of these rows of the list."""
         return FileColumn(self.number[rows], self.paths)
 
 
 @dataclass(frozen=True, eq=False)
-class VideoColumns:
+class VideoColumn(FileColumn):
     """Where a camera's frames of every episode lie; see ``VideoPlace``.
 
     Attributes:
-        file: the MP4 files.
-        from_s: [E] float64.
-        to_s: [E] float64; NaN where the list does not say it.
+        from_s: [E] float64 begin of the episode in its video, in seconds.
+        to_s: [E] float64 end in seconds; NaN where the list does not say it.
     """
 
-    file: FileColumn
     from_s: NDArray[np.float64]
     to_s: NDArray[np.float64]
 
+    def take(self, rows: NDArray[np.int64]) -> VideoColumn:
+        """Of these rows of the list."""
+        return VideoColumn(self.number[rows], self.paths, self.from_s[rows], self.to_s[rows])
+
     def place(self, row: int) -> VideoPlace | None:
         """Of an episode; ``None`` where the list does not say it."""
-        number, to_s = self.file.number[row], float(self.to_s[row])
+        number, to_s = self.number[row], float(self.to_s[row])
         if number < 0:
             return None
         end = None if math.isnan(to_s) else to_s
-        return VideoPlace(self.file.paths[number], float(self.from_s[row]), end)
-
-    def take(self, rows: NDArray[np.int64]) -> VideoColumns:
-        """Of these rows."""
-        return VideoColumns(self.file.take(rows), self.from_s[rows], self.to_s[rows])
+        return VideoPlace(self.paths[number], float(self.from_s[row]), end)
 
 
 @dataclass(frozen=True, eq=False)
@@ -157,7 +156,7 @@ class EpisodeList:
     index: NDArray[np.int64]
     length: NDArray[np.int64]
     data: FileColumn
-    videos: Mapping[str, VideoColumns]
+    videos: Mapping[str, VideoColumn]
     damage: Mapping[int, str]
     notes: tuple[str, ...] = ()
 
@@ -187,7 +186,7 @@ class EpisodeList:
     def videos_of(self, path: str, cameras: Iterable[str]) -> set[str]:
         """The videos of a Parquet file's episodes; a camera that has none is passed over."""
         rows = self.data.rows_in(path)
-        own = (self.videos[camera].file for camera in cameras if camera in self.videos)
+        own = (self.videos[camera] for camera in cameras if camera in self.videos)
         return {of.paths[k] for of in own for k in set(of.number[rows].tolist()) if k >= 0}
 
     def take(self, rows: NDArray[np.int64]) -> EpisodeList:
@@ -212,7 +211,7 @@ class EpisodeList:
             by_row: whether starts are not looked at.
         """
         videos = self.videos[camera]
-        own = videos.file.rows_in(path)
+        own = videos.rows_in(path)
         own = own[self.length[own] > 0]
         if not len(own):
             return Placement({})
@@ -229,7 +228,7 @@ class EpisodeList:
         followed = bool(
             after < len(self)
             and spans[-1].end is not None  # in v2.1 a video is of one episode alone
-            and (self.index[after] > self.index[last] + 1 or videos.file.number[after] < 0)
+            and (self.index[after] > self.index[last] + 1 or videos.number[after] < 0)
         )
         return place(spans, frames, followed=followed, by_row=by_row)
 
@@ -251,36 +250,24 @@ def read_episodes(root: Path, info: Mapping[str, Any], *, dataset: str) -> Episo
         for name, node in info["features"].items()
         if isinstance(node, Mapping) and node.get("dtype") == "video"
     ]
-    source = root / "meta"
+    source = root / "meta" / ("episodes" if _several(info) else "episodes.jsonl")
     _check_version(root, info, dataset=dataset)
     paths = _Paths(root, info, cameras, dataset=dataset)
+    with _readable(source, dataset):
+        listed = _tables(source, cameras, dataset) if _several(info) else [_columns(source)]
+        return _each_once(paths.episodes(_Listed(listed)), source, dataset=dataset)
+
+
+@contextmanager
+def _readable(source: Path, dataset: str) -> Iterator[None]:
+    """Words what goes wrong while a list is read as a ``SourceError``."""
     try:
-        tables = (
-            _tables(source / "episodes", cameras)
-            if paths.several
-            else [_columns(source / "episodes.jsonl")]
-        )
-        found = paths.episodes(_Listed(tables))
+        yield
     except OSError as error:
         raise files.unreadable(error, error.filename or str(source), dataset=dataset) from error
-    except _BrokenListError as error:
-        raise broken(error.file, error.why, dataset=dataset) from error
-    except (ValueError, TypeError, KeyError, LookupError) as error:
+    except (ValueError, TypeError, LookupError) as error:
         why = f"a row has no {error}" if isinstance(error, KeyError) else str(error)[:120]
-        raise SourceError(
-            f"dataset {dataset}: the list of episodes in {source} is broken: {why}",
-            remedy="restore the file from where the dataset came",
-            dataset=dataset,
-        ) from error
-    return _each_once(found, source, dataset=dataset)
-
-
-class _BrokenListError(ValueError):
-    """A list cannot be read: its file, and why. Internal: told as a ``SourceError``."""
-
-    def __init__(self, file: Path, why: str) -> None:
-        super().__init__(f"{file}: {why}")
-        self.file, self.why = str(file), why
+        raise broken(str(source), why, dataset=dataset) from error
 
 
 def _each_once(found: EpisodeList, source: Path, *, dataset: str) -> EpisodeList:
@@ -298,13 +285,12 @@ def _each_once(found: EpisodeList, source: Path, *, dataset: str) -> EpisodeList
     for row in again.tolist():
         first, one = found[row - 1], found[row]
         if one != first:
-            raise SourceError(
-                f"dataset {dataset}: the list of episodes in {source} is broken: episode "
-                f"{one.index} stands there twice, with {first.length} frames in {first.path} and "
-                f"with {one.length} frames in {one.path}",
-                remedy="take the row away that does not fit the files",
-                dataset=dataset,
+            why = (
+                f"episode {one.index} stands there twice, with {first.length} frames in "
+                f"{first.path} and with {one.length} frames in {one.path}"
             )
+            remedy = "take the row away that does not fit the files"
+            raise broken(str(source), why, dataset=dataset, remedy=remedy)
     twice = np.unique(found.index[again])
     some = ", ".join(map(str, twice[:5])) + (", …" if len(twice) > 5 else "")
     note = f"listed twice in {source}, and taken once: episode {some}"
@@ -333,19 +319,20 @@ def tasks(root: Path, info: Mapping[str, Any], *, dataset: str) -> dict[int, str
         SourceError: there is no such list, or it is broken or empty.
         MissingExtraError: it is Parquet, and pyarrow is not installed.
     """
-    file = root / "meta" / ("tasks.parquet" if _several(info) else "tasks.jsonl")
-    other = file.with_name("tasks.jsonl" if _several(info) else "tasks.parquet")
+    names = ("tasks.parquet", "tasks.jsonl")
+    file, other = (root / "meta" / name for name in (names if _several(info) else names[::-1]))
     found: dict[int, str] = {}
     try:
-        for number, text in _task_table(file) if _several(info) else _task_lines(file):
-            if not isinstance(text, str):
-                raise _BrokenListError(file, f"task {number} has no text")
-            if found.setdefault(int(number), text) != text:
-                raise _BrokenListError(
-                    file,
-                    f"task {number} stands there twice, as {found[int(number)]!r} and {text!r}",
-                )
-    except FileNotFoundError as error:
+        with _readable(file, dataset):
+            for number, text in (_task_table if _several(info) else _task_lines)(file):
+                if not isinstance(text, str):
+                    raise ValueError(f"task {number} has no text")  # noqa: TRY004
+                first = found.setdefault(int(number), text)
+                if first != text:
+                    raise ValueError(f"task {number} stands there twice, as {first!r} and {text!r}")
+    except SourceError as error:
+        if not isinstance(error.__cause__, FileNotFoundError):
+            raise
         why = f"{file.parent} has no {file.name}, which says what the tasks of its frames are"
         if other.exists():
             why += f"; {other.name} is of another version of LeRobot's files"
@@ -355,21 +342,13 @@ def tasks(root: Path, info: Mapping[str, Any], *, dataset: str) -> dict[int, str
             "texts leave language out",
             dataset=dataset,
         ) from error
-    except OSError as error:
-        raise files.unreadable(error, str(file), dataset=dataset) from error
-    except (ValueError, LookupError, TypeError) as error:
-        why = error.why if isinstance(error, _BrokenListError) else str(error)[:120]
-        raise broken(str(file), why, dataset=dataset) from error
     if not found:
         raise broken(str(file), "it lists no task", dataset=dataset)
     return found
 
 
 def _task_lines(file: Path) -> Iterator[tuple[Any, Any]]:
-    for row in _lines(file):
-        if "task_index" not in row or "task" not in row:
-            raise _BrokenListError(file, "a line has no task_index and task")
-        yield row["task_index"], row["task"]
+    return ((row["task_index"], row["task"]) for row in _lines(file))
 
 
 def _task_table(file: Path) -> Iterator[tuple[Any, Any]]:
@@ -377,10 +356,10 @@ def _task_table(file: Path) -> Iterator[tuple[Any, Any]]:
     # Writers keep the text as the index of a data frame, whose column has no name of its own.
     others = [name for name in table.column_names if name != "task_index"]
     if len(others) == len(table.column_names) or not others:
-        raise _BrokenListError(file, f"its columns are {', '.join(table.column_names)[:80]}")
+        raise ValueError(f"its columns are {', '.join(table.column_names)[:80]}")
     texts = "task" if "task" in others else others[0]
     columns = (table.column(name).to_pylist() for name in ("task_index", texts))
-    yield from zip(*columns, strict=True)
+    return zip(*columns, strict=True)
 
 
 def _several(info: Mapping[str, Any]) -> bool:
@@ -398,19 +377,13 @@ class _Listed:
     def __init__(self, tables: Iterable[Mapping[str, Any]]) -> None:
         self._tables = [one for one in tables if len(one["episode_index"])]
 
-    def needed(self, name: str, limit: int = 2**53) -> NDArray[np.int64]:
-        """As ``numbers``.
+    def numbers(self, name: str, limit: int = 2**53, *, needed: bool = False) -> NDArray[np.int64]:
+        """[E] whole numbers from 0 to below a limit; -1 where there is none.
 
         Raises:
-            KeyError: a file has no such column.
+            KeyError: they are needed, and a file has no such column.
         """
-        for table in self._tables:
-            table[name]
-        return self.numbers(name, limit)
-
-    def numbers(self, name: str, limit: int = 2**53) -> NDArray[np.int64]:
-        """[E] whole numbers from 0 to below a limit; -1 where there is none."""
-        found = self._floats(name)
+        found = self._floats(name, needed=needed)
         known = (found >= 0) & (found < limit) & (found == np.floor(found))
         return np.where(known, found, -1).astype(np.int64)
 
@@ -420,7 +393,7 @@ class _Listed:
         return np.where((found >= 0) & (found < 1e9), found, np.nan)
 
     def value(self, name: str, row: int) -> Any:
-        """What stands in a row."""
+        """Content of a row of a column."""
         for table in self._tables:
             column = table[name]
             if row < len(column):
@@ -428,16 +401,19 @@ class _Listed:
             row -= len(column)
         raise IndexError(row)
 
-    def _floats(self, name: str) -> NDArray[np.float64]:
+    def _floats(self, name: str, *, needed: bool = False) -> NDArray[np.float64]:
+        """[E] the numbers of a column, exact below 2**53; NaN of anything else."""
         parts = [np.empty(0)]
         for table in self._tables:
-            lost = np.full(len(table["episode_index"]), np.nan)
-            parts.append(_floats(table[name]) if name in table else lost)
+            if needed or name in table:
+                parts.append(_floats(table[name]))
+            else:
+                parts.append(np.full(len(table["episode_index"]), np.nan))
         return np.concatenate(parts)
 
 
 def _floats(column: Any) -> NDArray[np.float64]:
-    """[n] the numbers of a column, exact below 2**53; NaN of anything else."""
+    """[n] see ``_Listed``."""
     if not isinstance(column, list):
         from pyarrow import types
 
@@ -458,7 +434,7 @@ class _Paths:
     ) -> None:
         self._folder = os.path.join(root, "")  # noqa: PTH118  (a path is text here)
         self._cameras = cameras
-        self.several = _several(info)
+        self._several = _several(info)
         self._file, self._dataset = str(root / LEROBOT_INFO), dataset
         self._data = self._template(info, "data_path")
         self._video = self._template(info, "video_path") if cameras else ""
@@ -476,7 +452,7 @@ class _Paths:
         found = info.get(name)
         if not isinstance(found, str) or not found:
             raise broken(self._file, f"it has no {name}", dataset=self._dataset)
-        known = _NEW_FIELDS if self.several else _OLD_FIELDS
+        known = _NEW_FIELDS if self._several else _OLD_FIELDS
         for field in (match[1] for match in _FIELD.finditer(found)):
             if field not in (*known, "video_key") or (field == "video_key" and name == "data_path"):
                 names = ", ".join(f"{{{one}}}" for one in known)
@@ -504,11 +480,11 @@ class _Paths:
             KeyError: there is no such column at all.
             ValueError: no row names a file, or a path is not below the dataset.
         """
-        index = listed.needed("episode_index", MOST_EPISODES)
-        told = {"episode_index": index, "length": listed.needed("length", 2**31)}
+        index = listed.numbers("episode_index", MOST_EPISODES, needed=True)
+        told = {"episode_index": index, "length": listed.numbers("length", 2**31, needed=True)}
         keys = {"episode_index": index, "episode_chunk": index // self._chunk}
-        if self.several:
-            keys = {name: listed.needed(f"data/{name}") for name in _NEW_FIELDS}
+        if self._several:
+            keys = {name: listed.numbers(f"data/{name}", needed=True) for name in _NEW_FIELDS}
             told |= {f"data/{name}": values for name, values in keys.items()}
         damage = _damage(listed, told)
         data = self._files(self._data, keys)
@@ -529,17 +505,18 @@ class _Paths:
 
     def _videos_of(
         self, camera: str, listed: _Listed, keys: Mapping[str, NDArray[np.int64]]
-    ) -> VideoColumns:
+    ) -> VideoColumn:
         """Where a camera's frames lie; ``keys`` are of the Parquet files."""
         rows = len(keys[next(iter(keys))])
         from_s, to_s = np.zeros(rows), np.full(rows, np.nan)
-        if self.several:
+        if self._several:
             of = f"videos/{camera}"
             from_s, to_s = (listed.seconds(f"{of}/{name}") for name in _TIMES)
             numbers = {name: listed.numbers(f"{of}/{name}") for name in _NEW_FIELDS}
             lost = np.isnan(from_s)
             keys = {name: np.where(lost, -1, values) for name, values in numbers.items()}
-        return VideoColumns(self._files(self._video, keys, video_key=camera), from_s, to_s)
+        file = self._files(self._video, keys, video_key=camera)
+        return VideoColumn(file.number, file.paths, from_s, to_s)
 
     def _files(
         self, template: str, keys: Mapping[str, NDArray[np.int64]], **names: str
@@ -582,24 +559,20 @@ def _lines(file: Path) -> Iterator[Mapping[str, Any]]:
             try:
                 row = json.loads(line)
             except ValueError as error:
-                raise _BrokenListError(file, f"line {number} is no JSON: {error}") from error
+                raise ValueError(f"line {number} is no JSON: {error}") from error
             if not isinstance(row, Mapping):
-                raise _BrokenListError(file, f"line {number} is no JSON object")
+                raise TypeError(f"line {number} is no JSON object")
             yield row
 
 
 def _columns(file: Path) -> Mapping[str, Sequence[Any]]:
     """The columns of a list that is lines of JSON."""
-    found: dict[str, list[Any]] = {name: [] for name in (*_NEEDED, *_ROWS)}
-    for row in _lines(file):
-        for name in _NEEDED:
-            found[name].append(row[name])
-        for name in _ROWS:
-            found[name].append(row.get(name))
-    return found
+    rows = list(_lines(file))
+    needed = {name: [row[name] for row in rows] for name in _NEEDED}
+    return needed | {name: [row.get(name) for row in rows] for name in _ROWS}
 
 
-def _tables(folder: Path, cameras: Sequence[str]) -> Iterator[Mapping[str, Any]]:
+def _tables(folder: Path, cameras: Sequence[str], dataset: str) -> Iterator[Mapping[str, Any]]:
     """The columns of each file of a list that is Parquet."""
     of = [f"videos/{camera}" for camera in cameras]
     numbers = (f"{one}/{name}" for one in ("data", *of) for name in _NEW_FIELDS)
@@ -609,10 +582,8 @@ def _tables(folder: Path, cameras: Sequence[str]) -> Iterator[Mapping[str, Any]]
     if not found:
         raise FileNotFoundError(2, "No Parquet file", str(folder))
     for file in found:
-        try:
+        with _readable(file, dataset):
             table = read_columns(
                 file, lambda names: [name for name in names if name in wanted], "list_bytes"
             )
-        except UnreadableParquetError as error:
-            raise _BrokenListError(file, str(error)) from error
         yield dict(zip(table.column_names, table.columns, strict=True))

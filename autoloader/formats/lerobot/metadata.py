@@ -105,7 +105,7 @@ class LeRobotDirectory(VersionDirectory):
             one
             for one in self.cameras
             if self.features[one].encoding == VIDEO
-            and not any(map(os.path.exists, videos[one].file.paths))
+            and not any(map(os.path.exists, videos[one].paths))
         )
 
     @property
@@ -157,15 +157,15 @@ class LeRobotDirectory(VersionDirectory):
     def missing_videos(self) -> MissingVideos | None:
         """See ``VersionDirectory``."""
         videos = self.episodes.videos.values()
-        named = {path for of in videos for path in of.file.paths}
+        named = {path for of in videos for path in of.paths}
         missing = {path for path in named if not Path(path).exists()}
         if not missing:
             return None
         count = len(self.episodes)
         lost = np.zeros(count, np.bool_)
         for of in videos:
-            gone = [path in missing for path in of.file.paths]
-            lost |= np.asarray([*gone, False])[of.file.number]  # the last: no video is told
+            gone = [path in missing for path in of.paths]
+            lost |= np.asarray([*gone, False])[of.number]  # the last: no video is told
         return MissingVideos(min(missing), len(missing), len(named), int(lost.sum()), count)
 
     def _require(self, slices: Sequence[ShardSlice]) -> None:
