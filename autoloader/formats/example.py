@@ -117,7 +117,7 @@ def parse_example(
     size = len(buffer)
     stop = size if stop is None else stop
     if not 0 <= start <= stop <= size:
-        raise MalformedRecordError(f"the record [{start}, {stop}) leaves its {size} bytes")
+        _refuse(f"the record [{start}, {stop}) leaves its {size} bytes")
     wanted = None if only is None else {key.encode() for key in only}
     found: dict[bytes, tuple[int, int]] = {}
     try:
@@ -161,9 +161,9 @@ def read_varint(buffer: Buffer, position: int) -> tuple[int, int]:
             break
         shift += 7
         if shift > 63:
-            raise MalformedRecordError("a varint has more than ten bytes")
+            _refuse("a varint has more than ten bytes")
     if value >= 1 << 64:
-        raise MalformedRecordError("a varint has more than 64 bits")
+        _refuse("a varint has more than 64 bits")
     return value, position + 1
 
 
@@ -177,7 +177,7 @@ def decode_varints(data: NDArray[np.uint8]) -> NDArray[np.int64]:
     if not len(data) or last.all():
         return data.astype(np.int64)
     if not last[-1]:
-        raise MalformedRecordError("a packed list of integers ends within a number")
+        _refuse("a packed list of integers ends within a number")
     ends = np.flatnonzero(last)
     starts = np.empty_like(ends)
     starts[0] = 0
@@ -185,13 +185,13 @@ def decode_varints(data: NDArray[np.uint8]) -> NDArray[np.int64]:
     sizes = ends - starts + 1
     longest = int(sizes.max())
     if longest > 10:
-        raise MalformedRecordError("a varint has more than ten bytes")
+        _refuse("a varint has more than ten bytes")
     numbers = (data[starts] & 0x7F).astype(np.uint64)
     for place in range(1, longest):
         which = np.flatnonzero(sizes > place)
         part = data[starts[which] + place] & 0x7F
         if place == 9 and part.max() > 1:
-            raise MalformedRecordError("a varint has more than 64 bits")
+            _refuse("a varint has more than 64 bits")
         numbers[which] |= part.astype(np.uint64) << np.uint64(7 * place)
     return numbers.view(np.int64)
 
@@ -203,11 +203,11 @@ def _messages(buffer: Buffer, start: int, stop: int, owner: str) -> Iterator[tup
     """Ranges of the messages in field 1 of a message that has no other field."""
     while start < stop:
         if buffer[start] != 0x0A:
-            raise MalformedRecordError(f"unexpected field 0x{buffer[start]:02x} in {owner}")
+            _refuse(f"unexpected field 0x{buffer[start]:02x} in {owner}")
         length, start = read_varint(buffer, start + 1)
         end = start + length
         if end > stop:
-            raise MalformedRecordError(f"{owner} is cut off")
+            _refuse(f"{owner} is cut off")
         yield start, end
         start = end
 
@@ -220,16 +220,16 @@ def _entry(buffer: Buffer, start: int, stop: int) -> tuple[bytes, tuple[int, int
         length, start = read_varint(buffer, start + 1)
         end = start + length
         if end > stop:
-            raise MalformedRecordError("an entry of the feature map is cut off")
+            _refuse("an entry of the feature map is cut off")
         if tag == 0x0A and key is None:
             key = bytes(buffer[start:end])
         elif tag == 0x12 and value is None:
             value = (start, end)
         else:
-            raise MalformedRecordError(f"unexpected field 0x{tag:02x} in the feature map")
+            _refuse(f"unexpected field 0x{tag:02x} in the feature map")
         start = end
     if start > stop:
-        raise MalformedRecordError("an entry of the feature map is cut off")
+        _refuse("an entry of the feature map is cut off")
     return key or b"", value or (stop, stop)
 
 
@@ -246,19 +246,17 @@ def _feature(buffer: Buffer, start: int, stop: int, cut: int) -> FeatureValue:
     tag = buffer[start]
     length, start = read_varint(buffer, start + 1)
     if start + length > stop:
-        raise MalformedRecordError("a feature is cut off")
+        _refuse("a feature is cut off")
     if start + length < stop:
-        raise MalformedRecordError("a feature holds more than one list")
+        _refuse("a feature holds more than one list")
     if tag == 0x0A:
         return FeatureValue("bytes", ranges=_bytes_list(buffer, start, stop))
-    if cut and tag in (0x12, 0x1A):
-        kind: Literal["float", "int64"] = "float" if tag == 0x12 else "int64"
+    if tag not in (0x12, 0x1A):
+        _refuse(f"unexpected field 0x{tag:02x} in a feature")
+    kind: Literal["float", "int64"] = "float" if tag == 0x12 else "int64"
+    if cut:
         return FeatureValue(kind, ranges=_stretches(buffer, start, stop, kind, cut))
-    if tag == 0x12:
-        return FeatureValue("float", values=_float_list(buffer, start, stop))
-    if tag == 0x1A:
-        return FeatureValue("int64", values=_int64_list(buffer, start, stop))
-    raise MalformedRecordError(f"unexpected field 0x{tag:02x} in a feature")
+    return FeatureValue(kind, values=_numbers(buffer, start, stop, kind))
 
 
 def _bytes_list(buffer: Buffer, position: int, stop: int) -> list[tuple[int, int]]:
@@ -269,7 +267,7 @@ def _bytes_list(buffer: Buffer, position: int, stop: int) -> list[tuple[int, int
     limit = MAX_STRINGS
     while position < stop:
         if buffer[position] != 0x0A:
-            raise MalformedRecordError(f"unexpected field 0x{buffer[position]:02x} in a bytes list")
+            _refuse(f"unexpected field 0x{buffer[position]:02x} in a bytes list")
         length = buffer[position + 1]
         position += 2
         if length >= 0x80:
@@ -287,70 +285,57 @@ def _bytes_list(buffer: Buffer, position: int, stop: int) -> list[tuple[int, int
         position = end
         limit -= 1
         if limit < 0:
-            raise MalformedRecordError(f"a bytes list has more than {MAX_STRINGS} strings")
+            _refuse(f"a bytes list has more than {MAX_STRINGS} strings")
     if position > stop:
-        raise MalformedRecordError("a bytes list is cut off")
+        _refuse("a bytes list is cut off")
     return ranges
 
 
-def _float_list(buffer: Buffer, position: int, stop: int) -> NDArray[np.float32]:
-    parts: list[NDArray[np.float32]] = []
-    single = array("f")
+def _numbers(
+    buffer: Buffer, position: int, stop: int, kind: Literal["float", "int64"]
+) -> NDArray[Any]:
+    """[N] float32 or int64 values of a list, packed in any number of pieces, single, or both."""
+    parts: list[NDArray[Any]] = []
+    single: array[Any] = array("f" if kind == "float" else "Q")
+    tag_of_one = 0x0D if kind == "float" else 0x08
+
+    def end_of_singles() -> None:
+        if single:
+            found = np.array(single, np.float32 if kind == "float" else np.uint64)
+            parts.append(found if kind == "float" else found.view(np.int64))
+            del single[:]
+
     while position < stop:
         tag = buffer[position]
-        if tag == 0x0D:
+        if tag == tag_of_one and kind == "float":
             if position + 5 > stop:
-                raise MalformedRecordError("a float list is cut off")
+                _refuse("a float list is cut off")
             single.append(_FLOAT.unpack_from(buffer, position + 1)[0])
             position += 5
-        elif tag == 0x0A:
-            position, length = _packed(buffer, position, stop)
-            if length % 4:
-                raise MalformedRecordError("a packed list of floats ends within a number")
-            if single:
-                parts.append(np.array(single, dtype=np.float32))
-                single = array("f")
-            if length:
-                parts.append(np.frombuffer(buffer[position : position + length], "<f4"))
-            position += length
-        else:
-            raise MalformedRecordError(f"unexpected field 0x{tag:02x} in a float list")
-        if len(parts) > MAX_SEGMENTS:
-            raise MalformedRecordError("a float list is in too many pieces")
-    if single:
-        parts.append(np.array(single, dtype=np.float32))
-    # A copy in native order: nothing may hold on to the buffer, which may be a mapping.
-    return np.concatenate(parts).astype(np.float32) if parts else np.empty(0, np.float32)
-
-
-def _int64_list(buffer: Buffer, position: int, stop: int) -> NDArray[np.int64]:
-    parts: list[NDArray[np.int64]] = []
-    single = array("Q")
-    while position < stop:
-        tag = buffer[position]
-        if tag == 0x08:
+        elif tag == tag_of_one:
             number, position = read_varint(buffer, position + 1)
             single.append(number)
         elif tag == 0x0A:
             position, length = _packed(buffer, position, stop)
-            if single:
-                parts.append(np.array(single, dtype=np.uint64).view(np.int64))
-                single = array("Q")
-            if length:
-                packed = np.frombuffer(buffer[position : position + length], np.uint8)
-                parts.append(decode_varints(packed))
+            end_of_singles()
+            if kind == "float" and length % 4:
+                _refuse("a packed list of floats ends within a number")
+            packed = buffer[position : position + length]
+            if length and kind == "float":
+                parts.append(np.frombuffer(packed, "<f4"))
+            elif length:
+                parts.append(decode_varints(np.frombuffer(packed, np.uint8)))
             position += length
         else:
-            raise MalformedRecordError(f"unexpected field 0x{tag:02x} in an integer list")
+            _refuse(f"unexpected field 0x{tag:02x} in a list of kind {kind}")
         if len(parts) > MAX_SEGMENTS:
-            raise MalformedRecordError("an integer list is in too many pieces")
+            _refuse(f"a list of kind {kind} is in too many pieces")
     if position > stop:
-        raise MalformedRecordError("an integer list is cut off")
-    if single:
-        parts.append(np.array(single, dtype=np.uint64).view(np.int64))
-    if not parts:
-        return np.empty(0, np.int64)
-    return parts[0] if len(parts) == 1 else np.concatenate(parts)
+        _refuse("an integer list is cut off")
+    end_of_singles()
+    # A copy in native order: nothing may hold on to the buffer, which may be a mapping.
+    nothing = np.empty(0, np.float32 if kind == "float" else np.int64)
+    return np.concatenate([nothing, *parts], dtype=nothing.dtype)
 
 
 def _stretches(
@@ -380,7 +365,7 @@ def _packed(buffer: Buffer, position: int, stop: int) -> tuple[int, int]:
     """Start and bytes of the packed values whose tag is at ``position``."""
     length, position = read_varint(buffer, position + 1)
     if position + length > stop:
-        raise MalformedRecordError("a packed list is cut off")
+        _refuse("a packed list is cut off")
     return position, length
 
 
