@@ -23,7 +23,7 @@ import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Protocol, overload
+from typing import Protocol
 
 from autoloader.errors import SourceError
 from autoloader.spec.regular_files import DocumentError, open_regular
@@ -133,28 +133,25 @@ class Descriptors:
                     file.retire()
 
     def _borrow(self, path: str, age: int) -> OpenFile:
-        found = self._known((path, age), None)
-        if found is None:
-            mine = OpenFile(path, self.open(path))
-            os.posix_fadvise(mine.descriptor, 0, 0, os.POSIX_FADV_RANDOM)
-            found = self._known((path, age), mine)
-            if found is not mine:
-                mine.retire()
-            self._fit()
+        key = path, age
+        with self._lock:
+            found = self._files.get(key)
+            if found is not None:
+                return self._used(key, found)
+        mine = OpenFile(path, self.open(path))  # outside the lock: storage may be slow
+        os.posix_fadvise(mine.descriptor, 0, 0, os.POSIX_FADV_RANDOM)
+        with self._lock:
+            found = self._used(key, self._files.setdefault(key, mine))
+        if found is not mine:
+            mine.retire()
+        self._fit()
         return found
 
-    @overload
-    def _known(self, key: tuple[str, int], new: None) -> OpenFile | None: ...
-    @overload
-    def _known(self, key: tuple[str, int], new: OpenFile) -> OpenFile: ...
-    def _known(self, key: tuple[str, int], new: OpenFile | None) -> OpenFile | None:
-        """The file if it is open, else ``new``; it has one more user."""
-        with self._lock:
-            found = self._files.pop(key, new)
-            if found is not None:
-                self._files[key] = found
-                found.users += 1
-            return found
+    def _used(self, key: tuple[str, int], file: OpenFile) -> OpenFile:
+        """The file, which has one more user from now on."""
+        self._files.move_to_end(key)
+        file.users += 1
+        return file
 
     def note_map(self, holder: Mapped) -> None:
         """``holder`` has made a map; the budget may call its ``unmap`` from now on."""

@@ -68,37 +68,28 @@ def locate_version(tfds_name: str, data_dir: str | Path, *, dataset: str) -> str
             remedy='write "name", "name:1.0.0" or "name/config:1.0.0"',
             path=field,
         )
-    root = existing_directory(data_dir, dataset=dataset)
-    home = files.join(root, match["name"])
-    if not _is_directory(home, dataset=dataset):
-        raise SourceError(
-            f"dataset {dataset}: {root} has no {match['name']!r}",
-            remedy=nearest(match["name"], _directories(root)),
-            dataset=dataset,
-        )
-    if match["config"]:
-        if not _is_directory(files.join(home, match["config"]), dataset=dataset):
+    home = existing_directory(data_dir, dataset=dataset)
+    for what, name in (("", match["name"]), ("config ", match["config"])):
+        if name and not _is_directory(files.join(home, name), dataset=dataset):
             raise SourceError(
-                f"dataset {dataset}: {home} has no config {match['config']!r}",
-                remedy=nearest(match["config"], _directories(home)),
+                f"dataset {dataset}: {home} has no {what}{name!r}",
+                remedy=nearest(name, _directories(home)),
                 dataset=dataset,
             )
-        home = files.join(home, match["config"])
+        home = files.join(home, name) if name else home
     versions = versions_in(home)
     if not versions:
         raise not_a_version(home, dataset=dataset)
-    wanted = match["version"]
-    if wanted:
-        pattern = re.compile(re.escape(wanted).replace(r"\*", r"\d+"))
-        fitting = [name for name in versions if pattern.fullmatch(name)]
-        if not fitting:
-            raise SourceError(
-                f"dataset {dataset}: {home} has no version {wanted}",
-                remedy=f"choose one of: {', '.join(versions)}",
-                dataset=dataset,
-            )
-        versions = fitting
-    return files.join(home, versions[-1])
+    wanted = match["version"] or "*.*.*"
+    pattern = re.compile(re.escape(wanted).replace(r"\*", r"\d+"))
+    fitting = [name for name in versions if pattern.fullmatch(name)]
+    if not fitting:
+        raise SourceError(
+            f"dataset {dataset}: {home} has no version {wanted}",
+            remedy=f"choose one of: {', '.join(versions)}",
+            dataset=dataset,
+        )
+    return files.join(home, fitting[-1])
 
 
 def existing_directory(path: str | Path, *, dataset: str) -> str:

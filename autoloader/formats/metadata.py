@@ -33,7 +33,6 @@ from autoloader.formats.directories import (
     check_version,
     existing_directory,
     not_a_version,
-    versions_in,
 )
 from autoloader.formats.features import Feature, parse_features
 from autoloader.formats.splits import resolve_split
@@ -308,28 +307,12 @@ def _file_format(info: Mapping[str, Any], directory: str, *, dataset: str) -> st
     others = info.get("alternativeFileFormats") or []
     if found == "tfrecord" or "tfrecord" in [str(other).lower() for other in others]:
         return TFRECORD
-    remedy = "write it as TFRecords: tfds's download_and_prepare takes file_format='tfrecord'"
-    if older := _readable_beside(directory):
-        remedy = f"name the version {files.name_of(older)}, which is: {older}; or {remedy}"
     raise SourceError(
         f"dataset {dataset}: the records in {directory} are {found}, not tfrecord",
-        remedy=remedy,
+        remedy="write it as TFRecords: tfds's download_and_prepare takes file_format='tfrecord'; "
+        "or name another version of the dataset",
         dataset=dataset,
     )
-
-
-def _readable_beside(directory: str) -> str:
-    """The newest other version of a local dataset whose records are TFRecords, or ""."""
-    place = Path(directory)
-    if files.is_remote(directory) or not VERSION.fullmatch(place.name):
-        return ""
-    for other in reversed(versions_in(str(place.parent))):
-        info = place.parent / other / INFO_FILE
-        with contextlib.suppress(OSError, ValueError):
-            found = json.loads(info.read_text(encoding="utf-8"))
-            if other != place.name and str(found.get("fileFormat", TFRECORD)) == TFRECORD:
-                return str(info.parent)
-    return ""
 
 
 def _shards(
@@ -442,19 +425,11 @@ def _holds(part: ShardSlice, dataset: str, directory: str) -> bool:
 
 def _missing(first: str, count: int, *, dataset: str, directory: str) -> SourceError:
     more = f" (and {count - 1} more)" if count > 1 else ""
+    why = "is missing"
+    with contextlib.suppress(OSError):
+        why = f"is a {kind_of(os.stat(first).st_mode)}"  # noqa: PTH116  (a path is text here)
     return SourceError(
-        f"dataset {dataset}: shard file {first} {_why_no_file(first)}{more}",
+        f"dataset {dataset}: shard file {first} {why}{more}",
         remedy=f"finish the copy of {directory}, or choose a split over the shards that are there",
         dataset=dataset,
     )
-
-
-def _why_no_file(path: str) -> str:
-    if files.is_remote(path):
-        return "is missing"
-    try:
-        return f"is a {kind_of(os.stat(path).st_mode)}"  # noqa: PTH116  (a path is text here)
-    except FileNotFoundError:
-        return "is missing"
-    except OSError as error:
-        return f"cannot be reached ({error.strerror or error})"

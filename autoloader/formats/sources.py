@@ -64,32 +64,32 @@ def same_files(directories: Sequence[VersionDirectory]) -> list[tuple[int, int]]
     alike: dict[object, list[int]] = {}
     for number, one in enumerate(directories):
         if not files.is_remote(one.path):
-            place = Path(one.path)
-            repository = place.parents[1] if place.parent.name == "snapshots" else None
-            alike.setdefault(repository or _front(one), []).append(number)
+            paths = _shard_paths(one)
+            cheap = len(paths), _sizes(one.path, paths[:1])
+            alike.setdefault(_repository(one) or cheap, []).append(number)
     pairs = []
     for numbers in alike.values():
         known: dict[object, int] = {}
         for number in numbers if len(numbers) > 1 else ():
-            place = Path(directories[number].path)
-            key = None if place.parent.name == "snapshots" else _whole(directories[number])
-            first = known.setdefault(key, number)
+            one = directories[number]
+            first = known.setdefault(_repository(one) or _edges(one), number)
             if first != number:
                 pairs.append((first, number))
     return pairs
+
+
+def _repository(directory: VersionDirectory) -> Path | None:
+    """The Hub's repository that a dataset is a revision of, or ``None``."""
+    place = Path(directory.path)
+    return place.parents[1] if place.parent.name == "snapshots" else None
 
 
 def _shard_paths(directory: VersionDirectory) -> list[str]:
     return sorted({shard.path for shards in directory.splits.values() for shard in shards})
 
 
-def _front(directory: VersionDirectory) -> object:
-    """What costs little to compare."""
-    paths = _shard_paths(directory)
-    return len(paths), _sizes(directory.path, paths[:1])
-
-
-def _whole(directory: VersionDirectory) -> object:
+def _edges(directory: VersionDirectory) -> object:
+    """Names and sizes of all shard files, and a hash of the edges of the first and the last."""
     paths = _shard_paths(directory)
     digest = hashlib.blake2b()
     for path in {*paths[:1], *paths[-1:]}:
@@ -101,11 +101,8 @@ def _whole(directory: VersionDirectory) -> object:
 
 
 def _sizes(root: str, paths: Iterable[str]) -> tuple[tuple[str, int], ...]:
-    sizes = []
-    for path in paths:
-        try:
-            size = os.stat(path).st_size  # noqa: PTH116
-        except OSError:
-            size = -1
-        sizes.append((os.path.relpath(path, root), size))
-    return tuple(sizes)
+    """(path from the root, bytes or −1 where the file is missing) of files."""
+    return tuple(
+        (os.path.relpath(path, root), Path(path).stat().st_size if os.path.exists(path) else -1)  # noqa: PTH110
+        for path in paths
+    )

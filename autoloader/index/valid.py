@@ -11,9 +11,9 @@ leaves (``samples.transforms.keep``), the arithmetic of the plan (``sampling.pla
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from itertools import chain, islice
+from itertools import islice
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,7 +26,7 @@ from autoloader.samples.counts import DatasetCount, samples_per_episode, valid_p
 from autoloader.samples.resolve import ResolvedDataset, ResolvedMixture
 from autoloader.samples.transforms.fields import is_text, texts_of
 from autoloader.samples.transforms.keep import ALL_STEPS, Ranges, RuleLoss, TextRuns, left_by_rules
-from autoloader.samples.transforms.rlds import Transformed, read_values
+from autoloader.samples.transforms.rlds import read_values
 from autoloader.samples.windows import valid_ranges
 from autoloader.sampling.episodes import DatasetTable
 from autoloader.sampling.mixture import MixtureOrder
@@ -101,7 +101,7 @@ def empty_texts(dataset: ResolvedDataset, index: DatasetIndex | None) -> tuple[s
     if index is not None:
         silent = [one.path for one, says in speaks.items() if not _speaks(index, one, says)]
         return tuple(f"{path} is empty in all {index.episodes} episodes" for path in silent)
-    if dataset.remote or not speaks:
+    if dataset.remote:
         return ()
     from autoloader.samples.transforms.binding import records  # an index tells more
 
@@ -119,28 +119,26 @@ def empty_texts(dataset: ResolvedDataset, index: DatasetIndex | None) -> tuple[s
         except MalformedRecordError:
             continue  # quarantined when it is read
         seen += 1
-        for one in [one for one, says in speaks.items() if _any(found, one, says)]:
-            del speaks[one]
+        speaks = {
+            one: says
+            for one, says in speaks.items()
+            if not any(map(says, map(_decoded, set(texts_of(found.values[one.key], one)))))
+        }
     return tuple(f"{one.path} is empty in the first {seen} episodes" for one in speaks if seen)
+
+
+def _decoded(text: bytes) -> str:
+    return text.decode("utf-8", "replace")
 
 
 def _speaks(index: DatasetIndex, feature: Feature, says: Callable[[str], bool]) -> bool:
     """Whether a text of an indexed dataset says anything in any of its episodes."""
-    return any(
-        says(text_of(one).decode("utf-8", "replace"))
-        for _, ids, text_of in index.text_ids(feature.path)
-        for one in chain(ids[:1].tolist(), _unique(ids))
-    )
-
-
-def _unique(ids: NDArray[np.int32]) -> Iterator[int]:
-    """The different ones, found once they are asked for."""
-    yield from np.unique(ids).tolist()
-
-
-def _any(found: Transformed, feature: Feature, says: Callable[[str], bool]) -> bool:
-    texts = texts_of(found.values[feature.key], feature)
-    return any(says(one.decode("utf-8", "replace")) for one in set(texts))
+    for _, ids, text_of in index.text_ids(feature.path):
+        if len(ids) and says(_decoded(text_of(int(ids[0])))):
+            return True  # mostly so, and the others need not be sorted
+        if any(says(_decoded(text_of(one))) for one in np.unique(ids).tolist()):
+            return True
+    return False
 
 
 def _allowed_by_function(index: DatasetIndex) -> Ranges | None:
