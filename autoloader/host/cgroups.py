@@ -13,9 +13,10 @@ Not here: what the files say of memory (``host.probes.headroom``) and of process
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 
 _READ_BYTES = 16384
@@ -67,6 +68,14 @@ class Cgroup:
     directory: Path
     below: PurePosixPath
     own: bool
+    _files: dict[str, KernelFile] = field(default_factory=dict, repr=False, compare=False)
+
+    def read(self, name: str) -> bytes | None:
+        """The content of one of its files, such as "memory.max"; ``None`` when it has none now."""
+        file = self._files.get(name)
+        if file is None:
+            file = self._files[name] = KernelFile(self.directory / name)
+        return file.read()
 
     @property
     def at_mount_point(self) -> bool:
@@ -88,18 +97,50 @@ class _Mount:
     point: Path
 
 
-def ancestry(
-    membership: str, controller: str, *, mountinfo: Path, root: Path = ROOT
-) -> list[Cgroup]:
-    """Every group that may bind a process, its own first, of each hierarchy that may bind it.
+class ProcessGroups:
+    """Groups that bind a process by one controller; looked for anew where the process has moved.
 
     Args:
-        membership: what ``/proc/PID/cgroup`` says.
-        controller: by its name in v1, such as "memory"; v2 has one hierarchy for all.
-        mountinfo: ``/proc/PID/mountinfo``; where it cannot be read, conventional places count.
-        root: stands for ``/sys/fs/cgroup`` in what mountinfo says.
+        controller: name of the controller in v1, such as "memory"; v2 has one hierarchy for all.
+        proc: folder where procfs is mounted.
+        root: folder that stands for ``/sys/fs/cgroup`` in what mountinfo says.
+        pid: id of the process; "self" for this process.
     """
-    mounts = _mounts(controller, mountinfo, root)
+
+    def __init__(
+        self,
+        controller: str,
+        proc: Path = Path("/proc"),
+        root: Path = ROOT,
+        pid: int | str = "self",
+    ) -> None:
+        self._membership = KernelFile(proc / str(pid) / "cgroup")
+        self._mounts = functools.partial(_mounts, controller, proc / "self" / "mountinfo", root)
+        self._controller = controller
+        self._read_for: bytes | None = None
+        self._groups: tuple[Cgroup, ...] = ()
+
+    def read(self) -> tuple[Cgroup, ...] | None:
+        """Its own group and every ancestor, of each hierarchy; ``None`` where nobody can say.
+
+        The same tuple is given again while the process has not moved.
+        """
+        membership = self._membership.read()
+        if membership is None:
+            return None
+        if membership != self._read_for:
+            text = membership.decode(errors="replace")
+            self._groups = tuple(_ancestry(text, self._controller, self._mounts()))
+            self._read_for = membership
+        return self._groups
+
+    def forget(self) -> None:
+        """Look for the groups anew with the next reading."""
+        self._read_for = None
+
+
+def _ancestry(membership: str, controller: str, mounts: list[_Mount]) -> list[Cgroup]:
+    """Every group that may bind a process, by what ``/proc/PID/cgroup`` says of it."""
     found: list[Cgroup] = []
     for line in membership.splitlines():
         number, controllers, path = [*line.split(":", 2), "", ""][:3]

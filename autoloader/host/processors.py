@@ -22,9 +22,7 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-from autoloader.host.cgroups import ROOT, Cgroup, KernelFile, ancestry, number, number_after
-
-_USED_V1 = "cpuacct"
+from autoloader.host.cgroups import ROOT, Cgroup, ProcessGroups, number, number_after
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,16 +74,14 @@ class CgroupProcessors:
     """
 
     def __init__(self, proc: Path = Path("/proc"), cgroup_root: Path = ROOT) -> None:
-        self._proc = proc
-        self._root = cgroup_root
-        self._groups: dict[str, tuple[bytes, list[Cgroup]]] = {}
-        self._files: dict[Path, KernelFile] = {}
+        self._groups = ProcessGroups("cpu", proc, cgroup_root)
+        self._accounts = ProcessGroups("cpuacct", proc, cgroup_root)
 
     def read(self) -> Processors:
-        allowed = _allowed()
+        allowed = len(os.sched_getaffinity(0))
         least: tuple[float, Cgroup] | None = None
-        for group in self._ancestry("cpu"):
-            quota = self._quota(group)
+        for group in self._groups.read() or ():
+            quota = _quota(group)
             if quota is not None and (least is None or quota < least[0]):
                 least = quota, group
         if least is None:
@@ -94,40 +90,25 @@ class CgroupProcessors:
 
     def _used_s(self, group: Cgroup) -> float | None:
         if group.version == 2:
-            used = number_after(self._content(group.directory / "cpu.stat"), b"usage_usec")
+            used = number_after(group.read("cpu.stat") or b"", b"usage_usec")
             return None if used is None else used / 1e6
         # v1 counts in a controller of its own, which may be mounted elsewhere.
-        for other in self._ancestry(_USED_V1):
+        for other in self._accounts.read() or ():
             if other.version == 1 and other.below == group.below:
-                used = number(self._content(other.directory / "cpuacct.usage"))
+                used = number(other.read("cpuacct.usage"))
                 return None if used is None else used / 1e9
         return None
 
-    def _ancestry(self, controller: str) -> list[Cgroup]:
-        """The groups by a v1 controller; looked for anew where the process has moved."""
-        membership = self._content(self._proc / "self" / "cgroup")
-        known = self._groups.get(controller)
-        if known is None or known[0] != membership:
-            mountinfo = self._proc / "self" / "mountinfo"
-            text = membership.decode(errors="replace")
-            known = membership, ancestry(text, controller, mountinfo=mountinfo, root=self._root)
-            self._groups[controller] = known
-            self._files.clear()  # of groups it has left
-        return known[1]
 
-    def _quota(self, group: Cgroup) -> float | None:
-        """Processors' worth of time a period; ``None`` where the group sets none."""
-        if group.version == 2:
-            words = [*self._content(group.directory / "cpu.max").split(), b"", b""]
-            quota, period = number(words[0]), number(words[1])
-        else:
-            quota = number(self._content(group.directory / "cpu.cfs_quota_us"))  # -1: none
-            period = number(self._content(group.directory / "cpu.cfs_period_us"))
-        return quota / period if quota and period else None
-
-    def _content(self, path: Path) -> bytes:
-        file = self._files.get(path) or self._files.setdefault(path, KernelFile(path))
-        return file.read() or b""
+def _quota(group: Cgroup) -> float | None:
+    """Processors' worth of time a period; ``None`` where the group sets none."""
+    if group.version == 2:
+        words = [*(group.read("cpu.max") or b"").split(), b"", b""]
+        quota, period = number(words[0]), number(words[1])
+    else:
+        quota = number(group.read("cpu.cfs_quota_us"))  # -1: none
+        period = number(group.read("cpu.cfs_period_us"))
+    return quota / period if quota and period else None
 
 
 def usable_processors() -> int:
@@ -138,9 +119,3 @@ def usable_processors() -> int:
 @functools.cache
 def _of_this_process() -> CgroupProcessors:
     return CgroupProcessors()
-
-
-def _allowed() -> int:
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1

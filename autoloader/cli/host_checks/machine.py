@@ -19,7 +19,7 @@ from typing import Any
 
 from autoloader.cli.host_checks.findings import Fact, Finding, Machine, Seen
 from autoloader.errors import PipelineError
-from autoloader.host.cgroups import ancestry
+from autoloader.host.cgroups import ProcessGroups
 from autoloader.host.machine import gpu_name, nvml
 from autoloader.host.probes.headroom import HeadroomProbe
 from autoloader.host.probes.oom import kernel_records
@@ -327,12 +327,7 @@ def _held(entry: Path) -> str:
 
 def _groups(machine: Machine) -> list[Path]:
     """Empty cgroups of ours beside this process's own, in any memory hierarchy."""
-    try:
-        membership = (machine.proc / "self" / "cgroup").read_text()
-    except OSError:
-        return []
-    mountinfo = machine.proc / "self" / "mountinfo"
-    groups = ancestry(membership, "memory", mountinfo=mountinfo, root=machine.cgroup_root)
+    groups = ProcessGroups("memory", machine.proc, machine.cgroup_root).read() or ()
     found = {place for group in groups for place in group.directory.glob(_GROUPS)}
     return sorted(place for place in found if place.is_dir() and not _has_process(place))
 

@@ -38,11 +38,25 @@ from typing import Protocol
 import psutil
 
 from autoloader.errors import PipelineError
-from autoloader.host.cgroups import ROOT, Cgroup, KernelFile, ancestry, number, number_after
+from autoloader.host.cgroups import (
+    ROOT,
+    Cgroup,
+    KernelFile,
+    ProcessGroups,
+    number,
+    number_after,
+)
 
 _LOG = logging.getLogger(__name__)
 
 _V1_NO_LIMIT_BYTES = 2**60
+_LIMIT = {1: "memory.limit_in_bytes", 2: "memory.max"}
+_USAGE = {1: "memory.usage_in_bytes", 2: "memory.current"}
+_RECLAIMABLE = {
+    1: (b"total_inactive_file", b"total_active_file"),
+    2: (b"inactive_file", b"active_file", b"slab_reclaimable"),
+}
+"""Version of cgroups → names of its files, and of the lines of ``memory.stat``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,13 +117,12 @@ class HeadroomProbe:
         now_s: Callable[[], float] = time.monotonic,
     ) -> None:
         self._proc = proc
-        self._root = cgroup_root
         self._meminfo = KernelFile(proc / "meminfo")
-        self._membership = KernelFile(proc / str(pid) / "cgroup")
+        self._groups = ProcessGroups("memory", proc, cgroup_root, pid)
+        self._seen: tuple[Cgroup, ...] = ()
+        self._binding: list[Cgroup] = []
         self._lock = threading.Lock()
-        self._levels: list[_Level] = []
-        self._levels_for: bytes | None = None
-        self._limits: list[tuple[_Level, int]] = []
+        self._limits: list[tuple[Cgroup, int]] = []
         self._limits_for_s = limits_for_s
         self._limits_until_s = float("-inf")
         self._now_s = now_s
@@ -118,10 +131,10 @@ class HeadroomProbe:
     def read(self) -> Headroom:
         with self._lock:
             best, source = self._host_bytes(b"MemAvailable"), "host"
-            for level, limit in self._current_limits():
-                room = self._room(level, limit, best)
+            for group, limit in self._current_limits():
+                room = self._room(group, limit, best)
                 if room is not None and (best is None or room < best):
-                    best, source = room, level.label
+                    best, source = room, group.label
         if best is None:
             raise PipelineError(
                 f"free memory cannot be read: neither {self._proc}/meminfo nor a cgroup answers",
@@ -133,7 +146,7 @@ class HeadroomProbe:
     def limits(self) -> list[tuple[str, int]]:
         """Label and bytes of each cgroup's limit, the process's own group first."""
         with self._lock:
-            return [(level.label, limit) for level, limit in self._current_limits()]
+            return [(group.label, limit) for group, limit in self._current_limits()]
 
     def cgroup_limit_bytes(self) -> int | None:
         """The least limit of the process's cgroup and its ancestors; ``None``: there is none."""
@@ -165,63 +178,56 @@ class HeadroomProbe:
             return None
         return int(memory.available if key == b"MemAvailable" else memory.total)
 
-    def _current_limits(self) -> list[tuple[_Level, int]]:
-        """The levels that bind, with their limits."""
+    def _current_limits(self) -> list[tuple[Cgroup, int]]:
+        """The groups that bind, with their limits."""
         now = self._now_s()
-        if now >= self._limits_until_s or self._levels_for is None:
-            known = [(level, self._limit(level)) for level in self._current_levels()]
-            self._limits = [(level, limit) for level, limit in known if limit is not None]
+        if now >= self._limits_until_s:
             self._limits_until_s = now + self._limits_for_s
+            known = [(group, self._limit(group)) for group in self._current_groups()]
+            self._limits = [(group, limit) for group, limit in known if limit is not None]
         return self._limits
 
-    def _limit(self, level: _Level) -> int | None:
-        """The cgroup's own limit, or ``None`` when it sets none (or is gone)."""
-        content = level.limit.read()
-        if content is None:
-            self._tell(f"{level.label}: its limit cannot be read any more")
-            self._levels_for = None
-            return None
-        own = _limit_of(content)
-        if level.has_unseen_ancestors:
-            stat = level.stat.read()
-            inherited = number_after(stat or b"", b"hierarchical_memory_limit")
-            if inherited is not None and inherited < _V1_NO_LIMIT_BYTES:
-                own = inherited if own is None else min(own, inherited)
-        return own
+    def _current_groups(self) -> list[Cgroup]:
+        groups = self._groups.read()
+        if groups is None:
+            self._tell(f"{self._proc} does not tell this process's cgroup: its limits are unknown")
+            self._limits_until_s = float("-inf")
+            return []
+        if groups is not self._seen:
+            self._seen, self._binding = groups, [group for group in groups if _binds(group)]
+            if groups and not self._binding:
+                _LOG.info("headroom: no memory controller files for %s", groups[0].label)
+        return self._binding
 
-    def _room(self, level: _Level, limit: int, best: int | None) -> int | None:
+    def _limit(self, group: Cgroup) -> int | None:
+        """The group's limit; ``None`` when it sets none (or is gone)."""
+        content = group.read(_LIMIT[group.version])
+        if content is None:
+            self._tell(f"{group.label}: its limit cannot be read any more")
+            self._groups.forget()
+            self._limits_until_s = float("-inf")
+            return None
+        limits = [number(content)]
+        if group.version == 1 and group.at_mount_point:  # of ancestors that cannot be seen too
+            stat = group.read("memory.stat") or b""
+            limits.append(number_after(stat, b"hierarchical_memory_limit"))
+        set_here = [one for one in limits if one is not None and one < _V1_NO_LIMIT_BYTES]
+        return min(set_here, default=None)
+
+    def _room(self, group: Cgroup, limit: int, best: int | None) -> int | None:
         """What is left of a limit; ``None`` where that is not known, or not less than ``best``."""
-        usage = number(level.usage.read())
+        usage = number(group.read(_USAGE[group.version]))
         if usage is None:
-            self._tell(f"{level.label}: its usage cannot be read")
+            self._tell(f"{group.label}: its usage cannot be read")
             return None
         if best is not None and limit - usage >= best:
-            return None  # whatever of it can be reclaimed: the kernel adds that up for long
-        stat = level.stat.read()
+            return None  # the kernel takes long to add up what can be reclaimed
+        stat = group.read("memory.stat")
         if stat is None:
-            self._tell(f"{level.label}: no memory.stat, so its page cache counts as taken")
+            self._tell(f"{group.label}: no memory.stat, so its page cache counts as taken")
             stat = b""
-        reclaimable = sum(number_after(stat, key) or 0 for key in level.reclaimable)
+        reclaimable = sum(number_after(stat, key) or 0 for key in _RECLAIMABLE[group.version])
         return limit - max(0, usage - reclaimable)
-
-    def _current_levels(self) -> list[_Level]:
-        membership = self._membership.read()
-        if membership is None:
-            self._tell(f"{self._membership.path} cannot be read: cgroup limits are unknown")
-            return []
-        if membership != self._levels_for:
-            groups = ancestry(
-                membership.decode(errors="replace"),
-                "memory",
-                mountinfo=self._proc / "self" / "mountinfo",
-                root=self._root,
-            )
-            levels = (_level(group) for group in groups)
-            self._levels = [level for level in levels if level is not None]
-            if groups and not self._levels:
-                _LOG.info("headroom: no memory controller files for %s", groups[0].label)
-            self._levels_for = membership
-        return self._levels
 
     def _tell(self, what: str) -> None:
         if what not in self._told:
@@ -229,46 +235,8 @@ class HeadroomProbe:
             _LOG.warning("headroom: %s", what)
 
 
-@dataclass(frozen=True, slots=True)
-class _Level:
-    """One cgroup on the way from the process's own up to the mount point."""
-
-    label: str
-    limit: KernelFile
-    usage: KernelFile
-    stat: KernelFile
-    reclaimable: tuple[bytes, ...]
-    has_unseen_ancestors: bool
-
-
-def _level(group: Cgroup) -> _Level | None:
-    """Where a group's memory is read; ``None`` where it does not bind."""
-    directory = group.directory
-    if group.version == 2:
-        level = _Level(
-            group.label,
-            limit=KernelFile(directory / "memory.max"),
-            usage=KernelFile(directory / "memory.current"),
-            stat=KernelFile(directory / "memory.stat"),
-            reclaimable=(b"inactive_file", b"active_file", b"slab_reclaimable"),
-            has_unseen_ancestors=False,
-        )
-    else:
-        if not group.own and number(KernelFile(directory / "memory.use_hierarchy").read()) == 0:
-            return None  # an old kernel's cgroup that does not count its children
-        level = _Level(
-            group.label,
-            limit=KernelFile(directory / "memory.limit_in_bytes"),
-            usage=KernelFile(directory / "memory.usage_in_bytes"),
-            stat=KernelFile(directory / "memory.stat"),
-            reclaimable=(b"total_inactive_file", b"total_active_file"),
-            has_unseen_ancestors=group.at_mount_point,
-        )
-    # No such file: the controller is off at this level.
-    return level if level.limit.read() is not None else None
-
-
-def _limit_of(content: bytes) -> int | None:
-    """A limit file's number; ``None`` for "max" and v1's huge number."""
-    limit = number(content)
-    return None if limit is None or limit >= _V1_NO_LIMIT_BYTES else limit
+def _binds(group: Cgroup) -> bool:
+    """Whether the memory controller is on there, and counts the children of an ancestor."""
+    if group.version == 1 and not group.own and number(group.read("memory.use_hierarchy")) == 0:
+        return False  # an old kernel's
+    return group.read(_LIMIT[group.version]) is not None

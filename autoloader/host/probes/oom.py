@@ -9,7 +9,7 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-from autoloader.host.cgroups import ancestry
+from autoloader.host.cgroups import ProcessGroups
 
 _READ_BYTES = 8192
 
@@ -53,11 +53,7 @@ def kernel_records(log: Path = Path("/dev/kmsg")) -> Iterator[bytes]:
 
 def memory_cgroup(pid: int | str = "self", *, proc: Path = Path("/proc")) -> str:
     """Directory of the process's memory cgroup, v1 or v2; "" where there is none to be seen."""
-    try:
-        membership = (proc / str(pid) / "cgroup").read_text()
-    except OSError:
-        return ""
-    groups = ancestry(membership, "memory", mountinfo=proc / "self" / "mountinfo")
+    groups = ProcessGroups("memory", proc, pid=pid).read() or ()
     own = (str(group.directory) for group in groups if group.own)
     return next((directory for directory in own if oom_kills(directory) is not None), "")
 
