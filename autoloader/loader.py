@@ -22,10 +22,9 @@ from autoloader.batch import Batch
 from autoloader.decode.quarantine import BadRecord
 from autoloader.errors import PipelineError, UsageError
 from autoloader.formats import tensorflow_process
-from autoloader.host.background import Background
 from autoloader.host.extras import needs
-from autoloader.host.owner import Owner
 from autoloader.host.probes.headroom import HeadroomProbe
+from autoloader.host.threads import Background, Owner
 from autoloader.pipeline.progress import DeliveryProgress
 from autoloader.process.checkpoint import (
     fingerprint,

@@ -12,8 +12,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from autoloader.host.machine import VERSIONS, cpu_model, memory_bytes
-from autoloader.host.processors import usable_processors
+from autoloader.host.machine import VERSIONS, cpu_model, memory_bytes, usable_processors
 from bench.peers import ENVIRONMENT
 
 PACKAGES = (*VERSIONS, "tensorflow-datasets")

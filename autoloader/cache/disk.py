@@ -91,7 +91,7 @@ class FramesOnDisk:
         self._files: dict[int, SlotFile] = {}
         self._counting = threading.Lock()
         self.loaded = 0
-        from autoloader.host.private import own_folder  # few jobs are lent a disk
+        from autoloader.host.files import own_folder  # few jobs are lent a disk
 
         folder = Path(os.path.realpath(room.folder))
         try:
@@ -156,7 +156,7 @@ class SlotFile:
         self._entries, header = _opened(path, shared=shared)
         weakref.finalize(self, os.close, self._entries)
         self._run = self._begun(header, shared=shared)
-        from autoloader.host.private import open_own
+        from autoloader.host.files import open_own
 
         try:
             self._slots = open_own(path, os.O_RDWR | os.O_DIRECT)
@@ -290,7 +290,7 @@ def _opened(path: Path, *, shared: bool) -> tuple[int, _Header | None]:
     Raises:
         OSError: it cannot be opened, or another job has it; shared: it is none of ours.
     """
-    from autoloader.host.private import open_or_begin, open_own, set_aside
+    from autoloader.host.files import open_or_begin, open_own, set_aside
 
     while True:
         descriptor = open_own(path, os.O_RDWR) if shared else open_or_begin(path)

@@ -7,7 +7,7 @@ since a limit set anywhere above binds as well. A path that leaves the namespace
 for the mount point itself.
 
 Not here: what the files say of memory (``host.probes.headroom``) and of processors
-(``host.processors``).
+(``host.machine``).
 """
 
 from __future__ import annotations

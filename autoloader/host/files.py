@@ -1,23 +1,38 @@
-"""Files in memory that processes share, and files on disks: read and written whole, and by whom.
+"""Files in memory and on disks: written whole, locked, and safe from other users.
 
-Not here: what lies in them; files that no other user can hold or put in the way
-(``host.private``); index files, which several builders publish at a time (``index.shard``).
+Theory of operation. A name in a folder that others may write to, such as ``/tmp``, is anybody's: a
+stranger makes the file first and holds its lock, or puts a link there. So what processes of one
+user tell each other lies in a folder of this user alone, its *runtime folder*. Where a stranger has
+taken the folder's name, the next place is used; the last one lies below the home directory.
+
+A lock is held on a file there. The kernel drops a lock when its holder ends, however it ends. The
+holder writes its process id into the file, so that whoever waits can say for whom.
+
+Not here: what lies in files (``telemetry.runtime``, ``process.discovery``); index files, which
+several builders publish at a time (``index.index_paths``).
 """
 
 from __future__ import annotations
 
 import contextlib
 import errno
+import fcntl
 import functools
 import grp
+import logging
 import os
 import pwd
 import secrets
+import socket
 import stat
-from collections.abc import Callable
+import tempfile
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from autoloader.errors import PipelineError
+import platformdirs
+
+from autoloader.errors import PipelineError, UsageError
 
 READ_OWN = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 """Flags of ``os.open`` for a file whose owner is checked then."""
@@ -180,3 +195,209 @@ def read_own(path: Path, most_bytes: int) -> bytes:
     if len(found) > most_bytes:
         raise OSError(errno.EFBIG, f"it holds more than {most_bytes} bytes", str(path))
     return found
+
+
+logger = logging.getLogger(__name__)
+
+VARIABLE = "AUTOLOADER_RUNTIME_DIR"
+"""Environment variable: the runtime folder; unset: in shared memory."""
+
+_SHARED_MEMORY = Path("/dev/shm")  # noqa: S108  a folder of our own below it, checked to be ours
+_LOOK_S = 0.1
+_FOREIGN = (errno.EPERM, errno.EACCES, errno.EISDIR, errno.ENXIO)
+"""What opening a file gives that is no regular file of this user's, or may not be read."""
+
+
+def runtime_folder() -> Path:
+    """The runtime folder of this user; it may not be there yet.
+
+    It lies in ``/dev/shm``, where there is no disk to wait for, and not in ``XDG_RUNTIME_DIR``: a
+    batch job has none, and it goes with the last login of a user whose training goes on.
+    """
+    if wanted := os.environ.get(VARIABLE, ""):
+        return Path(wanted).absolute()
+    name = f"autoloader-{os.geteuid()}"
+    shared = _SHARED_MEMORY.is_dir() and os.access(_SHARED_MEMORY, os.W_OK)
+    places = [_SHARED_MEMORY / name] if shared else []
+    places += [Path(tempfile.gettempdir()) / name, platformdirs.user_cache_path("autoloader-run")]
+    missing = []
+    for place in places:
+        try:
+            check_own_folder(place)
+        except FileNotFoundError:
+            missing.append(place)
+        except OSError:  # a stranger's
+            continue
+        else:
+            return place
+    return missing[0] if missing else places[-1]
+
+
+def own_folder(folder: Path) -> Path:
+    """A folder that only this user may write to, made where it is missing.
+
+    Raises:
+        OSError: it is another user's, others may write to it, or it cannot be made.
+    """
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    check_own_folder(folder)
+    return folder
+
+
+def check_own_folder(folder: Path) -> None:
+    """See that nobody else can write to a folder.
+
+    Raises:
+        OSError: others can, or it is not there.
+    """
+    there = folder.lstat()
+    if not stat.S_ISDIR(there.st_mode) or there.st_uid != os.geteuid():
+        raise PermissionError(errno.EPERM, f"it is no folder of user {os.geteuid()}", str(folder))
+    if why := written_by_others(folder, there):
+        raise PermissionError(errno.EPERM, why, str(folder))
+
+
+def open_own(path: Path, flags: int = os.O_RDWR | os.O_CREAT, *, linked: bool = False) -> int:
+    """The descriptor of a regular file of this user; made where it is missing, for this user alone.
+
+    Args:
+        path: of the file; a symbolic link there is refused.
+        flags: of ``os.open``; what cuts a file short belongs behind this check.
+        linked: whether it may have a second name.
+
+    Raises:
+        OSError: it cannot be opened, or it is no regular file of this user's.
+    """
+    flags |= os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+    try:
+        descriptor = os.open(path, flags, 0o600)
+    except OSError as error:
+        if error.errno == errno.ELOOP:
+            raise _foreign(path, "a symbolic link") from error
+        raise
+    found = os.fstat(descriptor)
+    what = ""
+    if not stat.S_ISREG(found.st_mode):
+        what = "no regular file"
+    elif found.st_uid != os.geteuid():
+        what = f"a file of user {found.st_uid}"
+    elif found.st_mode & other_writers(found):
+        what = "a file that others may write to"
+    elif found.st_nlink > 1 and not linked:
+        what = "a file with a second name elsewhere"
+    if what:
+        os.close(descriptor)
+        raise _foreign(path, what)
+    return descriptor
+
+
+def open_or_begin(path: Path, *, linked: bool = False) -> int:
+    """As ``open_own``, for a file that can be made anew: what else has its name is set aside.
+
+    Raises:
+        OSError: it cannot be made.
+    """
+    while True:
+        try:
+            return open_own(path, linked=linked)
+        except OSError as error:
+            if error.errno not in _FOREIGN:
+                raise
+            set_aside(path, error.strerror or str(error))
+
+
+def set_aside(path: Path, why: str) -> None:
+    """Give what has a file's name another one, as it is, and say so. Raises OSError."""
+    aside = path.with_name(f"{path.name}.aside-{secrets.token_hex(4)}")
+    path.rename(aside)
+    logger.warning("%s is not used: %s; it is %s now", path, why, aside.name)
+
+
+def _foreign(path: Path, what: str) -> PermissionError:
+    return PermissionError(errno.EPERM, f"it is {what}, and not used", str(path))
+
+
+@contextlib.contextmanager
+def locked(path: Path, waits: Callable[[str], object]) -> Iterator[None]:
+    """Hold the lock of a file of this user.
+
+    Args:
+        path: of the file; its folder is there.
+        waits: called with the holder's name while another process holds the lock; it pauses, and
+            raises where nobody should wait longer (``Waiting``).
+
+    Raises:
+        OSError: as ``open_own``.
+    """
+    while True:
+        descriptor = open_own(path)
+        try:
+            while not (taken := _taken(descriptor)) and is_at(path, descriptor):
+                waits(_holder(descriptor))
+            if taken and is_at(path, descriptor):  # else the holder before has removed it
+                yield
+                return
+        finally:
+            os.close(descriptor)  # and with it the lock
+
+
+class Waiting:
+    """A wait for a lock that says whom it waits for, and ends.
+
+    Args:
+        what: waits, as in "a measurement of this host".
+        limit_s: the longest wait for one holder.
+        say: told once for each holder whom this waits for.
+        now_s: seconds on a clock that never goes backwards.
+        sleep: lets seconds pass.
+    """
+
+    def __init__(
+        self,
+        what: str,
+        limit_s: float,
+        *,
+        say: Callable[[str], object],
+        now_s: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], object] = time.sleep,
+    ) -> None:
+        self._what = what
+        self._limit_s = limit_s
+        self._say = say
+        self._now_s = now_s
+        self._sleep = sleep
+        self._holder: str | None = None
+        self._since_s = 0.0
+
+    def __call__(self, holder: str) -> None:
+        """Pause for a moment.
+
+        Raises:
+            UsageError: the same holder has had the lock for ``limit_s``.
+        """
+        now_s = self._now_s()
+        if holder != self._holder:
+            self._holder, self._since_s = holder, now_s
+            self._say(f"{self._what} waits for {holder}")
+        if now_s - self._since_s >= self._limit_s:
+            raise UsageError(
+                f"{self._what} has waited {self._limit_s:.0f} s for {holder}",
+                remedy="look whether that process hangs or is stopped, end it, and start again",
+            )
+        self._sleep(_LOOK_S)
+
+
+def _taken(descriptor: int) -> bool:
+    """Whether the lock is ours from now on."""
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    os.ftruncate(descriptor, 0)
+    os.pwrite(descriptor, f"process {os.getpid()} of {socket.gethostname()}".encode(), 0)
+    return True
+
+
+def _holder(descriptor: int) -> str:
+    """Who holds the lock, as it wrote itself."""
+    return os.pread(descriptor, 200, 0).decode("utf-8", "replace") or "another process"

@@ -1,21 +1,32 @@
-"""What does not change of a machine while it runs: its processor, memory, GPUs, and versions.
+"""What a machine is: processors that this process may really use, main memory, versions.
 
-Not here: how many processors a process may use (``host.processors``), what memory is left
-(``host.probes.headroom``), load (``host.probes.gpu``).
+Theory of operation. The scheduler lets a process run on the processors of its affinity (set by
+taskset, SLURM, a cpuset). A CPU quota bounds how much of them its cgroup may use: v1
+``cpu.cfs_quota_us`` / ``cpu.cfs_period_us``, v2 ``cpu.max``; the least of the process's own group
+and of every ancestor binds. Under a quota of 2 a machine of 64 processors gives two, and threads
+beyond that only make each other stand still at the end of each period. A part of a processor
+counts as one: 1.5 is two threads, of which one is throttled now and then.
+
+A quota that cannot be read binds nothing: affinity alone counts then. Files are read anew each
+time, about 0.1 ms; quotas may change and a process may be moved.
+
+Not here: what is idle of them (``host.probes.pressure``), memory
+(``host.probes.headroom``).
 """
 
 from __future__ import annotations
 
-import logging
+import functools
+import math
 import os
 import re
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Iterable
+from contextlib import suppress
+from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
-from typing import Any
 
-logger = logging.getLogger(__name__)
+from autoloader.host.cgroups import ROOT, Cgroup, ProcessGroups, number, number_after
 
 VERSIONS = (
     "autoloader-rlds",
@@ -51,37 +62,97 @@ def versions(packages: Iterable[str] = VERSIONS) -> dict[str, str]:
     return found
 
 
-@contextmanager
-def nvml(module: Any = None) -> Iterator[Any]:
-    """NVML for a block; drivers fail in many ways, so what it raises is any ``Exception``.
+@dataclass(frozen=True, slots=True)
+class Processors:
+    """One reading.
+
+    Attributes:
+        allowed: processors of the affinity.
+        quota: processors' worth of time that the tightest quota gives; ``None``: there is none.
+        source: which cgroup sets it, such as "cgroup v2 /job_7"; "" without one.
+        used_s: CPU seconds that cgroup has used so far; ``None`` without one, or unknown.
+    """
+
+    allowed: int
+    quota: float | None = None
+    source: str = ""
+    used_s: float | None = None
+
+    @property
+    def there(self) -> int:
+        """Processors of the whole machine."""
+        return os.cpu_count() or self.allowed
+
+    @property
+    def count(self) -> int:
+        """Whole processors worth a thread each; at least one."""
+        if self.quota is None:
+            return max(1, self.allowed)
+        return max(1, min(self.allowed, math.ceil(self.quota)))
+
+    def shared_by(self, processes: int) -> int:
+        """Processors that one of so many like this one may count on, at least one.
+
+        A launcher may have bound each to its own, so that its affinity is its share already; a
+        quota is all of theirs together.
+        """
+        whole = self.there
+        if self.quota is not None:
+            whole = min(whole, math.ceil(self.quota))
+        return max(1, min(self.allowed, whole // max(1, processes)))
+
+
+class CgroupProcessors:
+    """The real ones, of this process.
 
     Args:
-        module: stands for ``pynvml``.
+        proc: where procfs is mounted.
+        cgroup_root: stands for ``/sys/fs/cgroup`` in what mountinfo says.
     """
-    if module is None:
-        import pynvml
 
-        module = pynvml
-    module.nvmlInit()
-    try:
-        yield module
-    finally:
-        with suppress(Exception):
-            module.nvmlShutdown()
+    def __init__(self, proc: Path = Path("/proc"), cgroup_root: Path = ROOT) -> None:
+        self._groups = ProcessGroups("cpu", proc, cgroup_root)
+        self._accounts = ProcessGroups("cpuacct", proc, cgroup_root)
+
+    def read(self) -> Processors:
+        allowed = len(os.sched_getaffinity(0))
+        least: tuple[float, Cgroup] | None = None
+        for group in self._groups.read() or ():
+            quota = _quota(group)
+            if quota is not None and (least is None or quota < least[0]):
+                least = quota, group
+        if least is None:
+            return Processors(allowed)
+        return Processors(allowed, least[0], least[1].label, self._used_s(least[1]))
+
+    def _used_s(self, group: Cgroup) -> float | None:
+        if group.version == 2:
+            used = number_after(group.read("cpu.stat") or b"", b"usage_usec")
+            return None if used is None else used / 1e6
+        # v1 counts in a controller of its own, which may be mounted elsewhere.
+        for other in self._accounts.read() or ():
+            if other.version == 1 and other.below == group.below:
+                used = number(other.read("cpuacct.usage"))
+                return None if used is None else used / 1e9
+        return None
 
 
-def gpu_name(module: Any, device: Any) -> str:
-    """What NVML calls a device."""
-    name = module.nvmlDeviceGetName(device)
-    return name.decode() if isinstance(name, bytes) else str(name)
+def _quota(group: Cgroup) -> float | None:
+    """Processors' worth of time a period; ``None`` where the group sets none."""
+    if group.version == 2:
+        words = [*(group.read("cpu.max") or b"").split(), b"", b""]
+        quota, period = number(words[0]), number(words[1])
+    else:
+        quota = number(group.read("cpu.cfs_quota_us"))  # -1: none
+        period = number(group.read("cpu.cfs_period_us"))
+    return quota / period if quota and period else None
 
 
-def gpu_names() -> tuple[str, ...]:
-    """GPUs; none where NVML does not load or fails, for that must never stop a run."""
-    try:
-        with nvml() as module:
-            devices = map(module.nvmlDeviceGetHandleByIndex, range(module.nvmlDeviceGetCount()))
-            return tuple(gpu_name(module, device) for device in devices)
-    except Exception as error:  # noqa: BLE001  (drivers fail in many ways, and none matters here)
-        logger.info("NVML does not answer, going on without GPU names: %s", error)
-        return ()
+def usable_processors() -> int:
+    """Processors that this process may use now; at least one."""
+    return _of_this_process().read().count
+
+
+@functools.cache
+def _of_this_process() -> CgroupProcessors:
+    return CgroupProcessors()

@@ -15,7 +15,7 @@ starts the child for all. The heartbeat on the control page and every message ar
 
 Not here: finding it (``process.discovery``), whether it hangs, and when it is given up
 (``supervision``), the child's side (``worker``), cursors (``loader``), what counts as an OOM kill
-(``host.probes.oom``).
+(``host.probes.headroom``).
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ from autoloader.decode.quarantine import BadRecord
 from autoloader.decode.ring.memory import MAX_SLOTS
 from autoloader.decode.ring.message import BatchMessage
 from autoloader.errors import AutoloaderError, WorkerError
-from autoloader.host.probes.oom import named_by_kernel, oom_kills
-from autoloader.host.probes.process_memory import tree_pss_bytes
+from autoloader.host.probes.headroom import named_by_kernel, oom_kills
+from autoloader.host.probes.processes import tree_pss_bytes
 from autoloader.host.supervision.start import import_path
 from autoloader.host.supervision.supervisor import Supervisor
 from autoloader.pipeline.messages import (

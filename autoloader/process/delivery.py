@@ -3,7 +3,7 @@
 Theory of operation. The training loop's thread may be interrupted between any two instructions, by
 Ctrl-C or by whatever a signal's handler raises. So it changes nothing but one attribute: it deletes
 ``InHand.batch`` of the batch that it returns. All else runs in the loader's own thread
-(``host.background``), each task as a whole. What lies in hand and was not returned is what the
+(``host.threads``), each task as a whole. What lies in hand and was not returned is what the
 next call returns; ``progress`` counts a batch when the loop has asked for something else.
 
 Behind a training step nothing of ours is in the processor's caches any more, and making tensors of

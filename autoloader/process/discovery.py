@@ -10,7 +10,7 @@ and the kernel takes the name back with it: nothing can be left over.
 
 Any user of the machine may bind any name. Where a stranger has bound this one, the first trainer to
 notice writes another name, which nobody can guess, into the runtime folder of its own user
-(``host.private``), where the others look first. A lock there keeps two trainers from deciding
+(``host.files``), where the others look first. A lock there keeps two trainers from deciding
 differently.
 
 A trainer without neighbours takes a name that nobody else can have.
@@ -41,14 +41,14 @@ from typing import TypeAlias
 import psutil
 
 from autoloader.errors import WorkerError
-from autoloader.host.files import write_whole
-from autoloader.host.private import (
+from autoloader.host.files import (
     Waiting,
     check_own_folder,
     locked,
     open_own,
     own_folder,
     runtime_folder,
+    write_whole,
 )
 from autoloader.host.supervision.supervisor import ProcessWatch, Supervisor, waited
 from autoloader.pipeline.messages import Hello, Wire, peer_of

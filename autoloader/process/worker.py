@@ -36,8 +36,7 @@ from autoloader.decode.ring.message import PipelineStart
 from autoloader.errors import AutoloaderError
 from autoloader.formats.descriptors import raise_descriptor_limit
 from autoloader.formats.files import is_remote
-from autoloader.host.probes.headroom import HeadroomProbe
-from autoloader.host.probes.oom import memory_cgroup, oom_kills
+from autoloader.host.probes.headroom import HeadroomProbe, memory_cgroup, oom_kills
 from autoloader.host.supervision.start import extend_import_path
 from autoloader.host.threads import LoaderThread, become
 from autoloader.pipeline import messages

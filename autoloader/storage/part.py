@@ -39,8 +39,7 @@ import google_crc32c
 import numpy as np
 from numpy.typing import NDArray
 
-from autoloader.host.files import is_at, read_whole
-from autoloader.host.private import Waiting, open_or_begin, open_own
+from autoloader.host.files import Waiting, is_at, open_or_begin, open_own, read_whole
 
 logger = logging.getLogger(__name__)
 

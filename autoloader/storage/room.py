@@ -31,8 +31,7 @@ import threading
 from collections.abc import Mapping
 from pathlib import Path
 
-from autoloader.host.files import write_whole
-from autoloader.host.private import open_or_begin
+from autoloader.host.files import open_or_begin, write_whole
 from autoloader.host.units import format_bytes
 from autoloader.storage.identity import RemoteIdentity
 from autoloader.storage.part import discard_unused, set_lock

@@ -33,8 +33,7 @@ from pathlib import Path
 
 import numpy as np
 
-from autoloader.host.files import READ_OWN, read_whole, written_by_others
-from autoloader.host.private import set_aside
+from autoloader.host.files import READ_OWN, read_whole, set_aside, written_by_others
 from autoloader.storage.faults import changed
 from autoloader.storage.identity import RemoteIdentity
 from autoloader.storage.part import CHUNK_BYTES, DamagedError, ShardPart, runs

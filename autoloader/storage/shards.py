@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from autoloader.errors import UsageError
-from autoloader.host.private import own_folder
+from autoloader.host.files import own_folder
 from autoloader.host.probes import storage
 from autoloader.host.units import expanded
 from autoloader.storage.places import (

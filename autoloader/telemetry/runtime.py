@@ -5,7 +5,7 @@ to a file of its own, by rename, so a reader never sees half of one, takes no lo
 A loader that closes removes its file. One that was killed cannot: the next reader does, once the
 processes that the file names are gone.
 
-The files lie in the user's runtime folder (``host.private``).
+The files lie in the user's runtime folder (``host.files``).
 
 Not here: what a snapshot says (``telemetry.statistics``), taking one (``process.control.moments``),
 showing it (``cli.top``).
@@ -23,7 +23,7 @@ from pathlib import Path
 import psutil
 
 from autoloader.errors import AutoloaderError
-from autoloader.host.private import check_own_folder, own_folder, runtime_folder
+from autoloader.host.files import check_own_folder, own_folder, runtime_folder
 from autoloader.telemetry.statistics import Snapshot
 
 logger = logging.getLogger(__name__)

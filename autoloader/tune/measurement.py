@@ -21,7 +21,7 @@ import psutil
 
 from autoloader.errors import SpecError, UsageError
 from autoloader.host.probes.headroom import HeadroomProbe
-from autoloader.host.probes.process_memory import PeakSampler
+from autoloader.host.probes.processes import PeakSampler
 from autoloader.tune.bound.trace import Trace, TraceRecorder
 from autoloader.tune.trial import TrialProgress
 

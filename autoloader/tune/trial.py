@@ -47,7 +47,7 @@ from autoloader.errors import (
     UsageError,
 )
 from autoloader.host.clock import Clock, SystemClock
-from autoloader.host.private import Waiting, locked, own_folder, runtime_folder
+from autoloader.host.files import Waiting, locked, own_folder, runtime_folder
 from autoloader.host.supervision import start
 from autoloader.host.supervision.supervisor import describe_end, last_lines
 from autoloader.host.units import format_bytes

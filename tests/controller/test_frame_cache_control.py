@@ -21,7 +21,7 @@ from autoloader.controller.policy import decide
 from autoloader.controller.states import ControllerState, Failure, State
 from autoloader.controller.surplus import grown_cache, lowered_cache, missing_bytes
 from autoloader.decode.activity import DatasetActivity, PipelineActivity
-from autoloader.host.probes.storage_reads import StorageReads
+from autoloader.host.probes.processes import StorageReads
 from autoloader.host.units import GIB, MIB
 from autoloader.pipeline.indexed import RUN_SAMPLES
 from autoloader.process.control.observer import Displaced

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from autoloader.controller.states import State
-from autoloader.host.probes.other_processes import OtherProcesses
+from autoloader.host.probes.processes import OtherProcesses
 from autoloader.host.units import GIB, MIB
 from autoloader.process.control.moments import Pressure
 from autoloader.spec.knobs import Knobs
@@ -100,9 +100,7 @@ def test_while_memory_is_short_a_look_serves_for_a_while(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     spent = iter([0.0, 0.0, 1.0, 1.002, 2.0, 2.002])  # processor time; a look takes 2 ms
-    monkeypatch.setattr(
-        "autoloader.host.probes.other_processes.time.thread_time", lambda: next(spent)
-    )
+    monkeypatch.setattr("autoloader.host.probes.processes.time.thread_time", lambda: next(spent))
     neighbours = OtherProcesses(a_host(tmp_path, p7=100))
     neighbours.look(0.0)
     found = []

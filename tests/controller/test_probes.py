@@ -14,11 +14,12 @@ from doubles import FakeProbe, ManualClock
 from autoloader.host.probes.gpu import GpuProbe
 from autoloader.host.probes.pressure import (
     PressureProbe,
+    Probe,
     ProcessorProbe,
     ProcessorReading,
+    Watched,
     _Times,
 )
-from autoloader.host.probes.probe import Probe, Watched
 
 PSI = "some avg10=12.50 avg60=1.00 avg300=0.10 total=5\nfull avg10=3.00 avg60=0 avg300=0 total=1\n"
 

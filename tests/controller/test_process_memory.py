@@ -15,9 +15,9 @@ from doubles import FakeHeadroom
 
 from autoloader.cache.slab import FrameSlab
 from autoloader.errors import PipelineError
-from autoloader.host.probes import process_memory
+from autoloader.host.probes import processes
 from autoloader.host.probes.headroom import Headroom
-from autoloader.host.probes.process_memory import (
+from autoloader.host.probes.processes import (
     PeakSampler,
     descendants,
     loader_bytes,
@@ -87,7 +87,7 @@ def test_the_kernels_counters_know_what_is_private(
     holder: int, kind: str, counted: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if not counted:
-        monkeypatch.setattr(process_memory, "_RSS_LINE", re.compile(rb"(no such)(line)"))
+        monkeypatch.setattr(processes, "_RSS_LINE", re.compile(rb"(no such)(line)"))
     exact = tree_pss_bytes(holder, shared_memory=False)
     own = tree_own_bytes(holder)
     assert (own > 64 * MIB) == (kind == "private")
@@ -114,7 +114,7 @@ def test_a_tree_is_the_sum_of_its_processes(
 ) -> None:
     me = os.getpid()
     if not listed:
-        monkeypatch.setattr(process_memory, "_lists_children", lambda: False)
+        monkeypatch.setattr(processes, "_lists_children", lambda: False)
     assert holder in descendants(me)
     assert tree_pss_bytes(holder) > 64 * MIB
     # What the suite's own process holds may change at any moment; it is looked at on both sides.

@@ -14,12 +14,12 @@ from typing import Any
 import pytest
 from doubles import FakeProcessors
 
-from autoloader.host.probes.pressure import ProcessorProbe, ProcessorReading, _Times
-from autoloader.host.processors import (
+from autoloader.host.machine import (
     CgroupProcessors,
     Processors,
     usable_processors,
 )
+from autoloader.host.probes.pressure import ProcessorProbe, ProcessorReading, _Times
 
 ALLOWED = len(os.sched_getaffinity(0))
 SOURCE = "cgroup v2 /job"
@@ -182,7 +182,7 @@ SCRIPT = """
 import json, pathlib, sys, os
 pathlib.Path(sys.argv[1], "cgroup.procs").write_text(str(os.getpid()))
 from autoloader.process.planning.start import cores_of_rank
-from autoloader.host.processors import CgroupProcessors, usable_processors
+from autoloader.host.machine import CgroupProcessors, usable_processors
 from autoloader.controller.profile import host_facts
 found = CgroupProcessors().read()
 print(json.dumps([found.quota, found.source, usable_processors(), cores_of_rank(1),

@@ -37,7 +37,7 @@ from streams import endless, spec_of
 
 from autoloader import AutoLoader, PipelineSpec
 from autoloader.decode import costs
-from autoloader.host.processors import usable_processors
+from autoloader.host.machine import usable_processors
 from bench.control.slow_files import SlowFiles
 
 HANG_S = 35.0

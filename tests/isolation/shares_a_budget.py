@@ -15,7 +15,7 @@ from typing import Any
 from autoloader import AutoLoader
 from autoloader.controller.admission import MARGIN_BYTES
 from autoloader.host.probes.headroom import HeadroomProbe
-from autoloader.host.probes.process_memory import PeakSampler
+from autoloader.host.probes.processes import PeakSampler
 from autoloader.host.units import GIB, MIB
 
 SPARE_BYTES = 20 * MIB

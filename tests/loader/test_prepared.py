@@ -16,7 +16,7 @@ from coded_rows import CodedRows, coded_spec, write_coded
 
 from autoloader import AutoLoader
 from autoloader.errors import PipelineError, UsageError
-from autoloader.host import background
+from autoloader.host import threads as host_threads
 from autoloader.host.threads import LoaderThread
 from autoloader.process import delivery
 
@@ -199,7 +199,7 @@ def test_where_no_thread_can_be_started_batches_come_as_without_one(
         def start(self) -> None:
             raise PipelineError("no thread can be started", remedy="none")
 
-    monkeypatch.setattr(background, "LoaderThread", Refused)
+    monkeypatch.setattr(host_threads, "LoaderThread", Refused)
     with opened(rows) as loader:
         assert list(threads()) == []
         for batch, want in zip(loader, wanted, strict=False):

@@ -18,7 +18,7 @@ from leftovers import ends_within
 from autoloader import AutoLoader, PipelineSpec
 from autoloader.errors import BudgetInfeasibleError
 from autoloader.host.probes.headroom import Headroom
-from autoloader.host.probes.process_memory import pss_bytes
+from autoloader.host.probes.processes import pss_bytes
 from autoloader.host.units import MIB
 from autoloader.process.planning.start import LoaderPlan, plan_loader
 

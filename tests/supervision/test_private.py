@@ -15,8 +15,8 @@ from strangers import STRANGER, needs_second_user, stranger
 
 from autoloader.cli.demo_mixture.build import ensure_demo
 from autoloader.errors import SourceError, UsageError
-from autoloader.host import private
-from autoloader.host.private import Waiting, locked, open_own, own_folder, runtime_folder
+from autoloader.host import files
+from autoloader.host.files import Waiting, locked, open_own, own_folder, runtime_folder
 from autoloader.spec.knobs import Knobs
 from autoloader.tune.trial import HostTurns, Outcome, TrialResult
 
@@ -44,8 +44,8 @@ def shared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     folder = tmp_path / "shared"
     folder.mkdir()
     folder.chmod(0o1777)
-    monkeypatch.delenv(private.VARIABLE, raising=False)
-    monkeypatch.setattr(private, "_SHARED_MEMORY", folder)
+    monkeypatch.delenv(files.VARIABLE, raising=False)
+    monkeypatch.setattr(files, "_SHARED_MEMORY", folder)
     monkeypatch.setattr(tempfile, "tempdir", str(folder))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "home"))
     return folder

@@ -55,7 +55,7 @@ from typing import IO, Any
 from autoloader.cli.demo_mixture.datasets import DATASETS, SIZE_BINS_KB, VERSION, DemoDataset
 from autoloader.errors import SourceError, UsageError
 from autoloader.host.extras import require
-from autoloader.host.private import Waiting, locked
+from autoloader.host.files import Waiting, locked
 from autoloader.host.supervision.start import start
 from autoloader.spec.reading import flow
 from autoloader.storage.places import cache_root

@@ -20,10 +20,9 @@ from typing import Any
 from autoloader.cli.host_checks.findings import Fact, Finding, Machine, Seen
 from autoloader.errors import PipelineError
 from autoloader.host.cgroups import ProcessGroups
-from autoloader.host.machine import gpu_name, nvml
-from autoloader.host.probes.headroom import HeadroomProbe
-from autoloader.host.probes.oom import kernel_records
-from autoloader.host.processors import CgroupProcessors
+from autoloader.host.machine import CgroupProcessors
+from autoloader.host.probes.gpu import gpu_name, open_nvml
+from autoloader.host.probes.headroom import HeadroomProbe, kernel_records
 from autoloader.host.units import GIB, MIB, format_bytes
 
 _KILLED = re.compile(
@@ -118,7 +117,7 @@ def kills(machine: Machine) -> Iterator[Seen]:
 def gpus(machine: Machine) -> Iterator[Seen]:
     """Each device's health, and who holds its memory."""
     try:
-        with nvml(machine.nvml) as module:
+        with open_nvml(machine.nvml) as module:
             for number in range(module.nvmlDeviceGetCount()):
                 yield from _device(machine, module, number)
     except Exception as error:  # noqa: BLE001  (drivers fail in many ways)

@@ -22,10 +22,16 @@ from typing import Annotated
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema
 
 from autoloader.host.clock import Clock, SystemClock
-from autoloader.host.machine import cpu_model, gpu_names, memory_bytes, versions
+from autoloader.host.machine import (
+    CgroupProcessors,
+    cpu_model,
+    memory_bytes,
+    usable_processors,
+    versions,
+)
+from autoloader.host.probes.gpu import gpu_names
 from autoloader.host.probes.headroom import HeadroomProbe
 from autoloader.host.probes.storage import by_file_system, probe_reads
-from autoloader.host.processors import CgroupProcessors, usable_processors
 from autoloader.host.units import GIB, format_bytes, parse_bytes, size_of
 
 _MEMORY_TOLERANCE_RATIO = 0.1

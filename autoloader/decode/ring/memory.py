@@ -37,7 +37,7 @@ import numpy as np
 
 from autoloader.decode.ring.forks import keep_in_forks, lending
 from autoloader.host.files import memory_file
-from autoloader.host.owner import Owner
+from autoloader.host.threads import Owner
 from autoloader.samples.layout import BatchLayout
 
 MADV_REMOVE = 9

@@ -7,7 +7,7 @@ kernel ran. With several devices the least busy one counts. Load of a device on 
 process runs too says little about this run, and is marked shared.
 
 NVML may be missing, fail to load, or die in the middle of a run: then ``read`` gives nothing, and
-whoever asks asks again later (``probe.Watched``).
+whoever asks asks again later (``pressure.Watched``).
 
 Not here: what it means (``policy``).
 """
@@ -15,10 +15,14 @@ Not here: what it means (``policy``).
 from __future__ import annotations
 
 import contextlib
+import logging
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
+
+logger = logging.getLogger(__name__)
 
 _SM_UTIL = 2
 """NVML_GPM_METRIC_SM_UTIL."""
@@ -51,8 +55,9 @@ class GpuProbe:
     ) -> None:
         self._visible = visible
         self._trainer = trainer
-        self._nvml: Any = nvml
-        self._started = False
+        self._module = nvml
+        self._nvml: Any = None
+        self._open = contextlib.ExitStack()
         self._samples: dict[int, tuple[Any, float]] = {}
 
     def read(self) -> GpuReading | None:
@@ -66,7 +71,9 @@ class GpuProbe:
             raise ValueError(f"NVML: {type(error).__name__}: {error}") from error
 
     def _read(self) -> GpuReading | None:
-        nvml = self._start()
+        if self._nvml is None:
+            self._nvml = self._open.enter_context(open_nvml(self._module))
+        nvml = self._nvml
         devices = self._devices(nvml)
         users = [self._pids(nvml, device) for device in devices]
         own = [n for n, pids in enumerate(users) if self._trainer in pids]
@@ -83,23 +90,11 @@ class GpuProbe:
             shared=any(users[n] - {self._trainer} for n in chosen),
         )
 
-    def _start(self) -> Any:
-        if self._nvml is None:
-            import pynvml
-
-            self._nvml = pynvml
-        if not self._started:
-            self._nvml.nvmlInit()
-            self._started = True
-        return self._nvml
-
     def _stop(self) -> None:
         """Forget everything, so that the next reading begins anew."""
         self._samples.clear()
-        if self._started:
-            self._started = False
-            with contextlib.suppress(Exception):
-                self._nvml.nvmlShutdown()
+        self._nvml = None
+        self._open.close()
 
     def _devices(self, nvml: Any) -> list[Any]:
         count = nvml.nvmlDeviceGetCount()
@@ -160,3 +155,39 @@ class GpuProbe:
         finally:
             with contextlib.suppress(nvml.NVMLError):
                 nvml.nvmlGpmSampleFree(before[0])
+
+
+@contextlib.contextmanager
+def open_nvml(module: Any = None) -> Iterator[Any]:
+    """NVML for a block; drivers fail in many ways, so what it raises is any ``Exception``.
+
+    Args:
+        module: stands for ``pynvml``.
+    """
+    if module is None:
+        import pynvml
+
+        module = pynvml
+    module.nvmlInit()
+    try:
+        yield module
+    finally:
+        with contextlib.suppress(Exception):
+            module.nvmlShutdown()
+
+
+def gpu_name(module: Any, device: Any) -> str:
+    """What NVML calls a device."""
+    name = module.nvmlDeviceGetName(device)
+    return name.decode() if isinstance(name, bytes) else str(name)
+
+
+def gpu_names() -> tuple[str, ...]:
+    """GPUs; none where NVML does not load or fails, for that must never stop a run."""
+    try:
+        with open_nvml() as module:
+            devices = map(module.nvmlDeviceGetHandleByIndex, range(module.nvmlDeviceGetCount()))
+            return tuple(gpu_name(module, device) for device in devices)
+    except Exception as error:  # noqa: BLE001  (drivers fail in many ways, and none matters here)
+        logger.info("NVML does not answer, going on without GPU names: %s", error)
+        return ()

@@ -11,6 +11,9 @@ hypervisor took. Children, and theirs (a loader's child, decode processes), are 
 rest is worth a look, so what they used is known from the second such reading on. Under a quota
 nobody can say what others use, for the quota is what ends first.
 
+Any probe may have no answer. ``Watched`` keeps its last answer and the age of it, says once that a
+probe fails, and asks a failing probe again with growing pauses.
+
 Not here: headroom (``headroom``), how many there are (``processors``), what is made of it
 (``policy``).
 """
@@ -18,18 +21,21 @@ Not here: headroom (``headroom``), how many there are (``processors``), what is 
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import re
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Generic, Protocol, TypeVar
 
 import psutil
 
+from autoloader.errors import AutoloaderError
 from autoloader.host.cgroups import KernelFile
-from autoloader.host.probes.process_memory import descendants
-from autoloader.host.processors import CgroupProcessors, Processors
+from autoloader.host.machine import CgroupProcessors, Processors
+from autoloader.host.probes.processes import descendants
 
 _WORTH_A_LOOK = 0.2
 """Processors of others, from which on the children are asked what they had of it."""
@@ -168,3 +174,67 @@ class ProcessorProbe:
             own=time.process_time(),
             count=len(mine),
         )
+
+
+logger = logging.getLogger(__name__)
+
+FIRST_PAUSE_S = 5.0
+LONGEST_PAUSE_S = 300.0
+
+T = TypeVar("T")
+T_co = TypeVar("T_co", covariant=True)
+
+
+class Probe(Protocol[T_co]):
+    """A source that may know."""
+
+    def read(self) -> T_co | None:
+        """A fresh reading; ``None`` where there is none to be had on this machine, or now."""
+        ...
+
+
+class Watched(Generic[T]):
+    """A probe's last answer, its age, and the patience with it.
+
+    Args:
+        probe: asked.
+        name: in the log.
+        now_s: of a monotonic clock.
+        every_s: a younger answer is given again: several may ask in turn.
+    """
+
+    def __init__(
+        self, probe: Probe[T], name: str, now_s: Callable[[], float], *, every_s: float = 0.0
+    ) -> None:
+        self._probe = probe
+        self._name = name
+        self._now_s = now_s
+        self._value: T | None = None
+        self._at_s = 0.0
+        self._every_s = every_s
+        self._pause_s = 0.0
+        self._next_s = float("-inf")
+        self._told = False
+
+    def read(self) -> tuple[T, float] | None:
+        """(the last answer, its age in seconds); ``None`` where there has been none."""
+        now = self._now_s()
+        if now >= self._next_s:
+            self._ask(now)
+        return None if self._value is None else (self._value, max(0.0, now - self._at_s))
+
+    def _ask(self, now: float) -> None:
+        reason = "no reading"
+        try:
+            value = self._probe.read()
+        except (AutoloaderError, OSError, ValueError) as error:
+            value, reason = None, str(error)
+        if value is not None:
+            self._value, self._at_s = value, now
+            self._pause_s, self._next_s = 0.0, now + self._every_s
+            return
+        if not self._told:
+            self._told = True
+            logger.info("%s is unknown: %s; going on without", self._name, reason)
+        self._pause_s = min(LONGEST_PAUSE_S, max(FIRST_PAUSE_S, 2 * self._pause_s))
+        self._next_s = now + self._pause_s

@@ -19,7 +19,7 @@ from autoloader.decode.quarantine import Quarantine
 from autoloader.decode.ring.message import BatchMessage, PipelineStart
 from autoloader.decode.source import Spans
 from autoloader.errors import AutoloaderError, SourceError
-from autoloader.host.processors import usable_processors
+from autoloader.host.machine import usable_processors
 from autoloader.host.threads import all_ended
 from autoloader.pipeline.read.mixer import Mixer
 from autoloader.pipeline.read.queues import SampleQueue

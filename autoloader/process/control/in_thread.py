@@ -16,7 +16,7 @@ from autoloader.decode.activity import PipelineActivity
 from autoloader.decode.quarantine import BadRecord
 from autoloader.decode.ring.message import BatchMessage
 from autoloader.host.probes.headroom import HeadroomSource
-from autoloader.host.probes.process_memory import loader_bytes
+from autoloader.host.probes.processes import loader_bytes
 from autoloader.pipeline.pipeline import STUCK_S, Pipeline
 from autoloader.pipeline.read.open_mixture import CompiledMixture
 from autoloader.process.control.pipeline import Control

@@ -33,9 +33,8 @@ from autoloader.controller.states import State
 from autoloader.decode.activity import DatasetActivity, PipelineActivity
 from autoloader.decode.quarantine import BadRecord
 from autoloader.errors import printable
-from autoloader.host.machine import memory_bytes
-from autoloader.host.probes.other_processes import OtherProcesses
-from autoloader.host.processors import usable_processors
+from autoloader.host.machine import memory_bytes, usable_processors
+from autoloader.host.probes.processes import OtherProcesses
 from autoloader.host.units import MIB, format_bytes
 from autoloader.process.setup import PipelineSetup
 from autoloader.spec.knobs import Knobs

@@ -23,10 +23,8 @@ from autoloader.controller.observation import CacheReading, Reading
 from autoloader.decode.activity import PipelineActivity
 from autoloader.formats.files import is_remote
 from autoloader.host.probes.gpu import GpuProbe, GpuReading
-from autoloader.host.probes.pressure import PressureProbe, ProcessorProbe, ProcessorReading
-from autoloader.host.probes.probe import Watched
-from autoloader.host.probes.process_memory import tree_own_bytes
-from autoloader.host.probes.storage_reads import StorageReads
+from autoloader.host.probes.pressure import PressureProbe, ProcessorProbe, ProcessorReading, Watched
+from autoloader.host.probes.processes import StorageReads, tree_own_bytes
 from autoloader.process.setup import PipelineSetup
 from autoloader.samples.resolve import ResolvedMixture
 from autoloader.spec.knobs import Knobs
@@ -35,7 +33,7 @@ WINDOW_S = 10.0
 
 
 class Storage(Protocol):
-    """Tells bytes from storage (``host.probes.storage_reads.StorageReads``)."""
+    """Tells bytes from storage (``host.probes.processes.StorageReads``)."""
 
     def read(self, pids: Sequence[int]) -> int | None:
         """So far, by these processes and others before; ``None``: not known."""

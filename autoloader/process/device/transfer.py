@@ -35,7 +35,7 @@ import torch
 
 from autoloader.decode.ring.memory import RingMemory
 from autoloader.errors import UsageError
-from autoloader.host.owner import Owner
+from autoloader.host.threads import Owner
 
 logger = logging.getLogger(__name__)
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from autoloader.host.owner import OfOneProcess, Owner
+from autoloader.host.threads import OfOneProcess, Owner
 from autoloader.index.statistics import statistics_document
 from autoloader.pipeline.progress import DeliveryProgress
 from autoloader.process.planning.start import LoaderPlan

@@ -23,8 +23,8 @@ from autoloader.controller.profile import MixtureKind, ResolvedProfile, host_fac
 from autoloader.errors import SpecError, UsageError
 from autoloader.formats.sources import same_files
 from autoloader.host.extras import require
+from autoloader.host.machine import CgroupProcessors
 from autoloader.host.probes.headroom import HeadroomProbe, HeadroomSource
-from autoloader.host.processors import CgroupProcessors
 from autoloader.host.units import format_bytes, parse_floor
 from autoloader.index.counting import count_mixture
 from autoloader.index.statistics import file_differences, statistics_of, with_recorded_sizes

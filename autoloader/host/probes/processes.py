@@ -1,4 +1,4 @@
-"""Reads what processes hold, and samples the peak of it while something is measured.
+"""What processes hold, who grew, and what they read from storage.
 
 Theory of operation. RSS is one read of ``/proc/PID/statm`` (microseconds) but counts a shared page
 in every process that maps it. PSS divides a shared page among those who map it, so it adds up over
@@ -8,7 +8,15 @@ sides, and the trainer's RSS already has it). ``PeakSampler`` spaces its reading
 cost at most 5 % of one processor. A controller, which reads for as long as a run lasts, asks the
 kernel's counters instead (``tree_own_bytes``).
 
-Not here: what the machine can still give (``headroom``).
+``OtherProcesses`` looks at every process by ``/proc/PID/statm``, without the memory that it shares:
+every process that maps shared memory counts it. While memory is calm it looks now and then. When
+memory is short, it compares a further look with the oldest one. It does not see processes of other
+containers, and what a tmpfs holds belongs to no process.
+
+``StorageReads`` adds up what the kernel counts for each process (``/proc/PID/io``, ``read_bytes``):
+reads that reached a block device or an NFS server. Reads from FUSE file systems are not counted.
+
+Not here: what the machine can still give (``headroom``), how fast storage is (``storage``).
 """
 
 from __future__ import annotations
@@ -19,7 +27,9 @@ import os
 import re
 import threading
 import time
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 
@@ -32,7 +42,7 @@ _LOG = logging.getLogger(__name__)
 
 _KIB_LINE = re.compile(rb"^(Pss|Pss_Shmem):\s+(\d+) kB", re.MULTILINE)
 _RSS_LINE = re.compile(rb"^(RssAnon|RssFile):\s+(\d+) kB", re.MULTILINE)
-_COST_RATIO = 0.05
+_SAMPLER_COST_RATIO = 0.05
 
 
 def rss_bytes(pid: int | None = None) -> int:
@@ -205,7 +215,7 @@ class PeakSampler:
             if began_s >= next_memory_s:
                 self._sample_memory()
                 cost_s = time.monotonic() - began_s
-                next_memory_s = began_s + cost_s / _COST_RATIO
+                next_memory_s = began_s + cost_s / _SAMPLER_COST_RATIO
 
     def _sample_memory(self) -> None:
         held = self._reading()
@@ -225,3 +235,131 @@ class PeakSampler:
         with self._lock:
             least = self._min_headroom_bytes
             self._min_headroom_bytes = free if least is None else min(least, free)
+
+
+_EVERY_S = 20.0
+_KEPT = 4
+_CALM_COST_RATIO = 0.0005
+"""Share of a processor that looking may cost; the pauses follow from it."""
+_SHORT_COST_RATIO = 0.001
+"""The same while memory is short."""
+_PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
+_FLAGS = 6
+"""Where a process's flags are in ``/proc/PID/stat``, behind its name (``man 5 proc``)."""
+_PF_KTHREAD = 0x00200000
+
+
+@dataclass(frozen=True, slots=True)
+class Grown:
+    """A process that holds more than a while ago."""
+
+    pid: int
+    name: str
+    grown_bytes: int
+
+
+class OtherProcesses:
+    """Looks at all processes that can be seen but this one; one thread at a time.
+
+    Args:
+        proc: where the kernel tells of them.
+    """
+
+    def __init__(self, proc: Path = Path("/proc")) -> None:
+        self._proc = proc
+        self._own = str(os.getpid())
+        self._looks: deque[dict[int, int]] = deque(maxlen=_KEPT)
+        self._next_s = float("-inf")
+        self._latest: dict[int, int] = {}
+        self._latest_until_s = float("-inf")
+        self._kernels: set[str] = set()
+
+    def look(self, at_s: float) -> None:
+        """Memory is calm: see who holds what, where the last look was long enough ago.
+
+        Args:
+            at_s: of a monotonic clock.
+        """
+        if at_s < self._next_s:
+            return
+        held, cost_s = self._held()
+        self._looks.append(held)
+        self._next_s = at_s + max(_EVERY_S, cost_s / _CALM_COST_RATIO)
+
+    def most_grown(self, at_s: float) -> Grown | None:
+        """Who grew most since the oldest look; ``None`` where nobody did, or nobody looked.
+
+        Args:
+            at_s: of the clock of ``look``.
+        """
+        if not self._looks:
+            return None
+        if at_s >= self._latest_until_s:
+            self._latest, cost_s = self._held()
+            self._latest_until_s = at_s + cost_s / _SHORT_COST_RATIO
+        before, now = self._looks[0], self._latest
+        grown = {pid: held - before.get(pid, 0) for pid, held in now.items()}
+        pid = max(grown, key=lambda one: grown[one], default=0)
+        if not pid or grown[pid] <= 0:
+            return None
+        name = ""
+        with contextlib.suppress(OSError, UnicodeDecodeError):
+            name = (self._proc / str(pid) / "comm").read_text().strip()
+        return Grown(pid, name, grown[pid])
+
+    def _held(self) -> tuple[dict[int, int], float]:
+        """Process → bytes of its own; processor seconds that it took to see them."""
+        began, found = time.thread_time(), {}
+        names = os.listdir(self._proc)  # noqa: PTH208  (hot)
+        self._kernels.intersection_update(names)
+        for name in names:
+            if name.isdecimal() and name not in self._kernels and name != self._own:
+                with contextlib.suppress(OSError, ValueError):
+                    size, resident, shared, *_ = _content(f"{self._proc}/{name}/statm").split()
+                    if size == b"0" and self._is_kernel_thread(name):
+                        self._kernels.add(name)
+                    found[int(name)] = (int(resident) - int(shared)) * _PAGE_BYTES
+        return found, time.thread_time() - began
+
+    def _is_kernel_thread(self, name: str) -> bool:
+        """Whether it never holds any memory; a process that has ended holds none either."""
+        flags = _content(f"{self._proc}/{name}/stat").rpartition(b")")[2].split()[_FLAGS]
+        return bool(int(flags) & _PF_KTHREAD)
+
+
+def _content(path: str) -> bytes:
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        return os.read(descriptor, 256)
+    finally:
+        os.close(descriptor)
+
+
+_READ = re.compile(r"^read_bytes: (\d+)$", re.MULTILINE)
+
+
+class StorageReads:
+    """Counts from the first time on that it is asked about a process.
+
+    Args:
+        proc: where the kernel tells it.
+    """
+
+    def __init__(self, proc: Path = Path("/proc")) -> None:
+        self._proc = proc
+        self._last: dict[int, int] = {}
+        self._bytes = 0
+
+    def read(self, pids: Iterable[int]) -> int | None:
+        """Bytes read by all processes that it was ever asked about; ``None``: not told here."""
+        known = False
+        for pid in pids:
+            try:
+                found = _READ.search((self._proc / str(pid) / "io").read_text())
+            except OSError:  # it has ended, or is another user's
+                continue
+            if found is not None:
+                known, now = True, int(found[1])
+                self._bytes += max(0, now - self._last.get(pid, now))
+                self._last[pid] = now
+        return self._bytes if known else None
