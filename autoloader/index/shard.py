@@ -97,7 +97,8 @@ class ShardIndex:
         self._lock = threading.Lock()
         self._entries: dict[_Key, Entry] = {}
         self._verified: set[_Key] = set()
-        self._mapped: _Mapped | None = None
+        self._sections: dict[_Key, NDArray[Any]] = {}
+        self._data: Any = None
         self._seen: tuple[int, int] | None = None
 
     @property
@@ -112,8 +113,7 @@ class ShardIndex:
 
     def section(self, kind: Section, feature: int = NO_FEATURE) -> NDArray[Any]:
         """The values of a section, read-only; those of numbers have a width, ``[F, w]``."""
-        mapped = self._mapped
-        found = None if mapped is None else mapped.sections.get((kind, feature))
+        found = self._sections.get((kind, feature))
         return self._touch((kind, feature)) if found is None else found
 
     def has(self, kind: Section, feature: int = NO_FEATURE) -> bool:
@@ -174,7 +174,7 @@ class ShardIndex:
 
     def unmap(self) -> None:
         """Let go of the map; the next value that is wanted maps the file again."""
-        self._mapped = None
+        self._sections, self._data = {}, None
 
     def _touch(self, key: _Key) -> NDArray[Any]:
         with self._lock:
@@ -189,7 +189,8 @@ class ShardIndex:
                 return self._values(key)
 
     def _build_anew(self) -> None:
-        self._source, self._mapped = self._rebuild(None), None
+        self._source = self._rebuild(None)
+        self.unmap()
         self._verified.clear()
         ShardIndex.rebuilt += 1
 
@@ -202,26 +203,38 @@ class ShardIndex:
             or entry.offset + entry.nbytes > self.front.file_bytes
         ):
             raise UnusableIndexError(f"its {entry.kind.name.lower()} lies outside of it")
-        mapped = self._mapped
-        if mapped is None:
-            mapped = _Mapped(self._source, self.front)
-            if mapped.seen != self._seen:
-                self._seen = mapped.seen
-                self._verified.clear()
+        sections, data = self._sections, self._data  # ``unmap`` may replace them at any time
+        if data is None:
+            data = self._opened()
         if key not in self._verified:
             self._verify(entry)
             self._verified.add(key)
-        if self._mapped is None:
-            self._mapped = mapped
+        if self._data is not data:
+            sections = {}
+            self._sections, self._data = sections, data
             if not isinstance(self._source, bytes):
                 descriptors.note_map(self)
-        values = np.frombuffer(
-            mapped.data, entry.kind.dtype, entry.items * entry.width, entry.offset
-        )
+        values = np.frombuffer(data, entry.kind.dtype, entry.items * entry.width, entry.offset)
         if entry.kind in NUMBERS.values():
             values = values.reshape(-1, entry.width)
-        mapped.sections[key] = values
+        sections[key] = values
         return values
+
+    def _opened(self) -> Any:
+        """A map of the index file, or its content."""
+        if isinstance(self._source, bytes):
+            return self._source
+        with opened(self._source) as fd:
+            # Another builder may have replaced the file: by the same content, or it is stale.
+            if os.pread(fd, HEADER.size, 0) != self.front.header:
+                raise UnusableIndexError("it was replaced")
+            found = os.fstat(fd)
+            if found.st_size != self.front.file_bytes:
+                raise UnusableIndexError("it is cut off")
+            if _identity(found) != self._seen:
+                self._seen = _identity(found)
+                self._verified.clear()
+            return mmap.mmap(fd, 0, access=mmap.ACCESS_READ)
 
     def _verify(self, entry: Entry) -> None:
         if isinstance(self._source, bytes):
@@ -272,26 +285,6 @@ def front_of(content: bytes, identity: SourceIdentity, fingerprint: bytes) -> Fr
         return content[offset : offset + count]
 
     return read_front(read, len(content), identity, fingerprint)
-
-
-class _Mapped:
-    """A map of an index file, or its content, and views of the sections that were touched."""
-
-    def __init__(self, source: Path | bytes, front: Front) -> None:
-        self.sections: dict[_Key, NDArray[Any]] = {}
-        self.data: Any = source
-        self.seen: tuple[int, int] | None = None
-        if isinstance(source, bytes):
-            return
-        with opened(source) as fd:
-            # Another builder may have replaced the file: by the same content, or it is stale.
-            if os.pread(fd, HEADER.size, 0) != front.header:
-                raise UnusableIndexError("it was replaced")
-            found = os.fstat(fd)
-            if found.st_size != front.file_bytes:
-                raise UnusableIndexError("it is cut off")
-            self.seen = _identity(found)
-            self.data = mmap.mmap(fd, 0, access=mmap.ACCESS_READ)
 
 
 def _identity(stat: os.stat_result) -> tuple[int, int]:
