@@ -201,20 +201,6 @@ def _leaf(
 
 # -- one shape for all ways of writing a node ---------------------------------------------------
 
-_CONTENT_NAMES = (
-    "features_dict",
-    "sequence",
-    "tensor",
-    "image",
-    "text",
-    "class_label",
-    "bounding_box",
-    "video",
-    "audio",
-    "translation",
-    "json_feature",
-)
-
 _CONTENT_OF_CLASS = {
     "FeaturesDict": "features_dict",
     "Dataset": "sequence",
@@ -235,10 +221,9 @@ def _content(node: object) -> tuple[str, Mapping[str, Any]]:
         raise _NotAFeatureTreeError(f"expected a feature, found {type(node).__name__}")
     if "type" in node and "content" in node:
         return _older_content(node)
-    for name in _CONTENT_NAMES:
-        content = _field(node, name, None)
-        if isinstance(content, Mapping):
-            return name, content
+    for name, content in node.items():
+        if isinstance(content, Mapping):  # the one field that is a message
+            return re.sub("[A-Z]", lambda letter: f"_{letter[0].lower()}", name), content
     class_name = _field(node, "python_class_name", None)
     if not isinstance(class_name, str):
         raise _NotAFeatureTreeError("a node has neither a class name nor a known content")

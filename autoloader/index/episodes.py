@@ -111,21 +111,41 @@ class GatheredEpisodes:
         for _, shard in self._parts:
             yield shard.path
 
-    def frame_files(self, feature_path: str) -> Iterator[tuple[slice | NDArray[np.int64], str]]:
-        """Which of the n have their frames in which file; the shard's own, or a video's.
+    def frames(
+        self, feature_path: str, raw: NDArray[np.int64]
+    ) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
+        """Byte offsets and lengths, [n, F] each, of the encoded frames at raw steps [n, F].
 
         Raises:
             KeyError: the spec names no such camera feature.
         """
         number = self._numbers["frames", feature_path]
+        return (
+            self._gathered(Section.FRAME_OFFSETS, number, raw),
+            self._gathered(Section.FRAME_LENGTHS, number, raw),
+        )
+
+    def frame_files(self, feature_path: str, files: dict[str, int]) -> NDArray[np.int32]:
+        """[n] number of the file that each episode's frames lie in: the shard's own, or a video.
+
+        Args:
+            feature_path: a camera's feature.
+            files: path → number; files that are not there yet are added.
+
+        Raises:
+            KeyError: the spec names no such camera feature.
+        """
+        number = self._numbers["frames", feature_path]
+        found = np.empty(len(self.steps), np.int32)
         for rows, shard in self._parts:
             if not shard.has(Section.FRAME_FILES, number):
-                yield rows, shard.path
+                found[rows] = files.setdefault(shard.path, len(files))
                 continue
-            own = np.arange(rows.start, rows.stop)
             ids = shard.section(Section.FRAME_FILES, number)[self._rows[rows]]
             for each in np.unique(ids).tolist():
-                yield own[ids == each], _video_path(shard, each)
+                path = _video_path(shard, each)
+                found[rows][ids == each] = files.setdefault(path, len(files))
+        return found
 
     def frame_places(self, feature_path: str, raw: NDArray[np.int64]) -> NDArray[Any] | None:
         """[n, F] ``FramePlace`` or ``None`` of the frames at raw steps [n, F].
@@ -146,20 +166,6 @@ class GatheredEpisodes:
             flat = list(of(shard, number, self._rows[rows], at))
             found[rows] = np.fromiter(flat, object, len(flat)).reshape(at.shape)
         return found
-
-    def frames(
-        self, feature_path: str, raw: NDArray[np.int64]
-    ) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
-        """Where the encoded frames at raw steps [n, F] lie: byte offsets and lengths, [n, F] each.
-
-        Raises:
-            KeyError: the spec names no such camera feature.
-        """
-        number = self._numbers["frames", feature_path]
-        return (
-            self._gathered(Section.FRAME_OFFSETS, number, raw),
-            self._gathered(Section.FRAME_LENGTHS, number, raw),
-        )
 
     def column(self, feature_path: str, raw: NDArray[np.int64]) -> NDArray[np.float32]:
         """[n, R, width] float32 values of a numeric feature at raw steps [n, R].
@@ -220,7 +226,7 @@ class GatheredEpisodes:
 
 
 class FramePlace(Protocol):
-    """What makes a stretch of a file a frame."""
+    """Everything but the bytes that makes a stretch of a file a frame."""
 
     @property
     def key(self) -> int:

@@ -389,9 +389,7 @@ def _ranges(
             for k, feature in enumerate(features):
                 own: Any = slice(None) if drawn is None else drawn == k
                 offset, length = part.episodes.frames(feature.path, raw[part.rows])
-                file = np.empty((len(offset), 1), np.int32)
-                for rows, path in part.episodes.frame_files(feature.path):
-                    file[rows] = numbers.setdefault(path, len(numbers))
+                file = part.episodes.frame_files(feature.path, numbers)[:, None]
                 files[part.rows][own] = file[own]
                 offsets[part.rows][own], lengths[part.rows][own] = offset[own], length[own]
                 places = part.episodes.frame_places(feature.path, raw[part.rows])
