@@ -12,17 +12,29 @@ through ``files``.
 
 from __future__ import annotations
 
+import os
 import struct
+import threading
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
 import google_crc32c
+import numpy as np
 
 from autoloader.formats.files import RemoteFile, opened_anywhere, pread, source_bytes
 
 HEADER_BYTES = 12
 FOOTER_BYTES = 4
+
+PIECE_BYTES = 2**20
+LARGE_BYTES = 2**25
+_BEHIND = 16  # zero bytes behind a record; a varint has ten at most
+WRONG_CHECKSUM = "the checksum of the payload is wrong"
+
+_large = threading.Lock()
+"""Of records above ``LARGE_BYTES`` one at a time is held in the process."""
 
 _HEADER = struct.Struct("<QI")
 _MASK_DELTA = 0xA282EAD8
@@ -34,6 +46,10 @@ class MalformedRecordError(ValueError):
     Internal to the library and on purpose no ``AutoloaderError``: whoever reads records turns it
     into a quarantined record with dataset, shard and number, and never shows it as it is.
     """
+
+
+class FileChangedError(Exception):
+    """A file was written to while it was read. Internal: a ``SourceError``, or a quarantine."""
 
 
 class Record(NamedTuple):
@@ -61,6 +77,7 @@ def read_records(path: str | Path, start: int = 0, stop: int | None = None) -> I
         OSError: the file cannot be opened or read.
     """
     with opened_anywhere(path) as file:
+        reader = RecordReader(file)
         walk = walk_records(file, source_bytes(file), verify=True)
         for number, (at, length, lost) in enumerate(walk):
             if stop is not None and number >= stop:
@@ -68,18 +85,13 @@ def read_records(path: str | Path, start: int = 0, stop: int | None = None) -> I
             if lost is not None:
                 yield Record(None, at, None, lost)
             elif number >= start:
-                yield _checked(file, number, at + HEADER_BYTES, length)
-
-
-def _checked(file: int | RemoteFile, number: int, offset: int, length: int) -> Record:
-    try:
-        data = read_record(file, offset, length + FOOTER_BYTES)
-    except MalformedRecordError as error:
-        return Record(number, offset, None, str(error))
-    payload = data[:length]
-    if masked_crc32c(payload) != int.from_bytes(data[length:], "little"):
-        return Record(number, offset, None, "the checksum of the payload is wrong")
-    return Record(number, offset, payload)
+                try:
+                    with reader.record(at + HEADER_BYTES, length) as data:
+                        payload = None if data is None else bytes(memoryview(data)[:length])
+                    reason = WRONG_CHECKSUM if payload is None else ""
+                except FileChangedError as error:
+                    payload, reason = None, str(error)
+                yield Record(number, at + HEADER_BYTES, payload, reason)
 
 
 def walk_records(
@@ -109,27 +121,58 @@ def walk_records(
         position, number = end, number + 1
 
 
-def read_record(source: int | RemoteFile, offset: int, length: int) -> bytes:
-    """The ``length`` bytes at ``offset`` of an open file.
+class RecordReader:
+    """Reads records into one buffer, which grows to the largest of usual size.
 
-    Raises:
-        MalformedRecordError: the file ends before them.
-        OSError: the file cannot be read.
+    Args:
+        file: an open descriptor, or a remote file.
     """
-    if offset + length > source_bytes(source):
-        raise MalformedRecordError(f"the file ends within the {length} bytes at {offset}")
-    data = pread(source, length, offset)
-    if len(data) == length:
-        return data
-    pieces = [data]  # one call reads at most 2 GiB
-    missing = length - len(data)
-    while missing:
-        piece = pread(source, missing, offset + length - missing)
-        if not piece:
-            raise MalformedRecordError(f"the file ends within the {length} bytes at {offset}")
-        pieces.append(piece)
-        missing -= len(piece)
-    return b"".join(pieces)
+
+    def __init__(self, file: int | RemoteFile) -> None:
+        self._file = file
+        self._buffer = bytearray()
+
+    @contextmanager
+    def record(self, offset: int, length: int) -> Iterator[bytearray | None]:
+        """A buffer that starts with the payload, or ``None`` where the checksum is wrong.
+
+        The next record uses the buffer again. Zeros follow the payload, so that a number that runs
+        over its end never meets an earlier record.
+
+        Raises:
+            FileChangedError: the file ends within the record.
+            OSError: the file cannot be read.
+        """
+        size = length + FOOTER_BYTES + _BEHIND
+        if size > LARGE_BYTES:
+            with _large:
+                yield self._filled(bytearray(size), offset, length)
+            return
+        if size > len(self._buffer):
+            self._buffer = bytearray(min(LARGE_BYTES, 2 * size))
+        yield self._filled(self._buffer, offset, length)
+
+    def _filled(self, buffer: bytearray, offset: int, length: int) -> bytearray | None:
+        view, array = memoryview(buffer), np.frombuffer(buffer, np.uint8)
+        local = isinstance(self._file, int)
+        crc, position, end = 0, 0, length + FOOTER_BYTES
+        while position < end:  # of remote files all at once: every question is a round trip
+            piece = view[position : min(end, position + PIECE_BYTES) if local else end]
+            if isinstance(self._file, int):
+                got = os.preadv(self._file, [piece], offset + position)
+            else:
+                data = self._file.pread(len(piece), offset + position)
+                got = len(data)
+                piece[:got] = data
+            if not got:
+                raise FileChangedError(f"the file ends within the {end} bytes at {offset}")
+            checked = min(position + got, length)
+            if checked > position:
+                crc = google_crc32c.extend(crc, array[position:checked])
+            position += got
+        whole = masked(crc) == int.from_bytes(buffer[length:end], "little")
+        buffer[length : length + _BEHIND] = bytes(_BEHIND)
+        return buffer if whole else None
 
 
 def masked_crc32c(data: bytes) -> int:

@@ -23,23 +23,21 @@ Invariants:
 from __future__ import annotations
 
 import os
-import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping
 from itertools import chain, pairwise
 from typing import Any, Literal
 
-import google_crc32c
 import numpy as np
 from numpy.typing import NDArray
 
 from autoloader.formats.example import FeatureValue, parse_example
 from autoloader.formats.files import RemoteFile, opened_anywhere, told_stand_in
 from autoloader.formats.tfrecord import (
-    FOOTER_BYTES,
     HEADER_BYTES,
+    WRONG_CHECKSUM,
+    FileChangedError,
     MalformedRecordError,
-    masked,
+    RecordReader,
     walk_records,
 )
 from autoloader.index.format import (
@@ -55,23 +53,13 @@ from autoloader.samples.transforms.fields import joined, text_of_points
 from autoloader.samples.transforms.rlds import spans_of
 from autoloader.samples.transforms.transform import VALID_KEY, Transform
 
-PIECE_BYTES = 2**20
-LARGE_BYTES = 2**25
 MAX_FRAME_BYTES = 2**31 - 1
-_BEHIND = 16  # zero bytes behind a record; a varint has ten at most
-
-_large = threading.Lock()
-
 Values = dict[tuple[Section, int], NDArray[Any]]
 """Of one record: what is to be appended to each section."""
 
 ONCE = (Section.FRAME_FILES, Section.FRAME_CODECS)
 """Sections of frames with one number for each record, damaged ones included."""
 _OF_TEXTS = (Section.TEXT_IDS, *ONCE)
-
-
-class SourceChangedError(Exception):
-    """A file was written to while it was indexed. Internal: told as a ``SourceError``."""
 
 
 def index_shard(path: str, schema: RecordSchema, records: range | None = None) -> ShardTables:
@@ -83,7 +71,7 @@ def index_shard(path: str, schema: RecordSchema, records: range | None = None) -
         records: those to read; default: all. The tables call those before them damaged.
 
     Raises:
-        SourceChangedError: it was written to meanwhile.
+        FileChangedError: it was written to meanwhile.
         OSError: it cannot be opened or read.
     """
     builder = TableBuilder(schema)
@@ -91,7 +79,7 @@ def index_shard(path: str, schema: RecordSchema, records: range | None = None) -
         source = _identity(file)
         if isinstance(file, int) and hasattr(os, "posix_fadvise"):
             os.posix_fadvise(file, 0, 0, os.POSIX_FADV_SEQUENTIAL)
-        reader = _RecordReader(file)
+        reader = RecordReader(file)
         walk = walk_records(file, source.size, verify=True)
         for record, (start, length, lost) in enumerate(walk):
             if records is not None and record >= records.stop:
@@ -105,14 +93,14 @@ def index_shard(path: str, schema: RecordSchema, records: range | None = None) -
             with reader.record(start + HEADER_BYTES, length) as payload:
                 _add(builder, start + HEADER_BYTES, length, payload)
         if _identity(file) != source:
-            raise SourceChangedError
+            raise FileChangedError(f"{path} was written to")
     return builder.tables(source)
 
 
 def _add(builder: TableBuilder, offset: int, length: int, payload: bytearray | None) -> None:
     """The next record; ``None`` where its checksum is wrong."""
     if payload is None:
-        builder.leave_out(offset, length, "the checksum of the payload is wrong")
+        builder.leave_out(offset, length, WRONG_CHECKSUM)
         return
     try:
         steps, values, texts = index_payload(payload, builder.schema, stop=length)
@@ -231,52 +219,6 @@ def numbered(items: Iterable[bytes]) -> tuple[NDArray[np.int32], list[bytes]]:
     known: dict[bytes, int] = {}
     ids = [known.setdefault(item, len(known)) for item in items]
     return np.array(ids, np.int32), list(known)
-
-
-class _RecordReader:
-    """Reads records into one buffer, which grows to the largest of usual size."""
-
-    def __init__(self, file: int | RemoteFile) -> None:
-        self._file = file
-        self._buffer = bytearray()
-
-    @contextmanager
-    def record(self, offset: int, length: int) -> Iterator[bytearray | None]:
-        """A buffer that starts with the payload, or ``None`` where the checksum is wrong."""
-        size = length + FOOTER_BYTES + _BEHIND
-        if size > LARGE_BYTES:
-            with _large:
-                yield self._filled(bytearray(size), offset, length)
-            return
-        if size > len(self._buffer):
-            self._buffer = bytearray(min(LARGE_BYTES, 2 * size))
-        yield self._filled(self._buffer, offset, length)
-
-    def _filled(self, buffer: bytearray, offset: int, length: int) -> bytearray | None:
-        view = memoryview(buffer)
-        array = np.frombuffer(buffer, np.uint8)
-        crc, position, end = 0, 0, length + FOOTER_BYTES
-        while position < end:
-            got = self._read_into(
-                view[position : min(end, position + PIECE_BYTES)], offset + position
-            )
-            if not got:
-                raise SourceChangedError
-            checked = min(position + got, length)
-            if checked > position:
-                crc = google_crc32c.extend(crc, array[position:checked])
-            position += got
-        whole = masked(crc) == int.from_bytes(buffer[length:end], "little")
-        # A number that runs over the end of the record meets zeros, never an earlier record.
-        buffer[length : length + _BEHIND] = bytes(_BEHIND)
-        return buffer if whole else None
-
-    def _read_into(self, view: memoryview, position: int) -> int:
-        if isinstance(self._file, int):
-            return os.preadv(self._file, [view[:PIECE_BYTES]], position)
-        data = self._file.pread(len(view), position)  # whole: every question is a round trip
-        view[: len(data)] = data
-        return len(data)
 
 
 # -- tables ---------------------------------------------------------------------------------------

@@ -26,7 +26,8 @@ from autoloader.errors import SourceError, SpecError
 from autoloader.formats import ShardSlice
 from autoloader.formats.files import is_remote, unreadable
 from autoloader.formats.metadata import LEROBOT
-from autoloader.index.build import SourceChangedError, index_shard
+from autoloader.formats.tfrecord import FileChangedError
+from autoloader.index.build import index_shard
 from autoloader.index.dataset import DatasetIndex
 from autoloader.index.format import (
     FIRST_NOTE,
@@ -398,7 +399,7 @@ def _content(
     """What a shard file looks like, and the content of its index."""
     try:
         tables = read()
-    except SourceChangedError as error:
+    except FileChangedError as error:
         raise _changed(path, dataset) from error
     except OSError as error:
         raise unreadable(error, path, dataset=dataset) from error
