@@ -20,7 +20,7 @@ Array = Any
 
 
 class _AsTheSpecSays(TypedDict, total=False):
-    """What only some specs ask for, by ``features`` and ``metadata``."""
+    """Keys that only some specs ask for, by ``features`` and ``metadata``."""
 
     features: dict[str, Any]
     feature_mask: dict[str, Array]
@@ -29,7 +29,7 @@ class _AsTheSpecSays(TypedDict, total=False):
 
 
 class Batch(_AsTheSpecSays):
-    """What iterating a loader yields, a plain dict; B samples of F frames and Fs states.
+    """One batch as a plain dict; B samples of F frames and Fs states.
 
     Attributes:
         images: camera → ``[B, F, H, W, 3] uint8``; depth camera → ``[B, F, H, W, 1]`` uint16 or
@@ -105,7 +105,7 @@ def assemble(
 
 
 def wrapper(output: Literal["torch", "numpy"]) -> Callable[[np.ndarray], Any]:
-    """What turns an array into the batch's element: a torch tensor over it, or itself."""
+    """Function from an array to the batch's element: a torch tensor over it, or itself."""
     if output == "numpy":
         return np.asarray
     import torch

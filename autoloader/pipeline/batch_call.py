@@ -34,7 +34,7 @@ from autoloader.spec import BatchSpec, TransformSpec
 
 
 def check_call(batch: BatchSpec) -> None:
-    """Whether the function of a spec can be found, and may run; imports nothing of it.
+    """Check that the function of a spec can be found, and may run; imports nothing of it.
 
     Raises:
         SpecError: it cannot, or ``--no-transforms`` runs none.

@@ -120,7 +120,7 @@ class RemoteBuilder(Peer):
             self.send(messages.Park(0, parked))
 
     def drop(self) -> None:
-        """What it has read ahead stays: it is little, and the next batches need it."""
+        """Keep what was read ahead: it is little, and the next batches need it."""
 
     @property
     def settled(self) -> bool:
@@ -133,7 +133,7 @@ class RemoteBuilder(Peer):
         return len(self._filled)
 
     def activity(self) -> BuilderActivity:
-        """What its processes have done so far, half a second old at most."""
+        """Activity of its processes so far, half a second old at most."""
         return self._before.plus(self._now)
 
     slots: frozenset[int] = frozenset()

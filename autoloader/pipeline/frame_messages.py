@@ -1,4 +1,4 @@
-"""How a decode process asks the child's frame cache: this is the process's side, and the packing.
+"""A decode process's side of the child's frame cache: questions, answers, their packing.
 
 Theory of operation. There is one decider, in the child. A read thread of a decode process sends the
 frames of the run that it has planned and waits for the answer: which slots to show them from, and

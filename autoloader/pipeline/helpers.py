@@ -122,7 +122,7 @@ class Helpers(Peer):
 
     @property
     def over(self) -> bool:
-        """Whether no helpers are wanted, or none any more."""
+        """True if no helpers are wanted, or none any more."""
         return self.closed or not self._wanted
 
     @property
@@ -132,7 +132,7 @@ class Helpers(Peer):
 
     @property
     def settled(self) -> bool:
-        """Whether there are as many as are wanted, or as the cluster gives."""
+        """True if there are as many as are wanted, or as the cluster gives."""
         awaited = min(self._wanted, self.possible or self._wanted)
         late = time.monotonic() - self._changed_s > _LONGEST_CHANGE_S
         return self._gone or self.present == awaited or late

@@ -1,4 +1,4 @@
-"""What trainer, child, decode processes and the driver of helpers say to each other.
+"""Messages between trainer, child, decode processes and the driver of helpers.
 
 A message is JSON with a length before it.
 
@@ -440,7 +440,7 @@ def _packed(message: Message) -> bytes:
 
 
 def _ready(connection: socket.socket, event: int, timeout_s: float | None) -> bool:
-    """Whether the event, or the connection's end, comes in time."""
+    """True if the event, or the connection's end, comes in time."""
     poll = select.poll()
     poll.register(connection, event)
     return bool(poll.poll(None if timeout_s is None else max(0, int(timeout_s * 1000))))

@@ -76,7 +76,7 @@ class Peer(ABC):
 
     @property
     def over(self) -> bool:
-        """Whether the process is to end."""
+        """True if the process is to end."""
         return self.closed
 
     @property

@@ -128,7 +128,7 @@ class Lane:
 
 
 class MixtureReader(ABC):
-    """What a pipeline asks of the reader of its mixture; by default it reads in this process."""
+    """Reader of a mixture as its pipeline uses it; by default it reads in this process."""
 
     def open(self, quarantine: Quarantine) -> None:  # noqa: B027 most readers open as they read
         """Open what must be there before anything is read; may take long, and is called once."""
@@ -141,10 +141,10 @@ class MixtureReader(ABC):
         condition: threading.Condition,
         failed: Callable[[BaseException], None],
     ) -> SampleSource:
-        """What gives the samples to a builder in this process."""
+        """Source of samples for a builder in this process."""
 
     def processes(self, knobs: Knobs) -> int:
-        """How many processes build batches: 1 is this one."""
+        """Number of processes that build batches: 1 is this one."""
         del knobs
         return 1
 
@@ -168,7 +168,7 @@ class MixtureReader(ABC):
         """Hold so many bytes of decoded frames, by what decoding them costs, from now on."""
 
     def held(self) -> CacheCounts:
-        """What is held of decoded frames."""
+        """Counts of decoded frames that are kept."""
         return CacheCounts()
 
     def close(self) -> None:  # noqa: B027 most readers have nothing to close
@@ -524,7 +524,7 @@ class Pipeline:
 
     @property
     def settled(self) -> bool:
-        """Whether all builders, and as many as the knobs say, work with the knobs in force."""
+        """True if all builders, and as many as the knobs say, work with the knobs in force."""
         with self._lock:
             as_many = len(self._lanes) in (0, self._reader.processes(self._knobs))
             return (
@@ -551,7 +551,7 @@ class Pipeline:
         self._slots.punch_free()
 
     def frames_held(self) -> CacheCounts:
-        """What is held of decoded frames, by all pipelines over this mixture."""
+        """Counts of decoded frames that are kept, by all pipelines over this mixture."""
         return self._reader.held()
 
     def quarantined(self) -> tuple[BadRecord, ...]:
@@ -559,7 +559,7 @@ class Pipeline:
         return self._quarantine.records()
 
     def activity(self) -> PipelineActivity:
-        """What every part is doing."""
+        """Activity of every part."""
         done = self._builder_activity()
         with self._lock:
             builders, helpers, counts = self._all(), self._helpers, dict(self._helped)
@@ -600,7 +600,7 @@ class Pipeline:
         )
 
     def _builder_activity(self) -> BuilderActivity:
-        """What all builders have done so far."""
+        """Activity of all builders so far."""
         with self._lock:
             builders, done = self._all(), self._ended
         for builder in builders:

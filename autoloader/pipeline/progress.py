@@ -1,4 +1,4 @@
-"""What has been handed out, to the sample: the one source of every restart and resume.
+"""Samples that were handed out: the one source of every restart and resume.
 
 Not here: the cursors themselves (``sampling.cursor``), saving the state (``loader``).
 """
@@ -292,6 +292,6 @@ class DeliveryProgress:
 
 
 def _parts_of(state: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
-    """What a state of streams says of each rank that it speaks of."""
+    """Parts of a streams' state, one for each rank that it speaks of."""
     rank = (state.get("part") or (0, 1))[0]
     return state.get("parts") or {str(rank): state}

@@ -1,4 +1,4 @@
-"""What a saved state says, whether it is whole, and which loader may resume from it.
+"""Saved states: their contents, whether one is whole, and which loader may resume from it.
 
 A state is a place in an order, so it fits whatever gives the same order: the number of ranks, the
 batch size and every free knob may differ. What the order depends on must be the same; that part of
@@ -34,7 +34,7 @@ logger = logging.getLogger(__name__)
 
 
 def fingerprint(plan: LoaderPlan) -> dict[str, Any]:
-    """What a state must have in common with the loader that resumes from it; plain values."""
+    """Fields of a state that must equal those of the loader that resumes from it; plain values."""
     spec, order = plan.mixture.spec, plan.order
     return {
         "split": plan.mixture.split,
@@ -281,7 +281,7 @@ def _saved_order(
 
 
 def order_state(order: MixtureOrder, plan: LoaderPlan) -> dict[str, Any]:
-    """What a state says of an order beside the fingerprint: where it began, and what was set."""
+    """Fields of a state for the order, beside the fingerprint: where it began, what was set."""
     found: dict[str, Any] = {}
     names = plan.mixture.names
     if order.base:
@@ -301,7 +301,7 @@ def order_state(order: MixtureOrder, plan: LoaderPlan) -> dict[str, Any]:
 
 
 def is_rebased(state: Mapping[str, Any], plan: LoaderPlan) -> bool:
-    """Whether a loader would go on from a state with other datasets or weights."""
+    """True if a loader would continue from a state with other datasets or weights."""
     here = fingerprint(plan)
     moves = (state["mixing"].get("curriculum"), here["mixing"].get("curriculum"))
     return moves[0] != moves[1] or bool(
@@ -310,7 +310,7 @@ def is_rebased(state: Mapping[str, Any], plan: LoaderPlan) -> bool:
 
 
 def _may_rebase(state: Mapping[str, Any], here: Mapping[str, Any], plan: LoaderPlan) -> bool:
-    """Whether nothing differs but weights, which datasets there are, and the epoch's length."""
+    """True if only weights, the list of datasets and the epoch's length differ."""
     old, new = state["datasets"], here["datasets"]
     both = [name for name in old if name in new]
     if "pass" in (state["mixing"]["epoch"], here["mixing"]["epoch"]) or not both:

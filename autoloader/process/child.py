@@ -165,7 +165,7 @@ class Child:
 
     @property
     def usable(self) -> bool:
-        """Whether it is open, and this process's own (not a fork's copy)."""
+        """True if it is open, and this process's own (not a fork's copy)."""
         return not self._closed and self._owner == os.getpid()
 
     @property
@@ -175,7 +175,7 @@ class Child:
 
     @property
     def started_here(self) -> bool:
-        """Whether this process has started it, and not another rank of the node."""
+        """True if this process has started it, and not another rank of the node."""
         return self._link.started_here
 
     @property
@@ -371,7 +371,7 @@ os.register_at_fork(after_in_child=_leave_to_parent)
 
 
 def _was_oom(page: ControlPage, pid: int) -> bool:
-    """Whether the kernel killed the child for memory, by its cgroup's counter or by its log."""
+    """True if the kernel killed the child for memory, by its cgroup's counter or by its log."""
     directory, before = page.cgroup
     now = oom_kills(directory)
     return (now is not None and now > before) or named_by_kernel(pid)
@@ -434,7 +434,7 @@ class ChildPipeline:
         return (self._child.pid,) if self._child.pid else ()
 
     def held_bytes(self) -> int:
-        """What the child and its decode processes hold beside shared memory and frames."""
+        """Bytes that the child and its decode processes hold beside shared memory and frames."""
         if not self._child.pid:
             return 0
         held = tree_pss_bytes(self._child.pid, shared_memory=False)
@@ -462,7 +462,7 @@ class ChildPipeline:
         return ring + max(0, price.total_bytes - price.ring_bytes - self.held_bytes())
 
     def spare_bytes(self) -> int:
-        """What ``shrink_to_minimum`` would free of its ring.
+        """Bytes of its ring that ``shrink_to_minimum`` would free.
 
         Nothing without a controller, which lets it grow again.
         """
@@ -480,7 +480,7 @@ class ChildPipeline:
             self.begin(self._child)
 
     def has_shrunk(self) -> bool:
-        """Whether the kernel has the pages back."""
+        """True once the kernel has the pages back."""
         return self._setup.memory.allocated_bytes() <= self._minimum_bytes()
 
     def _minimum_bytes(self) -> int:

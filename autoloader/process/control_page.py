@@ -54,7 +54,7 @@ class ControlPage:
 
     @property
     def frame_bytes(self) -> int:
-        """What decoded frames take of the child's own memory."""
+        """Bytes of the child's own memory that decoded frames take."""
         return self._get(_FRAME_BYTES)
 
     def note_gives_way(self) -> None:
@@ -63,7 +63,7 @@ class ControlPage:
 
     @property
     def gives_way(self) -> bool:
-        """Whether the child has ended for another one to begin."""
+        """True if the child has ended for another one to begin."""
         return bool(self._get(_GIVES_WAY))
 
     def note_cgroup(self, path: str, oom_kills: int) -> None:

@@ -100,7 +100,7 @@ class InHand:
 
     @property
     def taken(self) -> bool:
-        """Whether the training loop has it (what was dropped is in hand no more)."""
+        """True if the training loop has it (a dropped batch is in hand no more)."""
         return not hasattr(self, "batch")
 
 
@@ -223,7 +223,7 @@ class Delivery:
             self._log.start(mixture.split, mixture.names, order.shares)
 
     def in_hand(self, after: int) -> InHand | None:
-        """What waits for the training loop, behind a number; any thread."""
+        """First batch in hand behind a number; any thread."""
         for one in tuple(self._in_hand):
             if one.number > after and not one.taken:
                 return one
@@ -238,7 +238,7 @@ class Delivery:
 
     @property
     def uncounted(self) -> bool:
-        """Whether the loop has batches that ``progress`` does not know of; any thread."""
+        """True if the loop has batches that ``progress`` does not know of; any thread."""
         return any(one.taken for one in tuple(self._in_hand))
 
     def count(self, before: float = math.inf) -> None:
@@ -356,7 +356,7 @@ class Delivery:
         )
 
     def prepares(self, step_s: float) -> bool:
-        """Whether the next batch is made during a training step that takes so long."""
+        """True if the next batch is made during a training step that takes so long."""
         return self._prepares and step_s >= _SHORT_STEP_S
 
     def prepare(self, pipeline: _Pipeline, after: int) -> None:
@@ -418,7 +418,7 @@ class Delivery:
         self._in_hand.append(one)
 
     def fits(self, one: InHand) -> bool:
-        """Whether its slot is pageable, where whoever gets it needs that."""
+        """True if its slot is pageable, where its receiver needs that."""
         return not one.pinned or (self._transfer is not None and self._transfer.active)
 
     def unpin(self, one: InHand) -> None:

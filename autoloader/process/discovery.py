@@ -90,7 +90,7 @@ class Link:
 
     @property
     def started_here(self) -> bool:
-        """Whether this process has started the child."""
+        """True if this process has started the child."""
         return self.supervisor.process is not None
 
     def kill(self) -> None:
@@ -130,7 +130,7 @@ def socket_name(neighbours: Neighbours) -> str:
 
 
 def is_up(neighbours: Neighbours) -> bool:
-    """Whether a neighbour has started the child already."""
+    """True if a neighbour has started the child already."""
     if neighbours.local_world_size == 1:
         return False
     found = _connected(_published(neighbours) or socket_name(neighbours))
@@ -325,7 +325,7 @@ def _child_of(starter: int) -> int:
 
 
 def _ended(wire: Wire, timeout_s: float) -> bool:
-    """Whether the other side closes the connection in time; what it still says is dropped."""
+    """True if the other side closes the connection in time; what it still says is dropped."""
     deadline = time.monotonic() + timeout_s
     try:
         while (left := deadline - time.monotonic()) > 0:
@@ -349,7 +349,7 @@ def _kill(pid: int) -> None:
 
 
 def _is_own(connection: socket.socket) -> bool:
-    """Whether a process of this user made the socket at the other end."""
+    """True if a process of this user made the socket at the other end."""
     return peer_of(connection)[1] == os.geteuid()
 
 
@@ -362,7 +362,7 @@ def _held(name: str, by: str) -> WorkerError:
 
 
 def _environment() -> Mapping[str, str]:
-    """What the child's environment changes: no GPU, memory that malloc does not hand to and fro.
+    """Changes of the child's environment: no GPU, and memory that malloc keeps.
 
     Runs of frames and pictures are allocated and freed all the time. Without the two thresholds
     malloc would give their pages back and fault them in anew: a fifth of what reading costs, a

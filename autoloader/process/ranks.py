@@ -199,7 +199,7 @@ def _process_group() -> tuple[int, int] | None:
 
 
 def gathered(values: Sequence[float]) -> list[list[float]]:
-    """What each process gives, by rank: one ``all_gather`` of ``torch.distributed``.
+    """Gather a value of each process, by rank: one ``all_gather`` of ``torch.distributed``.
 
     A collective: every process of the group must call it, or those that do wait for ever.
 

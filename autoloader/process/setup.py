@@ -1,4 +1,4 @@
-"""What a loader's pipeline is opened with, in whichever process it runs.
+"""Inputs that a loader's pipeline is opened with, in whichever process it runs.
 
 Not here: opening and governing it (``process.control.pipeline``).
 """

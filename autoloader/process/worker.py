@@ -79,7 +79,7 @@ class _DeclaredMixture:
         self.compiled = CompiledMixture(own_process=True)
 
     def is_of(self, start: messages.Start) -> bool:
-        """Whether ``start`` declares the same one."""
+        """True if ``start`` declares the same one."""
         return self._declared == start.mixture
 
 
@@ -140,7 +140,7 @@ class _ServedPipeline:
         self._memory.close()
 
     def ended(self, within_s: float | None = None) -> bool:
-        """Whether, in time, nobody writes into the ring any more; asked once it is closed."""
+        """True if, in time, nobody writes into the ring any more; asked once it is closed."""
         from autoloader.pipeline.pipeline import STUCK_S  # imported by now
 
         return self.pipeline.close(STUCK_S if within_s is None else within_s)

@@ -76,7 +76,7 @@ class FrameLease(Protocol):
 
     @property
     def pinned_frames(self) -> int:
-        """How many slots these are."""
+        """Number of slots that are pinned."""
         ...
 
     def filled(self, rows: int) -> None:

@@ -1,4 +1,4 @@
-"""How many samples a dataset gives in a pass.
+"""Counts of the samples that a dataset gives in a pass.
 
 Not here: counting them (``autoloader.index``).
 """
@@ -18,7 +18,7 @@ from autoloader.spec import SampleSpec
 
 @dataclass(frozen=True, slots=True)
 class DatasetCount:
-    """What one dataset holds.
+    """Counts of one dataset: episodes, valid steps, samples.
 
     Attributes:
         episodes: records of the split that can be read.

@@ -81,7 +81,7 @@ def splitmix64_in_place(values: NDArray[np.uint64], scratch: NDArray[np.uint64])
 
 
 def unmixed_array(hashes: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """What ``splitmix64_array`` made ``hashes`` [n] of: it is a bijection."""
+    """Invert ``splitmix64_array``, which is a bijection: hashes [n] back to numbers [n]."""
     z = (hashes ^ (hashes >> _31) ^ (hashes >> _62)) * _UNMIX_2
     z = (z ^ (z >> _27) ^ (z >> _54)) * _UNMIX_1
     return np.asarray((z ^ (z >> _30) ^ (z >> _60)) - _GOLDEN)

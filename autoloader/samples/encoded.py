@@ -28,7 +28,7 @@ _SNAPPY = "snappy"
 
 @dataclass(frozen=True, slots=True)
 class VideoCodec:
-    """What a decoder is set up with.
+    """Parameters that a video decoder is set up with.
 
     Attributes:
         name: FFmpeg's name of the format: "av1", "h264", "hevc" …
@@ -90,7 +90,7 @@ class SharedFrames:
         self._kept: dict[int, NDArray[np.uint8]] = {}
 
     def wants(self, number: int) -> bool:
-        """Whether a sample has yet to show a frame."""
+        """True if a sample has yet to show a frame."""
         return self._uses[number] > 0
 
     def keep(self, number: int, picture: NDArray[np.uint8]) -> None:

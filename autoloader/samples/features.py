@@ -1,4 +1,4 @@
-"""What else samples hold: any numbers or texts of a dataset, by the names that the spec gives them.
+"""Further features of samples: any numbers or texts of a dataset, by the names in the spec.
 
 A feature of the steps comes as rows at the state offsets, with their edges; one of the episode
 comes once. Its form (type, shape, one of the two) is the same in every dataset of the mixture that
@@ -34,7 +34,7 @@ FeatureKind = Literal["float32", "int64", "bool", "text"]
 
 @dataclass(frozen=True, slots=True)
 class FeatureForm:
-    """What a feature is in a batch.
+    """Form of a feature in a batch: shape, type, number of values.
 
     Attributes:
         kind: its type there.
@@ -47,7 +47,7 @@ class FeatureForm:
     per_step: bool
 
     def rows(self, state_rows: int) -> int:
-        """How many values a sample has."""
+        """Number of values that a sample has."""
         return state_rows if self.per_step else 1
 
     def __str__(self) -> str:
@@ -226,7 +226,7 @@ def split_texts(
     texts: Sequence[bytes],
     lengths: NDArray[np.int32],
 ) -> tuple[list[bytes], dict[str, list[Any]]]:
-    """What ``FeatureRows.joined`` put together: the languages, and each feature's texts as str.
+    """Split what ``FeatureRows.joined`` put together: languages, and each feature's texts as str.
 
     Args:
         forms: of the mixture.

@@ -102,17 +102,17 @@ class ResolvedDataset:
 
     @property
     def remote(self) -> bool:
-        """Whether its files lie where only a client reaches them."""
+        """True if its files lie where only a client reaches them."""
         return files.is_remote(self.directory.path)
 
     @property
     def indexable(self) -> bool:
-        """Whether its files can be read by index: they are local, or a client gives ranges."""
+        """True if its files can be read by index: they are local, or a client gives ranges."""
         return not self.remote or has_client(self.directory.path)
 
     @property
     def streamable(self) -> bool:
-        """Whether its files can be read as a stream; else by index alone."""
+        """True if its files can be read as a stream; else by index alone."""
         return self.directory.streamable
 
     @property
@@ -176,7 +176,7 @@ REMOTE_BUFFER_BYTES = 16 * MIB
 
 @dataclass(frozen=True, slots=True)
 class MixtureSizes:
-    """What the memory of a mixture's pipeline hangs on beside its knobs.
+    """Sizes that decide the memory of a mixture's pipeline, beside its knobs.
 
     Attributes:
         record_bytes: mean bytes of a record (an episode), by dataset.
@@ -226,7 +226,7 @@ class ResolvedMixture:
 
     @property
     def sizes(self) -> MixtureSizes:
-        """What its memory hangs on; asks the file system."""
+        """Sizes that decide its memory; asks the file system."""
         return MixtureSizes(
             {one.name: one.record_bytes for one in self.datasets},
             self.layout.slot_bytes,
@@ -329,7 +329,7 @@ class DatasetSource:
 
     @property
     def remote(self) -> bool:
-        """Whether its files lie where only a client reaches them."""
+        """True if its files lie where only a client reaches them."""
         return files.is_remote(self.declared.path or self.declared.data_dir or "")
 
     def path(self) -> str:
@@ -351,7 +351,7 @@ class DatasetSource:
         return [files.join(self.declared.path, name) for name in (INFO_FILE, FEATURES_FILE)]
 
     def open(self) -> tuple[VersionDirectory, tuple[ShardSlice, ...]]:
-        """What lies there, and the records of the split, by shard.
+        """Open the directory, and the records of the split, by shard.
 
         Raises:
             SourceError: its directory is missing or broken.

@@ -73,7 +73,7 @@ class RecordSchema:
 
     @classmethod
     def of(cls, dataset: ResolvedDataset) -> RecordSchema:
-        """What the spec names of a dataset."""
+        """Features of a dataset that the spec names."""
         found: set[StoredFeature] = set()
         rewritten = dataset.transform is not None
         for choices in dataset.cameras.values():
@@ -154,14 +154,14 @@ class RecordSchema:
 
 
 def held_role(feature: Feature) -> Role:
-    """How what else samples hold is stored."""
+    """Role of a further feature of samples: how it is stored."""
     if is_text(feature):
         return "text"
     return "column" if "float" in feature.dtype else "integers"
 
 
 def text_role(feature: Feature) -> Role:
-    """How the texts of a feature are stored."""
+    """Role of a text feature: how its texts are stored."""
     if is_text(feature):
         return "text"
     if is_several(feature):
@@ -170,7 +170,7 @@ def text_role(feature: Feature) -> Role:
 
 
 def _frames(feature: Feature, *, rewritten: bool) -> StoredFeature:
-    """How a camera's frames are stored; a record that was rewritten has strings alone."""
+    """Stored form of a camera's frames; a record that was rewritten has byte strings alone."""
     kind = None if rewritten else feature.listed
     width = 1 if kind is None else feature.step_numbers
     return StoredFeature("frames", feature.key, feature.path, kind or "bytes", width, True)

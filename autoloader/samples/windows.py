@@ -49,7 +49,7 @@ class WindowRows:
 
 
 def dropped_edges(sample: SampleSpec) -> tuple[int, int]:
-    """How many t at the start and at the end of an episode have no sample."""
+    """Numbers of t at the start and at the end of an episode that have no sample."""
     # A step that an edge moved inside has a chunk that reaches as far as that of t, at most.
     chunked = {0, *sample.frame_offsets} if sample.action_per == "step" else {0}
     own = sample.action_offsets

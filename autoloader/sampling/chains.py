@@ -294,7 +294,7 @@ class ChainedSamples:
     def _head(
         self, dataset: Ints, pass_: Ints, episode: Ints, member: Ints, left_over: Ints
     ) -> Ints:
-        """How many of the ``left_over`` of a class come before its first run in a pass."""
+        """Number of the ``left_over`` of a class that come before its first run in a pass."""
         drawn = fold_array(self._head_keys[dataset], pass_, episode, member)
         return (drawn % (left_over + 1).astype(np.uint64)).astype(np.int64)
 

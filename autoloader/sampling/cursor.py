@@ -29,7 +29,7 @@ from autoloader.samples.resolve import ResolvedDataset
 
 @dataclass(slots=True)
 class _PassState:
-    """What is done of one pass: per slice a prefix of records, those beyond it, open episodes."""
+    """Progress of one pass: per slice a prefix of records, those beyond it, open episodes."""
 
     upto: list[int]
     beyond: dict[int, set[int]] = field(default_factory=dict)
@@ -232,7 +232,7 @@ class DatasetCursor:
         self.pass_, self._passes = int(state["pass"]), passes
 
     def _restored(self, number: int, saved: Mapping[str, Any]) -> _PassState | None:
-        """What ``state`` says of a pass; ``None`` where no pass over these files can say so."""
+        """Pass that ``state`` describes; ``None`` where no pass over these files can be meant."""
         shards, counts = len(self._counts), self._counts
         upto = [0] * shards
         done = self._order(number)[: saved["shards_done"]]

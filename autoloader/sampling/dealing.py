@@ -1,4 +1,4 @@
-"""How an epoch's positions are dealt to steps, and a step's to ranks.
+"""Deals an epoch's positions to steps, and a step's positions to ranks.
 
     positions   │← base                                               epoch's end →│
     steps       │  0: W·B      │  1: W·B      │ …             │ last: what is left  │
@@ -197,7 +197,7 @@ class NodePart:
 
     @property
     def nodes(self) -> int:
-        """How many there are."""
+        """Number of nodes."""
         return -(-self.world_size // self.here)
 
     def shows(self, position: NDArray[np.int64]) -> NDArray[np.bool_]:
@@ -244,7 +244,7 @@ class Rounds:
 
 
 def part_of(dataset: ResolvedDataset, ranks: Ranks) -> ResolvedDataset:
-    """What one rank streams of a dataset."""
+    """Part of a dataset that one rank streams."""
     rank, world_size = ranks.rank, ranks.world_size
     if world_size == 1:
         return dataset
@@ -263,7 +263,7 @@ def part_of(dataset: ResolvedDataset, ranks: Ranks) -> ResolvedDataset:
 
 
 def mixture_part(mixture: ResolvedMixture, ranks: Ranks) -> ResolvedMixture:
-    """What one rank streams of a mixture."""
+    """Part of a mixture that one rank streams."""
     if ranks.world_size == 1:
         return mixture
     return replace(mixture, datasets=tuple(part_of(one, ranks) for one in mixture.datasets))

@@ -46,7 +46,7 @@ _ROWS = 32
 
 @dataclass(frozen=True, slots=True)
 class DatasetTable:
-    """What the plan knows of a dataset: its episodes that can be read, in the order of its files.
+    """Facts of a dataset for the plan: its readable episodes, in the order of its files.
 
     Attributes:
         key: of all draws of the dataset (``draws.dataset_key``).

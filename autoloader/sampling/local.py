@@ -87,7 +87,7 @@ _Permutation = Callable[[Ints, Ints, Keys], Ints]
 
 @dataclass(frozen=True, slots=True)
 class Locality:
-    """How near to each other in storage the samples of a stretch of the order are.
+    """Nearness in storage of the samples in a stretch of the order.
 
     Attributes:
         blocks: [D] samples of a block of each dataset.
@@ -228,7 +228,7 @@ def locality_of(mixture: ResolvedMixture, samples: Mapping[str, int]) -> Localit
 
 
 class LanePart(NamedTuple):
-    """What a lane has of a pass, all [n]: its stretch of the pass in file order.
+    """Part of a pass that a lane has, all [n]: its stretch of the pass in file order.
 
     Attributes:
         lane: which one.
@@ -279,12 +279,12 @@ def stretch_of_lane(lane: Ints, pass_: Ints, samples: Ints, lanes: int) -> tuple
 
 
 def _before(stop: Ints, lane: Ints, lanes: int) -> Ints:
-    """How many of 0 … stop−1 are of lanes before ``lane``."""
+    """Number of 0 … stop−1 that are of lanes before ``lane``."""
     return np.asarray(stop // lanes * lane + np.minimum(stop % lanes, lane))
 
 
 def _begun(shift: Ints, lane: Ints, lanes: int) -> Ints:
-    """How many of 0 … shift−1 are of ``lane``."""
+    """Number of 0 … shift−1 that are of ``lane``."""
     return _before(shift, lane + 1, lanes) - _before(shift, lane, lanes)
 
 

@@ -38,7 +38,7 @@ _CHUNK = 1024
 
 @dataclass(frozen=True, slots=True)
 class MixtureOrder:
-    """What decides a mixture's order.
+    """Parameters of a mixture's order.
 
     Attributes:
         shares: [D] share of each dataset, summing to 1.

@@ -69,12 +69,12 @@ class PlannedSamples:
 
     @property
     def distinct_episodes(self) -> int:
-        """How many different episodes the samples are of: what chaining takes from a batch."""
+        """Number of different episodes among the samples; chaining makes it smaller."""
         return len(np.unique(np.stack([self.dataset, self.episode]), axis=1).T)
 
 
 class SamplePlan:
-    """What each position of a mixture's endless sequence is.
+    """Names the sample of each position of a mixture's endless sequence.
 
     Args:
         order: the mixture's shares, block length and epochs.
@@ -189,7 +189,7 @@ class SamplePlan:
         return self._positions.positions(dataset, number)
 
     def holds(self, dataset: Ints, episode: Ints, t: Ints) -> NDArray[np.bool_]:
-        """Whether the rules leave each t [n], which lies in the valid range of its episode."""
+        """True for each t [n] that the rules leave; t lies in the valid range of its episode."""
         place = np.zeros_like(t)
         if self._kept is not None:
             self._kept.put_places(place, dataset, episode, t)
@@ -236,7 +236,7 @@ _BATCHES = 64
 
 @dataclass(frozen=True, slots=True)
 class Reuse:
-    """What a plan will decode.
+    """Decoding work of a plan.
 
     Attributes:
         chained: [D] whether the samples of a dataset's blocks share frames.
@@ -252,7 +252,7 @@ class Reuse:
 
 
 def foretell_reuse(order: MixtureOrder, tables: Sequence[DatasetTable], batch: int) -> Reuse:
-    """What batches of ``batch`` samples will cost and be of; no frame is looked at.
+    """Estimate cost and variety of batches of ``batch`` samples; no frame is looked at.
 
     Args:
         order: the mixture's.

@@ -1,4 +1,4 @@
-"""What every block of the spec is: frozen, and strict about its keys.
+"""Base class of the spec's blocks: frozen, and strict about its keys.
 
 Not here: the blocks themselves (``model`` and its neighbours), how a fault is told (``reading``).
 """
@@ -21,7 +21,7 @@ def wrong(what: str, remedy: str) -> PydanticCustomError:
 
 
 def is_number(value: Any) -> bool:
-    """Whether it is a finite number; a bool is none."""
+    """True for a finite number; a bool is none."""
     plain = isinstance(value, (int, float)) and not isinstance(value, bool)
     return plain and math.isfinite(value)
 

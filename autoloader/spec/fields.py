@@ -68,7 +68,7 @@ class FieldTerm:
 
     @property
     def whole(self) -> bool:
-        """Whether it is worked out for a whole episode at once."""
+        """True if it is worked out for a whole episode at once."""
         return any(op.whole for op in self.ops)
 
     def slice(self) -> slice:
@@ -404,7 +404,7 @@ class FieldOp:
 
     @property
     def whole(self) -> bool:
-        """Whether it needs all steps of an episode, or all columns of a step, at once."""
+        """True if it needs all steps of an episode, or all columns of a step, at once."""
         return self.name not in PLAIN_OPS
 
     def plain(self) -> Any:

@@ -25,7 +25,7 @@ _EXAMPLE = 'such as "{episode_metadata/file_path}"'
 
 @functools.cache
 def matcher(pattern: str) -> Callable[[str], bool]:
-    """Whether ``pattern`` is found in a text, in time that grows with the text's length alone.
+    """Test for ``pattern`` in a text, in time that grows with the text's length alone.
 
     The engine is Rust's ``regex``, which pydantic brings: it never backtracks, so it knows no
     look-around and no backreferences.
@@ -121,7 +121,7 @@ class KeepSpec(Block):
 
     @property
     def looks_at_texts(self) -> bool:
-        """Whether there are rules besides ``moving``, which a pass over each episode applies."""
+        """True if there are rules besides ``moving``, which a pass over each episode applies."""
         return bool(self.language or self.match or self.ranges or self.flags)
 
     @property

@@ -74,7 +74,7 @@ _Size = Annotated[
 
 
 class DatasetKnobs(BaseModel):
-    """What one dataset's stream runs with; in ``Knobs.datasets``, only what differs is set."""
+    """Knobs of one dataset's stream; in ``Knobs.datasets``, only values that differ are set."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -367,7 +367,7 @@ class _Moves:
             self.set(dataset or None, knob, to, rule)
 
     def clamps(self) -> list[Clamp]:
-        """What moved."""
+        """Names and values of the knobs that were clamped."""
         return [
             Clamp(key, self._before[key], self.values[key], rule)
             for key, rule in self._rules.items()
@@ -394,7 +394,7 @@ def _resolved(values: tuple[int, ...]) -> ResolvedDatasetKnobs:
 
 @dataclass(frozen=True, slots=True)
 class KnobLimits:
-    """What one pipeline on one host allows.
+    """Limits of one pipeline on one host.
 
     Attributes:
         cpus: processors this process may use.

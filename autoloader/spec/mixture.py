@@ -1,4 +1,4 @@
-"""What a spec says of the mixture as a whole: ``batch``, ``weights`` as a schedule, ``mixing``.
+"""Blocks of the spec for the mixture as a whole: ``batch``, ``weights``, ``mixing``.
 
     batch:
       size: 48
@@ -40,7 +40,7 @@ OWN_KEYS = frozenset(
 
 
 class GivesSpec(Block):
-    """What a function gives for each sample of a batch under one name."""
+    """Shape and type of one array that a function gives for each sample of a batch."""
 
     dtype: Literal["bool", "uint8", "int32", "int64", "float32", "text"] = Field(
         description="type of its numbers, or text: a list of B texts"
@@ -155,7 +155,7 @@ class LocalitySpec(Block):
 
 
 class MixingSpec(Block):
-    """How the datasets' samples are put in one order."""
+    """Order of all datasets' samples in one sequence."""
 
     strategy: Literal["python", "sample", "choose"] = Field(
         "python",
@@ -180,7 +180,7 @@ class MixingSpec(Block):
 
     @property
     def waits(self) -> bool:
-        """Whether a dataset that is not ready is waited for, so that no order hangs on timing."""
+        """True if a dataset that is not ready is waited for, so that no order depends on timing."""
         return self.strategy == "choose" or self.on_stall == "wait"
 
     @model_validator(mode="after")

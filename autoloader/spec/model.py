@@ -42,7 +42,7 @@ Resize = Literal[
 
 
 class CameraSpec(Block):
-    """How a canonical camera's frames reach the batch."""
+    """Form in which a canonical camera's frames reach the batch."""
 
     size: Size = Field(description="height and width in pixels")
     resize: Resize = Field(
@@ -72,7 +72,7 @@ class CameraSpec(Block):
 
     @property
     def upstream(self) -> bool:
-        """Whether frames are resized and padded as another project does, to one grey level."""
+        """True if frames are resized and padded as another project does, to one grey level."""
         return self.resize.startswith(("tf_", "pillow_"))
 
     @model_validator(mode="before")
@@ -179,7 +179,7 @@ class DatasetSpec(Block):
 
 
 class ErrorsSpec(Block):
-    """What a run tolerates before it stops."""
+    """Faults that a run tolerates before it stops."""
 
     max_corrupt_ratio: float = Field(
         0.01, ge=0, le=1, description="records of a dataset that may be bad (one always may)"
@@ -195,7 +195,7 @@ class ErrorsSpec(Block):
 
 
 class ValidationSpec(Block):
-    """What validation sees."""
+    """Samples that validation sees."""
 
     samples: Samples = Field(960, description="samples of a call; the same ones each time")
     per_dataset: bool = Field(False, description="one loader of so many samples for each dataset")
@@ -357,11 +357,11 @@ class PipelineSpec(Block):
         raise UsageError(f"there is no dataset {name!r}", remedy=nearest(name, names))
 
     def sample_of(self, name: str) -> SampleSpec:
-        """What a sample of this dataset holds: its own ``sample`` over the mixture's."""
+        """Sample of this dataset: its own ``sample`` over the mixture's."""
         return merged(self.sample, self.dataset(name).sample)
 
     def normalize_of(self, name: str, field: str) -> FieldNormalizeSpec | None:
-        """How a dataset's "action" or "state" is normalised, by its own ``dims``, if it is."""
+        """Normalisation of a dataset's "action" or "state", by its own ``dims``, if it has any."""
         how: FieldNormalizeSpec | None = getattr(self.normalize, field, None)
         own = getattr(self.dataset(name).normalize, field)
         if how is None or own is None:

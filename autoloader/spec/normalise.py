@@ -61,7 +61,7 @@ NormalizedDims = Annotated[
 
 
 class FieldNormalizeSpec(Block):
-    """How ``action`` or ``state`` is normalised, each dataset by its own statistics."""
+    """Normalisation of ``action`` or ``state``, each dataset by its own statistics."""
 
     method: Literal["q01_q99", "min_max", "mean_std"] = Field(
         description="q01_q99, min_max: that range to [-1, 1]; mean_std: (x − mean) / std"

@@ -34,7 +34,7 @@ class DocumentError(Exception):
 
 
 def read_regular(path: str | Path, *, max_bytes: int | None = None) -> bytes:
-    """What a local file holds; anything but a file is refused, and never waited for.
+    """Read a local file whole; anything but a file is refused, and never waited for.
 
     Args:
         path: the file.
@@ -85,5 +85,5 @@ def open_regular(path: str | Path, *, links: bool = True) -> int:
 
 
 def kind_of(mode: int) -> str:
-    """What a path with this ``st_mode`` is, in a word: "directory", "named pipe"."""
+    """Kind of a path with this ``st_mode``, in a word: "directory", "named pipe"."""
     return next((word for is_it, word in _KINDS if is_it(mode)), "regular file")

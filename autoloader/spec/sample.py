@@ -1,4 +1,4 @@
-"""What a sample holds, as users write it: offsets around t, and what happens at an episode's ends.
+"""Contents of a sample as users write them: offsets around t, and rules at an episode's ends.
 
 Not here: the rest of the spec (``model``), which frames follow from it (``samples.windows``).
 """
@@ -20,7 +20,7 @@ Samples = Annotated[int, Field(ge=1, le=10**12)]
 
 
 class EdgesSpec(Block):
-    """What a window that leaves its episode gets."""
+    """Padding of a window that leaves its episode."""
 
     start: Literal["repeat", "zero", "drop"] = Field("repeat", description="before the first frame")
     end: Literal["repeat", "zero", "drop"] = Field("repeat", description="after the last frame")
@@ -63,7 +63,7 @@ class DeltaTimestamps(Block):
     )  # fmt: skip
 
     def __bool__(self) -> bool:
-        """Whether anything is said in seconds."""
+        """True if anything is given in seconds."""
         return any(getattr(self, part) is not None for part in type(self).model_fields)
 
     def in_frames(self, fps: float, where: str) -> dict[str, Any]:
@@ -108,7 +108,7 @@ def _offsets(times: Sequence[float], fps: float, field: str) -> tuple[int, ...]:
 
 
 class SampleSpec(Block):
-    """What a sample holds, as offsets in (strided) frames around t."""
+    """Contents of a sample, as offsets in (strided) frames around t."""
 
     frame_offsets: tuple[Offset, ...] = Field(
         (0,), min_length=1, description="frames relative to t"
@@ -256,5 +256,5 @@ class StepsSpec(Block):
 
     @property
     def takes_all(self) -> bool:
-        """Whether no step is taken away."""
+        """True if no step is taken away."""
         return (self.drop_first, self.every, self.drop_last) == (0, 1, 0)

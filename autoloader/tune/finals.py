@@ -122,15 +122,15 @@ class Fastest:
     prunes = True
 
     def score(self, knobs: Knobs, result: TrialResult) -> float:  # noqa: ARG002
-        """What the sampler maximises."""
+        """Value that the sampler maximises."""
         return result.samples_per_s or 0.0
 
     def nothing_to_gain(self, best: TrialResult, analyst: Analyst) -> bool:
-        """Whether no setting can be told to be better than one with this result."""
+        """True if no setting can be told to be better than one with this result."""
         return analyst.near(best.samples_per_s)
 
     def decided(self, start: Contender, finalists: Sequence[Contender]) -> bool:
-        """Whether more rounds would tell nothing new."""
+        """True if more rounds would tell nothing new."""
         return all(finalist.out or _is_decided(finalist.ratios_to(start)) for finalist in finalists)
 
     def behind(self, start: Contender, finalist: Contender) -> str:

@@ -1,4 +1,4 @@
-"""What of a study is kept: the winner as a profile, where it beat the start, and nothing otherwise.
+"""Saves the winner of a study as a profile, if it beat the start.
 
 What is written says no more than was found: the reader is pinned only where the study found another
 one faster than the one that files like these are read with anyway; knobs that the winner's reader
@@ -62,7 +62,7 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What was kept of a study.
+    """Profile that a study left, and where.
 
     Attributes:
         path: the profile's file; ``None`` where none was written.

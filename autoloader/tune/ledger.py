@@ -1,4 +1,4 @@
-"""What a study keeps in its storage: trials by outcome, what each found, which were the best.
+"""A study's storage: trials by outcome, the findings of each, the best.
 
 How outcomes lie there: *complete* and *pruned* are Optuna's; an *infeasible* trial is a pruned one;
 a *failed* one is Optuna's FAIL. ``tune --json`` counts from there. The constraint ``ram_floor`` is
@@ -184,7 +184,7 @@ def known_results(trials: Sequence[FrozenTrial]) -> dict[str, TrialResult]:
 
 
 def this_host() -> str:
-    """What trials of this machine are told apart by."""
+    """Attributes that tell trials of this machine from others'."""
     return socket.gethostname()
 
 
@@ -324,7 +324,7 @@ def _connected(url: str, grace_s: int) -> StudyStorage:
 
 
 def _made_by_another(error: BaseException) -> bool:
-    """Whether a table, or its first row, was there a moment after it was found missing."""
+    """True if a table, or its first row, was there a moment after it was found missing."""
     found = _lost(error)
     return isinstance(found, IntegrityError) or "already exists" in str(found)
 
@@ -341,7 +341,7 @@ def kin_study(name: str, fingerprint: str) -> str:
 
 
 def shown_study(name: str) -> str:
-    """What people call it."""
+    """Name of a study for people."""
     return name.rpartition("@")[0] or name
 
 
@@ -447,7 +447,7 @@ def storage_errors(url: str, *, study: str = "") -> Iterator[None]:
 
 
 def _lost(error: BaseException) -> BaseException | None:
-    """What the database said; ``None`` where it is not behind ``error``.
+    """Message of the database; ``None`` where it is not behind ``error``.
 
     Where a trial's end cannot be told, Optuna fails over a variable that it has not set.
     """

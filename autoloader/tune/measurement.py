@@ -42,7 +42,7 @@ LEAST_BATCHES = 160
 
 @dataclass(frozen=True, slots=True)
 class Measurement:
-    """What ``measure --json`` answers, field by field; design §3.
+    """Fields of ``measure --json``; design §3.
 
     Attributes:
         samples_per_s: delivered samples over measured time.

@@ -46,7 +46,7 @@ _STEPS_S, _LEAST_STEPS = 20.0, 40
 
 @dataclass(frozen=True, slots=True)
 class TuneOptions:
-    """What ``autoloader.tune`` was asked.
+    """Options of ``autoloader.tune``.
 
     Attributes:
         spec_path: the mixture's spec file.
@@ -208,7 +208,7 @@ def _about(plan: LoaderPlan, options: TuneOptions) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """What is measured, how, and within which limits."""
+    """Subject of the measurements, their method and limits."""
 
     plan: LoaderPlan
     space: SearchSpace

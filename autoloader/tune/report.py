@@ -1,4 +1,4 @@
-"""What a study leaves behind to be read: the JSON document, the lines a person reads.
+"""Outputs of a study: the JSON document, and the lines that a person reads.
 
 Not here: deciding anything (``study``, ``finals``), the profile (``keep``).
 """
@@ -47,7 +47,7 @@ class TuneReport:
     told: Story | None = None
 
     def as_dict(self) -> dict[str, Any]:
-        """What ``tune --json`` answers; design §3."""
+        """Fields of ``tune --json``; design §3."""
         verdict = self.result.verdict
         return {
             "profile_path": None if self.kept.path is None else str(self.kept.path),
@@ -67,7 +67,7 @@ class TuneReport:
         }
 
     def rows(self) -> list[tuple[str, ...]]:
-        """What the start and the best have, for people: the knobs that differ, then figures."""
+        """Rows for the start and the best: the knobs that differ, then figures."""
         verdict = self.result.verdict
         both = (verdict.start, verdict.winner)
         changed = changed_knobs(verdict.start.knobs, verdict.winner.knobs)
@@ -79,7 +79,7 @@ class TuneReport:
         ]
 
     def lines(self) -> Iterator[str]:
-        """What is said below the table."""
+        """Lines below the table."""
         verdict = self.result.verdict
         yield self.verdict_line
         if verdict.busy_rounds:
@@ -103,7 +103,7 @@ class TuneReport:
 
     @property
     def verdict_line(self) -> str:
-        """How the finals ended, in a sentence."""
+        """Describe the end of the finals in a sentence."""
         verdict = self.result.verdict
         if self.result.ended:
             return f"{self.result.ended}: the start stays."
@@ -118,7 +118,7 @@ class TuneReport:
 
     @property
     def bound_lines(self) -> tuple[str, ...]:
-        """How near the bound it came, what limits it, what would lift it."""
+        """Describe how near the bound it came, what limits it, what would lift it."""
         if self.bound is None:
             return ()
         lines = (
@@ -136,7 +136,7 @@ class TuneReport:
         )
 
     def story(self, host: HostFacts, floor_bytes: int, command: str) -> Story:
-        """What the page and the plain report tell.
+        """Story for the page and the plain report.
 
         Args:
             host: this machine, in full.

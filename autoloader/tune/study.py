@@ -73,7 +73,7 @@ _MOST_DRAWS = 4
 
 @dataclass(frozen=True, slots=True)
 class StudyOptions:
-    """How a study is run.
+    """Options of a study.
 
     Attributes:
         storage: an SQLAlchemy URL.
@@ -132,7 +132,7 @@ class StudyWatcher(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class StudyResult:
-    """What a study found.
+    """Result of a study.
 
     Attributes:
         verdict: who won the finals.
@@ -368,7 +368,7 @@ class _Search:
             self.best_samples_per_s = max(self.best_samples_per_s, result.samples_per_s)
 
     def _at_the_bound(self) -> bool:
-        """Whether the best is so near the bound that the search cannot find a better one."""
+        """True if the best is so near the bound that the search cannot find a better one."""
         best = max(self.known.values(), key=lambda one: one.samples_per_s or 0.0, default=None)
         return (
             best is not None
@@ -397,7 +397,7 @@ class _Search:
         return max(min(self._left_s(), 3 * self.first.duration_s + 10), 1.0)
 
     def _time_for_another(self, first: TrialResult) -> bool:
-        """Whether one more trial as long as the start leaves the finals their time."""
+        """True if one more trial as long as the start leaves the finals their time."""
         contenders = 1 + self.options.finalists
         finals_s = min(
             _ROUNDS_KEPT * contenders * first.duration_s,

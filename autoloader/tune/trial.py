@@ -66,7 +66,7 @@ _OOM_SCORE_ADJ = "500"
 
 
 class Outcome(str, Enum):
-    """How a trial ended; the four counts of ``tune --json``."""
+    """End of a trial; the four counts of ``tune --json``."""
 
     COMPLETE = "complete"
     PRUNED = "pruned"
@@ -76,7 +76,7 @@ class Outcome(str, Enum):
 
 @dataclass(frozen=True, slots=True)
 class TrialResult:
-    """What one trial found.
+    """Result of one trial.
 
     Attributes:
         outcome: how it ended.
@@ -112,12 +112,12 @@ class TrialResult:
 
     @property
     def busy(self) -> bool:
-        """Whether a neighbour was busy meanwhile."""
+        """True if a neighbour was busy meanwhile."""
         return (self.others_cpus or 0.0) > NEIGHBOUR_CPUS
 
 
 class TrialWatch(Protocol):
-    """What a study is told while a trial runs."""
+    """Callbacks of a study while a trial runs."""
 
     def __call__(self, progress: TrialProgress | None, headroom_bytes: int | None) -> bool:
         """Called on each progress (or ``None`` at a reading); false stops the trial as pruned."""
@@ -299,7 +299,7 @@ class _Run:
                 return Outcome.FAILED, f"no result within {timeout_s:.0f} s"
 
     def _receive(self, period_s: float) -> bytes | None:
-        """What the child wrote, ``b""`` when it has closed its end, ``None`` for silence."""
+        """Bytes from the child: ``b""`` when it has closed its end, ``None`` for silence."""
         try:
             data = self._link.recv(65_536)
         except TimeoutError:
@@ -375,7 +375,7 @@ def _read_exit(
 
 
 def _told_error(out: IO[bytes]) -> str:
-    """What the child said went wrong, from its JSON document; empty without one."""
+    """Error in the child's JSON document; empty without one."""
     out.seek(0)
     try:
         return str(json.loads(out.read())["error"]["what"])
@@ -425,7 +425,7 @@ def _end_group(child: subprocess.Popen[bytes]) -> None:
 
 @dataclass(frozen=True, slots=True)
 class TrialProgress:
-    """How a measurement stands.
+    """Progress of a measurement.
 
     Attributes:
         batches: measured batches so far, warm-up not counted.

@@ -47,7 +47,7 @@ _mmap.argtypes = [
 
 
 def keep_in_forks(lender: Lends) -> None:
-    """What ``lender`` has lent is copied at every fork, as long as it lives."""
+    """Copy the slots that ``lender`` has lent at every fork, as long as it lives."""
     with lending:
         _lenders.add(lender)
 

@@ -204,7 +204,7 @@ class Lender:
         return self._memory.layout.views(base), False
 
     def may_lend(self, slots: int) -> bool:
-        """Whether another slot is lent, of a ring with so many, or a copy handed out instead."""
+        """True if another slot is lent, of a ring with so many; else a copy is handed out."""
         live = len(self._lent) - len(self._gone())
         return live + 1 <= slots - COPY_RESERVE
 

@@ -1,4 +1,4 @@
-"""What crosses from a pipeline to its consumer, and where a pipeline begins.
+"""Messages from a pipeline to its consumer, and the place where a pipeline begins.
 
 Not here: filling batches (``decode.assembler``).
 """

@@ -73,7 +73,7 @@ class ProcessWatch:
 
     @property
     def stopped(self) -> bool:
-        """Whether all its threads are stopped now."""
+        """True if all its threads are stopped now."""
         now = self._read(self.pid)
         return kind_of(now, now) is Kind.STOPPED
 
@@ -154,7 +154,7 @@ class Supervisor:
                 self._crashes = 0
 
     def how_it_ended(self, within_s: float) -> str:
-        """How it ended by itself; "" where it is not ours, or has not ended in time."""
+        """Describe how it ended by itself; "" where it is not ours, or has not ended in time."""
         if self.process is None or not waited(self.process, within_s):
             return ""
         return describe_end(self.process.returncode)
@@ -230,7 +230,7 @@ class Supervisor:
 
     @property
     def _crashed(self) -> bool:
-        """Whether it ended by its own fault."""
+        """True if it ended by its own fault."""
         code = None if self.process is None else self.process.poll()
         return code is not None and (code > 0 or -code in _CRASHES)
 
@@ -246,7 +246,7 @@ class Supervisor:
 
 
 def describe_end(code: int) -> str:
-    """How a process ended, by its return code (negative: a signal)."""
+    """Describe a process's end by its return code (negative: a signal)."""
     if code >= 0:
         return f"it exited with status {code}"
     with contextlib.suppress(ValueError):
@@ -255,7 +255,7 @@ def describe_end(code: int) -> str:
 
 
 def waited(process: subprocess.Popen[bytes], within_s: float) -> bool:
-    """Whether a process of ours ends in time."""
+    """True if a process of ours ends in time."""
     try:
         process.wait(max(0.0, within_s))
     except subprocess.TimeoutExpired:

@@ -1,4 +1,4 @@
-"""Whether a silent process hangs, judged by what it got and not by the clock on the wall.
+"""Judges if a silent process hangs, by the processor time it got and not by the wall clock.
 
 Theory of operation. A process that lives shows it about twice a second or more (a heartbeat, a
 message). One that does not may hang, or may merely get no processor on a busy machine: then it
@@ -43,7 +43,7 @@ _SLICE_S = 0.0002
 
 
 class Kind(str, Enum):
-    """What a piece of silent time was spent on."""
+    """Use of a piece of silent time."""
 
     STOPPED = "stopped"
     COMPUTING = "computing"
@@ -74,7 +74,7 @@ _REASONS: Mapping[Kind, str] = {
 
 @dataclass(frozen=True, slots=True)
 class ThreadVitals:
-    """What one thread has got so far.
+    """Counters of one thread so far.
 
     Attributes:
         state: the kernel's letter: R wants or has a processor, S sleeps, D waits in the kernel,
@@ -130,7 +130,7 @@ class Silence:
 
 
 def kind_of(before: Vitals, now: Vitals) -> Kind:
-    """What the time between two readings was spent on."""
+    """Use of the time between two readings."""
     passed_s = now.at_s - before.at_s
     living = {tid: one for tid, one in now.threads.items() if one.state != "Z"}
     if not living:
@@ -158,7 +158,7 @@ def _busiest_s(before: Vitals, now: Vitals) -> float:
 
 
 def _wanted(before: ThreadVitals | None, now: ThreadVitals, passed_s: float) -> bool:
-    """Whether a thread that hardly ran wanted to."""
+    """True if a thread that hardly ran wanted to."""
     if before is None or now.slices is None or before.slices is None:
         return now.state == "R"
     slices = now.slices - before.slices
@@ -169,7 +169,7 @@ def _wanted(before: ThreadVitals | None, now: ThreadVitals, passed_s: float) -> 
 
 
 def read_vitals(pid: int, *, proc: Path = Path("/proc")) -> Vitals:
-    """What a process's threads have got so far, about 0.1 ms a thread."""
+    """Counters of a process's threads so far, about 0.1 ms a thread."""
     threads: dict[int, ThreadVitals] = {}
     at_s = time.monotonic()
     with contextlib.suppress(OSError):  # gone, or not to be seen
@@ -180,7 +180,7 @@ def read_vitals(pid: int, *, proc: Path = Path("/proc")) -> Vitals:
 
 
 def waits_in_kernel(pid: int) -> bool:
-    """Whether all threads of a process have ended or wait inside the kernel."""
+    """True if all threads of a process have ended or wait inside the kernel."""
     states = [one.state for one in read_vitals(pid).threads.values()]
     return bool(states) and all(state in "DZX" for state in states)
 

@@ -58,7 +58,7 @@ class FieldRows:
 
 @dataclass(frozen=True, slots=True)
 class DatasetRows:
-    """What one dataset's statistics are of; a field that it does not have is ``None``."""
+    """Rows that one dataset's statistics are of; ``None`` for a field that it does not have."""
 
     name: str
     action: FieldRows | None
@@ -127,7 +127,7 @@ def dataset_rows(index: DatasetIndex, of: StatisticsOf) -> DatasetRows:
 
 
 def is_of_samples(dataset: ResolvedDataset, name: FieldName) -> bool:
-    """Whether a field's rows hang on t, so that no step has one of its own."""
+    """True if a field's rows depend on t, so that no step has one of its own."""
     sample = dataset.sample
     return name == "action" and (
         bool(sample.action_relative_to_state) or sample.action_reduce == "sum"
@@ -155,7 +155,7 @@ def _step_rows(index: DatasetIndex, name: FieldName, remain: NDArray[np.bool_]) 
 
 
 def _sample_rows(index: DatasetIndex, name: FieldName, valid: Ranges | None) -> FieldRows:
-    """What the samples of every valid t hold."""
+    """Rows of the samples of every valid t."""
     dataset = index.dataset
     bound = dataset.bound(name)
     assert bound is not None

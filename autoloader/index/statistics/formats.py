@@ -74,7 +74,7 @@ def _one_dataset(document: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def written(document: Mapping[str, Any], how: Format) -> dict[str, Any]:
-    """What a format's files hold: one of all datasets by the name "", or one by dataset.
+    """Files of a format: one of all datasets by the name "", or one by dataset.
 
     Args:
         document: of ``mixture.statistics_document``.

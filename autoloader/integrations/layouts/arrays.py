@@ -1,4 +1,4 @@
-"""What the layouts share: arrays of NumPy and torch, the observation window of Octo and OpenVLA.
+"""Helpers that the layouts share: arrays of NumPy and torch, Octo's and OpenVLA's window.
 
 Theory of operation. A batch says which frame it really holds (``frame_offset``), not which was
 asked for; where the two differ, the frame stands in for one before the episode. Both
@@ -20,7 +20,7 @@ from autoloader.errors import UsageError
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """What both layouts know of a batch.
+    """Facts of a batch that both layouts need.
 
     Attributes:
         size: W, frames without the goal.
@@ -138,7 +138,7 @@ def _proprio(states: Any, asked: Sequence[int], layout: str) -> Any:
 
 
 def is_torch(array: Any) -> bool:
-    """Whether this is a torch tensor."""
+    """True for a torch tensor."""
     return hasattr(array, "new_tensor")
 
 

@@ -336,7 +336,7 @@ class AutoLoaderDataModule(LightningDataModule):
                 stream.release()
 
     def _moves(self, step: str) -> bool:
-        """Whether a running trainer hands every batch to ``transfer_batch_to_device``."""
+        """True if a running trainer hands every batch to ``transfer_batch_to_device``."""
         trainer = self.trainer
         if trainer is None or trainer.state.status != TrainerStatus.RUNNING:
             return False

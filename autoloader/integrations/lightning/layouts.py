@@ -20,7 +20,7 @@ from autoloader.errors import UsageError, nearest
 
 @dataclass(frozen=True, slots=True)
 class Stage2Layout:
-    """What Stage-2 trainers of vision-language-action models expect.
+    """Batch as Stage-2 trainers of vision-language-action models expect it.
 
     Needs ``metadata: full``. A batch is a dict:
 

@@ -1,4 +1,4 @@
-"""What a trainer iterates: one endless sequence cut into epochs, and one fixed piece of another.
+"""Iterables for a trainer: one endless sequence cut into epochs, and a fixed piece of another.
 
 Theory of operation. A trainer's epochs are its own (``limit_train_batches``, a resume, an early
 stop), the loader's are the spec's; so the training stream cuts the loader's sequence wherever the
@@ -34,7 +34,7 @@ ToBatch = Callable[[Batch, Sequence[str]], Any]
 
 @dataclass(frozen=True, slots=True)
 class Consumer:
-    """What a stream has to know of who iterates it.
+    """Facts that a stream needs of its consumer.
 
     Attributes:
         counts: it counts batches by itself and stops in time (a Lightning fit).

@@ -237,5 +237,5 @@ def _nodes(ray: Any) -> list[ray_client.ClusterNode]:
 
 
 def _done_there(call: Callable[[Part], Any], part: Part) -> tuple[str, Any]:
-    """What a part gives, and the node that did it."""
+    """Result of a part, and the node that did it."""
     return ray_client.own_node(ray_client.joined()), call(part)

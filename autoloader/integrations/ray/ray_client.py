@@ -151,7 +151,7 @@ def joined() -> Any:
 
 
 def plain_reason(error: BaseException) -> str:
-    """What an error of Ray's says, in a sentence and without its traceback."""
+    """An error of Ray's in a sentence, without its traceback."""
     text = str(getattr(error, "cause", None) or error).strip() or type(error).__name__
     if "Traceback" in text:
         return " ".join(text.splitlines()[-1].split())

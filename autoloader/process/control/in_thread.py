@@ -149,7 +149,7 @@ class ThreadPipeline:
 
     @property
     def control(self) -> dict[str, int]:
-        """What the controller counted."""
+        """Counters of the controller."""
         return self._controlled.counted()
 
     @property
@@ -158,7 +158,7 @@ class ThreadPipeline:
         return ()
 
     def held_bytes(self) -> int:
-        """What this process holds, without frames, beyond what it did when this was made."""
+        """Bytes that this process holds, without frames, beyond those when this was made."""
         return max(0, _held_bytes() - self._baseline_bytes)
 
     def close(self) -> None:

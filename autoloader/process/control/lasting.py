@@ -1,4 +1,4 @@
-"""What the controller of a run found to last: growths that paid and were in force at the end.
+"""Growths of a run's knobs that paid and were in force at the end.
 
 Theory of operation. A run's decision log holds every growth with the rates before and after it, and
 the verdict. A growth lasts where it was judged to pay, was not taken back or shrunk under pressure
@@ -57,7 +57,7 @@ class Paid:
 
 @dataclass(frozen=True, slots=True)
 class Lasting:
-    """What lasted of the pipelines of a log.
+    """Lasting growths of the pipelines of a log.
 
     Attributes:
         knobs: flat knob → value: of each the last that lasted, the least where pipelines differ.
@@ -108,7 +108,7 @@ class _Pipeline:
 
 
 def lasting(lines: Iterable[str], *, origin: str = "the log") -> Lasting:
-    """What lasted of all pipelines of a decision log.
+    """Lasting growths of all pipelines of a decision log.
 
     Args:
         lines: of the log.
@@ -153,7 +153,7 @@ def gathered(
     mixture: MixtureKind | None,
     looked_at: int,
 ) -> Lasting:
-    """What lasted, from growths that paid and were in force at the end.
+    """Gather what lasted from growths that paid and were in force at the end.
 
     Args:
         every: of each pipeline, in their order.
@@ -192,7 +192,7 @@ def proposed(found: Lasting, start: Knobs) -> Knobs:
 
 
 def at_least(value: Any, least: int) -> bool:
-    """Whether a knob's value is a number, and no less."""
+    """True if a knob's value is a number, and no less."""
     return isinstance(value, int) and value >= least
 
 

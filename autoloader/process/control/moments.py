@@ -196,7 +196,7 @@ os.register_at_fork(after_in_child=_open.clear)
 
 
 def facts_of(setup: PipelineSetup) -> dict[str, Any]:
-    """What the record says of the start; plain values."""
+    """Facts of the start for the record; plain values."""
     spec = setup.mixture.spec
     written = json.dumps(spec.model_dump(mode="json"), sort_keys=True)
     memory = format_bytes(memory_bytes())
@@ -266,7 +266,7 @@ class Moments:
             self._moves.append(Move(time.time(), by, why, changes))
 
     def judged(self, verdict: str) -> None:
-        """What became of the policy's last change. Any thread."""
+        """Verdict on the policy's last change. Any thread."""
         with self._lock:
             for at in reversed(range(len(self._moves))):
                 move = self._moves[at]
@@ -394,7 +394,7 @@ class Moments:
 
 
 def limited_by(seen: Observation, state: str, limits: ControllerLimits) -> str:
-    """What a faster run would need first; see ``telemetry.Snapshot``.
+    """Resource that a faster run would need first; see ``telemetry.Snapshot``.
 
     Args:
         seen: the observation.
@@ -423,7 +423,7 @@ def _phase(seen: Observation, state: str, *, opened: bool) -> str:
 
 
 def waited_for(reader: str, datasets: Mapping[str, DatasetActivity]) -> str:
-    """What a consumer that waits waits for: "12/29 ready, waiting for bridge (opening …)".
+    """Describe what a consumer waits for: "12/29 ready, waiting for bridge (opening …)".
 
     Args:
         reader: "stream" or "indexed".

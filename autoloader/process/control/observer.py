@@ -1,4 +1,4 @@
-"""What the policy is told of one pipeline: its flow, its memory, and the host around it.
+"""Readings for the policy: one pipeline's flow, its memory, and the host around it.
 
 The pipeline has running totals, the control page has the consumer's, the probes read the host.
 Here they become the fields of an ``Observation``. Only the policy's thread calls ``readings``.
@@ -76,7 +76,7 @@ class Displaced:
         self._held = 0
 
     def note(self, at_s: float, activity: PipelineActivity, pids: Sequence[int]) -> None:
-        """What has been done by now; ``pids``: the processes that read."""
+        """Note the bytes read by now; ``pids``: the processes that read."""
         storage_bytes = self._storage.read(pids)
         if storage_bytes is None:
             return
@@ -127,7 +127,7 @@ _MEMORY_COST_RATIO = 0.002
 
 
 class ProcessMemory:
-    """What this process and its children hold beside ring and frames, for all its pipelines.
+    """Bytes that this process and its children hold beside ring and frames, for all pipelines.
 
     Attributes:
         held_bytes: as read last; ``None``: not read yet.
@@ -152,7 +152,7 @@ class ProcessMemory:
 
 @dataclass(slots=True)
 class Probes:
-    """What all pipelines of a process ask beside headroom."""
+    """Probes that all pipelines of a process share, beside headroom."""
 
     pressure: Watched[float]
     processors: Watched[ProcessorReading]
@@ -204,7 +204,7 @@ class Observer:
 
     @property
     def wanting(self) -> bool:
-        """Whether the consumer waits for a batch now."""
+        """True while the consumer waits for a batch."""
         return self._page.consumer[2] != 0
 
     @property
@@ -213,7 +213,7 @@ class Observer:
         return self._prices.current()
 
     def surplus_bytes(self, at_s: float, least: Knobs) -> int | None:
-        """What the process holds above what ``least`` costs; ``None``: not known lately."""
+        """Bytes that the process holds above the cost of ``least``; ``None``: not known lately."""
         held = self._held_bytes
         if held is None or at_s - self._held_at_s > 3 * self._probes.memory.every_s:
             return None
@@ -322,7 +322,7 @@ class Observer:
         self._prices.note_process(self._held_bytes - self._framework_bytes, private / prices.scale)
 
     def _private_bytes(self, knobs: Knobs, prices: Prices) -> int:
-        """What the process itself holds with ``knobs``: all but the ring and the frame cache."""
+        """Bytes that the process holds with ``knobs``, without ring and frame cache."""
         shared = knobs.ring_slots * self._slot_bytes
         if knobs.reader == "indexed":
             shared += knobs.cache_bytes

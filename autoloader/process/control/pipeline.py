@@ -202,7 +202,7 @@ class ControlledPipeline:
             self._tell()
 
     def counted(self) -> dict[str, int]:
-        """What it did so far; see ``telemetry.ControllerStatistics``."""
+        """Counters so far; see ``telemetry.ControllerStatistics``."""
         return dict(self._counted)
 
     @property
@@ -376,7 +376,7 @@ class ControlledPipeline:
         )
 
     def observe(self, at_s: float, growth_bytes: int) -> Observation:
-        """What is known now."""
+        """Read everything that the policy needs now."""
         with self._lock:
             knobs = self.pipeline.knobs
             activity = self._activity = self.pipeline.activity()

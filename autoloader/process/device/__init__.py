@@ -1,4 +1,4 @@
-"""What happens to a batch on its way to the trainer's device, and there: augmentation.
+"""A batch's way to the trainer's device, and augmentation there.
 
 Not here: the batch (``batch``), the slots it lies in (``ring``).
 """

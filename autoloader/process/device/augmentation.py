@@ -46,7 +46,7 @@ the frame) or [B, 1] (a shift or factor)."""
 
 
 def augmenter(spec: PipelineSpec, split: str = TRAIN) -> Augmenter:
-    """What augments batches of ``spec``; of any split but ``train`` it does nothing."""
+    """Augmenter for batches of ``spec``; of any split but ``train`` it does nothing."""
     return Augmenter(spec, split)
 
 
@@ -88,7 +88,7 @@ class Augmenter:
 
     @property
     def active(self) -> bool:
-        """Whether it does anything."""
+        """True if it does anything."""
         return bool(self._operations)
 
     def __call__(self, batch: Batch) -> Batch:
@@ -103,7 +103,7 @@ class Augmenter:
         return self.apply(batch, self.parameters(np.asarray(batch["provenance"].tolist())))
 
     def parameters(self, provenance: NDArray[Any]) -> Parameters:
-        """What is drawn for samples with ``provenance`` [B, 5] int64; runs on the host."""
+        """Draws for samples with ``provenance`` [B, 5] int64; runs on the host."""
         numbers = np.asarray(provenance, dtype=np.int64).reshape(-1, 5)
         keys = fold_array(self._keys[numbers[:, 0]], *(numbers[:, k] for k in range(1, 5)))
         return {

@@ -18,7 +18,7 @@ from autoloader.batch import Batch
 
 
 class Resumable(Protocol):
-    """What is needed of an ``AutoLoader``."""
+    """Methods of an ``AutoLoader`` that are needed here."""
 
     def _iterate(
         self, change: Callable[[Batch], Any] | None = None, *, after_end: bool = False

@@ -44,7 +44,7 @@ class CopyEvent(Protocol):
     """A point in the device's work, with the methods of ``torch.cuda.Event``."""
 
     def query(self) -> bool:
-        """Whether it has been reached; does not wait."""
+        """True if it has been reached; does not wait."""
         ...
 
     def synchronize(self) -> None:
@@ -53,7 +53,7 @@ class CopyEvent(Protocol):
 
 
 class Device(Protocol):
-    """What a transfer needs of a device."""
+    """Methods of a device that a transfer needs."""
 
     def register(self, address: int, nbytes: int) -> bool:
         """Pin host memory; false where the driver refuses."""

@@ -1,4 +1,4 @@
-"""What a loader says of itself by its plan and its place, whether it runs or not.
+"""Read-only properties of a loader that need no running pipeline: names, lengths, position.
 
 Not here: what it does (``loader``).
 """
@@ -38,7 +38,7 @@ class PlannedLoader(OfOneProcess):
     @property
     @abstractmethod
     def _progress(self) -> DeliveryProgress:
-        """What has been handed out, all of it."""
+        """Progress of everything that was handed out."""
 
     @property
     def dataset_names(self) -> tuple[str, ...]:
@@ -52,7 +52,7 @@ class PlannedLoader(OfOneProcess):
 
     @property
     def world_size(self) -> int:
-        """How many trainers share the sequence."""
+        """Number of trainers that share the sequence."""
         return self._ranks.world_size
 
     def __len__(self) -> int:
@@ -76,13 +76,13 @@ class PlannedLoader(OfOneProcess):
 
     @property
     def spans_nodes(self) -> bool:
-        """Whether there are ranks on other nodes than this one."""
+        """True if there are ranks on other nodes than this one."""
         return self.world_size > self._neighbours.local_world_size
 
     def metrics(
         self, statistics: Statistics | None = None, *, all_ranks: bool = False
     ) -> dict[str, float]:
-        """What any logger takes, by name: ``wait_ratio``, ``dataset_share/bridge``.
+        """Figures for any logger, by name: ``wait_ratio``, ``dataset_share/bridge``.
 
         Of several ranks also the worst and the mean (``wait_ratio/worst``).
         docs/reference/metrics.md says what each means; what is not measured is not there.
@@ -127,7 +127,7 @@ class PlannedLoader(OfOneProcess):
 
     @property
     def normalization(self) -> dict[str, Any] | None:
-        """What the batches are normalised by, to be saved with the model; ``None`` if they are not.
+        """Statistics of the normalisation, to be saved with the model; ``None`` if there is none.
 
         By dataset: ``action`` and ``proprio`` (the state) with ``mean``, ``std``, ``max``, ``min``,
         ``q01``, ``q99`` and ``mask`` (the columns that are normalised), ``num_transitions`` and

@@ -1,4 +1,4 @@
-"""Whether other hosts may help a loader, and where their cluster is; nothing is started.
+"""Checks if other hosts may help a loader, and finds their cluster; nothing is started.
 
 Not here: asking them (``pipeline.helpers``).
 """

@@ -66,7 +66,7 @@ def log_notes(plan: LoaderPlan) -> None:
 def control_request(
     plan: LoaderPlan, neighbours: Neighbours, *, moves: bool, replays: bool
 ) -> ControlRequest:
-    """What the controller of a loader is asked.
+    """Request to the controller of a loader.
 
     Args:
         plan: what was decided.
@@ -142,7 +142,7 @@ def _metrics_file(run: str) -> str:
 
 
 def _facts(plan: LoaderPlan, replays: bool) -> dict[str, Any]:
-    """What a record says of the plan; the rest is known where it is written."""
+    """Facts of the plan for the record; the rest is known where it is written."""
     return {
         "profile": plan.profile.origin,
         "cpus": plan.limits.cpus,

@@ -48,7 +48,7 @@ class OpenLoaders:
         return cls(Child.open_clients())
 
     def have_libraries_of(self, reader: str) -> bool:
-        """Whether the child has what such a reader imports."""
+        """True if the child has the libraries that such a reader imports."""
         return any(reader in ("indexed", one.reader) for one in self._loaders)
 
     def reserved_bytes(self) -> int:

@@ -182,7 +182,7 @@ def _copy_notes(mixture: ResolvedMixture) -> list[str]:
 def _size_notes(
     mixture: ResolvedMixture, counts: Mapping[str, DatasetCount], order: MixtureOrder
 ) -> list[str]:
-    """What depends on sizes that will stay estimates, for people."""
+    """Notes, for people, on sizes that will stay estimates."""
     guessed = [d.name for d in mixture.datasets if d.remote and counts[d.name].estimated]
     uses = []
     how = mixture.spec.weights
@@ -201,7 +201,7 @@ def _size_notes(
 
 
 def _transform_notes(mixture: ResolvedMixture, reader: str) -> list[str]:
-    """What transforms cost, for people."""
+    """Notes, for people, on the cost of transforms."""
     when = "once, when its index is built" if reader == "indexed" else "in every pass"
     own = [
         f"{dataset.name}: {found.derivation}; worked out over whole episodes {when}"
@@ -456,7 +456,7 @@ def _mean(pixels: list[int]) -> int | None:
 
 
 def admit_disk_floor(disk_floor: str | int | None, mixture: ResolvedMixture) -> int | None:
-    """What ``disk_floor`` says in bytes.
+    """Bytes of ``disk_floor``.
 
     Args:
         disk_floor: "50GB", or bytes; 0 keeps nothing free; ``None`` says nothing.
@@ -508,7 +508,7 @@ def disk_floor_kept(floor_bytes: int | None, mixture: ResolvedMixture) -> Iterat
 
 
 def _is_cached(mixture: ResolvedMixture) -> bool:
-    """Whether shards of it come through the cache; local data goes without."""
+    """True if shards of it come through the cache; local data goes without."""
     return any(one.remote and one.indexable for one in mixture.datasets)
 
 
@@ -517,7 +517,7 @@ CHAIN_BLOCK = 4
 
 
 def chain_notes(mixture: ResolvedMixture, reader: str, why: str) -> list[str]:
-    """What ``mixing.chain`` cannot do, for people; ``plan`` names the datasets one by one."""
+    """Notes on limits of ``mixing.chain``; ``plan`` names the datasets one by one."""
     if not mixture.spec.mixing.chain:
         return []
     if reader == "stream":
@@ -557,7 +557,7 @@ def locality_notes(
     why: str,
     world_size: int,
 ) -> list[str]:
-    """What ``mixing.locality`` cannot do, for people."""
+    """Notes on limits of ``mixing.locality``."""
     near = order.locality
     if near is None:
         return []

@@ -1,4 +1,4 @@
-"""What is made of an episode before samples are drawn: fields, rules, the user's functions.
+"""Changes of an episode before samples are drawn: fields, rules, the user's functions.
 
 Not here: what lies on disk (``catalog``), what a sample holds (``samples``).
 """

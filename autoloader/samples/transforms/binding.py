@@ -49,7 +49,7 @@ MOST_CHECKED_EPISODES = 4
 
 
 class TrialRun(NamedTuple):
-    """What a transform gave for the one episode that it was tried on.
+    """Result of a transform for the one episode that it was tried on.
 
     Attributes:
         features: of the result, by path.
@@ -68,7 +68,7 @@ class TrialRun(NamedTuple):
 
     @classmethod
     def from_plain(cls, found: Any) -> TrialRun:
-        """What ``plain`` gave; ValueError, TypeError or KeyError of anything else."""
+        """Read what ``plain`` gave; ValueError, TypeError or KeyError of anything else."""
         features = [Feature(**{**one, "shape": tuple(one["shape"])}) for one in found["features"]]
         described = {one.path: one for one in features}
         return cls(described, float(found["cost_s"]), float(found["kept_ratio"]))
@@ -91,7 +91,7 @@ def try_function(
     where: str,
     dataset: str,
 ) -> TrialRun:
-    """What a function gives for the first episode that it does not drop.
+    """Try a function on the first episode that it does not drop.
 
     Args:
         spec: what the user says.
@@ -185,7 +185,7 @@ def _try_function(
 def describe_here(
     spec: TransformSpec, caller: Caller, sources: Mapping[str, Feature], payload: Any
 ) -> TrialRun | None:
-    """What the function gives for a record, called in this process; ``None``: it drops it.
+    """Features that the function gives for a record, called in this process; ``None``: dropped.
 
     Raises:
         MalformedRecordError, FunctionFailedError, FunctionResultError: it failed.
@@ -210,7 +210,7 @@ def describe_here(
 def _check_first_episodes(
     transform: Transform, derivation: Derivation, slices: Sequence[ShardSlice]
 ) -> int:
-    """How many episodes it looked at."""
+    """Check the first episodes, and return how many were looked at."""
     keys = {one.source.key for one in derivation.columns if one.has_domain}
     count = 0
     for place, payload in records(slices):
@@ -258,7 +258,7 @@ def bind_episodes(
     *,
     where: str,
 ) -> BoundEpisodes:
-    """What the transform, steps and ops of a dataset make of its episodes.
+    """Bind the transform, steps and ops of a dataset: the episodes that come of them.
 
     Args:
         declared: the dataset.

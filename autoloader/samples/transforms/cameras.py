@@ -170,7 +170,7 @@ def framed(
 
 
 def is_depth_tensor(feature: Feature) -> bool:
-    """Whether a tensor has the form of a depth frame for every step."""
+    """True if a tensor has the form of a depth frame for every step."""
     shape = feature.shape
     if feature.kind != "tensor" or not feature.per_step or None in shape:
         return False
@@ -181,7 +181,7 @@ def is_depth_tensor(feature: Feature) -> bool:
 
 
 def is_depth_picture(feature: Feature) -> bool:
-    """Whether a picture as TFDS stores it holds depth."""
+    """True if a picture as TFDS stores it holds depth."""
     encodings: Sequence[Any] = (None, "png")
     pictured = feature.kind == "image" and feature.per_step and feature.encoding in encodings
     return pictured and feature.dtype in ("uint16", "float32") and feature.shape[-1:] == (1,)

@@ -1,4 +1,4 @@
-"""What a spec's own words make of an episode before samples are drawn: its steps, derived columns.
+"""The spec's own pass over an episode before samples are drawn: its steps, derived columns.
 
 Theory of operation. ``steps`` and ops that see a whole episode (``FieldOp.whole``) run in one pass
 over each episode, behind the user's function where there is one:
@@ -63,7 +63,7 @@ class DerivedColumns:
 
     @property
     def has_domain(self) -> bool:
-        """Whether one of its ops refuses some values."""
+        """True if one of its ops refuses some values."""
         return any(op.name in _DOMAINS for op in self.term.ops)
 
     def values(self, rows: NDArray[np.float32]) -> NDArray[np.float32]:
@@ -91,7 +91,7 @@ class Derivation:
     ragged: tuple[Feature, ...] = ()
 
     def __str__(self) -> str:
-        """What it does, for people."""
+        """Describe the pass for people."""
         said = [f"{key} {value}" for key, value in self.steps if value != _AS_IT_IS[key]]
         names: list[str] = [op.name for one in self.columns for op in one.term.ops if op.whole]
         if any(one.source.encoding in PACKED for one in self.columns):
@@ -128,7 +128,7 @@ class Derivation:
 
     @property
     def has_domain(self) -> bool:
-        """Whether an op refuses some values."""
+        """True if an op refuses some values."""
         return any(one.has_domain for one in self.columns)
 
     def left_of(self, frames: int) -> int:
@@ -288,7 +288,7 @@ def _rows(value: NDArray[Any], feature: Feature) -> NDArray[np.float32]:
 
 
 def _taken(value: Any, feature: Feature, before: slice, after: slice) -> Any:
-    """What the slices take of a per-step feature, flat as it was."""
+    """Steps of a feature that the slices take, flat as it was."""
     one_a_step = feature.kind == "image" or feature.encoding == RAGGED
     width = 1 if one_a_step else math.prod(size or 1 for size in feature.shape)
     if isinstance(value, list):

@@ -246,12 +246,12 @@ def check_language(feature: Feature, *, field: str) -> None:
 
 
 def is_text(feature: Feature) -> bool:
-    """Whether the feature is stored as bytes (else as code points)."""
+    """True if the feature is stored as bytes (else as code points)."""
     return feature.kind == "text" and not feature.shape
 
 
 def is_several(feature: Feature) -> bool:
-    """Whether the feature is several strings for each step, or for the episode."""
+    """True if the feature is several strings for each step, or for the episode."""
     if feature.kind != "tensor" or feature.dtype != "string" or len(feature.shape) != 1:
         return False
     fixed = feature.shape[0] is not None or not feature.per_step
@@ -259,7 +259,7 @@ def is_several(feature: Feature) -> bool:
 
 
 def is_code(feature: Feature) -> bool:
-    """Whether the feature is one integer, which may stand for a text."""
+    """True if the feature is one integer, which may stand for a text."""
     plain = feature.kind == "tensor" and feature.encoding is None
     return plain and feature.shape in SINGLE and feature.dtype in _LANGUAGE_INTEGERS
 
@@ -325,7 +325,7 @@ def texts_of(values: Any, feature: Feature) -> list[bytes]:
 
 
 def described(feature: Feature) -> str:
-    """What a feature is, in a few words: "tensor float32 7"."""
+    """Describe a feature in a few words: "tensor float32 7"."""
     shape = "×".join("?" if size is None else str(size) for size in feature.shape) or "scalar"
     return f"{feature.kind} {feature.dtype} {shape}"
 

@@ -63,7 +63,7 @@ class TextRuns:
 
 @dataclass(frozen=True, slots=True)
 class RuleLoss:
-    """What one rule leaves out of what the rules before it have left.
+    """Loss by one rule, of what the rules before it have left.
 
     Attributes:
         rule: its path in the dataset's spec, such as "keep.language".
@@ -171,7 +171,7 @@ class Keep:
         return tuple(sets.items())
 
     def excludes(self, values: Mapping[str, str]) -> bool:
-        """Whether ``ranges`` name no step of an episode, as far as these features tell it.
+        """True if ``ranges`` name no step of an episode, as far as these features tell it.
 
         Args:
             values: of the episode, by key.
@@ -247,7 +247,7 @@ class Keep:
 def left_by_rules(
     windows: Ranges, sets: Iterable[tuple[str, Ranges]], stride: int
 ) -> tuple[Ranges, tuple[RuleLoss, ...]]:
-    """What rules leave of t, and what each of them left out.
+    """Steps t that rules leave, and the loss by each rule.
 
     Args:
         windows: the valid t without them.
@@ -413,7 +413,7 @@ class Ranges:
         return np.asarray(np.diff(self.before[self.first]))
 
     def both(self, other: Ranges) -> Ranges:
-        """What is in this set and in ``other``, which has the same episodes."""
+        """Intersection with ``other``, which has the same episodes."""
         shift, others = self.episode() * _SHIFT, other.episode() * _SHIFT
         low, high = self.start + shift, self.stop + shift
         other_low, other_high = other.start + others, other.stop + others

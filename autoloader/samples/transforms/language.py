@@ -35,7 +35,7 @@ from autoloader.spec.keep import matcher
 
 @dataclass(frozen=True, slots=True)
 class Words:
-    """How a dataset's stored texts become those of its samples.
+    """Rules by which a dataset's stored texts become those of its samples.
 
     Attributes:
         names: path of an integer feature → its decimal digits → the text that it stands for.
@@ -46,7 +46,7 @@ class Words:
     several: Literal["", "first", "draw"] = ""
 
     def __bool__(self) -> bool:
-        """Whether they change anything."""
+        """True if they change anything."""
         return bool(self.names or self.several)
 
     def told(
@@ -77,7 +77,7 @@ class Words:
         ]
 
     def speaks(self, path: str) -> Callable[[str], bool]:
-        """Whether a stored text of this feature stands for one that is not blank."""
+        """Test of a stored text of this feature: does it stand for one that is not blank?"""
         if path in self.names:
             spoken = {key.decode() for key, text in self.names[path].items() if text.strip()}
             return spoken.__contains__

@@ -47,12 +47,12 @@ Spans = dict[int, NDArray[np.int64]]
 
 
 class FunctionResultError(Exception):
-    """What a transform gave is no episode; the message says why. Internal: a reason."""
+    """The result of a transform is no episode; the message says why. Internal: a reason."""
 
 
 @dataclass(frozen=True, slots=True)
 class Transformed:
-    """What a transform made of one record.
+    """One record after its transform.
 
     Attributes:
         steps: T'; 0 where the episode is dropped.
@@ -372,7 +372,7 @@ def describe(
 
 
 def _are_lists(leaf: NDArray[Any]) -> bool:
-    """Whether every step has a list of its own, of any length."""
+    """True if every step has a list of its own, of any length."""
     return leaf.ndim == 1 and len(leaf) > 0 and isinstance(leaf[0], (list, tuple, np.ndarray))
 
 
@@ -389,7 +389,7 @@ def _are_stand_ins(leaf: NDArray[Any]) -> bool:
 def read_result(
     result: Any, features: Mapping[str, Feature], spans: Spans, only: Collection[str] | None = None
 ) -> Transformed:
-    """What a function gave for a record, held against the features that it gave at first.
+    """Result of a function for a record, checked against the features of its first result.
 
     Args:
         result: an episode, or ``None``.

@@ -85,7 +85,7 @@ class Transform:
 
     @property
     def rules(self) -> tuple[str, str]:
-        """What drops episodes, and what bars steps, by their paths in the dataset's spec."""
+        """Names of the rules that drop episodes and that bar steps, by their paths in the spec."""
         if self.spec is not None:
             return "transform", "transform.valid"
         return "steps", "keep.moving"
@@ -193,7 +193,7 @@ def apply_here(
 
 
 def answer(question: str, spec: TransformSpec, *arguments: Any) -> Any:
-    """What the process for other frameworks answers (``pipeline.graph.user_functions.answered``).
+    """Answer of the process for other frameworks (``pipeline.graph.user_functions.answered``).
 
     Raises:
         MalformedRecordError, FunctionFailedError, FunctionResultError: it failed there.

@@ -118,7 +118,7 @@ def _not_found(spec: TransformSpec, field: str, reason: str) -> SpecError:
 
 
 def call_here(spec: TransformSpec, caller: Caller, episode: dict[str, Any], steps: int) -> Any:
-    """What a transform gives for an episode, as NumPy arrays, called in this process.
+    """Call a transform on an episode in this process; its result as NumPy arrays.
 
     Raises:
         FunctionFailedError: it cannot be found, or raised.
@@ -154,7 +154,7 @@ def _told(error: Exception) -> str:
 
 
 def ask_elsewhere(question: object) -> Any:
-    """What the process that runs TensorFlow answers.
+    """Ask the process that runs TensorFlow.
 
     Raises:
         FunctionFailedError: it ended.

@@ -1,4 +1,4 @@
-"""What Octo, OpenVLA, OpenVLA-OFT and openpi make of each dataset, as a spec says it.
+"""Fields that Octo, OpenVLA, OpenVLA-OFT and openpi take from each dataset, as a spec has them.
 
 ::
 

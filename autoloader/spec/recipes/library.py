@@ -38,7 +38,7 @@ _UNLABELLED = ("openvla", "oft")
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """What a project makes of one dataset.
+    """One project's fields of one dataset.
 
     Attributes:
         name: of the dataset, as TFDS knows it; a name of one project is brought to this one.
@@ -71,7 +71,7 @@ def names(style: str) -> tuple[str, ...]:
 
 
 def recipe(name: str, style: str) -> Recipe:
-    """What ``style`` makes of dataset ``name``, which any project's name for it may stand for.
+    """Recipe of ``style`` for dataset ``name``, or for any project's name of it.
 
     Raises:
         UsageError: there is no such style, or the project has no such dataset.
@@ -118,7 +118,7 @@ def own_name(name: str) -> str:
 
 
 def other_names(name: str) -> tuple[str, ...]:
-    """What else a dataset is called, its name in the registry first; empty where none is known."""
+    """Other names of a dataset, its name in the registry first; empty where none is known."""
     own = own_name(name)
     known = (own, *_table().get(own, {}).get("also", ()))
     return tuple(one for one in known if one != name) if own in _table() else ()

@@ -1,4 +1,4 @@
-"""What limits a loader, how fast it can be at most, and what would lift that.
+"""The highest rate of a loader on a machine, the resource that limits it, and what lifts it.
 
 The costs of a sample are those of the cheapest trace: no measured rate can pass the processors
 over them. Two bounds are told: with no frame held in memory, which is what a short measurement can
@@ -87,7 +87,7 @@ class Lift:
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """How fast the loader can be at most.
+    """Highest rate of the loader.
 
     Attributes:
         samples_per_s: with no frame held in memory.
@@ -111,7 +111,7 @@ class Bound:
     trace: Trace
 
     def as_dict(self) -> dict[str, Any]:
-        """What ``tune --json`` says of it beside the bound itself."""
+        """Fields of ``tune --json`` beside the bound itself."""
         return {
             "limited_by": self.limited_by,
             "lifts": [
@@ -212,7 +212,7 @@ def disk_rate(traces: Iterable[Trace]) -> float | None:
 def cache_steps(
     sets: Sequence[FrameSet], left_bytes: int, most_s: float, copy_bytes_per_s: float
 ) -> tuple[CacheStep, ...]:
-    """What holding decoded frames saves, as steps of which each saves less for a byte.
+    """Savings by keeping decoded frames, as steps of which each saves less for a byte.
 
     Args:
         sets: the mixture's frames (``cache.forecast.frame_sets``).
@@ -305,7 +305,7 @@ class CacheStep:
 
 @dataclass(frozen=True, slots=True)
 class Costs:
-    """What a sample costs.
+    """Costs of a sample, by resource.
 
     Attributes:
         cpu_s: processor seconds, with no frame held.
@@ -322,7 +322,7 @@ class Costs:
 
 @dataclass(frozen=True, slots=True)
 class Supplies:
-    """What there is.
+    """Supply of each resource.
 
     Attributes:
         cpus: processors.
@@ -429,7 +429,7 @@ class Analyst:
         return min(self._traces, key=lambda trace: trace.cpu_s, default=None)
 
     def bound(self, *, held_by: int = 0) -> Bound | None:
-        """How fast the loader can be at most, by what was measured so far.
+        """Highest rate of the loader, by the measurements so far.
 
         Args:
             held_by: ask too what held frames would give with so many decode processes, which takes
@@ -451,7 +451,7 @@ class Analyst:
         )
 
     def near(self, samples_per_s: float | None) -> bool:
-        """Whether a rate is so close to the bound that no trial can be told to be better."""
+        """True if a rate is so close to the bound that no trial can be told to be better."""
         bound = self.bound()
         if bound is None or samples_per_s is None:
             return False

@@ -1,4 +1,4 @@
-"""What a running loader uses, for each sample: processor time, bytes and waits, stage by stage.
+"""Resources that a running loader uses for each sample: processor time, bytes, waits by stage.
 
 Theory of operation. The kernel counts for every thread how long it ran and how long it stood ready
 with no processor free (``/proc/PID/task/TID/schedstat``); what is left of the clock it waited for
@@ -71,7 +71,7 @@ class StageCost:
 
 @dataclass(frozen=True, slots=True)
 class Trace:
-    """What one measurement used.
+    """Resources that one measurement used.
 
     Attributes:
         samples: delivered while it was taken.
@@ -103,7 +103,7 @@ class Trace:
 
     @property
     def disk_bytes_per_s(self) -> float | None:
-        """What the disk gave while it was waited for; ``None`` where it never was."""
+        """Bytes/s of the disk while it was waited for; ``None`` where it never was."""
         if not self.stored_bytes or self.disk_busy_ratio <= 0:
             return None
         return self.stored_bytes * self.samples / (self.duration_s * self.disk_busy_ratio)

@@ -1,4 +1,4 @@
-"""What a study's report tells: every trial's fate, the Pareto front, which knobs mattered. Pure.
+"""Contents of a study's report: every trial's fate, the Pareto front, knobs that mattered.
 
 Theory of operation. *Influence* of a knob is the square of Spearman's rank correlation between its
 value and the rate over complete trials: the share of the ranks' variance that goes with that knob
@@ -62,7 +62,7 @@ class TrialFate:
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """What the finals measured of one knob set."""
+    """Measurements of one knob set in the finals."""
 
     samples_per_s: float | None
     peak_rss_bytes: int | None
