@@ -34,7 +34,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -67,54 +67,6 @@ _MOST_FILES = 1 << (63 - FILE_BITS)
 
 FrameCosts = Callable[[], NDArray[np.float64]]
 """Tells [D] seconds that decoding a frame of each dataset takes; NaN where it is not known."""
-
-
-@dataclass(frozen=True, slots=True)
-class CacheCounts:
-    """What the cache holds and did so far.
-
-    Attributes:
-        budget_bytes, held_bytes: what it may hold, and holds or has promised to.
-        slots: frames held.
-        hits, misses: frames shown from a slot, and frames decoded.
-        burden: the threshold, in positions × bytes per second saved; ``None`` before it was full.
-        from_disk: frames that were read from a disk, already decoded.
-        late_bytes: of frames held that were to be shown by now, and were not.
-        allocated_bytes: that the kernel holds for it: without slots that are yet to be filled.
-        private_bytes: that frames of whatever mixture take of the process's own memory; the table
-            does not know.
-        private: decode processes would begin without what is held.
-        stuck: frames that threads of earlier pipelines have pinned; the table does not know.
-    """
-
-    budget_bytes: int = 0
-    held_bytes: int = 0
-    slots: int = 0
-    hits: int = 0
-    misses: int = 0
-    burden: float | None = None
-    from_disk: int = 0
-    late_bytes: int = 0
-    allocated_bytes: int = 0
-    private_bytes: int = 0
-    private: bool = False
-    stuck: int = 0
-
-    def told(self) -> CacheStatistics:
-        """What people are told of it."""
-        shown = self.hits + self.misses
-        return CacheStatistics(
-            self.budget_bytes,
-            self.held_bytes,
-            self.slots,
-            self.hits,
-            self.misses,
-            self.hits / shown if shown else None,
-            self.burden,
-            self.from_disk,
-            self.private_bytes,
-            self.stuck,
-        )
 
 
 class FrameTable:
@@ -312,10 +264,10 @@ class FrameTable:
             if self._slab is not None:
                 self._slab.close()
 
-    def counts(self) -> CacheCounts:
+    def counts(self) -> CacheStatistics:
         """What it holds and did so far."""
         with self._lock:
-            return CacheCounts(
+            return CacheStatistics(
                 self._budget,
                 self._used(),
                 sum(shelf.used for shelf in self._shelves.values()),

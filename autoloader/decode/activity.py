@@ -9,8 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from autoloader.cache.table import CacheCounts
-from autoloader.telemetry.statistics import DatasetStatistics, HelperStatistics
+from autoloader.telemetry.statistics import CacheStatistics, DatasetStatistics, HelperStatistics
 
 
 @dataclass(slots=True)
@@ -142,7 +141,7 @@ class PipelineActivity:
     processes: Sequence[int] = ()
     gather_s: float = 0.0
     gathered: int = 0
-    cache: CacheCounts = field(default_factory=CacheCounts)
+    cache: CacheStatistics = field(default_factory=CacheStatistics)
     call_s: float = 0.0
     calls: int = 0
     helpers: HelperStatistics = field(default_factory=HelperStatistics)
@@ -152,7 +151,7 @@ class PipelineActivity:
     def from_plain(cls, plain: Mapping[str, Any]) -> PipelineActivity:
         """From ``dataclasses.asdict``."""
         datasets = {name: DatasetActivity(**own) for name, own in plain["datasets"].items()}
-        cache = CacheCounts(**plain["cache"])
+        cache = CacheStatistics(**plain["cache"])
         helpers = HelperStatistics(**plain["helpers"])
         return cls(**{**plain, "datasets": datasets, "cache": cache, "helpers": helpers})
 

@@ -19,7 +19,7 @@ import numpy as np
 
 from autoloader.cache.disk import DiskRoom
 from autoloader.cache.lease import FrameCache
-from autoloader.cache.table import CacheCounts, FrameCosts, FrameTable
+from autoloader.cache.table import FrameCosts, FrameTable
 from autoloader.decode.quarantine import Quarantine
 from autoloader.decode.ring.memory import RingMemory
 from autoloader.host.supervision.start import import_path
@@ -37,6 +37,7 @@ from autoloader.sampling.dealing import NodePart
 from autoloader.sampling.mixture import MixtureOrder
 from autoloader.sampling.plan import SamplePlan
 from autoloader.spec.knobs import Knobs
+from autoloader.telemetry.statistics import CacheStatistics
 
 if TYPE_CHECKING:
     from autoloader.pipeline.decode_client import RemoteBuilder
@@ -187,9 +188,9 @@ class IndexedReader(MixtureReader):
             if self._frames is not None and not self._closed:
                 self._frames.claim(self, cache_bytes, costs)
 
-    def held(self) -> CacheCounts:
+    def held(self) -> CacheStatistics:
         """See ``MixtureReader.held``."""
-        return CacheCounts() if self._frames is None else self._frames.counts()
+        return CacheStatistics() if self._frames is None else self._frames.counts()
 
     def close(self) -> None:
         """See ``MixtureReader.close``."""

@@ -45,7 +45,7 @@ from numpy.typing import NDArray
 
 from autoloader.cache.disk import FramesOnDisk
 from autoloader.cache.slab import private_bytes
-from autoloader.cache.table import CacheCounts, FrameCosts
+from autoloader.cache.table import FrameCosts
 from autoloader.decode.activity import BuilderActivity, PipelineActivity
 from autoloader.decode.batch_builder import BatchBuilder
 from autoloader.decode.quarantine import BadRecord, Quarantine
@@ -59,7 +59,7 @@ from autoloader.host.threads import LoaderThread
 from autoloader.samples.resolve import ResolvedMixture
 from autoloader.sampling.dealing import Deal, Rounds
 from autoloader.spec.knobs import Knobs
-from autoloader.telemetry.statistics import HelperStatistics
+from autoloader.telemetry.statistics import CacheStatistics, HelperStatistics
 
 if TYPE_CHECKING:
     from autoloader.pipeline.batch_call import BatchCall
@@ -167,9 +167,9 @@ class MixtureReader(ABC):
     def hold(self, cache_bytes: int, costs: FrameCosts) -> None:  # noqa: B027 streams hold nothing
         """Hold so many bytes of decoded frames, by what decoding them costs, from now on."""
 
-    def held(self) -> CacheCounts:
+    def held(self) -> CacheStatistics:
         """Counts of decoded frames that are kept."""
-        return CacheCounts()
+        return CacheStatistics()
 
     def close(self) -> None:  # noqa: B027 most readers have nothing to close
         """All builders have ended, or were given up."""
@@ -550,7 +550,7 @@ class Pipeline:
             builder.drop()
         self._slots.punch_free()
 
-    def frames_held(self) -> CacheCounts:
+    def frames_held(self) -> CacheStatistics:
         """Counts of decoded frames that are kept, by all pipelines over this mixture."""
         return self._reader.held()
 

@@ -491,7 +491,7 @@ class Delivery:
                 allocated_bytes=self.memory.allocated_bytes(),
                 stuck=activity.ring_stuck,
             ),
-            cache=activity.cache.told(),
+            cache=activity.cache,
             helpers=helpers if pipeline.knobs.helper_slots or helpers.batches else None,
             datasets=datasets,
             knobs=pipeline.knobs.flat(),

@@ -98,34 +98,45 @@ class RingStatistics:
 
 @dataclass(frozen=True, slots=True)
 class CacheStatistics:
-    """Decoded frames held in memory (indexed reader); of all ranks that share a child.
+    """Frame cache: decoded frames in memory (indexed reader), of all ranks that share a child.
 
     Attributes:
-        budget_bytes: what it may hold (``cache_bytes``).
-        held_bytes, slots: what it holds, and how many frames that is.
-        private_bytes: what frames of all its loaders take of the child's own memory; what decode
-            processes share is not in it.
-        hits, misses: frames shown from it, and frames that were decoded instead.
-        hit_ratio: hits of both; ``None`` before any. Where it is low and memory is free, raise
-            ``cache_bytes``.
-        threshold: what a frame may burden to be held: positions until it is shown again × bytes ÷
-            seconds that a hit saves; ``None`` while all that is shown again is held.
-        from_disk: frames of this loader that were read from a disk, already decoded (the profile's
-            ``cache``); they are among the misses.
-        stuck: frames out of use until a thread that was told to end has ended, see
+        budget_bytes: bytes that it may hold (``cache_bytes``).
+        held_bytes: bytes that it holds, or has promised to hold.
+        slots: number of frames that it holds.
+        hits: number of frames that came from it.
+        misses: number of frames that were decoded instead.
+        threshold: highest cost of a frame that it holds: positions until the next use × bytes ÷
+            seconds that a hit saves; ``None`` while it holds every frame with a next use.
+        from_disk: number of frames of this loader that were read from a disk, already decoded (the
+            profile's ``cache``); they are among the misses.
+        private_bytes: bytes of the child's own memory in frames of all its loaders, without what
+            decode processes share.
+        stuck: number of frames out of use until a thread that was told to end has ended, see
             ``RingStatistics.stuck``.
+        late_bytes: bytes of held frames whose next use is past, and did not come.
+        allocated_bytes: bytes that the kernel holds for it, without slots that are still empty.
+        private: whether decode processes would begin without the held frames.
     """
 
-    budget_bytes: int
-    held_bytes: int
-    slots: int
-    hits: int
-    misses: int
-    hit_ratio: float | None
-    threshold: float | None
+    budget_bytes: int = 0
+    held_bytes: int = 0
+    slots: int = 0
+    hits: int = 0
+    misses: int = 0
+    threshold: float | None = None
     from_disk: int = 0
     private_bytes: int = 0
     stuck: int = 0
+    late_bytes: int = 0
+    allocated_bytes: int = 0
+    private: bool = False
+
+    @property
+    def hit_ratio(self) -> float | None:
+        """Hits of all frames; ``None`` before any. A low one asks for more ``cache_bytes``."""
+        shown = self.hits + self.misses
+        return self.hits / shown if shown else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,6 +249,7 @@ class Statistics:
         """Plain values, ready for JSON."""
         plain = asdict(self)
         plain["ring"]["occupancy_ratio"] = self.ring.occupancy_ratio
+        plain["cache"]["hit_ratio"] = self.cache.hit_ratio
         return plain
 
 

@@ -18,7 +18,6 @@ from rlds_files import Written, episode, write_dataset, write_steps
 from streams import dataset_of, mixture_of, spec_of
 
 from autoloader import AutoLoader
-from autoloader.cache.table import CacheCounts
 from autoloader.decode.ring.memory import RingMemory
 from autoloader.index.counting import count_mixture
 from autoloader.pipeline.indexed import IndexedReader
@@ -27,7 +26,7 @@ from autoloader.samples.resolve import ResolvedMixture
 from autoloader.sampling.dealing import Deal, Ranks
 from autoloader.sampling.mixture import mixture_order
 from autoloader.spec.knobs import Knobs
-from autoloader.telemetry.statistics import Statistics
+from autoloader.telemetry.statistics import CacheStatistics, Statistics
 from autoloader.tune.measurement import measure
 
 FRAME = 24 * 32 * 3
@@ -64,7 +63,7 @@ class Playing:
         self.pipeline.retune(self.knobs)
 
     @property
-    def counts(self) -> CacheCounts:
+    def counts(self) -> CacheStatistics:
         return self.pipeline.activity().cache
 
     def close(self) -> None:
@@ -140,7 +139,7 @@ def test_held_frames_show_what_decoded_frames_show(
     mixed = mixture(written, own, **fields)
     plain = play(mixed)
     batches = plain.batches(60)
-    assert plain.counts == CacheCounts()
+    assert plain.counts == CacheStatistics()
     plain.close()
     hits = []
     for frames in (50, 1000):

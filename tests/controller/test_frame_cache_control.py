@@ -14,7 +14,6 @@ from situations import FLOOR
 from streams import spec_of
 
 from autoloader import AutoLoader
-from autoloader.cache.table import CacheCounts
 from autoloader.controller.limits import ControllerLimits
 from autoloader.controller.observation import CacheReading, Observation, Reading, StageReading
 from autoloader.controller.policy import decide
@@ -26,6 +25,7 @@ from autoloader.host.units import GIB, MIB
 from autoloader.pipeline.indexed import RUN_SAMPLES
 from autoloader.process.control.observer import Displaced
 from autoloader.spec.knobs import KnobLimits, Knobs
+from autoloader.telemetry.statistics import CacheStatistics
 
 MARGIN = 256 * MIB
 
@@ -195,7 +195,7 @@ def activity(second: int, *, held: int) -> PipelineActivity:
     return PipelineActivity(
         {"a": DatasetActivity(decode_s=1.0, frames=2000)}, 8, 0, 0,
         read_bytes=second * 100 * MIB, reading_s=0.4 * second,
-        cache=CacheCounts(held_bytes=held, hits=1000 * second),
+        cache=CacheStatistics(held_bytes=held, hits=1000 * second),
     )  # fmt: skip
 
 

@@ -37,7 +37,7 @@ def a_moment(**changed: Any) -> Snapshot:
         "consumer": ConsumerMoment(100, samples_per_s=500.0, wait_ratio=0.25, step_s=0.064),
         "memory": MemoryMoment(headroom_bytes=3 * GIB, floor_bytes=5 * GIB),
         "ring": RingStatistics(slots=8, filled=2, allocated_bytes=2**20),
-        "cache": CacheStatistics(0, 0, 0, 0, 0, None, None),
+        "cache": CacheStatistics(),
         "stages": (StageMoment("decode", "", 4, 0.002, 0.9, 2000.0),),
         "datasets": {"bridge": DatasetStatistics(0.5, 0.49, 3200, queue=12)},
         "knobs": {"ring_slots": 8, "decode_threads": 4, "bridge.cycle_length": 2},

@@ -159,7 +159,7 @@ def test_what_the_loader_costs_is_one_sentence(waits: float | None, words: str) 
 
 
 def test_held_frames_have_a_line_that_is_whole_at_80_characters() -> None:
-    cache = CacheStatistics(256 * 2**20, 40 * 2**20, 0, 15, 85, 0.15, None)
+    cache = CacheStatistics(256 * 2**20, 40 * 2**20, hits=15, misses=85)
     lines = lines_of(a_moment(cache=cache, idle_cpus=0.0))
     told = "cache   40.0 MiB of 256.0 MiB, 15.0 % of the frames come from it"
     assert told in lines

@@ -346,7 +346,7 @@ class Moments:
                 self._memory.allocated_bytes(),
                 stuck=activity.ring_stuck,
             ),
-            cache=activity.cache.told(),
+            cache=activity.cache,
             stages=stages,
             datasets=self._datasets(activity),
             moves=moves,

@@ -242,7 +242,7 @@ class Observer:
             self._displaced.note(at_s, activity, (os.getpid(), *activity.processes))
             found["cache"] = CacheReading(
                 frames.held_bytes,
-                frames.burden is not None,
+                frames.threshold is not None,
                 frames.late_bytes,
                 frames.allocated_bytes,
                 *self._displaced.seconds(),
