@@ -22,7 +22,7 @@ from ruamel.yaml import YAML
 from ruamel.yaml.composer import Composer
 from ruamel.yaml.error import YAMLError
 
-from autoloader.errors import SpecError, nearest, shown
+from autoloader.errors import AutoloaderError, SpecError, nearest, shown
 from autoloader.host.units import expanded
 from autoloader.spec.regular_files import DocumentError, read_regular
 
@@ -70,7 +70,8 @@ def read_mapping(
     try:
         return kind.model_validate(plain)
     except ValidationError as error:
-        raise _translate(error, plain) from error
+        what, remedy, path = complaint(error, plain)
+        raise SpecError(what, remedy=remedy, path=path) from error
 
 
 def _plain(value: Any, depth: int = 1) -> Any:
@@ -136,7 +137,13 @@ def _resolve_paths(plain: dict[str, Any], folder: Path) -> None:
         normalize["statistics"] = str((folder / expanded(statistics)).absolute())
 
 
-def _translate(error: ValidationError, plain: dict[str, Any]) -> SpecError:
+def complaint(error: ValidationError, plain: Mapping[str, Any]) -> tuple[str, str, str]:
+    """Pydantic's first fault in this library's words: what is wrong, the remedy, the field's path.
+
+    Args:
+        error: pydantic's error.
+        plain: the document that was validated.
+    """
     found = error.errors()
     # Where an item is wrong, pydantic also says that its list or mapping has too few.
     inner = {fault["loc"][:length] for fault in found for length in range(len(fault["loc"]))}
@@ -150,18 +157,15 @@ def _translate(error: ValidationError, plain: dict[str, Any]) -> SpecError:
     more += ")" if others else ""
     where = f"{path}: " if path else ""
     context = first.get("ctx") or {}
+    if isinstance(cause := context.get("error"), AutoloaderError):
+        return f"{where}{cause.what}{more}", cause.remedy, path
     if "remedy" in context:
-        return SpecError(f"{where}{context['what']}{more}", remedy=context["remedy"], path=path)
+        return f"{where}{context['what']}{more}", context["remedy"], path
     if first["type"] == "missing":
-        return SpecError(
-            f"{where}is required and missing{more}", remedy=f"add {path!r} to the spec", path=path
-        )
+        return f"{where}is required and missing{more}", f"add {path!r} to the file", path
     allowed = dict.fromkeys(_allowed(fault) for other, fault in faults if other == path)
-    return SpecError(
-        f"{where}{shown(first.get('input'))} is not allowed{more}",
-        remedy="it should be " + ", or ".join(allowed),
-        path=path,
-    )
+    what = f"{where}{shown(first.get('input'))} is not allowed{more}"
+    return what, "it should be " + ", or ".join(allowed), path
 
 
 _BLOCK = "a block of keys and values"
@@ -189,7 +193,7 @@ def _allowed(fault: ErrorDetails) -> str:
     return str(fault["msg"]).removeprefix("Input should be ")
 
 
-def _path_of(loc: tuple[int | str, ...], plain: dict[str, Any]) -> str:
+def _path_of(loc: tuple[int | str, ...], plain: Mapping[str, Any]) -> str:
     """``datasets[bridge].images.primary``; pydantic's own markers are left out."""
     path = ""
     holder: Any = plain
@@ -199,7 +203,7 @@ def _path_of(loc: tuple[int | str, ...], plain: dict[str, Any]) -> str:
             path += f"[{_label(inner, part)}]"
             holder = inner
             continue
-        known = isinstance(holder, dict) and part in holder
+        known = isinstance(holder, Mapping) and part in holder
         if not known and _is_marker(part):
             continue
         path += f".{part}" if path else part

@@ -4,7 +4,7 @@ What is written says no more than was found: the reader is pinned only where the
 one faster than the one that files like these are read with anyway; knobs that the winner's reader
 has no use for stay as the start has them.
 
-Not here: who won (``finals``), how a profile is kept (``controller.profile.keeping``).
+Not here: who won (``finals``), how a profile is kept (``controller.profile.lookup``).
 """
 
 from __future__ import annotations

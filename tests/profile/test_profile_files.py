@@ -119,7 +119,7 @@ def test_a_written_profile_reads_back_equal(
 def test_an_unknown_field_names_the_nearest_one() -> None:
     error = refused(MINIMAL.replace("ram_floor", "ram_flor"))
     assert "box.yaml" in error.what
-    assert "limits.ram_flor" in error.what
+    assert "limits: unknown key 'ram_flor'" in error.what
     assert "'ram_floor'" in error.remedy
 
 

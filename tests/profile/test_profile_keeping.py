@@ -225,7 +225,7 @@ def test_entries_are_checked_like_the_profile_itself() -> None:
         )
         .to_yaml()
     )
-    wrong = text.replace("datasets: 1\n", "dataset: 1\n")
-    with pytest.raises(ProfileError, match=r"entries\.0\.mixture\.dataset: there is no such") as no:
+    wrong = text.replace(" datasets: 1\n", " dataset: 1\n")
+    with pytest.raises(ProfileError, match=r"entries\[0\]\.mixture: unknown key 'dataset'") as no:
         Profile.from_yaml_text(wrong)
     assert "'datasets'" in no.value.remedy

@@ -4,24 +4,28 @@ Not here: finding better knobs (``tune``), which combinations are legal (``knobs
 """
 
 from autoloader.controller.profile.facts import HostFacts, described_host, host_facts
-from autoloader.controller.profile.keeping import (
+from autoloader.controller.profile.lookup import (
     Kept,
+    ResolvedProfile,
     check_name,
+    find_profile,
     free_name,
     keep_entry,
     keep_whole,
-    profile_path,
-)
-from autoloader.controller.profile.kinds import MixtureKind
-from autoloader.controller.profile.lookup import (
-    ResolvedProfile,
-    find_profile,
     load_profile,
+    profile_path,
     profile_paths,
     shipped_profiles_dir,
     user_profiles_dir,
 )
-from autoloader.controller.profile.model import Entry, Limits, Profile, Provenance, diff
+from autoloader.controller.profile.model import (
+    Entry,
+    Limits,
+    MixtureKind,
+    Profile,
+    Provenance,
+    diff,
+)
 
 __all__ = [
     "Entry",

@@ -19,7 +19,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Annotated
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema
+from pydantic import BeforeValidator, Field, WithJsonSchema
 
 from autoloader.host.clock import Clock, SystemClock
 from autoloader.host.machine import (
@@ -33,6 +33,7 @@ from autoloader.host.probes.gpu import gpu_names
 from autoloader.host.probes.headroom import HeadroomProbe
 from autoloader.host.probes.storage import by_file_system, probe_reads
 from autoloader.host.units import GIB, format_bytes, parse_bytes, size_of
+from autoloader.spec.block import Block
 
 _MEMORY_TOLERANCE_RATIO = 0.1
 """How far usable memory may differ for a saved profile to count as made for this host."""
@@ -46,13 +47,7 @@ Size = Annotated[
 """Bytes, as a number or as "5GB"."""
 
 
-class ProfilePart(BaseModel):
-    """A section of a profile: immutable, and strict about its keys."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
-
-
-class HostFacts(ProfilePart):
+class HostFacts(Block):
     """What a machine is, as far as a loader cares."""
 
     cpus: int = Field(ge=1, description="processors a process may use: affinity and CPU quota")

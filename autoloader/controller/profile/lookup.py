@@ -1,11 +1,18 @@
-"""Finds profiles by path, by name, or by the host and the mixture they were saved for.
+"""Profiles on disk: found by path, by name, or by host and mixture; and kept, so that none is lost.
 
 Profiles with a name lie in the user's directory (``AUTOLOADER_CONFIG_DIR``, else the platform's
 config directory for "autoloader"; below it ``profiles/NAME.yaml``). Those that ship with the
 library are looked for after them.
 
-Not here: what a profile says (``model``), writing one (``keeping``), finding better knobs
-(``tune``).
+Rules of keeping a profile:
+    1. A file is written in one step: a reader sees the old one or the new one, and a full disk
+       leaves the old one.
+    2. What is written over is kept first, in the folder ``replaced`` beside it, and said.
+    3. A tuned profile never has the name of a shipped one.
+    4. A new entry joins those of other kinds of mixtures; it takes the place of one of its own
+       kind, unless that one was measured to be faster, which is said.
+
+Not here: what a profile says (``model``), finding better knobs (``tune``).
 """
 
 from __future__ import annotations
@@ -13,21 +20,36 @@ from __future__ import annotations
 import logging
 import math
 import os
+import re
+import shutil
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from datetime import datetime
 from pathlib import Path
 
 import platformdirs
 
 from autoloader.controller.profile.facts import HostFacts, host_facts
-from autoloader.controller.profile.kinds import FAR_DOUBLINGS, MixtureKind
-from autoloader.controller.profile.model import DEFAULT_PROFILE, Profile
+from autoloader.controller.profile.model import (
+    DEFAULT_PROFILE,
+    FAR_DOUBLINGS,
+    NAME_PATTERN,
+    Entry,
+    MixtureKind,
+    Profile,
+)
 from autoloader.errors import ProfileError, nearest
-from autoloader.host.files import written_by_others
+from autoloader.host.files import write_whole, written_by_others
 from autoloader.host.units import expanded
 
 logger = logging.getLogger(__name__)
 
 CONFIG_DIR_VARIABLE = "AUTOLOADER_CONFIG_DIR"
+REPLACED_FOLDER = "replaced"
+"""Where the versions of before lie, beside the profile."""
+
+TIE_RATIO = 0.02
+"""Rates closer than this are the same (field record, A)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,3 +201,196 @@ def _default_for(host: HostFacts, mixture: MixtureKind | None) -> ResolvedProfil
         f"using the shipped default {DEFAULT_PROFILE}"
     )
     return ResolvedProfile(Profile.from_yaml(path), "shipped", notes)
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """What became of a profile that was to be kept.
+
+    Attributes:
+        path: its file.
+        written: whether it was written; otherwise ``notes`` say why not.
+        notes: what was written over, joined or left; sentences for people.
+    """
+
+    path: Path
+    written: bool
+    notes: list[str] = field(default_factory=list)
+
+
+def shipped_names() -> list[str]:
+    """Names that no tuned profile may have."""
+    return sorted(path.stem for path in shipped_profiles_dir().glob("*.yaml"))
+
+
+def check_name(name: str) -> str:
+    """``name``, where a tuned profile may have it.
+
+    Raises:
+        ProfileError: it is no name, or a shipped profile's.
+    """
+    if not re.match(NAME_PATTERN, name):
+        raise ProfileError(
+            f"--name {name!r} is no name of a profile",
+            remedy="use letters, digits, '_', '.' and '-', and begin with a letter or digit",
+        )
+    if name in shipped_names():
+        raise ProfileError(
+            f"--name {name}: a profile of this name ships with autoloader, and a tuned one would "
+            "hide it",
+            remedy=f"choose a name of your own, such as {name}-tuned",
+        )
+    return name
+
+
+def profile_path(name: str, out: Path | None = None) -> Path:
+    """Where the profile of a name is kept.
+
+    Args:
+        name: of the profile.
+        out: a ``.yaml`` file, or a directory that gets ``NAME.yaml``; ``None`` is the user's
+            directory, where ``--profile NAME`` finds it first.
+    """
+    target = user_profiles_dir() if out is None else expanded(out)
+    return target if target.suffix in {".yaml", ".yml"} else target / f"{name}.yaml"
+
+
+def free_name(base: str, host: HostFacts, out: Path | None = None) -> str:
+    """A name for what was tuned from the profile ``base``: NAME-tuned, or with a number behind it.
+
+    A profile of that name that was made for this host is taken: its entries are joined.
+    """
+    stem = base if base.endswith("-tuned") or base not in shipped_names() else f"{base}-tuned"
+    name, number = stem, 1
+    while (other := _existing(profile_path(name, out))) is not None:
+        if other.host.is_same(host):
+            return name
+        number += 1
+        name = f"{stem}-{number}"
+    return name
+
+
+def keep_entry(profile: Profile, *, out: Path | None = None, tuned_from: Entry | None) -> Kept:
+    """Keep a profile of one entry beside what there is of its name.
+
+    Args:
+        profile: what was found, with one entry.
+        out: see ``profile_path``.
+        tuned_from: the entry that it was measured against; one of its own kind that is not this
+            one, and was measured to be faster, is left as it is.
+
+    Raises:
+        ProfileError: the name is a shipped one's, or the place cannot be written.
+    """
+    check_name(profile.name)
+    path = profile_path(profile.name, out)
+    before = _existing(path)
+    if before is None:
+        return _saved(profile, path)
+    if not before.host.is_same(profile.host):
+        was = f"{before.name} was for another host ({before.host.describe()})"
+        return _saved(profile, path, was)
+    entries = list(before.all_entries)
+    [new] = profile.all_entries
+    place = _like(entries, new)
+    if place is None:
+        entries.append(new)
+        said = f"{before.name} has {len(entries)} kinds of mixtures now"
+    else:
+        old = entries[place]
+        if _is_of_same_study(old, new):
+            said = f"{path} has it already, from another process of the study"
+            return Kept(path, written=True, notes=[said])
+        if faster := _faster(old, new, tuned_from):
+            return Kept(path, written=False, notes=[f"{path} stays as it is: {faster}"])
+        entries[place] = new
+        said = f"the knobs of {before.name} for such mixtures were replaced"
+    joined = profile.with_entries(entries).model_copy(
+        update={"description": before.description, "cache": before.cache}
+    )
+    return _saved(joined, path, said)
+
+
+def keep_whole(profile: Profile, *, out: Path | None = None) -> Kept:
+    """Keep a profile as it is, in the place of one of its name.
+
+    Raises:
+        ProfileError: the name is a shipped one's, or the place cannot be written.
+    """
+    check_name(profile.name)
+    return _saved(profile, profile_path(profile.name, out))
+
+
+def _saved(profile: Profile, target: Path, *said: str) -> Kept:
+    """Write ``profile`` in one step; another one that was there is kept in ``replaced``."""
+    text = profile.to_yaml()
+    notes = [*said]
+
+    def set_aside() -> None:
+        if target.is_file() and target.read_text(encoding="utf-8", errors="replace") != text:
+            notes.append(f"what {target} said before is kept in {_set_aside(target)}")
+
+    try:
+        write_whole(target, text, durable=True, before=set_aside)
+    except OSError as error:
+        raise ProfileError(
+            f"{target}: the profile cannot be written: {error.strerror or error}",
+            remedy=f"name a writable place with --out, or set {CONFIG_DIR_VARIABLE}",
+        ) from error
+    return Kept(target, written=True, notes=notes)
+
+
+def _set_aside(target: Path) -> Path:
+    """A second name for the file that is about to be replaced, or a copy of it."""
+    folder = target.parent / REPLACED_FOLDER
+    folder.mkdir(exist_ok=True)
+    stamp = datetime.fromtimestamp(target.stat().st_mtime).strftime("%Y%m%dT%H%M%S")
+    for number in range(1000):
+        kept = folder / f"{target.stem}.{stamp}{f'-{number}' if number else ''}{target.suffix}"
+        if kept.exists():
+            continue
+        try:
+            os.link(target, kept)
+        except FileExistsError:
+            continue
+        except OSError:  # a file system without second names
+            shutil.copy2(target, kept)
+        return kept
+    raise FileExistsError(f"{folder} holds a thousand versions of one second")
+
+
+def _existing(path: Path) -> Profile | None:
+    """The profile there; ``None`` where there is none, or one that cannot be read."""
+    try:
+        return Profile.from_yaml(path) if path.is_file() else None
+    except ProfileError:
+        return None
+
+
+def _like(entries: Sequence[Entry], new: Entry) -> int | None:
+    for place, entry in enumerate(entries):
+        if entry.mixture is None or new.mixture is None:
+            if entry.mixture is new.mixture:
+                return place
+        elif entry.mixture.is_like(new.mixture):
+            return place
+    return None
+
+
+def _is_of_same_study(old: Entry, new: Entry) -> bool:
+    study = new.provenance.study
+    return study is not None and study == old.provenance.study and new.knobs == old.knobs
+
+
+def _faster(old: Entry, new: Entry, tuned_from: Entry | None) -> str:
+    """Why ``old`` is to stay; "" where ``new`` was held against it, or is no slower."""
+    if tuned_from is not None and tuned_from.knobs == old.knobs:
+        return ""
+    before, now = old.measurements.get("samples_per_s"), new.measurements.get("samples_per_s")
+    if before is None or now is None or now >= before * (1 - TIE_RATIO):
+        return ""
+    when = old.provenance.measured_on or "before"
+    return (
+        f"its knobs for such mixtures gave {before:.0f} samples/s on {when}, these {now:.0f}; "
+        "start from it with --profile to compare them, or save with another --name"
+    )

@@ -1,32 +1,38 @@
 """A profile file: the host, its limits, the knobs that suit it, and where they come from.
 
+Knobs that suit 29 datasets of small JPEGs do not suit one of large PNGs. So each entry carries its
+kind of mixture, and a loader takes the knobs of the nearest kind. Distance is counted in doublings:
+twice the datasets, the batch, the frames or the pixels are one doubling each, another encoding is
+two. A figure that one of the two kinds does not say is left out.
+
 It is a small YAML file that a teammate can read, diff and commit. One profile may hold knobs for
 several kinds of mixtures: its own, and those of its ``entries``; ``Profile.for_mixture`` takes the
 nearest. ``Profile.fit`` holds it against the host that is about to use it: what the host cannot
 give is clamped, and every clamp is said.
 
-Not here: where profiles lie (``lookup``), how they are kept (``keeping``),
-what this machine is (``facts``), which combinations of knobs are legal (``knobs``).
+Not here: where profiles lie and how they are kept (``lookup``), what this machine is (``facts``),
+which combinations of knobs are legal (``spec.knobs``), reading a mixture's kind off its metadata
+(``process.planning.start``).
 """
 
 from __future__ import annotations
 
 import io
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import date
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, Field, ValidationError, field_validator
+from pydantic import BeforeValidator, Field, ValidationError, field_validator, model_validator
 from ruamel.yaml import YAML
 
-from autoloader.controller.profile.facts import HostFacts, ProfilePart, Size
-from autoloader.controller.profile.kinds import FAR_DOUBLINGS, MixtureKind
-from autoloader.errors import AutoloaderError, ProfileError, UsageError, nearest
-from autoloader.host.units import GIB, LEAST_FLOOR_BYTES, format_bytes, parse_bytes, parse_floor
+from autoloader.controller.profile.facts import HostFacts, Size
+from autoloader.errors import ProfileError
+from autoloader.host.units import GIB, LEAST_FLOOR_BYTES, format_bytes, parse_floor, size_of
+from autoloader.spec.block import Block, wrong
 from autoloader.spec.knobs import KnobLimits, Knobs
-from autoloader.spec.reading import parse_yaml, read_yaml_file
+from autoloader.spec.reading import complaint, parse_yaml, read_yaml_file
 from autoloader.spec.regular_files import DocumentError
 
 DEFAULT_PROFILE = "local_dev"
@@ -37,6 +43,12 @@ _MOST_SHARDS = 64
 
 SCHEMA_VERSION = 2
 
+ENCODING_DOUBLINGS = 2.0
+FAR_DOUBLINGS = 3.0
+"""A kind at least so far is another kind of mixture: its knobs are no default."""
+
+_COUNTS = ("datasets", "batch", "frames", "pixels", "source_pixels")
+
 Number = (
     Annotated[int, Field(strict=True)] | Annotated[float, Field(strict=True, allow_inf_nan=False)]
 )
@@ -46,7 +58,54 @@ def _as_text(value: Any) -> Any:
     return value.isoformat() if isinstance(value, date) else value
 
 
-class Limits(ProfilePart):
+class MixtureKind(Block):
+    """What of a mixture its best knobs hang on; what is left out is not known."""
+
+    datasets: int | None = Field(None, ge=1, description="datasets that are mixed")
+    batch: int | None = Field(None, ge=1, description="samples of a batch")
+    frames: int | None = Field(None, ge=0, description="frames of a sample, over all cameras")
+    pixels: int | None = Field(None, ge=1, description="pixels of a frame in the batch, the mean")
+    source_pixels: int | None = Field(
+        None, ge=1, description="pixels of a frame in the files, the mean over datasets"
+    )
+    encoding: str | None = Field(
+        None, description="how most datasets store frames: jpeg, png, video, raw …"
+    )
+
+    def doublings_to(self, other: MixtureKind) -> float:
+        """How far ``other`` is; 0 where all that both say is the same."""
+        apart = 0.0
+        for name in _COUNTS:
+            mine, theirs = getattr(self, name), getattr(other, name)
+            if mine and theirs:
+                apart += abs(math.log2(mine / theirs))
+            elif None not in (mine, theirs) and mine != theirs:
+                apart += FAR_DOUBLINGS  # one mixture has frames, the other none
+        if None not in (self.encoding, other.encoding) and self.encoding != other.encoding:
+            apart += ENCODING_DOUBLINGS
+        return apart
+
+    def is_like(self, other: MixtureKind) -> bool:
+        """Whether a measurement of one replaces one of the other: less than a quarter apart."""
+        return self.doublings_to(other) < 0.25
+
+    def describe(self) -> str:
+        """For people, such as "29 datasets, batch 32, 2 frames of 65536 pixels, jpeg"."""
+        words = []
+        if self.datasets is not None:
+            words.append(f"{self.datasets} dataset{'s' if self.datasets != 1 else ''}")
+        if self.batch is not None:
+            words.append(f"batch {self.batch}")
+        if self.frames is not None:
+            of = f" of {self.pixels} pixels" if self.pixels else ""
+            words.append(f"{self.frames} frame{'s' if self.frames != 1 else ''}{of}")
+        if self.encoding is not None:
+            source = f" of {self.source_pixels} pixels" if self.source_pixels else ""
+            words.append(f"{self.encoding}{source} in the files")
+        return ", ".join(words) or "any mixture"
+
+
+class Limits(Block):
     """How far the loader may go on the host."""
 
     ram_floor: Annotated[
@@ -59,7 +118,7 @@ class Limits(ProfilePart):
     )
 
 
-class DiskCache(ProfilePart):
+class DiskCache(Block):
     """Room on a local disk for decoded frames."""
 
     disk: str = Field(
@@ -80,7 +139,7 @@ class DiskCache(ProfilePart):
         return value
 
 
-class Provenance(ProfilePart):
+class Provenance(Block):
     """Where the knobs of a profile come from."""
 
     source: Literal["measured", "controller", "field-record", "reasoned"] = Field(
@@ -105,7 +164,7 @@ class Provenance(ProfilePart):
         }[self.source]
 
 
-class Entry(ProfilePart):
+class Entry(Block):
     """Knobs for one kind of mixture, and what is known of them; immutable."""
 
     mixture: MixtureKind | None = Field(
@@ -152,31 +211,47 @@ class Profile(Entry):
             ProfileError: the file is missing, no YAML, or says something that cannot be; the
                 message names file, field, value and what is allowed.
         """
-        try:
-            return cls._from_document(read_yaml_file(path), origin=str(path))
-        except DocumentError as error:
-            raise _unread(error, str(path)) from error
+        return cls._read(lambda: read_yaml_file(path), str(path))
 
     @classmethod
     def from_yaml_text(cls, text: str, *, origin: str = "profile") -> Profile:
         """Like ``from_yaml``, from text; ``origin`` names it in errors."""
-        try:
-            return cls._from_document(parse_yaml(text), origin=origin)
-        except DocumentError as error:
-            raise _unread(error, origin) from error
+        return cls._read(lambda: parse_yaml(text), origin)
 
     @classmethod
-    def _from_document(cls, raw: Any, *, origin: str) -> Profile:
+    def _read(cls, read: Callable[[], Any], origin: str) -> Profile:
+        example = f"`autoloader profile show {DEFAULT_PROFILE}` prints one to start from"
+        try:
+            raw = read()
+        except DocumentError as error:
+            raise ProfileError(
+                f"{origin}: the profile cannot be read: {error.what}",
+                remedy=f"{error.remedy}, or name a profile of `autoloader profile list`; {example}",
+            ) from error
         if not isinstance(raw, Mapping):
             raise ProfileError(
-                f"{origin}: a profile is a mapping, this is {type(raw).__name__}",
-                remedy=f"`autoloader profile show {DEFAULT_PROFILE}` prints one to start from",
+                f"{origin}: a profile is a mapping, this is {type(raw).__name__}", remedy=example
             )
-        _check_version(raw, origin)
         try:
-            return cls.model_validate(dict(raw))
+            return cls.model_validate(raw)
         except ValidationError as error:
-            raise _as_profile_error(error, origin) from error
+            what, remedy, _ = complaint(error, raw)
+            raise ProfileError(f"{origin}: {what}", remedy=f"{remedy}; {example}") from error
+
+    @model_validator(mode="before")
+    @classmethod
+    def _of_this_version(cls, raw: Any) -> Any:
+        version = raw.get("schema_version") if isinstance(raw, Mapping) else SCHEMA_VERSION
+        if version == SCHEMA_VERSION:
+            return raw
+        if isinstance(version, int) and version > SCHEMA_VERSION:
+            raise wrong(
+                f"schema_version: {version} was written by a newer autoloader; this one reads "
+                f"{SCHEMA_VERSION}",
+                "update autoloader on this host, or export the profile with this version there",
+            )
+        found = f"{version!r} is not allowed" if version is not None else "it is missing, or None"
+        raise wrong(f"schema_version: {found}", f"write schema_version: {SCHEMA_VERSION}")
 
     def as_dict(self) -> dict[str, Any]:
         """Plain data in a stable order; sizes as ints of bytes, what is unset left out."""
@@ -289,28 +364,6 @@ class Profile(Entry):
         ]
 
 
-def _check_version(raw: Mapping[str, Any], origin: str) -> None:
-    """Refuse a profile of another schema version.
-
-    Raises:
-        ProfileError: the version is missing, is none, or is not ``SCHEMA_VERSION``.
-    """
-    version = raw.get("schema_version")
-    if version == SCHEMA_VERSION and not isinstance(version, bool):
-        return
-    if isinstance(version, int) and version > SCHEMA_VERSION:
-        raise ProfileError(
-            f"{origin}: schema_version: {version} was written by a newer autoloader; this one "
-            f"reads {SCHEMA_VERSION}",
-            remedy="update autoloader on this host, or export the profile with this version there",
-        )
-    found = repr(version) if "schema_version" in raw else "this field is required and not there"
-    raise ProfileError(
-        f"{origin}: schema_version: {found}",
-        remedy=f"write `schema_version: {SCHEMA_VERSION}`",
-    )
-
-
 def _assumed_shards(entry: Entry) -> dict[str, int]:
     """A mixture no rule about shards objects to, of the size the knobs were measured with."""
     shards = dict.fromkeys(entry.knobs.datasets, _MOST_SHARDS)
@@ -323,70 +376,17 @@ def _assumed_shards(entry: Entry) -> dict[str, int]:
 
 def diff(a: Profile, b: Profile) -> list[tuple[str, Any, Any]]:
     """Fields that differ, as ``(field, in a, in b)`` in the file's order; ``None``: not there."""
-    return differences(a.as_dict(), b.as_dict())
-
-
-def _unread(error: DocumentError, origin: str) -> ProfileError:
-    return ProfileError(
-        f"{origin}: the profile cannot be read: {error.what}",
-        remedy=f"{error.remedy}, or name a profile of `autoloader profile list`; "
-        f"`autoloader profile show {DEFAULT_PROFILE}` prints a valid one to start from",
-    )
+    left, right = dict(_flat(a.as_dict())), dict(_flat(b.as_dict()))
+    keys = dict.fromkeys([*left, *right])
+    return [(key, left.get(key), right.get(key)) for key in keys if left.get(key) != right.get(key)]
 
 
 _ORDER = (
-    "schema_version",
-    "name",
-    "description",
-    "host",
-    "limits",
-    "cache",
-    "mixture",
-    "knobs",
-    "measurements",
-    "provenance",
+    *("schema_version", "name", "description", "host", "limits", "cache"),
+    *Entry.model_fields,
     "entries",
 )
-"""The fields in the order of a file."""
-
-_PARTS: Mapping[str, type[BaseModel]] = {
-    "host": HostFacts,
-    "limits": Limits,
-    "cache": DiskCache,
-    "mixture": MixtureKind,
-    "provenance": Provenance,
-    "entries": Entry,
-}
-
-
-def _as_profile_error(error: ValidationError, origin: str) -> ProfileError:
-    """The most telling complaint of pydantic in this library's words.
-
-    A misspelt field is told before the required one it leaves missing.
-    """
-    complaints = error.errors()
-    first = next((one for one in complaints if one["type"] == "extra_forbidden"), complaints[0])
-    place: Sequence[str] = [str(part) for part in first["loc"]]
-    where, kind = ".".join(place), first["type"]
-    cause = first.get("ctx", {}).get("error")
-    if isinstance(cause, AutoloaderError):
-        return ProfileError(f"{origin}: {where}: {cause.what}", remedy=cause.remedy)
-    if kind == "extra_forbidden":
-        above = [word for word in place[:-1] if not word.isdigit()]
-        part = _PARTS.get(above[-1], Profile) if above else Profile
-        remedy = nearest(place[-1], part.model_fields)
-        return ProfileError(f"{origin}: {where}: there is no such field", remedy=remedy)
-    if kind == "missing":
-        return ProfileError(
-            f"{origin}: {where}: this field is required and not there",
-            remedy=f"add it; `autoloader profile show {DEFAULT_PROFILE}` is a complete example",
-        )
-    message = first["msg"].removeprefix("Value error, ").replace("Input should", "it should")
-    return ProfileError(
-        f"{origin}: {where}: {first['input']!r} is not allowed: {' '.join(message.split())}",
-        remedy=f"`autoloader schema profile` says what {where} may be",
-    )
-
+"""Fields in the order of a file."""
 
 _SIZE_FIELDS = {
     "memory_bytes",
@@ -410,13 +410,6 @@ def yaml_text(name: str, plain: Mapping[str, Any]) -> str:
     return "\n".join([head + _dump(scalars), *map(_dump, sections)])
 
 
-def differences(a: Mapping[str, Any], b: Mapping[str, Any]) -> list[tuple[str, Any, Any]]:
-    """Fields that differ, as ``(field, in a, in b)`` in a's order; ``None``: not there."""
-    left, right = dict(_flat(a)), dict(_flat(b))
-    keys = [*left, *(key for key in right if key not in left)]
-    return [(k, left.get(k), right.get(k)) for k in keys if left.get(k) != right.get(k)]
-
-
 def _with_sizes(section: Any) -> Any:
     if not isinstance(section, Mapping):
         return section
@@ -430,14 +423,7 @@ def _size_text(count: int) -> str | int:
     short = [f"{count / GIB:.{digits}f}GiB" for digits in range(3)]
     decimal = [f"{count // 10**9}GB", f"{count // 10**6}MB"]
     long = [f"{count / GIB:.{digits}f}GiB" for digits in range(3, 13)]
-    return next((text for text in (*short, *decimal, *long) if _exact(text, count)), count)
-
-
-def _exact(text: str, count: int) -> bool:
-    try:
-        return parse_bytes(text) == count
-    except UsageError:
-        return False
+    return next((text for text in (*short, *decimal, *long) if size_of(text) == count), count)
 
 
 def _dump(mapping: Mapping[str, Any]) -> str:
