@@ -10,6 +10,7 @@ Not here: mending anything, showing findings (``cli.doctor``).
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -47,57 +48,49 @@ def examine(
     """
     found = load_profile(profile)
     floor = found.profile.limits.ram_floor if floor_bytes is None else floor_bytes
-    every: list[Check] = [
-        lambda one: checks.memory(one, floor),
-        checks.kills,
-        checks.gpus,
-        checks.limits,
-        checks.processors,
-        checks.output,
-        lambda _: _profile(profile),
-        checks.leftovers,
-    ]
-    seen = [one for check in every for one in _guarded(partial(check, machine))]
-    if spec is not None:
-        seen += _of_data(machine, spec, split)
-    return seen
+    every: dict[str, Check] = {
+        "memory": lambda one: checks.memory(one, floor),
+        "kills": checks.kills,
+        "gpu": checks.gpus,
+        "limits": checks.limits,
+        "processors": checks.processors,
+        "output": checks.output,
+        "profile": lambda _: _profile(profile),
+        "leftovers": checks.leftovers,
+    }
+    seen = [one for name, check in every.items() for one in _run(name, partial(check, machine))]
+    return seen if spec is None else seen + _of_data(machine, spec, split)
 
 
 def _of_data(machine: Machine, place: Path, split: str) -> list[Seen]:
     spec = PipelineSpec.from_yaml(place)
-    seen: list[Seen] = []
     datasets: list[ResolvedDataset] = []
-    for one in data.readable(spec, split):
-        if isinstance(one, ResolvedDataset):
-            datasets.append(one)
-        else:
-            seen.append(one)
+    seen = _run("data", lambda: data.readable(spec, split, datasets))
     for dataset in datasets:
-        seen += _guarded(partial(data.mirrors, dataset, spec.errors.max_corrupt_ratio))
+        seen += _run("data", partial(data.mirrors, dataset, spec.errors.max_corrupt_ratio))
     if not seen:
-        seen.append(Fact("data", f"all of {len(datasets)} datasets that their metadata names"))
-    seen += _guarded(lambda: data.indexes(datasets, place))
+        seen.append(Fact(f"all of {len(datasets)} datasets that their metadata names", "data"))
+    seen += _run("index", lambda: data.indexes(datasets, place))
     files = sorted({piece.path for one in datasets if not one.remote for piece in one.slices})
-    seen += _guarded(lambda: data.storage(machine, files))
-    return seen
+    return seen + _run("storage", lambda: data.storage(machine, files))
 
 
 def _profile(which: str | None) -> Iterator[Seen]:
     try:
         found = load_profile(which, strict=True)
     except ProfileError as error:
-        yield Finding("profile", "warning", error.what, error.remedy)
+        yield Finding(error.what, error.remedy)
     else:
-        yield Fact("profile", "; ".join(found.notes))
+        yield Fact("; ".join(found.notes))
 
 
-def _guarded(check: Callable[[], Iterable[Seen]]) -> list[Seen]:
-    """What a check saw; where it failed, that."""
+def _run(name: str, check: Callable[[], Iterable[Seen]]) -> list[Seen]:
+    """What the check of this name saw; where it failed, that."""
     seen: list[Seen] = []
     try:
-        seen += check()
+        seen += (replace(one, check=one.check or name) for one in check())
     except OSError as error:
         place = f": {error.filename}" if error.filename else ""
         text = f"a check could not be finished{place} ({error.strerror or error})"
-        seen.append(Finding("doctor", "warning", text, "run it as the user who trains"))
+        seen.append(Finding(text, "run it as the user who trains", check="doctor"))
     return seen

@@ -31,8 +31,8 @@ SLOW_READ_S = 4e-3
 """A random read that takes longer is a finding: a seek of a disk, or a network."""
 
 
-def readable(spec: PipelineSpec, split: str) -> Iterator[Finding | ResolvedDataset]:
-    """Each dataset that can be read, and for each other one why it cannot."""
+def readable(spec: PipelineSpec, split: str, into: list[ResolvedDataset]) -> Iterator[Seen]:
+    """Each dataset that cannot be read; those that can are added to ``into``."""
     for declared in spec.datasets:
         alone = spec.model_copy(update={"datasets": (declared,), "weights": "natural"})
         try:
@@ -41,9 +41,9 @@ def readable(spec: PipelineSpec, split: str) -> Iterator[Finding | ResolvedDatas
             if not dataset.streamable:
                 count_mixture(mixture, probe_only=True)
         except AutoloaderError as error:
-            yield Finding("data", "error", error.what, error.remedy)
+            yield Finding(error.what, error.remedy, severity="error")
         else:
-            yield dataset
+            into.append(dataset)
 
 
 def mirrors(dataset: ResolvedDataset, max_corrupt_ratio: float) -> Iterator[Seen]:
@@ -58,13 +58,12 @@ def mirrors(dataset: ResolvedDataset, max_corrupt_ratio: float) -> Iterator[Seen
         return
     stops = videos.without > max_corrupt_ratio * videos.episodes
     yield Finding(
-        "data",
-        "error" if stops else "warning",
         f"dataset {dataset.name!r}: {videos.missing} of {videos.named} videos that its metadata "
         f"names are not there, such as {videos.example}: {videos.without} of {videos.episodes} "
         "episodes cannot be "
         + (f"read, more than errors.max_corrupt_ratio={max_corrupt_ratio}" if stops else "read"),
         "fetch the rest of the dataset, or choose a split over the episodes that are whole",
+        severity="error" if stops else "warning",
     )
 
 
@@ -77,10 +76,9 @@ def indexes(datasets: list[ResolvedDataset], spec: Path) -> Iterator[Seen]:
     for dataset, found in zip(local, find_indexes(local), strict=True):
         for clause in empty_texts(dataset, found):
             yield Finding(
-                "data",
-                "warning",
                 f"dataset {dataset.name!r}: {clause}",
                 "name another feature as language, or leave the text out if that is meant",
+                check="data",
             )
         if found is not None:
             continue
@@ -89,20 +87,17 @@ def indexes(datasets: list[ResolvedDataset], spec: Path) -> Iterator[Seen]:
         (stale if any(map(any_index, paths)) else without).append(dataset.name)
     if stale:
         yield Finding(
-            "index",
-            "warning",
             f"the index of {', '.join(stale)} is of other files, other features or another "
             f"version: the next start reads {format_bytes(unread)} to build it",
             f"autoloader index --spec {spec}",
         )
     if without:
         yield Fact(
-            "index",
             f"{len(without)} of {len(local)} datasets have no index yet; the first start by index "
             f"reads {format_bytes(unread)} to build it",
         )
     if not stale and not without:
-        yield Fact("index", f"{len(local)} datasets are indexed")
+        yield Fact(f"{len(local)} datasets are indexed")
 
 
 def storage(machine: Machine, files: Sequence[str], clock: Clock | None = None) -> Iterator[Seen]:
@@ -111,7 +106,7 @@ def storage(machine: Machine, files: Sequence[str], clock: Clock | None = None) 
         place = str(Path(here[0]).parent)
         rates = probe_reads(here, (clock or SystemClock()).now_s)
         if rates is None:
-            yield Fact("storage", f"{place} lies on {kind}; its files are too small to measure")
+            yield Fact(f"{place} lies on {kind}; its files are too small to measure")
             continue
         shown = (
             f"{place} lies on {kind}: 20 KiB at random take {1e3 * rates.random_s:.2f} ms, "
@@ -120,8 +115,6 @@ def storage(machine: Machine, files: Sequence[str], clock: Clock | None = None) 
         )
         if rates.random_s > SLOW_READ_S:
             yield Finding(
-                "storage",
-                "warning",
                 f"{shown}; reading by index takes frames from random places, and waits",
                 "copy the data to a local disk, or have it read by blocks "
                 f"({_locality(rates)}; `autoloader plan` proposes a window), or let memory above "
@@ -129,13 +122,11 @@ def storage(machine: Machine, files: Sequence[str], clock: Clock | None = None) 
             )
         elif is_far(kind):
             yield Finding(
-                "storage",
-                "warning",
                 f"{shown}; others share it, and it may be slower when they use it",
                 "copy the data to a local disk where there is one",
             )
         else:
-            yield Fact("storage", shown)
+            yield Fact(shown)
 
 
 def _locality(rates: Rates) -> str:

@@ -19,15 +19,15 @@ KERNEL_LOG = Path("/dev/kmsg")
 
 @dataclass(frozen=True, slots=True)
 class Fact:
-    """Something that was looked at and hurts nobody.
+    """Something that was looked at and hurts no run.
 
     Attributes:
-        check: which check looked, such as "memory".
-        text: what it saw; one sentence.
+        text: one sentence of what was seen.
+        check: name of the check, such as "memory"; ``examine`` fills it in.
     """
 
-    check: str
     text: str
+    check: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,16 +35,16 @@ class Finding:
     """Something that will hurt a run.
 
     Attributes:
-        check: which check found it.
-        severity: "error" ends a run or makes its data wrong; "warning" makes it slow or fragile.
         evidence: what was seen, with its numbers.
-        remedy: what to do about it; one sentence.
+        remedy: one sentence of what to do about it.
+        severity: "error" ends a run or makes its data wrong; "warning" makes it slow or fragile.
+        check: name of the check; ``examine`` fills it in.
     """
 
-    check: str
-    severity: Literal["error", "warning"]
     evidence: str
     remedy: str
+    severity: Literal["error", "warning"] = "warning"
+    check: str = ""
 
 
 @dataclass(frozen=True)

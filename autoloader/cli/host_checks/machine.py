@@ -47,22 +47,20 @@ def memory(machine: Machine, floor_bytes: int) -> Iterator[Seen]:
     try:
         room, total = probe.read(), probe.total_bytes()
     except PipelineError as error:
-        yield Finding("memory", "error", error.what, error.remedy)
+        yield Finding(error.what, error.remedy, severity="error")
         return
     for label, limit in probe.limits():
-        yield Fact("memory", f"{label} is limited to {format_bytes(limit)}")
+        yield Fact(f"{label} is limited to {format_bytes(limit)}")
     yield Fact(
-        "memory",
         f"{format_bytes(room.headroom_bytes)} of {format_bytes(total)} can still be taken; "
         f"{room.source} binds",
     )
     if room.headroom_bytes < floor_bytes:
         yield Finding(
-            "memory",
-            "error",
             f"{format_bytes(room.headroom_bytes)} can still be taken ({room.source} binds), less "
             f"than the floor of {format_bytes(floor_bytes)}: a loader will not start",
             "end what else uses memory, ask for more of it, or lower --ram-floor",
+            severity="error",
         )
     yield from _slurm(machine, probe.cgroup_limit_bytes())
 
@@ -73,12 +71,10 @@ def _slurm(machine: Machine, cgroup_bytes: int | None) -> Iterator[Seen]:
     if not mib.isdigit() or int(mib) == 0:  # 0: all of the node
         return
     given = int(mib) * MIB
-    yield Fact("memory", f"SLURM gives the job {format_bytes(given)} on each node")
+    yield Fact(f"SLURM gives the job {format_bytes(given)} on each node")
     if cgroup_bytes is None or cgroup_bytes > given:
         bound = "none" if cgroup_bytes is None else format_bytes(cgroup_bytes)
         yield Finding(
-            "memory",
-            "warning",
             f"SLURM gives the job {format_bytes(given)}, and the cgroup's limit is {bound}: SLURM "
             "may kill by its own accounts, which the loader cannot see",
             "raise --ram-floor by what of the node is not the job's, or have the cluster enforce "
@@ -91,11 +87,11 @@ def kills(machine: Machine) -> Iterator[Seen]:
     try:
         log = b"".join(kernel_records(machine.kernel_log)).decode(errors="replace")
     except OSError as error:
-        yield Fact("kills", f"{machine.kernel_log} cannot be read ({error.strerror})")
+        yield Fact(f"{machine.kernel_log} cannot be read ({error.strerror})")
         return
     found = list(_KILLED.finditer(log))
     if not found:
-        yield Fact("kills", "the kernel's log names no process that was killed for memory")
+        yield Fact("the kernel's log names no process that was killed for memory")
         return
     last = [
         f"{kill['name']} (pid {kill['pid']}"
@@ -105,8 +101,6 @@ def kills(machine: Machine) -> Iterator[Seen]:
     ]
     processes = "1 process" if len(found) == 1 else f"{len(found)} processes"
     yield Finding(
-        "kills",
-        "warning",
         f"the kernel killed {processes} for memory since the log began; the last: "
         + ", ".join(reversed(last)),
         "give the run a --ram-floor that the others on this machine need, and see what each "
@@ -127,10 +121,8 @@ def gpus(machine: Machine) -> Iterator[Seen]:
 def _no_answer(error: Exception) -> Seen:
     kind = type(error).__name__
     if kind in _LIBRARY_MISSING:
-        return Fact("gpu", "no NVIDIA driver here")
+        return Fact("no NVIDIA driver here")
     return Finding(
-        "gpu",
-        "warning",
         f"NVML does not answer ({kind}: {error}): the controller cannot see whether the GPU waits",
         "run nvidia-smi; after a driver update the machine must be started anew",
     )
@@ -140,16 +132,13 @@ def _device(machine: Machine, module: Any, number: int) -> Iterator[Seen]:
     device = module.nvmlDeviceGetHandleByIndex(number)
     called = f"GPU {number} ({gpu_name(module, device)})"
     memory = module.nvmlDeviceGetMemoryInfo(device)
-    yield Fact(
-        "gpu", f"{called}: {format_bytes(memory.used)} of {format_bytes(memory.total)} in use"
-    )
+    yield Fact(f"{called}: {format_bytes(memory.used)} of {format_bytes(memory.total)} in use")
     errors = _uncorrected(module, device)
     if errors:
         yield Finding(
-            "gpu",
-            "error",
             f"{called} counts {errors} memory errors that could not be corrected",
             "take another GPU, and have this one reset or replaced",
+            severity="error",
         )
     held = 0
     for process in module.nvmlDeviceGetComputeRunningProcesses(device):
@@ -157,18 +146,14 @@ def _device(machine: Machine, module: Any, number: int) -> Iterator[Seen]:
         held += taken
         if not (machine.proc / str(process.pid)).exists():
             yield Finding(
-                "gpu",
-                "warning",
                 f"{called}: {format_bytes(taken)} are held by pid {process.pid}, which cannot be "
                 "seen from here: it has ended, or runs in another container",
                 f"fuser -v /dev/nvidia{number} on the host names who keeps the device open",
             )
         else:
-            yield Fact("gpu", f"{called}: {format_bytes(taken)} are held by pid {process.pid}")
+            yield Fact(f"{called}: {format_bytes(taken)} are held by pid {process.pid}")
     if memory.used - held > memory.total // 10 + GIB:
         yield Finding(
-            "gpu",
-            "warning",
             f"{called}: {format_bytes(memory.used - held)} are in use and no process is named",
             f"fuser -v /dev/nvidia{number} on the host names who keeps the device open",
         )
@@ -189,36 +174,31 @@ def _uncorrected(module: Any, device: Any) -> int:
 def limits(machine: Machine) -> Iterator[Seen]:
     """Limits of the shell (``ulimit``)."""
     descriptors = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-    yield Fact("limits", f"{_shown(descriptors)} open files (ulimit -n)")
+    yield Fact(f"{_shown(descriptors)} open files (ulimit -n)")
     if descriptors != resource.RLIM_INFINITY and descriptors < _FEW_DESCRIPTORS:
         yield Finding(
-            "limits",
-            "warning",
             f"a process may open {descriptors} files (ulimit -n): shard files are opened and "
             "closed again and again",
             "ulimit -n 4096",
         )
     threads, most = _threads(machine), resource.getrlimit(resource.RLIMIT_NPROC)[0]
-    yield Fact("limits", f"{_shown(most)} threads of this user (ulimit -u), {threads} in use")
+    yield Fact(f"{_shown(most)} threads of this user (ulimit -u), {threads} in use")
     if most != resource.RLIM_INFINITY and threads > _FULL * most:
         yield Finding(
-            "limits",
-            "error",
             f"{threads} of the {most} threads that this user may have are in use (ulimit -u)",
             "end processes of this user, or raise ulimit -u",
+            severity="error",
         )
     space = resource.getrlimit(resource.RLIMIT_AS)[0]
     if space != resource.RLIM_INFINITY:
         yield Finding(
-            "limits",
-            "warning",
             f"the address space is limited to {format_bytes(space)} (ulimit -v): maps of files "
             "and rings count in full, though they hold no memory",
             "ulimit -v unlimited; a cgroup or --ram-floor bounds memory itself",
         )
     locked = resource.getrlimit(resource.RLIMIT_MEMLOCK)[0]
     shown = "unlimited" if locked == resource.RLIM_INFINITY else format_bytes(locked)
-    yield Fact("limits", f"{shown} of locked memory (ulimit -l)")
+    yield Fact(f"{shown} of locked memory (ulimit -l)")
 
 
 def _threads(machine: Machine) -> int:
@@ -238,11 +218,9 @@ def processors(machine: Machine) -> Iterator[Seen]:
     found = CgroupProcessors(machine.proc, machine.cgroup_root).read()
     there = found.there
     quota = "" if found.quota is None else f", a quota of {found.quota:g} ({found.source})"
-    yield Fact("processors", f"{found.allowed} of {there} by affinity{quota}")
+    yield Fact(f"{found.allowed} of {there} by affinity{quota}")
     if found.count <= _FEW_PROCESSORS and there >= _MANY_TIMES * found.count:
         yield Finding(
-            "processors",
-            "warning",
             f"this process may use {found.count} of {there} processors "
             f"(affinity {found.allowed}{quota})",
             "ask the scheduler for more (SLURM: --cpus-per-task), or lift the quota",
@@ -256,13 +234,11 @@ def output(machine: Machine) -> Iterator[Seen]:
     mode = os.fstat(machine.stdout).st_mode
     into = "a file" if stat.S_ISREG(mode) else "a pipe" if stat.S_ISFIFO(mode) else ""
     if not into:
-        yield Fact("output", "stdout is not buffered by blocks")
+        yield Fact("stdout is not buffered by blocks")
     elif machine.environment.get("PYTHONUNBUFFERED"):
-        yield Fact("output", f"stdout is {into}, and PYTHONUNBUFFERED is set")
+        yield Fact(f"stdout is {into}, and PYTHONUNBUFFERED is set")
     else:
         yield Finding(
-            "output",
-            "warning",
             f"stdout is {into}, and Python writes to it 8 KiB at a time: the last lines before a "
             "kill are lost, and a run that waits looks hung",
             "export PYTHONUNBUFFERED=1",
@@ -286,8 +262,6 @@ def leftovers(machine: Machine) -> Iterator[Seen]:
                 continue
             orphans += 1
             yield Finding(
-                "leftovers",
-                "warning",
                 f"pid {entry.name} is the child of a loader whose trainer (pid {trainer}) is gone; "
                 f"it is {_status(entry, 'State')} and holds {_held(entry)}",
                 f"kill -9 {entry.name}",
@@ -295,13 +269,11 @@ def leftovers(machine: Machine) -> Iterator[Seen]:
     for group in _groups(machine):
         orphans += 1
         yield Finding(
-            "leftovers",
-            "warning",
             f"the cgroup {group} belongs to a run that is gone, and holds no process",
             f"rmdir {group}",
         )
     if not orphans:
-        yield Fact("leftovers", "no child, ring or cgroup of a run that is gone")
+        yield Fact("no child, ring or cgroup of a run that is gone")
 
 
 def _status(entry: Path, key: str) -> str:
