@@ -357,8 +357,7 @@ def _from_run(
 
 def _found_in(source: str) -> Lasting:
     """What lasted, as the run's decision log says it or else its record."""
-    from autoloader.cli.run_report.lasting import lasting_of
-    from autoloader.cli.run_report.run import read_run
+    from autoloader.cli.run_report.run import lasting_of, read_run
     from autoloader.process.control.lasting import lasting
 
     path = Path(source)

@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 
 from autoloader.cli.app import main
-from autoloader.cli.run_report.lasting import lasting_of
-from autoloader.cli.run_report.run import Run
+from autoloader.cli.run_report.run import Run, lasting_of
 from autoloader.controller.profile import MixtureKind, find_profile, host_facts
 from autoloader.telemetry.run_record import PipelineRecord, RunLog
 from autoloader.telemetry.statistics import ConsumerMoment, Move, Snapshot

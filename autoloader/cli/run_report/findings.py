@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass
+from statistics import fmean
 
 from autoloader.cli.run_report.run import Run, cost_of
 from autoloader.controller.states import STATE_MEANING
@@ -25,9 +26,17 @@ _REMEDIES = {
     "memory": "The loader had to stay small for the RAM floor. More memory, a lower `ram_floor`, "
     "or a quieter neighbour would let it grow.",
 }
-_BY = {"policy": "the controller", "reflex": "the memory reflex", "person": "a person"}
+MOVERS = {"policy": "the controller", "reflex": "the memory reflex", "person": "a person"}
+_LIMITS = {
+    "training": "the training step itself",
+    "gpu": "the GPU",
+    "memory": "memory: the loader had to stay small",
+    "decode": "decoding images",
+    "read": "reading from storage",
+    "": "unknown",
+}
 _MOST_CHANGES = 4
-_VERDICTS = {
+VERDICTS = {
     "paid": "it paid",
     "nothing": "it gave nothing and was taken back",
     "lost": "it cost speed and was taken back",
@@ -81,30 +90,6 @@ def percent(ratio: float | None) -> str:
     return f"{100 * ratio:.1f} %" if ratio < 0.0995 else f"{100 * ratio:.0f} %"
 
 
-def called(limit: str) -> str:
-    """What ``limited_by`` means, in words."""
-    stage, _, dataset = limit.partition(":")
-    words = {
-        "training": "the training step itself",
-        "gpu": "the GPU",
-        "memory": "memory: the loader had to stay small",
-        "decode": "decoding images",
-        "read": "reading from storage",
-        "": "unknown",
-    }
-    return words.get(stage, stage) + (f" (dataset {dataset})" if dataset else "")
-
-
-def mover(move: Move) -> str:
-    """Who moved knobs, in words."""
-    return _BY.get(move.by, move.by)
-
-
-def verdict(move: Move) -> str:
-    """What became of a move, in words."""
-    return _VERDICTS.get(move.verdict, "")
-
-
 def _limit(run: Run) -> Finding:
     question = "What limits this run?"
     if run.replays:
@@ -122,12 +107,14 @@ def _limit(run: Run) -> Finding:
         )
     worst, share = next(iter(run.waits.items()))
     loader = waited >= MOSTLY_RATIO
+    stage, _, dataset = worst.partition(":")
+    what = _LIMITS.get(stage, stage) + (f" (dataset {dataset})" if dataset else "")
     who = "The loader:" if loader else "Mostly the training step, and a little the loader:"
     return Finding(
         question,
         f"{who} training waited for data {percent(waited)} of its time, and "
-        f"{percent(share)} of that waiting was for {called(worst)}.",
-        (*_bound(run), _REMEDIES.get(worst.partition(":")[0], "")),
+        f"{percent(share)} of that waiting was for {what}.",
+        (*_bound(run), _REMEDIES.get(stage, "")),
         "bad" if loader else "notice",
     )
 
@@ -145,34 +132,31 @@ def _cost(run: Run, ideal: Run | None) -> Finding | None:
     question = "Would a perfect loader help?"
     if run.replays:
         return None
-    if ideal is not None and (cost := cost_of(run, ideal)) is not None:
+    cost = None if ideal is None else cost_of(run, ideal)
+    waited = run.wait_ratio
+    if ideal is not None and cost is not None:
+        apart = waited is not None and cost - waited >= 0.05
         return Finding(
             question,
             f"The loader costs you {percent(cost)}: {run.samples_per_s:,.0f} samples/s with it, "
             f"{ideal.samples_per_s:,.0f} with one batch that is handed out again and again.",
-            _apart(run, cost),
+            (
+                f"Training waited {percent(waited)} of its time. The rest is what its step was "
+                "slower: the loader, or others on the machine, took processors that it wanted.",
+            )
+            * apart,
             level="good" if cost < 0.02 else "notice",
         )
-    if run.wait_ratio is None:
+    if waited is None:
         return None
     return Finding(
         question,
-        f"The loader costs you {percent(run.wait_ratio)} by the time spent waiting.",
+        f"The loader costs you {percent(waited)} by the time spent waiting.",
         (
             "A run with `replay_one_batch=True` (`--ideal-loader`) measures it whole, with what "
             "the loader takes of the processors: `autoloader report RUN IDEAL`.",
         ),
-        level="good" if run.wait_ratio < LITTLE_RATIO else "notice",
-    )
-
-
-def _apart(run: Run, cost: float) -> tuple[str, ...]:
-    """What of the cost is no waiting, where that is much."""
-    if run.wait_ratio is None or cost - run.wait_ratio < 0.05:
-        return ()
-    return (
-        f"Training waited {percent(run.wait_ratio)} of its time. The rest is what its step was "
-        "slower: the loader, or others on the machine, took processors that it wanted.",
+        level="good" if waited < LITTLE_RATIO else "notice",
     )
 
 
@@ -228,7 +212,7 @@ def _controller(run: Run) -> Finding:
         none = "Nothing: no knob moved." if run.own.last.state else "There was none; nothing moved."
         return Finding(question, none + why, states)
     by = Counter(move.by for move in run.changes)
-    parts = [f"{_BY.get(who, who)} {count} ×" for who, count in by.most_common()]
+    parts = [f"{MOVERS.get(who, who)} {count} ×" for who, count in by.most_common()]
     times = "once" if len(run.changes) == 1 else f"{len(run.changes)} times"
     grouped = Counter((move.by, move.why) for move in run.moves)
     more = []
@@ -239,15 +223,16 @@ def _controller(run: Run) -> Finding:
             " …" if len(knobs) > 4 else ""
         )
         when = f"At {clock(moved[0].at_s - run.begin_s)}" if count == 1 else f"{count} ×"
-        more.append(f"{when}, {_BY.get(who, who)}: {why}" + (f": {shown}." if shown else "."))
+        more.append(f"{when}, {MOVERS.get(who, who)}: {why}" + (f": {shown}." if shown else "."))
     answer = f"Knobs moved {times}: {', '.join(parts)}." if parts else "No knob moved."
     return Finding(question, answer, (*more, *states))
 
 
 def _states(run: Run) -> tuple[str, ...]:
     """How its time was spent, and whether the reflex had to act."""
+    meanings = {one.value: meaning for one, meaning in STATE_MEANING.items()}
     found = [
-        f"{percent(share)} of its time in {name}: {_meant(name)}."
+        f"{percent(share)} of its time in {name}: {meanings.get(name, 'of a later version')}."
         for name, share in run.states.items()
         if share >= LEAST_SHARE
     ]
@@ -255,11 +240,6 @@ def _states(run: Run) -> tuple[str, ...]:
     if control is not None and control.drops:
         found.append(f"The memory reflex dropped what was read ahead {control.drops} ×.")
     return tuple(found)
-
-
-def _meant(state: str) -> str:
-    meanings = {one.value: meaning for one, meaning in STATE_MEANING.items()}
-    return meanings.get(state, "of a later version")
 
 
 def _changes(moves: list[Move], knob: str) -> str:
@@ -276,27 +256,25 @@ def _ranks(run: Run) -> Finding | None:
     if len(waits) < 2:
         return None
     worst, waited = next(iter(waits.items()))
+    mean = fmean(waits.values())
     return Finding(
         "Do all ranks fare alike?",
         f"Rank {worst} waited most: {percent(waited)} of its time; the mean of {len(waits)} ranks "
-        f"is {percent(run.mean_rank_wait)}. This page is about rank {worst}.",
+        f"is {percent(mean)}. This page is about rank {worst}.",
     )
 
 
 def _records(run: Run) -> Finding | None:
     datasets = run.own.last.datasets.items()
-    bad = {name: one.quarantined for name, one in datasets if one.quarantined}
-    stalls = {name: one.stalls for name, one in datasets if one.stalls}
-    if not bad and not stalls:
-        return None
+    bad = [f"{name} {one.quarantined}" for name, one in datasets if one.quarantined]
+    stalls = [f"{name} {one.stalls} ×" for name, one in datasets if one.stalls]
     parts = []
     if bad:
-        each = ", ".join(f"{name} {count}" for name, count in bad.items())
-        parts.append(f"{sum(bad.values())} bad records were left out ({each}).")
+        total = sum(one.quarantined for _, one in datasets)
+        parts.append(f"{total} bad records were left out ({', '.join(bad)}).")
     if stalls:
-        each = ", ".join(f"{name} {count} ×" for name, count in stalls.items())
-        parts.append(f"The mixture waited 5 s and more for {each}.")
-    return Finding("Is the data sound?", " ".join(parts), level="notice")
+        parts.append(f"The mixture waited 5 s and more for {', '.join(stalls)}.")
+    return Finding("Is the data sound?", " ".join(parts), level="notice") if parts else None
 
 
 def _end(run: Run) -> Finding | None:
@@ -310,6 +288,4 @@ def _end(run: Run) -> Finding | None:
             f"The record stops after {clock(run.length_s)} without an end: the run goes on, was "
             f"killed, or lost its machine. It was {last.phase} then."
         )
-    if not parts:
-        return None
-    return Finding("How did it end?", " ".join(parts), level="notice")
+    return Finding("How did it end?", " ".join(parts), level="notice") if parts else None

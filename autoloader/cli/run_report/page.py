@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from autoloader.cli.run_report.findings import findings, mover, percent, verdict
+from autoloader.cli.run_report.findings import MOVERS, VERDICTS, findings, percent
 from autoloader.cli.run_report.run import Run, cost_of, held_bytes
 from autoloader.host.units import GIB, format_bytes
 from autoloader.telemetry.pictures.charts import (
@@ -72,8 +72,8 @@ def page(run: Run, other: Run | None = None, ideal: Run | None = None) -> str:
         figures=_figures(every),
         drawn=list(charts(list(zip("AB", every, strict=False)))),
         percent=percent,
-        mover=mover,
-        verdict=verdict,
+        movers=MOVERS,
+        verdicts=VERDICTS,
         value_words=value_words,
         most_moves=MOST_MOVES,
         most_bad=MOST_BAD,
@@ -98,7 +98,11 @@ def _figures(runs: list[Run]) -> list[tuple[str, list[str]]]:
     row("least headroom", [one.least_headroom_bytes for one in runs], format_bytes)
     row("most that the loader held", [one.most_bytes for one in runs], format_bytes)
     row("times that knobs moved", [len(one.changes) for one in runs], number)
-    row("frames from the cache", [one.hit_ratio for one in runs], percent)
+    row(
+        "frames from the cache",
+        [one.own.last.cache and one.own.last.cache.hit_ratio for one in runs],
+        percent,
+    )
     row("bad records", [len(one.own.bad) for one in runs], number)
     row("batches taken", [one.own.last.consumer.batches for one in runs], number)
     if len(runs) == 2 and runs[0].replays != runs[1].replays:
@@ -266,7 +270,7 @@ def said(number: int, move: Move) -> str:
         f"{knob} {value_words(knob, a)}→{value_words(knob, b)}"
         for knob, (a, b) in list(move.changes.items())[:4]
     )
-    return f"{number}: {mover(move)}: {move.why}" + (f": {moved}" if moved else "")
+    return f"{number}: {MOVERS.get(move.by, move.by)}: {move.why}" + (f": {moved}" if moved else "")
 
 
 def charts(sides: Sequence[tuple[str, Run]]) -> Iterator[tuple[str, Chart | None]]:

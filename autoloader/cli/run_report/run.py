@@ -11,10 +11,12 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from statistics import fmean
+from statistics import median
 from typing import Any
 
+from autoloader.controller.profile import MixtureKind
 from autoloader.errors import UsageError
+from autoloader.process.control.lasting import Lasting, Paid, at_least, gathered
 from autoloader.telemetry.run_record import (
     PipelineRecord,
     files_of,
@@ -26,6 +28,8 @@ from autoloader.telemetry.statistics import Move, Snapshot
 _GAP_RATIO = 1 / 50
 """A pause between two moments above this share of the run, and above ``_GAP_S``, is a gap."""
 _GAP_S = 30.0
+_AROUND_S = 30.0
+"""Rates so long before and after a change are told beside it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +39,6 @@ class Below:
     Attributes:
         begin_s, end_s: seconds since the run began.
         least_bytes: of headroom in it.
-        floor_bytes: what was to stay free.
         lost_bytes: of headroom, from half a minute before to the least.
         own_bytes: how much more of it the loader itself held at the least than before; negative:
             it had given memory back.
@@ -44,7 +47,6 @@ class Below:
     begin_s: float
     end_s: float
     least_bytes: int
-    floor_bytes: int
     lost_bytes: int
     own_bytes: int
 
@@ -121,11 +123,6 @@ class Run:
         return self._mean(lambda moment: moment.bound_per_s)
 
     @cached_property
-    def hit_ratio(self) -> float | None:
-        """Of the frame cache, over all of the run."""
-        return self.own.last.cache.hit_ratio if self.own.last.cache else None
-
-    @cached_property
     def most_bytes(self) -> int | None:
         """The most that the loader held, its ring included."""
         held = (held_bytes(one) for one in self.own.moments)
@@ -190,7 +187,6 @@ class Run:
             stretch[0].at_s - self.begin_s,
             (after or stretch[-1]).at_s - self.begin_s,
             least.memory.headroom_bytes or 0,
-            least.memory.floor_bytes,
             (start.memory.headroom_bytes or 0) - (least.memory.headroom_bytes or 0),
             (held_bytes(least) or 0) - (held_bytes(start) or 0),
         )
@@ -213,12 +209,6 @@ class Run:
             if waited is not None:
                 found[one.last.rank] = waited
         return dict(sorted(found.items(), key=lambda item: -item[1]))
-
-    @property
-    def mean_rank_wait(self) -> float | None:
-        """Of all ranks that were found."""
-        waits = self.rank_waits().values()
-        return fmean(waits) if waits else None
 
 
 def _shares(times: Iterable[tuple[str, float]]) -> dict[str, float]:
@@ -247,9 +237,10 @@ def read_run(path: Path) -> Run:
     training = [one for one in every if one.last.split == "train"] or every
     latest = max(training, key=lambda one: one.moments[0].at_s)
     ranks = [one for one in training if _together(one, latest)]
-    by_rank = {one.last.rank: one for one in sorted(ranks, key=_weight)}
-    if not by_rank:
-        raise UsageError(f"{path} holds no record of a run", remedy="name another folder")
+    # Of two loaders of a rank, the one that gave more counts.
+    by_rank = {
+        one.last.rank: one for one in sorted(ranks, key=lambda one: one.last.consumer.batches)
+    }
     ranks = [by_rank[rank] for rank in sorted(by_rank)]
     own = max(ranks, key=lambda one: Run("", one).wait_ratio or 0.0)
     return Run(path.name if path.is_dir() else path.parent.name, own, tuple(ranks))
@@ -259,11 +250,6 @@ def _together(one: PipelineRecord, other: PipelineRecord) -> bool:
     if one.last.run == other.last.run:
         return True
     return one.last.node == other.last.node and one.last.at_s >= other.moments[0].at_s
-
-
-def _weight(one: PipelineRecord) -> float:
-    """Of two loaders of a rank the one that gave more is meant."""
-    return one.last.consumer.batches
 
 
 def cost_of(run: Run, ideal: Run) -> float | None:
@@ -288,3 +274,58 @@ def find_ideal(run: Run, folder: Path) -> Run | None:
     with contextlib.suppress(UsageError):
         return read_run(latest)
     return None
+
+
+def lasting_of(run: Run) -> Lasting:
+    """What lasted of a run's training loader."""
+    last = run.own.last
+    facts = run.facts
+    kind = facts.get("mixture")
+    paid = []
+    for move in run.moves:
+        grown = _growth(move)
+        if grown and _in_force(grown, move.at_s, run.own.moments):
+            paid.append(
+                Paid(
+                    grown,
+                    _rate(run.own.moments, move.at_s - _AROUND_S, move.at_s),
+                    _rate(run.own.moments, move.at_s, move.at_s + 2 * _AROUND_S),
+                    last.at_s - move.at_s,
+                    run.name,
+                )
+            )
+    return gathered(
+        [paid],
+        reader=str(last.knobs.get("reader", "")),
+        cpus=int(facts.get("cpus") or 0),
+        mixture=None if kind is None else MixtureKind.model_validate(kind),
+        looked_at=len(run.moves),
+    )
+
+
+def _growth(move: Move) -> dict[str, int]:
+    """What a change of the policy added, where it was judged to pay; else nothing."""
+    if move.by != "policy" or move.verdict != "paid":
+        return {}
+    after = {key: new for key, (_, new) in move.changes.items()}
+    grew = all(
+        isinstance(new, int) and (old is None or new > old) for old, new in move.changes.values()
+    )
+    return after if grew and "cache_bytes" not in after else {}
+
+
+def _in_force(grown: dict[str, int], since_s: float, moments: Iterable[Snapshot]) -> bool:
+    """Whether no moment since then had less; the moment of the change itself may be older."""
+    later = [one for one in moments if one.at_s > since_s + 1 and one.knobs]
+    return bool(later) and all(
+        at_least(one.knobs.get(key), to) for one in later for key, to in grown.items()
+    )
+
+
+def _rate(moments: Iterable[Snapshot], begin_s: float, end_s: float) -> float | None:
+    rates = [
+        one.consumer.samples_per_s
+        for one in moments
+        if begin_s <= one.at_s <= end_s and one.consumer.samples_per_s is not None
+    ]
+    return median(rates) if rates else None
