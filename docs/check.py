@@ -12,19 +12,17 @@ from __future__ import annotations
 
 import re
 import sys
-import typing
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import typer.main
 from api_tables import arguments_table, members_table, names_table
 from code_blocks import faults_of_code
 from pydantic import BaseModel
 
 import autoloader.spec
-from autoloader.cli.app import app
-from autoloader.cli.plan_report import knob_range
+from autoloader.cli.app import COMMANDS, command_of
+from autoloader.cli.plan import knob_range
 from autoloader.controller.states import EVENT_MEANING, STATE_MEANING, TRANSITIONS, Event, State
 from autoloader.errors import AutoloaderError
 from autoloader.spec.knobs import KNOB_CLASS, STREAM_KNOBS, Knobs
@@ -75,8 +73,9 @@ def spec_table(name: str) -> Iterator[tuple[str, ...]]:
 
 def cli_table(name: str) -> Iterator[tuple[str, ...]]:
     """Arguments and options of one command, such as "profile list"."""
-    command: Any = typer.main.get_command(app)
-    for word in name.split():
+    first, *inner = name.split()
+    command = command_of(first)
+    for word in inner:
         command = command.commands[word]
     yield ("argument", "default", "meaning")
     for parameter in command.params:
@@ -184,7 +183,7 @@ def written_anew(text: str) -> str:
 
 def faults() -> list[str]:
     """What is wrong, one line each."""
-    commands = set(typing.cast("Any", typer.main.get_command(app)).commands)
+    commands = set(COMMANDS)
     verbs = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
     found = []
     for page in pages():

@@ -13,7 +13,7 @@ from typing import Any
 
 import typer.main
 
-from autoloader.cli.app import app
+from autoloader.cli.app import app, command_of
 
 _FENCE = re.compile(r"^ *```(\w*)\n(.*?)^ *```", re.MULTILINE | re.DOTALL)
 _LINE = re.compile(r"^(?:\$ )?autoloader(?:\.(?=tune)| )(.*)", re.MULTILINE)
@@ -48,4 +48,5 @@ def _unknown_options(line: str) -> Iterator[str]:
             if option not in known and not option.lstrip("-").isdigit():
                 yield f"`{name}` has no option {option}"
         elif word in getattr(command, "commands", ()):
-            command, name = command.commands[word], f"{name} {word}"
+            inner = command_of(word) if name == "autoloader" else command.commands[word]
+            command, name = inner, f"{name} {word}"

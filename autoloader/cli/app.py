@@ -5,29 +5,28 @@ cannot be met, 4 a data source failed, 70 internal error, 130 interrupted. An ``
 shown as what happened and what to do, never as a traceback; with ``--json`` every error is the one
 JSON document on stdout as well, wrong arguments included.
 
-Not here: the commands; each module of this package has its own.
+A command's module is imported when the command runs, so that ``autoloader --help`` is quick; the
+table ``COMMANDS`` says what each does.
+
+Not here: the commands; each has a module of its name in this package.
 """
 
 from __future__ import annotations
 
+import importlib
 import logging
 import re
 import resource
 import sys
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from enum import Enum
 from typing import Annotated, Any
 
 import typer
+from typer.core import TyperGroup
 
 import autoloader
-from autoloader.cli.demo import demo
-from autoloader.cli.doctor import doctor
-from autoloader.cli.index import index
-from autoloader.cli.init import init
-from autoloader.cli.inspect import inspect
-from autoloader.cli.measure import measure
 from autoloader.cli.options import JsonFlag
 from autoloader.cli.output import (
     discard_unwritable,
@@ -37,15 +36,6 @@ from autoloader.cli.output import (
     note,
     open_streams,
 )
-from autoloader.cli.peek import peek
-from autoloader.cli.plan import plan
-from autoloader.cli.profile import profile_app
-from autoloader.cli.replay import replay
-from autoloader.cli.report import report
-from autoloader.cli.stats import stats
-from autoloader.cli.top import top
-from autoloader.cli.tune import tune
-from autoloader.cli.verify import verify
 from autoloader.errors import AutoloaderError, BudgetInfeasibleError, UsageError, nearest
 from autoloader.host.units import format_bytes
 
@@ -55,8 +45,53 @@ INTERNAL_REMEDY = "this is a fault of autoloader; please report it with this mes
 # Of whichever command line library typer stands on: that has no name of its own in typer.
 _CommandLineError: Any = typer.BadParameter.__mro__[2]
 
+COMMANDS = {
+    "demo": "Write the demo mixture (real TFDS/RLDS files) and its mix.yaml, unless it is there.",
+    "inspect": "Show a dataset's splits, features, first episode and ranges.",
+    "init": "Write a spec of the TFDS datasets below DATA_DIR to stdout.",
+    "plan": "Say whether a mixture fits, how fast it can be and what limits it; starts nothing.",
+    "peek": "Draw frames and language, histograms of each column op by op, and the steps rules "
+    "remove.",
+    "verify": "Compare samples with plain readers of the same files; exit code 4 if they differ.",
+    "index": "Index where every frame lies, so that samples are read at random; builds what is "
+    "missing.",
+    "stats": "Compute each dataset's statistics of action and state, from its records of train.",
+    "measure": "Measure the loader alone: rate, latency, memory and mixture; the knobs hold still.",
+    "tune": "Find the knobs that suit this machine, under a RAM floor, and save them as a profile.",
+    "top": "Show what your running loaders do, why, and what limits them, without disturbing them.",
+    "report": "Draw one HTML page of a run: what limited it, what was done and why; or two side "
+    "by side.",
+    "doctor": "Say what on this machine will hurt a run; changes nothing. Exit code 1: something "
+    "will.",
+    "replay": "Derive every decision of the logs again, and say where the answers differ.",
+    "schema": "Print the JSON schema of a file, for editors and checks, with --json or without.",
+    "profile": "Host profiles: a machine, its limits, and the knobs that suit it.",
+}
+"""Command → its line on the first screen, in the order in which a new user meets them."""
+
+
+def command_of(name: str) -> Any:
+    """Import a command and give it as the command line's library has it."""
+    made = schema if name == "schema" else None
+    made = made or getattr(importlib.import_module(f"autoloader.cli.{name}"), name)
+    if not isinstance(made, typer.Typer):
+        alone = typer.Typer(pretty_exceptions_enable=False, add_completion=False)
+        alone.command(name, help=COMMANDS[name])(made)
+        made = alone
+    return typer.main.get_command(made)
+
+
+class _Commands(TyperGroup):
+    """Imports the command that is asked for; the help of all needs none of them."""
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> tuple[str | None, Any, list[str]]:
+        name, _, rest = super().resolve_command(ctx, args)
+        return name, name and command_of(name), rest
+
+
 app = typer.Typer(
     name="autoloader",
+    cls=_Commands,
     help="Name your datasets and a RAM floor; get the fastest stream this machine can give.",
     no_args_is_help=True,
     add_completion=False,
@@ -126,12 +161,8 @@ def _schema_of(kind: SchemaKind) -> dict[str, Any]:
     return PipelineSpec.model_json_schema()
 
 
-# In the order in which a new user meets them.
-_COMMANDS: list[Callable[..., None]] = [demo, inspect, init, plan, peek, verify, index, stats]
-_COMMANDS += [measure, tune, top, report, doctor, replay, schema]
-for _command in _COMMANDS:
-    app.command()(_command)
-app.add_typer(profile_app, name="profile")
+for _name, _help in COMMANDS.items():
+    app.command(_name, help=_help)(lambda: None)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

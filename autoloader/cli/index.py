@@ -6,13 +6,22 @@ Not here: building it (``index.opening``).
 from __future__ import annotations
 
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Annotated, Any
 
 import typer
 
 from autoloader.cli.options import DiskFloor, JsonFlag, NoTransforms, SpecFile, Split
 from autoloader.cli.output import emit, emit_json, emit_table, note, note_some, progress_bar
+from autoloader.errors import UsageError
+from autoloader.formats.files import is_remote, normal
+from autoloader.host.clock import SystemClock
 from autoloader.host.units import format_bytes
+from autoloader.index import open_indexes
+from autoloader.index.counting import count_mixture
+from autoloader.process.planning.start import admit_disk_floor, disk_floor_kept
+from autoloader.samples.resolve import resolve
+from autoloader.spec import PipelineSpec
 
 
 def index(
@@ -43,13 +52,6 @@ def index(
     as_json: JsonFlag = False,
 ) -> None:
     """Index where every frame lies, so that samples are read at random; builds what is missing."""
-    from autoloader.host.clock import SystemClock
-    from autoloader.index import open_indexes
-    from autoloader.index.counting import count_mixture
-    from autoloader.process.planning.start import admit_disk_floor, disk_floor_kept
-    from autoloader.samples.resolve import resolve
-    from autoloader.spec import PipelineSpec
-
     declared = PipelineSpec.from_yaml(spec)
     mixture = resolve(declared, split)
     floor_bytes = admit_disk_floor(disk_floor, mixture)
@@ -74,11 +76,7 @@ def index(
             built, nodes = index_over_hosts(address, declared, split, beside=beside, progress=tell)
             note(f"{built} shard files indexed by {nodes} nodes of the cluster at {address}")
         found = open_indexes(
-            mixture.datasets,
-            beside=beside,
-            keep=True,
-            progress=tell,
-            threads=threads,
+            mixture.datasets, beside=beside, keep=True, progress=tell, threads=threads
         )
     differing = _derive_again(found, threads) if verify else []
     if differing:
@@ -115,8 +113,8 @@ def index(
     emit_table(
         ("dataset", "shards", "episodes", "frames", "damaged", "index"),
         (
-            (name, *(row[key] for key in ("shards", "episodes", "frames")),
-             len(row["damaged"]) or "", format_bytes(row["index_bytes"]))
+            (name, row["shards"], row["episodes"], row["frames"], len(row["damaged"]) or "",
+             format_bytes(row["index_bytes"]))
             for name, row in rows.items()
         ),
     )  # fmt: skip
@@ -135,8 +133,6 @@ def index(
 
 def _derive_again(found: Sequence[Any], threads: int) -> list[str]:
     """Shard files whose index is not what they give; of data far away what is there is checked."""
-    from concurrent.futures import ThreadPoolExecutor
-
     for one in found:
         if one.dataset.remote:
             one.verify()
@@ -147,9 +143,6 @@ def _derive_again(found: Sequence[Any], threads: int) -> list[str]:
 
 def _check_out(out: str | None, datasets: tuple[str, ...]) -> None:
     """Refuse a place that cannot hold one dataset's index files."""
-    from autoloader.errors import UsageError
-    from autoloader.formats.files import is_remote
-
     if out is not None and not is_remote(out):
         raise UsageError(
             f"--out {out}: it is no address",
@@ -168,7 +161,6 @@ def _put(found: Sequence[Any], out: str | None, *, beside: bool) -> int | None:
     away = [one for one in found if out is not None or (beside and one.dataset.remote)]
     if not away:
         return None
-    from autoloader.formats.files import normal
     from autoloader.index.remote import put_beside  # local data goes without
 
     return sum(put_beside(one, normal(out) if out else "") for one in away)

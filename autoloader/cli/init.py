@@ -1,27 +1,137 @@
 """``autoloader init``: a spec from what lies on disk.
 
-Not here: finding directories (``cli.version_directories``), a dataset's fields
-(``cli.written_spec``), the file (``cli.written_spec``), what is known of datasets by name
+Fields come from the registry or a recipe where these fit the files, else from the features. A style
+is the convention of a project, as text that people go on editing (``styles.yaml``): its figures are
+those that Octo 1.5, OpenVLA and openpi train with.
+
+Not here: finding directories (``cli.inspect``), what is known of datasets by name
 (``formats.registry``).
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+import re
+import textwrap
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from functools import cache, partial
+from importlib import resources
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated, Any, Literal
 
 import typer
 
+from autoloader.cli.inspect import dataset_versions
 from autoloader.cli.options import JsonFlag
 from autoloader.cli.output import emit, emit_json, note
-from autoloader.cli.styles import Style, StyleName, styles
+from autoloader.errors import AutoloaderError, SourceError, UsageError, nearest
+from autoloader.formats import Feature, VersionDirectory, open_source
+from autoloader.formats.directories import folder_name
+from autoloader.formats.features import TASKS
+from autoloader.formats.files import is_remote, normal
+from autoloader.formats.lerobot.metadata import TASK
+from autoloader.formats.registry import (
+    KnownDataset,
+    KnownMix,
+    known_dataset,
+    known_mixes,
+    pair_offset,
+)
+from autoloader.formats.sources import same_files
+from autoloader.index.counting import count_mixture
+from autoloader.samples.resolve import resolve
+from autoloader.samples.transforms.cameras import is_depth_picture, is_depth_tensor
+from autoloader.samples.transforms.fields import (
+    check_camera,
+    check_language,
+    check_same_kind,
+    feature_width,
+    find_feature,
+    is_several,
+    numeric_field,
+)
+from autoloader.spec import PipelineSpec, parse_expression
+from autoloader.spec.reading import flow, parse_yaml
+from autoloader.spec.recipes import Recipe, mixtures, names, other_names, recipe
 
-if TYPE_CHECKING:
-    from autoloader.cli.written_spec import ChosenMix, Entry
-    from autoloader.errors import AutoloaderError
-    from autoloader.formats.registry import KnownMix
+WIDEST = 64
+"""Columns above which a feature is an embedding, not a state."""
+_WRIST = re.compile(r"wrist|hand|gripper|finger", re.IGNORECASE)
+_STATE = re.compile(
+    r"state|pose|position|proprio|joint|gripper|yaw|obs$|translation|force", re.IGNORECASE
+)
+_NO_STATE = re.compile(r"embedding|velocity|vel$|image|instruction|language", re.IGNORECASE)
+_WORDS = re.compile(r"instruction|language|task|prompt", re.IGNORECASE)
+_NO_ACTION = re.compile(r"terminate|discount|reward|mode$", re.IGNORECASE)
+_FIRST_WORDS = ("language_instruction", "observation/natural_language_instruction", "task")
+_FLAGS = ("has_{}", "{}_present", "{}_valid")
+_LEAST_SIDE = 16
+"""A tensor of fewer rows or columns is a matrix, not a picture."""
+_COMMENT_WIDTH = 100
+
+
+class StyleName(str, Enum):
+    """Conventions, by the project that has them."""
+
+    plain = "plain"
+    octo = "octo"
+    openvla = "openvla"
+    openpi = "openpi"
+    stage2 = "stage2"
+
+
+@dataclass(frozen=True, slots=True)
+class Style:
+    """What a spec has beside its datasets.
+
+    Attributes:
+        about: comments at the top, one sentence or a few each.
+        weights: the line ``weights``; of a mixture, and without one.
+        sample: YAML lines behind it.
+        cameras: camera → its line's value and comment; others are as ``primary``.
+        augment: camera → YAML lines of its operations.
+        augmented: comment on the block ``augment``.
+        rest: YAML lines at the end.
+        project: whose recipes (``autoloader.spec.recipes``) datasets are written by, if any's.
+        only_cameras: whether the batch has the style's cameras and no others: those that no
+            dataset fills are black.
+        state: whether the project reads the state; else it stands as a comment.
+        raw: whether actions and states are taken as they lie.
+        pairs: whether each dataset has an offset of about a second.
+        held_out: splits that may be validated on, the first that is there.
+        rest_of_train: what is validated on else: some of train's episodes, at least one; the last
+            5 %, rounded as TFDS does, which is none of a few episodes; or none.
+    """
+
+    about: tuple[str, ...]
+    weights: tuple[str, str]
+    sample: str
+    cameras: Mapping[str, str]
+    augment: Mapping[str, str] = field(default_factory=dict)
+    augmented: str = "on the device; never in validation"
+    rest: str = "batch: {size: 48}                 # samples per batch and rank\n"
+    project: str | None = None
+    only_cameras: bool = False
+    state: bool = True
+    raw: bool = False
+    pairs: bool = False
+    held_out: tuple[str, ...] = ("val", "validation", "test")
+    rest_of_train: Literal["some", "5%", "none"] = "some"
+
+
+@cache
+def styles() -> Mapping[StyleName, Style]:
+    """All styles, as ``styles.yaml`` beside this file has them."""
+    text = resources.files(__package__).joinpath("styles.yaml").read_text(encoding="utf-8")
+    found = {}
+    for name, entry in parse_yaml(text).items():
+        values: dict[str, Any] = {
+            key: tuple(one) if isinstance(one, list) else one for key, one in entry.items()
+        }
+        found[StyleName(name)] = Style(**values)
+    return found
 
 
 def init(
@@ -39,11 +149,6 @@ def init(
     as_json: JsonFlag = False,
 ) -> None:
     """Write a spec of the TFDS datasets below DATA_DIR to stdout."""
-    from autoloader.cli.written_spec import ChosenMix, spec_text
-    from autoloader.errors import SourceError
-    from autoloader.formats.files import is_remote, normal
-    from autoloader.spec import PipelineSpec
-
     name, weights = _style_and_mix(style, mix)
     if not is_remote(data_dir) and not os.path.isdir(data_dir):  # noqa: PTH112  (never raises)
         raise SourceError(
@@ -82,9 +187,7 @@ def init(
             "with one uint8 picture a step and camera",
         )
     text = spec_text(found, styles()[name], style_name=name.value, chosen=chosen)
-    from ruamel.yaml import YAML
-
-    PipelineSpec.from_mapping(YAML(typ="safe", pure=True).load(text))  # what is written, holds
+    PipelineSpec.from_mapping(parse_yaml(text))  # what is written, holds
     if as_json:
         emit_json(
             {
@@ -106,10 +209,6 @@ def _style_and_mix(style: StyleName | None, mix: str | None) -> tuple[StyleName,
     Raises:
         UsageError: no project has the mixture, or several have, or the style has not.
     """
-    from autoloader.errors import UsageError, nearest
-    from autoloader.formats.registry import KnownMix, known_mixes
-    from autoloader.spec.recipes import mixtures, names, other_names
-
     if mix is None:
         return style or StyleName.plain, None
     bare = known_mixes()
@@ -165,9 +264,6 @@ def _entries(root: str, style: Style, faults: list[AutoloaderError]) -> Iterator
 
     Why others cannot be read is added to ``faults``.
     """
-    from autoloader.cli.version_directories import dataset_versions
-    from autoloader.formats.sources import same_files
-
     taken: list[Entry] = []
     names: set[str] = set()
     for versions in dataset_versions(root):
@@ -190,12 +286,6 @@ def _entries(root: str, style: Style, faults: list[AutoloaderError]) -> Iterator
 
 def _entry(place: Path, style: Style, faults: list[AutoloaderError]) -> Entry | None:
     """The entry of a version, or ``None`` where it cannot be taken; says why, and in ``faults``."""
-    from autoloader.cli.written_spec import entry_of, fault_of
-    from autoloader.errors import AutoloaderError
-    from autoloader.formats import open_source
-    from autoloader.formats.directories import folder_name
-    from autoloader.formats.files import normal
-
     path = normal(place)
     try:
         entry = entry_of(open_source(path, dataset=folder_name(path)), style)
@@ -209,3 +299,568 @@ def _entry(place: Path, style: Style, faults: list[AutoloaderError]) -> Entry | 
         note(f"{path}: left out: no image, action or state that could be taken")
         return None
     return entry
+
+
+def depth_features(features: Mapping[str, Feature]) -> dict[str, str]:
+    """Path → type of a camera that holds it, of what looks like depth by type, shape and name."""
+    found = {}
+    for path, feature in features.items():
+        tensor = is_depth_tensor(feature) and min(s or 0 for s in feature.shape[:2]) >= _LEAST_SIDE
+        if is_depth_picture(feature) or (tensor and "depth" in path.lower()):
+            found[path] = "uint16" if feature.dtype == "uint16" else "float32"
+    return found
+
+
+@dataclass
+class Proposal:
+    """Fields of one dataset, as a spec writes them, and what a person should look at.
+
+    Attributes:
+        images, action, state, language: absent ones are empty.
+        proposed: fields that come from ``features.json`` → why.
+    """
+
+    images: dict[str, str] = field(default_factory=dict)
+    action: list[Any] = field(default_factory=list)
+    state: list[Any] = field(default_factory=list)
+    language: list[str] = field(default_factory=list)
+    proposed: dict[str, str] = field(default_factory=dict)
+
+
+def propose(features: Mapping[str, Feature], known: KnownDataset | None) -> Proposal:
+    """The fields of a dataset with ``features``; ``known`` is what the registry says of it."""
+    found = Proposal()
+    why = "not in the registry"
+
+    def take(name: str, listed: Any, fits: Callable[[], object], guess: Callable[[], Any]) -> Any:
+        if known is not None:
+            if not listed:
+                return listed or type(guess())()
+            try:
+                fits()
+            except (AutoloaderError, ValueError):
+                found.proposed[name] = "the registry's does not fit these files"
+            else:
+                return listed
+        else:
+            found.proposed[name] = why
+        guessed = guess()
+        if not guessed:
+            found.proposed.pop(name)
+        return guessed
+
+    images = dict(known.images) if known else {}
+    found.images = take(
+        "images",
+        images,
+        partial(_cameras, features, images.values()),
+        lambda: guess_cameras(features),
+    )
+    for name in ("action", "state"):
+        terms = list(getattr(known, name) or ()) if known else []
+        taken = take(
+            name,
+            terms,
+            partial(_numbers, features, terms, name),
+            partial(guess_numbers, features, name),
+        )
+        setattr(found, name, taken)
+    words = [path for path in (known.language if known else ()) if path in features]
+    found.language = take(
+        "language",
+        words or list(known.language if known else ()),
+        lambda: _language(features, words),
+        lambda: guess_language(features),
+    )
+    return found
+
+
+def guess_cameras(features: Mapping[str, Feature]) -> dict[str, str]:
+    """A primary and a wrist camera, by name; the first of each kind."""
+    usable = [path for path in features if _fits(partial(_camera, features, path))]
+    on_wrist = [path for path in usable if _WRIST.search(_last(path))]
+    others = [path for path in usable if path not in on_wrist]
+    found = {}
+    if others:
+        found["primary"] = min(others, key=lambda path: (len(_last(path)), path))
+    if on_wrist:
+        found["wrist"] = on_wrist[0]
+    return found
+
+
+def why_no_camera(features: Mapping[str, Feature]) -> str:
+    """Why no feature of a dataset can be a colour camera, for people."""
+    reasons = []
+    for path, feature in features.items():
+        if feature.kind == "image" or (feature.kind == "other" and feature.dtype == "uint8"):
+            try:
+                _camera(features, path)
+            except AutoloaderError as error:
+                reasons.append(error.what.removeprefix("images: "))
+    return "; ".join(reasons) or "no feature is a picture of the steps"
+
+
+def _last(path: str) -> str:
+    """The last part of a path, whose parts TFDS joins by a slash and LeRobot by a dot."""
+    return path.replace(".", "/").rpartition("/")[2]
+
+
+def guess_numbers(features: Mapping[str, Feature], name: str) -> list[Any]:
+    """The terms of ``action`` or ``state``, by name."""
+    usable = [
+        path
+        for path, feature in features.items()
+        if _fits(partial(_width_within, feature)) and feature.per_step
+    ]
+    if name == "action":
+        whole = [path for path in ("action", "actions") if path in usable]
+        return whole[:1] or [
+            path
+            for path in usable
+            if path.startswith("action/") and not _NO_ACTION.search(path.rpartition("/")[2])
+        ]
+    for first in ("observation/state", "observation.state"):
+        if first in usable:
+            return [first]
+    return [
+        path
+        for path in usable
+        if path.startswith("observation/")
+        and "float" in features[path].dtype
+        and _STATE.search(path.rpartition("/")[2])
+        and not _NO_STATE.search(path)
+    ]
+
+
+def guess_language(features: Mapping[str, Feature]) -> list[str]:
+    """The instruction's features, by name; several only where they are numbered."""
+
+    def usable(path: str) -> bool:
+        return _fits(lambda: _language(features, [path]))
+
+    # GR00T's tasks are often a flag of validity, and the instruction is an annotation.
+    annotated = [
+        path
+        for path, feature in features.items()
+        if feature.encoding == TASKS and path != TASK and _WORDS.search(path)
+    ]
+    if annotated:
+        return sorted(annotated, key=lambda path: ("description" not in path, path))[:1]
+    for first in _FIRST_WORDS:
+        if first in features and usable(first):
+            numbered = (f"{first}_{number}" for number in (2, 3))
+            return [first, *(path for path in numbered if path in features and usable(path))]
+    named = [path for path in features if _WORDS.search(path) and usable(path)]
+    return sorted(named, key=lambda path: path.startswith("episode_metadata/"))[:1]
+
+
+def _camera(features: Mapping[str, Feature], path: str) -> None:
+    check_camera(find_feature(features, path, field="images", dataset=""), field="images")
+
+
+def _cameras(features: Mapping[str, Feature], paths: Iterable[str]) -> None:
+    for path in paths:
+        _camera(features, path)
+
+
+def _numbers(features: Mapping[str, Feature], terms: Sequence[Any], name: str) -> None:
+    numeric_field(parse_expression(list(terms)), features, field=name, dataset="")
+
+
+def _language(features: Mapping[str, Feature], paths: Sequence[str]) -> None:
+    if not paths:
+        raise ValueError("no feature of that name")
+    every = [find_feature(features, path, field="language", dataset="") for path in paths]
+    for feature in every:
+        if not is_several(feature):
+            check_language(feature, field="language")
+    check_same_kind(every, field="language")
+
+
+def _width_within(feature: Feature) -> None:
+    if feature_width(feature, field="") > WIDEST:
+        raise ValueError("an embedding")
+
+
+def _fits(check: Callable[[], object]) -> bool:
+    try:
+        check()
+    except (AutoloaderError, ValueError):
+        return False
+    return True
+
+
+@dataclass
+class Entry:
+    """One dataset as the spec has it.
+
+    Attributes:
+        name: unique in the spec.
+        known_as: the registry's name for it, else TFDS's.
+        directory: its version directory.
+        values: the spec's fields of it, such as ``images`` and ``action``, in order.
+        split: loader split → TFDS split expression.
+        hz: control frequency, or ``None``.
+        notes: what a person should know, a comment line each.
+        proposed: fields that come from ``features.json`` → why.
+        commented: fields that stand as comments → (value, why).
+        missing: "camera" and "language", where none could be taken → why.
+    """
+
+    name: str
+    known_as: str
+    directory: VersionDirectory
+    values: dict[str, Any]
+    split: Mapping[str, str | None]
+    hz: float | None
+    notes: list[str] = field(default_factory=list)
+    proposed: dict[str, str] = field(default_factory=dict)
+    commented: dict[str, tuple[Any, str]] = field(default_factory=dict)
+    missing: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def cameras(self) -> tuple[str, ...]:
+        """The cameras that it fills."""
+        return tuple(self.values.get("images", ()))
+
+
+def entry_of(directory: VersionDirectory, style: Style) -> Entry:
+    """The entry of a version directory, by the style's recipe, or as proposed where there is none.
+
+    A dataset is looked up by the name of its folder, then by the name that its files have.
+    """
+    if style.project is None:
+        return _proposed(directory, style)
+    misfits: list[tuple[Entry, str]] = []
+    for name in _names(directory):
+        try:
+            made = _by_recipe(directory, name, recipe(name, style.project), style)
+        except UsageError:
+            continue
+        misfit = fault_of(made)
+        if misfit is None:
+            return made
+        misfits.append((made, misfit.what))
+    entry = _proposed(directory, style)
+    if not misfits:
+        entry.proposed = dict.fromkeys(entry.values, f"{style.project} has no recipe for it")
+        return entry
+    made, told = misfits[0]
+    entry.known_as = made.known_as
+    why = f"the recipe of {style.project} does not fit these files"
+    entry.proposed = dict.fromkeys(entry.values, why)
+    entry.notes.append(f"{why}: {told}")
+    return entry
+
+
+def _names(directory: VersionDirectory) -> list[str]:
+    """Names that it may be known by, without the config: of its folder, and of its files."""
+    own, *config = directory.name.split("/")
+    place = Path(directory.path)
+    folder = folder_name(place if not config else place.parents[len(config)])
+    return list(dict.fromkeys([folder, own]))
+
+
+def _by_recipe(directory: VersionDirectory, name: str, found: Recipe, style: Style) -> Entry:
+    values = dict(found.dataset)
+    if style.only_cameras and "images" in values:
+        values["images"] = {
+            camera: path for camera, path in values["images"].items() if camera in style.cameras
+        }
+        if not values["images"]:
+            del values["images"]
+    made = Entry(
+        name=_name(directory, name),
+        known_as=found.name,
+        directory=directory,
+        values=values,
+        split=_split(directory, style),
+        hz=None,
+        notes=list(found.notes),
+    )
+    if not style.state and "state" in values:
+        why = f"{style.project} does not read it in training"
+        made.commented["state"] = (values.pop("state"), why)
+    if "images" in values:
+        values["images"] = with_flags(values["images"], directory.features)
+    return made
+
+
+def fault_of(entry: Entry) -> AutoloaderError | None:
+    """Why an entry cannot be read from its files, or ``None``."""
+    dataset: dict[str, Any] = {
+        "name": entry.name,
+        "path": entry.directory.path,
+        "split": dict(entry.split),
+    }
+    dataset |= entry.values
+    if not entry.cameras:  # a spec has one, and be it here alone
+        dataset["images"] = guess_cameras(entry.directory.features)
+    cameras = {camera: {"size": [8, 8]} for camera in dataset["images"]}
+    try:
+        if not cameras:
+            entry.directory.resolve(str(entry.split["train"]))
+            return None
+        mixture = resolve(PipelineSpec.from_mapping({"datasets": [dataset], "cameras": cameras}))
+        if not entry.directory.streamable:
+            count_mixture(mixture, probe_only=True)
+    except AutoloaderError as error:
+        return error
+    return None
+
+
+def _proposed(directory: VersionDirectory, style: Style) -> Entry:
+    features, missing = dict(directory.features), {}
+    for camera in directory.cameras_without_files:
+        del features[camera]
+        missing[camera] = "info.json lists it, and none of its videos is there"
+    tried = [
+        (name, known, propose(features, known[1]))
+        for name in _names(directory)
+        if (known := known_dataset(name)) is not None
+    ]
+    fitting = [one for one in tried if not one[2].proposed] or tried
+    name, known, found = fitting[0] if fitting else ("", None, propose(features, None))
+    by_task = [path for path in found.language if features[path].encoding == TASKS]
+    try:
+        directory.check_texts(features[path] for path in by_task)
+    except SourceError as error:
+        found.language = [path for path in found.language if path not in by_task]
+        missing["language"] = error.what.partition(": ")[2]
+    if not found.images:
+        missing["camera"] = why_no_camera(features)
+    if not found.language:
+        missing.setdefault("language", "no feature holds texts")
+    action, state = found.action, found.state
+    notes = [known[1].note] if known and known[1].note else []
+    if style.raw:
+        action, state = (as_they_lie(terms, features) for terms in (action, state))
+        if action != found.action and any(not isinstance(term, str) for term in found.action):
+            notes.append(f"as part of a mixture this action is usually made {flow(found.action)}")
+    values = {
+        "images": found.images,
+        "action": _one_or_list(action),
+        "state": _one_or_list(state),
+        "language": language_of(found.language, features),
+    }
+    if style.only_cameras:
+        values["images"] = {
+            camera: path for camera, path in found.images.items() if camera in style.cameras
+        }
+    values["images"] = with_flags(values["images"], features)
+    return Entry(
+        name=_name(directory, name),
+        known_as=known[0] if known else directory.name.partition("/")[0],
+        directory=directory,
+        values={key: value for key, value in values.items() if getattr(found, key) and value},
+        split=_split(directory, style),
+        hz=known[1].hz if known else None,
+        notes=notes,
+        proposed={key: why for key, why in found.proposed.items() if getattr(found, key)},
+        missing=missing,
+    )
+
+
+def language_of(paths: Sequence[str], features: Mapping[str, Feature]) -> Any:
+    """The language of these features as a spec writes it; of several strings one is drawn."""
+    chosen: dict[str, Any] = {"path": paths[0]} if len(paths) == 1 else {"any_of": list(paths)}
+    if any(is_several(features[path]) for path in paths):
+        return {**chosen, "several": "draw"}
+    return paths[0] if len(paths) == 1 else chosen
+
+
+def _name(directory: VersionDirectory, found_by: str) -> str:
+    """Its name in a spec: the one that it is known by, with its config; else its own."""
+    _, slash, config = directory.name.partition("/")
+    name = f"{found_by}{slash}{config}" if found_by else directory.name
+    return re.sub(r"\W+", "_", name).strip("_")[:90] or "dataset"
+
+
+def with_flags(images: Mapping[str, Any], features: Mapping[str, Feature]) -> dict[str, Any]:
+    """Cameras, each with the flag that says whether it is there, where the files have one.
+
+    A flag of ``observation/image_3`` is a bool or an integer, of the steps or of the episode, and
+    is called ``has_image_3``, ``image_3_present`` or ``image_3_valid``.
+    """
+    flags = {
+        path.rpartition("/")[2]: path
+        for path, feature in features.items()
+        if feature.kind == "tensor" and not feature.shape and "float" not in feature.dtype
+    }
+    found = {}
+    for camera, choice in images.items():
+        plain = {"path": choice} if isinstance(choice, str) else dict(choice)
+        leaf = str(plain.get("path", "")).rpartition("/")[2]
+        names = [form.format(leaf) for form in _FLAGS]
+        flag = next((flags[name] for name in names if leaf and name in flags), None)
+        known = flag is None or "present" in plain
+        found[camera] = choice if known else {**plain, "present": flag}
+    return found
+
+
+def as_they_lie(terms: Sequence[Any], features: Mapping[str, Feature]) -> list[Any]:
+    """Terms without operations and zeros; slices that are all of one feature become its path."""
+    bare = [
+        term if isinstance(term, str) else term["path"]
+        for term in terms
+        if isinstance(term, str) or "path" in term
+    ]
+    if not bare:
+        return bare
+    parsed = parse_expression(bare).terms
+    (path, *others) = dict.fromkeys(term.path for term in parsed)
+    if path is None or others:
+        return bare
+    width = feature_width(find_feature(features, path, field="", dataset=""), field="")
+    columns = [column for term in parsed for column in range(width)[term.slice()]]
+    return [path] if columns == list(range(width)) else bare
+
+
+def unused(entry: Entry) -> Iterator[str]:
+    """A comment line for each kind of features that the entry leaves where they lie."""
+    taken = {word.partition("[")[0] for word in _words([entry.values, entry.commented])}
+    kinds = {"image": "images", "tensor": "numbers", "text": "texts", "other": "other features"}
+    left: dict[str, list[str]] = {}
+    for path, feature in entry.directory.features.items():
+        if path not in taken:
+            left.setdefault(kinds[feature.kind], []).append(_described(feature))
+    for kind in kinds.values():
+        if kind in left:
+            yield f"not used, {kind}: {', '.join(left[kind])}"
+    for path, dtype in depth_features(entry.directory.features).items():
+        if path not in taken:
+            camera = re.sub(r"\W+", "_", path.rpartition("/")[2])
+            yield (
+                f"depth, as a camera: images: {{{camera}: {path}}}, and below cameras: "
+                f"{camera}: {{size: [256, 256], depth: {dtype}}}"
+            )
+
+
+def _words(value: Any) -> Iterator[str]:
+    """Every text in a nested value, names of mappings among them."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, Mapping):
+        for key, inner in value.items():
+            yield str(key)
+            yield from _words(inner)
+    elif isinstance(value, (list, tuple)):
+        for inner in value:
+            yield from _words(inner)
+
+
+def _described(feature: Feature) -> str:
+    shape = "×".join("?" if size is None else str(size) for size in feature.shape)
+    said = [word for word in (shape, feature.encoding if feature.kind == "tensor" else "") if word]
+    if feature.kind == "image" and feature.dtype != "uint8":
+        said.append(feature.dtype)
+    return f"{feature.path} ({', '.join(said)})" if said else feature.path
+
+
+def _split(directory: VersionDirectory, style: Style) -> dict[str, str | None]:
+    """A split to train on and one to validate on, neither empty."""
+    counts = {
+        name: sum(shard.records for shard in shards) for name, shards in directory.splits.items()
+    }
+    full = [name for name, count in counts.items() if count]
+    train = "train" if "train" in full else next(iter(full), "train")
+    for name in style.held_out:
+        if name in full and name != train:
+            return {"train": train, "val": name}
+    episodes = counts.get(train, 0)
+    if style.rest_of_train == "5%":
+        left = episodes - round(95 * episodes / 100)
+    else:
+        left = int(style.rest_of_train == "some" and episodes > 1)
+    if not left:
+        return {"train": train, "val": None}
+    if style.rest_of_train == "some" and episodes < 40:
+        return {"train": f"{train}[:-1]", "val": f"{train}[-1:]"}
+    return {"train": f"{train}[:95%]", "val": f"{train}[95%:]"}
+
+
+def _one_or_list(terms: list[Any]) -> Any:
+    return terms[0] if len(terms) == 1 else terms
+
+
+@dataclass(frozen=True, slots=True)
+class ChosenMix:
+    """A published weighting, and what of it is there.
+
+    Attributes:
+        name: what ``--mix`` takes.
+        mix: its weights, by the registry's names.
+        present: those that were found.
+    """
+
+    name: str
+    mix: KnownMix
+    present: tuple[str, ...]
+
+    @property
+    def absent(self) -> tuple[str, ...]:
+        """Those that were not."""
+        return tuple(name for name in self.mix.weights if name not in self.present)
+
+
+def spec_text(
+    entries: Sequence[Entry], style: Style, *, style_name: str, chosen: ChosenMix | None
+) -> str:
+    """The spec file."""
+    lines = [f"# Written by autoloader init --style {style_name}."]
+    lines += [line for about in style.about for line in _comment(about, "")]
+    if chosen is not None:
+        lines += _comment(f"{chosen.name}: {chosen.mix.about}.", "")
+        there, every = len(chosen.present), len(chosen.mix.weights)
+        rest = f"; not here: {', '.join(chosen.absent)}" if chosen.absent else ""
+        lines += _comment(f"{there} of its {every} datasets{rest}.", "")
+    lines += _comment("What is not used stands as a comment; features: passes it on.", "")
+    lines += ["schema_version: 1", "datasets:"]
+    for one in entries:
+        weight = chosen.mix.weights[one.known_as] if chosen else 1.0
+        lines += _dataset(one, weight, style)
+    lines.append(f"weights: {style.weights[0 if chosen else 1]}")
+    cameras = list(dict.fromkeys(camera for one in entries for camera in one.cameras))
+    empty = [name for name in style.cameras if style.only_cameras and name not in cameras]
+    cameras += empty
+    ordered = list(dict.fromkeys([*(c for c in style.cameras if c in cameras), *cameras]))
+    lines += [*style.sample.splitlines(), "cameras:"]
+    for name in ordered:
+        how = style.cameras.get(name, style.cameras["primary"])
+        if name in empty:  # the project has it nonetheless
+            how = how.replace("}", ", placeholder: true}", 1)
+        lines.append(f"  {name}: {how}")
+    augmented = [name for name in ordered if name in style.augment and name not in empty]
+    if augmented:
+        lines.append(f"augment:                          # {style.augmented}")
+        for name in augmented:
+            lines += [f"  {name}:", *textwrap.indent(style.augment[name], "    ").splitlines()]
+    return "\n".join([*lines, *style.rest.splitlines()]) + "\n"
+
+
+def _dataset(one: Entry, weight: float, style: Style) -> Iterator[str]:
+    yield f"  - name: {one.name}"
+    yield f"    path: {flow(one.directory.path)}"
+    yield f"    weight: {weight}"
+    yield f"    split: {flow(dict(one.split))}"
+    for told in one.notes:
+        yield from _comment(told, "    ")
+    for key, value in one.values.items():
+        why = one.proposed.get(key)
+        yield f"    {key}: {flow(value)}" + (f"  # proposed: {why}" if why else "")
+    for key, (value, why) in one.commented.items():
+        yield from _comment(f"{key}: {flow(value)}   # {why}", "    ")
+    if style.pairs:
+        offset = pair_offset(one.hz)
+        mark = "" if one.hz else "  # the control frequency is not known"
+        own = {"frame_offsets": [0, offset], "action_horizon": offset}
+        yield f"    sample: {flow(own)}{mark}"
+    for line in unused(one):
+        yield from _comment(line, "    ")
+
+
+def _comment(text: str, indent: str) -> list[str]:
+    return textwrap.wrap(
+        text, _COMMENT_WIDTH, initial_indent=f"{indent}# ", subsequent_indent=f"{indent}#   ",
+        break_long_words=False, break_on_hyphens=False,
+    )  # fmt: skip

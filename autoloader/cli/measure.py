@@ -5,18 +5,14 @@ Not here: how it is measured (``tune.measurement``).
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated
 
 import typer
 
 from autoloader.cli import options
-from autoloader.cli.output import emit, emit_json, emit_table, note
-from autoloader.host.units import format_bytes, parse_seconds
-
-if TYPE_CHECKING:
-    from autoloader.tune.measurement import Measurement
+from autoloader.cli.output import emit_document, emit_json, note
+from autoloader.host.units import parse_seconds
 
 ENOUGH_WARMUP = 8
 ENOUGH_BATCHES = 160
@@ -80,7 +76,13 @@ def measure(
         if as_json:
             emit_json(measurement.as_dict())
         else:
-            _show(measurement)
+            found = measurement.as_dict()
+            latency = found["batch_latency_s"].values()
+            shown = {
+                "batch_latency_s": " / ".join(f"{one * 1e3:.1f} ms" for one in latency),
+                "knobs": [{"knob": name, "value": one} for name, one in found["knobs"].items()],
+            }
+            emit_document({name: one for name, one in (found | shown).items() if name != "trace"})
             if warmup < ENOUGH_WARMUP or batches < ENOUGH_BATCHES:
                 note(
                     f"{warmup} + {batches} batches say little; figures need a warm-up of "
@@ -89,56 +91,3 @@ def measure(
     finally:
         if link is not None:
             link.close()
-
-
-def _number(value: float | None) -> str:
-    return "not counted" if value is None else f"{value:.2f}"
-
-
-def _cache(found: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """What was held of decoded frames, where anything was to be."""
-    if found.get("budget_bytes"):
-        held, budget = (format_bytes(found[name]) for name in ("held_bytes", "budget_bytes"))
-        yield "decoded frames held", f"{found['slots']} in {held} of {budget}"
-        if found["hit_ratio"] is not None:
-            yield "shown from there", f"{found['hit_ratio']:.1%}"
-    if found.get("from_disk"):
-        yield "decoded frames read from the disk", str(found["from_disk"])
-
-
-def _call(seconds: float | None) -> Iterator[tuple[str, str]]:
-    """What the user's function over a batch takes, where there is one."""
-    if seconds is not None:
-        yield "batch.call, for a batch", f"{seconds * 1e3:.2f} ms"
-
-
-def _show(found: Measurement) -> None:
-    latency = " / ".join(f"{s * 1e3:.1f} ms" for s in found.batch_latency_s.values())
-    headroom = found.min_headroom_bytes
-    emit_table(
-        ("", ""),
-        (
-            ("samples/s", f"{found.samples_per_s:.1f}"),
-            ("batches/s", f"{found.batches_per_s:.2f}"),
-            ("batch latency p50 / p90 / p99", latency),
-            ("time to first batch", f"{found.time_to_first_batch_s:.2f} s"),
-            ("wait ratio", f"{found.wait_ratio:.3f}"),
-            ("loader's peak", format_bytes(found.peak_rss_bytes)),
-            ("least headroom", "not read" if headroom is None else format_bytes(headroom)),
-            ("samples", f"{found.samples} from {found.datasets} datasets"),
-            ("decodes a sample", _number(found.decodes_per_sample)),
-            ("different episodes in a batch", _number(found.distinct_episodes_per_batch)),
-            *_cache(found.cache or {}),
-            *_call(found.batch_call_s),
-        ),
-    )
-    emit("")
-    emit_table(
-        ("dataset", "weight", "share"),
-        (
-            (name, f"{entry['weight']:.4f}", f"{entry['share']:.4f}")
-            for name, entry in found.mixture.items()
-        ),
-    )
-    emit("")
-    emit_table(("knob", "value"), found.knobs.items())

@@ -15,7 +15,7 @@ import io
 import json
 import os
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, is_dataclass
 from pathlib import Path
@@ -24,6 +24,7 @@ from typing import IO, TYPE_CHECKING, Any, Protocol
 import typer
 
 from autoloader.errors import UsageError, printable
+from autoloader.host.units import format_bytes
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -156,13 +157,83 @@ def file_errors(option: str, path: Path) -> Iterator[None]:
         ) from error
 
 
-def emit_table(header: Iterable[str], rows: Iterable[Iterable[Any]]) -> None:
-    """Write rows to stdout in columns as wide as they need, the header first."""
-    lines = [[str(cell) for cell in row] for row in (header, *rows)]
+def emit_table(header: Iterable[str] | None, rows: Iterable[Iterable[Any]]) -> None:
+    """Write rows to stdout in columns as wide as they need, the header first if there is one."""
+    lines = [[str(cell) for cell in row] for row in ([header] if header else []) + list(rows)]
     widths = [max(len(cell) for cell in column) for column in zip(*lines, strict=True)]
     for line in lines:
         cells = (cell.ljust(width) for cell, width in zip(line, widths, strict=True))
         emit("  ".join(cells).rstrip())
+
+
+def emit_document(
+    document: Mapping[str, Any], columns: Mapping[str, Sequence[str]] | None = None
+) -> None:
+    """Write a document for people: its single values, then each of its parts as a table.
+
+    A value is written in the unit that its name ends in: ``ring_bytes`` as "72.2 MiB", ``decode_s``
+    as "0.53 ms", ``hit_ratio`` as "0.931".
+
+    Args:
+        document: names and values as ``--json`` has them; parts are mappings, or lists of these.
+        columns: part → names that its rows show; ``None`` or no entry: all.
+    """
+    parts = {name: value for name, value in document.items() if _is_part(value)}
+    emit_table(None, _rows(document, parts))
+    for name, part in parts.items():
+        emit(f"\n-- {_words(name)}")
+        rows = part
+        if isinstance(part, Mapping):
+            below = {key: value for key, value in part.items() if isinstance(value, Mapping)}
+            emit_table(None, _rows(part, below))
+            rows = [{"": key, **value} for key, value in below.items()]
+        names = dict.fromkeys(key for row in rows for key in row)
+        if wanted := (columns or {}).get(name):
+            names = dict.fromkeys([*([""] if "" in names else []), *wanted])
+        if names:
+            cells = ([_shown(key, row.get(key)) for key in names] for row in rows)
+            emit_table(map(_words, names), cells)
+
+
+def _is_part(value: Any) -> bool:
+    return isinstance(value, Mapping) or (
+        isinstance(value, list) and bool(value) and isinstance(value[0], Mapping)
+    )
+
+
+def _rows(values: Mapping[str, Any], but: Mapping[str, Any]) -> list[tuple[str, str]]:
+    return [
+        (_words(name), _shown(name, value)) for name, value in values.items() if name not in but
+    ]
+
+
+def _words(name: str) -> str:
+    """A name as a heading: its unit stands with the value, unless it is a rate."""
+    plain = name.removesuffix("_bytes")
+    if plain.endswith("_per_s"):
+        plain = plain.removesuffix("_per_s") + "/s"
+    return plain.removesuffix("_s").replace("_", " ")
+
+
+def _shown(name: str, value: Any) -> str:
+    """A value as people read it, by the unit that its name ends in."""
+    if value is None or value == [] or value == {}:
+        return "-"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, Mapping):
+        return ", ".join(f"{key}={_shown(key, one)}" for key, one in value.items())
+    if isinstance(value, (list, tuple)):
+        return " | ".join(map(str, value))
+    if isinstance(value, str):
+        return value
+    if name.endswith("bytes"):
+        return format_bytes(value)
+    if name.endswith("_ratio"):
+        return f"{value:.3f}"
+    if name.endswith("_s") and not name.endswith("_per_s"):
+        return f"{value:.2f} s" if value >= 1 else f"{value * 1e3:.2f} ms"
+    return f"{value:.4g}" if isinstance(value, float) and abs(value) < 1000 else f"{value:.0f}"
 
 
 @contextmanager

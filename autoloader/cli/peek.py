@@ -1,27 +1,65 @@
 """``autoloader peek``: a contact sheet of a mixture, as it reaches the model.
 
-Not here: what ops and rules do to episodes (``cli.contact_sheet``), drawing the sheet
-(``cli.contact_sheet``).
+A dataset has a row: labelled frames, histograms and removed steps. Histograms have a column for
+each number of a field: as stored, behind each op, and as the model gets it. For these, and for the
+steps that rules remove, the first records are read as they lie, and get what a loader does to them,
+one op at a time.
+
+matplotlib draws it, without a display. An HTML page is the drawing as SVG, with its words as text.
+
+Not here: what a sample holds (``samples``), a mixture whose datasets come evenly (``cli.verify``).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import html
+import io
+import textwrap
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
+import numpy as np
 import typer
+from numpy.typing import NDArray
 
 from autoloader.cli.options import JsonFlag, NoTransforms, RamFloor, SpecFile, Split
 from autoloader.cli.output import emit, emit_json, file_errors, note, progress_bar
+from autoloader.cli.verify import evenly
+from autoloader.errors import UsageError
+from autoloader.formats import Feature
+from autoloader.formats.tfrecord import MalformedRecordError
 from autoloader.host.extras import require
-
-if TYPE_CHECKING:
-    from autoloader.cli.contact_sheet import Panel, Shown
-    from autoloader.samples.resolve import ResolvedMixture
+from autoloader.loader import AutoLoader
+from autoloader.process.device.augmentation import augmenter
+from autoloader.samples.resolve import ResolvedDataset
+from autoloader.samples.transforms.binding import records
+from autoloader.samples.transforms.episode_ops import apply_op
+from autoloader.samples.transforms.fields import find_feature, is_text
+from autoloader.samples.transforms.keep import Ranges, runs_of_episode
+from autoloader.samples.transforms.rlds import Transformed, read_values
+from autoloader.samples.windows import valid_range
+from autoloader.spec import DatasetSpec, FieldExpression, FieldTerm, PipelineSpec
 
 SUFFIXES = (".png", ".html", ".svg", ".pdf")
+STORED = "stored"
+"""The stage before any op."""
+FEW_VALUES = 4
+"""A stage of no more different values is told with them."""
+MOST_DRAWN = 32
+"""Columns of a field that are drawn; ``--json`` has all."""
+_COLOURS = "viridis"
+_GRIPPER_WORDS = ("gripper", "grasp", "open", "close")
+_GRIPPER_OPS = ("rel2abs", "binarise")
+_ARM_WIDTH = 7
+_BINS = 20
+_FINE, _WRONG, _PLAIN = "#30638e", "#d1495b", "#8d99ae"
+_GAP = 4
+"""Pixels between frames."""
+_STRIP, _CELL, _STAGE, _EPISODES = 3.2, 0.62, 0.5, 2.6
+"""Inches: of a sample's frames, a histogram's width and height, the removed steps."""
+_MARGIN, _TITLE = 0.35, 0.7
 
 
 def peek(
@@ -44,10 +82,6 @@ def peek(
     as_json: JsonFlag = False,
 ) -> None:
     """Draw frames and language, histograms of each column op by op, and the steps rules remove."""
-    from autoloader.cli.contact_sheet import draw_sheet
-    from autoloader.errors import UsageError
-    from autoloader.spec import PipelineSpec
-
     require("matplotlib", "the contact sheet")
     if out.suffix not in SUFFIXES:
         raise UsageError(
@@ -55,8 +89,7 @@ def peek(
             remedy=f"end it in one of: {', '.join(SUFFIXES)}",
         )
     asked = PipelineSpec.from_yaml(spec)
-    mixture, seen = _samples(asked, split, ram_floor, samples, shown_samples)
-    panels = _panels(asked, mixture, seen, episodes)
+    panels = _panels(asked, split, ram_floor, (samples, shown_samples, episodes))
     with file_errors("--out", out):
         draw_sheet(panels, out, title=f"{spec.name}, split {split}")
     odd = [f"{name}: {line}" for name, panel in panels.items() for line in _odd(panel)]
@@ -74,29 +107,181 @@ def peek(
         note(line)
 
 
+@dataclass(frozen=True, slots=True)
+class Scale:
+    """Values that the first and the last colour of depth frames stand for."""
+
+    low: float
+    high: float
+
+
 @dataclass
-class _Seen:
-    """What a loader gave of one dataset."""
+class Shown:
+    """One sample's frames.
+
+    Attributes:
+        cameras: camera → [F, H, W, 3] uint8.
+        labels: of the F frames: "t", "t+5", "goal t+9".
+        absent: cameras that the dataset lacks, or whose frames are all padding.
+        t: step of the episode at which the sample stands.
+        text: the sample's language.
+        scales: depth camera → values that its colours stand for.
+    """
+
+    cameras: Mapping[str, NDArray[np.uint8]]
+    labels: Sequence[str]
+    absent: frozenset[str]
+    t: int
+    text: str
+    scales: Mapping[str, Scale] = field(default_factory=dict)
+
+
+@dataclass
+class TermLook:
+    """One term of a field.
+
+    Attributes:
+        text: the term as the spec writes it.
+        stages: (what was done, values [n, width]), as stored first; an op may change the width.
+        is_gripper: whether its name or its ops say so.
+    """
+
+    text: str
+    stages: list[tuple[str, NDArray[np.float32]]]
+    is_gripper: bool
+
+    @property
+    def width(self) -> int:
+        """Columns behind all ops."""
+        return int(self.stages[-1][1].shape[1])
+
+
+@dataclass
+class FilteredEpisode:
+    """Steps that rules remove of one episode.
+
+    Attributes:
+        number: position among the episodes that were looked at.
+        steps: number of steps in the file, or as the transform leaves them.
+        removed: rule → steps that it removes; a step stands under the first that does.
+    """
+
+    number: int
+    steps: int
+    removed: dict[str, list[int]]
+
+
+@dataclass
+class DatasetLook:
+    """The first episodes of one dataset.
+
+    Attributes:
+        fields: "action" and "state" → their terms.
+        episodes: steps that rules remove of each.
+    """
+
+    fields: dict[str, list[TermLook]] = field(default_factory=dict)
+    episodes: list[FilteredEpisode] = field(default_factory=list)
+
+    def removed(self) -> dict[str, int]:
+        """Rule → how many steps it removes of the episodes that were looked at."""
+        found: dict[str, int] = {}
+        for episode in self.episodes:
+            for rule, steps in episode.removed.items():
+                found[rule] = found.get(rule, 0) + len(steps)
+        return found
+
+
+@dataclass
+class Column:
+    """One column of a field.
+
+    Attributes:
+        name: its number and where it comes from; without a number where an op took it away.
+        stages: (what was done, its values [n]), as stored first.
+        normalised: whether the statistics bring it to a scale; ``None`` where the spec has none.
+        flag: what stands out, or "".
+    """
+
+    name: str
+    stages: list[tuple[str, NDArray[np.float32]]] = field(default_factory=list)
+    normalised: bool | None = None
+    flag: str = ""
+
+    def plain(self) -> dict[str, Any]:
+        """What ``--json`` says of it."""
+        return {
+            "name": self.name,
+            "normalised": self.normalised,
+            "flag": self.flag or None,
+            "stages": [{"after": label, **_summary(values)} for label, values in self.stages],
+        }
+
+
+@dataclass
+class Panel:
+    """What is shown of one dataset.
+
+    Attributes:
+        shown: samples whose frames are drawn.
+        fields: "action" and "state" → columns.
+        look: its first episodes.
+        rows: "action" and "state" → rows as the model gets them, a sample each.
+        samples: number of samples that were taken.
+        bright: camera → whether any of its frames is not black; absent where it gave none.
+        says: "language" and text features → whether any of their texts is not blank.
+    """
 
     shown: list[Shown] = field(default_factory=list)
+    fields: dict[str, list[Column]] = field(default_factory=dict)
+    look: DatasetLook = field(default_factory=DatasetLook)
     rows: dict[str, list[Any]] = field(default_factory=lambda: {"action": [], "state": []})
     samples: int = 0
     bright: dict[str, bool] = field(default_factory=dict)
-    """Camera → whether any of its frames is not black; a camera that gave none is absent."""
     says: dict[str, bool] = field(default_factory=dict)
-    """"language" and text features → whether any of their texts is not blank."""
+
+    @property
+    def black(self) -> list[str]:
+        """Cameras whose every frame is black though the dataset has them."""
+        return [camera for camera, bright in self.bright.items() if not bright]
+
+    @property
+    def silent(self) -> list[str]:
+        """Text features of the dataset, and "language", that say nothing in any sample."""
+        return sorted(name for name, says in self.says.items() if not says)
+
+    def blocks(self) -> list[tuple[str, float]]:
+        """(what, inches wide) of the blocks in its row."""
+        found: list[tuple[str, float]] = [("frames", _STRIP)] * len(self.shown)
+        for name, columns in self.fields.items():
+            found.append((name, _CELL * min(len(columns), MOST_DRAWN) + 0.3))
+        if self.look.episodes:
+            found.append(("episodes", _EPISODES))
+        return found
+
+    def height(self) -> float:
+        """Inches of its row."""
+        found = [1.2]
+        for one in self.shown:
+            picture = strip(list(one.cameras.values()))
+            found.append((_STRIP - 0.6) * picture.shape[0] / picture.shape[1] + 0.3)
+        found += [_STAGE * stage_rows(columns) + 0.3 for columns in self.fields.values()]
+        return min(max(found), 8.0) + _TITLE
 
 
-def _samples(
-    asked: Any, split: str, ram_floor: str | None, samples: int, most_shown: int
-) -> tuple[ResolvedMixture, dict[str, _Seen]]:
-    """The mixture, and ``samples`` samples of each dataset."""
-    from autoloader.cli.comparison import evenly
-    from autoloader.loader import AutoLoader
-    from autoloader.process.device.augmentation import augmenter
+def _panels(
+    asked: PipelineSpec, split: str, ram_floor: str | None, sizes: tuple[int, int, int]
+) -> dict[str, Panel]:
+    """What is shown of each dataset.
 
-    augment = augmenter(asked, split)
-    seen: dict[str, _Seen] = {}
+    Args:
+        asked: the spec.
+        split: the spec's split.
+        ram_floor: memory that must stay free, as written; ``None``: the profile's.
+        sizes: samples of a dataset, samples whose frames are shown, episodes that are looked at.
+    """
+    samples, most_shown, episodes = sizes
+    augment, found = augmenter(asked, split), dict[str, Panel]()
     with (
         AutoLoader(
             evenly(asked),
@@ -108,51 +293,56 @@ def _samples(
         ) as loader,
         progress_bar("reading samples") as advance,
     ):
-        names, mixture = loader.dataset_names, loader.plan.mixture
-        wanted, done = samples * len(names), 0
+        mixture, wanted, done = loader.plan.mixture, samples * len(loader.dataset_names), 0
         for batch in loader:
             indices = batch["dataset_index"].tolist()
             for k, index in enumerate(indices):
-                one = seen.setdefault(names[index], _Seen())
-                _take(batch, k, one)
-                if len(one.shown) < most_shown:
+                dataset = mixture.datasets[index]
+                panel = found.setdefault(dataset.name, _empty(dataset))
+                _take(batch, k, panel)
+                if len(panel.shown) < most_shown:
                     alone: Any = {
                         "images": {name: of[k : k + 1] for name, of in batch["images"].items()},
                         "provenance": batch["provenance"][k : k + 1],
                     }
                     pictures = {name: of[0] for name, of in augment(alone)["images"].items()}
-                    goal = mixture.datasets[index].sample.goal != "none"
-                    one.shown.append(_shown(batch, pictures, k, goal=goal))
+                    goal = dataset.sample.goal != "none"
+                    panel.shown.append(_shown(batch, pictures, k, goal=goal))
             done += len(indices)
             advance(min(done, wanted), wanted)
             if done >= wanted:
                 break
-    return mixture, seen
+    ordered = [one for one in mixture.datasets if one.name in found]
+    for dataset in ordered:
+        _look_into(found[dataset.name], dataset, asked, episodes)
+    return {one.name: found[one.name] for one in ordered}
 
 
-def _take(batch: Mapping[str, Any], k: int, one: _Seen) -> None:
-    import numpy as np
+def _empty(dataset: ResolvedDataset) -> Panel:
+    texts = [name for name, of in dataset.held.items() if is_text(of)]
+    texts += ["language"] if dataset.language else []
+    return Panel(says=dict.fromkeys(texts, False))
 
-    one.samples += 1
-    for name, rows in one.rows.items():
+
+def _take(batch: Mapping[str, Any], k: int, panel: Panel) -> None:
+    """Count a sample of a batch in."""
+    panel.samples += 1
+    for name, rows in panel.rows.items():
         values, mask = (np.asarray(batch[key][k]) for key in (name, f"{name}_mask"))
         width = int(mask.any(axis=tuple(range(mask.ndim - 1))).sum())
         rows.append(values[mask.any(axis=-1)][:, :width].copy())
     for camera, frames in batch["images"].items():
         there = np.asarray(batch["frame_mask"][camera][k])
         if there.any():
-            bright = bool(np.asarray(frames[k])[there].any())
-            one.bright[camera] = one.bright.get(camera, False) or bright
+            panel.bright[camera] = panel.bright.get(camera, False) or bool(
+                np.asarray(frames[k])[there].any()
+            )
     for name, texts in {"language": batch["language"], **batch.get("features", {})}.items():
-        if isinstance(texts, list):
-            one.says[name] = one.says.get(name, False) or bool("".join(texts[k]).strip())
+        if name in panel.says:
+            panel.says[name] = panel.says[name] or bool("".join(texts[k]).strip())
 
 
 def _shown(batch: Mapping[str, Any], pictures: Mapping[str, Any], k: int, *, goal: bool) -> Shown:
-    import numpy as np
-
-    from autoloader.cli.contact_sheet import Shown, coloured
-
     offsets = np.asarray(batch["frame_offset"][k]).tolist()
     labels = [f"t{offset:+d}" if offset else "t" for offset in offsets]
     if goal:
@@ -170,42 +360,23 @@ def _shown(batch: Mapping[str, Any], pictures: Mapping[str, Any], k: int, *, goa
     )
 
 
-def _panels(
-    asked: Any, mixture: ResolvedMixture, seen: Mapping[str, _Seen], episodes: int
-) -> dict[str, Panel]:
-    import numpy as np
-
-    from autoloader.cli.contact_sheet import DatasetLook, Panel, columns_of, look_at
-    from autoloader.samples.transforms.fields import is_text
-
-    panels = {}
-    for dataset in mixture.datasets:
-        if dataset.name not in seen:
+def _look_into(panel: Panel, dataset: ResolvedDataset, asked: PipelineSpec, episodes: int) -> None:
+    """Add the first episodes, and the columns of both fields."""
+    if dataset.remote:
+        note(f"{dataset.name}: remote; ops and removed steps are shown of local data alone")
+    else:
+        panel.look = look_at(dataset, asked.dataset(dataset.name), episodes)
+    for name, bound in (("action", dataset.action), ("state", dataset.state)):
+        if bound is None:
             continue
-        one, declared = seen[dataset.name], asked.dataset(dataset.name)
-        look = DatasetLook() if dataset.remote else look_at(dataset, declared, episodes)
-        if dataset.remote:
-            note(f"{dataset.name}: remote; ops and removed steps are shown of local data alone")
-        fields = {}
-        for name in ("action", "state"):
-            bound = dataset.bound("action" if name == "action" else "state")
-            if bound is None:
-                continue
-            scaling = dataset.scaling.get(name)
-            how = asked.normalize_of(dataset.name, name)
-            fields[name] = columns_of(
-                look.fields.get(name, []),
-                np.concatenate(one.rows[name]),
-                None if scaling is None else scaling.active.tolist(),
-                label=f"to the model: {how.method}" if how else "to the model",
-                grippers=name == "action",
-            )
-        black = [camera for camera, bright in one.bright.items() if not bright]
-        named = {name for name, of in dataset.held.items() if is_text(of)}
-        named |= {"language"} if dataset.language else set()
-        silent = sorted(name for name in named if not one.says.get(name))
-        panels[dataset.name] = Panel(one.shown, fields, look, one.samples, black, silent)
-    return panels
+        scaling, how = dataset.scaling.get(name), asked.normalize_of(dataset.name, name)
+        panel.fields[name] = columns_of(
+            panel.look.fields.get(name, []),
+            np.concatenate(panel.rows[name]),
+            None if scaling is None else scaling.active.tolist(),
+            label=f"to the model: {how.method}" if how else "to the model",
+            grippers=name == "action",
+        )
 
 
 def _odd(panel: Panel) -> list[str]:
@@ -236,3 +407,432 @@ def _plain(panel: Panel) -> dict[str, Any]:
         "removed": panel.look.removed(),
         "episodes": [asdict(one) for one in panel.look.episodes],
     }  # fmt: skip
+
+
+def gripper_columns(terms: Sequence[TermLook], masked: Sequence[bool] | None) -> set[int]:
+    """Columns of an action that are a gripper's, as far as names, ops and masks tell.
+
+    Args:
+        terms: of the action.
+        masked: of each column whether it is normalised; ``None`` where nothing is.
+    """
+    found, at = set(), 0
+    width = sum(term.width for term in terms)
+    for term in terms:
+        columns = range(at, at + term.width)
+        found |= set(columns) if term.is_gripper and term.width <= 2 else set()
+        at += term.width
+    if masked is not None and any(masked):
+        found |= {column for column, normalised in enumerate(masked) if not normalised}
+    return found or ({width - 1} if width >= _ARM_WIDTH else set())
+
+
+def look_at(dataset: ResolvedDataset, declared: DatasetSpec, episodes: int) -> DatasetLook:
+    """The first ``episodes`` episodes of a dataset that are whole and not dropped.
+
+    Raises:
+        SourceError: a file cannot be read.
+    """
+    given: Mapping[str, Feature] = dataset.directory.features
+    if dataset.transform is not None:
+        given = dataset.transform.given
+    expressions = {"action": declared.action, "state": declared.state}
+    parts: dict[str, list[list[list[NDArray[np.float32]]]]] = {}
+    look = DatasetLook()
+    for _, payload in records(dataset.slices):
+        if len(look.episodes) == episodes:
+            break
+        try:
+            found = _episode(dataset, payload, given, expressions)
+            filtered = _filtered(dataset, declared, payload, found.steps, len(look.episodes))
+        except MalformedRecordError:
+            continue
+        look.episodes.append(filtered)
+        for name, expression in expressions.items():
+            if expression is not None and found.steps:
+                stages = [_stages(term, found, given, declared) for term in expression.terms]
+                parts.setdefault(name, []).append(stages)
+    for name, of_episodes in parts.items():
+        expression = expressions[name]
+        assert expression is not None
+        look.fields[name] = [
+            TermLook(
+                _text(term),
+                [
+                    (label, np.concatenate([one[number][stage] for one in of_episodes]))
+                    for stage, label in enumerate([STORED, *(_named(op) for op in term.ops)])
+                ],
+                _is_gripper(term),
+            )
+            for number, term in enumerate(expression.terms)
+        ]
+    return look
+
+
+def _episode(
+    dataset: ResolvedDataset,
+    payload: bytes,
+    given: Mapping[str, Feature],
+    expressions: Mapping[str, FieldExpression | None],
+) -> Transformed:
+    """The episode as the user's function leaves it, before the spec's own pass."""
+    paths = {path for one in expressions.values() if one is not None for path in one.paths()}
+    keys = {find_feature(given, path, field="", dataset=dataset.name).key for path in paths}
+    keys = keys or {_any_key(given)}
+    if dataset.transform is None:
+        return read_values(payload, given, keys)[0]
+    return dataset.transform.before_pass(payload, None, keys)[0]
+
+
+def _stages(
+    term: FieldTerm, found: Transformed, given: Mapping[str, Feature], declared: DatasetSpec
+) -> list[NDArray[np.float32]]:
+    """[T', width] of a term as stored, then behind each of its ops."""
+    said = declared.steps
+    taken = slice(said.drop_first, None, said.every)
+    steps = len(range(found.steps)[taken])
+    left = slice(0, max(0, steps - said.drop_last))
+    if term.path is None:
+        return [np.full((steps, term.constants), term.value, np.float32)[left]]
+    feature = find_feature(given, term.path, field="", dataset=declared.name)
+    values = np.asarray(found.values[feature.key], np.float32).reshape(found.steps, -1)
+    stages = [values[taken, term.slice()]]
+    for op in term.ops:
+        stages.append(apply_op(op, stages[-1]) if steps else stages[-1])
+    return [one[left] for one in stages]
+
+
+def _filtered(
+    dataset: ResolvedDataset, declared: DatasetSpec, payload: bytes, steps: int, number: int
+) -> FilteredEpisode:
+    said, stride = declared.steps, dataset.stride
+    place = np.arange(steps)
+    why = np.full(steps, "", object)
+
+    def remove(rule: str, gone: NDArray[np.bool_]) -> None:
+        why[gone & (why == "")] = rule
+
+    taken = place[said.drop_first :: said.every]
+    left = taken[: max(0, len(taken) - said.drop_last)]
+    remove("steps.drop_first", place < said.drop_first)
+    remove("steps.drop_last", np.isin(place, taken[len(left) :]))
+    remove("steps.every", ~np.isin(place, left))
+    keys = [] if dataset.keep is None else [one.key for one in dataset.keep.features]
+    if dataset.transform is not None:
+        asked = set(keys) or {_any_key(dataset.transform.given)}
+        found = dataset.transform.apply(payload, only=asked)[0]
+        remove(dataset.transform.rules[1], _at(left, ~found.valid, steps))
+    elif keys:
+        found = read_values(payload, dataset.directory.features, set(keys))[0]
+    if dataset.keep is not None:
+        texts = {one.key: runs_of_episode(found.values[one.key], one)
+                 for one in dataset.keep.features}  # fmt: skip
+        whole = Ranges.spans(np.zeros(1, np.int64), np.full(1, len(left), np.int64))
+        for rule, ranges in dataset.keep.sets_of(1, texts):
+            kept = np.zeros(len(left), np.bool_)
+            kept[ranges.both(whole).numbers(0)] = True
+            remove(rule, _at(left, ~kept, steps))
+    remove("stride", np.isin(place, np.delete(left, np.s_[::stride])))
+    strided = left[::stride]
+    first, stop = valid_range(dataset.sample, len(strided))
+    remove("sample.edges", np.isin(place, np.delete(strided, np.s_[first:stop])))
+    rules = dict.fromkeys(rule for rule in why.tolist() if rule)
+    return FilteredEpisode(
+        number, steps, {rule: np.flatnonzero(why == rule).tolist() for rule in rules}
+    )
+
+
+def _any_key(features: Mapping[str, Feature]) -> str:
+    """The key of a feature that tells how many steps there are."""
+    steps = [one for one in features.values() if one.per_step and one.kind != "other"]
+    return min(steps, key=lambda one: one.kind != "tensor").key
+
+
+def _at(left: NDArray[np.int64], which: NDArray[np.bool_], steps: int) -> NDArray[np.bool_]:
+    """[T] where ``which`` of the steps ``left`` lie in the episode."""
+    found = np.zeros(steps, np.bool_)
+    found[left[which[: len(left)]]] = True
+    return found
+
+
+def _is_gripper(term: FieldTerm) -> bool:
+    words = (term.path or "").lower()
+    named = any(word in words for word in _GRIPPER_WORDS)
+    return named or any(op.name in _GRIPPER_OPS for op in term.ops)
+
+
+def _text(term: FieldTerm) -> str:
+    if term.path is None:
+        return f"{'ones' if term.value else 'zeros'}: {term.constants}"
+    return term.text()
+
+
+def _named(op: Any) -> str:
+    plain = op.plain()
+    if isinstance(plain, str):
+        return plain
+    ((name, value),) = plain.items()
+    return f"{name} {value}"
+
+
+def columns_of(
+    terms: Sequence[TermLook],
+    model: NDArray[np.float32] | None,
+    masked: Sequence[bool] | None,
+    *,
+    label: str,
+    grippers: bool,
+) -> list[Column]:
+    """The columns of a field.
+
+    Args:
+        terms: of its expression.
+        model: [n, width] rows as the model gets them, or ``None`` where there are none.
+        masked: of each column whether it is normalised, or ``None``.
+        label: of the stage of ``model``.
+        grippers: whether a gripper that is not in {0, 1} is flagged.
+    """
+    found: list[Column] = []
+    lost: list[Column] = []
+    wanted = gripper_columns(terms, masked) if grippers else set()
+    for term in terms:
+        tail = term.text.rpartition("/")[2]
+        width = term.width
+        for number in range(max(values.shape[1] for _, values in term.stages)):
+            at = len(found)
+            own = number < width
+            column = Column(f"{at}: {tail} {number}" if own else f"{tail} {number}")
+            column.stages = [
+                (name, values[:, number])
+                for name, values in term.stages
+                if number < values.shape[1]
+            ]
+            (found if own else lost).append(column)
+            if own and at in wanted:
+                column.flag = not_binary(column.stages[-1][1])
+    if model is not None and not terms:
+        found = [Column(str(at)) for at in range(model.shape[1])]
+    for at, column in enumerate(found):
+        column.normalised = None if masked is None else bool(masked[at])
+        if model is not None and at < model.shape[1]:
+            column.stages.append((label, model[:, at]))
+    return found + lost
+
+
+def not_binary(values: NDArray[np.float32]) -> str:
+    """What is wrong with a gripper's values, which should be 0 and 1, or ""."""
+    finite = values[np.isfinite(values)]
+    if not len(finite) or np.isin(finite, (0.0, 1.0)).all():
+        return ""
+    told = _summary(finite)
+    if told["values"]:
+        return f"gripper not in {{0, 1}}: {', '.join(f'{one:g}' for one in told['values'])}"
+    return f"gripper not in {{0, 1}}: {told['low']:.3g} to {told['high']:.3g}"
+
+
+def _summary(values: NDArray[np.float32]) -> dict[str, Any]:
+    finite = values[np.isfinite(values)].astype(np.float64)
+    different = np.unique(finite)
+    return {
+        "low": float(finite.min()) if len(finite) else None,
+        "high": float(finite.max()) if len(finite) else None,
+        "mean": float(finite.mean()) if len(finite) else None,
+        "values": different.tolist() if 0 < len(different) <= FEW_VALUES else None,
+    }
+
+
+def stage_rows(columns: Sequence[Column]) -> int:
+    """Rows of histograms that ``draw_columns`` draws."""
+    return max((len(column.stages) for column in columns), default=0)
+
+
+def draw_columns(axes: Any, columns: Sequence[Column], title: str) -> None:
+    """Draw the histograms into ``axes``: a place each, ops from above to below."""
+    drawn, rows = columns[:MOST_DRAWN], stage_rows(columns)
+    more = f" ({len(columns) - len(drawn)} more)" if len(columns) > len(drawn) else ""
+    axes.set_title(title + more, fontsize=7, loc="left", pad=16)
+    axes.set_xlim(0, max(len(drawn), 1))
+    axes.set_ylim(rows, 0)
+    axes.set_axis_off()
+    for at, column in enumerate(drawn):
+        mark = "" if column.normalised is not False else "\nnot normalised"
+        axes.text(at + 0.05, -0.02, column.name + mark, fontsize=4.5, va="bottom",
+                  color=_WRONG if column.flag else "black")  # fmt: skip
+        last = len(column.stages) - 1
+        for row, (label, values) in enumerate(column.stages):
+            colour = _PLAIN if label == STORED else _FINE
+            _draw(axes, at, row, values, _WRONG if column.flag and row == last else colour)
+            axes.text(at + 0.05, row + 0.03, label, fontsize=4, va="top", color="#555555")
+        if column.flag:
+            axes.text(at + 1, rows, column.flag, fontsize=4.5, va="top", ha="right", color=_WRONG)
+
+
+def _draw(axes: Any, at: int, row: int, values: NDArray[np.float32], colour: str) -> None:
+    finite = values[np.isfinite(values)]
+    words = "no number"
+    if len(finite):
+        counts, _ = np.histogram(finite, _BINS)
+        heights = row + 0.82 - 0.6 * counts / counts.max()
+        edges = at + 0.05 + 0.85 * np.arange(_BINS + 1) / _BINS
+        axes.stairs(heights, edges, baseline=row + 0.82, fill=True, color=colour, linewidth=0)
+        words = f"{finite.min():.3g} … {finite.max():.3g}"
+        if finite.min() == finite.max():
+            words = f"always {finite[0]:.3g}"
+    axes.text(at + 0.05, row + 0.84, words, fontsize=4, va="top")
+
+
+def coloured(frames: NDArray[Any]) -> tuple[NDArray[np.uint8], Scale | None]:
+    """([F, H, W, 3] pictures, their scale) of depth frames [F, H, W, 1].
+
+    Colours go from the least to the greatest value of all frames. What was not measured (zero, or
+    not finite) is black. Without any value there is no scale.
+    """
+    from matplotlib import colormaps  # an extra
+
+    values = frames[..., 0].astype(np.float64)
+    there = np.isfinite(values) & (values != 0)
+    pictures = np.zeros((*values.shape, 3), np.uint8)
+    if not there.any():
+        return pictures, None
+    scale = Scale(float(values[there].min()), float(values[there].max()))
+    share = (values[there] - scale.low) / ((scale.high - scale.low) or 1.0)
+    pictures[there] = colormaps[_COLOURS](share, bytes=True)[:, :3]
+    return pictures, scale
+
+
+def draw_scale(axes: Any, place: tuple[float, float, float, float], scale: Scale) -> None:
+    """Draw the colours beside a row of frames, with the values at their ends.
+
+    Args:
+        axes: matplotlib's, of the frames.
+        place: left, top, width, height in its data coordinates; y goes down.
+        scale: of the frames.
+    """
+    left, top, width, height = place
+    limits = axes.get_xlim(), axes.get_ylim()
+    axes.imshow(
+        np.linspace(1, 0, 64)[:, None],
+        cmap=_COLOURS,
+        extent=(left, left + width, top + height, top),
+        clip_on=False,
+    )
+    axes.set_xlim(limits[0])
+    axes.set_ylim(limits[1])
+    right = left + 1.3 * width
+    axes.text(right, top, f"{scale.high:.3g}", fontsize=4, va="top")
+    axes.text(right, top + height, f"{scale.low:.3g}", fontsize=4, va="bottom")
+
+
+def strip(cameras: Sequence[NDArray[np.uint8]]) -> NDArray[np.uint8]:
+    """Cameras [F, H, W, 3] below each other, their frames in a row; white in between."""
+    rows = []
+    for frames in cameras:
+        padded = np.pad(frames, ((0, 0), (0, _GAP), (0, _GAP), (0, 0)), constant_values=255)
+        rows.append(np.concatenate(list(padded), axis=1))
+    width = max(row.shape[1] for row in rows)
+    filled = [
+        np.pad(row, ((0, 0), (0, width - row.shape[1]), (0, 0)), constant_values=255)
+        for row in rows
+    ]
+    return np.concatenate(filled)
+
+
+def draw_sheet(panels: Mapping[str, Panel], out: Path, *, title: str) -> None:
+    """Write the sheet to ``out``; its suffix says what kind of file.
+
+    Args:
+        panels: by dataset, in the order of the rows.
+        out: a .png, .html, .svg or .pdf file.
+        title: above it all.
+
+    Raises:
+        OSError: the file cannot be written.
+    """
+    from matplotlib import rc_context
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    heights = [panel.height() for panel in panels.values()]
+    widths = [sum(inches for _, inches in panel.blocks()) for panel in panels.values()]
+    size = (max(widths) + 2 * _MARGIN, sum(heights) + _MARGIN)
+    figure = Figure(figsize=size)
+    FigureCanvasAgg(figure)
+    figure.text(_MARGIN / size[0], 1 - 0.25 / size[1], title, fontsize=10, va="top")
+    top = size[1] - _MARGIN
+    for (name, panel), height in zip(panels.items(), heights, strict=True):
+        left, drawn = _MARGIN, 0
+        for what, width in panel.blocks():
+            legend = 0.3 if what == "episodes" else 0.0
+            place = [left, top - height + 0.2 + legend, width - 0.2, height - _TITLE - legend]
+            axes = figure.add_axes((place[0] / size[0], place[1] / size[1],
+                                    place[2] / size[0], place[3] / size[1]))  # fmt: skip
+            if what == "frames":
+                _draw_frames(axes, panel, drawn, name)
+                drawn += 1
+            elif what == "episodes":
+                _draw_episodes(axes, panel.look)
+            else:
+                draw_columns(axes, panel.fields[what], f"{name}: {what}, {panel.samples} samples")
+            left += width
+        top -= height
+    if out.suffix == ".html":
+        with rc_context({"svg.fonttype": "none"}):
+            drawing = io.StringIO()
+            figure.savefig(drawing, format="svg")
+        out.write_text(_page(title, drawing.getvalue()), encoding="utf-8")
+    else:
+        figure.savefig(out, format=out.suffix[1:], dpi=130)
+
+
+def _draw_frames(axes: Any, panel: Panel, number: int, name: str) -> None:
+    one = panel.shown[number]
+    axes.set_axis_off()
+    axes.imshow(strip(list(one.cameras.values())), interpolation="nearest")
+    words = textwrap.shorten(one.text or "(no language)", 60, placeholder=" …")
+    words = words.replace("$", r"\$")  # no formulas
+    axes.set_title(f"{name}, t = {one.t}\n{words}", fontsize=7, loc="left", pad=10)
+    down = 0
+    for camera, frames in one.cameras.items():
+        _, height, width, _ = frames.shape
+        said = camera
+        if camera in one.absent:
+            said += " (none)"
+        elif camera in panel.black:
+            said += " (BLACK)"
+        colour = "#d1495b" if camera in panel.black else "black"
+        axes.text(-_GAP, down + height / 2, said, fontsize=5, rotation=90, ha="right",
+                  va="center", color=colour)  # fmt: skip
+        if camera in one.scales:
+            right = len(frames) * (width + _GAP)
+            draw_scale(axes, (right, down, max(4, width / 12), height), one.scales[camera])
+        for at, label in enumerate(one.labels if down == 0 else ()):
+            axes.text(at * (width + _GAP) + width / 2, -_GAP, label, fontsize=5, ha="center",
+                      va="bottom")  # fmt: skip
+        down += height + _GAP
+
+
+def _draw_episodes(axes: Any, look: DatasetLook) -> None:
+    removed = look.removed()
+    axes.set_title("steps of its first episodes; removed ones in colour", fontsize=7, loc="left")
+    axes.tick_params(labelsize=5)
+    colours = {rule: f"C{number + 1}" for number, rule in enumerate(removed)}
+    for row, episode in enumerate(look.episodes):
+        axes.broken_barh([(0, episode.steps)], (row + 0.1, 0.8), color="#cfd8dc")
+        for rule, steps in episode.removed.items():
+            axes.broken_barh([(step, 1) for step in steps], (row + 0.1, 0.8), color=colours[rule])
+    for rule, colour in colours.items():
+        axes.plot([], [], color=colour, linewidth=3, label=f"{rule}: {removed[rule]}")
+    axes.set_ylim(len(look.episodes), 0)
+    axes.set_yticks([])
+    if colours:
+        axes.legend(
+            fontsize=5, loc="upper right", bbox_to_anchor=(1, -0.06), ncols=2, frameon=False
+        )
+
+
+def _page(title: str, drawing: str) -> str:
+    picture = drawing[drawing.index("<svg") :]
+    return (
+        f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
+        f"<title>{html.escape(title)}</title></head>\n<body>\n{picture}</body></html>\n"
+    )

@@ -1,22 +1,82 @@
 """``autoloader plan``: what a loader would start with, without starting it.
 
-Not here: deciding it (``process.planning.start``), the document (``cli.plan_report``).
+The answer is five lines: whether it fits, how fast it can be, what limits it, what the data comes
+to, and what to try next. ``-v`` adds the tables; ``--json`` has all of it.
+
+The bound is of the decode stage alone: decode threads that can run at once, over the seconds of
+one thread that a sample of the mixture costs (costs of the datasets, weighted by their shares). No
+run is faster; readers, memory bandwidth or the trainer may make it slower.
+
+``--ranks N --nodes M`` adds a rank's part of an epoch and a node's load. Ranks are dealt evenly
+over nodes, as launchers do. Every node is taken to be like this one: its memory, cores and limits.
+The ranks of a node have one child with a pipeline for each of them. The memory of all of them must
+fit under the floor; ``process.planning.start`` refuses what does not fit.
+
+Bytes that are read are those of the files, whether or not the page cache has them. By index a
+sample costs its own encoded frames; as a stream it costs its part of an episode.
+
+Where the data lies on a file system of the network or a FUSE one, or the spec asks for locality,
+the storage is probed for half a second.
+
+Not here: deciding any of it (``process.planning.start``).
 """
 
 from __future__ import annotations
 
-import os
+import shutil
+import textwrap
+import typing
 from collections.abc import Iterator, Mapping
+from dataclasses import asdict
+from pathlib import Path
 from typing import Annotated, Any
+from urllib.parse import urlsplit
 
 import typer
 
+from autoloader.cache.forecast import forecast
 from autoloader.cli import options
-from autoloader.cli.output import emit, emit_json, emit_table, note
-from autoloader.host.units import format_bytes
+from autoloader.cli.output import emit, emit_document, emit_json, note
+from autoloader.controller.admission import price_start
+from autoloader.controller.profile import ResolvedProfile, shipped_profiles_dir
+from autoloader.decode.probe import DecodeCost, probe_decode
+from autoloader.errors import UsageError
+from autoloader.formats.files import unreadable
+from autoloader.host.clock import SystemClock
+from autoloader.host.probes.headroom import Headroom, HeadroomProbe
+from autoloader.host.probes.storage import by_file_system, is_far, probe_reads, propose_locality
+from autoloader.host.units import GIB, format_bytes
+from autoloader.index.counting import quick_tables
+from autoloader.pipeline.batch_call import try_call
+from autoloader.process.planning.start import LoaderPlan, plan_loader
+from autoloader.samples.counts import valid_per_episode
+from autoloader.samples.resolve import ResolvedDataset
+from autoloader.sampling.chains import why_unchained
+from autoloader.sampling.dealing import Ranks, epoch_steps
+from autoloader.sampling.episodes import DatasetTable
+from autoloader.sampling.plan import SamplePlan
+from autoloader.spec import PipelineSpec
+from autoloader.spec.knobs import KNOB_CLASS, UNUSED_KNOBS, DatasetKnobs, Knobs
+from autoloader.spec.reading import read_yaml_file
+from autoloader.tune.bound.model import reuse_of, sets_of
 
-PROBE_S = 1.0
+DECODE_PROBE_S = 1.0
 """Seconds of decoding that the bound is predicted from."""
+STORAGE_PROBE_S = 0.25
+"""Seconds of reading at random, and then as many in order."""
+_END = 2**62
+_INTERNAL = ("ledger", "language_end", "language_text", "text_length")
+_TABLES: dict[str, tuple[str, ...]] = {
+    "datasets": (
+        "path", "split", "shards", "episodes", "frames", "samples", "weight", "share",
+        "share_end", "stride", "action_width", "state_width", "decode_s",
+    ),
+    "fields": ("cameras", "language"),
+    "chained": ("chained", "unchained_why", "decodes_per_sample"),
+}  # fmt: skip
+_SHARDS_SHOWN = 8
+_NO_TERMINAL = 1000
+"""Columns where stdout is no terminal: lines are left whole."""
 
 
 def plan(
@@ -33,22 +93,17 @@ def plan(
     nodes: Annotated[
         int, typer.Option(min=1, help="Machines like this one that they are dealt over.")
     ] = 1,
+    verbose: Annotated[
+        bool, typer.Option("--verbose", "-v", help="Show the tables behind the answer, too.")
+    ] = False,
     _no_transforms: options.NoTransforms = False,
     as_json: options.JsonFlag = False,
 ) -> None:
-    """Show datasets, graph, knobs, memory and the predicted bound, from metadata and a probe."""
+    """Say whether a mixture fits, how fast it can be and what limits it; starts nothing."""
     knobs, floor = options.parse_sets(sets), options.floor_bytes(ram_floor)
     if strict:
         options.refuse_clamps(profile)
-    from autoloader.cli.plan_report import plan_document, ranks_of_a_node
-    from autoloader.decode.probe import probe_decode
-    from autoloader.host.clock import SystemClock
-    from autoloader.host.probes.headroom import HeadroomProbe
-    from autoloader.process.planning.start import plan_loader
-    from autoloader.sampling.dealing import Ranks
-    from autoloader.spec import PipelineSpec
-
-    headroom, ranks_here = HeadroomProbe(), ranks_of_a_node(ranks, nodes)
+    headroom = HeadroomProbe()
     found = plan_loader(
         PipelineSpec.from_yaml(spec),
         profile=profile,
@@ -59,247 +114,627 @@ def plan(
         headroom=headroom,
         probe_only=True,
         ranks=Ranks(0, ranks),
-        ranks_here=ranks_here,
+        ranks_here=_ranks_of_a_node(ranks, nodes),
     )
-    document = plan_document(
-        found,
-        spec_path=spec,
-        sets=knobs,
-        costs=probe_decode(found.mixture, SystemClock(), budget_s=PROBE_S),
-        headroom=headroom.read(),
-        nodes=nodes,
-    )
+    costs = probe_decode(found.mixture, SystemClock(), budget_s=DECODE_PROBE_S)
+    document = {"spec": str(spec)} | _Report(found, costs, nodes).document(knobs, headroom.read())
     if as_json:
         emit_json(document)
-    else:
-        _show(document)
-
-
-def _show(document: Mapping[str, Any]) -> None:
-    _show_datasets(document)
-    _heading("graph")
-    emit_table(("dataset", "stream"), document["graph"]["datasets"].items())
-    emit(document["graph"]["mixture"])
-    _show_reuse(document)
-    _heading("batch")
-    emit_table(
-        ("array", "shape", "dtype"),
-        (
-            (name, "×".join(map(str, array["shape"])), array["dtype"])
-            for name, array in document["batch"].items()
-        ),
-    )
-    _heading("knobs")
-    emit_table(
-        ("knob", "value", "range", "class", "from"),
-        (
-            (
-                name,
-                knob["value"],
-                knob["range"],
-                knob["class"],
-                knob["from"] + ("" if knob["used"] else " (unused by this reader)"),
-            )
-            for name, knob in document["knobs"].items()
-        ),
-    )
-    here = document["ranks"]["per_node"]
-    _heading("memory, predicted" + (f", of a node's {here} ranks" if here > 1 else ""))
-    emit_table(("stage", "bytes"), _memory_rows(document["bytes"]))
-    if (call := document["batch_call"]) is not None:
-        took = f"not known: {call['unknown_why']}"
-        if call["seconds"] is not None:
-            took = f"{call['seconds'] * 1e3:.2f} ms for a batch of zeros"
-        emit(f"batch.call {call['call']}: {took}")
-    several = document["ranks"]["world_size"] > 1
-    _heading("bound" + (" of a rank" if several else ""))
-    emit(_bound_line(document["bound"], len(document["datasets"])))
-    if several:
-        _show_ranks(document["ranks"])
-    if document["cache"] is not None:
-        _heading("decoded frames held in memory (cache_bytes)")
-        emit(f"all frames of a pass take {format_bytes(document['cache']['all_frames'])}")
-        emit_table(
-            ("memory", "bytes", "hits"),
-            (
-                (one["memory"], format_bytes(one["cache_bytes"]), f"{one['hit_ratio']:.0%}")
-                for one in document["cache"]["forecasts"]
-            ),
-        )
-    if document["remote"] is not None:
-        from autoloader.cli.plan_report import show_remote
-
-        _heading("data far away")
-        show_remote(document["remote"])
-    if document["locality"] is not None:
-        from autoloader.cli.plan_report import show_locality
-
-        _heading("storage, and what mixing.locality gets from it")
-        show_locality(document["locality"])
+        return
+    width = shutil.get_terminal_size((_NO_TERMINAL, 24)).columns
+    for label, told in _answers(document):
+        emit(textwrap.fill(f"{label:<6} {told}", width, subsequent_indent=" " * 7,
+                           break_long_words=False, break_on_hyphens=False))  # fmt: skip
+    if verbose:
+        emit_document(_tables(document), _TABLES)
     for line in document["notes"]:
         note(line)
-    if document["bytes"]["left_above_floor"] < 0:
-        note(
-            "warning: these knobs would cross the RAM floor by "
-            f"{format_bytes(-document['bytes']['left_above_floor'])}; "
-            "lower ring_slots, cycle_length or stream_prefetch"
+
+
+def _ranks_of_a_node(ranks: int, nodes: int) -> int:
+    """Give the number of ranks of each node.
+
+    Raises:
+        UsageError: they cannot be dealt evenly.
+    """
+    here, rest = divmod(ranks, nodes)
+    if rest:
+        raise UsageError(
+            f"--ranks {ranks} --nodes {nodes}: nodes would have {here} or {here + 1} ranks",
+            remedy="--ranks counts all ranks; make it a multiple of --nodes, such as "
+            f"{max(1, here) * nodes}",
         )
+    return here
 
 
-def _show_ranks(document: Mapping[str, Any]) -> None:
-    from autoloader.cli.plan_report import rows_of
+class _Report:
+    """Derives the document of ``autoloader plan``, a method for each of its parts.
 
-    world_size, nodes, here = (document[key] for key in ("world_size", "nodes", "per_node"))
-    on = "one node" if nodes == 1 else f"{nodes} nodes like this one, {here} on each"
-    _heading(f"{world_size} ranks on {on}")
-    emit_table(("what", "of a rank", "of a node"), rows_of(document))
+    Args:
+        plan: what the loader would start with.
+        costs: seconds and bytes of decoding a sample, by dataset; may lack some.
+        nodes: number of machines that the plan's ranks are dealt over evenly.
+    """
 
+    def __init__(self, plan: LoaderPlan, costs: Mapping[str, DecodeCost], nodes: int) -> None:
+        self._plan, self._costs, self._nodes = plan, costs, nodes
+        self._mixture, self._shares = plan.mixture, plan.order.shares
+        self._tables = quick_tables(plan.mixture.datasets)
+        self._reuse = reuse_of(plan, self._tables)
 
-def _show_datasets(document: Mapping[str, Any]) -> None:
-    from autoloader.formats.files import scheme_of
+    def document(self, sets: Mapping[str, Any], headroom: Headroom) -> dict[str, Any]:
+        """All parts, but for the spec's path.
 
-    datasets, epoch = document["datasets"], document["epoch"]
-    profile = document["profile"]
-    emit(f"spec     {document['spec']}, split {document['split']}")
-    emit(f"profile  {profile['name']} ({profile['origin']}; numbers {profile['source']})")
-    paths = [entry["path"] for entry in datasets.values()]
-    root = _common_folder(paths)
-    emit(f"data     {root or 'on several file systems'}")
-    first = next(iter(datasets.values()))
-    emit(f"reader   {first['reader']}: {first['reader_why']}")
-    if epoch["samples"] is None:
-        emit("epoch    endless")
-    else:
-        about = "about " if epoch["estimated"] else ""
-        world_size = document["ranks"]["world_size"]
-        each = f" for each of {world_size} ranks" if world_size > 1 else ""
-        emit(f"epoch    {about}{epoch['samples']} samples, {epoch['batches']} batches{each}")
-    _heading("datasets")
-    emit_table(
-        (
-            *("dataset", "path", "split", "shards", "episodes", "frames", "samples", "weight"),
-            *("share", "stride", "action", "state", "decode"),
-        ),
-        (_dataset_row(name, entry, root) for name, entry in datasets.items()),
-    )
-    if epoch["estimated"]:
-        emit(
-            "≈ estimated from a few episodes; exact once a loader has counted them"
-            + (", but for remote data" if any(map(scheme_of, paths)) else "")
-        )
-    _heading("fields")
-    emit_table(
-        ("dataset", "cameras", "language"),
-        (
-            (name, _cameras(entry["cameras"]), " | ".join(entry["language"]) or "-")
-            for name, entry in datasets.items()
-        ),
-    )
-    lost = [(name, reason) for name, entry in datasets.items() for reason in entry["lost"]]
-    if lost:
-        _heading("frames without a sample of their own")
-        emit_table(("dataset", "why"), lost)
+        Args:
+            sets: knob values from the command line.
+            headroom: a fresh reading of the memory that the machine can still give.
+        """
+        plan, mixture = self._plan, self._mixture
+        profile, memory, call = plan.profile.profile, self._memory(headroom), self._batch_call()
+        bound, samples = self._bound(call), plan.order.epoch_samples
+        return {
+            "split": mixture.split,
+            "profile": {
+                "name": profile.name,
+                "origin": plan.profile.origin,
+                "source": profile.provenance.source,
+                "mixture": profile.mixture and profile.mixture.describe(),
+            },
+            "datasets": {
+                dataset.name: self._dataset(dataset, table)
+                for dataset, table in zip(mixture.datasets, self._tables, strict=True)
+            },
+            "batch": {
+                name: {"shape": list(array.shape), "dtype": array.dtype}
+                for name, array in mixture.layout.arrays.items()
+                if name not in _INTERNAL
+            },
+            "epoch": {
+                "samples": samples,
+                "batches": None if samples is None else self._epoch_batches(samples),
+                "estimated": any(count.estimated for count in plan.counts.values()),
+            },
+            "graph": self._graph(),
+            "reuse": self._reuse_part(),
+            "knobs": _knob_origins(plan, sets),
+            "bytes": memory,
+            "bound": bound,
+            "batch_call": call,
+            "ranks": self._ranks(bound["samples_per_s"], memory["total"]),
+            "cache": self._cache(),
+            "remote": self._remote(),
+            "locality": self._locality(memory["left_above_floor"] + memory["blocks"]),
+            "notes": [*plan.notes, *filter(None, [plan.why_no_batch])],
+        }
 
+    def _epoch_batches(self, samples: int) -> int:
+        batch, ranks = self._mixture.spec.batch, self._plan.world_size
+        return epoch_steps(samples, batch=batch.size, world_size=ranks, drop_last=batch.drop_last)
 
-def _common_folder(paths: list[str]) -> str:
-    """What all paths begin with; "" where they lie on several file systems or buckets."""
-    from autoloader.formats.files import scheme_of
+    def _dataset(self, dataset: ResolvedDataset, table: DatasetTable) -> dict[str, Any]:
+        plan, reuse = self._plan, self._reuse
+        count, cost = plan.counts[dataset.name], self._costs.get(dataset.name)
+        chained = reuse is not None and reuse.chained[dataset.index]
+        why = None
+        if reuse is not None and plan.order.chain and not chained:
+            why = why_unchained(dataset.sample, keeps=dataset.keep is not None)
+        return {
+            "tfds": f"{dataset.directory.name}:{dataset.directory.version}",
+            "path": dataset.directory.path,
+            "split": self._mixture.spec.dataset(dataset.name).split[self._mixture.split],
+            "reader": plan.knobs.reader,
+            "reader_why": plan.reader_reason,
+            "shards": len(dataset.slices),
+            "episodes": count.episodes,
+            "frames": count.frames,
+            "samples": count.samples,
+            "estimated": count.estimated,
+            "frames_estimated": count.frames_estimated,
+            "weight": dataset.weight,
+            "share": self._shares[dataset.index],
+            "share_end": plan.order.shares_at(_END)[dataset.index],
+            "stride": dataset.stride,
+            "cameras": {
+                camera: [one.path for one in features]
+                for camera, features in dataset.cameras.items()
+            },
+            "action_width": dataset.action.width if dataset.action else 0,
+            "state_width": dataset.state.width if dataset.state else 0,
+            "language": [feature.path for feature in dataset.language],
+            "lost": list(self._lost(dataset, table)),
+            "decode_s": cost and cost.decode_s,
+            "decoded_frames": cost and cost.frames,
+            "encoded_frame_bytes": cost and cost.encoded_bytes,
+            "chained": chained,
+            "unchained_why": why,
+            "decodes_per_sample": reuse and reuse.decodes[dataset.index] * len(dataset.cameras),
+        }
 
-    schemes = {scheme_of(path) for path in paths}
-    if schemes == {""}:
-        return os.path.commonpath(paths)
-    common = os.path.commonpath([path.partition("://")[2] for path in paths])
-    return f"{schemes.pop()}://{common}" if common and len(schemes) == 1 else ""
+    def _lost(self, dataset: ResolvedDataset, table: DatasetTable) -> Iterator[str]:
+        """Reasons for which episodes or frames give no sample of their own."""
+        count, sample = self._plan.counts[dataset.name], dataset.sample
+        about = "about " if count.frames_estimated else ""
+        frames = table.steps.astype("int64")
+        strided = -(-frames // dataset.stride)
+        outside = int(strided.sum() - valid_per_episode(sample, strided).sum())
+        yield from (f"damaged: {reason}" for reason in count.damaged)
+        if count.short_episodes:
+            short = f"{about}{count.short_episodes} of {count.episodes} episodes"
+            yield f"{short} are too short for a window"
+        if dataset.transform is None:  # its function may leave other frames
+            if dataset.stride > 1:
+                taken = f"{about}{strided.sum()} of {frames.sum()}"
+                yield f"stride {dataset.stride} takes {taken} frames"
+            if outside:
+                yield f"edges: drop leaves out {about}{outside} of {strided.sum()} frames"
+        for rule in count.lost:
+            whole = f"{rule.episodes} of {count.episodes} episodes whole"
+            yield f"{rule.rule} leaves out {rule.samples} samples, and {whole}"
+        if count.frames_estimated and dataset.keep is not None:
+            yield "what the rules of keep leave out is known when the index is built"
+        if sample.per_episode != "all":
+            yield f"per_episode: {sample.per_episode} drawn in each episode and pass"
 
-
-def _show_reuse(document: Mapping[str, Any]) -> None:
-    reuse = document["reuse"]
-    if reuse["decodes_per_sample"] is None:
-        return
-    size = document["batch"]["action"]["shape"][0]
-    emit(
-        f"about {reuse['decodes_per_sample']:.2f} decodes a sample; "
-        f"{reuse['distinct_episodes_per_batch']:.1f} different episodes in a batch of {size}"
-    )
-    if reuse["chain"]:
-        _heading("chained")
-        emit_table(
-            ("dataset", "chained", "decodes a sample"),
-            (
-                (
-                    name,
-                    "yes" if entry["chained"] else f"no: {entry['unchained_why']}",
-                    f"{entry['decodes_per_sample']:.2f}",
+    def _graph(self) -> dict[str, Any]:
+        """The pipeline as text: a line for each dataset up to its queue, and one for the rest."""
+        spec, layout, knobs = self._mixture.spec, self._mixture.layout, self._plan.knobs
+        indexed, mixing = knobs.reader == "indexed", spec.mixing
+        streams = {}
+        for dataset in self._mixture.datasets:
+            own, shards = knobs.for_dataset(dataset.name), len(dataset.slices)
+            features = len(dataset.numeric_features()) + len(dataset.language)
+            features += sum(len(choices) for choices in dataset.cameras.values())
+            begin = f"{_many(shards, 'shard')} → "
+            if indexed:
+                streams[dataset.name] = (
+                    f"{begin}index of {_many(features, 'feature')} → global shuffle"
                 )
-                for name, entry in document["datasets"].items()
-            ),
+                continue
+            streams[dataset.name] = (
+                f"{begin}interleave {min(own.cycle_length, shards)} "
+                f"({_many(own.num_parallel_calls, 'call')}) → parse {_many(features, 'feature')} "
+                f"({_many(own.parse_parallel_calls, 'call')}) → prefetch "
+                f"{_many(own.stream_prefetch, 'episode')} → queue "
+                f"{_many(own.queue_samples, 'sample')}"
+                + (f", shuffle {own.shuffle_samples}" if own.shuffle_samples else "")
+            )
+        cameras = ", ".join(
+            f"{name} {one.size[0]}×{one.size[1]} {one.resize} {one.fit} {one.depth or ''}".rstrip()
+            for name, one in spec.cameras.items()
         )
+        reading = (
+            f"plan (block {mixing.block_length}) → read {_many(knobs.read_ahead, 'run')} ahead "
+            f"({_many(knobs.io_threads, 'thread')})"
+            if indexed
+            else f"{_many(len(streams), 'queue')} → mix ({mixing.strategy}, block "
+            f"{mixing.block_length}, {'wait' if mixing.waits else 'owe'})"
+        )
+        return {
+            "datasets": streams,
+            "mixture": f"{reading} → decode ({_many(knobs.decode_threads, 'thread')}; {cameras}) → "
+            f"ring ({knobs.ring_slots} slots of {format_bytes(layout.slot_bytes)}) → "
+            f"batches of {layout.batch_size}",
+        }
+
+    def _memory(self, headroom: Headroom) -> dict[str, Any]:
+        sizes = self._mixture.sizes
+        price = price_start(self._plan.knobs, sizes, ranks=self._plan.world_size // self._nodes)
+        floor = self._plan.ram_floor_bytes
+        return {
+            "framework": price.framework_bytes,
+            "streams": price.streams_bytes,
+            "queued": price.queued_bytes,
+            "ring": price.ring_bytes,
+            "cache": price.cache_bytes,
+            "blocks": price.block_bytes,
+            "requests": price.request_bytes,
+            "total": price.total_bytes,
+            "ring_slot": sizes.batch_bytes,
+            "mean_episode": sizes.record_bytes,
+            "headroom": headroom.headroom_bytes,
+            "headroom_source": headroom.source,
+            "ram_floor": floor,
+            "left_above_floor": headroom.headroom_bytes - floor - price.total_bytes,
+        }
+
+    def _bound(self, call: Mapping[str, Any] | None) -> dict[str, Any]:
+        """The rate that decoding allows, or less where the function over a batch allows less."""
+        plan, reuse = self._plan, self._reuse
+        seconds = {}
+        for one in self._mixture.datasets:
+            if one.name in self._costs:
+                # A sample was probed alone; a chained one decodes fewer frames.
+                saved = reuse.decodes[one.index] / reuse.alone[one.index] if reuse else 1.0
+                seconds[one.index] = self._costs[one.name].decode_s * saved
+            elif not one.cameras:
+                seconds[one.index] = 0.0
+        covered = sum(self._shares[index] for index in seconds)
+        mean_s = sum(self._shares[index] * cost for index, cost in seconds.items())
+        mean_s /= covered or 1.0
+        threads = min(plan.knobs.decode_threads, plan.limits.cpus)
+        stage, rate = "decode", threads / mean_s if mean_s > 0 else None
+        if call is not None and call["seconds"]:
+            most = self._mixture.spec.batch.size / call["seconds"]
+            if rate is None or most < rate:
+                stage, rate = "batch.call", most
+        return {
+            "stage": stage,
+            "samples_per_s": rate,
+            "mean_decode_s": mean_s if mean_s > 0 else None,
+            "threads": threads,
+            "datasets_probed": len(self._costs),
+            "share_probed": covered,
+        }
+
+    def _batch_call(self) -> dict[str, Any] | None:
+        """Seconds of the function over a batch; ``None`` without one."""
+        call = self._mixture.spec.batch.call
+        if call is None:
+            return None
+        seconds, why = try_call(self._mixture)
+        return {"call": call, "seconds": seconds, "unknown_why": why}
+
+    def _cache(self) -> dict[str, Any] | None:
+        """Hits of the frame cache, as the knob is set and in all the memory above the floor."""
+        plan = self._plan
+        sets = sets_of(plan, self._tables, self._reuse, self._costs, nodes=self._nodes)
+        if not sets:
+            return None
+        sizes = {"as set": plan.knobs.cache_bytes, "above the floor": plan.limits.cache_bytes or 0}
+        found = [(memory, size, forecast(sets, size)) for memory, size in sizes.items() if size]
+        return {
+            "all_frames": round(sum(one.frames_bytes for one in sets)),
+            "forecasts": [
+                {
+                    "memory": memory,
+                    "cache_bytes": size,
+                    "hit_ratio": one.hit_ratio,
+                    "held_bytes": round(one.held_bytes),
+                }
+                for memory, size, one in found
+            ],
+        }
+
+    def _reuse_part(self) -> dict[str, Any]:
+        """Decodes and episodes of the mixture; ``None`` with the stream reader."""
+        reuse = self._reuse
+        return {
+            "chain": self._plan.order.chain,
+            "decodes_per_sample": reuse
+            and sum(
+                self._shares[one.index] * reuse.decodes[one.index] * len(one.cameras)
+                for one in self._mixture.datasets
+            ),
+            "distinct_episodes_per_batch": reuse and reuse.distinct_episodes,
+        }
+
+    def _ranks(self, bound_per_s: float | None, memory_bytes: int) -> dict[str, Any]:
+        """Batches, samples and bytes of each rank and each node in one epoch.
+
+        Args:
+            bound_per_s: samples a second that a rank can decode; ``None`` where unknown.
+            memory_bytes: bytes that the pipelines of a node are predicted to hold.
+        """
+        plan, samples, size = self._plan, self._plan.order.epoch_samples, self._sample_bytes()
+        world, here = plan.world_size, plan.world_size // self._nodes
+        part: dict[str, Any] = {"batches": None, "samples": None, "read_bytes": None}
+        carried = None
+        if samples is not None:
+            batch, steps = self._mixture.spec.batch, self._epoch_batches(samples)
+            whole = batch.drop_last or batch.size == 1
+            dealt = steps * batch.size * world if whole else samples if steps else 0
+            mine = -(-dealt // world)
+            part = {"batches": steps, "samples": mine, "read_bytes": round(mine * size)}
+            carried = samples - dealt
+        return {
+            "world_size": world,
+            "nodes": self._nodes,
+            "per_node": here,
+            "carried_samples": carried,
+            "sample_read_bytes": round(size),
+            "rank": {
+                **part,
+                "cores": plan.limits.cpus,
+                "samples_per_s": bound_per_s,
+                "ring_bytes": plan.knobs.ring_slots * self._mixture.sizes.batch_bytes,
+            },
+            "node": {
+                "samples": part["samples"] and part["samples"] * here,
+                "read_bytes": part["read_bytes"] and part["read_bytes"] * here,
+                "samples_per_s": bound_per_s and bound_per_s * here,
+                "memory_bytes": memory_bytes,
+            },
+        }
+
+    def _sample_bytes(self) -> float:
+        """Mean bytes that are read for a sample of the mixture."""
+        mean = 0.0
+        for dataset, table in zip(self._mixture.datasets, self._tables, strict=True):
+            record = self._mixture.sizes.record_bytes[dataset.name]
+            cost = self._costs.get(dataset.name)
+            if self._reuse is None:
+                found = record * len(table.steps) / max(1, table.samples)
+            elif not dataset.cameras:
+                found = 0.0  # numbers are in the index
+            elif cost is not None:
+                decodes = self._reuse.decodes[dataset.index] * len(dataset.cameras)
+                found = decodes * cost.encoded_bytes
+            else:
+                frames = max(1.0, float(table.steps.mean()))
+                found = self._reuse.decodes[dataset.index] * record / frames
+            mean += self._shares[dataset.index] * found
+        return mean
+
+    def _locality(self, left_bytes: int) -> dict[str, Any] | None:
+        """Reading rates and the order that suits them; ``None`` where nothing says that it seeks.
+
+        Args:
+            left_bytes: memory above the floor, without blocks.
+        """
+        datasets, asked = self._mixture.datasets, self._mixture.spec.mixing.locality
+        files = sorted({piece.path for d in datasets if not d.remote for piece in d.slices})
+        systems = by_file_system(files)
+        kinds = [kind for kind in systems if is_far(kind)] or (list(systems) if asked else [])
+        if self._plan.knobs.reader != "indexed" or not kinds:
+            return None
+        kind = max(kinds, key=lambda one: len(systems[one]))
+        rates = probe_reads(systems[kind], SystemClock().now_s, each_s=STORAGE_PROBE_S)
+        if rates is None or not all(table.samples for table in self._tables):
+            return None
+        sample_bytes = reads = 0.0
+        for share, d, table in zip(self._shares, datasets, self._tables, strict=True):
+            sample_bytes += share * d.record_bytes * d.records / max(1, table.samples)
+            reads += share * len(d.cameras) * len(set(d.sample.frame_offsets))
+        found = None
+        rows = {"any sample next": rates.singly_per_s(reads)}
+        if asked is not None:
+            rows["as asked for"] = rates.by_blocks_per_s(asked.block, sample_bytes)
+        else:
+            found = propose_locality(
+                rates,
+                reads=reads,
+                sample_bytes=sample_bytes,
+                dataset_bytes=[d.record_bytes * d.records for d in datasets],
+                left_bytes=left_bytes,
+            )
+        if found is not None:
+            per_s = rates.by_blocks_per_s(found.block_bytes, sample_bytes)
+            rows[f"mixing: {found.text}"] = per_s
+        return {
+            "file_system": kind,
+            "random_read_s": rates.random_s,
+            "in_order_bytes_per_s": rates.in_order,
+            "proposal": found and asdict(found),
+            "orders": [{"order": one, "storage_samples_per_s": rate} for one, rate in rows.items()],
+        }
+
+    def _remote(self) -> dict[str, Any] | None:
+        """Shards to be fetched; ``None`` where all data is local, or no client gives ranges of it.
+
+        Raises:
+            SourceError: a shard cannot be asked for.
+        """
+        away = [one for one in self._mixture.datasets if one.remote and one.indexable]
+        if not away:
+            return None
+        from autoloader.storage.rates import known_rate  # local data goes without
+        from autoloader.storage.shards import kept_free, shard_cache
+
+        cache, needed = shard_cache(), self._needed()
+        shards: list[dict[str, Any]] = []
+        names = {piece.path: one.name for one in away for piece in one.slices}
+        for path in sorted(names, key=lambda path: needed.get(path, _END)):
+            try:
+                shard = cache.current(path)
+                missing = shard.missing_bytes
+            except OSError as error:
+                raise unreadable(error, path, dataset=names[path]) from error
+            shards.append(
+                {
+                    "path": path,
+                    "bytes": shard.identity.size,
+                    "missing_bytes": missing,
+                    "needed_at": needed.get(path),
+                }
+            )
+        with kept_free(self._plan.disk_floor_bytes):
+            free_bytes = cache.room.free_bytes()
+        rate = known_rate(urlsplit(next(iter(names)))._replace(path="").geturl())
+        lacking = sum(one["missing_bytes"] for one in shards)
+        return {
+            "shards": len(shards),
+            "bytes": sum(one["bytes"] for one in shards),
+            "missing_bytes": lacking,
+            "free_bytes": free_bytes,
+            "bytes_per_s": rate,
+            "seconds": lacking / rate if rate else None,
+            "order": shards,
+        }
+
+    def _needed(self) -> dict[str, int]:
+        """Path → the position that needs it first; empty where the order is not known yet."""
+        plan = self._plan
+        estimated = any(count.estimated for count in plan.counts.values())
+        if estimated or plan.knobs.reader != "indexed":
+            return {}
+        from autoloader.pipeline.read.shard_feed import ShardOrder  # of remote data alone
+
+        samples = SamplePlan(plan.order, self._tables, chain=plan.order.chain)
+        slices = [table.slice_of for table in self._tables]
+        return ShardOrder(samples, self._mixture.datasets, slices).ahead(0)
 
 
-def _dataset_row(name: str, entry: Mapping[str, Any], root: str) -> tuple[Any, ...]:
-    about = "≈" if entry["estimated"] else ""
-    decode_s = entry["decode_s"]
-    return (
-        name,
-        os.path.relpath(entry["path"], root) if root else entry["path"],
-        entry["split"],
-        entry["shards"],
-        entry["episodes"],
-        f"{'≈' if entry['frames_estimated'] else ''}{entry['frames']}",
-        f"{about}{entry['samples']}",
-        f"{entry['weight']:g}",
-        _shares(entry),
-        entry["stride"],
-        entry["action_width"] or "-",
-        entry["state_width"] or "-",
-        "-" if decode_s is None else f"{decode_s * 1e3:.2f} ms",
+def _many(count: int, noun: str) -> str:
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+
+
+def _knob_origins(plan: LoaderPlan, sets: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """Every knob's value, range, class, and where the value came from."""
+    written = _written_knobs(plan.profile)
+    name, default, values = plan.profile.profile.name, Knobs().flat(), plan.knobs.flat()
+    rows = {}
+    for key, value in values.items():
+        dataset, _, knob = key.rpartition(".")
+        cycle = f"{dataset}.cycle_length" if dataset else "cycle_length"
+        start = written.get(key, default.get(key))
+        origin = f"profile {name}" if key in written else "default"
+        if key in sets:
+            origin = "--set"
+        elif value != start and knob == "num_parallel_calls":
+            by = "--set " if cycle in sets else ""
+            origin = f"follows {by}{cycle}={values.get(cycle)}"
+        elif value != start:
+            origin += f", clamped from {start}"
+        rows[key] = {
+            "value": value,
+            "from": origin,
+            "range": knob_range(knob, of_dataset=bool(dataset)),
+            "class": KNOB_CLASS[knob],
+            "used": knob not in UNUSED_KNOBS[plan.knobs.reader],
+        }
+    return rows
+
+
+def knob_range(knob: str, *, of_dataset: bool = False) -> str:
+    """A knob's range as text: "1–64", or its words."""
+    field = (DatasetKnobs if of_dataset else Knobs).model_fields[knob]
+    words = [word for word in typing.get_args(field.annotation) if isinstance(word, str)]
+    if words:
+        return " | ".join(words)
+    least, most = (
+        next((getattr(one, key) for one in field.metadata if hasattr(one, key)), default)
+        for key, default in (("ge", 0), ("le", "datasets"))
     )
+    if isinstance(most, int) and most >= GIB:
+        most = f"{most // GIB} GiB"
+    return f"{least}–{most}"
 
 
-def _shares(entry: Mapping[str, Any]) -> str:
-    """The share at the beginning, and that at the end of a schedule."""
-    begins, ends = f"{entry['share']:.4f}", f"{entry['share_end']:.4f}"
-    return begins if begins == ends else f"{begins} → {ends}"
+def _written_knobs(found: ResolvedProfile) -> dict[str, Any]:
+    """The knobs that the profile's file names itself; others have their default."""
+    shipped = shipped_profiles_dir() / f"{found.profile.name}.yaml"
+    document = read_yaml_file(shipped if found.origin == "shipped" else Path(found.origin))
+    entry = document["entries"][found.entry - 1] if found.entry else document
+    knobs = entry.get("knobs") or {}
+    own = knobs.pop("datasets", None) or {}
+    return knobs | {
+        f"{name}.{knob}": v for name, values in own.items() for knob, v in values.items()
+    }
 
 
-def _cameras(cameras: Mapping[str, list[str]]) -> str:
-    return ", ".join(f"{camera}={' | '.join(paths)}" for camera, paths in cameras.items()) or "-"
+def _answers(document: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """The lines that answer first: a label of six letters at most, and a sentence."""
+    memory, bound, ranks = (document[key] for key in ("bytes", "bound", "ranks"))
+    several = ranks["world_size"] > 1
+    left, floor = memory["left_above_floor"], format_bytes(memory["ram_floor"])
+    needs = f"the loader takes {format_bytes(memory['total'])}"
+    if several:
+        needs = f"the {ranks['per_node']} loaders of a node take {format_bytes(memory['total'])}"
+    if left < 0:
+        yield "Fits", f"no: {needs}, {format_bytes(-left)} more than the RAM floor {floor} leaves"
+    else:
+        yield "Fits", f"yes: {needs}, and {format_bytes(left)} are left above the floor of {floor}"
+    rate = bound["samples_per_s"]
+    speed = "not known: no frame was decoded"
+    if rate is not None:
+        speed = f"at most {rate:.0f} samples/s" + (" for each rank" if several else "")
+    hits = [f"{one['hit_ratio']:.0%} {one['memory']}" for one in (document["cache"] or {}).get(
+        "forecasts", ())]  # fmt: skip
+    yield "Speed", speed + (f"; frames from the cache: {', '.join(hits)}" if hits else "")
+    yield "Limit", _limit(document)
+    yield "Data", _data(document)
+    if several:
+        part = ranks["rank"]
+        on = "one node" if ranks["nodes"] == 1 else f"{ranks['nodes']} nodes like this one"
+        each = f"{part['batches']} batches and {part['samples']} samples an epoch"
+        if part["batches"] is None:
+            each = "endless epochs"
+        yield "Ranks", f"{ranks['world_size']} on {on}, {ranks['per_node']} on each: {each}"
+    yield from _storage(document)
+    estimated = document["epoch"]["estimated"] and document["remote"] is None
+    command = "index" if estimated else "measure"
+    yield "Next", f"autoloader {command} --spec {document['spec']}"
 
 
-def _memory_rows(found: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    yield "libraries", format_bytes(found["framework"])
-    yield "open streams", format_bytes(found["streams"])
-    yield "encoded episodes", format_bytes(found["queued"])
-    yield "ring", format_bytes(found["ring"])
-    yield "decoded frames held", format_bytes(found["cache"])
-    if found["blocks"]:
-        yield "blocks (mixing.locality)", format_bytes(found["blocks"])
-    if found["requests"]:
-        yield "requests to stores", format_bytes(found["requests"])
-    yield "in all", format_bytes(found["total"])
-    yield f"headroom now ({found['headroom_source']})", format_bytes(found["headroom"])
-    yield "RAM floor", format_bytes(found["ram_floor"])
-    left = found["left_above_floor"]
-    yield "left above the floor", f"{'-' if left < 0 else ''}{format_bytes(abs(left))}"
-
-
-def _bound_line(bound: Mapping[str, Any], datasets: int) -> str:
-    if bound["samples_per_s"] is None:
-        return "no frame was decoded, so there is no bound to predict"
+def _limit(document: Mapping[str, Any]) -> str:
+    bound, call = document["bound"], document["batch_call"]
+    if call is not None and call["seconds"] is None:
+        return f"not known what batch.call {call['call']} takes: {call['unknown_why']}"
     if bound["stage"] == "batch.call":
-        return f"batch.call: at most {bound['samples_per_s']:.0f} samples/s, one batch at a time"
+        took = f"{call['seconds'] * 1e3:.2f} ms for a batch of zeros"
+        return f"batch.call {call['call']}, one batch at a time: {took}"
+    if bound["mean_decode_s"] is None:
+        return "no frame is decoded"
     return (
-        f"decode stage: at most {bound['samples_per_s']:.0f} samples/s "
-        f"({_threads(bound['threads'])}, {bound['mean_decode_s'] * 1e3:.2f} ms a sample in one of "
-        f"them, probed on {bound['datasets_probed']} of {datasets} datasets). "
-        "Reading and the trainer may make it less; `autoloader measure` says what it is."
+        f"decoding: {_many(bound['threads'], 'thread')}, {bound['mean_decode_s'] * 1e3:.2f} ms a "
+        f"sample in one of them (probed on {bound['datasets_probed']} of "
+        f"{len(document['datasets'])} datasets)"
     )
 
 
-def _threads(count: int) -> str:
-    return "1 thread" if count == 1 else f"{count} threads"
+def _data(document: Mapping[str, Any]) -> str:
+    datasets, epoch = document["datasets"], document["epoch"]
+    first = next(iter(datasets.values()))
+    size = "endless epochs"
+    if epoch["samples"] is not None:
+        about = "about " if epoch["estimated"] else ""
+        each = f" for each of {document['ranks']['world_size']} ranks"
+        size = f"{about}{epoch['samples']} samples, {epoch['batches']} batches an epoch"
+        size += each if document["ranks"]["world_size"] > 1 else ""
+    lost = sum(bool(one["lost"]) for one in datasets.values())
+    told = f"; {lost} of them lose frames (-v says why)" if lost else ""
+    how = "by index" if first["reader"] == "indexed" else "as a stream"
+    read = f"read {how} ({first['reader_why']})"
+    return f"{_many(len(datasets), 'dataset')}, {size}, {read}{told}"
 
 
-def _heading(text: str) -> None:
-    emit("")
-    emit(f"-- {text}")
+def _storage(document: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """The lines about data that is far away, or on a slow file system."""
+    if (far := document["remote"]) is not None and far["missing_bytes"]:
+        took = "not known how long that takes"
+        if far["seconds"] is not None:
+            took = f"about {far['seconds']:.0f} s at the rate measured last"
+        told = f"{format_bytes(far['missing_bytes'])} of {format_bytes(far['bytes'])} to be fetched"
+        if far["free_bytes"] < far["missing_bytes"]:
+            free = format_bytes(max(0, far["free_bytes"]))
+            took += f"; the disk has room for {free}, so shards make room for others"
+        yield "Fetch", f"{told}: {took}"
+    if (near := document["locality"]) is not None:
+        rates = ", ".join(
+            f"{one['storage_samples_per_s']:.0f} samples/s ({one['order']})"
+            for one in near["orders"]
+        )
+        yield "Disk", f"{near['file_system']} gives {rates}"
+
+
+def _tables(document: Mapping[str, Any]) -> dict[str, Any]:
+    """The parts that ``-v`` shows, those left out that have nothing to say."""
+    datasets, graph, remote = (document[key] for key in ("datasets", "graph", "remote"))
+    sizes = {key: value for key, value in document["bytes"].items() if isinstance(value, int)}
+    knobs = {key: row for key, row in document["knobs"].items() if row.pop("used")}
+    found: dict[str, Any] = {
+        "spec": f"{document['spec']}, split {document['split']}",
+        "profile": "{name} ({origin}; numbers {source})".format(**document["profile"]),
+        "datasets": datasets,
+        "fields": datasets,
+        "lost": [
+            {"dataset": name, "frames without a sample of their own": why}
+            for name, one in datasets.items()
+            for why in one["lost"]
+        ],
+        "graph": [
+            {"dataset": name, "stream": stream}
+            for name, stream in (*graph["datasets"].items(), ("all of them", graph["mixture"]))
+        ],
+        "chained": datasets if document["reuse"]["chain"] else None,
+        "reuse": document["reuse"] if document["reuse"]["decodes_per_sample"] else None,
+        "batch": document["batch"],
+        "knobs": knobs,
+        "memory": {key: format_bytes(value) for key, value in sizes.items()},
+        "bound": document["bound"],
+        "ranks": document["ranks"] if document["ranks"]["world_size"] > 1 else None,
+        "cache": document["cache"] and document["cache"]["forecasts"],
+        "locality": document["locality"],
+        "remote": remote and remote["order"][:_SHARDS_SHOWN],
+    }
+    return {key: value for key, value in found.items() if value}

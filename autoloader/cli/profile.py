@@ -20,8 +20,9 @@ if TYPE_CHECKING:
     from autoloader.controller.profile import HostFacts, Profile, ResolvedProfile
     from autoloader.process.control.lasting import Lasting
 
-profile_app = typer.Typer(
+profile = typer.Typer(
     help="Host profiles: a machine, its limits, and the knobs that suit it.",
+    add_completion=False,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
 )
@@ -29,7 +30,7 @@ _CELL_CHARACTERS = 48
 Which = Annotated[str, typer.Argument(metavar="PROFILE", help="A name, or a path to a YAML file.")]
 
 
-@profile_app.command("list")
+@profile.command("list")
 def list_profiles(as_json: JsonFlag = False) -> None:
     """Every profile that has a name here; * marks the one taken when none is named."""
     from autoloader.controller.profile import host_facts, load_profile, profile_paths
@@ -57,7 +58,7 @@ def list_profiles(as_json: JsonFlag = False) -> None:
     note(f"this host: {host.describe()}")
 
 
-@profile_app.command("show")
+@profile.command("show")
 def show(which: Which, as_json: JsonFlag = False) -> None:
     """Print a profile in full; what would be clamped on this host goes to stderr."""
     from autoloader.controller.profile import find_profile, host_facts
@@ -74,7 +75,7 @@ def show(which: Which, as_json: JsonFlag = False) -> None:
     emit(found.profile.to_yaml().rstrip("\n"))
 
 
-@profile_app.command("diff")
+@profile.command("diff")
 def show_diff(
     first: Annotated[str, typer.Argument(metavar="A", help="A name or a path.")],
     second: Annotated[str, typer.Argument(metavar="B", help="A name or a path.")],
@@ -96,7 +97,7 @@ def show_diff(
     emit_table(("field", first, second), shown)
 
 
-@profile_app.command("check")
+@profile.command("check")
 def check(
     which: Annotated[
         list[str] | None,
@@ -124,7 +125,7 @@ def check(
         raise typer.Exit(ProfileError.exit_code)
 
 
-@profile_app.command("export")
+@profile.command("export")
 def export(
     which: Which,
     out: Annotated[
@@ -156,7 +157,7 @@ def export(
         emit(str(target))
 
 
-@profile_app.command("accept")
+@profile.command("accept")
 def accept(
     source: Annotated[
         str,

@@ -7,18 +7,18 @@ Not here: the log and the policy (``controller``).
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from autoloader.cli.options import JsonFlag
 from autoloader.cli.output import emit, emit_json
+from autoloader.controller.decisions import Replayed
+from autoloader.controller.decisions import replay as replay_log
 from autoloader.errors import UsageError
-
-if TYPE_CHECKING:
-    from autoloader.controller.decisions import Replayed
 
 DIFFERENT = 1
 _SHOWN = 20
@@ -37,24 +37,21 @@ def replay(
 ) -> None:
     """Derive every decision of the logs again, and say where the answers differ."""
     found = {log: _replayed(log) for named in logs for log in _below(named)}
-    different = sum(len(one.differences) for one in found.values())
+    differences = [(log, one) for log, of in found.items() for one in of.differences]
     if as_json:
         emit_json(
             {
                 "logs": len(found),
                 "decisions": sum(one.decisions for one in found.values()),
                 "changes": sum(one.changes for one in found.values()),
-                "differences": [
-                    {"log": str(log), **asdict(difference)}
-                    for log, one in found.items()
-                    for difference in one.differences
-                ],
+                "differences": [{"log": str(log), **asdict(one)} for log, one in differences],
             }
         )
     else:
         for log, one in found.items():
-            _tell(log, one, named=len(found) > 1)
-    if different:
+            for line in _lines(one):
+                emit(f"{log}: {line}" if len(found) > 1 else line)
+    if differences:
         raise typer.Exit(DIFFERENT)
 
 
@@ -68,8 +65,6 @@ def _below(named: Path) -> list[Path]:
 
 
 def _replayed(log: Path) -> Replayed:
-    from autoloader.controller.decisions import replay as replay_log
-
     try:
         with log.open(encoding="utf-8") as lines:
             return replay_log(lines, origin=str(log))
@@ -77,13 +72,10 @@ def _replayed(log: Path) -> Replayed:
         raise UsageError(f"{log} cannot be read: {error}", remedy=_REMEDY) from error
 
 
-def _tell(log: Path, found: Replayed, *, named: bool) -> None:
-    emit(
-        (f"{log}: " if named else "")
-        + f"{found.decisions} decisions, {found.changes} of them changes: "
-        + (f"{len(found.differences)} differences" if found.differences else "all the same")
-    )
+def _lines(found: Replayed) -> Iterator[str]:
+    differ = f"{len(found.differences)} differences" if found.differences else "all the same"
+    yield f"{found.decisions} decisions, {found.changes} of them changes: {differ}"
     for one in found.differences[:_SHOWN]:
-        emit(f"  line {one.line}: {one.field}: recorded {one.recorded}, now {one.derived}")
+        yield f"  line {one.line}: {one.field}: recorded {one.recorded}, now {one.derived}"
     if len(found.differences) > _SHOWN:
-        emit(f"  … and {len(found.differences) - _SHOWN} more")
+        yield f"  … and {len(found.differences) - _SHOWN} more"

@@ -6,7 +6,7 @@ Not here: computing them (``autoloader.index.statistics``).
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -15,6 +15,11 @@ import typer
 from autoloader.cli.options import JsonFlag, NoTransforms, SpecFile, Split, read_remote_here
 from autoloader.cli.output import emit, emit_json, emit_table, file_errors, note, progress_bar
 from autoloader.errors import UsageError, nearest
+from autoloader.host.units import format_bytes
+from autoloader.index.statistics import statistics_document, statistics_of
+from autoloader.index.statistics.formats import FILE_OF, FORMATS, written
+from autoloader.samples.resolve import normalised, resolve
+from autoloader.spec import PipelineSpec
 
 
 def stats(
@@ -36,23 +41,20 @@ def stats(
     as_json: JsonFlag = False,
 ) -> None:
     """Compute each dataset's statistics of action and state, from its records of train."""
-    from autoloader.index.statistics import statistics_document, statistics_of
-    from autoloader.index.statistics.formats import FORMATS, written
-    from autoloader.samples.resolve import normalised, resolve
-    from autoloader.spec import PipelineSpec
-
-    how = next((one for one in FORMATS if one == layout), None)
-    if how is None:
+    if layout not in FORMATS:
         raise UsageError(f"--format {layout}: no such layout", remedy=nearest(layout, FORMATS))
     declared = PipelineSpec.from_yaml(spec)
     remote = read_remote_here(declared)
     mixture = resolve(declared, split)
-    if declared.normalize is not None and not _is_there(declared.normalize.statistics):
+    named = declared.normalize and declared.normalize.statistics
+    if declared.normalize is not None and named and not Path(named).exists():
         # The file that the spec names is the one to be written.
         normalize = declared.normalize.model_copy(update={"statistics": None})
         declared = declared.model_copy(update={"normalize": normalize})
     if remote:
-        _say_size([dataset for dataset in mixture.datasets if dataset.remote])
+        away = [one for one in mixture.datasets if one.remote]
+        size, names = sum(one.record_bytes * one.records for one in away), [d.name for d in away]
+        note(f"remote: all of {', '.join(names)} is read, about {format_bytes(size)}")
     with progress_bar("computing statistics") as advance:
         if over_hosts:
             from autoloader.integrations.ray.catalogue import statistics_over_hosts
@@ -66,9 +68,9 @@ def stats(
     if declared.normalize is not None:
         normalised(mixture, found)
     document = statistics_document(declared, found, mixture.names)
-    files = written(_by_group(declared, document, how), how)
+    files = written(_by_group(declared, document, layout), layout)
     if out is not None:
-        for place, content in _places(out, files, how):
+        for place, content in _places(out, files, layout):
             with file_errors("--out", place):
                 place.parent.mkdir(parents=True, exist_ok=True)
                 place.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
@@ -93,8 +95,6 @@ def _by_group(declared: Any, document: Mapping[str, Any], layout: str) -> dict[s
 
 def _places(out: Path, files: Mapping[str, Any], layout: str) -> Iterator[tuple[Path, Any]]:
     """Where each file goes: ``out``, or below it in a folder of its own."""
-    from autoloader.index.statistics.formats import FILE_OF
-
     if layout not in FILE_OF:
         yield out, files[""]
     elif len(files) == 1 and out.suffix == ".json":
@@ -108,19 +108,6 @@ def _places(out: Path, files: Mapping[str, Any], layout: str) -> Iterator[tuple[
     else:
         for name, content in files.items():
             yield out / name / FILE_OF[layout], content
-
-
-def _is_there(statistics: str | None) -> bool:
-    return statistics is None or Path(statistics).exists()
-
-
-def _say_size(remote: Sequence[Any]) -> None:
-    """How much there is to read."""
-    from autoloader.host.units import format_bytes
-
-    size = sum(dataset.record_bytes * dataset.records for dataset in remote)
-    names = ", ".join(dataset.name for dataset in remote)
-    note(f"remote: all of {names} is read, about {format_bytes(size)}")
 
 
 def _rows(document: Mapping[str, Any]) -> Iterator[tuple[Any, ...]]:

@@ -2,30 +2,66 @@
 
 It reads what the loader writes anyway, and asks it nothing: no lock, no message, no signal.
 
-Not here: finding runs (``telemetry.runtime``), drawing one (``cli.run_view``).
+Theory of operation. A frame is a list of styled lines that fit the given width and height; nothing
+is laid out by the terminal, so that a frame costs little and reads the same over ssh. The worst
+comes first, and lines that do not fit are counted.
+
+Not here: finding runs (``telemetry.runtime``), what their numbers mean (``telemetry.verdict``).
 """
 
 from __future__ import annotations
 
 import contextlib
+import textwrap
 import time
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Annotated
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Annotated
 
 import typer
+from rich.console import Console
+from rich.live import Live
+from rich.text import Text
 
 from autoloader.cli.options import JsonFlag
 from autoloader.cli.output import emit, emit_json, emit_rendered
+from autoloader.controller.states import STATE_MEANING, State
 from autoloader.errors import UsageError, printable
-from autoloader.host.units import parse_seconds
-
-if TYPE_CHECKING:
-    from rich.console import Console
-    from rich.text import Text
-
-    from autoloader.telemetry.statistics import Snapshot
+from autoloader.host.units import format_bytes, format_seconds, parse_seconds
+from autoloader.spec.knobs import UNUSED_KNOBS
+from autoloader.telemetry.runtime import living_runs
+from autoloader.telemetry.statistics import DatasetStatistics, Move, Snapshot
+from autoloader.telemetry.verdict import (
+    LITTLE_RATIO,
+    changes_words,
+    cost_words,
+    limit_words,
+    value_words,
+)
 
 _NONE = "no loader of yours runs on this machine"
+_LABEL = 8
+_BLOCKS = "▁▂▃▄▅▆▇█"
+_PLAIN_BLOCKS = ".:-=+*#@"
+_LATE_S = 5.0
+_FEW_MOVES, _MANY_MOVES = 3, 8
+_FEW_RANKS, _MANY_RANKS = 3, 16
+_MOST_STAGES = 4
+_MINUTE = 60
+_TALL = 20
+"""Lines left below the head from which on more of everything is shown."""
+_VERDICTS = {"paid": "it paid", "nothing": "taken back: no gain", "lost": "taken back: slower"}
+_KNOB_LINES = 2
+_FIRST = ("ring_slots", "decode_threads")
+_RUNS = {"run": 40, "samples/s": -10, "waits": -8, "limited by": -18}
+"""Columns of a table, each with its characters; a negative number aligns to the right."""
+_STAGES = {"stage": 24, "workers": -8, "a sample": -10, "busy": -7, "possible/s": -12}
+_RANKS = {"rank": 24, "samples/s": -10, "waits": -8, "ring": -8, "batches": -10}
+_DATASETS = {
+    "dataset": 24, "share": -9, "weight": -9, "queue": -7, "stalls": -8, "bad records": -13,
+}  # fmt: skip
+_UNTUNED = ("reader", "min_ready_datasets")
+"""Knobs that never move while a run lasts."""
 
 
 def top(
@@ -41,21 +77,18 @@ def top(
     as_json: JsonFlag = False,
 ) -> None:
     """Show what your running loaders do, why, and what limits them, without disturbing them."""
-    from rich.console import Console
-
     period_s = max(0.1, parse_seconds(every, name="--every"))
     groups = _groups(run)
     if as_json:
         emit_json({"runs": [one.as_dict() for group in groups for one in group]})
-        return
-    if once or not Console().is_terminal:
+    elif once or not Console().is_terminal:
         if groups:
-            emit_rendered(lambda console: _print(console, groups))
+            emit_rendered(lambda console: _print(console, _frame(console, groups)))
         else:
             emit(_NONE)
-        return
-    with contextlib.suppress(KeyboardInterrupt):
-        _follow(run, period_s)
+    else:
+        with contextlib.suppress(KeyboardInterrupt):
+            _follow(run, period_s)
 
 
 def _groups(run: str | None) -> list[list[Snapshot]]:
@@ -64,8 +97,6 @@ def _groups(run: str | None) -> list[list[Snapshot]]:
     Raises:
         UsageError: one is named, and is not there.
     """
-    from autoloader.telemetry.runtime import living_runs
-
     groups: dict[str, list[Snapshot]] = {}
     for moment in living_runs():
         groups.setdefault(moment.node or moment.run, []).append(moment)
@@ -89,26 +120,19 @@ def _is_named(moment: Snapshot, run: str) -> bool:
 
 
 def _frame(console: Console, groups: Sequence[Sequence[Snapshot]]) -> list[Text]:
-    from autoloader.cli.run_view import Frame, draw_list, draw_run
-
     frame = Frame.of(console.width, console.height, console.encoding)
     return draw_run(groups[0], frame) if len(groups) == 1 else draw_list(groups, frame)
 
 
-def _print(console: Console, groups: Sequence[Sequence[Snapshot]]) -> None:
-    for line in _frame(console, groups):
+def _print(console: Console, lines: Sequence[Text]) -> None:
+    for line in lines:
         console.print(line, soft_wrap=True)
 
 
 def _follow(run: str | None, period_s: float) -> None:
     """Show frames until interrupted, or until the run that was named has ended."""
-    from rich.console import Console
-    from rich.control import Control
-    from rich.text import Text
-
-    console = Console()
-    last: list[Text] = []
-    with console.screen(hide_cursor=True):
+    console, last = Console(), list[Text]()
+    with Live(console=console, screen=True, auto_refresh=False) as live:
         while True:
             try:
                 groups = _groups(run)
@@ -118,17 +142,307 @@ def _follow(run: str | None, period_s: float) -> None:
                 break
             lines = _frame(console, groups) if groups else [Text(_NONE)]
             last = lines if groups else last
-            with console.capture() as drawn:
-                console.print(Text("\n").join(lines), end="", no_wrap=True, crop=True)
-            console.control(Control.home())
-            console.file.write(_over(drawn.get()))
-            console.file.flush()
+            live.update(Text("\n", no_wrap=True).join(lines), refresh=True)
             time.sleep(period_s)
-    for line in last:
-        console.print(line, soft_wrap=True)
+    _print(console, last)
     console.print("the run has ended", style="bold")
 
 
-def _over(drawn: str) -> str:
-    """What is drawn over the frame before it, without a moment in which the screen is empty."""
-    return drawn.replace("\n", "\x1b[K\n") + "\x1b[K\x1b[J"
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """How much room there is, and when it is drawn.
+
+    Attributes:
+        width, height: in characters.
+        now_s: Unix time.
+        blocks: eight characters, from low to high.
+    """
+
+    width: int = 80
+    height: int = 24
+    now_s: float = 0.0
+    blocks: str = _BLOCKS
+
+    @classmethod
+    def of(cls, width: int, height: int, encoding: str) -> Frame:
+        """A frame for now, in characters that the encoding has."""
+        try:
+            _BLOCKS.encode(encoding or "ascii")
+        except (LookupError, UnicodeEncodeError):
+            return cls(width, height, time.time(), _PLAIN_BLOCKS)
+        return cls(width, height, time.time())
+
+    def fit(self, lines: Sequence[Text]) -> list[Text]:
+        """The lines, none wider than the frame."""
+        for line in lines:
+            line.truncate(self.width, overflow="ellipsis")
+        return list(lines)
+
+
+def draw_list(groups: Sequence[Sequence[Snapshot]], frame: Frame) -> list[Text]:
+    """Several runs, a line each: the one that waits most first."""
+    rows = []
+    for group in sorted(groups, key=lambda one: -_wait(worst(one))):
+        moment = worst(group)
+        rate = sum(one.consumer.samples_per_s or 0.0 for one in in_use(group))
+        name, limit = f"{moment.script} {moment.run}", moment.limited_by or moment.phase
+        rows.append((name, _number(rate), _percent(moment.consumer.wait_ratio), limit))
+    told = Text("`autoloader top RUN` shows one of them", "dim")
+    return frame.fit([*_table(_RUNS, rows), told][: frame.height])
+
+
+def draw_run(group: Sequence[Snapshot], frame: Frame) -> list[Text]:
+    """One run in full.
+
+    Args:
+        group: the loaders of a node's ranks, or of one trainer.
+        frame: the room.
+    """
+    moment = worst(group)
+    head = [*_head(group, moment, frame), *_flow(moment, frame), *_stages(moment)]
+    head += _knobs(moment, frame)
+    room = frame.height - len(head)
+    ranks = _ranks(group, _MANY_RANKS if room > _TALL else _FEW_RANKS)
+    moves = list(_moves(moment.moves, frame, _MANY_MOVES if room > _TALL else _FEW_MOVES))
+    room -= len(ranks) + len(moves)
+    return frame.fit([*head, *moves, *ranks, *_datasets(moment.datasets, room)][: frame.height])
+
+
+def worst(group: Sequence[Snapshot]) -> Snapshot:
+    """The loader whose trainer waits most, of those that are in use."""
+    return max(in_use(group), key=lambda one: (_wait(one), one.at_s))
+
+
+def _wait(one: Snapshot) -> float:
+    return one.consumer.wait_ratio or 0.0
+
+
+def in_use(group: Sequence[Snapshot]) -> list[Snapshot]:
+    """Those that are not parked; where all are, all of them."""
+    return [one for one in group if one.phase != "parked"] or list(group)
+
+
+def _head(group: Sequence[Snapshot], moment: Snapshot, frame: Frame) -> Iterator[Text]:
+    title = Text().append(printable(moment.script) or "a loader", "bold")
+    title.append(f"  {moment.run}  {moment.split}", "dim")
+    splits = sorted({one.split for one in group} - {moment.split})
+    if splits:
+        title.append(f"  ({', '.join(splits)} paused)", "dim")
+    title.append(f"  up {format_seconds(frame.now_s - moment.started_at_s)}", "dim")
+    if moment.restarts:
+        title.append(f"  {moment.restarts} restarts", "bold red")
+    yield title
+    late_s = frame.now_s - moment.at_s
+    if late_s > _LATE_S:
+        yield Text(f"silent for {format_seconds(late_s)}: its process does not run", "bold red")
+    limit = moment.limited_by
+    style = "bold green" if limit in ("training", "gpu") else "bold yellow"
+    yield Text(limit_words(moment), "bold red" if limit == "memory" else style)
+    yield Text(cost_words(moment))
+    if moment.state:
+        text = f"{moment.state}: {moment.why}"
+        known = moment.state in State.__members__.values()  # another version may have others
+        meaning = STATE_MEANING.get(State(moment.state), "") if known else ""
+        if meaning and len(text) + len(meaning) + 3 <= frame.width - _LABEL:
+            text += f" ({meaning})"
+        short = moment.state in (State.SHRINK, State.EMERGENCY)
+        yield _line("control", text, "red" if short else "")
+    else:
+        yield _line("control", "off: knobs stay as they are")
+
+
+def _flow(moment: Snapshot, frame: Frame) -> Iterator[Text]:
+    consumer, memory, ring, cache = moment.consumer, moment.memory, moment.ring, moment.cache
+    rate = f"{_number(consumer.samples_per_s)} samples/s"
+    if moment.bound_per_s:
+        share = "" if moment.bound_ratio is None else f" ({_percent(moment.bound_ratio)})"
+        rate += f" of {_number(moment.bound_per_s)} possible{share}"
+    if consumer.step_s:
+        rate += f", a batch every {consumer.step_s * 1e3:.0f} ms"
+    yield _line("rate", rate)
+    wide = min(_MINUTE, max(8, frame.width - 46))
+    waits = _line("waits", "")
+    for ratio in moment.lately.wait_ratios[-wide:]:
+        high = ratio is not None and ratio >= LITTLE_RATIO
+        block = "-" if ratio is None else _block(ratio, 1.0, frame.blocks)
+        waits.append(block, "dim" if ratio is None else "yellow" if high else "green")
+    known_yet = consumer.wait_ratio is not None
+    told = f"{_percent(consumer.wait_ratio)} of the last seconds" if known_yet else "not measured"
+    waits.append(f" {told}")
+    yield waits
+    headrooms = moment.lately.headrooms_bytes[-wide:]
+    known = [one for one in headrooms if one is not None]
+    enough = memory.floor_bytes + memory.margin_bytes
+    low = min([*known, memory.floor_bytes]) - memory.margin_bytes
+    line = _line("memory", "")
+    for one in headrooms:
+        height = None if one is None else one - low
+        style = "red" if one is not None and one < enough else "green"
+        line.append(_block(height, max([*known, enough]) - low, frame.blocks), style)
+    line.append(f" {_size(memory.headroom_bytes)} free, floor {_size(memory.floor_bytes)}")
+    yield line
+    ready = f"{ring.filled} of {ring.slots} batches ready"
+    if ring.filled > ring.slots:  # it has just been made smaller
+        ready = f"{ring.filled} batches ready, {ring.slots} from now on"
+    text = f"{ready}, {_size(ring.allocated_bytes)}"
+    text += f"; loader {_size(memory.loader_bytes)}"
+    if moment.idle_cpus is not None:
+        text += f"; {moment.idle_cpus:.1f} idle CPUs"
+    if moment.gpu_busy_ratio is not None:
+        text += f"; GPU {_percent(moment.gpu_busy_ratio)}"
+    yield _line("ring", text)
+    if cache is not None and cache.budget_bytes:
+        held = f"{_size(cache.held_bytes)} of {_size(cache.budget_bytes)}"
+        yield _line("cache", f"{held}, {_percent(cache.hit_ratio)} of the frames come from it")
+
+
+def _stages(moment: Snapshot) -> list[Text]:
+    """The stages that allow least, the one that limits the run marked."""
+    known = sorted(moment.stages, key=lambda one: one.bound_per_s or float("inf"))[:_MOST_STAGES]
+    rows = [
+        (
+            one.name,
+            one.workers,
+            "" if one.service_s is None else f"{one.service_s * 1e3:.2f} ms",
+            _percent(one.busy_ratio),
+            _number(one.bound_per_s),
+        )
+        for one in known
+    ]
+    lines = _table(_STAGES, rows) if rows else []
+    for one, line in zip(known, lines[1:], strict=False):
+        if one.name == moment.limited_by:
+            line.append("  ← limits")
+            line.stylize("bold yellow")
+    return lines
+
+
+def _knobs(moment: Snapshot, frame: Frame) -> Iterator[Text]:
+    """The values in force, two lines at most; those that moved come first, with what they were."""
+    moved = {knob: pair[0] for move in moment.moves for knob, pair in move.changes.items()}
+    unused = (*_UNTUNED, *UNUSED_KNOBS.get(str(moment.knobs.get("reader")), ()))
+    names = [knob for knob in moment.knobs if knob.rpartition(".")[2] not in unused]
+    lines = [_line("knobs", "")]
+    for knob in sorted(names, key=lambda knob: (knob not in moved, knob not in _FIRST)):
+        word = f"{printable(knob)} {value_words(knob, moment.knobs[knob])}"
+        if knob in moved:
+            word += f" (was {value_words(knob, moved[knob])})"
+        if len(lines[-1].plain) + len(word) + 2 > frame.width:
+            if len(lines) == _KNOB_LINES:
+                break
+            lines.append(_line("", ""))
+        gap = "  " if len(lines[-1].plain) > _LABEL else ""
+        lines[-1].append(f"{gap}{word}", "bold" if knob in moved else "")
+    yield from lines
+
+
+def _moves(moves: Sequence[Move], frame: Frame, most: int) -> Iterator[Text]:
+    if not moves:
+        return
+    yield Text("what was done, the latest first", "dim")
+    for move in list(reversed(moves))[:most]:
+        changes = changes_words(move.changes) if move.changes else ""
+        ago = format_seconds(frame.now_s - move.at_s)
+        style = {"reflex": "red", "person": "cyan"}.get(move.by, "")
+        by = f"{'control' if move.by == 'policy' else move.by:<8}"
+        line = Text().append(f"{ago:>7} ago  ", "dim").append(by, style)
+        text = f"{changes}: {printable(move.why)}" if changes else printable(move.why)
+        if move.verdict in _VERDICTS:
+            text += f" ({_VERDICTS[move.verdict]})"
+        first, *more = textwrap.wrap(text, max(20, frame.width - len(line.plain))) or [""]
+        yield line.append(first)
+        for rest in more:
+            yield Text().append(" " * len(f"{ago:>7} ago  {by}") + rest)
+
+
+def _ranks(group: Sequence[Snapshot], most: int) -> list[Text]:
+    """The ranks of this node, worst wait first; none where there is only one."""
+    ranks = {one.rank: one for one in in_use(group)}
+    if len(ranks) == 1:
+        return []
+    rows = [
+        (
+            f"{one.rank} of {one.world_size}",
+            _number(one.consumer.samples_per_s),
+            _percent(one.consumer.wait_ratio),
+            f"{one.ring.filled}/{one.ring.slots}",
+            one.consumer.batches,
+        )
+        for one in sorted(ranks.values(), key=lambda one: -_wait(one))
+    ]
+    return _table(_RANKS, rows, most, "which wait less")
+
+
+def _datasets(datasets: Mapping[str, DatasetStatistics], room: int) -> list[Text]:
+    """Datasets, those in trouble first, in so many lines."""
+    if room < 2:
+        return []
+    found = sorted(datasets.items(), key=lambda one: _trouble(one[1]), reverse=True)
+    rows = [
+        (name, _percent(one.share), _percent(one.weight), one.queue, one.stalls, one.quarantined)
+        for name, one in found
+    ]
+    bad = sum(bool(one.stalls or one.quarantined) for _, one in found)
+    most = len(rows) if len(rows) < room else max(1, room - 2)
+    lines = _table(_DATASETS, rows, most, "all well" if bad <= most else "")
+    for line in lines[1 : 1 + min(bad, most)]:
+        line.stylize("red")
+    return lines
+
+
+def _trouble(one: DatasetStatistics) -> tuple[bool, float, float]:
+    bad = bool(one.stalls or one.quarantined or one.interruptions)
+    return bad, one.quarantined + one.stalls, one.weight
+
+
+def _line(label: str, text: str, style: str = "") -> Text:
+    return Text().append(f"{label:<{_LABEL}}", "dim").append(text, style)
+
+
+def _table(
+    columns: Mapping[str, int],
+    rows: Iterable[Sequence[object]],
+    most: int | None = None,
+    others: str = "",
+) -> list[Text]:
+    """Lines of a table, its titles first, each cell cut to its column's width.
+
+    Args:
+        columns: titles, with their characters.
+        rows: cells of each line.
+        most: number of rows that are shown; ``None``: all.
+        others: words about those that are only counted.
+    """
+    lines = []
+    for cells in (tuple(columns), *rows):
+        line = ""
+        for cell, width in zip(cells, columns.values(), strict=True):
+            text, room = printable(str(cell)), abs(width)
+            cut = text if len(text) <= room else text[: room - 1] + "…"
+            line += cut.rjust(room) if width < 0 else f"{cut:<{room}} "
+        lines.append(Text(line))
+    lines[0].stylize("dim")
+    if most is not None and len(lines) - 1 > most:
+        told = f"and {len(lines) - 1 - most} more" + (f", {others}" if others else "")
+        lines[1 + most :] = [Text(told, "dim")]
+    return lines
+
+
+def _block(value: float | None, most: float, blocks: str) -> str:
+    if value is None or most <= 0:
+        return " "
+    return blocks[min(len(blocks) - 1, max(0, int(value / most * len(blocks))))]
+
+
+def _size(count: int | None) -> str:
+    return "?" if count is None else format_bytes(count)
+
+
+def _number(value: float | None) -> str:
+    if value is None:
+        return "?"
+    return f"{value:,.0f}" if value >= 100 else f"{value:.1f}"
+
+
+def _percent(ratio: float | None) -> str:
+    return "?" if ratio is None else f"{ratio * 100:.1f} %"

@@ -1,21 +1,38 @@
 """``autoloader verify``: samples of a loader against plain readers, on the user's own data.
 
-Not here: comparing (``cli.comparison``).
+Not here: reading plainly (``cli.plain_readers``), what a sample should hold (``cli.witness``).
 """
 
 from __future__ import annotations
 
+import copy
+import math
 import os
-from typing import Annotated
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence, Set
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Any
 
+import numpy as np
 import typer
 
-from autoloader.cli import options
+from autoloader.cli import options, witness
 from autoloader.cli.output import emit, emit_json, emit_table, note_some, progress_bar
+from autoloader.cli.plain_readers import Step, reader_of, value_at
+from autoloader.errors import SourceError
+from autoloader.formats.sources import is_lerobot
 from autoloader.host.extras import require
+from autoloader.loader import AutoLoader
+from autoloader.spec import PipelineSpec
+from autoloader.spec.fields import WIDTHS
 
 DIFFERS = 4
 """Exit code where a value differs."""
+GREY_LEVELS = 2.0
+"""Mean absolute difference that two JPEG decoders and resizers may have in a frame."""
+_BATCH = 8
+_ARRAYS = ("frame_offset", "action", "action_mask", "state", "state_mask", "provenance")
 
 
 def verify(
@@ -29,17 +46,11 @@ def verify(
     as_json: options.JsonFlag = False,
 ) -> None:
     """Compare samples with plain readers of the same files; exit code 4 if they differ."""
-    from autoloader.cli.comparison import Comparer, Comparison, evenly, taken
-    from autoloader.formats.sources import is_lerobot
-    from autoloader.spec import PipelineSpec
-
     declared = evenly(PipelineSpec.from_yaml(spec))
     if not all(is_lerobot(one.path or "") for one in declared.datasets):
         require("tensorflow_datasets", "the comparison with plain TFDS")
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     os.environ["CUDA_VISIBLE_DEVICES"] = ""  # TensorFlow would take the whole of a GPU's memory
-    from autoloader.loader import AutoLoader
-
     if any(one.transform and one.transform.framework != "numpy" for one in declared.datasets):
         from autoloader.pipeline.graph import user_functions
 
@@ -49,10 +60,9 @@ def verify(
     with AutoLoader(
         declared, split=split, ram_floor=ram_floor, output="numpy", rank=0, world_size=1
     ) as loader:
-        compare = Comparer(declared, loader, found)
         rows = list(taken(loader, samples))
         with progress_bar("comparing with the files") as advance:
-            for done in compare.rows(rows):
+            for done in Comparer(declared, loader, found).rows(rows):
                 advance(done, len(rows))
     document = {
         "samples": dict(found.samples),
@@ -75,3 +85,262 @@ def verify(
     note_some(f"differs: {difference}" for difference in found.differences)
     if found.differences:
         raise typer.Exit(DIFFERS)
+
+
+def evenly(spec: Any) -> Any:
+    """``spec`` with every dataset as often as any other, without end, and places told."""
+    datasets = tuple(one.model_copy(update={"weight": 1.0}) for one in spec.datasets)
+    return spec.model_copy(
+        update={
+            "datasets": datasets,
+            "weights": "explicit",
+            "metadata": "full",
+            "augment": {},
+            "batch": spec.batch.model_copy(update={"size": _BATCH, "drop_last": True}),
+            "mixing": spec.mixing.model_copy(
+                update={"epoch": "forever", "block_length": 1, "on_stall": "wait"}
+            ),
+        }
+    )
+
+
+@dataclass
+class Comparison:
+    """What was compared, and what differs."""
+
+    samples: Counter[str] = field(default_factory=Counter)
+    numbers: int = 0
+    frames: int = 0
+    texts: int = 0
+    largest: float = 0.0
+    differences: list[str] = field(default_factory=list)
+
+
+def taken(loader: Any, count: int) -> Iterator[dict[str, Any]]:
+    """``count`` samples, each a row with arrays of its own."""
+    left = count
+    for batch in loader:
+        for k in range(min(left, len(batch["language"]))):
+            yield {
+                "language": batch["language"][k],
+                **{key: batch[key][k].copy() for key in _ARRAYS},
+                **{
+                    name: {key: copy.copy(one[k]) for key, one in batch.get(name, {}).items()}
+                    for name in ("images", "frame_mask", "features", "feature_mask")
+                },
+            }
+        left -= len(batch["language"])
+        if left <= 0:
+            return
+
+
+def _seen(step: Any, flag: str) -> tuple[Any, bool]:
+    """(the step whose picture is shown, ``None`` for a black one; whether a flag says absent)."""
+    absent = bool(flag) and step is not None and not value_at(step, flag)
+    return (None if absent else step), absent
+
+
+class Comparer:
+    """Holds rows against the witness.
+
+    Args:
+        spec: the mixture.
+        loader: open, over ``spec``.
+        found: takes what was compared, and what differs.
+    """
+
+    def __init__(self, spec: Any, loader: Any, found: Comparison) -> None:
+        self._spec = spec
+        self._mixture = loader.plan.mixture
+        self._statistics: Mapping[str, Any] = loader.normalization or {}
+        self._found = found
+        self._readers = [
+            reader_of(one.directory, by_row=spec.dataset(one.name).timestamps == "ignore")
+            for one in self._mixture.datasets
+        ]
+        self._episode: tuple[tuple[int, int, int], witness.Episode] | None = None
+
+    def rows(self, rows: Sequence[Mapping[str, Any]]) -> Iterator[int]:
+        """Compare the first samples of a loader; gives how many are done."""
+        places = Counter(tuple(row["provenance"].tolist()) for row in rows)
+        for index in range(len(self._readers)):
+            self._passes(index, {place for place in places if place[0] == index})
+        for place, count in places.items():
+            if count > 1:
+                self._differs(self._where(place), "t", f"the sample came {count} times")
+        ordered = sorted(rows, key=lambda row: row["provenance"].tolist())  # an episode's together
+        for done, row in enumerate(ordered):
+            self._row(row)
+            yield done + 1
+
+    def _passes(self, index: int, came: Set[tuple[int, ...]]) -> None:
+        """Look for missing samples in the passes that are over: those before the last begun one."""
+        over = range(max((place[1] for place in came), default=0))
+        for shard, piece in enumerate(self._mixture.datasets[index].slices if over else ()):
+            for record in range(piece.start, piece.stop):
+                try:
+                    episode = self._read(index, shard, record)
+                except SourceError:  # damaged: it has no sample
+                    continue
+                for pass_ in over:
+                    for t in episode.drawn(pass_, shard, record):
+                        place = (index, pass_, shard, record, t)
+                        if place not in came:
+                            self._differs(self._where(place), "t", f"missing in pass {pass_}")
+
+    def _where(self, place: Sequence[int]) -> str:
+        index, _, shard, record, t = place
+        dataset = self._mixture.datasets[index]
+        return f"{dataset.name}, {Path(dataset.slices[shard].path).name}, record {record}, t {t}"
+
+    def _row(self, row: Mapping[str, Any]) -> None:
+        """Compare one sample."""
+        index, pass_, shard, record, t = row["provenance"].tolist()
+        name = self._mixture.datasets[index].name
+        where = self._where((index, pass_, shard, record, t))
+        self._found.samples[name] += 1
+        episode = self._read(index, shard, record)
+        if (rule := episode.why_not(t)) is not None:
+            self._differs(where, rule, f"step {t} of {len(episode.steps)} has no sample")
+            if rule == "t":
+                return
+        elif t not in episode.drawn(pass_, shard, record):
+            self._differs(where, "sample.per_episode", "another step is drawn in this pass")
+        expected = episode.at(t, pass_, shard, record)
+        for field_ in ("action", "state"):
+            self._numbers(row, field_, expected, name, where)
+        self._frames(row, expected, where)
+        self._language(row, episode, episode.steps[t], where)
+        self._features(row, expected, episode.declared, where)
+
+    def _read(self, index: int, shard: int, record: int) -> witness.Episode:
+        """An episode as the user's function and the dataset's words leave it."""
+        key = (index, shard, record)
+        if self._episode is None or self._episode[0] != key:
+            dataset, reader = self._mixture.datasets[index], self._readers[index]
+            declared = self._spec.dataset(dataset.name)
+            steps, valid = reader.episode(dataset.slices[shard], record), None
+            if declared.transform is not None:
+                made = witness.TransformedEpisode(
+                    steps, dataset.directory.features, declared.transform
+                )
+                steps, valid = made.steps, made.valid
+            sample = witness.sample_in_frames(self._spec, dataset.name, reader.fps or declared.fps)
+            labels = {
+                path: [text.decode() for text in names.values()]
+                for path, names in dataset.words.names.items()
+            }
+            self._episode = key, witness.Episode(
+                steps, declared, sample, valid=valid, labels=labels,
+                key=witness.key_of(self._spec.seed, dataset.name),
+            )  # fmt: skip
+        return self._episode[1]
+
+    def _numbers(
+        self, row: Mapping[str, Any], name: str, expected: Any, dataset: str, where: str
+    ) -> None:
+        *rows, width = row[name].shape
+        shape = (math.prod(rows), width)  # no -1: a mixture without this field has no columns
+        got, mask = row[name].reshape(shape), row[f"{name}_mask"].reshape(shape)
+        found = expected.rows(name)
+        wanted = np.zeros(got.shape)
+        inside = np.zeros(got.shape, dtype=bool)
+        exact = True
+        if found is not None:
+            values, there, zeroed = found
+            how = self._spec.normalize_of(dataset, name)
+            if how is not None:
+                key = "action" if name == "action" else "proprio"
+                values = witness.normalised_rows(
+                    values, zeroed, how, self._statistics[dataset][key]
+                )
+                exact = False
+            exact = exact and not (name == "action" and expected.summed)
+            terms = getattr(self._spec.dataset(dataset), name).terms
+            exact = exact and not any(op.name in WIDTHS for term in terms for op in term.ops)
+            wanted[:, : values.shape[1]] = values
+            inside[:, : values.shape[1]] = there[:, None]
+        self._found.numbers += got.size
+        equal = np.array_equal(got, wanted) if exact else np.allclose(got, wanted, 1e-5, 1e-4)
+        if not equal:
+            self._differs(where, name, f"loader {got.tolist()}, files {wanted.tolist()}")
+        if not np.array_equal(mask, inside):
+            self._differs(where, f"{name}_mask", f"loader {mask.tolist()}, {inside.tolist()}")
+
+    def _frames(self, row: Mapping[str, Any], expected: witness.Sample, where: str) -> None:
+        declared, plan = expected.episode.declared, expected.frames()
+        told = row["frame_offset"].tolist()
+        if told != [offset for _, offset, _ in plan]:
+            self._differs(where, "frame_offset", f"{told}, {[one[1] for one in plan]}")
+        for camera, frames in row["images"].items():
+            choices = declared.images[camera].paths if camera in declared.images else ()
+            flag = declared.images[camera].present if choices else ""
+            seen = [_seen(step, flag) for step, _, _ in plan]
+            inside = [
+                bool(choices) and real and not absent
+                for (_, _, real), (_, absent) in zip(plan, seen, strict=True)
+            ]
+            if row["frame_mask"][camera].tolist() != inside:
+                self._differs(where, f"frame_mask/{camera}", f"expected {inside}")
+            turned = camera in self._mixture.datasets[int(row["provenance"][0])].reversed
+            for number, (step, _) in enumerate(seen):
+                self._found.frames += 1
+                if self._spec.cameras[camera].depth:
+                    self._depth(frames[number], step, choices, camera, f"{where}: images/{camera}")
+                    continue
+                shown = frames[number][..., ::-1] if turned else frames[number]
+                off = min(
+                    (self._distance(shown, step, path, camera) for path in choices),
+                    default=float(shown.max()),
+                )
+                self._found.largest = max(self._found.largest, off)
+                if off > GREY_LEVELS:
+                    self._differs(where, f"images/{camera} {number}", f"off by {off:.1f} levels")
+
+    def _distance(self, frame: Any, step: Any, path: str, camera: str) -> float:
+        """Mean absolute difference in grey levels."""
+        if step is None:
+            return float(frame.max())
+        picture = np.asarray(value_at(step, path))
+        if picture.shape[-1] == 1:
+            picture = np.repeat(picture, 3, axis=-1)
+        wanted = witness.fitted_picture(picture, self._spec.cameras[camera])
+        return float(np.abs(frame.astype(np.int16) - wanted).mean())
+
+    def _depth(
+        self, frame: Any, step: Any, choices: tuple[str, ...], camera: str, where: str
+    ) -> None:
+        """Compare a depth frame, to the bit."""
+        how = self._spec.cameras[camera]
+        stored = [value_at(step, path) for path in choices if step is not None]
+        wanted = [witness.nearest_frame(one, how).astype(how.depth) for one in stored]
+        wanted = wanted or [np.zeros_like(frame)]
+        if all(frame.tobytes() != one.tobytes() for one in wanted):
+            off = min(int((frame[..., 0] != one.reshape(how.size)).sum()) for one in wanted)
+            self._differs(where, "depth", f"{off} of {frame.size} values differ")
+
+    def _language(
+        self, row: Mapping[str, Any], episode: witness.Episode, step: Step, where: str
+    ) -> None:
+        said = episode.said(step)
+        choices = [text for texts in said for text in texts] if said else [""]
+        self._found.texts += 1
+        if row["language"] not in choices:
+            self._differs(where, "language", f"loader {row['language']!r}, files {choices!r}")
+
+    def _features(self, row: Mapping[str, Any], expected: Any, declared: Any, where: str) -> None:
+        for name, found in row["features"].items():
+            mask = row["feature_mask"][name]
+            rows = list(found) if mask.ndim else [found]
+            wanted, inside = expected.feature(
+                declared.features.get(name), rows[0], per_step=mask.ndim == 1
+            )
+            self._found.numbers += sum(np.size(one) for one in rows)
+            got = [one if isinstance(one, str) else one.tolist() for one in rows]
+            if got != wanted:
+                self._differs(where, f"features.{name}", f"loader {got}, files {wanted}")
+            if np.atleast_1d(mask).tolist() != inside:
+                self._differs(where, f"feature_mask.{name}", f"expected {inside}")
+
+    def _differs(self, where: str, what: str, how: str) -> None:
+        self._found.differences.append(f"{where}: {what}: {how[:300]}")

@@ -8,8 +8,8 @@ but the spec: an import contract keeps it from ``samples``, ``transforms``, ``or
 A user's function gets a number in the place of each decoded picture; where it returns that number,
 the picture is put back.
 
-Not here: reading the steps (``cli.tfds_reader``, ``cli.lerobot_reader``), comparing
-(``cli.comparison``).
+Not here: reading the steps (``cli.plain_readers``), comparing
+(``cli.verify``).
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from autoloader.cli.tfds_reader import Step, text_at, value_at
+from autoloader.cli.plain_readers import Step, text_at, value_at
 from autoloader.errors import SourceError
 from autoloader.formats import Feature
 from autoloader.spec import (

@@ -1,7 +1,7 @@
 """What is publicly known of datasets by name: fields, control frequency, published weightings.
 
 The facts are data (``open_x.yaml`` beside this file). Not here: whether a directory has what its
-entry says, and what to propose where there is no entry (``cli.written_spec``).
+entry says, and what to propose where there is no entry (``cli.init``).
 """
 
 from __future__ import annotations

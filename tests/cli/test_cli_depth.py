@@ -13,7 +13,7 @@ import yaml
 from rlds_files import PLAIN, Written, episode, image, numbers, png, write_dataset
 
 from autoloader.cli.app import main
-from autoloader.cli.contact_sheet import coloured
+from autoloader.cli.peek import coloured
 
 HEIGHT, WIDTH, STEPS = 18, 24, 5
 FEATURES = {

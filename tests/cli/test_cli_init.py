@@ -17,7 +17,7 @@ from rlds_files import PLAIN, TEXT, Declared, image, jpeg, numbers, write_datase
 
 from autoloader import AutoLoader
 from autoloader.cli.app import main
-from autoloader.cli.written_spec import as_they_lie, with_flags
+from autoloader.cli.init import as_they_lie, with_flags
 from autoloader.errors import SourceError, SpecError
 from autoloader.formats import open_source
 from autoloader.formats.registry import known_dataset, known_mixes, known_names, pair_offset

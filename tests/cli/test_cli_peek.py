@@ -16,7 +16,7 @@ from streams import dataset_of, spec_of
 
 from autoloader import AutoLoader
 from autoloader.cli.app import main
-from autoloader.cli.contact_sheet import (
+from autoloader.cli.peek import (
     Column,
     Panel,
     Shown,

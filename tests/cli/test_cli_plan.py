@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -181,9 +182,8 @@ def test_lengths_that_nobody_counted_are_estimated_and_say_so(
 ) -> None:
     assert main(["plan", "--spec", str(mix), "--ram-floor", "64MiB"]) == 0
     said = capsys.readouterr().out
-    assert f"≈{sum(FRAMES)}" in said
-    assert "epoch    about" in said
-    assert "≈ estimated from a few episodes" in said
+    assert re.search(r"2 datasets, about \d+ samples, ", said)
+    assert said.splitlines()[-1] == f"Next   autoloader index --spec {mix}"
 
 
 def test_every_knob_says_where_its_value_came_from(planned: dict[str, Any]) -> None:
@@ -308,10 +308,8 @@ def test_which_datasets_chain_and_what_they_decode_is_told(
     saved = arm["decodes_per_sample"] / 2
     expected = 0.75 * arm["decode_s"] * saved + 0.25 * hand["decode_s"]
     assert planned["bound"]["mean_decode_s"] == pytest.approx(expected)
-    assert main(["plan", "--spec", str(mix), "--ram-floor", "64MiB"]) == 0
-    said = capsys.readouterr().out
-    assert "no: per_episode: 2 draws each t on its own" in said
-    assert "different episodes in a batch of 4" in said
+    assert main(["plan", "--spec", str(mix), "--ram-floor", "64MiB", "-v"]) == 0
+    assert re.search(r"hand +no +per_episode: 2 draws each t on its own", capsys.readouterr().out)
 
 
 def test_chaining_without_effect_is_noted(mix: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -386,16 +384,25 @@ def test_a_first_epoch_without_a_batch_is_told_where_people_look(
     assert not any("no batch" in note for note in document["notes"])
 
 
-def test_people_see_every_section_and_notes_go_to_stderr(
-    mix: Path, capsys: pytest.CaptureFixture[str]
+def test_people_see_a_verdict_in_five_lines_and_the_tables_when_asked(
+    mix: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert main(["plan", "--spec", str(mix), "--ram-floor", "64MiB"]) == 0
+    words = ["plan", "--spec", str(mix), "--ram-floor", "64MiB"]
+    assert main(words) == 0
     said = capsys.readouterr()
-    headings = ("datasets", "fields", "graph", "batch", "knobs", "memory", "bound", "decoded")
-    for heading in headings:
-        assert f"-- {heading}" in said.out
-    assert "edges: drop leaves out" in said.out
+    labels = [line.split(" ")[0] for line in said.out.splitlines()]
+    assert labels == ["Fits", "Speed", "Limit", "Data", "Next"]
+    assert "yes: the loader takes" in said.out
     assert "shipped default local_dev" in said.err
+    monkeypatch.setenv("COLUMNS", "60")
+    assert main([*words, "--verbose"]) == 0
+    said = capsys.readouterr()
+    verdict, *tables = said.out.split("\nspec ")
+    assert len(verdict.splitlines()) <= 14
+    assert all(len(line) <= 60 for line in verdict.splitlines()[:-1])
+    for heading in ("datasets", "fields", "graph", "batch", "knobs", "memory", "bound", "cache"):
+        assert f"-- {heading}\n" in tables[0]
+    assert "edges: drop leaves out" in tables[0]
 
 
 def test_a_damaged_first_record_is_stepped_over_by_the_probe(mix: Path, tmp_path: Path) -> None:

@@ -99,13 +99,14 @@ def test_a_stream_reads_whole_episodes(mix: Path, capsys: pytest.CaptureFixture[
 def test_people_see_ranks_and_nodes_side_by_side(
     mix: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    words = ["plan", "--spec", str(mix), "--ram-floor", "64MiB", "--ranks", "4", "--nodes", "2"]
-    assert main(words) == 0
+    words = ["plan", "--spec", str(mix), "--ram-floor", "64MiB", "-v", "--ranks", "4"]
+    assert main([*words, "--nodes", "2"]) == 0
     said = capsys.readouterr().out
-    assert "-- 4 ranks on 2 nodes like this one, 2 on each" in said
-    assert "-- memory, predicted, of a node's 2 ranks" in said
-    assert "batches for each of 4 ranks" in said
-    assert main(words[:-4]) == 0
+    assert "Ranks  4 on 2 nodes like this one, 2 on each: 3 batches and 12 samples" in said
+    assert "the 2 loaders of a node take" in said
+    assert "batches an epoch for each of 4 ranks" in said
+    assert "\nrank  3        12 " in said
+    assert main(words[:-2]) == 0
     assert "rank" not in capsys.readouterr().out
 
 

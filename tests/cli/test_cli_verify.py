@@ -27,7 +27,7 @@ from streams import spec_of
 
 from autoloader import AutoLoader
 from autoloader.cli.app import main
-from autoloader.cli.comparison import Comparer, Comparison, evenly, taken
+from autoloader.cli.verify import Comparer, Comparison, evenly, taken
 from autoloader.index import open_dataset_index
 from autoloader.samples.resolve import resolve
 from autoloader.spec import PipelineSpec

@@ -352,8 +352,6 @@ def test_plan_shows_the_shares_at_begin_and_end(
     found = json.loads(capsys.readouterr().out)["datasets"]
     told = {name: (one["share"], one["share_end"]) for name, one in found.items()}
     assert told == {"a": (0.75, 0), "b": (0.25, 0.5), "c": (0, 0.5)}
-    assert main(["plan", "--spec", str(path), "--ram-floor", "64MiB"]) == 0
-    assert "0.7500 → 0.0000" in capsys.readouterr().out
 
 
 def test_a_schedule_is_written_as_it_is_read(trio: list[Written]) -> None:

@@ -237,8 +237,8 @@ def test_a_web_server_serves_index_files_that_were_made_of_its_folder(
     assert_same(batches(away, 6, **local)[0], batches(near, 6, **local)[0])
     provenance = batches(near, 1)[0][0]["provenance"][0]
     assert told["order"][0]["path"].endswith(f"{provenance[2]:05}-of-00002")
-    main(["plan", "--spec", mix_file(tmp_path, away), "--ram-floor", "64MiB"])
-    assert "-- data far away" in capsys.readouterr().out
+    main(["plan", "--spec", mix_file(tmp_path, away), "--ram-floor", "64MiB", "-v"])
+    assert "-- remote" in capsys.readouterr().out
 
 
 def test_without_index_files_a_web_servers_data_is_fetched_and_indexed_first(

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 from moments import GIB, a_moment
 
-from autoloader.cli.run_view import Frame, draw_list, draw_run
+from autoloader.cli.top import Frame, draw_list, draw_run
 from autoloader.telemetry.statistics import (
     CacheStatistics,
     ConsumerMoment,
