@@ -38,22 +38,24 @@ class DatasetStatistics:
     """One dataset.
 
     Attributes:
-        weight: its share by the spec, of 1.
-        share: its share of the samples so far; ``None`` before any.
-        samples: of it so far: delivered by the loader, or mixed in its child.
-        queue: encoded samples waiting; at 0 for long, its stream is too slow (raise
-            ``cycle_length`` or ``stream_prefetch`` for it).
-        stalls: times the mixture waited 5 s for it; look at its storage.
-        quarantined: its bad records; ``loader.quarantined()`` names them.
+        weight: share that a dataset should have, of 1. The spec sets it.
+        share: share of a dataset in the samples so far, of 1; ``None`` before any. Far from
+            ``dataset_weight`` for long: its stream is too slow, see ``dataset_queue``.
+        samples: number of its samples so far: delivered by the loader, or mixed in its child.
+        queue: samples of a dataset that wait to be decoded. At 0 for long its stream is too slow:
+            raise ``cycle_length`` or ``stream_prefetch`` for it.
+        stalls: times that the mixture waited 5 s for a dataset. Any: look at its storage.
+        quarantined: bad records of a dataset that were left out. ``loader.quarantined()`` and
+            ``autoloader report`` name them.
         generations: times its stream was opened since the pipeline began: one, and one more with
             each change of a stream knob.
-        non_finite: its samples whose action or state held NaN or an infinite value, since the
-            loader was made; any: look at its records, and set ``errors.non_finite``. ``None``: the
-            loader's child does not know.
-        interruptions: times its remote files did not answer and it went on where it stopped; many
-            of them: look at the network.
-        decode_s, decoded: seconds that decode threads worked on its samples, and such samples,
-            since the pipeline began. One that is dear among others: store smaller frames.
+        interruptions: times that a dataset's remote files broke off and were opened again. Many:
+            look at the network.
+        decode_s: seconds that decode threads worked on its samples, since the pipeline began.
+        decoded: number of these samples. A dataset that is dear among others: store smaller frames.
+        non_finite: number of its samples whose action or state held NaN or an infinite value, since
+            the loader was made; ``None``: the loader's child does not know. Any: look at its
+            records, and set ``errors.non_finite``.
     """
 
     weight: float
@@ -74,9 +76,11 @@ class RingStatistics:
     """The batch ring.
 
     Attributes:
-        slots: batches it can hold.
-        filled: batches ready for the consumer.
-        allocated_bytes: pages the kernel holds for it.
+        slots: batches that the ring can hold. The controller moves it; few on purpose where memory
+            is short.
+        filled: batches that are ready. At 0 for long, training waits.
+        allocated_bytes: memory that the ring holds. It is ``ring_slots`` × a batch, and what
+            training keeps of batches.
         copies: batches handed out as copies because the consumer keeps too many; ``None``: the
             loader's child does not know.
         stuck: slots out of use, beside the others, because a thread that was told to end still
@@ -92,7 +96,7 @@ class RingStatistics:
 
     @property
     def occupancy_ratio(self) -> float:
-        """Ready batches / slots; near 1 the consumer is the bottleneck, near 0 the loader."""
+        """Ready batches / slots. Near 1 training is the bottleneck, near 0 the loader."""
         return self.filled / self.slots if self.slots else 0.0
 
 
@@ -101,11 +105,12 @@ class CacheStatistics:
     """Frame cache: decoded frames in memory (indexed reader), of all ranks that share a child.
 
     Attributes:
-        budget_bytes: bytes that it may hold (``cache_bytes``).
-        held_bytes: bytes that it holds, or has promised to hold.
+        budget_bytes: bytes that the cache may hold. See the knob ``cache_bytes``.
+        held_bytes: bytes of decoded frames that are held, or are about to be. Surplus: they go
+            first when memory is short.
         slots: number of frames that it holds.
-        hits: number of frames that came from it.
-        misses: number of frames that were decoded instead.
+        hits: frames that came from the cache. See ``cache_hit_ratio``.
+        misses: frames that were decoded instead. See ``cache_hit_ratio``.
         threshold: highest cost of a frame that it holds: positions until the next use × bytes ÷
             seconds that a hit saves; ``None`` while it holds every frame with a next use.
         from_disk: number of frames of this loader that were read from a disk, already decoded (the
@@ -134,7 +139,10 @@ class CacheStatistics:
 
     @property
     def hit_ratio(self) -> float | None:
-        """Hits of all frames; ``None`` before any. A low one asks for more ``cache_bytes``."""
+        """Frames from the cache, of all frames; ``None`` before any.
+
+        Low with memory to spare: raise ``cache_bytes``, or leave it to the controller (``auto``).
+        """
         shown = self.hits + self.misses
         return self.hits / shown if shown else None
 
@@ -165,14 +173,17 @@ class HelperStatistics:
 
 @dataclass(frozen=True, slots=True)
 class ControllerStatistics:
-    """What the controller did since this loader last began in its child.
+    """Actions of the controller since this loader last began in its child.
 
     Attributes:
-        decisions: about one a second.
-        changes: of knobs, by the policy; many without end: replay the decision log.
-        taken_back: changes that did not pay.
-        refused: changes for which there was no room any more when they were to be applied.
-        drops: rounds in which the reflex dropped buffers; any: the RAM floor was crossed, by this
+        decisions: decisions of the controller, about one a second. Where it stands still the
+            controller does: look for its fault in the log.
+        changes: changes of knobs by the controller's policy. Many without end: ``autoloader
+            report`` shows what it goes back and forth between.
+        taken_back: changes that did not pay and were taken back. A few are how it learns.
+        refused: changes for which there was no room any more. Many: memory is what limits; see
+            ``headroom_bytes``.
+        drops: rounds in which the reflex dropped buffers. Any: the RAM floor was crossed, by this
             loader or by a neighbour.
         shrinks: times that knobs were made smaller because memory was short, by the reflex or the
             policy; each is told in the log. Many: lower the floor, or what else takes memory.
@@ -258,13 +269,19 @@ class ConsumerMoment:
     """The training loop of one rank.
 
     Attributes:
-        batches: taken in all.
-        samples_per_s: that it takes, over the last ten seconds or so.
-        wait_ratio: share of its time spent waiting for batches, over the same time; above 0.01
-            training waits for data.
-        waiting_s: for how long it has waited for the batch that it wants now; 0: it does not wait.
-        step_s: its time from one batch to the next.
-        silent_s: since it last took or wanted a batch; long where it validates or saves.
+        batches: batches that training has taken. Where it stands still and ``waiting_s`` grows, the
+            loader hangs: look at its log.
+        samples_per_s: samples that training takes in a second, of this rank, over the last ten
+            seconds or so. Compare it with ``bound_per_s``, and with a run with
+            ``replay_one_batch``.
+        wait_ratio: share of its time that training waits for data, over the last seconds. Above
+            0.01 training waits: ``limited_by`` says for what.
+        waiting_s: for how long training has waited for the batch that it wants now; 0: it does not
+            wait. Above 60: look at ``dataset_stalls`` and at the storage.
+        step_s: training's time from one batch to the next. Of several ranks, the slowest holds up
+            all.
+        silent_s: seconds since training last took or wanted a batch; many while it validates or
+            saves.
     """
 
     batches: int = 0
@@ -277,14 +294,19 @@ class ConsumerMoment:
 
 @dataclass(frozen=True, slots=True)
 class MemoryMoment:
-    """Memory of the machine, and what of it is the loader's.
+    """Memory of the machine, and the loader's part of it.
 
     Attributes:
-        headroom_bytes: what the machine can still give.
-        floor_bytes: what must stay free (``ram_floor``).
-        margin_bytes: below floor + margin no new reads are admitted.
-        loader_bytes: what the process holds, without the ring; pipelines of one process share it.
-        pressure_percent: PSI ``memory some avg10``.
+        headroom_bytes: memory that the machine, or the cgroup that binds, can still give. Below
+            ``ram_floor_bytes`` the loader shrinks; where that lasts, find who takes the memory.
+        floor_bytes: memory that must stay free (``ram_floor``). Alert on headroom below it for more
+            than a minute.
+        margin_bytes: bytes above the floor below which no new reads are admitted.
+        loader_bytes: memory that the loader's processes hold, without the ring; ranks that share a
+            child each say what it holds for all. Where it grows without end while knobs stand
+            still, report it.
+        pressure_percent: PSI ``memory some avg10``: share of time that processes stood still for
+            memory. Above 10 the machine is short of memory, whatever is free.
     """
 
     headroom_bytes: int | None = None
@@ -300,12 +322,14 @@ class StageMoment:
 
     Attributes:
         stage: "read" or "decode".
-        dataset: whose part; "": of all.
-        workers: threads or processes side by side.
-        service_s: work of one worker for one sample.
-        busy_ratio: share of the workers' time spent on it.
-        bound_per_s: samples of the whole mixture that it could do in a second; the least of all
-            stages limits the loader.
+        dataset: name of the dataset whose part it is; "": part of all.
+        workers: number of threads or processes side by side.
+        service_s: work of one worker of a stage for one sample. For decode: smaller images; for
+            read: nearer data.
+        busy_ratio: share of its workers' time that a stage works. Near 1 it needs more workers, and
+            processors for them.
+        bound_per_s: samples of the whole mixture that a stage could do in a second. The least is
+            what limits the loader.
     """
 
     stage: str
@@ -372,17 +396,23 @@ class Snapshot:
             alone.
         script: what the trainer runs.
         trainer_pid, worker_pid: of the trainer, and of the process that runs the pipeline.
-        restarts: times the child was started again.
-        samples: mixed so far, of all datasets.
-        bound_per_s: what the slowest stage can do, samples/s; ``None``: not measured.
-        limited_by: what a faster run would need first: "training" (it does not wait), "gpu",
-            "memory", or a stage's name; "": not known.
-        gpu_busy_ratio: load of the trainer's GPU.
-        idle_cpus: processors that nobody used.
+        restarts: times the loader's child was started again. Any: its log and ``autoloader doctor``
+            say why (mostly the kernel, for memory).
+        samples: number of samples mixed so far, of all datasets.
+        bound_per_s: samples a second that the loader's slowest stage could give. Near
+            ``samples_per_s`` the loader is the bottleneck; the stage with the least
+            ``stage_bound_per_s`` is the one to widen.
+        limited_by: what a faster run would need first: training, gpu, memory, or a stage; "": not
+            known. Training, gpu: the loader is fast enough; memory: see ``headroom_bytes``; a
+            stage: give it processors or a faster disk.
+        gpu_busy_ratio: load of the trainer's GPU. Low with a high ``wait_ratio``: the loader costs
+            you GPU time; low without: the step does.
+        idle_cpus: processors that nobody used. Near 0 with a high ``wait_ratio``: more processors,
+            or less to decode, is what helps.
         state: the controller's; "": there is none.
         why: the last decision's reason.
         consumer, memory, ring, cache, stages, datasets: see there.
-        knobs: the values in force, flat.
+        knobs: a knob's value in force. See docs/reference/knobs.md.
         control: what the controller has done; ``None``: there is none.
         moves: the last times that knobs moved, the oldest first.
         lately: how waits and headroom went.

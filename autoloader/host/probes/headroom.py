@@ -36,8 +36,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-import psutil
-
 from autoloader.errors import PipelineError
 from autoloader.host.cgroups import (
     ROOT,
@@ -167,17 +165,10 @@ class HeadroomProbe:
 
     def _host_bytes(self, key: bytes) -> int | None:
         content = self._meminfo.read()
-        kib = number_after(content, key + b":") if content is not None else None
-        if kib is not None:
-            return kib * 1024
-        self._tell(f"{self._proc}/meminfo has no {key.decode()}")
-        if self._proc != Path("/proc"):
-            return None
-        try:
-            memory = psutil.virtual_memory()
-        except (OSError, KeyError):  # it reads the same file
-            return None
-        return int(memory.available if key == b"MemAvailable" else memory.total)
+        kib = number_after(content or b"", key + b":")
+        if kib is None:
+            self._tell(f"{self._proc}/meminfo has no {key.decode()}")
+        return None if kib is None else kib * 1024
 
     def _current_limits(self) -> list[tuple[Cgroup, int]]:
         """The groups that bind, with their limits."""

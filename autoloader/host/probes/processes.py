@@ -22,7 +22,6 @@ Not here: what the machine can still give (``headroom``), how fast storage is (`
 from __future__ import annotations
 
 import contextlib
-import logging
 import os
 import re
 import threading
@@ -31,14 +30,10 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 
 import psutil
 
-from autoloader.errors import AutoloaderError
-from autoloader.host.probes.headroom import HeadroomSource
-
-_LOG = logging.getLogger(__name__)
+from autoloader.host.probes.headroom import HeadroomSource, headroom_or_none
 
 _KIB_LINE = re.compile(rb"^(Pss|Pss_Shmem):\s+(\d+) kB", re.MULTILINE)
 _RSS_LINE = re.compile(rb"^(RssAnon|RssFile):\s+(\d+) kB", re.MULTILINE)
@@ -153,6 +148,9 @@ class PeakSampler:
         period_s: time between two samples of headroom, and the least between two of memory.
         reading: bytes held now; by default ``loader_bytes``.
 
+    Attributes:
+        min_headroom_bytes: least headroom at any sample; ``None``: not measured.
+
     Both figures include a sample at the start and one at the end of the block, so they exist
     however short it is. Memory that comes and goes between two samples is not seen.
     """
@@ -167,12 +165,10 @@ class PeakSampler:
         self._headroom = headroom
         self._period_s = period_s
         self._reading = reading
-        self._baseline_bytes = 0
-        self._peak_bytes = 0
-        self._min_headroom_bytes: int | None = None
+        self._baseline_bytes = self._peak_bytes = 0
+        self.min_headroom_bytes: int | None = None
         self._lock = threading.Lock()
         self._done = threading.Event()
-        self._told = False
         self._thread = threading.Thread(target=self._run, name="peak-sampler", daemon=True)
 
     @property
@@ -180,29 +176,20 @@ class PeakSampler:
         """Most bytes held at any sample, less what was held at the start; never negative."""
         return max(0, self._peak_bytes - self._baseline_bytes)
 
-    @property
-    def min_headroom_bytes(self) -> int | None:
-        """Least headroom at any sample; ``None`` when it was not measured."""
-        return self._min_headroom_bytes
-
     def sample(self) -> None:
         """Take one sample of both now, from any thread."""
-        self._sample_memory()
+        held = self._reading()
+        with self._lock:
+            self._peak_bytes = max(self._peak_bytes, held)
         self._sample_headroom()
 
     def __enter__(self) -> PeakSampler:
-        self._baseline_bytes = self._reading()
-        self._peak_bytes = self._baseline_bytes
+        self._baseline_bytes = self._peak_bytes = self._reading()
         self._sample_headroom()
         self._thread.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._done.set()
         self._thread.join()
         self.sample()
@@ -210,31 +197,19 @@ class PeakSampler:
     def _run(self) -> None:
         next_memory_s = 0.0
         while not self._done.wait(self._period_s):
-            self._sample_headroom()
             began_s = time.monotonic()
-            if began_s >= next_memory_s:
-                self._sample_memory()
-                cost_s = time.monotonic() - began_s
-                next_memory_s = began_s + cost_s / _SAMPLER_COST_RATIO
-
-    def _sample_memory(self) -> None:
-        held = self._reading()
-        with self._lock:
-            self._peak_bytes = max(self._peak_bytes, held)
+            if began_s < next_memory_s:
+                self._sample_headroom()
+            else:
+                self.sample()
+                ended_s = time.monotonic()
+                next_memory_s = ended_s + (ended_s - began_s) / _SAMPLER_COST_RATIO
 
     def _sample_headroom(self) -> None:
-        if self._headroom is None:
-            return
-        try:
-            free = self._headroom.read().headroom_bytes
-        except AutoloaderError as error:
-            if not self._told:
-                _LOG.warning("headroom is not measured: %s", error.what)
-                self._told = True
-            return
+        free = None if self._headroom is None else headroom_or_none(self._headroom)
         with self._lock:
-            least = self._min_headroom_bytes
-            self._min_headroom_bytes = free if least is None else min(least, free)
+            known = [one for one in (self.min_headroom_bytes, free) if one is not None]
+            self.min_headroom_bytes = min(known, default=None)
 
 
 _EVERY_S = 20.0
