@@ -29,7 +29,7 @@ import numpy as np
 import simplejpeg
 from ruamel.yaml import YAML
 
-from autoloader.cli.demo_mixture.build import ensure_demo
+from autoloader.cli.demo import ensure_demo
 from autoloader.storage.places import cache_root
 from bench import drawn
 from bench.records import example_bytes, parse_example, read_records, write_records

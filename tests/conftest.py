@@ -20,7 +20,7 @@ import leftovers
 import pytest
 from hypothesis import HealthCheck, settings
 
-from autoloader.cli.demo_mixture.build import demo_directory, ensure_demo
+from autoloader.cli.demo import demo_directory, ensure_demo
 from autoloader.host.probes.headroom import memory_cgroup
 from autoloader.spec import PipelineSpec
 

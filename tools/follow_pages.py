@@ -25,7 +25,7 @@ from lerobot_files import LeRobotFiles
 from rlds_files import episode, write_dataset
 from written_pages import steps
 
-from autoloader.cli.demo_mixture.build import ensure_demo
+from autoloader.cli.demo import ensure_demo
 from autoloader.controller.profile import load_profile
 
 PAGES = (

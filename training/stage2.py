@@ -173,7 +173,7 @@ def stage2(
 
 
 def _demo() -> Path:
-    from autoloader.cli.demo_mixture.build import ensure_demo
+    from autoloader.cli.demo import ensure_demo
 
     with progress_bar("writing the demo mixture") as advance:
         spec_path = ensure_demo(progress=advance)

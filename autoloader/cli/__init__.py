@@ -4,9 +4,9 @@ A command reads its arguments, calls the package that owns the job, and shows th
 with ``--json`` as one document. Exit codes come from the error's class (``app``).
 
 Start here:
-    ``app``: the ``autoloader`` command and its subcommands.
+    ``app``: the ``autoloader`` command and its subcommands, each imported when it runs.
     ``output``: how commands speak: ``emit``, ``note``, progress.
-    ``run_report``, ``host_checks``, ``demo_mixture``: what ``report``, ``doctor`` and ``demo`` do.
+    ``run_report``, ``host_checks``, ``demo_writer``: the work of ``report``, ``doctor``, ``demo``.
     ``witness``: samples worked out a second time from the files, for ``verify``; shares nothing
     with the loader except the spec.
 

@@ -1,17 +1,198 @@
-"""``autoloader demo``: write the demo mixture.
+"""``autoloader demo``: 29 real TFDS datasets of drawn robot episodes, and their ``mix.yaml``.
 
-Not here: what it consists of (``cli.demo_mixture.build``).
+Theory of operation. TensorFlow must not enter the caller's process, so child processes
+(``cli.demo_writer``) write the datasets, which are dealt out to them. A child reports each episode
+and each complete dataset on its stdout. A child ends when its stdin does: whatever ends the caller
+ends its children. The mixture is built in a temporary folder and renamed when it is complete, so
+that a folder with a ``demo.json`` is always complete.
+
+The same arguments give the same frames, actions and words: every draw is keyed by seed, dataset
+name, split and episode. (Record bytes may differ: protocol buffers do not fix the order of a map.)
+
+What it holds at scale 1 and seed 0 (``demo.json`` beside ``mix.yaml`` has a row for each dataset):
+848 episodes of 31,821 frames, 46,076 images with the other cameras, 770 MB. Small frames flatter a
+loader, so the sizes of the encoded images (kB, 10³ bytes):
+
+    ======  =====  =====  ======  ======  =====  =====  =====  =====  =====
+    kB       0–5   5–10   10–15   15–20   20–25  25–30  30–35  35–40  40–45
+    images  1,619  9,104  11,249  12,802  3,569  2,718  2,678  1,718    619
+    ======  =====  =====  ======  ======  =====  =====  =====  =====  =====
+
+and frames by the size of the primary camera's pictures (height × width):
+
+    ==================  ======  ========
+    pictures            frames  datasets
+    ==================  ======  ========
+    128×128 – 160×160    4,189         6
+    180×240 – 224×224    5,692         6
+    180×320 – 256×320   13,023         9
+    300×300 – 300×400    1,529         2
+    360×640              2,512         2
+    480×640              4,876         4
+    ==================  ======  ========
+
+The features follow what Open X-Embodiment mixtures hold: flat and nested actions of 4 to 14 dims,
+states in one piece, in several, or absent; language per step, in the observation, in the episode's
+metadata, as code points, or absent; ``features.json`` with and without the image encoding; large
+datasets beside one of 24 episodes; one at 50 Hz; one whose robot stands still now and then; depth
+beside RGB. Two thirds have no second camera. The first few are already varied.
+
+Not here: writing a dataset (``cli.demo_writer``).
 """
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
+import json
+import logging
+import os
+import shutil
+import subprocess
+import tempfile
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from dataclasses import dataclass, field
+from importlib import resources
 from pathlib import Path
-from typing import Annotated
+from typing import IO, Annotated, Any
 
 import typer
 
 from autoloader.cli.options import JsonFlag
 from autoloader.cli.output import emit, emit_json, note, progress_bar
+from autoloader.errors import SourceError, UsageError
+from autoloader.host.extras import require
+from autoloader.host.files import Waiting, locked
+from autoloader.host.supervision.start import start
+from autoloader.spec.reading import flow, parse_yaml
+from autoloader.storage.places import cache_root
+
+logger = logging.getLogger(__name__)
+
+FORMAT = 2
+"""Raised when the same arguments begin to give other data."""
+MARKER = "demo.json"
+SPEC_FILE = "mix.yaml"
+VERSION = "1.0.0"
+"""Version directory of every demo dataset."""
+RANGES_FILE = "keep_ranges.json"
+"""Beside the version directory of a dataset that idles: the steps at which it does not."""
+CODE_POINTS = 96
+"""Length of language that is stored as code points; what is left over is NUL."""
+_BUILT_WITHIN_S = 3600.0
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """How a dataset's frames look and how they are stored.
+
+    Attributes:
+        encoding: ``jpeg`` or ``png``.
+        quality: JPEG quality, 1 to 100; unused for PNG.
+        noise: peak of the sensor noise in grey levels; 0 is a rendered picture.
+        detail: strength of the finest grain, 1 is a photograph.
+        bands: grey levels per channel of a rendered picture (PNG); 256 keeps all.
+    """
+
+    encoding: str = "jpeg"
+    quality: int = 90
+    noise: int = 6
+    detail: float = 1.0
+    bands: int = 256
+
+
+@dataclass(frozen=True, slots=True)
+class DemoDataset:
+    """One dataset of the demo mixture.
+
+    Attributes:
+        name: dataset and folder name.
+        weight: relative share in ``mix.yaml``.
+        frames: frames of the train split at scale 1 (in the mean; lengths are drawn).
+        lengths: shortest and longest episode, in frames.
+        size: height and width of the primary camera in pixels.
+        look: the picture's texture and encoding.
+        primary: feature of the primary camera.
+        second, third: feature and size of another camera, or ``None``.
+        depth: feature of depth pictures (uint16 millimetres, PNG, the primary's size), or ``None``.
+        hz: control rate, where steps are timed: ``observation/timestamp`` in seconds. Motions are
+            that much slower from step to step; ``None`` is untimed, about 10 Hz.
+        idles: whether the robot stands still at the start and once later (action 0, state held),
+            and ``keep_ranges.json`` lists the steps between.
+        action: feature below ``action`` → dims; ``""`` is a flat action. 0 dims is a scalar.
+        action_fields: the spec's expression; default every feature in order.
+        action_dtype: as stored.
+        state: feature → dims; 0 dims is a scalar.
+        language: features that hold the instruction.
+        language_kind: ``text``, or ``codes`` (int32 code points).
+        has_val: whether there is a ``val`` split of about 5 % more episodes.
+        states_encoding: whether ``features.json`` says how images are encoded.
+        shards: at most so many train shards.
+        episodes: a fixed number of train episodes, whatever the scale.
+        standard_names: shards are called ``-00000-of-00008``; else as TFDS's sequential writer
+            leaves them, ``-00000``.
+    """
+
+    name: str
+    weight: float
+    frames: int
+    lengths: tuple[int, int]
+    size: tuple[int, int]
+    look: Look
+    primary: str = "observation/image"
+    second: tuple[str, tuple[int, int]] | None = None
+    third: tuple[str, tuple[int, int]] | None = None
+    depth: str | None = None
+    hz: int | None = None
+    idles: bool = False
+    action: Mapping[str, int] = field(default_factory=lambda: {"": 7})
+    action_fields: tuple[object, ...] = ()
+    action_dtype: str = "float32"
+    state: Mapping[str, int] = field(default_factory=lambda: {"observation/state": 8})
+    language: tuple[str, ...] = ("language_instruction",)
+    language_kind: str = "text"
+    has_val: bool = True
+    states_encoding: bool = True
+    shards: int = 8
+    episodes: int | None = None
+    standard_names: bool = True
+
+    @property
+    def action_paths(self) -> tuple[str, ...]:
+        """The action's features, in order."""
+        return tuple(f"action/{key}" if key else "action" for key in self.action)
+
+    @property
+    def cameras(self) -> tuple[tuple[str, tuple[int, int]], ...]:
+        """Every camera's feature and size, the primary first."""
+        return ((self.primary, self.size), *filter(None, (self.second, self.third)))
+
+    def train_episodes(self, scale: float) -> int:
+        """Episodes of the train split at ``scale``; never fewer than 2."""
+        if self.episodes is not None:
+            return self.episodes
+        return max(2, round(scale * self.frames / (sum(self.lengths) / 2)))
+
+    def val_episodes(self, scale: float) -> int:
+        """Episodes of the val split at ``scale``; 0 where there is none."""
+        return max(1, round(0.05 * self.train_episodes(scale))) if self.has_val else 0
+
+
+def _tuples(value: Any) -> Any:
+    return tuple(map(_tuples, value)) if isinstance(value, list) else value
+
+
+def _declared() -> Iterator[DemoDataset]:
+    text = resources.files(__package__).joinpath("demo.yaml").read_text(encoding="utf-8")
+    for entry in parse_yaml(text):
+        look = Look(**entry.pop("look", {}))
+        yield DemoDataset(look=look, **{key: _tuples(value) for key, value in entry.items()})
+
+
+DATASETS: tuple[DemoDataset, ...] = tuple(_declared())
+"""The whole mixture as ``demo.yaml`` beside this file has it, in the order of ``mix.yaml``."""
 
 
 def demo(
@@ -27,8 +208,6 @@ def demo(
     as_json: JsonFlag = False,
 ) -> None:
     """Write the demo mixture (real TFDS/RLDS files) and its mix.yaml, unless it is there."""
-    from autoloader.cli.demo_mixture.build import ensure_demo
-
     built = False
     with progress_bar("writing episodes") as advance:
 
@@ -44,3 +223,250 @@ def demo(
         return
     note("demo mixture written" if built else "the demo mixture is there already")
     emit(str(spec_path))
+
+
+def demo_directory(*, datasets: int = 29, scale: float = 1.0, seed: int = 0) -> Path:
+    """Where the user's cache keeps the demo mixture of these arguments; may not exist yet."""
+    key = hashlib.sha256(json.dumps(_identity(datasets, scale, seed)).encode()).hexdigest()[:12]
+    return cache_root() / "demo" / key
+
+
+def ensure_demo(
+    directory: Path | None = None,
+    *,
+    datasets: int = 29,
+    scale: float = 1.0,
+    seed: int = 0,
+    progress: Callable[[int, int], None] | None = None,
+) -> Path:
+    """The demo mixture's ``mix.yaml``, built now unless it is there. Callers may come at once.
+
+    Args:
+        directory: where it lies; default the user's cache directory.
+        datasets: how many of the 29, the first ones.
+        scale: factor on the number of episodes; about 770 MB at 1.
+        seed: of everything drawn.
+        progress: called with episodes done and in all while it is built.
+
+    Raises:
+        UsageError: an argument is out of range, or ``directory`` holds something else.
+        SourceError: it could not be written.
+        MissingExtraError: it has to be written, and there is no TFDS to write it.
+    """
+    _check(datasets, scale, seed)
+    place = directory or demo_directory(datasets=datasets, scale=scale, seed=seed)
+    place = place.resolve()
+    identity = _identity(datasets, scale, seed)
+    if _holds(place, identity):
+        return place / SPEC_FILE
+    with _locked(place):
+        if _holds(place, identity):
+            return place / SPEC_FILE
+        return _build(place, datasets, scale, seed, progress)
+
+
+def _build(
+    directory: Path,
+    datasets: int,
+    scale: float,
+    seed: int,
+    progress: Callable[[int, int], None] | None,
+) -> Path:
+    """Write the mixture into ``directory``, which is new or empty; the caller holds the lock."""
+    require("tensorflow_datasets", "writing the demo mixture")
+    if directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
+        raise UsageError(
+            f"{directory} is there and not empty",
+            remedy="name a new folder, or delete this one if its content is not needed",
+        )
+    chosen = DATASETS[:datasets]
+    partial = directory.with_name(f".{directory.name}.partial")
+    try:
+        shutil.rmtree(partial, ignore_errors=True)
+        partial.mkdir(parents=True)
+        rows = _run_children(partial, chosen, scale, seed, progress)
+        (partial / SPEC_FILE).write_text(spec_text(chosen, scale, seed), encoding="utf-8")
+        summary: dict[str, Any] = {"identity": _identity(datasets, scale, seed)}
+        for key in ("episodes", "frames", "images", "image_bytes"):
+            summary[key] = sum(row[key] for row in rows)
+        summary["datasets"] = rows
+        (partial / MARKER).write_text(json.dumps(summary, indent=1) + "\n", encoding="utf-8")
+        if directory.exists():
+            directory.rmdir()
+        partial.rename(directory)
+    except OSError as error:
+        raise _unwritable(directory, error) from error
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+    return directory / SPEC_FILE
+
+
+def _check(datasets: int, scale: float, seed: int) -> None:
+    if not 1 <= datasets <= len(DATASETS):
+        raise UsageError(
+            f"datasets: {datasets} is out of range", remedy=f"choose 1 to {len(DATASETS)}"
+        )
+    if not 0 < scale <= 1000:
+        raise UsageError(
+            f"scale: {scale} is out of range",
+            remedy="choose above 0 and up to 1000; 1 is about 770 MB",
+        )
+    if not 0 <= seed < 2**63:
+        raise UsageError(f"seed: {seed} is out of range", remedy="choose 0 or a positive integer")
+
+
+def _identity(datasets: int, scale: float, seed: int) -> dict[str, Any]:
+    declared = hashlib.sha256(repr(DATASETS[:datasets]).encode()).hexdigest()[:12]
+    return {
+        "format": FORMAT,
+        "declared": declared,
+        "datasets": datasets,
+        "scale": float(scale),
+        "seed": seed,
+    }
+
+
+def _holds(directory: Path, identity: Mapping[str, Any]) -> bool:
+    """Whether this very mixture lies there; raises where another one does."""
+    try:
+        found = json.loads((directory / MARKER).read_text(encoding="utf-8"))["identity"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return False
+    if found == identity:
+        return True
+    raise UsageError(
+        f"{directory} holds another demo mixture ({found}), asked for was {dict(identity)}",
+        remedy="delete the folder to have it built anew, or name another one",
+    )
+
+
+@contextlib.contextmanager
+def _locked(directory: Path) -> Iterator[None]:
+    """Holds a lock file beside ``directory``; it is gone afterwards."""
+    path = directory.with_name(f".{directory.name}.lock")
+    waits = Waiting(f"the demo mixture in {directory}", _BUILT_WITHIN_S, say=logger.warning)
+    with contextlib.ExitStack() as holding:
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            holding.enter_context(locked(path, waits))
+        except OSError as error:
+            raise _unwritable(directory, error) from error
+        try:
+            yield
+        finally:
+            path.unlink(missing_ok=True)
+
+
+def _unwritable(directory: Path, error: OSError) -> SourceError:
+    return SourceError(
+        f"the demo mixture cannot be written to {directory}: {error}",
+        remedy="name a folder that can be written to and has about 1 GB free",
+    )
+
+
+def _run_children(
+    directory: Path,
+    chosen: Sequence[DemoDataset],
+    scale: float,
+    seed: int,
+    progress: Callable[[int, int], None] | None,
+) -> list[dict[str, Any]]:
+    """Start the children, pass their progress on, and give a row per dataset, in order."""
+    total = sum(one.train_episodes(scale) + one.val_episodes(scale) for one in chosen)
+    rows: dict[str, dict[str, Any]] = {}
+    done, told = 0, threading.Lock()
+
+    def follow(child: subprocess.Popen[str], log: IO[str]) -> None:
+        nonlocal done
+        assert child.stdout is not None
+        with child.stdout:
+            for line in child.stdout:
+                if row := json.loads(line):
+                    rows[row["name"]] = row
+                    continue
+                with told:
+                    done += 1
+                    if progress is not None:
+                        progress(done, total)
+        if child.wait() != 0:
+            log.seek(0)
+            last = [line.strip() for line in log if line.strip()][-1:] or ["no message"]
+            raise SourceError(
+                f"a process that writes the demo mixture ended with {child.returncode}: {last[0]}",
+                remedy="check free disk space and memory, and that tensorflow_datasets can be "
+                "imported",
+            )
+
+    dearest = sorted(chosen, key=lambda one: one.frames * (one.size[0] * one.size[1] + 60_000))
+    count = min(2, os.cpu_count() or 1, len(chosen))
+    # Children end before who follows them is waited for.
+    with ThreadPoolExecutor(thread_name_prefix="demo") as pool, contextlib.ExitStack() as stack:
+        following = []
+        for first in range(count):
+            log: IO[str] = stack.enter_context(tempfile.TemporaryFile("w+", errors="replace"))
+            asked = {
+                "into": str(directory),
+                "names": [one.name for one in dearest[first::count]],
+                "scale": scale,
+                "seed": seed,
+            }
+            child = start(
+                "autoloader.cli.demo_writer",
+                [json.dumps(asked)],
+                changes={"CUDA_VISIBLE_DEVICES": "", "TF_CPP_MIN_LOG_LEVEL": "3"},
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                text=True,
+            )
+            stack.callback(_end, child)
+            following.append(pool.submit(follow, child, log))
+        for one in as_completed(following):
+            one.result()
+    return [rows[one.name] for one in chosen]
+
+
+def _end(child: subprocess.Popen[str]) -> None:
+    if child.poll() is None:
+        child.kill()
+        child.wait()
+    assert child.stdin is not None
+    child.stdin.close()
+
+
+def spec_text(chosen: Sequence[DemoDataset], scale: float, seed: int) -> str:
+    """``mix.yaml`` of these datasets."""
+    lines = [
+        "# The demo mixture. Paths start at this file's folder.",
+        "schema_version: 1",
+        f"seed: {seed}",
+        'defaults: {split: {train: "train", val: "val"}}',
+        "datasets:",
+    ]
+    for one in chosen:
+        values: dict[str, Any] = {
+            "name": one.name, "path": f"{one.name}/{VERSION}", "weight": one.weight,
+        }  # fmt: skip
+        if not one.has_val:
+            few = one.train_episodes(scale) < 40
+            parts = ("train[:-1]", "train[-1:]") if few else ("train[:95%]", "train[95%:]")
+            values["split"] = dict(zip(("train", "val"), parts, strict=True))
+        values["images"] = {"primary": one.primary}
+        values["action"] = _one_or_all(one.action_fields or one.action_paths)
+        values["state"] = _one_or_all(tuple(one.state))
+        words = _one_or_all(one.language)
+        values["language"] = {"any_of": words} if len(one.language) > 1 else words
+        told = [f"{key}: {flow(value)}" for key, value in values.items() if value]
+        lines += [f"  - {told[0]}", *(f"    {line}" for line in told[1:])]
+        if one.second:
+            lines.append(f"    # a second camera: {one.second[0]}")
+    lines += [
+        "sample: {frame_offsets: [0, 5]}",
+        "cameras: {primary: {size: [256, 256]}}",
+        "batch: {size: 48}",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _one_or_all(words: Sequence[object]) -> Any:
+    return words[0] if len(words) == 1 else list(words)

@@ -13,7 +13,7 @@ from __future__ import annotations
 import os
 import re
 import textwrap
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from functools import cache, partial
@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import typer
+from pydantic import TypeAdapter
 
 from autoloader.cli.inspect import dataset_versions
 from autoloader.cli.options import JsonFlag
@@ -125,13 +126,7 @@ class Style:
 def styles() -> Mapping[StyleName, Style]:
     """All styles, as ``styles.yaml`` beside this file has them."""
     text = resources.files(__package__).joinpath("styles.yaml").read_text(encoding="utf-8")
-    found = {}
-    for name, entry in parse_yaml(text).items():
-        values: dict[str, Any] = {
-            key: tuple(one) if isinstance(one, list) else one for key, one in entry.items()
-        }
-        found[StyleName(name)] = Style(**values)
-    return found
+    return TypeAdapter(dict[StyleName, Style]).validate_python(parse_yaml(text))
 
 
 def init(
@@ -154,20 +149,24 @@ def init(
         raise SourceError(
             f"{data_dir} is no directory", remedy="name the directory that holds the datasets"
         )
-    faults: list[AutoloaderError] = []
-    found = list(_entries(normal(data_dir), styles()[name], faults))
+    how, root, faults = styles()[name], normal(data_dir), list[AutoloaderError]()
+    found = list(_entries(root, how, faults))
     chosen = None
     if mix is not None and weights is not None:
-        found = _part_of(mix, weights, found)
+        for one in found:
+            if one.known_as not in weights.weights:
+                note(f"{one.name}: not part of {mix}, left out")
+        found = [one for one in found if one.known_as in weights.weights]
         chosen = ChosenMix(mix, weights, tuple(one.known_as for one in found))
-        _say_what_is_there(chosen, normal(data_dir))
+        note(f"{len(found)} of the {len(weights.weights)} datasets of {mix}")
+        if chosen.absent:
+            note(f"of {mix}, these are not in {root}: {', '.join(chosen.absent)}")
     if not found and len(faults) == 1:
         raise faults[0]
     if not found:
         raise SourceError(
-            f"{normal(data_dir)} holds no TFDS and no LeRobot dataset "
-            + (f"of {mix} " if mix else "")
-            + "that can be read",
+            f"{root} holds no TFDS and no LeRobot dataset {f'of {mix} ' if mix else ''}that can be "
+            "read",
             remedy="name a directory with version directories such as my_dataset/1.0.0, or with "
             "LeRobot datasets, below it; what was found and left out stands above",
         )
@@ -179,14 +178,14 @@ def init(
             note(f"{one.name}: no {what}: {why}")
         for told in one.directory.notes:
             note(f"{one.name}: {told}")
-    always = styles()[name].only_cameras and not any("camera" in one.missing for one in found)
+    always = how.only_cameras and not any("camera" in one.missing for one in found)
     if not always and not any(one.cameras for one in found):
         raise SourceError(
-            f"{normal(data_dir)}: no dataset has a camera that could be taken, and a spec has one",
+            f"{root}: no dataset has a camera that could be taken, and a spec has one",
             remedy="write the spec by hand, with the camera in images; or write the dataset again "
             "with one uint8 picture a step and camera",
         )
-    text = spec_text(found, styles()[name], style_name=name.value, chosen=chosen)
+    text = spec_text(found, how, style_name=name.value, chosen=chosen)
     PipelineSpec.from_mapping(parse_yaml(text))  # what is written, holds
     if as_json:
         emit_json(
@@ -212,51 +211,30 @@ def _style_and_mix(style: StyleName | None, mix: str | None) -> tuple[StyleName,
     if mix is None:
         return style or StyleName.plain, None
     bare = known_mixes()
-    found: dict[StyleName, dict[str, KnownMix]] = {}
-    for one, how in styles().items():
-        project = how.project
-        found[one] = bare
-        if project is not None:
-            alone = {other: {name: 1.0} for name in names(project)
-                     for other in (name, *other_names(name))}  # fmt: skip
-            found[one] = {
-                name: KnownMix(f"a mixture of {project}", weights, pairs=False)
-                for name, weights in {**alone, **mixtures(project)}.items()
-            }
+    found = {one: _mixes_of(how.project) if how.project else bare for one, how in styles().items()}
     if style is None and mix in bare:
         style = StyleName.stage2 if bare[mix].pairs else StyleName.plain
-    if style is None:
-        having = [one for one, mixes in found.items() if mix in mixes]
-        every = sorted({name for mixes in found.values() for name in mixes})
-        if len(having) != 1:
-            told = "several styles have one of this name" if having else "there is no such mixture"
-            raise UsageError(
-                f"--mix {mix}: {told}",
-                remedy="add " + " or ".join(f"--style {one.value}" for one in having)
-                if having
-                else nearest(mix, every),
-            )
-        (style,) = having
-    if mix not in found[style]:
-        raise UsageError(
-            f"--mix {mix}: --style {style.value} has no such mixture",
-            remedy=nearest(mix, found[style]),
-        )
-    return style, found[style][mix]
+    having = [one for one, mixes in found.items() if mix in mixes and style in (None, one)]
+    if len(having) == 1:
+        return having[0], found[having[0]][mix]
+    if having:
+        told = "several styles have one of this name"
+        remedy = "add " + " or ".join(f"--style {one.value}" for one in having)
+    else:
+        told = f"--style {style.value} has no such mixture" if style else "there is no such mixture"
+        among = found[style] if style else {name for mixes in found.values() for name in mixes}
+        remedy = nearest(mix, sorted(among))
+    raise UsageError(f"--mix {mix}: {told}", remedy=remedy)
 
 
-def _part_of(name: str, mix: KnownMix, found: list[Entry]) -> list[Entry]:
-    """The datasets that a mixture has; says which it has not."""
-    for one in found:
-        if one.known_as not in mix.weights:
-            note(f"{one.name}: not part of {name}, left out")
-    return [one for one in found if one.known_as in mix.weights]
-
-
-def _say_what_is_there(chosen: ChosenMix, root: str) -> None:
-    note(f"{len(chosen.present)} of the {len(chosen.mix.weights)} datasets of {chosen.name}")
-    if chosen.absent:
-        note(f"of {chosen.name}, these are not in {root}: {', '.join(chosen.absent)}")
+def _mixes_of(project: str) -> dict[str, KnownMix]:
+    """A project's mixtures, and each of its datasets alone."""
+    alone = {other: {name: 1.0} for name in names(project)
+             for other in (name, *other_names(name))}  # fmt: skip
+    return {
+        name: KnownMix(f"a mixture of {project}", weights, pairs=False)
+        for name, weights in {**alone, **mixtures(project)}.items()
+    }
 
 
 def _entries(root: str, style: Style, faults: list[AutoloaderError]) -> Iterator[Entry]:
@@ -311,68 +289,30 @@ def depth_features(features: Mapping[str, Feature]) -> dict[str, str]:
     return found
 
 
-@dataclass
-class Proposal:
-    """Fields of one dataset, as a spec writes them, and what a person should look at.
+def propose(
+    features: Mapping[str, Feature], known: KnownDataset | None
+) -> tuple[dict[str, Any], dict[str, str]]:
+    """The fields of a dataset as a spec writes them, and why those that are guesses are.
 
-    Attributes:
-        images, action, state, language: absent ones are empty.
-        proposed: fields that come from ``features.json`` → why.
+    Args:
+        features: path → feature of the dataset.
+        known: the registry's entry of the dataset; ``None`` where there is none.
     """
-
-    images: dict[str, str] = field(default_factory=dict)
-    action: list[Any] = field(default_factory=list)
-    state: list[Any] = field(default_factory=list)
-    language: list[str] = field(default_factory=list)
-    proposed: dict[str, str] = field(default_factory=dict)
-
-
-def propose(features: Mapping[str, Feature], known: KnownDataset | None) -> Proposal:
-    """The fields of a dataset with ``features``; ``known`` is what the registry says of it."""
-    found = Proposal()
-    why = "not in the registry"
-
-    def take(name: str, listed: Any, fits: Callable[[], object], guess: Callable[[], Any]) -> Any:
-        if known is not None:
-            if not listed:
-                return listed or type(guess())()
-            try:
-                fits()
-            except (AutoloaderError, ValueError):
-                found.proposed[name] = "the registry's does not fit these files"
-            else:
-                return listed
-        else:
-            found.proposed[name] = why
-        guessed = guess()
-        if not guessed:
-            found.proposed.pop(name)
-        return guessed
-
-    images = dict(known.images) if known else {}
-    found.images = take(
-        "images",
-        images,
-        partial(_cameras, features, images.values()),
-        lambda: guess_cameras(features),
-    )
-    for name in ("action", "state"):
-        terms = list(getattr(known, name) or ()) if known else []
-        taken = take(
-            name,
-            terms,
-            partial(_numbers, features, terms, name),
-            partial(guess_numbers, features, name),
-        )
-        setattr(found, name, taken)
-    words = [path for path in (known.language if known else ()) if path in features]
-    found.language = take(
-        "language",
-        words or list(known.language if known else ()),
-        lambda: _language(features, words),
-        lambda: guess_language(features),
-    )
-    return found
+    values: dict[str, Any] = {}
+    guesses: dict[str, str] = {}
+    for name, (check, guess) in _FIELDS.items():
+        listed: Any = getattr(known, name) if known else ()
+        if known and not listed:
+            continue
+        if name == "language":
+            listed = [path for path in listed if path in features]
+        if listed and _fits(partial(check, features, listed)):
+            values[name] = dict(listed) if name == "images" else list(listed)
+        elif guessed := guess(features):
+            values[name] = guessed
+            does_not_fit = "the registry's does not fit these files"
+            guesses[name] = does_not_fit if known else "not in the registry"
+    return values, guesses
 
 
 def guess_cameras(features: Mapping[str, Feature]) -> dict[str, str]:
@@ -405,7 +345,7 @@ def _last(path: str) -> str:
     return path.replace(".", "/").rpartition("/")[2]
 
 
-def guess_numbers(features: Mapping[str, Feature], name: str) -> list[Any]:
+def guess_numbers(features: Mapping[str, Feature], *, name: str) -> list[Any]:
     """The terms of ``action`` or ``state``, by name."""
     usable = [
         path
@@ -458,18 +398,16 @@ def _camera(features: Mapping[str, Feature], path: str) -> None:
     check_camera(find_feature(features, path, field="images", dataset=""), field="images")
 
 
-def _cameras(features: Mapping[str, Feature], paths: Iterable[str]) -> None:
-    for path in paths:
+def _cameras(features: Mapping[str, Feature], images: Mapping[str, str]) -> None:
+    for path in images.values():
         _camera(features, path)
 
 
-def _numbers(features: Mapping[str, Feature], terms: Sequence[Any], name: str) -> None:
-    numeric_field(parse_expression(list(terms)), features, field=name, dataset="")
+def _numbers(features: Mapping[str, Feature], terms: Sequence[Any]) -> None:
+    numeric_field(parse_expression(list(terms)), features, field="", dataset="")
 
 
 def _language(features: Mapping[str, Feature], paths: Sequence[str]) -> None:
-    if not paths:
-        raise ValueError("no feature of that name")
     every = [find_feature(features, path, field="language", dataset="") for path in paths]
     for feature in every:
         if not is_several(feature):
@@ -488,6 +426,15 @@ def _fits(check: Callable[[], object]) -> bool:
     except (AutoloaderError, ValueError):
         return False
     return True
+
+
+_FIELDS: dict[str, tuple[Callable[..., object], Callable[[Mapping[str, Feature]], Any]]] = {
+    "images": (_cameras, guess_cameras),
+    "action": (_numbers, partial(guess_numbers, name="action")),
+    "state": (_numbers, partial(guess_numbers, name="state")),
+    "language": (_language, guess_language),
+}
+"""Field → what refuses a value of it, what guesses one by the names of features."""
 
 
 @dataclass
@@ -562,28 +509,25 @@ def _names(directory: VersionDirectory) -> list[str]:
 
 
 def _by_recipe(directory: VersionDirectory, name: str, found: Recipe, style: Style) -> Entry:
-    values = dict(found.dataset)
-    if style.only_cameras and "images" in values:
-        values["images"] = {
-            camera: path for camera, path in values["images"].items() if camera in style.cameras
-        }
-        if not values["images"]:
-            del values["images"]
-    made = Entry(
+    values, commented = dict(found.dataset), {}
+    images = with_flags(values.get("images", {}), directory.features)
+    if style.only_cameras:
+        images = {camera: path for camera, path in images.items() if camera in style.cameras}
+    if "images" in values:
+        values["images"] = images
+    if not style.state and "state" in values:
+        why = f"{style.project} does not read it in training"
+        commented["state"] = (values.pop("state"), why)
+    return Entry(
         name=_name(directory, name),
         known_as=found.name,
         directory=directory,
-        values=values,
+        values={key: value for key, value in values.items() if key != "images" or value},
         split=_split(directory, style),
         hz=None,
         notes=list(found.notes),
+        commented=commented,
     )
-    if not style.state and "state" in values:
-        why = f"{style.project} does not read it in training"
-        made.commented["state"] = (values.pop("state"), why)
-    if "images" in values:
-        values["images"] = with_flags(values["images"], directory.features)
-    return made
 
 
 def fault_of(entry: Entry) -> AutoloaderError | None:
@@ -619,44 +563,46 @@ def _proposed(directory: VersionDirectory, style: Style) -> Entry:
         for name in _names(directory)
         if (known := known_dataset(name)) is not None
     ]
-    fitting = [one for one in tried if not one[2].proposed] or tried
+    fitting = [one for one in tried if not one[2][1]] or tried
     name, known, found = fitting[0] if fitting else ("", None, propose(features, None))
-    by_task = [path for path in found.language if features[path].encoding == TASKS]
+    values, guesses = found
+    language = values.pop("language", [])
+    by_task = [path for path in language if features[path].encoding == TASKS]
     try:
         directory.check_texts(features[path] for path in by_task)
     except SourceError as error:
-        found.language = [path for path in found.language if path not in by_task]
+        language = [path for path in language if path not in by_task]
         missing["language"] = error.what.partition(": ")[2]
-    if not found.images:
+    if "images" not in values:
         missing["camera"] = why_no_camera(features)
-    if not found.language:
+    if language:
+        values["language"] = language_of(language, features)
+    else:
         missing.setdefault("language", "no feature holds texts")
-    action, state = found.action, found.state
+        guesses.pop("language", None)
     notes = [known[1].note] if known and known[1].note else []
-    if style.raw:
-        action, state = (as_they_lie(terms, features) for terms in (action, state))
-        if action != found.action and any(not isinstance(term, str) for term in found.action):
-            notes.append(f"as part of a mixture this action is usually made {flow(found.action)}")
-    values = {
-        "images": found.images,
-        "action": _one_or_list(action),
-        "state": _one_or_list(state),
-        "language": language_of(found.language, features),
-    }
+    for key in ("action", "state"):
+        terms = values.pop(key, [])
+        if style.raw:
+            plain = as_they_lie(terms, features)
+            if key == "action" and plain != terms and not all(isinstance(t, str) for t in terms):
+                notes.append(f"as part of a mixture this action is usually made {flow(terms)}")
+            terms = plain
+        if terms:
+            values[key] = terms[0] if len(terms) == 1 else terms
+    images = values.pop("images", {})
     if style.only_cameras:
-        values["images"] = {
-            camera: path for camera, path in found.images.items() if camera in style.cameras
-        }
-    values["images"] = with_flags(values["images"], features)
+        images = {camera: path for camera, path in images.items() if camera in style.cameras}
+    values["images"] = with_flags(images, features)
     return Entry(
         name=_name(directory, name),
         known_as=known[0] if known else directory.name.partition("/")[0],
         directory=directory,
-        values={key: value for key, value in values.items() if getattr(found, key) and value},
+        values={key: values[key] for key in _FIELDS if values.get(key)},
         split=_split(directory, style),
         hz=known[1].hz if known else None,
         notes=notes,
-        proposed={key: why for key, why in found.proposed.items() if getattr(found, key)},
+        proposed=guesses,
         missing=missing,
     )
 
@@ -777,10 +723,6 @@ def _split(directory: VersionDirectory, style: Style) -> dict[str, str | None]:
     if style.rest_of_train == "some" and episodes < 40:
         return {"train": f"{train}[:-1]", "val": f"{train}[-1:]"}
     return {"train": f"{train}[:95%]", "val": f"{train}[95%:]"}
-
-
-def _one_or_list(terms: list[Any]) -> Any:
-    return terms[0] if len(terms) == 1 else terms
 
 
 @dataclass(frozen=True, slots=True)

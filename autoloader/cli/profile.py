@@ -1,24 +1,43 @@
 """``autoloader profile``: list, show, compare, check, export and accept host profiles.
 
 Not here: what a profile is and where it is found (``autoloader.controller.profile``), what of a run
-lasts (``process.control.lasting``, ``cli.run_report.lasting``).
+lasts (``process.control.lasting``, ``cli.run_report.run``).
 """
 
 from __future__ import annotations
 
+import sys
+from datetime import date
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
 from autoloader.cli.options import JsonFlag
 from autoloader.cli.output import emit, emit_json, emit_table, file_errors, note
 from autoloader.cli.report import run_folder
+from autoloader.cli.run_report.run import lasting_of, read_run
+from autoloader.controller.profile import (
+    HostFacts,
+    Profile,
+    Provenance,
+    ResolvedProfile,
+    check_name,
+    described_host,
+    diff,
+    find_profile,
+    free_name,
+    host_facts,
+    keep_entry,
+    keep_whole,
+    load_profile,
+    profile_path,
+    profile_paths,
+    shipped_profiles_dir,
+)
 from autoloader.errors import ProfileError, UsageError
-
-if TYPE_CHECKING:
-    from autoloader.controller.profile import HostFacts, Profile, ResolvedProfile
-    from autoloader.process.control.lasting import Lasting
+from autoloader.host.files import write_whole
+from autoloader.process.control.lasting import Lasting, lasting, proposed
 
 profile = typer.Typer(
     help="Host profiles: a machine, its limits, and the knobs that suit it.",
@@ -33,8 +52,6 @@ Which = Annotated[str, typer.Argument(metavar="PROFILE", help="A name, or a path
 @profile.command("list")
 def list_profiles(as_json: JsonFlag = False) -> None:
     """Every profile that has a name here; * marks the one taken when none is named."""
-    from autoloader.controller.profile import host_facts, load_profile, profile_paths
-
     host = host_facts()
     default = load_profile(host=host)
     rows = [_row(name, path, default) for name, path in profile_paths().items()]
@@ -44,25 +61,17 @@ def list_profiles(as_json: JsonFlag = False) -> None:
     emit_table(
         ("", "name", "from", "numbers", "for", "mixtures"),
         (
-            (
-                "*" if row["default"] else "",
-                row["name"],
-                row["origin"],
-                row["source"],
-                row["for"],
-                "; ".join(row["mixtures"]),
-            )
+            ("*" if row["default"] else "", row["name"], row["origin"], row["source"], row["for"],
+             "; ".join(row["mixtures"]))
             for row in rows
         ),
-    )
+    )  # fmt: skip
     note(f"this host: {host.describe()}")
 
 
 @profile.command("show")
 def show(which: Which, as_json: JsonFlag = False) -> None:
     """Print a profile in full; what would be clamped on this host goes to stderr."""
-    from autoloader.controller.profile import find_profile, host_facts
-
     found = find_profile(which)
     _, clamps = found.profile.fit(host_facts())
     if as_json:
@@ -82,8 +91,6 @@ def show_diff(
     as_json: JsonFlag = False,
 ) -> None:
     """Fields in which two profiles differ."""
-    from autoloader.controller.profile import diff, find_profile
-
     a, b = find_profile(first), find_profile(second)
     differences = diff(a.profile, b.profile)
     if as_json:
@@ -93,8 +100,7 @@ def show_diff(
     if not differences:
         note("no field differs")
         return
-    shown = [(name, _cell(left), _cell(right)) for name, left, right in differences]
-    emit_table(("field", first, second), shown)
+    _show_changes((first, second), differences)
 
 
 @profile.command("check")
@@ -109,8 +115,6 @@ def check(
     as_json: JsonFlag = False,
 ) -> None:
     """Read profiles as a loader would on this host; exit 2 when one is broken."""
-    from autoloader.controller.profile import host_facts, profile_paths
-
     host = host_facts()
     reports = [_report(name, host, strict=strict) for name in which or profile_paths()]
     broken = [report for report in reports if not report["ok"]]
@@ -136,9 +140,6 @@ def export(
     as_json: JsonFlag = False,
 ) -> None:
     """Write a profile as a file for teammates, in this version's format."""
-    from autoloader.controller.profile import check_name, find_profile, profile_path
-    from autoloader.host.files import write_whole
-
     profile = find_profile(which).profile
     if name is not None:
         profile = profile.model_copy(update={"name": check_name(name)})
@@ -179,8 +180,6 @@ def accept(
     as_json: JsonFlag = False,
 ) -> None:
     """Take over a profile, or what a run's controller found to last, once a person agrees."""
-    from autoloader.controller.profile import check_name, host_facts, keep_entry, keep_whole
-
     if name is not None:
         check_name(name)
     whole = source.endswith((".yaml", ".yml"))
@@ -188,10 +187,17 @@ def accept(
         offered, before, said = _teammates(Path(source), name, host_facts(), strict=strict)
     else:
         offered, before, said = _from_run(source, base, name)
-    changes = _changes(before, offered)
-    accepted = bool(changes) and (yes or (not as_json and _agreed(changes, said)))
+    changes = diff(before, offered) if before else [("name", None, offered.name)]
+    if not as_json and changes:
+        _show_changes(("now", "then"), changes)
+    for line in () if as_json else said:
+        note(line)
+    accepted = yes
+    if changes and not (yes or as_json):
+        terminal = sys.stdin is not None and sys.stdin.isatty()
+        accepted = terminal and typer.confirm("Accept?", err=True)
     kept = None
-    if accepted:
+    if changes and accepted:
         kept = keep_whole(offered) if whole else keep_entry(offered, tuned_from=before)
     if as_json:
         emit_json(
@@ -204,8 +210,6 @@ def accept(
             }
         )
         return
-    if yes:
-        _show_proposal(changes, said)
     for line in () if kept is None else kept.notes:
         note(line)
     if not changes:
@@ -216,33 +220,19 @@ def accept(
         emit(str(kept.path))
 
 
-def _changes(before: Profile | None, offered: Profile) -> list[tuple[str, Any, Any]]:
-    from autoloader.controller.profile import diff
+def _show_changes(titles: tuple[str, str], changes: list[tuple[str, Any, Any]]) -> None:
+    """A table of fields with two values each, long text cut."""
 
-    if before is None:
-        return [("name", None, offered.name)]
-    return diff(before, offered)
+    def cell(value: Any) -> str:
+        text = ", ".join(map(str, value)) if isinstance(value, list) else str(value)
+        shown = "-" if value is None else text
+        return shown if len(shown) <= _CELL_CHARACTERS else shown[: _CELL_CHARACTERS - 1] + "…"
 
-
-def _agreed(changes: list[tuple[str, Any, Any]], said: list[str]) -> bool:
-    """Whether a person at a terminal says yes; nobody there is no."""
-    import sys
-
-    _show_proposal(changes, said)
-    return sys.stdin is not None and sys.stdin.isatty() and typer.confirm("Accept?", err=True)
-
-
-def _show_proposal(changes: list[tuple[str, Any, Any]], said: list[str]) -> None:
-    rows = [(field, _cell(before), _cell(after)) for field, before, after in changes]
-    if rows:
-        emit_table(("field", "now", "then"), rows)
-    for line in said:
-        note(line)
+    rows = ((name, cell(before), cell(after)) for name, before, after in changes)
+    emit_table(("field", *titles), rows)
 
 
 def _row(name: str, path: Path, default: ResolvedProfile) -> dict[str, Any]:
-    from autoloader.controller.profile import find_profile, shipped_profiles_dir
-
     origin = "shipped" if path.parent == shipped_profiles_dir() else str(path)
     row: dict[str, Any] = {"name": name, "origin": origin, "default": False}
     try:
@@ -262,8 +252,6 @@ def _row(name: str, path: Path, default: ResolvedProfile) -> dict[str, Any]:
 
 
 def _report(name: str, host: HostFacts, *, strict: bool) -> dict[str, Any]:
-    from autoloader.controller.profile import find_profile
-
     try:
         found = find_profile(name)
         _, clamps = found.profile.fit(host, strict=strict)
@@ -271,14 +259,6 @@ def _report(name: str, host: HostFacts, *, strict: bool) -> dict[str, Any]:
         problem = f"{error.what} ({error.remedy})"
         return {"profile": name, "ok": False, "problems": [problem], "notes": []}
     return {"profile": name, "ok": True, "problems": [], "notes": [*found.notes, *clamps]}
-
-
-def _cell(value: Any) -> str:
-    """A field's value in a table, long text cut."""
-    if value is None:
-        return "-"
-    text = ", ".join(map(str, value)) if isinstance(value, list) else str(value)
-    return text if len(text) <= _CELL_CHARACTERS else text[: _CELL_CHARACTERS - 1] + "…"
 
 
 def _teammates(
@@ -289,14 +269,13 @@ def _teammates(
     Raises:
         ProfileError: it cannot be read; or ``strict``, and something would be clamped.
     """
-    from autoloader.controller.profile import Profile, profile_paths, shipped_profiles_dir
-
     found = Profile.from_yaml(source)
     offered = found if name is None else found.model_copy(update={"name": name})
     _, clamps = offered.fit(host, strict=strict)
     path = profile_paths().get(offered.name)
-    mine = path is not None and path.parent != shipped_profiles_dir()
-    return offered, Profile.from_yaml(path) if mine and path is not None else None, clamps
+    if path is None or path.parent == shipped_profiles_dir():
+        return offered, None, clamps
+    return offered, Profile.from_yaml(path), clamps
 
 
 def _from_run(
@@ -312,19 +291,12 @@ def _from_run(
     Raises:
         UsageError: there is no such run, or it was on a host with more processors.
     """
-    from datetime import date
-
-    from autoloader.controller.profile import (
-        Provenance,
-        described_host,
-        free_name,
-        load_profile,
-    )
-    from autoloader.process.control.lasting import proposed
-
-    found = _found_in(source)
-    host = described_host()
-    _check_run(found, source, host)
+    found, host = _found_in(source), described_host()
+    if found.cpus and host.cpus % found.cpus:  # a rank has its share of its host's processors
+        raise UsageError(
+            f"{source} is of a run with {found.cpus} processors, and this host has {host.cpus}",
+            remedy="accept it on the host of the run, and export the profile from there",
+        )
     start = load_profile(base, host=host, mixture=found.mixture)
     before = start.profile
     evidence = [f"{one.describe()} ({one.run})" for one in found.paid]
@@ -348,46 +320,24 @@ def _from_run(
     )
     offered, clamps = offered.fit(host)
     if offered.knobs == before.knobs:
-        return (
-            before,
-            before,
-            [f"nothing more lasted in {found.looked_at} decisions and changes", *clamps],
-        )
+        nothing = f"nothing more lasted in {found.looked_at} decisions and changes"
+        return before, before, [nothing, *clamps]
     return offered, before, [*evidence, *clamps]
 
 
 def _found_in(source: str) -> Lasting:
     """What lasted, as the run's decision log says it or else its record."""
-    from autoloader.cli.run_report.run import lasting_of, read_run
-    from autoloader.process.control.lasting import lasting
-
     path = Path(source)
     try:
-        if path.is_file() and not _is_record(path):
+        if path.is_file():
             with path.open(encoding="utf-8") as lines:
-                return lasting(lines, origin=source)
+                is_record = '"facts"' in lines.readline()
+                lines.seek(0)
+                if not is_record:
+                    return lasting(lines, origin=source)
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(
             f"{source} cannot be read: {error}",
             remedy="name a profile (.yaml), or a run that `autoloader report` lists",
         ) from error
     return lasting_of(read_run(run_folder(source)))
-
-
-def _is_record(path: Path) -> bool:
-    """Whether a file is the record of a run, and not its decision log."""
-    with path.open(encoding="utf-8") as lines:
-        return '"facts"' in lines.readline()
-
-
-def _check_run(found: Lasting, source: str, host: HostFacts) -> None:
-    """Refuse what another machine found; a rank has its share of its host's processors.
-
-    Raises:
-        UsageError: no share of this host's processors is as many as the run had.
-    """
-    if found.cpus and host.cpus % found.cpus:
-        raise UsageError(
-            f"{source} is of a run with {found.cpus} processors, and this host has {host.cpus}",
-            remedy="accept it on the host of the run, and export the profile from there",
-        )

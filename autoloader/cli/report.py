@@ -8,16 +8,16 @@ from __future__ import annotations
 import time
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from autoloader.cli.options import JsonFlag
 from autoloader.cli.output import emit, emit_json, emit_table, file_errors, note
+from autoloader.cli.run_report.findings import findings
+from autoloader.cli.run_report.run import Run, find_ideal, read_run
 from autoloader.errors import UsageError, nearest
-
-if TYPE_CHECKING:
-    from autoloader.cli.run_report.run import Run
+from autoloader.storage.places import cache_root
 
 _LAST = "last"
 
@@ -50,8 +50,7 @@ def report(
     if run is None:
         _list(as_json)
         return
-    from autoloader.cli.run_report.page import page
-    from autoloader.cli.run_report.run import find_ideal
+    from autoloader.cli.run_report.page import page  # other commands use the records alone
 
     shown, beside = _read(run), None if other is None else _read(other)
     standard = find_ideal(shown, run_folder(run).parent) if ideal is None else _read(ideal)
@@ -59,12 +58,7 @@ def report(
     text = page(shown, beside, standard)
     with file_errors("--output", target):
         target.write_text(text, encoding="utf-8")
-    _tell([shown] if beside is None else [shown, beside], standard, target, as_json)
-
-
-def _tell(runs: list[Run], ideal: Run | None, target: Path, as_json: bool) -> None:
-    from autoloader.cli.run_report.findings import findings
-
+    runs = [shown] if beside is None else [shown, beside]
     if as_json:
         emit_json(
             {
@@ -78,7 +72,7 @@ def _tell(runs: list[Run], ideal: Run | None, target: Path, as_json: bool) -> No
                         "wait_ratio": one.wait_ratio,
                         "limits": one.limits,
                         "moves": [asdict(move) for move in one.moves],
-                        "findings": [asdict(found) for found in findings(one, ideal)],
+                        "findings": [asdict(found) for found in findings(one, standard)],
                     }
                     for one in runs
                 ],
@@ -86,14 +80,12 @@ def _tell(runs: list[Run], ideal: Run | None, target: Path, as_json: bool) -> No
         )
         return
     for one in runs:
-        for found in findings(one, ideal):
+        for found in findings(one, standard):
             note(f"{found.question} {found.answer}")
     emit(str(target))
 
 
 def _list(as_json: bool) -> None:
-    from autoloader.cli.run_report.run import read_run
-
     found = []
     for folder in sorted(_ring().glob("*/"), key=lambda one: one.stat().st_mtime):
         try:
@@ -131,14 +123,10 @@ def _list(as_json: bool) -> None:
 
 
 def _read(run: str) -> Run:
-    from autoloader.cli.run_report.run import read_run
-
     return read_run(run_folder(run))
 
 
 def _ring() -> Path:
-    from autoloader.storage.places import cache_root
-
     return cache_root() / "runs"
 
 

@@ -153,7 +153,7 @@ def _command_line() -> str:
 
 
 def _demo() -> Path:
-    from autoloader.cli.demo_mixture.build import ensure_demo
+    from autoloader.cli.demo import ensure_demo
 
     with progress_bar("writing the demo mixture") as advance:
         spec_path = ensure_demo(progress=advance)

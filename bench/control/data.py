@@ -25,7 +25,7 @@ import cv2
 import platformdirs
 import simplejpeg
 
-from autoloader.cli.demo_mixture.build import ensure_demo
+from autoloader.cli.demo import ensure_demo
 from bench.records import read_records, write_records
 
 FORMAT = 1

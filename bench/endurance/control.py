@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from autoloader import AutoLoader
-from autoloader.cli.demo_mixture.build import ensure_demo
+from autoloader.cli.demo import ensure_demo
 from bench.control.memory import threads_cpu_s
 from bench.control.trainer import endless
 from bench.endurance.claims import HELD, Circumstances, Claim

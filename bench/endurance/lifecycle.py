@@ -13,7 +13,7 @@ import time
 from pathlib import Path
 
 from autoloader import AutoLoader
-from autoloader.cli.demo_mixture.build import ensure_demo
+from autoloader.cli.demo import ensure_demo
 from bench.endurance.claims import HELD, Circumstances, Claim
 from bench.endurance.passes import passes_mixture
 

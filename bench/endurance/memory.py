@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from autoloader.cli.demo_mixture.build import ensure_demo
+from autoloader.cli.demo import ensure_demo
 from bench.data import ensure_data
 from bench.endurance.claims import Circumstances, Claim
 from bench.endurance.held import held_by

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from autoloader import AutoLoader, PipelineSpec
-from autoloader.cli.demo_mixture.build import ensure_demo
+from autoloader.cli.demo import ensure_demo
 from bench.endurance.claims import HELD
 
 

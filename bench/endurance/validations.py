@@ -14,7 +14,7 @@ from contextlib import closing
 from dataclasses import dataclass, field
 from typing import Any
 
-from autoloader.cli.demo_mixture.build import ensure_demo
+from autoloader.cli.demo import ensure_demo
 from autoloader.lightning import AutoLoaderDataModule
 from bench.endurance.claims import Circumstances, Claim
 

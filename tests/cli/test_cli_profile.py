@@ -182,7 +182,7 @@ def test_help_and_version_exit_0(capsys: pytest.CaptureFixture[str]) -> None:
 def test_demo_says_where_its_spec_lies(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    import autoloader.cli.demo_mixture.build as catalog_demo
+    import autoloader.cli.demo as catalog_demo
 
     seen: dict[str, Any] = {}
 

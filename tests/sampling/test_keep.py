@@ -10,7 +10,7 @@ import pytest
 from rlds_files import PLAIN, TEXT, Written, episode, numbers, write_dataset
 from streams import dataset_of, mixture_of
 
-from autoloader.cli.demo_mixture.build import demo_directory
+from autoloader.cli.demo import demo_directory
 from autoloader.errors import SourceError, SpecError
 from autoloader.formats.tfrecord import read_records
 from autoloader.index import count_indexed, open_dataset_index

@@ -13,7 +13,7 @@ import pytest
 from doubles import ManualClock
 from strangers import STRANGER, needs_second_user, stranger
 
-from autoloader.cli.demo_mixture.build import ensure_demo
+from autoloader.cli.demo import ensure_demo
 from autoloader.errors import SourceError, UsageError
 from autoloader.host import files
 from autoloader.host.files import Waiting, locked, open_own, own_folder, runtime_folder

@@ -1,34 +1,47 @@
-"""Writes datasets of the demo mixture with TFDS: the child process of ``cli.demo_mixture.build``.
+"""Writes datasets of the demo mixture with TFDS: the child process of ``cli.demo``.
 
-Not here: who starts it (``cli.demo_mixture.build``), which datasets there are
-(``cli.demo_mixture.datasets``).
+A line on stdout is one JSON object: ``{}`` when an episode is written, a row of ``demo.json`` when
+a dataset is complete.
+
+Not here: who starts it, and which datasets there are (``cli.demo``).
 """
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
+import sys
 import threading
 import zlib
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import cv2
 import numpy as np
 import numpy.typing as npt
 import simplejpeg
 
-from autoloader.cli.demo_mixture.datasets import (
+from autoloader.cli.demo import (
     CODE_POINTS,
     DATASETS,
     RANGES_FILE,
-    SIZE_BINS_KB,
     VERSION,
     DemoDataset,
     Look,
 )
+
+_SPLIT_NUMBER = {"train": 0, "val": 1}
+_IDLE, _THIRD = 1, 2
+"""Streams of draws beside an episode's own, so that they leave it as it is."""
+_VERBS = ("pick up", "push", "move", "turn", "lift", "slide", "put down", "hand over")
+_COLOURS = ("red", "green", "blue", "yellow", "white", "wooden", "small", "large")
+_THINGS = ("cup", "spoon", "block", "drawer", "towel", "café crème pot", "lid", "jalapeño")
+_PLACES = ("on the table", "in the sink", "beside the bowl", "to the left", "into the box")
+Pixels = npt.NDArray[np.uint8]
+"""``[H, W, 3] uint8``, RGB."""
+NOISE_MARGIN = 61
+"""Pixels by which the noise field is larger than a frame; prime, so that shifts repeat late."""
 
 
 def _features(dataset: DemoDataset) -> Any:
@@ -74,7 +87,7 @@ def _write_dataset(
     dataset: DemoDataset,
     scale: float,
     seed: int,
-    report: Callable[[dict[str, Any]], None],
+    report: Callable[[Mapping[str, Any]], None],
 ) -> None:
     import tensorflow_datasets as tfds
 
@@ -112,7 +125,7 @@ def _write_dataset(
                 key = f"{above['recording_folderpath']}--{above['file_path']}"
                 kept[key] = kept_ranges(dataset, split, number, seed, len(steps))
             yield episode
-            report({"episodes": 1})
+            report({})
 
     for split in [split for split, count in counts.items() if count]:
         writer.initialize_splits([split])
@@ -122,21 +135,17 @@ def _write_dataset(
         (place.parent / RANGES_FILE).write_text(json.dumps(kept) + "\n", encoding="utf-8")
     if dataset.standard_names:
         _give_standard_names(info, place)
-    bins = np.searchsorted(np.array(SIZE_BINS_KB) * 1000, sizes, side="right")
-    low, middle, high = np.percentile(sizes, [10, 50, 90])
-    row = {
-        "name": dataset.name,
-        "size": list(dataset.size),
-        "encoding": dataset.look.encoding,
-        "train_episodes": train,
-        "val_episodes": counts["val"],
-        "frames": frames,
-        "images": len(sizes),
-        "image_bytes": int(sum(sizes)),
-        "image_bytes_p10_p50_p90": [int(low), int(middle), int(high)],
-        "histogram": np.bincount(bins, minlength=len(SIZE_BINS_KB) + 1).tolist(),
-    }
-    report({"dataset": row})
+    report(
+        {
+            "name": dataset.name,
+            "size": dataset.size,
+            "encoding": dataset.look.encoding,
+            "episodes": sum(counts.values()),
+            "frames": frames,
+            "images": len(sizes),
+            "image_bytes": sum(sizes),
+        }
+    )
 
 
 def _give_standard_names(info: Any, place: Path) -> None:
@@ -158,47 +167,26 @@ def _give_standard_names(info: Any, place: Path) -> None:
 
 def main() -> None:
     """Entry of the child processes; people use ``autoloader demo``."""
-    parser = argparse.ArgumentParser(
-        prog="autoloader.cli.demo_mixture.write", description=main.__doc__
-    )
-    parser.add_argument("--into", type=Path, required=True)
-    parser.add_argument("--only", required=True)
-    parser.add_argument("--scale", type=float, required=True)
-    parser.add_argument("--seed", type=int, required=True)
-    arguments = parser.parse_args()
+    asked = json.loads(sys.argv[1])
     threading.Thread(target=_end_with_caller, name="demo-caller", daemon=True).start()
     cv2.setNumThreads(1)
-    wanted = set(arguments.only.split(","))
     # Whatever a library prints must not be taken for a report.
     with os.fdopen(os.dup(1), "w", buffering=1) as reports:
         os.dup2(2, 1)
         for dataset in DATASETS:
-            if dataset.name in wanted:
+            if dataset.name in asked["names"]:
                 _write_dataset(
-                    arguments.into,
+                    Path(asked["into"]),
                     dataset,
-                    arguments.scale,
-                    arguments.seed,
-                    lambda line: _send(reports, line),
+                    asked["scale"],
+                    asked["seed"],
+                    lambda row: print(json.dumps(row), file=reports),
                 )
 
 
 def _end_with_caller() -> None:
     os.read(0, 1)  # nothing is ever written: it returns when the caller is gone
     os._exit(1)
-
-
-def _send(reports: IO[str], line: Mapping[str, Any]) -> None:
-    reports.write(json.dumps(line) + "\n")
-
-
-_SPLIT_NUMBER = {"train": 0, "val": 1}
-_IDLE, _THIRD = 1, 2
-"""Streams of draws beside an episode's own, so that they leave it as it is."""
-_VERBS = ("pick up", "push", "move", "turn", "lift", "slide", "put down", "hand over")
-_COLOURS = ("red", "green", "blue", "yellow", "white", "wooden", "small", "large")
-_THINGS = ("cup", "spoon", "block", "drawer", "towel", "café crème pot", "lid", "jalapeño")
-_PLACES = ("on the table", "in the sink", "beside the bowl", "to the left", "into the box")
 
 
 def nested(flat: Mapping[str, Any]) -> dict[str, Any]:
@@ -334,13 +322,6 @@ def draw_demo_episode(dataset: DemoDataset, split: str, number: int, seed: int) 
         )
         steps.append(nested(step))
     return {"steps": steps, **nested(metadata)}
-
-
-Pixels = npt.NDArray[np.uint8]
-"""``[H, W, 3] uint8``, RGB."""
-
-NOISE_MARGIN = 61
-"""Pixels by which the noise field is larger than a frame; prime, so that shifts repeat late."""
 
 
 def _scene(height: int, width: int, look: Look, rng: np.random.Generator) -> Pixels:
