@@ -58,7 +58,7 @@ class Cgroup:
     """One group on the way from the process's own up to the mount point.
 
     Attributes:
-        version: 1 or 2.
+        version: version of the hierarchy, 1 or 2.
         directory: where its files are.
         below: its path below the mount point; empty for what the mount point shows.
         own: whether it is the process's own, and no ancestor.
@@ -79,7 +79,7 @@ class Cgroup:
 
     @property
     def at_mount_point(self) -> bool:
-        """Whether groups above it, if there are any, cannot be seen."""
+        """True if groups above it, if there are any, cannot be seen."""
         return not self.below.parts
 
     @property

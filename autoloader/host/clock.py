@@ -10,7 +10,7 @@ from typing import Protocol
 
 
 class Clock(Protocol):
-    """What a part that waits or measures may ask of time."""
+    """Time, for a part that waits or measures."""
 
     def now_s(self) -> float:
         """Seconds on a clock that never goes backwards; only differences mean anything."""

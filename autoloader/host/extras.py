@@ -82,7 +82,7 @@ def require(module: str, purpose: str, *, instead: str = "") -> None:
     """Refuse at once what would fail later for a missing package; imports nothing.
 
     Args:
-        module: of ``EXTRA_OF``.
+        module: name of a module of ``EXTRA_OF``.
         purpose: what it is for.
         instead: another way out, as the end of a sentence: 'or use output="numpy"'.
 

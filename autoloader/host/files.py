@@ -42,7 +42,7 @@ def memory_file(name: str, size: int = 0, flags: int = 0) -> int:
     """The descriptor of a new file in memory.
 
     Args:
-        name: shown in ``/proc/PID/fd``.
+        name: name shown in ``/proc/PID/fd``.
         size: bytes; pages come only where it is written.
         flags: of ``os.memfd_create``, beside ``MFD_CLOEXEC``.
 
@@ -65,7 +65,7 @@ def memory_file(name: str, size: int = 0, flags: int = 0) -> int:
 
 
 def is_at(path: Path, descriptor: int) -> bool:
-    """Whether an open file still has this name."""
+    """True if an open file still has this name."""
     with contextlib.suppress(FileNotFoundError):
         return path.stat().st_ino == os.fstat(descriptor).st_ino
     return False
@@ -98,7 +98,7 @@ def write_whole(
     Who reads it meanwhile finds what stood there before, or all that is new.
 
     Args:
-        path: of the file.
+        path: path of the file.
         content: all of it; texts are UTF-8.
         mode: of a new file, less what the user's umask forbids.
         durable: whether it is on the disk when this returns.
@@ -128,7 +128,7 @@ def written_by_others(path: Path, found: os.stat_result, data: os.stat_result | 
     """Why what lies in a file or folder may be another user's work; "" where it cannot be.
 
     Args:
-        path: of the file or folder.
+        path: path of the file or folder.
         found: what is known of it.
         data: of data that is trusted: whoever may write there may write here.
     """
@@ -164,12 +164,12 @@ def check_file(descriptor: int, path: Path, data: os.stat_result | None = None) 
     """See that an open file, and the folder that it lies in, are no other user's work.
 
     Args:
-        descriptor: of the file.
-        path: of the file.
-        data: see ``written_by_others``.
+        descriptor: descriptor of the open file.
+        path: path of the file.
+        data: status of the data, see ``written_by_others``.
 
     Raises:
-        OSError: they may be.
+        OSError: they may be another user's work.
     """
     found = os.fstat(descriptor)
     why = "" if stat.S_ISREG(found.st_mode) else "it is no regular file"
@@ -180,11 +180,11 @@ def check_file(descriptor: int, path: Path, data: os.stat_result | None = None) 
 
 
 def read_own(path: Path, most_bytes: int) -> bytes:
-    """What a file holds that no other user can have written.
+    """Content of a file that no other user can have written.
 
     Args:
-        path: of the file; a symbolic link there is refused.
-        most_bytes: of it.
+        path: path of the file; a symbolic link there is refused.
+        most_bytes: most bytes that it may hold.
 
     Raises:
         OSError: it cannot be read, is larger, or another user may have written it.
@@ -261,7 +261,7 @@ def open_own(path: Path, flags: int = os.O_RDWR | os.O_CREAT, *, linked: bool = 
     """The descriptor of a regular file of this user; made where it is missing, for this user alone.
 
     Args:
-        path: of the file; a symbolic link there is refused.
+        path: path of the file; a symbolic link there is refused.
         flags: of ``os.open``; what cuts a file short belongs behind this check.
         linked: whether it may have a second name.
 
@@ -322,12 +322,12 @@ def locked(path: Path, waits: Callable[[str], object]) -> Iterator[None]:
     """Hold the lock of a file of this user.
 
     Args:
-        path: of the file; its folder is there.
+        path: path of the file; its folder is there.
         waits: called with the holder's name while another process holds the lock; it pauses, and
             raises where nobody should wait longer (``Waiting``).
 
     Raises:
-        OSError: as ``open_own``.
+        OSError: for the reasons of ``open_own``.
     """
     while True:
         descriptor = open_own(path)
@@ -349,7 +349,7 @@ class Waiting:
         limit_s: the longest wait for one holder.
         say: told once for each holder whom this waits for.
         now_s: seconds on a clock that never goes backwards.
-        sleep: lets seconds pass.
+        sleep: function that lets seconds pass.
     """
 
     def __init__(
@@ -388,7 +388,7 @@ class Waiting:
 
 
 def _taken(descriptor: int) -> bool:
-    """Whether the lock is ours from now on."""
+    """Take the lock, if it is free; True if it is ours from now on."""
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -399,5 +399,5 @@ def _taken(descriptor: int) -> bool:
 
 
 def _holder(descriptor: int) -> str:
-    """Who holds the lock, as it wrote itself."""
+    """Name of the lock's holder, as it wrote itself."""
     return os.pread(descriptor, 200, 0).decode("utf-8", "replace") or "another process"

@@ -1,4 +1,4 @@
-"""What a machine is: processors that this process may really use, main memory, versions.
+"""Facts of a machine: processors that this process may really use, main memory, versions.
 
 Theory of operation. The scheduler lets a process run on the processors of its affinity (set by
 taskset, SLURM, a cpuset). A CPU quota bounds how much of them its cgroup may use: v1

@@ -43,9 +43,9 @@ class LoaderThread(threading.Thread):
     """A daemon thread; ``autoloader-decode-0`` is ``loader-decode-0`` to the kernel.
 
     Args:
-        target: what it runs.
+        target: function that it runs.
         name: in Python; the kernel keeps the first 15 bytes of "loader-…".
-        args: of ``target``.
+        args: positional arguments of ``target``.
     """
 
     def __init__(self, target: Callable[..., object], name: str, args: tuple[Any, ...] = ()):
@@ -180,7 +180,7 @@ class Background:
     Where the host has no thread for it, whoever asks runs the task, and may be interrupted in it.
 
     Args:
-        name: of the thread.
+        name: name of the thread.
     """
 
     def __init__(self, name: str) -> None:
@@ -214,12 +214,12 @@ class Background:
 
     @property
     def ended(self) -> bool:
-        """Whether the last task is over, or there is no thread."""
+        """True if the last task is over, or there is no thread."""
         return self._thread is None or self._worker.ended
 
     @property
     def idle(self) -> bool:
-        """Whether every task that was asked for is over."""
+        """True if every task that was asked for is over."""
         last = self._last
         return last is None or last.over
 
@@ -267,7 +267,7 @@ class Owner:
 
     @property
     def here(self) -> bool:
-        """Whether this is that process, and not a fork of it."""
+        """True in that process, and False in a fork of it."""
         return os.getpid() == self._pid
 
     def check(self) -> None:

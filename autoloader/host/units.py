@@ -108,7 +108,7 @@ def size_of(value: str | int) -> int:
 
 @cache
 def _size() -> TypeAdapter[ByteSize]:
-    """What reads a size; pydantic is imported when the first one is read."""
+    """Reader of sizes; pydantic is imported when the first size is read."""
     from pydantic import ByteSize, Field, TypeAdapter
 
     return TypeAdapter(Annotated[ByteSize, Field(le=2**60)])

@@ -1,4 +1,4 @@
-"""What a running loader reports: statistics, snapshots, metrics, the record of a run.
+"""Reports of a running loader: statistics, snapshots, metrics, the record of a run.
 
 One frozen model goes all the way: a figure is declared once, with its unit and meaning, and every
 view of it (``statistics()``, ``autoloader top``, the run report, Prometheus) is a selection.

@@ -81,7 +81,7 @@ class BatchTimes:
     """Writes one loader's batches.
 
     Args:
-        path: the file.
+        path: path of the log's file.
         pipeline: which loader of this process.
     """
 
@@ -107,7 +107,7 @@ class BatchTimes:
 
         Args:
             split: which split is read.
-            names: of the datasets.
+            names: name of each dataset.
             weights: what share of the samples each should have; of 1.
         """
         self._lines.write(

@@ -34,7 +34,7 @@ def run_name() -> str:
 
 
 def script_name() -> str:
-    """What this process runs, for people: its batch job, where it is of one, and its script."""
+    """Name for people of this process's work: its batch job, if it has one, and its script."""
     job = os.environ.get("SLURM_JOB_ID") or os.environ.get("TORCHELASTIC_RUN_ID") or ""
     path = Path((sys.argv and sys.argv[0]) or "python")
     script = (path.parent.name if path.name == "__main__.py" else path.name) or "python"
@@ -42,13 +42,13 @@ def script_name() -> str:
 
 
 def log_path(wanted: str, stem: str, run: str) -> Path:
-    """Where a run's log goes.
+    """Path of a run's log.
 
     Args:
         wanted: a file; or a directory, one that is there or a name with "/" behind it: in it every
             run has a file of its own, ``STEM-RUN.jsonl``.
         stem: what the log is of.
-        run: from ``run_name``.
+        run: name of the run, from ``run_name``.
     """
     if wanted.endswith("/") or Path(wanted).is_dir():
         return Path(wanted) / f"{stem}-{run}.jsonl"

@@ -95,7 +95,7 @@ class Metric:
 
     @property
     def advice(self) -> str:
-        """What to do about the value: what its class says of the field behind that."""
+        """Advice about the value: the further sentences that its class says of the field."""
         return _explained(self.path)[1]
 
     @property
@@ -110,7 +110,7 @@ class Metric:
 
     @property
     def told(self) -> bool:
-        """Whether ``AutoLoader.statistics`` has it; else only the loader's child knows it."""
+        """True if ``AutoLoader.statistics`` has it; else only the loader's child knows it."""
         return hasattr(Statistics, _flat_path(self.path)[0])
 
     def read(self, one: Snapshot | Statistics) -> Values:
@@ -203,7 +203,7 @@ def labelled(values: Values) -> Iterator[tuple[str, float]]:
 
 
 def flat(statistics: Statistics) -> dict[str, float]:
-    """What a loader tells, by flat names: ``wait_ratio``, ``dataset_share/bridge``."""
+    """Statistics of a loader by flat names: ``wait_ratio``, ``dataset_share/bridge``."""
     return {
         f"{metric.name}/{name}" if metric.label else metric.name: value
         for metric in METRICS
@@ -217,7 +217,7 @@ COMPARED = tuple(metric for metric in METRICS if metric.worst)
 
 
 def compared(moment: Snapshot) -> dict[str, float]:
-    """What of a rank's moment is compared with other ranks, by name."""
+    """Figures of a rank that are compared with other ranks, by name."""
     return {metric.name: value for metric in COMPARED for _, value in labelled(metric.read(moment))}
 
 

@@ -50,7 +50,7 @@ def doing(what: str) -> None:
 
 
 def current() -> str:
-    """What this process does now, as it said last; "" where it has not."""
+    """Present work of this process, as it said last; "" if it has said none."""
     return _now
 
 

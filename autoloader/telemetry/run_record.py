@@ -160,7 +160,7 @@ _NOTHING = object()
 
 
 def is_due(before: Snapshot, moment: Snapshot) -> bool:
-    """Whether a moment is kept, ``before`` being the last one that was."""
+    """True if a moment is kept; ``before`` is the last one that was kept."""
     age_s = moment.at_s - moment.started_at_s
     # Half a second of grace: moments come about once a second, not exactly.
     if moment.at_s - before.at_s >= max(0.0, age_s / _OLDER - 0.5):
@@ -198,11 +198,11 @@ def prune(ring: Path, *, runs: int = RING_RUNS, most_bytes: int = RING_BYTES) ->
 
 @dataclass(frozen=True, slots=True)
 class PipelineRecord:
-    """What one pipeline left.
+    """Record of one pipeline.
 
     Attributes:
-        path: the file.
-        facts: of the start.
+        path: path of the record's file.
+        facts: facts of the start, by name.
         moments: the oldest first; at least one.
         bad: quarantined records, each with ``at_s``, dataset, path, record and reason.
         ended: whether it was closed; a run that was killed was not.
@@ -309,7 +309,7 @@ def files_of(run: Path) -> list[Path]:
         run: a record's file, or a folder with records at any depth.
 
     Raises:
-        UsageError: there is none.
+        UsageError: there is no record.
     """
     if run.is_file():
         return [run]

@@ -1,4 +1,4 @@
-"""Where running loaders say what they do: a small file for each, which ``autoloader top`` reads.
+"""Files in which running loaders say what they do: one for each, which ``autoloader top`` reads.
 
 Theory of operation. Whatever process runs a pipeline writes its latest snapshot about once a second
 to a file of its own, by rename, so a reader never sees half of one, takes no lock and wakes nobody.
@@ -85,7 +85,7 @@ def living_runs(directory: Path | None = None) -> list[Snapshot]:
     """The latest snapshot of every loader that runs, by run and pipeline; files of others go.
 
     Args:
-        directory: default ``runtime_folder()``.
+        directory: folder of the files; ``None``: ``runtime_folder()``.
     """
     found: list[Snapshot] = []
     directory = directory or runtime_folder()
@@ -112,10 +112,10 @@ def living_runs(directory: Path | None = None) -> list[Snapshot]:
 
 
 def said_last(run: str, pipeline: int) -> Snapshot | None:
-    """What a pipeline said last; ``None`` where it has not said anything yet.
+    """Latest snapshot of a pipeline; ``None`` before the first.
 
     Args:
-        run: of the trainer.
+        run: name of the trainer's run.
         pipeline: which loader of it.
     """
     with contextlib.suppress(OSError, AutoloaderError):
@@ -124,11 +124,11 @@ def said_last(run: str, pipeline: int) -> Snapshot | None:
 
 
 def is_over(moment: Snapshot, now_s: float | None = None) -> bool:
-    """Whether the loader that said ``moment`` last is gone.
+    """True if the loader whose latest snapshot is ``moment`` is gone.
 
     Args:
-        moment: of it.
-        now_s: Unix time.
+        moment: latest snapshot of the loader.
+        now_s: present Unix time; ``None``: the system's clock.
     """
     age_s = (time.time() if now_s is None else now_s) - moment.at_s
     if age_s < _FRESH_S or _was_there(moment.worker_pid, moment.at_s):
@@ -137,7 +137,7 @@ def is_over(moment: Snapshot, now_s: float | None = None) -> bool:
 
 
 def _was_there(pid: int, at_s: float) -> bool:
-    """Whether a process is there, and was then: not another one that got its number since."""
+    """True if a process is there and was then: not another one that got its number since."""
     with contextlib.suppress(psutil.Error, ValueError):
         process = psutil.Process(pid)
         return process.status() != psutil.STATUS_ZOMBIE and process.create_time() < at_s + _CLOCK_S

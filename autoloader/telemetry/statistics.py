@@ -215,19 +215,19 @@ class Statistics:
         batch_call_s: mean seconds of the spec's ``batch.call`` for a batch; they pass one after the
             other, so where they come near the time of a training step, make it cheaper. ``None``
             without one.
-        ring: the batch ring.
+        ring: state of the batch ring.
         cache: decoded frames held in memory.
         helpers: builders on other hosts; ``None`` where there are none (``helper_slots`` is 0, and
             none has helped).
-        datasets: by name.
+        datasets: statistics of each dataset, by name.
         knobs: the values in force.
-        state: the controller's state.
+        state: state of the controller; ``None`` without one.
         controller: what it did; ``None`` without one.
         repeats: batches that were handed out again (``replay_one_batch``).
         starts: times the pipeline began: one, and one more each time it was sent elsewhere
             (``load_state_dict``, a validation that begins anew); parking adds none.
         restarts: times the child was started again.
-        worker_pids: the children.
+        worker_pids: process ids of the children.
     """
 
     samples: int
@@ -321,11 +321,11 @@ class StageMoment:
     """One stage, or one dataset's part of it.
 
     Attributes:
-        stage: "read" or "decode".
+        stage: name of the stage, "read" or "decode".
         dataset: name of the dataset whose part it is; "": part of all.
         workers: number of threads or processes side by side.
-        service_s: work of one worker of a stage for one sample. For decode: smaller images; for
-            read: nearer data.
+        service_s: work of one worker of a stage for one sample. Smaller images make decoding
+            cheaper, nearer data reading.
         busy_ratio: share of its workers' time that a stage works. Near 1 it needs more workers, and
             processors for them.
         bound_per_s: samples of the whole mixture that a stage could do in a second. The least is
@@ -350,7 +350,7 @@ class Move:
     """One time that knobs moved, or were to move.
 
     Attributes:
-        at_s: when, Unix time.
+        at_s: Unix time at which they moved.
         by: "policy", "reflex" (memory was short) or "person" (``retune``).
         why: in a few words.
         changes: flat knob → [before, after]; empty where nothing moved.
@@ -391,7 +391,7 @@ class Snapshot:
         phase: "opening" (files, indexes), "filling" (no batch taken yet), "running", "parked"
             (another loader is in use, or the trainer is silent), "ended".
         doing: what it does now, where that takes long: "waiting for bridge (9/29 are ready)".
-        rank, world_size: of the trainer.
+        rank, world_size: rank of the trainer, and number of trainers.
         node: the same for all ranks that share this machine and job; the run's name where it is
             alone.
         script: what the trainer runs.
@@ -411,7 +411,7 @@ class Snapshot:
             or less to decode, is what helps.
         state: the controller's; "": there is none.
         why: the last decision's reason.
-        consumer, memory, ring, cache, stages, datasets: see there.
+        consumer, memory, ring, cache, stages, datasets: parts with a class of their own.
         knobs: a knob's value in force. See docs/reference/knobs.md.
         control: what the controller has done; ``None``: there is none.
         moves: the last times that knobs moved, the oldest first.

@@ -1,4 +1,4 @@
-"""What a snapshot means, in sentences: what limits the run, and what the loader costs it.
+"""Sentences about a snapshot: the limit of the run, and the cost of the loader.
 
 Not here: the snapshot (``telemetry.statistics``), where the sentences are shown (``cli.top``).
 """
@@ -24,7 +24,7 @@ _SILENT_S = 3.5
 
 
 def cost_words(moment: Snapshot) -> str:
-    """What the loader costs: "the loader costs you 25.0 % of the time, …"."""
+    """Cost of the loader: "the loader costs you 25.0 % of the time, …"."""
     waits = moment.consumer.wait_ratio
     if waits is None and (silent_s := moment.consumer.silent_s or 0.0) >= _STILL_S:
         took = format_seconds(silent_s)
@@ -40,7 +40,7 @@ def cost_words(moment: Snapshot) -> str:
 
 
 def limit_words(moment: Snapshot) -> str:
-    """What limits the run, and by which evidence."""
+    """Limit of the run, with its evidence."""
     if moment.phase == "opening":
         return moment.doing or "opening its files"
     if moment.consumer.waiting_s >= _STUCK_S:
@@ -65,11 +65,11 @@ def limit_words(moment: Snapshot) -> str:
 
 
 def wait_words(moment: Snapshot | None, now_s: float) -> str:
-    """What a batch is waited for; "" where that is not known.
+    """Reason of a wait for a batch; "" if it is not known.
 
     Args:
         moment: what the loader said last; ``None``: nothing yet.
-        now_s: Unix time.
+        now_s: present Unix time, in seconds.
     """
     if moment is None:
         return "the loader's process starts"

@@ -1,4 +1,4 @@
-"""What on this machine will hurt a run: each check looks, says what it saw, and changes nothing.
+"""Checks of this machine for what will hurt a run: each looks, reports, and changes nothing.
 
 Checks are functions that give facts and findings; ``examine`` runs them all. They take where to
 look from a ``Machine``, so that tests can plant faults. A check that fails itself is a finding too,
@@ -36,9 +36,9 @@ def examine(
     """Run every check.
 
     Args:
-        machine: where to look.
+        machine: places where the checks look.
         spec: a mixture's spec file, whose data is examined as well.
-        split: of the spec.
+        split: split of the spec that is examined.
         profile: a host profile's name or file; by default the one that a run would take.
         floor_bytes: memory that must stay free; by default the profile's.
 
@@ -85,7 +85,7 @@ def _profile(which: str | None) -> Iterator[Seen]:
 
 
 def _run(name: str, check: Callable[[], Iterable[Seen]]) -> list[Seen]:
-    """What the check of this name saw; where it failed, that."""
+    """Findings and facts of one check, and its failure, if it failed."""
     seen: list[Seen] = []
     try:
         seen += (replace(one, check=one.check or name) for one in check())

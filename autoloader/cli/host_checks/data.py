@@ -50,7 +50,7 @@ def mirrors(dataset: ResolvedDataset, max_corrupt_ratio: float) -> Iterator[Seen
     """Videos of a LeRobot dataset that its metadata names and that are not there.
 
     Args:
-        dataset: of any format.
+        dataset: dataset of any format.
         max_corrupt_ratio: the part of its episodes without which a run still goes on.
     """
     videos = dataset.directory.missing_videos()

@@ -1,4 +1,4 @@
-"""What an examination looks at, and what it says: facts, and findings with their remedies.
+"""Results of an examination: facts, and findings with their remedies; and the places it looks at.
 
 Not here: the checks.
 """
@@ -49,7 +49,7 @@ class Finding:
 
 @dataclass(frozen=True)
 class Machine:
-    """Where the checks look.
+    """Places where the checks look.
 
     Attributes:
         proc: where procfs is mounted.
@@ -57,7 +57,7 @@ class Machine:
         kernel_log: the kernel's log, or a copy of it in a file.
         nvml: stands for ``pynvml``; ``None``: the real one.
         stdout: descriptor of the standard output of the examination; ``None``: it is not examined.
-        environment: its variables.
+        environment: variables of the environment, by name.
     """
 
     proc: Path = Path("/proc")

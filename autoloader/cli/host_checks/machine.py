@@ -66,7 +66,7 @@ def memory(machine: Machine, floor_bytes: int) -> Iterator[Seen]:
 
 
 def _slurm(machine: Machine, cgroup_bytes: int | None) -> Iterator[Seen]:
-    """What SLURM gives the job; it may kill by its own accounts, which no cgroup shows."""
+    """Memory that SLURM gives the job; it may kill by its own accounts, which no cgroup shows."""
     mib = machine.environment.get("SLURM_MEM_PER_NODE", "")
     if not mib.isdigit() or int(mib) == 0:  # 0: all of the node
         return
@@ -228,7 +228,7 @@ def processors(machine: Machine) -> Iterator[Seen]:
 
 
 def output(machine: Machine) -> Iterator[Seen]:
-    """Whether Python would hold back what a training prints."""
+    """Buffering of a training's output by Python."""
     if machine.stdout is None:
         return
     mode = os.fstat(machine.stdout).st_mode

@@ -1,4 +1,4 @@
-"""What a run's record says, in sentences: what limited it, what memory did, what was done and why.
+"""Sentences about a run: its limit, its memory, the controller's actions and their reasons.
 
 Not here: figures (``run``), the page (``page``).
 """
@@ -50,8 +50,8 @@ class Finding:
 
     Attributes:
         question: that a reader has.
-        answer: in one sentence.
-        more: further sentences.
+        answer: the answer in one sentence.
+        more: further sentences of the answer.
         level: "good", "notice" or "bad".
     """
 
@@ -65,7 +65,7 @@ def findings(run: Run, ideal: Run | None = None) -> tuple[Finding, ...]:
     """The answers, in the order in which they are asked.
 
     Args:
-        run: it.
+        run: run that the findings are about.
         ideal: a run of the same trainer with ``replay_one_batch``, where there is one.
     """
     return tuple(
@@ -229,7 +229,7 @@ def _controller(run: Run) -> Finding:
 
 
 def _states(run: Run) -> tuple[str, ...]:
-    """How its time was spent, and whether the reflex had to act."""
+    """Share of the time in each state, and the reflex's actions."""
     meanings = {one.value: meaning for one, meaning in STATE_MEANING.items()}
     found = [
         f"{percent(share)} of its time in {name}: {meanings.get(name, 'of a later version')}."

@@ -148,7 +148,7 @@ class Chart:
         key: name of the chart, equal for the same chart of another run.
         title: subject of the chart.
         legend: (CSS variable, label) of its lines.
-        svg: SVG element.
+        svg: drawing, as an SVG element.
     """
 
     key: str

@@ -72,7 +72,7 @@ class Run:
 
     @property
     def replays(self) -> bool:
-        """Whether one batch was handed out again and again: the trainer alone."""
+        """True if one batch was handed out again and again: the trainer alone."""
         return bool(self.facts.get("replay_one_batch"))
 
     @cached_property
@@ -119,7 +119,7 @@ class Run:
 
     @cached_property
     def bound_per_s(self) -> float | None:
-        """What the slowest stage could do, in the mean."""
+        """Mean of what the slowest stage could do."""
         return self._mean(lambda moment: moment.bound_per_s)
 
     @cached_property
@@ -142,7 +142,7 @@ class Run:
 
     @cached_property
     def limits(self) -> dict[str, float]:
-        """What limited it → share of the time that training ran, the largest first."""
+        """Limit → share of the time that training ran, the largest first."""
         return _shares((moment.limited_by, seconds) for seconds, moment in self.running)
 
     @cached_property
@@ -153,7 +153,7 @@ class Run:
 
     @cached_property
     def waits(self) -> dict[str, float]:
-        """What limited it → share of the time spent waiting for it, the largest first."""
+        """Limit → share of the time that training waited for it, the largest first."""
         return _shares(
             (moment.limited_by, seconds * (moment.consumer.wait_ratio or 0.0))
             for seconds, moment in self.running
@@ -193,7 +193,7 @@ class Run:
 
     @property
     def moves(self) -> tuple[Move, ...]:
-        """What was done, and that memory is back, the oldest first."""
+        """Moves of knobs, and the times that memory was back, the oldest first."""
         return self.own.moves
 
     @property
@@ -222,7 +222,7 @@ def _shares(times: Iterable[tuple[str, float]]) -> dict[str, float]:
 
 
 def held_bytes(moment: Snapshot) -> int | None:
-    """What the loader holds, its ring included."""
+    """Bytes that the loader holds, with its ring."""
     own = moment.memory.loader_bytes
     return None if own is None else own + moment.ring.allocated_bytes
 
@@ -277,7 +277,7 @@ def find_ideal(run: Run, folder: Path) -> Run | None:
 
 
 def lasting_of(run: Run) -> Lasting:
-    """What lasted of a run's training loader."""
+    """Growths of a run's training loader that lasted."""
     last = run.own.last
     facts = run.facts
     kind = facts.get("mixture")
@@ -304,7 +304,7 @@ def lasting_of(run: Run) -> Lasting:
 
 
 def _growth(move: Move) -> dict[str, int]:
-    """What a change of the policy added, where it was judged to pay; else nothing."""
+    """Growth by a change of the policy that was judged to pay; empty for any other."""
     if move.by != "policy" or move.verdict != "paid":
         return {}
     after = {key: new for key, (_, new) in move.changes.items()}
@@ -315,7 +315,7 @@ def _growth(move: Move) -> dict[str, int]:
 
 
 def _in_force(grown: dict[str, int], since_s: float, moments: Iterable[Snapshot]) -> bool:
-    """Whether no moment since then had less; the moment of the change itself may be older."""
+    """True if no moment since then had less; the moment of the change itself may be older."""
     later = [one for one in moments if one.at_s > since_s + 1 and one.knobs]
     return bool(later) and all(
         at_least(one.knobs.get(key), to) for one in later for key, to in grown.items()

@@ -1,4 +1,4 @@
-"""What a machine is, as far as a loader cares: its processors, memory, storage and GPUs.
+"""Facts of a machine that matter to a loader: its processors, memory, storage and GPUs.
 
 Theory of operation. ``host_facts`` is what a start of a loader asks: what a profile is matched and
 clamped by. ``described_host`` adds what a person wants beside a measurement: the processor's model,
@@ -48,7 +48,7 @@ Size = Annotated[
 
 
 class HostFacts(Block):
-    """What a machine is, as far as a loader cares."""
+    """Facts of a machine that matter to a loader."""
 
     cpus: int = Field(ge=1, description="processors a process may use: affinity and CPU quota")
     processors: int | None = Field(None, ge=1, description="processors of the whole machine")
@@ -85,7 +85,7 @@ class HostFacts(Block):
         return self.memory_bytes if limit is None else min(self.memory_bytes, limit)
 
     def matches(self, host: HostFacts) -> bool:
-        """Whether both have the same cpus and GPUs, and usable memory within 10 %."""
+        """True if both have the same cpus and GPUs, and usable memory within 10 %."""
         apart = abs(self.usable_bytes - host.usable_bytes)
         return (
             self.cpus == host.cpus
@@ -94,7 +94,7 @@ class HostFacts(Block):
         )
 
     def is_same(self, host: HostFacts) -> bool:
-        """Whether both are one machine, or equal ones: ``matches``, processor and storage too.
+        """True if both are one machine, or equal ones: ``matches``, processor and storage too.
 
         What one of them does not know is left out of account.
         """
@@ -151,7 +151,7 @@ def described_host(
     Args:
         files: local files of the data; the file system that holds most of them is named, and read
             for twice ``probe_s``.
-        clock: for the reads.
+        clock: clock of the reads; ``None``: the system's.
         probe_s: seconds of reading at random, and of reading in order; 0 reads nothing.
     """
     seen = CgroupProcessors().read()

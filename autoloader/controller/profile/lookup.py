@@ -135,14 +135,14 @@ def profile_paths() -> dict[str, Path]:
 
 
 def shipped_profiles_dir() -> Path:
-    """Where the profiles lie that come with the library: in the package, or in the checkout."""
+    """Folder of the profiles that come with the library: in the package, or in the checkout."""
     package = Path(__file__).resolve().parents[2]
     installed = package / "_profiles"
     return installed if installed.is_dir() else package.parent / "profiles"
 
 
 def user_profiles_dir() -> Path:
-    """Where profiles are saved; need not exist."""
+    """Folder of saved profiles; it need not exist."""
     configured = os.environ.get(CONFIG_DIR_VARIABLE)
     base = (
         expanded(configured)
@@ -205,10 +205,10 @@ def _default_for(host: HostFacts, mixture: MixtureKind | None) -> ResolvedProfil
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """What became of a profile that was to be kept.
+    """Outcome of keeping a profile.
 
     Attributes:
-        path: its file.
+        path: path of its file.
         written: whether it was written; otherwise ``notes`` say why not.
         notes: what was written over, joined or left; sentences for people.
     """
@@ -244,10 +244,10 @@ def check_name(name: str) -> str:
 
 
 def profile_path(name: str, out: Path | None = None) -> Path:
-    """Where the profile of a name is kept.
+    """Path of the profile of a name.
 
     Args:
-        name: of the profile.
+        name: name of the profile.
         out: a ``.yaml`` file, or a directory that gets ``NAME.yaml``; ``None`` is the user's
             directory, where ``--profile NAME`` finds it first.
     """
@@ -275,7 +275,7 @@ def keep_entry(profile: Profile, *, out: Path | None = None, tuned_from: Entry |
 
     Args:
         profile: what was found, with one entry.
-        out: see ``profile_path``.
+        out: place to write to, see ``profile_path``.
         tuned_from: the entry that it was measured against; one of its own kind that is not this
             one, and was measured to be faster, is left as it is.
 

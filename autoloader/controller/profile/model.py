@@ -59,7 +59,7 @@ def _as_text(value: Any) -> Any:
 
 
 class MixtureKind(Block):
-    """What of a mixture its best knobs hang on; what is left out is not known."""
+    """Properties of a mixture that decide its best knobs; a property left out is not known."""
 
     datasets: int | None = Field(None, ge=1, description="datasets that are mixed")
     batch: int | None = Field(None, ge=1, description="samples of a batch")
@@ -73,7 +73,7 @@ class MixtureKind(Block):
     )
 
     def doublings_to(self, other: MixtureKind) -> float:
-        """How far ``other`` is; 0 where all that both say is the same."""
+        """Distance to ``other`` in doublings; 0 if all that both say is the same."""
         apart = 0.0
         for name in _COUNTS:
             mine, theirs = getattr(self, name), getattr(other, name)
@@ -86,7 +86,7 @@ class MixtureKind(Block):
         return apart
 
     def is_like(self, other: MixtureKind) -> bool:
-        """Whether a measurement of one replaces one of the other: less than a quarter apart."""
+        """True if a measurement of one replaces one of the other: less than a quarter apart."""
         return self.doublings_to(other) < 0.25
 
     def describe(self) -> str:
@@ -106,7 +106,7 @@ class MixtureKind(Block):
 
 
 class Limits(Block):
-    """How far the loader may go on the host."""
+    """Limits of the loader on the host."""
 
     ram_floor: Annotated[
         Size, BeforeValidator(lambda value: parse_floor(value, name="ram_floor"))
@@ -140,7 +140,7 @@ class DiskCache(Block):
 
 
 class Provenance(Block):
-    """Where the knobs of a profile come from."""
+    """Source of the knobs of a profile."""
 
     source: Literal["measured", "controller", "field-record", "reasoned"] = Field(
         description="measured by a study, found by the controller of a run, taken from the field "
@@ -155,7 +155,7 @@ class Provenance(Block):
 
     @property
     def told(self) -> str:
-        """What it means for who takes the knobs, in one clause."""
+        """Meaning for a user of the knobs, in one clause."""
         return {
             "measured": f"measured here{f' on {self.measured_on}' if self.measured_on else ''}",
             "controller": "found by the controller of a run, and accepted by a person",

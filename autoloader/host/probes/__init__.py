@@ -1,4 +1,4 @@
-"""What the controller reads of the host: headroom, pressure, processors, GPU, kills.
+"""Readings of the host for the controller: headroom, pressure, processors, GPU, kills.
 
 Not here: what follows from it (``controller.policy``, ``controller.reflex``).
 """

@@ -1,4 +1,4 @@
-"""How busy the trainer's GPUs are, by NVML: a gate for the policy, never a target.
+"""Load of the trainer's GPUs, by NVML: a gate for the policy, never a target.
 
 The devices are those of the trainer's ``CUDA_VISIBLE_DEVICES`` (indices, GPU or MIG UUIDs); of
 several that it can see, those its process is found on, else all. Load is SM activity by GPM where
@@ -162,7 +162,7 @@ def open_nvml(module: Any = None) -> Iterator[Any]:
     """NVML for a block; drivers fail in many ways, so what it raises is any ``Exception``.
 
     Args:
-        module: stands for ``pynvml``.
+        module: module that stands for ``pynvml``; ``None``: the real one.
     """
     if module is None:
         import pynvml
@@ -177,7 +177,7 @@ def open_nvml(module: Any = None) -> Iterator[Any]:
 
 
 def gpu_name(module: Any, device: Any) -> str:
-    """What NVML calls a device."""
+    """Name of a device, by NVML."""
     name = module.nvmlDeviceGetName(device)
     return name.decode() if isinstance(name, bytes) else str(name)
 

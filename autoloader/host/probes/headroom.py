@@ -1,4 +1,4 @@
-"""How much memory this machine can still give to this process, and whom the kernel killed for it.
+"""Headroom, the memory that this machine can still give, and processes that the kernel killed.
 
 Theory of operation. Headroom is the least of
 
@@ -72,7 +72,7 @@ class Headroom:
 
 
 class HeadroomSource(Protocol):
-    """What admission, reflex and study ask about the machine's memory."""
+    """Memory of the machine, for admission, reflex and study."""
 
     def read(self) -> Headroom:
         """A fresh reading.
@@ -207,7 +207,7 @@ class HeadroomProbe:
         return min(set_here, default=None)
 
     def _room(self, group: Cgroup, limit: int, best: int | None) -> int | None:
-        """What is left of a limit; ``None`` where that is not known, or not less than ``best``."""
+        """Bytes left of a limit; ``None`` if not known, or not less than ``best``."""
         usage = number(group.read(_USAGE[group.version]))
         if usage is None:
             self._tell(f"{group.label}: its usage cannot be read")
@@ -228,7 +228,7 @@ class HeadroomProbe:
 
 
 def _binds(group: Cgroup) -> bool:
-    """Whether the memory controller is on there, and counts the children of an ancestor."""
+    """True if the memory controller is on there, and counts the children of an ancestor."""
     if group.version == 1 and not group.own and number(group.read("memory.use_hierarchy")) == 0:
         return False  # an old kernel's
     return group.read(_LIMIT[group.version]) is not None
@@ -238,7 +238,7 @@ _READ_BYTES = 8192
 
 
 def named_by_kernel(pid: int, *, log: Path = Path("/dev/kmsg")) -> bool:
-    """Whether the kernel's log says that it killed this process for memory.
+    """True if the kernel's log says that it killed this process for memory.
 
     False also where the log may not be read. It catches a process that was moved to another cgroup
     and killed there before anybody could look at that cgroup's counter.
@@ -251,7 +251,7 @@ def named_by_kernel(pid: int, *, log: Path = Path("/dev/kmsg")) -> bool:
 
 
 def kernel_records(log: Path = Path("/dev/kmsg")) -> Iterator[bytes]:
-    """What the kernel's log holds now, from its start.
+    """Records that the kernel's log holds now, from its start.
 
     ``/dev/kmsg`` gives a record a read and never ends; a copy of it comes in larger pieces.
 

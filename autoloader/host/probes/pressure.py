@@ -48,7 +48,7 @@ class PressureProbe:
     """Reads ``some avg10``, in per cent.
 
     Args:
-        path: the kernel's file.
+        path: path of the kernel's file.
     """
 
     def __init__(self, path: Path = Path("/proc/pressure/memory")) -> None:
@@ -62,7 +62,7 @@ class PressureProbe:
 
 @dataclass(frozen=True, slots=True)
 class ProcessorReading:
-    """How the processors that this process may use were used of late.
+    """Recent use of the processors that this process may use.
 
     Attributes:
         idle: processors' worth of time that nobody used and that this process might have.
@@ -82,7 +82,7 @@ class _Times:
         whole: passed, all processors together.
         stolen: of ``whole``, what a hypervisor gave to other machines.
         own: CPU time of this process.
-        count: processors.
+        count: number of these processors.
     """
 
     idle: float = 0.0
@@ -108,7 +108,7 @@ class ProcessorProbe:
         self._used_before = self._used(self._processors)
 
     def read(self) -> ProcessorReading | None:
-        """Who used them; ``None`` where no time has passed."""
+        """Use since the reading before; ``None`` if no time has passed."""
         now = self._times()
         before, self._before = self._before, now
         processors = self._current()
@@ -129,7 +129,7 @@ class ProcessorProbe:
         return ProcessorReading(max(0.0, min(free, processors.quota - taken)))
 
     def _current(self) -> Processors:
-        """What may be used; of a quota that is there, what was used of it by now."""
+        """Processors that may be used; of a quota, also the seconds used of it by now."""
         at_s = time.monotonic()
         if self._processors.quota is not None or at_s - self._looked_s >= _QUOTA_EVERY_S:
             self._processors, self._looked_s = self._source.read(), at_s
@@ -197,8 +197,8 @@ class Watched(Generic[T]):
     """A probe's last answer, its age, and the patience with it.
 
     Args:
-        probe: asked.
-        name: in the log.
+        probe: probe that is asked.
+        name: name of the probe in the log.
         now_s: of a monotonic clock.
         every_s: a younger answer is given again: several may ask in turn.
     """

@@ -1,4 +1,4 @@
-"""What processes hold, who grew, and what they read from storage.
+"""Memory of processes, the one that grew most, and bytes that processes read from storage.
 
 Theory of operation. RSS is one read of ``/proc/PID/statm`` (microseconds) but counts a shared page
 in every process that maps it. PSS divides a shared page among those who map it, so it adds up over
@@ -52,7 +52,7 @@ def pss_bytes(pid: int, *, shared_memory: bool = True) -> int:
     """Proportional bytes of one process; its RSS where the kernel gives no PSS; 0 when gone.
 
     Args:
-        pid: which process.
+        pid: id of the process.
         shared_memory: count its part of shared memory (memfd, /dev/shm) too.
     """
     try:
@@ -72,7 +72,7 @@ def tree_pss_bytes(pid: int, *, shared_memory: bool = True) -> int:
 
 
 def tree_own_bytes(pid: int) -> int:
-    """What a process and its descendants hold beside shared memory (memfd, /dev/shm).
+    """Bytes of a process and its descendants beside shared memory (memfd, /dev/shm).
 
     From the kernel's counters, in microseconds however much is mapped. Files that they map (the
     libraries' code) count in the first process, since its descendants map the same ones. Where the
@@ -112,7 +112,7 @@ def descendants(pid: int) -> list[int]:
 
 
 def _has_children() -> bool:
-    """Whether this process has any: one call, where a look at each thread is three."""
+    """True if this process has any: one call, where a look at each thread is three."""
     try:
         os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
     except ChildProcessError:
@@ -135,7 +135,7 @@ def _children(pid: int) -> list[int]:
 
 
 def loader_bytes() -> int:
-    """What this process and its descendants hold, as ``PeakSampler`` counts it."""
+    """Bytes of this process and its descendants, as ``PeakSampler`` counts them."""
     children = (pss_bytes(pid, shared_memory=False) for pid in descendants(os.getpid()))
     return rss_bytes() + sum(children)
 
@@ -262,7 +262,7 @@ class OtherProcesses:
         self._next_s = at_s + max(_EVERY_S, cost_s / _CALM_COST_RATIO)
 
     def most_grown(self, at_s: float) -> Grown | None:
-        """Who grew most since the oldest look; ``None`` where nobody did, or nobody looked.
+        """Process that grew most since the oldest look; ``None`` if none grew, or without a look.
 
         Args:
             at_s: of the clock of ``look``.
@@ -297,7 +297,7 @@ class OtherProcesses:
         return found, time.thread_time() - began
 
     def _is_kernel_thread(self, name: str) -> bool:
-        """Whether it never holds any memory; a process that has ended holds none either."""
+        """True if it never holds any memory; a process that has ended holds none either."""
         flags = _content(f"{self._proc}/{name}/stat").rpartition(b")")[2].split()[_FLAGS]
         return bool(int(flags) & _PF_KTHREAD)
 

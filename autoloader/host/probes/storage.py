@@ -1,4 +1,4 @@
-"""Where files lie: the kind of file system, and a short probe of reading at random and in order.
+"""Storage under files: kind of file system, and a short probe of reads at random and in order.
 
 Theory of operation. The probe reads large files that lie on one file system, for two seconds by
 default: first 20 KiB (about a JPEG frame of 256×256) at random places, then 8 MiB after 8 MiB in
@@ -40,7 +40,7 @@ _PAGE = 4096
 
 @dataclass(frozen=True, slots=True)
 class Rates:
-    """What a probe measured.
+    """Rates that a probe measured.
 
     Attributes:
         random_s: median seconds of a read of 20 KiB at random.
@@ -63,7 +63,7 @@ class Rates:
 
 
 def is_far(kind: str) -> bool:
-    """Whether a kind of file system is one of the network, or may be (FUSE)."""
+    """True if a kind of file system is one of the network, or may be (FUSE)."""
     return kind in _FAR or kind.startswith("fuse")
 
 
@@ -97,7 +97,7 @@ def probe_reads(
     """Read ``files`` of one file system; ``None`` where none holds a read of a frame.
 
     Args:
-        files: their paths.
+        files: paths of the files.
         now_s: seconds on a clock that never goes backwards.
         each_s: how long at random, and then how long in order.
     """
@@ -182,10 +182,10 @@ _LEAST_WINDOW, _MOST_WINDOW = 4, 64
 
 @dataclass(frozen=True, slots=True)
 class LocalityProposal:
-    """What to write below ``mixing``.
+    """Setting to write below ``mixing``.
 
     Attributes:
-        block_bytes: of a block.
+        block_bytes: bytes of a block.
         window: blocks of a window.
         memory_bytes: that two windows of every dataset take.
     """
@@ -211,7 +211,7 @@ def propose_locality(
     """A block and a window; ``None`` where they gain little, or the memory has no room for them.
 
     Args:
-        rates: of the storage.
+        rates: measured rates of the storage.
         reads: at random places, of a sample.
         sample_bytes: of the files, over the samples of a pass.
         dataset_bytes: of the files of each dataset.

@@ -108,7 +108,7 @@ def over_time(
         key: name of the chart on its page.
         title: description for people who do not see it.
         unit: unit of the values: "%", "GiB", or "" for plain numbers.
-        lines: what to draw.
+        lines: lines of the chart.
         timeline: marks, shades and the time axis.
         top: least end of the value axis; two charts with equal ends compare.
         foot: beginning of the value axis, unless a value lies below.
@@ -180,7 +180,7 @@ def scatter(
     Args:
         key: name of the chart on its page.
         title: description for people who do not see it.
-        dots: what to draw.
+        dots: points of the chart.
         x_name: name of the axis to the right.
         y_name: name of the upward axis.
         x_words: words for x = 0, 1, …; empty for numbers.
