@@ -18,7 +18,7 @@ import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 import typer
@@ -107,8 +107,7 @@ def peek(
         note(line)
 
 
-@dataclass(frozen=True, slots=True)
-class Scale:
+class Scale(NamedTuple):
     """Values that the first and the last colour of depth frames stand for."""
 
     low: float
@@ -398,7 +397,7 @@ def _plain(panel: Panel) -> dict[str, Any]:
         "language": [one.text for one in panel.shown],
         "frames": [{"t": one.t, "labels": list(one.labels), "cameras": list(one.cameras),
                     "absent": sorted(one.absent),
-                    "depth": {name: asdict(scale) for name, scale in one.scales.items()}}
+                    "depth": {name: scale._asdict() for name, scale in one.scales.items()}}
                    for one in panel.shown],
         "black": panel.black,
         "silent": panel.silent,
@@ -436,8 +435,12 @@ def look_at(dataset: ResolvedDataset, declared: DatasetSpec, episodes: int) -> D
     given: Mapping[str, Feature] = dataset.directory.features
     if dataset.transform is not None:
         given = dataset.transform.given
-    expressions = {"action": declared.action, "state": declared.state}
-    parts: dict[str, list[list[list[NDArray[np.float32]]]]] = {}
+    expressions = {
+        name: expression
+        for name, expression in (("action", declared.action), ("state", declared.state))
+        if expression is not None
+    }
+    parts: dict[tuple[str, int], list[list[NDArray[np.float32]]]] = {}
     look = DatasetLook()
     for _, payload in records(dataset.slices):
         if len(look.episodes) == episodes:
@@ -448,24 +451,22 @@ def look_at(dataset: ResolvedDataset, declared: DatasetSpec, episodes: int) -> D
         except MalformedRecordError:
             continue
         look.episodes.append(filtered)
-        for name, expression in expressions.items():
-            if expression is not None and found.steps:
-                stages = [_stages(term, found, given, declared) for term in expression.terms]
-                parts.setdefault(name, []).append(stages)
-    for name, of_episodes in parts.items():
-        expression = expressions[name]
-        assert expression is not None
-        look.fields[name] = [
+        for name, expression in expressions.items() if found.steps else ():
+            for number, term in enumerate(expression.terms):
+                stages = _stages(term, found, given, declared)
+                parts.setdefault((name, number), []).append(stages)
+    for (name, number), of_episodes in parts.items():
+        term = expressions[name].terms[number]
+        text = f"{'ones' if term.value else 'zeros'}: {term.constants}"
+        labels = [STORED, *map(_named, term.ops)]
+        joined = [np.concatenate(values) for values in zip(*of_episodes, strict=True)]
+        look.fields.setdefault(name, []).append(
             TermLook(
-                _text(term),
-                [
-                    (label, np.concatenate([one[number][stage] for one in of_episodes]))
-                    for stage, label in enumerate([STORED, *(_named(op) for op in term.ops)])
-                ],
+                text if term.path is None else term.text(),
+                list(zip(labels, joined, strict=True)),
                 _is_gripper(term),
             )
-            for number, term in enumerate(expression.terms)
-        ]
+        )
     return look
 
 
@@ -473,10 +474,10 @@ def _episode(
     dataset: ResolvedDataset,
     payload: bytes,
     given: Mapping[str, Feature],
-    expressions: Mapping[str, FieldExpression | None],
+    expressions: Mapping[str, FieldExpression],
 ) -> Transformed:
     """The episode as the user's function leaves it, before the spec's own pass."""
-    paths = {path for one in expressions.values() if one is not None for path in one.paths()}
+    paths = {path for one in expressions.values() for path in one.paths()}
     keys = {find_feature(given, path, field="", dataset=dataset.name).key for path in paths}
     keys = keys or {_any_key(given)}
     if dataset.transform is None:
@@ -561,18 +562,9 @@ def _is_gripper(term: FieldTerm) -> bool:
     return named or any(op.name in _GRIPPER_OPS for op in term.ops)
 
 
-def _text(term: FieldTerm) -> str:
-    if term.path is None:
-        return f"{'ones' if term.value else 'zeros'}: {term.constants}"
-    return term.text()
-
-
 def _named(op: Any) -> str:
     plain = op.plain()
-    if isinstance(plain, str):
-        return plain
-    ((name, value),) = plain.items()
-    return f"{name} {value}"
+    return plain if isinstance(plain, str) else " ".join(map(str, *plain.items()))
 
 
 def columns_of(
@@ -700,29 +692,6 @@ def coloured(frames: NDArray[Any]) -> tuple[NDArray[np.uint8], Scale | None]:
     return pictures, scale
 
 
-def draw_scale(axes: Any, place: tuple[float, float, float, float], scale: Scale) -> None:
-    """Draw the colours beside a row of frames, with the values at their ends.
-
-    Args:
-        axes: matplotlib's, of the frames.
-        place: left, top, width, height in its data coordinates; y goes down.
-        scale: of the frames.
-    """
-    left, top, width, height = place
-    limits = axes.get_xlim(), axes.get_ylim()
-    axes.imshow(
-        np.linspace(1, 0, 64)[:, None],
-        cmap=_COLOURS,
-        extent=(left, left + width, top + height, top),
-        clip_on=False,
-    )
-    axes.set_xlim(limits[0])
-    axes.set_ylim(limits[1])
-    right = left + 1.3 * width
-    axes.text(right, top, f"{scale.high:.3g}", fontsize=4, va="top")
-    axes.text(right, top + height, f"{scale.low:.3g}", fontsize=4, va="bottom")
-
-
 def strip(cameras: Sequence[NDArray[np.uint8]]) -> NDArray[np.uint8]:
     """Cameras [F, H, W, 3] below each other, their frames in a row; white in between."""
     rows = []
@@ -799,12 +768,11 @@ def _draw_frames(axes: Any, panel: Panel, number: int, name: str) -> None:
             said += " (none)"
         elif camera in panel.black:
             said += " (BLACK)"
-        colour = "#d1495b" if camera in panel.black else "black"
+        elif (scale := one.scales.get(camera)) is not None:  # of the first and the last colour
+            said += f"\n{scale.low:.3g} … {scale.high:.3g}"
+        colour = _WRONG if camera in panel.black else "black"
         axes.text(-_GAP, down + height / 2, said, fontsize=5, rotation=90, ha="right",
                   va="center", color=colour)  # fmt: skip
-        if camera in one.scales:
-            right = len(frames) * (width + _GAP)
-            draw_scale(axes, (right, down, max(4, width / 12), height), one.scales[camera])
         for at, label in enumerate(one.labels if down == 0 else ()):
             axes.text(at * (width + _GAP) + width / 2, -_GAP, label, fontsize=5, ha="center",
                       va="bottom")  # fmt: skip
