@@ -14,6 +14,7 @@ import io
 import math
 import os
 import re
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from functools import partial
@@ -27,6 +28,7 @@ from PIL import Image
 
 from autoloader.cli.options import JsonFlag, read_with_tensorflow_here
 from autoloader.cli.output import emit, emit_json, emit_table, note
+from autoloader.cli.plain_readers import value_at
 from autoloader.decode.depth import UNDECODABLE, depth_values
 from autoloader.errors import SourceError, UsageError, nearest
 from autoloader.formats import Feature, ShardSlice, VersionDirectory, open_source
@@ -55,9 +57,10 @@ DEEPEST = 5
 """Folders below the one that is named, or below a snapshot of the Hub, that are looked into."""
 MOST_COLUMNS = 64
 """Above this a feature's range is told as a whole, not by column."""
-FEW_VALUES = 3
+FEW_VALUES = 4
 """A column of no more different values is told with them."""
 _DECLARED = ("kind", "dtype", "shape", "encoding", "per_step")
+_ONCE = f"{METADATA}/"
 _LONGEST_TEXT = 60
 _MOST_NUMBERS = 8
 _WORDS = re.compile(r"instruction|language|task|prompt", re.IGNORECASE)
@@ -268,14 +271,13 @@ def read_facts(directory: VersionDirectory, split: str, episodes: int) -> Datase
     Raises:
         SourceError: a file cannot be read.
     """
-    found = DatasetFacts(split)
-    features = directory.features
-    texts: dict[str, set[bytes]] = {}
-    columns: dict[str, list[NDArray[Any]]] = {}
-    pictures: dict[str, list[bool]] = {}
-    depths: dict[str, list[NDArray[Any]]] = {}
+    found, features = DatasetFacts(split), directory.features
+    numbers = camera_numbers(features)
+    texts: defaultdict[str, set[bytes]] = defaultdict(set)
+    columns: defaultdict[str, list[NDArray[Any]]] = defaultdict(list)
+    dark: defaultdict[str, list[bool]] = defaultdict(list)
     read = _payloads if directory.streamable else _lerobot_payloads
-    for payload, told in read(directory.splits[split], directory, found):
+    for payload, first_pictures in read(directory.splits[split], directory, found):
         try:
             episode, steps, spans = read_episode(payload, features)
         except MalformedRecordError:
@@ -284,41 +286,44 @@ def read_facts(directory: VersionDirectory, split: str, episodes: int) -> Datase
         found.episodes += 1
         found.steps += steps
         values = dict(_leaves(episode, features))
+        cameras = {path: numbers.get(one.key) for path, one in features.items()}
         frames = {
             path: [payload[first:stop] for first, stop in spans[number].tolist()]
-            for path, number in _cameras(features).items()
-            if number in spans and told is None
+            for path, number in cameras.items()
+            if number in spans and first_pictures is None and len(spans[number])
         }
         if found.episodes == 1:
-            shown = {path: picture_of(encoded[0]) for path, encoded in frames.items() if encoded}
-            _first_episode(found, features, values, shown if told is None else told(), steps)
-        for path, listed in values.items():
-            rows = listed
-            if features[path].encoding == RAGGED and None in features[path].shape:
-                rows = np.concatenate(listed.tolist()) if len(listed) else listed
+            found.first_steps = steps
+            found.first = {
+                path: _first_value(rows[0], features[path])
+                for path, rows in values.items()
+                if len(rows)
+            }
+            shown = {path: picture_of(encoded[0]) for path, encoded in frames.items()}
+            found.first |= shown if first_pictures is None else first_pictures()
+            found.absent = [path for path in features if path not in found.first]
+        for path, rows in values.items():
+            if features[path].encoding == RAGGED and None in features[path].shape and len(rows):
+                rows = np.concatenate(rows.tolist())
             if features[path].dtype == "string":
-                texts.setdefault(path, set()).update(rows.reshape(-1).tolist())
+                texts[path].update(rows.reshape(-1).tolist())
             else:
-                columns.setdefault(path, []).append(rows.reshape(len(rows), -1))
+                columns[path].append(rows.reshape(len(rows), -1))
         for path, encoded in frames.items():
-            if encoded:
-                middle = encoded[len(encoded) // 2]
-                pictures.setdefault(path, []).append(_is_black(middle))
-                if is_depth_picture(features[path]):
-                    with contextlib.suppress(*UNDECODABLE):
-                        measured = depth_values(middle, features[path])
-                        depths.setdefault(path, []).append(measured.reshape(-1))
+            middle = encoded[len(encoded) // 2]
+            dark[path].append(_is_black(middle))
+            if is_depth_picture(features[path]):
+                with contextlib.suppress(*UNDECODABLE):
+                    columns[path].append(depth_values(middle, features[path]).reshape(-1, 1))
         if found.episodes == episodes:
             break
     found.texts = {path: len(different) for path, different in texts.items()}
     for path, parts in columns.items():
         rows = np.concatenate(parts)
-        found.ranges[path] = [column_range(k, rows[:, k]) for k in range(rows.shape[1])]
-        if rows.shape[1] > MOST_COLUMNS:
-            found.ranges[path] = [column_range(None, rows)]
-    for path, parts in depths.items():
-        found.ranges[path] = [column_range(None, np.concatenate(parts))]
-    found.black = {path: len(seen) for path, seen in pictures.items() if all(seen)}
+        split_up = rows.shape[1] <= MOST_COLUMNS and path not in dark
+        each = [(k, rows[:, k]) for k in range(rows.shape[1])] if split_up else [(None, rows)]
+        found.ranges[path] = [column_range(*one) for one in each]
+    found.black = {path: len(seen) for path, seen in dark.items() if all(seen)}
     return found
 
 
@@ -377,27 +382,17 @@ def _first_pictures(
     return found
 
 
-def _cameras(features: Mapping[str, Feature]) -> dict[str, int]:
-    numbers = camera_numbers(features)
-    return {path: numbers[one.key] for path, one in features.items() if one.key in numbers}
-
-
 def _leaves(
     episode: Mapping[str, Any], features: Mapping[str, Feature]
 ) -> Iterator[tuple[str, NDArray[Any]]]:
     """Path → [T, …] values of all but pictures; what the episode has once is [1, …]."""
     for path, feature in features.items():
         holder: Any = episode if feature.per_step else episode[METADATA]
-        rest = path if feature.per_step else path.removeprefix(f"{METADATA}/")
-        while isinstance(holder, Mapping) and rest:
-            if rest in holder:
-                holder, rest = holder[rest], ""
-            else:
-                head, _, rest = rest.partition("/")
-                holder = holder.get(head)
-        if holder is None or isinstance(holder, Mapping) or feature.kind == "image":
-            continue
-        yield path, holder if feature.per_step else _one_row(holder)
+        value = None
+        with contextlib.suppress(KeyError, TypeError):  # the record has no such array
+            value = value_at(holder, path if feature.per_step else path.removeprefix(_ONCE))
+        if value is not None and not isinstance(value, Mapping) and feature.kind != "image":
+            yield path, value if feature.per_step else _one_row(value)
 
 
 def _one_row(value: Any) -> NDArray[Any]:
@@ -408,33 +403,15 @@ def _one_row(value: Any) -> NDArray[Any]:
     return np.asarray(value)[None]
 
 
-def _first_episode(
-    found: DatasetFacts,
-    features: Mapping[str, Feature],
-    values: Mapping[str, NDArray[Any]],
-    pictures: Mapping[str, Picture],
-    steps: int,
-) -> None:
-    found.first_steps = steps
-    for path, feature in features.items():
-        if path in pictures:
-            found.first[path] = pictures[path]
-        elif path not in values or not len(values[path]):
-            found.absent.append(path)
-        elif feature.dtype == "string":
-            found.first[path] = [
-                text.decode("utf-8", "replace") for text in np.atleast_1d(values[path][0]).tolist()
-            ]
-        elif _holds_code_points(feature):
-            found.first[path] = [text_of_points(values[path][0]).decode("utf-8")]
-        else:
-            flat = values[path][0].reshape(-1).astype(np.float64).tolist()
-            found.first[path] = [one if math.isfinite(one) else None for one in flat]
-
-
-def _holds_code_points(feature: Feature) -> bool:
-    whole = feature.dtype.startswith(("int", "uint")) and len(feature.shape) == 1
-    return whole and (feature.shape[0] or 0) > 1 and bool(_WORDS.search(feature.path))
+def _first_value(value: Any, feature: Feature) -> list[Any]:
+    """A value of the first step: texts, or numbers (``None`` where one is not finite)."""
+    if feature.dtype == "string":
+        return [text.decode("utf-8", "replace") for text in np.atleast_1d(value).tolist()]
+    codes = feature.dtype.startswith(("int", "uint")) and len(feature.shape) == 1
+    if codes and (feature.shape[0] or 0) > 1 and _WORDS.search(feature.path):
+        return [text_of_points(value).decode("utf-8")]
+    flat = value.reshape(-1).astype(np.float64).tolist()
+    return [one if math.isfinite(one) else None for one in flat]
 
 
 def picture_of(encoded: bytes) -> Picture:

@@ -24,6 +24,7 @@ import numpy as np
 import typer
 from numpy.typing import NDArray
 
+from autoloader.cli.inspect import column_range
 from autoloader.cli.options import JsonFlag, NoTransforms, RamFloor, SpecFile, Split
 from autoloader.cli.output import emit, emit_json, file_errors, note, progress_bar
 from autoloader.cli.verify import evenly
@@ -45,8 +46,6 @@ from autoloader.spec import DatasetSpec, FieldExpression, FieldTerm, PipelineSpe
 SUFFIXES = (".png", ".html", ".svg", ".pdf")
 STORED = "stored"
 """The stage before any op."""
-FEW_VALUES = 4
-"""A stage of no more different values is told with them."""
 MOST_DRAWN = 32
 """Columns of a field that are drawn; ``--json`` has all."""
 _COLOURS = "viridis"
@@ -213,7 +212,16 @@ class Column:
             "name": self.name,
             "normalised": self.normalised,
             "flag": self.flag or None,
-            "stages": [{"after": label, **_summary(values)} for label, values in self.stages],
+            "stages": [
+                {
+                    "after": label,
+                    "low": one.low,
+                    "high": one.high,
+                    "mean": one.mean,
+                    "values": one.values,
+                }
+                for label, one in ((label, column_range(None, v)) for label, v in self.stages)
+            ],
         }
 
 
@@ -614,23 +622,12 @@ def columns_of(
 def not_binary(values: NDArray[np.float32]) -> str:
     """What is wrong with a gripper's values, which should be 0 and 1, or ""."""
     finite = values[np.isfinite(values)]
-    if not len(finite) or np.isin(finite, (0.0, 1.0)).all():
+    if np.isin(finite, (0.0, 1.0)).all():
         return ""
-    told = _summary(finite)
-    if told["values"]:
-        return f"gripper not in {{0, 1}}: {', '.join(f'{one:g}' for one in told['values'])}"
-    return f"gripper not in {{0, 1}}: {told['low']:.3g} to {told['high']:.3g}"
-
-
-def _summary(values: NDArray[np.float32]) -> dict[str, Any]:
-    finite = values[np.isfinite(values)].astype(np.float64)
-    different = np.unique(finite)
-    return {
-        "low": float(finite.min()) if len(finite) else None,
-        "high": float(finite.max()) if len(finite) else None,
-        "mean": float(finite.mean()) if len(finite) else None,
-        "values": different.tolist() if 0 < len(different) <= FEW_VALUES else None,
-    }
+    told = column_range(None, finite)
+    if told.values:
+        return f"gripper not in {{0, 1}}: {', '.join(f'{one:g}' for one in told.values)}"
+    return f"gripper not in {{0, 1}}: {told.low:.3g} to {told.high:.3g}"
 
 
 def stage_rows(columns: Sequence[Column]) -> int:
