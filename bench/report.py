@@ -36,9 +36,9 @@ from autoloader.telemetry.pictures.charts import (
     bars,
     intervals,
     over_time,
+    render,
     standalone,
 )
-from autoloader.telemetry.pictures.pages import render
 from bench.figures import limit_shares
 
 RESULTS = Path(__file__).with_name("results")

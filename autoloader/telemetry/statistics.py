@@ -20,7 +20,6 @@ from __future__ import annotations
 
 import functools
 import json
-import math
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -469,7 +468,8 @@ class Snapshot:
 
     def to_json(self) -> str:
         """One line."""
-        return encoded({"schema_version": SCHEMA_VERSION, **_fields(self)})
+        fields = {name: getattr(self, name) for name in self.__slots__}
+        return encoded({"schema_version": SCHEMA_VERSION, **fields})
 
     @classmethod
     def from_dict(cls, plain: Mapping[str, Any]) -> Snapshot:
@@ -504,25 +504,7 @@ def _read(read: Callable[[Any], Snapshot], found: Any) -> Snapshot:
 
 
 def encoded(values: Mapping[str, Any]) -> str:
-    """One line of JSON of some fields of snapshots; what is not finite is ``None``."""
-    try:  # the encoder itself asks for the dataclasses only; a walk over all values is dear
-        return json.dumps(values, default=_fields, allow_nan=False)
-    except ValueError:
-        return json.dumps(_finite(values), allow_nan=False)
+    """One line of JSON of some fields of snapshots; a number that is not finite is ``null``."""
+    from pydantic_core import to_json
 
-
-def _fields(value: Any) -> dict[str, Any]:
-    if isinstance(value, Mapping):
-        return dict(value)
-    return {name: getattr(value, name) for name in value.__dataclass_fields__}
-
-
-def _finite(value: Any) -> Any:
-    """Plain values; ``None`` for a number that is not finite."""
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    if isinstance(value, tuple | list):
-        return [_finite(one) for one in value]
-    if isinstance(value, Mapping) or hasattr(value, "__dataclass_fields__"):
-        return {name: _finite(one) for name, one in _fields(value).items()}
-    return value
+    return to_json(values, inf_nan_mode="null", fallback=dict).decode()

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from autoloader.cli.host_checks import data
 from autoloader.cli.host_checks import machine as checks
-from autoloader.cli.host_checks.findings import KERNEL_LOG, Check, Fact, Finding, Machine, Seen
+from autoloader.cli.host_checks.machine import KERNEL_LOG, Check, Fact, Finding, Machine, Seen
 from autoloader.controller.profile import load_profile
 from autoloader.errors import ProfileError
 from autoloader.samples.resolve import ResolvedDataset

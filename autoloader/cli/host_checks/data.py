@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from autoloader.cli.host_checks.findings import Fact, Finding, Machine, Seen
+from autoloader.cli.host_checks.machine import Fact, Finding, Machine, Seen
 from autoloader.errors import AutoloaderError
 from autoloader.host.clock import Clock, SystemClock
 from autoloader.host.probes.storage import (

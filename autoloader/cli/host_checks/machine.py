@@ -1,4 +1,4 @@
-"""The machine itself: memory, GPUs, limits of a process, and what ended runs have left.
+"""Checks of the machine: memory, GPUs, limits of a process, and what ended runs have left.
 
 A loader's child ends with its trainer. One that is stopped (SIGSTOP, a debugger) cannot, and keeps
 its memory.
@@ -13,18 +13,20 @@ import os
 import re
 import resource
 import stat
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from types import ModuleType
+from typing import Any, Literal
 
-from autoloader.cli.host_checks.findings import Fact, Finding, Machine, Seen
 from autoloader.errors import PipelineError
-from autoloader.host.cgroups import ProcessGroups
+from autoloader.host.cgroups import ROOT, ProcessGroups
 from autoloader.host.machine import CgroupProcessors
 from autoloader.host.probes.gpu import gpu_name, open_nvml
 from autoloader.host.probes.headroom import HeadroomProbe, kernel_records
 from autoloader.host.units import GIB, MIB, format_bytes
 
+KERNEL_LOG = Path("/dev/kmsg")
 _KILLED = re.compile(
     r"(?P<where>Memory cgroup out of memory|Out of memory)[^\n]*?Kill(?:ed)? process (?P<pid>\d+) "
     r"\((?P<name>[^)\n]*)\)(?:[^\n]*?anon-rss:(?P<kib>\d+)kB)?"
@@ -39,6 +41,65 @@ _MANY_TIMES = 4
 _CHILD = b"autoloader.process.worker"
 _RING = "/memfd:autoloader"
 _GROUPS = "autoloader-*"
+
+
+@dataclass(frozen=True, slots=True)
+class Fact:
+    """Something that was looked at and hurts no run.
+
+    Attributes:
+        text: one sentence of what was seen.
+        check: name of the check, such as "memory"; ``examine`` fills it in.
+    """
+
+    text: str
+    check: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """Something that will hurt a run.
+
+    Attributes:
+        evidence: what was seen, with its numbers.
+        remedy: one sentence of what to do about it.
+        severity: "error" ends a run or makes its data wrong; "warning" makes it slow or fragile.
+        check: name of the check; ``examine`` fills it in.
+    """
+
+    evidence: str
+    remedy: str
+    severity: Literal["error", "warning"] = "warning"
+    check: str = ""
+
+
+@dataclass(frozen=True)
+class Machine:
+    """Places where the checks look.
+
+    Attributes:
+        proc: where procfs is mounted.
+        cgroup_root: stands for ``/sys/fs/cgroup`` in what mountinfo says.
+        kernel_log: the kernel's log, or a copy of it in a file.
+        nvml: stands for ``pynvml``; ``None``: the real one.
+        stdout: descriptor of the standard output of the examination; ``None``: it is not examined.
+        environment: variables of the environment, by name.
+    """
+
+    proc: Path = Path("/proc")
+    cgroup_root: Path = ROOT
+    kernel_log: Path = KERNEL_LOG
+    nvml: ModuleType | Any | None = None
+    stdout: int | None = 1
+    environment: Mapping[str, str] = field(default_factory=lambda: dict(os.environ))
+
+    def processes(self) -> list[Path]:
+        """Directories of all processes that can be seen."""
+        return [entry for entry in self.proc.iterdir() if entry.name.isdigit()]
+
+
+Seen = Fact | Finding
+Check = Callable[[Machine], Iterable[Seen]]
 
 
 def memory(machine: Machine, floor_bytes: int) -> Iterator[Seen]:

@@ -23,9 +23,9 @@ from autoloader.telemetry.pictures.charts import (
     Timeline,
     number,
     over_time,
+    render,
     rows_over_time,
 )
-from autoloader.telemetry.pictures.pages import render
 from autoloader.telemetry.statistics import Move, Snapshot
 from autoloader.telemetry.verdict import value_words
 

@@ -1,7 +1,7 @@
 """Charts and pages: one engine for the run report, the study's page, the bench and the docs.
 
 ``charts`` draws with matplotlib and returns SVG whose text is text and whose colours are CSS
-variables, so that a page shows them in light and dark. ``pages`` renders Jinja templates over
+variables, so that a page shows them in light and dark. Its ``render`` fills Jinja templates over
 ``base.html.jinja``, which has the theme. Both need the extra ``report``.
 
 Not here: what a page says (``report``, ``tune.page``).

@@ -1,4 +1,4 @@
-"""Charts as SVG elements: matplotlib draws, the page colours.
+"""Charts as SVG elements, and pages: matplotlib draws, Jinja fills, CSS colours.
 
 Colours are names of CSS variables (``base.html.jinja`` has them for light and dark). matplotlib
 knows hexadecimal colours only, so each name has one that stands for it until the SVG is written.
@@ -14,9 +14,11 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
-from typing import TYPE_CHECKING
+from importlib.resources import files
+from typing import TYPE_CHECKING, Any
 
 from autoloader.host.extras import needs
+from autoloader.host.units import format_bytes
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -33,6 +35,7 @@ PALETTE = {
 }  # fmt: skip
 """CSS variable → its colour in light and in dark."""
 _COLOURS = tuple(PALETTE)
+_BASE = "base.html.jinja"
 _STYLES = {"c": (0, (2, 3)), "limit": (0, (6, 3))}
 _DAY_S = 86_400
 _STEPS_S = (1, 2, 5, 10, 20, 30, 60, 120, 300, 600, 1200, 1800, 3600, 7200, 14_400, 21_600, 43_200)
@@ -442,3 +445,41 @@ def _short(attribute: str) -> str:
 
 def _variable(code: str) -> str:
     return f"var(--{_COLOURS[int(code, 16)]})"
+
+
+def render(package: str, template: str, **values: Any) -> str:
+    """A page from the template of a package; texts are escaped, charts are passed through ``safe``.
+
+    Raises:
+        MissingExtraError: jinja2 or matplotlib is not installed.
+    """
+    with needs("a page", extra="report"):
+        import jinja2
+
+    def source(name: str) -> str:
+        folder = files("autoloader.telemetry.pictures" if name == _BASE else package)
+        return folder.joinpath(name).read_text(encoding="utf-8")
+
+    environment = jinja2.Environment(
+        autoescape=True,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        undefined=jinja2.StrictUndefined,
+        loader=jinja2.FunctionLoader(source),
+    )
+    environment.globals.update(
+        light={name: colour for name, (colour, _) in PALETTE.items()},
+        dark={name: colour for name, (_, colour) in PALETTE.items()},
+    )
+    environment.filters.update(code=_code, number=number, clock=clock, size=format_bytes)
+    return environment.get_template(template).render(**values)
+
+
+def _code(text: str) -> Any:
+    """Text with `backticks` as code."""
+    from markupsafe import Markup
+    from markupsafe import escape as escaped
+
+    parts = [escaped(part) for part in text.split("`")]
+    marked = (Markup("<code>{}</code>").format(p) if n % 2 else p for n, p in enumerate(parts))
+    return Markup("").join(marked)

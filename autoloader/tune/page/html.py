@@ -12,8 +12,7 @@ from pathlib import Path
 from autoloader.errors import printable
 from autoloader.host.files import write_whole
 from autoloader.host.units import GIB, MIB, format_bytes
-from autoloader.telemetry.pictures.charts import Dot, bars, scatter
-from autoloader.telemetry.pictures.pages import render
+from autoloader.telemetry.pictures.charts import Dot, bars, render, scatter
 from autoloader.tune.page.story import LEAST_TRIALS, Figures, Story, TrialFate
 
 logger = logging.getLogger(__name__)
