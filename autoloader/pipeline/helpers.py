@@ -27,11 +27,11 @@ import platform
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, Protocol
 
 from autoloader.decode.ring.message import BatchMessage
+from autoloader.host.machine import versions
 from autoloader.index.dataset import DatasetIndex
 from autoloader.pipeline import messages
 from autoloader.pipeline.messages import Message, Wire
@@ -257,11 +257,12 @@ def identity_of(
 
 def packages() -> dict[str, str]:
     """Field → value, of what is installed on this host."""
+    installed = versions(("autoloader-rlds", *_PACKAGES.values()))
     return {
-        "autoloader": _version("autoloader-rlds"),
+        "autoloader": installed.get("autoloader-rlds", "not installed"),
         "code": _code_digest(),
         "python": platform.python_version(),
-        **{name: _version(package) for name, package in _PACKAGES.items()},
+        **{name: installed.get(one, "not installed") for name, one in _PACKAGES.items()},
     }
 
 
@@ -272,13 +273,6 @@ def differences(ours: Mapping[str, str], theirs: Mapping[str, str]) -> list[str]
         for name in sorted({*ours, *theirs})
         if ours.get(name) != theirs.get(name)
     ]
-
-
-def _version(package: str) -> str:
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return "not installed"
 
 
 @functools.cache

@@ -14,16 +14,14 @@ showing it (``cli.top``).
 from __future__ import annotations
 
 import contextlib
-import errno
 import logging
-import os
 import time
 from pathlib import Path
 
 import psutil
 
 from autoloader.errors import AutoloaderError
-from autoloader.host.files import check_own_folder, own_folder, runtime_folder
+from autoloader.host.files import check_own_folder, own_folder, runtime_folder, write_whole
 from autoloader.telemetry.statistics import Snapshot
 
 logger = logging.getLogger(__name__)
@@ -46,39 +44,26 @@ class RunFile:
 
     def __init__(self, run: str, pipeline: int) -> None:
         self.path = runtime_folder() / f"{run}-{pipeline}.json"
-        self._new = self.path.with_suffix(f".{os.getpid()}.new")
-        self._made = self._closed = False
+        self._closed = False
         self._failed = ""
 
     def write(self, moment: Snapshot) -> None:
-        """Say ``moment``; where that cannot be, nothing, and the log says so once."""
+        """Write ``moment``; a failure is logged once for each reason."""
         if self._closed:
             return
-        text = moment.to_json().encode()
         try:
-            self._write(text)
+            own_folder(self.path.parent)  # a log-out may have removed it
+            write_whole(self.path, moment.to_json())
         except OSError as error:
             if str(error) != self._failed:
                 self._failed = str(error)
                 logger.info("`autoloader top` cannot see this run: %s", error)
 
-    def _write(self, text: bytes) -> None:
-        if not self._made:
-            own_folder(self.path.parent)
-            self._made = True
-        try:
-            _write(self._new, text)
-        except FileNotFoundError:  # a log-out has removed the folder
-            own_folder(self.path.parent)
-            _write(self._new, text)
-        os.replace(self._new, self.path)  # noqa: PTH105  (hot)
-
     def close(self) -> None:
-        """Take it away; the pipeline has ended. May be called twice."""
+        """Remove the file: the pipeline has ended. May be called twice."""
         self._closed = True
-        for path in (self.path, self._new):
-            with contextlib.suppress(OSError):
-                path.unlink()
+        with contextlib.suppress(OSError):
+            self.path.unlink()
 
 
 def living_runs(directory: Path | None = None) -> list[Snapshot]:
@@ -142,12 +127,3 @@ def _was_there(pid: int, at_s: float) -> bool:
         process = psutil.Process(pid)
         return process.status() != psutil.STATUS_ZOMBIE and process.create_time() < at_s + _CLOCK_S
     return False
-
-
-def _write(path: Path, content: bytes) -> None:
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o666)
-    try:
-        if os.write(descriptor, content) < len(content):
-            raise OSError(errno.ENOSPC, "no room for a whole snapshot", str(path))
-    finally:
-        os.close(descriptor)

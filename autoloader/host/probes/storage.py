@@ -17,6 +17,7 @@ Not here: what follows from it for a run (``cli.host_checks.storage``), reading 
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import itertools
 import mmap
 import os
@@ -125,18 +126,18 @@ def probe_reads(
 
 
 class _Source:
-    """One file, read past the page cache where that can be."""
+    """One file, read past the page cache where the file system can."""
 
     def __init__(self, path: str) -> None:
-        self._path = path
-        self._descriptor = -1
+        self._into = mmap.mmap(-1, RUN_BYTES)  # of whole pages, as O_DIRECT wants it
+        flags = os.O_RDONLY | os.O_CLOEXEC
         self.direct = True
         try:
-            self._open(os.O_DIRECT)
-        except OSError:  # not every file system can
-            self._buffer()
+            self._descriptor = os.open(path, flags | os.O_DIRECT)
+        except OSError:
+            self.direct = False
+            self._descriptor = os.open(path, flags)
         self.bytes = os.fstat(self._descriptor).st_size
-        self._into = mmap.mmap(-1, RUN_BYTES)  # of whole pages, as O_DIRECT wants it
 
     def __enter__(self) -> _Source:
         return self
@@ -148,28 +149,15 @@ class _Source:
     def read(self, count: int, at: int) -> int:
         """Read ``count`` bytes from about ``at``; how many came."""
         at -= at % _PAGE
-        try:
-            return self._read(count, at)
-        except OSError:
-            if not self.direct:
-                raise
-            self._buffer()  # it opened, and does not read
-            return self._read(count, at)
-
-    def _read(self, count: int, at: int) -> int:
-        if not self.direct:
-            os.posix_fadvise(self._descriptor, at, count, os.POSIX_FADV_DONTNEED)
         with memoryview(self._into) as whole, whole[:count] as into:
+            if self.direct:
+                try:
+                    return os.preadv(self._descriptor, [into], at)
+                except OSError:  # it opens so, and does not read so
+                    self.direct = False
+                    fcntl.fcntl(self._descriptor, fcntl.F_SETFL, 0)
+            os.posix_fadvise(self._descriptor, at, count, os.POSIX_FADV_DONTNEED)
             return os.preadv(self._descriptor, [into], at)
-
-    def _buffer(self) -> None:
-        self.direct = False
-        self._open(0)
-
-    def _open(self, flags: int) -> None:
-        if self._descriptor >= 0:
-            os.close(self._descriptor)
-        self._descriptor = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC | flags)
 
 
 SEEK_RATIO = 4
