@@ -178,7 +178,7 @@ def run_command(program: typer.Typer, arguments: Sequence[str], name: str) -> in
     """Run one command line of ``program`` and give its exit code, as this module's says.
 
     Args:
-        program: its commands.
+        program: typer application with the commands.
         arguments: words after the program's name.
         name: the program's name in its help.
     """
@@ -188,7 +188,7 @@ def run_command(program: typer.Typer, arguments: Sequence[str], name: str) -> in
     try:
         code = _run(program, words, name, as_json=as_json)
     except AutoloaderError as error:  # the error's own document has nowhere to go either
-        code = _told(error, as_json=False)
+        code = _told(error, error, as_json=False)
     discard_unwritable()
     return code
 
@@ -208,60 +208,55 @@ def _run(program: typer.Typer, words: list[str], name: str, *, as_json: bool) ->
         return end.exit_code
     except (KeyboardInterrupt, typer.Abort):
         return INTERRUPTED
-    except AutoloaderError as error:
-        return _told(error, as_json=as_json)
-    except _CommandLineError as error:
+    except Exception as error:  # noqa: BLE001  (the last place before the shell: say it, with a fixed code)
         if type(error).__name__ == "NoArgsIsHelpError":  # the help is shown already
             return UsageError.exit_code
-        return _told(as_usage_error(error, name, words), as_json=as_json)
-    except MemoryError as error:
-        return _told(_as_memory_error(error), as_json=as_json)
-    except ImportError as error:  # of a library that a limited address space has no room for
-        if resource.getrlimit(resource.RLIMIT_AS)[0] == resource.RLIM_INFINITY:
-            return _internal_error(error, as_json=as_json)
-        return _told(_as_memory_error(error), as_json=as_json)
-    except Exception as error:  # noqa: BLE001  (the last place before the shell: say it, with a fixed code)
-        return _internal_error(error, as_json=as_json)
+        return _told(error, _as_ours(error, name, words), as_json=as_json)
     return code if isinstance(code, int) else 0
 
 
-def _internal_error(error: Exception, *, as_json: bool) -> int:
-    flush_stdout()  # where stdout is what failed, that is what to say
-    note("".join(traceback.format_exception(error)))
-    if as_json:
-        _emit_error(type(error).__name__, str(error), INTERNAL_REMEDY, INTERNAL_ERROR)
-    return INTERNAL_ERROR
-
-
-def _as_memory_error(error: MemoryError | ImportError) -> BudgetInfeasibleError:
+def _as_ours(error: Exception, program: str, words: Sequence[str]) -> AutoloaderError | None:
+    """The error as one of this library; ``None`` where it is an internal one."""
+    if isinstance(error, AutoloaderError):
+        return error
+    if isinstance(error, _CommandLineError):
+        return as_usage_error(error, program, words)
     limit = resource.getrlimit(resource.RLIMIT_AS)[0]
-    limited = "" if limit == resource.RLIM_INFINITY else f"; ulimit -v is {format_bytes(limit)}"
-    return BudgetInfeasibleError(
-        f"this process got no more memory{limited}{f': {error}' if str(error) else ''}",
-        remedy="raise or lift the limit, or close what else uses memory",
-    )
+    limited = limit != resource.RLIM_INFINITY
+    # A limited address space may have no room for a library.
+    if isinstance(error, MemoryError) or (limited and isinstance(error, ImportError)):
+        told = f"; ulimit -v is {format_bytes(limit)}" if limited else ""
+        return BudgetInfeasibleError(
+            f"this process got no more memory{told}{f': {error}' if str(error) else ''}",
+            remedy="raise or lift the limit, or close what else uses memory",
+        )
+    return None
 
 
-def _told(error: AutoloaderError, *, as_json: bool) -> int:
-    note(f"error: {error}")
+def _told(error: Exception, known: AutoloaderError | None, *, as_json: bool) -> int:
+    """Show an error, and give the exit code."""
+    if known is None:
+        flush_stdout()  # where stdout is what failed, that is what to say
+        note("".join(traceback.format_exception(error)))
+        kind, what, remedy, code = type(error), str(error), INTERNAL_REMEDY, INTERNAL_ERROR
+    else:
+        note(f"error: {known}")
+        kind, what, remedy, code = type(known), known.what, known.remedy, known.exit_code
     if as_json:
-        _emit_error(type(error).__name__, error.what, error.remedy, error.exit_code)
+        shown = {"kind": kind.__name__, "what": what, "remedy": remedy, "exit_code": code}
+        emit_json({"error": shown})
         flush_stdout()
-    return error.exit_code
-
-
-def _emit_error(kind: str, what: str, remedy: str, exit_code: int) -> None:
-    emit_json({"error": {"kind": kind, "what": what, "remedy": remedy, "exit_code": exit_code}})
+    return code
 
 
 _NO_COMMAND = re.compile(r"No such command '(.*)'")
 
 
 def as_usage_error(error: Any, program: str, words: Sequence[str]) -> UsageError:
-    """What the command line's library refused, as a ``UsageError``.
+    """Translate an error of the command line's library into a ``UsageError``.
 
     Args:
-        error: the library's own.
+        error: the library's error, of whichever class.
         program: the name of the program, where the error names no command.
         words: the arguments of the program.
     """
@@ -287,7 +282,7 @@ def as_usage_error(error: Any, program: str, words: Sequence[str]) -> UsageError
 
 
 def _value(options: Sequence[str], words: Sequence[str]) -> str | None:
-    """What the words give the last of these options; ``None`` where they give nothing."""
+    """Value that the words give the last of these options; ``None`` where they give none."""
     found = None
     for word, after in zip(words, [*words[1:], None], strict=True):
         option, equals, value = word.partition("=")

@@ -86,10 +86,10 @@ _BUILT_WITHIN_S = 3600.0
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """How a dataset's frames look and how they are stored.
+    """Look of a dataset's frames, and their encoding.
 
     Attributes:
-        encoding: ``jpeg`` or ``png``.
+        encoding: file format of a frame, ``jpeg`` or ``png``.
         quality: JPEG quality, 1 to 100; unused for PNG.
         noise: peak of the sensor noise in grey levels; 0 is a rendered picture.
         detail: strength of the finest grain, 1 is a photograph.
@@ -123,7 +123,7 @@ class DemoDataset:
             and ``keep_ranges.json`` lists the steps between.
         action: feature below ``action`` → dims; ``""`` is a flat action. 0 dims is a scalar.
         action_fields: the spec's expression; default every feature in order.
-        action_dtype: as stored.
+        action_dtype: NumPy type of the action, as stored.
         state: feature → dims; 0 dims is a scalar.
         language: features that hold the instruction.
         language_kind: ``text``, or ``codes`` (int32 code points).
@@ -226,7 +226,7 @@ def demo(
 
 
 def demo_directory(*, datasets: int = 29, scale: float = 1.0, seed: int = 0) -> Path:
-    """Where the user's cache keeps the demo mixture of these arguments; may not exist yet."""
+    """Folder of the user's cache for the demo mixture of these arguments; may not exist yet."""
     key = hashlib.sha256(json.dumps(_identity(datasets, scale, seed)).encode()).hexdigest()[:12]
     return cache_root() / "demo" / key
 
@@ -245,7 +245,7 @@ def ensure_demo(
         directory: where it lies; default the user's cache directory.
         datasets: how many of the 29, the first ones.
         scale: factor on the number of episodes; about 770 MB at 1.
-        seed: of everything drawn.
+        seed: seed of everything that is drawn.
         progress: called with episodes done and in all while it is built.
 
     Raises:
@@ -327,7 +327,7 @@ def _identity(datasets: int, scale: float, seed: int) -> dict[str, Any]:
 
 
 def _holds(directory: Path, identity: Mapping[str, Any]) -> bool:
-    """Whether this very mixture lies there; raises where another one does."""
+    """Tell whether this very mixture lies there; raises where another one does."""
     try:
         found = json.loads((directory / MARKER).read_text(encoding="utf-8"))["identity"]
     except (OSError, ValueError, KeyError, TypeError):

@@ -202,7 +202,7 @@ def nested(flat: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def value_at(tree: Any, path: str) -> Any:
-    """What lies at ``a/b`` of a nested mapping."""
+    """Value at ``a/b`` of a nested mapping."""
     for part in path.split("/"):
         tree = tree[part]
     return tree
@@ -250,7 +250,7 @@ def idle_stretches(key: list[int], frames: int) -> list[tuple[int, int]]:
     """[start, end) of the steps at which the robot stands still: at first, and once later.
 
     Args:
-        key: the episode's.
+        key: key of the episode's draws.
         frames: its length, at least 40.
     """
     rng = np.random.default_rng(np.random.SeedSequence([*key, _IDLE]))
@@ -343,7 +343,7 @@ def _scene(height: int, width: int, look: Look, rng: np.random.Generator) -> Pix
 
 
 def _bounce(start: float, pace: float, t: int, room: int) -> int:
-    """Where a point is after ``t`` frames that runs to and fro over ``0 … room``."""
+    """Place after ``t`` frames of a point that runs to and fro over ``0 … room``."""
     place = (start + pace * t) % (2 * room)
     return int(place if place <= room else 2 * room - place)
 

@@ -85,7 +85,7 @@ class StyleName(str, Enum):
 
 @dataclass(frozen=True, slots=True)
 class Style:
-    """What a spec has beside its datasets.
+    """Parts of a spec beside its datasets, in one project's convention.
 
     Attributes:
         about: comments at the top, one sentence or a few each.
@@ -329,7 +329,7 @@ def guess_cameras(features: Mapping[str, Feature]) -> dict[str, str]:
 
 
 def why_no_camera(features: Mapping[str, Feature]) -> str:
-    """Why no feature of a dataset can be a colour camera, for people."""
+    """Say why no feature of a dataset can be a colour camera."""
     reasons = []
     for path, feature in features.items():
         if feature.kind == "image" or (feature.kind == "other" and feature.dtype == "uint8"):
@@ -444,7 +444,7 @@ class Entry:
     Attributes:
         name: unique in the spec.
         known_as: the registry's name for it, else TFDS's.
-        directory: its version directory.
+        directory: version directory of the dataset.
         values: the spec's fields of it, such as ``images`` and ``action``, in order.
         split: loader split → TFDS split expression.
         hz: control frequency, or ``None``.
@@ -531,7 +531,7 @@ def _by_recipe(directory: VersionDirectory, name: str, found: Recipe, style: Sty
 
 
 def fault_of(entry: Entry) -> AutoloaderError | None:
-    """Why an entry cannot be read from its files, or ``None``."""
+    """Error for which an entry cannot be read from its files, or ``None``."""
     dataset: dict[str, Any] = {
         "name": entry.name,
         "path": entry.directory.path,
@@ -730,7 +730,7 @@ class ChosenMix:
     """A published weighting, and what of it is there.
 
     Attributes:
-        name: what ``--mix`` takes.
+        name: name of the mixture, as ``--mix`` takes it.
         mix: its weights, by the registry's names.
         present: those that were found.
     """
@@ -741,7 +741,7 @@ class ChosenMix:
 
     @property
     def absent(self) -> tuple[str, ...]:
-        """Those that were not."""
+        """Names of the datasets that were not found."""
         return tuple(name for name in self.mix.weights if name not in self.present)
 
 

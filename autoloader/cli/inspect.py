@@ -222,9 +222,9 @@ class Picture:
 
     Attributes:
         stored_as: "jpeg", "png", …, of the bytes; "undecodable" where they are no picture.
-        height, width: pixels.
+        height, width: size in pixels; 0 where unknown.
         mode: Pillow's word for the channels.
-        bytes: encoded.
+        bytes: number of encoded bytes.
     """
 
     stored_as: str
@@ -236,10 +236,10 @@ class Picture:
 
 @dataclass
 class DatasetFacts:
-    """What was read.
+    """Facts of a dataset, from the episodes that were read.
 
     Attributes:
-        split: where.
+        split: name of the split that was read.
         episodes, steps: how many were read.
         damaged: records that could not be.
         first_steps: steps of the first episode.
@@ -425,7 +425,7 @@ def picture_of(encoded: bytes) -> Picture:
 
 
 def _is_black(encoded: bytes) -> bool:
-    """Whether a picture is all zero, as the placeholder of a camera that is not there."""
+    """Tell whether a picture is all zero, as the placeholder of a missing camera is."""
     try:
         with Image.open(io.BytesIO(encoded)) as image:
             return not np.asarray(image).any()
@@ -492,7 +492,7 @@ def _version_directories(folder: Path, depth: int) -> Iterator[Path]:
 
 
 def _remote_versions(folder: Path, depth: int) -> Iterator[Path]:
-    """The same of a remote folder; each folder is a question, so old versions are not asked."""
+    """Versions below a remote folder; each folder is a request, so old versions are not read."""
     place = normal(folder)
     try:
         files, below = file_names(place), directory_names(place)

@@ -103,12 +103,12 @@ Split = Annotated[str, typer.Option("--split", help="The spec's split to read.")
 
 
 def floor_bytes(ram_floor: str | None) -> int | None:
-    """What ``--ram-floor`` says, in bytes."""
+    """``--ram-floor`` in bytes."""
     return None if ram_floor is None else parse_floor(ram_floor, name="--ram-floor")
 
 
 def refuse_clamps(profile: str | None) -> None:
-    """What ``--strict`` does.
+    """Refuse a profile that this host would have to clamp, for ``--strict``.
 
     Raises:
         ProfileError: the profile that a loader would take must be clamped here, and how.
@@ -138,7 +138,7 @@ def parse_sets(words: Sequence[str] | None) -> dict[str, str]:
 
 
 def read_remote_here(spec: Any) -> bool:
-    """Where ``spec`` has remote data, let this process read it with TensorFlow.
+    """Let this process read remote data of ``spec`` with TensorFlow.
 
     Returns:
         Whether any dataset is remote.

@@ -1,11 +1,11 @@
-"""How commands speak: one result on stdout, notes and progress on stderr.
+"""Output of commands: one result on stdout, notes and progress on stderr.
 
 Theory of operation. Either stream may be closed, full, a pipe that nobody reads, or of an encoding
 that lacks a character. A result that cannot be written is the user's to mend and ends the command;
 a note that cannot be written is dropped. Text for people shows control characters as escapes: names
 come from files that others wrote, and a terminal obeys what it is sent.
 
-Not here: what they say.
+Not here: the texts, which are each command's own.
 """
 
 from __future__ import annotations

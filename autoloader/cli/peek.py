@@ -122,7 +122,7 @@ class Shown:
         labels: of the F frames: "t", "t+5", "goal t+9".
         absent: cameras that the dataset lacks, or whose frames are all padding.
         t: step of the episode at which the sample stands.
-        text: the sample's language.
+        text: instruction of the sample.
         scales: depth camera → values that its colours stand for.
     """
 
@@ -207,7 +207,7 @@ class Column:
     flag: str = ""
 
     def plain(self) -> dict[str, Any]:
-        """What ``--json`` says of it."""
+        """Document of the column for ``--json``."""
         return {
             "name": self.name,
             "normalised": self.normalised,
@@ -227,12 +227,12 @@ class Column:
 
 @dataclass
 class Panel:
-    """What is shown of one dataset.
+    """Row of the sheet: one dataset.
 
     Attributes:
         shown: samples whose frames are drawn.
         fields: "action" and "state" → columns.
-        look: its first episodes.
+        look: first episodes of the dataset.
         rows: "action" and "state" → rows as the model gets them, a sample each.
         samples: number of samples that were taken.
         bright: camera → whether any of its frames is not black; absent where it gave none.
@@ -279,11 +279,11 @@ class Panel:
 def _panels(
     asked: PipelineSpec, split: str, ram_floor: str | None, sizes: tuple[int, int, int]
 ) -> dict[str, Panel]:
-    """What is shown of each dataset.
+    """Read samples and episodes, and give a row of the sheet for each dataset.
 
     Args:
-        asked: the spec.
-        split: the spec's split.
+        asked: spec whose datasets are shown.
+        split: split of the spec to read.
         ram_floor: memory that must stay free, as written; ``None``: the profile's.
         sizes: samples of a dataset, samples whose frames are shown, episodes that are looked at.
     """
@@ -387,7 +387,7 @@ def _look_into(panel: Panel, dataset: ResolvedDataset, asked: PipelineSpec, epis
 
 
 def _odd(panel: Panel) -> list[str]:
-    """What a person should look at, in lines."""
+    """Lines that a person should look at."""
     found = [
         f"camera {camera} is black in every sample: a placeholder? Leave it out of images, or name "
         "the flag that says where it is there (present)"
@@ -420,7 +420,7 @@ def gripper_columns(terms: Sequence[TermLook], masked: Sequence[bool] | None) ->
     """Columns of an action that are a gripper's, as far as names, ops and masks tell.
 
     Args:
-        terms: of the action.
+        terms: terms of the action's expression.
         masked: of each column whether it is normalised; ``None`` where nothing is.
     """
     found, at = set(), 0
@@ -586,7 +586,7 @@ def columns_of(
     """The columns of a field.
 
     Args:
-        terms: of its expression.
+        terms: terms of the field's expression.
         model: [n, width] rows as the model gets them, or ``None`` where there are none.
         masked: of each column whether it is normalised, or ``None``.
         label: of the stage of ``model``.
@@ -620,7 +620,7 @@ def columns_of(
 
 
 def not_binary(values: NDArray[np.float32]) -> str:
-    """What is wrong with a gripper's values, which should be 0 and 1, or ""."""
+    """Say why a gripper's values are not 0 and 1; "" where they are."""
     finite = values[np.isfinite(values)]
     if np.isin(finite, (0.0, 1.0)).all():
         return ""
@@ -709,7 +709,7 @@ def draw_sheet(panels: Mapping[str, Panel], out: Path, *, title: str) -> None:
     Args:
         panels: by dataset, in the order of the rows.
         out: a .png, .html, .svg or .pdf file.
-        title: above it all.
+        title: text at the top of the sheet.
 
     Raises:
         OSError: the file cannot be written.

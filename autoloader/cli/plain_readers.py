@@ -121,7 +121,7 @@ class LeRobotReader:
     """Reads episodes of one dataset.
 
     Args:
-        directory: which.
+        directory: version directory of the dataset.
         by_row: whether frames are taken by the numbers of rows (``timestamps: ignore``).
     """
 

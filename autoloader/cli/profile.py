@@ -326,7 +326,7 @@ def _from_run(
 
 
 def _found_in(source: str) -> Lasting:
-    """What lasted, as the run's decision log says it or else its record."""
+    """Knobs that lasted, by the run's decision log or else its record."""
     path = Path(source)
     try:
         if path.is_file():

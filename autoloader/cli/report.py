@@ -131,7 +131,7 @@ def _ring() -> Path:
 
 
 def run_folder(run: str) -> Path:
-    """Where a record lies: a path, a name in the ring or the beginning of one, or the latest."""
+    """Folder of a record: a path, a kept run's name or the beginning of one, or the latest."""
     if Path(run).exists():
         return Path(run)
     kept = {one.name: one for one in _ring().glob("*/")}

@@ -94,7 +94,7 @@ def _by_group(declared: Any, document: Mapping[str, Any], layout: str) -> dict[s
 
 
 def _places(out: Path, files: Mapping[str, Any], layout: str) -> Iterator[tuple[Path, Any]]:
-    """Where each file goes: ``out``, or below it in a folder of its own."""
+    """Path and content of each file: ``out`` itself, or a folder below it for each."""
     if layout not in FILE_OF:
         yield out, files[""]
     elif len(files) == 1 and out.suffix == ".json":

@@ -150,11 +150,11 @@ def _follow(run: str | None, period_s: float) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """How much room there is, and when it is drawn.
+    """Room for the lines, and the time at which they are drawn.
 
     Attributes:
-        width, height: in characters.
-        now_s: Unix time.
+        width, height: size of the terminal in characters.
+        now_s: Unix time of drawing, seconds.
         blocks: eight characters, from low to high.
     """
 
@@ -196,7 +196,7 @@ def draw_run(group: Sequence[Snapshot], frame: Frame) -> list[Text]:
 
     Args:
         group: the loaders of a node's ranks, or of one trainer.
-        frame: the room.
+        frame: room for the lines.
     """
     moment = worst(group)
     head = [*_head(group, moment, frame), *_flow(moment, frame), *_stages(moment)]
@@ -218,7 +218,7 @@ def _wait(one: Snapshot) -> float:
 
 
 def in_use(group: Sequence[Snapshot]) -> list[Snapshot]:
-    """Those that are not parked; where all are, all of them."""
+    """Loaders that are not parked; all of them where all are parked."""
     return [one for one in group if one.phase != "parked"] or list(group)
 
 

@@ -106,7 +106,7 @@ def evenly(spec: Any) -> Any:
 
 @dataclass
 class Comparison:
-    """What was compared, and what differs."""
+    """Counts of compared values, and the differences found."""
 
     samples: Counter[str] = field(default_factory=Counter)
     numbers: int = 0
@@ -144,8 +144,8 @@ class Comparer:
     """Holds rows against the witness.
 
     Args:
-        spec: the mixture.
-        loader: open, over ``spec``.
+        spec: spec of the mixture.
+        loader: open loader over ``spec``.
         found: takes what was compared, and what differs.
     """
 
@@ -159,6 +159,7 @@ class Comparer:
             for one in self._mixture.datasets
         ]
         self._episode: tuple[tuple[int, int, int], witness.Episode] | None = None
+        self._place: tuple[int, ...] = ()
 
     def rows(self, rows: Sequence[Mapping[str, Any]]) -> Iterator[int]:
         """Compare the first samples of a loader; gives how many are done."""
@@ -167,7 +168,7 @@ class Comparer:
             self._passes(index, {place for place in places if place[0] == index})
         for place, count in places.items():
             if count > 1:
-                self._differs(self._where(place), "t", f"the sample came {count} times")
+                self._differs("t", f"the sample came {count} times", place)
         ordered = sorted(rows, key=lambda row: row["provenance"].tolist())  # an episode's together
         for done, row in enumerate(ordered):
             self._row(row)
@@ -186,32 +187,27 @@ class Comparer:
                     for t in episode.drawn(pass_, shard, record):
                         place = (index, pass_, shard, record, t)
                         if place not in came:
-                            self._differs(self._where(place), "t", f"missing in pass {pass_}")
-
-    def _where(self, place: Sequence[int]) -> str:
-        index, _, shard, record, t = place
-        dataset = self._mixture.datasets[index]
-        return f"{dataset.name}, {Path(dataset.slices[shard].path).name}, record {record}, t {t}"
+                            self._differs("t", f"missing in pass {pass_}", place)
 
     def _row(self, row: Mapping[str, Any]) -> None:
         """Compare one sample."""
         index, pass_, shard, record, t = row["provenance"].tolist()
         name = self._mixture.datasets[index].name
-        where = self._where((index, pass_, shard, record, t))
+        self._place = (index, pass_, shard, record, t)
         self._found.samples[name] += 1
         episode = self._read(index, shard, record)
         if (rule := episode.why_not(t)) is not None:
-            self._differs(where, rule, f"step {t} of {len(episode.steps)} has no sample")
+            self._differs(rule, f"step {t} of {len(episode.steps)} has no sample")
             if rule == "t":
                 return
         elif t not in episode.drawn(pass_, shard, record):
-            self._differs(where, "sample.per_episode", "another step is drawn in this pass")
+            self._differs("sample.per_episode", "another step is drawn in this pass")
         expected = episode.at(t, pass_, shard, record)
         for field_ in ("action", "state"):
-            self._numbers(row, field_, expected, name, where)
-        self._frames(row, expected, where)
-        self._language(row, episode, episode.steps[t], where)
-        self._features(row, expected, episode.declared, where)
+            self._numbers(row, field_, expected, name)
+        self._frames(row, expected)
+        self._language(row, episode, episode.steps[t])
+        self._features(row, expected, episode.declared)
 
     def _read(self, index: int, shard: int, record: int) -> witness.Episode:
         """An episode as the user's function and the dataset's words leave it."""
@@ -236,9 +232,7 @@ class Comparer:
             )  # fmt: skip
         return self._episode[1]
 
-    def _numbers(
-        self, row: Mapping[str, Any], name: str, expected: Any, dataset: str, where: str
-    ) -> None:
+    def _numbers(self, row: Mapping[str, Any], name: str, expected: Any, dataset: str) -> None:
         *rows, width = row[name].shape
         shape = (math.prod(rows), width)  # no -1: a mixture without this field has no columns
         got, mask = row[name].reshape(shape), row[f"{name}_mask"].reshape(shape)
@@ -263,15 +257,15 @@ class Comparer:
         self._found.numbers += got.size
         equal = np.array_equal(got, wanted) if exact else np.allclose(got, wanted, 1e-5, 1e-4)
         if not equal:
-            self._differs(where, name, f"loader {got.tolist()}, files {wanted.tolist()}")
+            self._differs(name, f"loader {got.tolist()}, files {wanted.tolist()}")
         if not np.array_equal(mask, inside):
-            self._differs(where, f"{name}_mask", f"loader {mask.tolist()}, {inside.tolist()}")
+            self._differs(f"{name}_mask", f"loader {mask.tolist()}, {inside.tolist()}")
 
-    def _frames(self, row: Mapping[str, Any], expected: witness.Sample, where: str) -> None:
+    def _frames(self, row: Mapping[str, Any], expected: witness.Sample) -> None:
         declared, plan = expected.episode.declared, expected.frames()
         told = row["frame_offset"].tolist()
         if told != [offset for _, offset, _ in plan]:
-            self._differs(where, "frame_offset", f"{told}, {[one[1] for one in plan]}")
+            self._differs("frame_offset", f"{told}, {[one[1] for one in plan]}")
         for camera, frames in row["images"].items():
             choices = declared.images[camera].paths if camera in declared.images else ()
             flag = declared.images[camera].present if choices else ""
@@ -281,12 +275,12 @@ class Comparer:
                 for (_, _, real), (_, absent) in zip(plan, seen, strict=True)
             ]
             if row["frame_mask"][camera].tolist() != inside:
-                self._differs(where, f"frame_mask/{camera}", f"expected {inside}")
+                self._differs(f"frame_mask/{camera}", f"expected {inside}")
             turned = camera in self._mixture.datasets[int(row["provenance"][0])].reversed
             for number, (step, _) in enumerate(seen):
                 self._found.frames += 1
                 if self._spec.cameras[camera].depth:
-                    self._depth(frames[number], step, choices, camera, f"{where}: images/{camera}")
+                    self._depth(frames[number], step, choices, camera)
                     continue
                 shown = frames[number][..., ::-1] if turned else frames[number]
                 off = min(
@@ -295,7 +289,7 @@ class Comparer:
                 )
                 self._found.largest = max(self._found.largest, off)
                 if off > GREY_LEVELS:
-                    self._differs(where, f"images/{camera} {number}", f"off by {off:.1f} levels")
+                    self._differs(f"images/{camera} {number}", f"off by {off:.1f} levels")
 
     def _distance(self, frame: Any, step: Any, path: str, camera: str) -> float:
         """Mean absolute difference in grey levels."""
@@ -307,9 +301,7 @@ class Comparer:
         wanted = witness.fitted_picture(picture, self._spec.cameras[camera])
         return float(np.abs(frame.astype(np.int16) - wanted).mean())
 
-    def _depth(
-        self, frame: Any, step: Any, choices: tuple[str, ...], camera: str, where: str
-    ) -> None:
+    def _depth(self, frame: Any, step: Any, choices: tuple[str, ...], camera: str) -> None:
         """Compare a depth frame, to the bit."""
         how = self._spec.cameras[camera]
         stored = [value_at(step, path) for path in choices if step is not None]
@@ -317,18 +309,16 @@ class Comparer:
         wanted = wanted or [np.zeros_like(frame)]
         if all(frame.tobytes() != one.tobytes() for one in wanted):
             off = min(int((frame[..., 0] != one.reshape(how.size)).sum()) for one in wanted)
-            self._differs(where, "depth", f"{off} of {frame.size} values differ")
+            self._differs(f"images/{camera}: depth", f"{off} of {frame.size} values differ")
 
-    def _language(
-        self, row: Mapping[str, Any], episode: witness.Episode, step: Step, where: str
-    ) -> None:
+    def _language(self, row: Mapping[str, Any], episode: witness.Episode, step: Step) -> None:
         said = episode.said(step)
         choices = [text for texts in said for text in texts] if said else [""]
         self._found.texts += 1
         if row["language"] not in choices:
-            self._differs(where, "language", f"loader {row['language']!r}, files {choices!r}")
+            self._differs("language", f"loader {row['language']!r}, files {choices!r}")
 
-    def _features(self, row: Mapping[str, Any], expected: Any, declared: Any, where: str) -> None:
+    def _features(self, row: Mapping[str, Any], expected: Any, declared: Any) -> None:
         for name, found in row["features"].items():
             mask = row["feature_mask"][name]
             rows = list(found) if mask.ndim else [found]
@@ -338,9 +328,13 @@ class Comparer:
             self._found.numbers += sum(np.size(one) for one in rows)
             got = [one if isinstance(one, str) else one.tolist() for one in rows]
             if got != wanted:
-                self._differs(where, f"features.{name}", f"loader {got}, files {wanted}")
+                self._differs(f"features.{name}", f"loader {got}, files {wanted}")
             if np.atleast_1d(mask).tolist() != inside:
-                self._differs(where, f"feature_mask.{name}", f"expected {inside}")
+                self._differs(f"feature_mask.{name}", f"expected {inside}")
 
-    def _differs(self, where: str, what: str, how: str) -> None:
+    def _differs(self, what: str, how: str, place: Sequence[int] | None = None) -> None:
+        """Note a difference at a place, or in the sample that is being compared."""
+        index, _, shard, record, t = place or self._place
+        dataset = self._mixture.datasets[index]
+        where = f"{dataset.name}, {Path(dataset.slices[shard].path).name}, record {record}, t {t}"
         self._found.differences.append(f"{where}: {what}: {how[:300]}")

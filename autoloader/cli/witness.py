@@ -1,4 +1,4 @@
-"""What a dataset's samples should be, worked out a second time from what lies in its files.
+"""Samples of a dataset, worked out a second time from its files.
 
 ``autoloader verify`` and the tests hold both readers against it. So this module is slow and
 straightforward on purpose, goes through the steps one by one, and shares nothing with the loader
@@ -82,7 +82,7 @@ def key_of(seed: int, name: str) -> int:
 
 
 def sample_in_frames(spec: PipelineSpec, name: str, fps: float | None) -> SampleSpec:
-    """What a sample of a dataset holds; offsets in seconds become offsets in its frames."""
+    """Content of a dataset's samples; offsets in seconds become offsets in its frames."""
     sample, declared = spec.sample_of(name), spec.dataset(name)
     if not sample.delta_timestamps or fps is None:
         return sample
@@ -95,7 +95,7 @@ class Episode:
 
     Args:
         steps: as the user's function leaves them, or as they lie in the file.
-        declared: the dataset.
+        declared: the dataset as the spec has it.
         sample: what a sample holds, in frames.
         valid: which of ``steps`` may be t; default: all.
         labels: path of a class label → its names.
@@ -195,7 +195,7 @@ class Sample:
     """One sample of an episode.
 
     Attributes:
-        episode: the episode.
+        episode: episode that the sample is of.
         t: where the sample stands.
         draw: random number of its goal.
     """
@@ -206,7 +206,7 @@ class Sample:
 
     @property
     def summed(self) -> bool:
-        """Whether the action is a sum, whose last bit depends on the order of adding."""
+        """True where the action is a sum: its last bit depends on the order of adding."""
         return self.episode.sample.action_reduce == "sum"
 
     def frames(self) -> list[tuple[Step | None, int, bool]]:
@@ -417,7 +417,7 @@ def _broken(keep: KeepSpec, step: Step, number: int) -> str | None:
 
 @lru_cache(maxsize=4)
 def _listed(file: Path, mtime_ns: int) -> Mapping[str, Any]:
-    """What a file of ranges holds, as long as it is not written to."""
+    """Content of a file of ranges, read again when the file changes."""
     del mtime_ns
     listed: Mapping[str, Any] = json.loads(file.read_text(encoding="utf-8"))
     return listed
@@ -597,7 +597,7 @@ class TransformedEpisode:
     Args:
         steps: the episode's, of ``TfdsReader.episode``.
         features: the dataset's own, by path.
-        transform: which function.
+        transform: the function, and its arguments.
 
     Attributes:
         steps: T' steps in the same form; none where the function drops the episode.
@@ -637,7 +637,7 @@ class TransformedEpisode:
         self.valid = [True] * len(self.steps) if valid is None else [bool(one) for one in valid]
 
     def _episode(self, steps: Sequence[Step], features: Mapping[str, Feature]) -> dict[str, Any]:
-        """What the function is given."""
+        """Arrays that the function is given."""
         episode: dict[str, Any] = {_METADATA: {}}
         for path, feature in features.items():
             whole = feature.kind == "tensor" and feature.encoding is None
