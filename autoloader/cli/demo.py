@@ -31,11 +31,12 @@ and frames by the size of the primary camera's pictures (height × width):
     480×640              4,876         4
     ==================  ======  ========
 
-The features follow what Open X-Embodiment mixtures hold: flat and nested actions of 4 to 14 dims,
-states in one piece, in several, or absent; language per step, in the observation, in the episode's
-metadata, as code points, or absent; ``features.json`` with and without the image encoding; large
-datasets beside one of 24 episodes; one at 50 Hz; one whose robot stands still now and then; depth
-beside RGB. Two thirds have no second camera. The first few are already varied.
+The features follow what Open X-Embodiment mixtures hold. Actions are flat or nested, of 4 to 14
+dims. States are in one piece, in several, or absent. Language stands per step, in the observation
+or in the episode's metadata, as code points, or nowhere. ``features.json`` has the image encoding
+or not. There are large datasets and one of 24 episodes, one at 50 Hz, one whose robot stands still
+now and then, and one with depth beside RGB. Two thirds have no second camera. The first few are
+already varied.
 
 Not here: writing a dataset (``cli.demo_writer``).
 """

@@ -30,6 +30,7 @@ from autoloader.cli.demo import (
     DemoDataset,
     Look,
 )
+from autoloader.cli.plain_readers import value_at
 
 _SPLIT_NUMBER = {"train": 0, "val": 1}
 _IDLE, _THIRD = 1, 2
@@ -198,13 +199,6 @@ def nested(flat: Mapping[str, Any]) -> dict[str, Any]:
         for folder in folders:
             branch = branch.setdefault(folder, {})
         branch[leaf] = value
-    return tree
-
-
-def value_at(tree: Any, path: str) -> Any:
-    """Value at ``a/b`` of a nested mapping."""
-    for part in path.split("/"):
-        tree = tree[part]
     return tree
 
 

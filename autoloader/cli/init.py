@@ -1,7 +1,7 @@
 """``autoloader init``: a spec from what lies on disk.
 
 Fields come from the registry or a recipe where these fit the files, else from the features. A style
-is the convention of a project, as text that people go on editing (``styles.yaml``): its figures are
+is the convention of a project, as text that people go on editing (``styles.yaml``). Its figures are
 those that Octo 1.5, OpenVLA and openpi train with.
 
 Not here: finding directories (``cli.inspect``), what is known of datasets by name
@@ -102,8 +102,8 @@ class Style:
         raw: whether actions and states are taken as they lie.
         pairs: whether each dataset has an offset of about a second.
         held_out: splits that may be validated on, the first that is there.
-        rest_of_train: what is validated on else: some of train's episodes, at least one; the last
-            5 %, rounded as TFDS does, which is none of a few episodes; or none.
+        rest_of_train: part of train to validate on where no other split is there. "some": at least
+            one episode; "5%": the last ones, rounded as TFDS does; "none": no validation.
     """
 
     about: tuple[str, ...]
@@ -459,7 +459,7 @@ class Entry:
     directory: VersionDirectory
     values: dict[str, Any]
     split: Mapping[str, str | None]
-    hz: float | None
+    hz: float | None = None
     notes: list[str] = field(default_factory=list)
     proposed: dict[str, str] = field(default_factory=dict)
     commented: dict[str, tuple[Any, str]] = field(default_factory=dict)
@@ -510,23 +510,46 @@ def _names(directory: VersionDirectory) -> list[str]:
 
 def _by_recipe(directory: VersionDirectory, name: str, found: Recipe, style: Style) -> Entry:
     values, commented = dict(found.dataset), {}
-    images = with_flags(values.get("images", {}), directory.features)
-    if style.only_cameras:
-        images = {camera: path for camera, path in images.items() if camera in style.cameras}
-    if "images" in values:
-        values["images"] = images
     if not style.state and "state" in values:
         why = f"{style.project} does not read it in training"
         commented["state"] = (values.pop("state"), why)
+    made = _entry_with(values, directory, name, found.name, style)
+    made.notes += found.notes
+    made.commented = commented
+    return made
+
+
+def _entry_with(
+    values: Mapping[str, Any],
+    directory: VersionDirectory,
+    found_by: str,
+    known_as: str,
+    style: Style,
+) -> Entry:
+    """An entry of these fields, with the style's cameras and splits.
+
+    Args:
+        values: fields of the dataset, as a spec writes them; empty ones are left out.
+        directory: version directory of the dataset.
+        found_by: name that a recipe or the registry has for it; "" where none has.
+        known_as: the registry's name for it, else TFDS's.
+        style: convention that the spec is written in.
+    """
+    images = with_flags(values.get("images", {}), directory.features)
+    if style.only_cameras:
+        images = {camera: path for camera, path in images.items() if camera in style.cameras}
+    _, slash, config = directory.name.partition("/")
+    name = f"{found_by}{slash}{config}" if found_by else directory.name
     return Entry(
-        name=_name(directory, name),
-        known_as=found.name,
+        name=re.sub(r"\W+", "_", name).strip("_")[:90] or "dataset",
+        known_as=known_as,
         directory=directory,
-        values={key: value for key, value in values.items() if key != "images" or value},
+        values={
+            key: images if key == "images" else value
+            for key, value in values.items()
+            if (images if key == "images" else value)
+        },
         split=_split(directory, style),
-        hz=None,
-        notes=list(found.notes),
-        commented=commented,
     )
 
 
@@ -582,29 +605,19 @@ def _proposed(directory: VersionDirectory, style: Style) -> Entry:
         guesses.pop("language", None)
     notes = [known[1].note] if known and known[1].note else []
     for key in ("action", "state"):
-        terms = values.pop(key, [])
+        terms = values.get(key, [])
         if style.raw:
             plain = as_they_lie(terms, features)
             if key == "action" and plain != terms and not all(isinstance(t, str) for t in terms):
                 notes.append(f"as part of a mixture this action is usually made {flow(terms)}")
             terms = plain
-        if terms:
-            values[key] = terms[0] if len(terms) == 1 else terms
-    images = values.pop("images", {})
-    if style.only_cameras:
-        images = {camera: path for camera, path in images.items() if camera in style.cameras}
-    values["images"] = with_flags(images, features)
-    return Entry(
-        name=_name(directory, name),
-        known_as=known[0] if known else directory.name.partition("/")[0],
-        directory=directory,
-        values={key: values[key] for key in _FIELDS if values.get(key)},
-        split=_split(directory, style),
-        hz=known[1].hz if known else None,
-        notes=notes,
-        proposed=guesses,
-        missing=missing,
-    )
+        values[key] = terms[0] if len(terms) == 1 else terms
+    ordered = {key: values[key] for key in _FIELDS if key in values}
+    known_as = known[0] if known else directory.name.partition("/")[0]
+    made = _entry_with(ordered, directory, name, known_as, style)
+    made.hz = known[1].hz if known else None
+    made.notes, made.proposed, made.missing = notes, guesses, missing
+    return made
 
 
 def language_of(paths: Sequence[str], features: Mapping[str, Feature]) -> Any:
@@ -613,13 +626,6 @@ def language_of(paths: Sequence[str], features: Mapping[str, Feature]) -> Any:
     if any(is_several(features[path]) for path in paths):
         return {**chosen, "several": "draw"}
     return paths[0] if len(paths) == 1 else chosen
-
-
-def _name(directory: VersionDirectory, found_by: str) -> str:
-    """Its name in a spec: the one that it is known by, with its config; else its own."""
-    _, slash, config = directory.name.partition("/")
-    name = f"{found_by}{slash}{config}" if found_by else directory.name
-    return re.sub(r"\W+", "_", name).strip("_")[:90] or "dataset"
 
 
 def with_flags(images: Mapping[str, Any], features: Mapping[str, Feature]) -> dict[str, Any]:

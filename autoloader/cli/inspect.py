@@ -1,8 +1,8 @@
 """``autoloader inspect``: what a dataset holds, before a spec is written for it.
 
 It finds the datasets below a folder: TFDS version directories, and LeRobot's. A dataset counts
-once: folders that links lead to, and of a cache of the Hugging Face Hub every revision but one, are
-told and left out. Records are read as they lie, without TensorFlow.
+once. Folders that links lead to are told and left out; so is every revision but one in a cache of
+the Hugging Face Hub. Records are read as they lie, without TensorFlow.
 
 Not here: metadata of such a directory (``formats.metadata``), a spec of it (``cli.init``).
 """

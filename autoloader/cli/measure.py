@@ -46,7 +46,7 @@ def measure(
 
     link = None if progress_fd is None else ProgressWriter(progress_fd)
     try:
-        knobs, floor = options.parse_sets(sets), options.floor_bytes(ram_floor)
+        knobs = options.parse_sets(sets)
         step_time_s = parse_seconds(step_time, name="--step-time")
         if strict:
             options.refuse_clamps(profile)
@@ -61,7 +61,7 @@ def measure(
             knobs=knobs,
             controller=controller,
             split=split,
-            ram_floor=floor,
+            ram_floor=ram_floor,
             disk_floor=disk_floor,
             output="numpy",
         )

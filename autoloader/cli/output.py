@@ -41,8 +41,8 @@ class Advance(Protocol):
 def open_streams() -> None:
     """Make the three standard streams safe to use, whatever the caller has made of them.
 
-    A closed descriptor would be given to the next file that is opened, and what is printed would
-    end in it: each is opened on ``/dev/null``. What an encoding lacks is written as an escape.
+    A closed descriptor would be given to the next file that is opened, and results would end in
+    that file. So each is opened on ``/dev/null``. What an encoding lacks is written as an escape.
     """
     for descriptor in (0, 1, 2):
         try:
@@ -180,8 +180,8 @@ def emit_document(
     """
     parts = {name: value for name, value in document.items() if _is_part(value)}
     emit_table(None, _rows(document, parts))
-    for name, part in parts.items():
-        emit(f"\n-- {_words(name)}")
+    for number, (name, part) in enumerate(parts.items()):
+        emit(("\n" if number or len(parts) < len(document) else "") + f"-- {_words(name)}")
         rows = part
         if isinstance(part, Mapping):
             below = {key: value for key, value in part.items() if isinstance(value, Mapping)}

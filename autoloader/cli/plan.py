@@ -1,10 +1,10 @@
 """``autoloader plan``: what a loader would start with, without starting it.
 
-The answer is five lines: whether it fits, how fast it can be, what limits it, what the data comes
-to, and what to try next. ``-v`` adds the tables; ``--json`` has all of it.
+The answer is five lines: does it fit, how fast can it be, what limits it, what is the data, what to
+try next. ``-v`` adds the tables; ``--json`` has all of it.
 
-The bound is of the decode stage alone: decode threads that can run at once, over the seconds of
-one thread that a sample of the mixture costs (costs of the datasets, weighted by their shares). No
+The bound is of the decode stage alone: decode threads that can run at once, over the seconds that
+one thread needs for a sample. That is the mean over the datasets, weighted by their shares. No
 run is faster; readers, memory bandwidth or the trainer may make it slower.
 
 ``--ranks N --nodes M`` adds a rank's part of an epoch and a node's load. Ranks are dealt evenly
@@ -15,8 +15,8 @@ fit under the floor; ``process.planning.start`` refuses what does not fit.
 Bytes that are read are those of the files, whether or not the page cache has them. By index a
 sample costs its own encoded frames; as a stream it costs its part of an episode.
 
-Where the data lies on a file system of the network or a FUSE one, or the spec asks for locality,
-the storage is probed for half a second.
+The storage is probed for half a second where the data lies on a network or FUSE file system, or
+where the spec asks for locality.
 
 Not here: deciding any of it (``process.planning.start``).
 """
@@ -100,14 +100,14 @@ def plan(
     as_json: options.JsonFlag = False,
 ) -> None:
     """Say whether a mixture fits, how fast it can be and what limits it; starts nothing."""
-    knobs, floor = options.parse_sets(sets), options.floor_bytes(ram_floor)
+    knobs = options.parse_sets(sets)
     if strict:
         options.refuse_clamps(profile)
     headroom = HeadroomProbe()
     found = plan_loader(
         PipelineSpec.from_yaml(spec),
         profile=profile,
-        ram_floor=floor,
+        ram_floor=ram_floor,
         disk_floor=disk_floor,
         split=split,
         knobs=knobs,

@@ -14,7 +14,14 @@ from typing import Annotated, Any
 import typer
 
 from autoloader.cli.options import JsonFlag
-from autoloader.cli.output import emit, emit_json, emit_table, file_errors, note
+from autoloader.cli.output import (
+    emit,
+    emit_document,
+    emit_json,
+    emit_table,
+    file_errors,
+    note,
+)
 from autoloader.cli.report import run_folder
 from autoloader.cli.run_report.run import lasting_of, read_run
 from autoloader.controller.profile import (
@@ -46,26 +53,20 @@ profile = typer.Typer(
     pretty_exceptions_enable=False,
 )
 _CELL_CHARACTERS = 48
+_LISTED = ("name", "default", "origin", "source", "for", "mixtures")
 Which = Annotated[str, typer.Argument(metavar="PROFILE", help="A name, or a path to a YAML file.")]
 
 
 @profile.command("list")
 def list_profiles(as_json: JsonFlag = False) -> None:
-    """Every profile that has a name here; * marks the one taken when none is named."""
+    """List every profile that has a name here, and tell the one taken when none is named."""
     host = host_facts()
     default = load_profile(host=host)
     rows = [_row(name, path, default) for name, path in profile_paths().items()]
     if as_json:
         emit_json({"host": host.model_dump(mode="json"), "profiles": rows})
         return
-    emit_table(
-        ("", "name", "from", "numbers", "for", "mixtures"),
-        (
-            ("*" if row["default"] else "", row["name"], row["origin"], row["source"], row["for"],
-             "; ".join(row["mixtures"]))
-            for row in rows
-        ),
-    )  # fmt: skip
+    emit_document({"profiles": rows}, {"profiles": _LISTED})
     note(f"this host: {host.describe()}")
 
 

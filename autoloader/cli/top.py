@@ -2,8 +2,8 @@
 
 It reads what the loader writes anyway, and asks it nothing: no lock, no message, no signal.
 
-Theory of operation. A frame is a list of styled lines that fit the given width and height; nothing
-is laid out by the terminal, so that a frame costs little and reads the same over ssh. The worst
+Theory of operation. A frame is a list of styled lines that fit the given width and height. The
+terminal lays nothing out, so a frame costs little and reads the same over ssh. The worst
 comes first, and lines that do not fit are counted.
 
 Not here: finding runs (``telemetry.runtime``), what their numbers mean (``telemetry.verdict``).

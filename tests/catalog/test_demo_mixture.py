@@ -26,8 +26,8 @@ from autoloader.cli.demo_writer import (
     encode_frame,
     kept_ranges,
     nested,
-    value_at,
 )
+from autoloader.cli.plain_readers import value_at
 from autoloader.errors import SourceError, UsageError
 from autoloader.spec import PipelineSpec
 

@@ -79,7 +79,7 @@ def test_options_reach_the_measurement_in_its_units(asked: dict[str, Any]) -> No
         "step_time_s": pytest.approx(0.12),
         "controller": True,
         "split": "train",
-        "ram_floor": 5 * 10**9,
+        "ram_floor": "5GB",
         "disk_floor": None,
         "progress": None,
         "settle": True,

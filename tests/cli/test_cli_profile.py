@@ -34,7 +34,7 @@ def test_list_names_every_shipped_profile_and_marks_the_default(
     out = capsys.readouterr().out
     for name in ("local_dev", "lrz_a100", "mcml_a100", "l40s", "h200"):
         assert name in out
-    assert [line.split()[1] for line in out.splitlines() if line.startswith("*")] == ["local_dev"]
+    assert [line.split()[0] for line in out.splitlines() if " yes " in line] == ["local_dev"]
 
 
 def test_list_as_json_has_origin_and_source(capsys: pytest.CaptureFixture[str]) -> None:
