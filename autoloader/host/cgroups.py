@@ -2,9 +2,9 @@
 
 Theory of operation. ``/proc/PID/cgroup`` names the process's group in each hierarchy; mountinfo
 says where a hierarchy is mounted and which group its mount point shows, for in a container that is
-not the root. A group's files are read at every level from the process's own up to the mount point,
-since a limit set anywhere above binds as well. A path that leaves the namespace ("/../..") stands
-for the mount point itself.
+not the root. A group's files are read at every level from the process's own up to the mount point:
+a limit set anywhere above binds as well. A path that leaves the namespace ("/../..") stands for the
+mount point itself.
 
 Not here: what the files say of memory (``host.probes.headroom``) and of processors
 (``host.machine``).

@@ -3,9 +3,9 @@
 Theory of operation. The scheduler lets a process run on the processors of its affinity (set by
 taskset, SLURM, a cpuset). A CPU quota bounds how much of them its cgroup may use: v1
 ``cpu.cfs_quota_us`` / ``cpu.cfs_period_us``, v2 ``cpu.max``; the least of the process's own group
-and of every ancestor binds. Under a quota of 2 a machine of 64 processors gives two, and threads
-beyond that only make each other stand still at the end of each period. A part of a processor
-counts as one: 1.5 is two threads, of which one is throttled now and then.
+and of every ancestor binds. Under a quota of 2, a machine of 64 processors gives two. Further
+threads only make each other stand still at the end of each period. A part of a processor counts as
+one: 1.5 is two threads, of which one is throttled now and then.
 
 A quota that cannot be read binds nothing: affinity alone counts then. Files are read anew each
 time, about 0.1 ms; quotas may change and a process may be moved.

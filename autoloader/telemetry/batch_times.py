@@ -3,8 +3,8 @@
 The batch log has one JSON line for every batch handed out, with its time and its datasets.
 
 A ``start`` line names the datasets and their weights; a ``batch`` line holds the batch's number,
-when it was there (the host's monotonic clock), how long the trainer waited for it, and how many of
-its samples each dataset gave (dataset's number, samples), those that gave none left out.
+its time on the host's monotonic clock, and the trainer's wait for it. It counts the samples of each
+dataset that gave any, as (dataset's number, samples).
 
 Not here: what is read from it (the bench's mixture analysis).
 """

@@ -1,6 +1,6 @@
 """Metrics for Prometheus: in a file, and at ``127.0.0.1:PORT/metrics``.
 
-The loader's child keeps the latest snapshot of each of its pipelines and serves all of them, so one
+The loader's child keeps the latest snapshot of each of its pipelines. It serves all of them, so one
 port has every rank of a node. Pipelines differ by the labels ``rank``, ``split`` and ``pipeline``.
 prometheus-client makes the text when somebody asks; no reader can hold up a loader. Any user of the
 machine may ask, so the number of clients is bounded.

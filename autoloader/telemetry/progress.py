@@ -6,9 +6,8 @@ five seconds and says it; a block that ends sooner says nothing. Of a block with
 the name is said, by the thread of the outer one. What waits in a loop of its own calls
 ``Patience.look`` instead.
 
-Words go to the logger of this module at INFO. Where a process has set up no logging, as in a
-notebook or a plain script, they are written to its stderr at once, and flushed.
-``AUTOLOADER_PROGRESS=off`` silences them.
+Words go to the logger of this module at INFO. If a process has set up no logging, as in a notebook
+or a plain script, they go to its stderr at once. ``AUTOLOADER_PROGRESS=off`` silences them.
 
 Not here: what is said of a batch that does not come (``delivery``), bars of commands (``cli``).
 """

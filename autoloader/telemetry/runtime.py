@@ -1,9 +1,9 @@
 """Files in which running loaders say what they do: one for each, which ``autoloader top`` reads.
 
-Theory of operation. Whatever process runs a pipeline writes its latest snapshot about once a second
-to a file of its own, by rename, so a reader never sees half of one, takes no lock and wakes nobody.
-A loader that closes removes its file. One that was killed cannot: the next reader does, once the
-processes that the file names are gone.
+Theory of operation. The process of a pipeline writes its latest snapshot about once a second to a
+file of its own, by rename. So a reader never sees half of a snapshot, takes no lock and wakes no
+process. A loader that closes removes its file. One that was killed cannot: the next reader does,
+once the processes that the file names are gone.
 
 The files lie in the user's runtime folder (``host.files``).
 

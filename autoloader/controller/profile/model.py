@@ -10,9 +10,8 @@ several kinds of mixtures: its own, and those of its ``entries``; ``Profile.for_
 nearest. ``Profile.fit`` holds it against the host that is about to use it: what the host cannot
 give is clamped, and every clamp is said.
 
-Not here: where profiles lie and how they are kept (``lookup``), what this machine is (``facts``),
-which combinations of knobs are legal (``spec.knobs``), reading a mixture's kind off its metadata
-(``process.planning.start``).
+Not here: finding and keeping profiles (``lookup``), facts of this machine (``facts``), legal
+combinations of knobs (``spec.knobs``), the kind of a mixture (``process.planning.start``).
 """
 
 from __future__ import annotations

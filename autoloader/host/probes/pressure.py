@@ -5,11 +5,11 @@ of memory. Many kernels and containers have it not: then it is unknown.
 
 Idle processors are those this process may run on (its affinity), less what anybody used since the
 last reading; waiting for a disk counts as idle. Under a CPU quota they are at most what its cgroup
-has left of that: quota less what the group used (or, where that is not counted, this process).
-What others use is the rest: neither idle, nor this process's or its children's, nor time that a
-hypervisor took. Children, and theirs (a loader's child, decode processes), are asked only where the
-rest is worth a look, so what they used is known from the second such reading on. Under a quota
-nobody can say what others use, for the quota is what ends first.
+has left of that: quota less what the group used (or, where that is not counted, this process). What
+others use is the rest: neither idle, nor this process's or its children's, nor time that a
+hypervisor took. Descendants (a loader's child, decode processes) are asked only if the rest is
+worth a look. So their use is known from the second such reading on. Under a quota nobody can say
+what others use, for the quota is what ends first.
 
 Any probe may have no answer. ``Watched`` keeps its last answer and the age of it, says once that a
 probe fails, and asks a failing probe again with growing pauses.

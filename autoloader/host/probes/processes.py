@@ -3,10 +3,10 @@
 Theory of operation. RSS is one read of ``/proc/PID/statm`` (microseconds) but counts a shared page
 in every process that maps it. PSS divides a shared page among those who map it, so it adds up over
 a tree; ``smaps_rollup`` costs about 10 ms for each GB held. So this process's own memory is sampled
-by RSS and that of its descendants by PSS without shared memory (the batch ring is mapped by both
-sides, and the trainer's RSS already has it). ``PeakSampler`` spaces its readings such that they
-cost at most 5 % of one processor. A controller, which reads for as long as a run lasts, asks the
-kernel's counters instead (``tree_own_bytes``).
+by RSS, and that of its descendants by PSS without shared memory: both sides map the batch ring, and
+the trainer's RSS already has it. ``PeakSampler`` spaces its readings such that they cost at most 5
+% of one processor. A controller, which reads for as long as a run lasts, asks the kernel's counters
+instead (``tree_own_bytes``).
 
 ``OtherProcesses`` looks at every process by ``/proc/PID/statm``, without the memory that it shares:
 every process that maps shared memory counts it. While memory is calm it looks now and then. When
