@@ -3,7 +3,6 @@
 Not here: finding better knobs (``tune``), which combinations are legal (``knobs``).
 """
 
-from autoloader.controller.profile.facts import HostFacts, described_host, host_facts
 from autoloader.controller.profile.lookup import (
     Kept,
     ResolvedProfile,
@@ -20,11 +19,14 @@ from autoloader.controller.profile.lookup import (
 )
 from autoloader.controller.profile.model import (
     Entry,
+    HostFacts,
     Limits,
     MixtureKind,
     Profile,
     Provenance,
+    described_host,
     diff,
+    host_facts,
 )
 
 __all__ = [

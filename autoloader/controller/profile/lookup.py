@@ -29,14 +29,15 @@ from pathlib import Path
 
 import platformdirs
 
-from autoloader.controller.profile.facts import HostFacts, host_facts
 from autoloader.controller.profile.model import (
     DEFAULT_PROFILE,
     FAR_DOUBLINGS,
     NAME_PATTERN,
     Entry,
+    HostFacts,
     MixtureKind,
     Profile,
+    host_facts,
 )
 from autoloader.errors import ProfileError, nearest
 from autoloader.host.files import write_whole, written_by_others
