@@ -120,7 +120,7 @@ class _Port:
             target=self._server.serve_forever, args=(0.25,), name="autoloader-metrics"
         )
         self._thread.start()
-        self.users = 0
+        self.users: set[tuple[str, int]] = set()
 
     def close(self) -> None:
         self._server.shutdown()
@@ -133,7 +133,6 @@ _latest = PipelineMetrics()
 _registry = CollectorRegistry()
 _registry.register(_latest)
 _ports: dict[int, _Port] = {}
-
 os.register_at_fork(after_in_child=_ports.clear)  # a fork has no threads to serve them
 
 
@@ -150,8 +149,22 @@ class Exporter:
     def __init__(self, run: str, pipeline: int, *, port: int = 0, file: str = "") -> None:
         self._key = (run, pipeline)
         self._file = file
-        self._port = port if port and _opened(port) else 0
+        self._port = port
         self._last_error = ""
+        if port:
+            self._open_port()
+
+    def _open_port(self) -> None:
+        try:
+            with _lock:
+                opened = _ports.get(self._port) or _ports.setdefault(self._port, _Port(self._port))
+                opened.users.add(self._key)
+        except OSError as error:
+            logger.warning(
+                "no metrics at 127.0.0.1:%d: %s; give AUTOLOADER_METRICS_PORT a free one",
+                self._port,
+                error,
+            )
 
     def write(self, moment: Snapshot) -> None:
         """Export ``moment`` from now on."""
@@ -161,9 +174,12 @@ class Exporter:
     def close(self) -> None:
         """Remove the metrics of the pipeline. A second call does nothing."""
         others = _latest.put(self._key, None)
-        port, self._port = self._port, 0
-        if port:
-            _left(port)
+        with _lock:
+            opened = _ports.get(self._port)
+            if opened is not None:
+                opened.users.discard(self._key)
+                if not opened.users:
+                    _ports.pop(self._port).close()
         if others:
             self._write_file()
         elif self._file:
@@ -179,28 +195,3 @@ class Exporter:
             if str(error) != self._last_error:
                 self._last_error = str(error)
                 logger.warning("no metrics in %s: %s", self._file, error)
-
-
-def _opened(port: int) -> bool:
-    with _lock:
-        if port not in _ports:
-            try:
-                _ports[port] = _Port(port)
-            except OSError as error:
-                logger.warning(
-                    "no metrics at 127.0.0.1:%d: %s; give AUTOLOADER_METRICS_PORT a free one",
-                    port,
-                    error,
-                )
-                return False
-        _ports[port].users += 1
-        return True
-
-
-def _left(port: int) -> None:
-    with _lock:
-        _ports[port].users -= 1
-        if _ports[port].users:
-            return
-        unused = _ports.pop(port)
-    unused.close()

@@ -20,12 +20,13 @@ Not here: what a snapshot says (``statistics``), what is concluded from a record
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import logging
 import shutil
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -196,7 +197,7 @@ def prune(ring: Path, *, runs: int = RING_RUNS, most_bytes: int = RING_BYTES) ->
             shutil.rmtree(folder, ignore_errors=True)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class PipelineRecord:
     """Record of one pipeline.
 
@@ -213,23 +214,18 @@ class PipelineRecord:
     moments: tuple[Snapshot, ...]
     bad: tuple[Mapping[str, Any], ...] = ()
     ended: bool = False
-    _moves: list[Move] = field(default_factory=list, repr=False, compare=False)
 
     @property
     def last(self) -> Snapshot:
         """The last moment."""
         return self.moments[-1]
 
-    @property
+    @functools.cached_property
     def moves(self) -> tuple[Move, ...]:
         """Every time that knobs moved, the oldest first, each as it was known at last."""
-        if not self._moves:
-            found: dict[tuple[float, str, str], Move] = {}
-            for moment in self.moments:
-                for move in moment.moves:
-                    found[move.at_s, move.by, move.why] = move
-            self._moves.extend(found[key] for key in sorted(found))
-        return tuple(self._moves)
+        every = (move for moment in self.moments for move in moment.moves)
+        found = {(move.at_s, move.by, move.why): move for move in every}
+        return tuple(found[key] for key in sorted(found))
 
 
 def read_pipeline(path: Path) -> PipelineRecord:

@@ -21,6 +21,7 @@ import logging
 import math
 import os
 import re
+import secrets
 import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -342,22 +343,13 @@ def _saved(profile: Profile, target: Path, *said: str) -> Kept:
 
 
 def _set_aside(target: Path) -> Path:
-    """A second name for the file that is about to be replaced, or a copy of it."""
+    """A copy of the file that is about to be replaced, under the time of its last change."""
     folder = target.parent / REPLACED_FOLDER
     folder.mkdir(exist_ok=True)
-    stamp = datetime.fromtimestamp(target.stat().st_mtime).strftime("%Y%m%dT%H%M%S")
-    for number in range(1000):
-        kept = folder / f"{target.stem}.{stamp}{f'-{number}' if number else ''}{target.suffix}"
-        if kept.exists():
-            continue
-        try:
-            os.link(target, kept)
-        except FileExistsError:
-            continue
-        except OSError:  # a file system without second names
-            shutil.copy2(target, kept)
-        return kept
-    raise FileExistsError(f"{folder} holds a thousand versions of one second")
+    changed = datetime.fromtimestamp(target.stat().st_mtime)
+    kept = folder / f"{target.stem}.{changed:%Y%m%dT%H%M%S}-{secrets.token_hex(3)}{target.suffix}"
+    shutil.copy2(target, kept)
+    return kept
 
 
 def _existing(path: Path) -> Profile | None:

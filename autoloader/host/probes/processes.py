@@ -219,9 +219,6 @@ _CALM_COST_RATIO = 0.0005
 _SHORT_COST_RATIO = 0.001
 """The same while memory is short."""
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
-_FLAGS = 6
-"""Where a process's flags are in ``/proc/PID/stat``, behind its name (``man 5 proc``)."""
-_PF_KTHREAD = 0x00200000
 
 
 @dataclass(frozen=True, slots=True)
@@ -247,7 +244,6 @@ class OtherProcesses:
         self._next_s = float("-inf")
         self._latest: dict[int, int] = {}
         self._latest_until_s = float("-inf")
-        self._kernels: set[str] = set()
 
     def look(self, at_s: float) -> None:
         """Memory is calm: see who holds what, where the last look was long enough ago.
@@ -285,29 +281,12 @@ class OtherProcesses:
     def _held(self) -> tuple[dict[int, int], float]:
         """Process → bytes of its own; processor seconds that it took to see them."""
         began, found = time.thread_time(), {}
-        names = os.listdir(self._proc)  # noqa: PTH208  (hot)
-        self._kernels.intersection_update(names)
-        for name in names:
-            if name.isdecimal() and name not in self._kernels and name != self._own:
+        for name in os.listdir(self._proc):  # noqa: PTH208  (hot)
+            if name.isdecimal() and name != self._own:
                 with contextlib.suppress(OSError, ValueError):
-                    size, resident, shared, *_ = _content(f"{self._proc}/{name}/statm").split()
-                    if size == b"0" and self._is_kernel_thread(name):
-                        self._kernels.add(name)
+                    _, resident, shared, *_ = (self._proc / name / "statm").read_bytes().split()
                     found[int(name)] = (int(resident) - int(shared)) * _PAGE_BYTES
         return found, time.thread_time() - began
-
-    def _is_kernel_thread(self, name: str) -> bool:
-        """True if it never holds any memory; a process that has ended holds none either."""
-        flags = _content(f"{self._proc}/{name}/stat").rpartition(b")")[2].split()[_FLAGS]
-        return bool(int(flags) & _PF_KTHREAD)
-
-
-def _content(path: str) -> bytes:
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        return os.read(descriptor, 256)
-    finally:
-        os.close(descriptor)
 
 
 _READ = re.compile(r"^read_bytes: (\d+)$", re.MULTILINE)
