@@ -83,6 +83,8 @@ RANGES_FILE = "keep_ranges.json"
 CODE_POINTS = 96
 """Length of language that is stored as code points; what is left over is NUL."""
 _BUILT_WITHIN_S = 3600.0
+Progress = Callable[[int, int], None]
+"""Called with episodes done and in all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,10 +228,57 @@ def demo(
     emit(str(spec_path))
 
 
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """Arguments that a demo mixture follows from; see ``ensure_demo``."""
+
+    datasets: int
+    scale: float
+    seed: int
+
+    def __post_init__(self) -> None:
+        for name, fits, remedy in (
+            ("datasets", 1 <= self.datasets <= len(DATASETS), f"choose 1 to {len(DATASETS)}"),
+            ("scale", 0 < self.scale <= 1000, "choose above 0 and up to 1000; 1 is about 770 MB"),
+            ("seed", 0 <= self.seed < 2**63, "choose 0 or a positive integer"),
+        ):
+            if not fits:
+                raise UsageError(f"{name}: {getattr(self, name)} is out of range", remedy=remedy)
+
+    @property
+    def chosen(self) -> tuple[DemoDataset, ...]:
+        """The datasets of the mixture."""
+        return DATASETS[: self.datasets]
+
+    def identity(self) -> dict[str, Any]:
+        """Content of the marker file by which this very mixture is known."""
+        declared = hashlib.sha256(repr(self.chosen).encode()).hexdigest()[:12]
+        return {
+            "format": FORMAT,
+            "declared": declared,
+            "datasets": self.datasets,
+            "scale": float(self.scale),
+            "seed": self.seed,
+        }
+
+    def lies_in(self, directory: Path) -> bool:
+        """Tell whether this very mixture lies there; raises where another one does."""
+        try:
+            found = json.loads((directory / MARKER).read_text(encoding="utf-8"))["identity"]
+        except (OSError, ValueError, KeyError, TypeError):
+            return False
+        if found == self.identity():
+            return True
+        raise UsageError(
+            f"{directory} holds another demo mixture ({found}), asked for was {self.identity()}",
+            remedy="delete the folder to have it built anew, or name another one",
+        )
+
+
 def demo_directory(*, datasets: int = 29, scale: float = 1.0, seed: int = 0) -> Path:
     """Folder of the user's cache for the demo mixture of these arguments; may not exist yet."""
-    key = hashlib.sha256(json.dumps(_identity(datasets, scale, seed)).encode()).hexdigest()[:12]
-    return cache_root() / "demo" / key
+    identity = json.dumps(_Asked(datasets, scale, seed).identity())
+    return cache_root() / "demo" / hashlib.sha256(identity.encode()).hexdigest()[:12]
 
 
 def ensure_demo(
@@ -238,13 +287,15 @@ def ensure_demo(
     datasets: int = 29,
     scale: float = 1.0,
     seed: int = 0,
-    progress: Callable[[int, int], None] | None = None,
+    progress: Progress | None = None,
 ) -> Path:
-    """The demo mixture's ``mix.yaml``, built now unless it is there. Callers may come at once.
+    """Give the demo mixture's ``mix.yaml``, built now unless it is there.
+
+    Processes may call at once: one of them builds.
 
     Args:
-        directory: where it lies; default the user's cache directory.
-        datasets: how many of the 29, the first ones.
+        directory: folder of the mixture; ``None``: one in the user's cache directory.
+        datasets: number of datasets, the first ones of the 29.
         scale: factor on the number of episodes; about 770 MB at 1.
         seed: seed of everything that is drawn.
         progress: called with episodes done and in all while it is built.
@@ -254,25 +305,23 @@ def ensure_demo(
         SourceError: it could not be written.
         MissingExtraError: it has to be written, and there is no TFDS to write it.
     """
-    _check(datasets, scale, seed)
+    asked = _Asked(datasets, scale, seed)
     place = directory or demo_directory(datasets=datasets, scale=scale, seed=seed)
     place = place.resolve()
-    identity = _identity(datasets, scale, seed)
-    if _holds(place, identity):
-        return place / SPEC_FILE
-    with _locked(place):
-        if _holds(place, identity):
-            return place / SPEC_FILE
-        return _build(place, datasets, scale, seed, progress)
+    if not asked.lies_in(place):
+        try:
+            with _locked(place):
+                if not asked.lies_in(place):
+                    _build(place, asked, progress)
+        except OSError as error:
+            raise SourceError(
+                f"the demo mixture cannot be written to {place}: {error}",
+                remedy="name a folder that can be written to and has about 1 GB free",
+            ) from error
+    return place / SPEC_FILE
 
 
-def _build(
-    directory: Path,
-    datasets: int,
-    scale: float,
-    seed: int,
-    progress: Callable[[int, int], None] | None,
-) -> Path:
+def _build(directory: Path, asked: _Asked, progress: Progress | None) -> None:
     """Write the mixture into ``directory``, which is new or empty; the caller holds the lock."""
     require("tensorflow_datasets", "writing the demo mixture")
     if directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
@@ -280,14 +329,14 @@ def _build(
             f"{directory} is there and not empty",
             remedy="name a new folder, or delete this one if its content is not needed",
         )
-    chosen = DATASETS[:datasets]
     partial = directory.with_name(f".{directory.name}.partial")
     try:
         shutil.rmtree(partial, ignore_errors=True)
         partial.mkdir(parents=True)
-        rows = _run_children(partial, chosen, scale, seed, progress)
-        (partial / SPEC_FILE).write_text(spec_text(chosen, scale, seed), encoding="utf-8")
-        summary: dict[str, Any] = {"identity": _identity(datasets, scale, seed)}
+        rows = _run_children(partial, asked, progress)
+        text = spec_text(asked.chosen, asked.scale, asked.seed)
+        (partial / SPEC_FILE).write_text(text, encoding="utf-8")
+        summary: dict[str, Any] = {"identity": asked.identity()}
         for key in ("episodes", "frames", "images", "image_bytes"):
             summary[key] = sum(row[key] for row in rows)
         summary["datasets"] = rows
@@ -295,84 +344,28 @@ def _build(
         if directory.exists():
             directory.rmdir()
         partial.rename(directory)
-    except OSError as error:
-        raise _unwritable(directory, error) from error
     finally:
         shutil.rmtree(partial, ignore_errors=True)
-    return directory / SPEC_FILE
-
-
-def _check(datasets: int, scale: float, seed: int) -> None:
-    if not 1 <= datasets <= len(DATASETS):
-        raise UsageError(
-            f"datasets: {datasets} is out of range", remedy=f"choose 1 to {len(DATASETS)}"
-        )
-    if not 0 < scale <= 1000:
-        raise UsageError(
-            f"scale: {scale} is out of range",
-            remedy="choose above 0 and up to 1000; 1 is about 770 MB",
-        )
-    if not 0 <= seed < 2**63:
-        raise UsageError(f"seed: {seed} is out of range", remedy="choose 0 or a positive integer")
-
-
-def _identity(datasets: int, scale: float, seed: int) -> dict[str, Any]:
-    declared = hashlib.sha256(repr(DATASETS[:datasets]).encode()).hexdigest()[:12]
-    return {
-        "format": FORMAT,
-        "declared": declared,
-        "datasets": datasets,
-        "scale": float(scale),
-        "seed": seed,
-    }
-
-
-def _holds(directory: Path, identity: Mapping[str, Any]) -> bool:
-    """Tell whether this very mixture lies there; raises where another one does."""
-    try:
-        found = json.loads((directory / MARKER).read_text(encoding="utf-8"))["identity"]
-    except (OSError, ValueError, KeyError, TypeError):
-        return False
-    if found == identity:
-        return True
-    raise UsageError(
-        f"{directory} holds another demo mixture ({found}), asked for was {dict(identity)}",
-        remedy="delete the folder to have it built anew, or name another one",
-    )
 
 
 @contextlib.contextmanager
 def _locked(directory: Path) -> Iterator[None]:
-    """Holds a lock file beside ``directory``; it is gone afterwards."""
+    """Hold a lock file beside ``directory``; it is gone afterwards."""
     path = directory.with_name(f".{directory.name}.lock")
+    path.parent.mkdir(parents=True, exist_ok=True)
     waits = Waiting(f"the demo mixture in {directory}", _BUILT_WITHIN_S, say=logger.warning)
-    with contextlib.ExitStack() as holding:
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            holding.enter_context(locked(path, waits))
-        except OSError as error:
-            raise _unwritable(directory, error) from error
+    with locked(path, waits):
         try:
             yield
         finally:
             path.unlink(missing_ok=True)
 
 
-def _unwritable(directory: Path, error: OSError) -> SourceError:
-    return SourceError(
-        f"the demo mixture cannot be written to {directory}: {error}",
-        remedy="name a folder that can be written to and has about 1 GB free",
-    )
-
-
 def _run_children(
-    directory: Path,
-    chosen: Sequence[DemoDataset],
-    scale: float,
-    seed: int,
-    progress: Callable[[int, int], None] | None,
+    directory: Path, asked: _Asked, progress: Progress | None
 ) -> list[dict[str, Any]]:
     """Start the children, pass their progress on, and give a row per dataset, in order."""
+    chosen, scale = asked.chosen, asked.scale
     total = sum(one.train_episodes(scale) + one.val_episodes(scale) for one in chosen)
     rows: dict[str, dict[str, Any]] = {}
     done, told = 0, threading.Lock()
@@ -405,15 +398,11 @@ def _run_children(
         following = []
         for first in range(count):
             log: IO[str] = stack.enter_context(tempfile.TemporaryFile("w+", errors="replace"))
-            asked = {
-                "into": str(directory),
-                "names": [one.name for one in dearest[first::count]],
-                "scale": scale,
-                "seed": seed,
-            }
+            names = [one.name for one in dearest[first::count]]
+            job = {"into": str(directory), "names": names, "scale": scale, "seed": asked.seed}
             child = start(
                 "autoloader.cli.demo_writer",
-                [json.dumps(asked)],
+                [json.dumps(job)],
                 changes={"CUDA_VISIBLE_DEVICES": "", "TF_CPP_MIN_LOG_LEVEL": "3"},
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,

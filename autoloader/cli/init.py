@@ -151,16 +151,18 @@ def init(
         )
     how, root, faults = styles()[name], normal(data_dir), list[AutoloaderError]()
     found = list(_entries(root, how, faults))
-    chosen = None
-    if mix is not None and weights is not None:
+    present: list[str] = []
+    absent: list[str] = []
+    if weights is not None:
         for one in found:
             if one.known_as not in weights.weights:
                 note(f"{one.name}: not part of {mix}, left out")
         found = [one for one in found if one.known_as in weights.weights]
-        chosen = ChosenMix(mix, weights, tuple(one.known_as for one in found))
+        present = [one.known_as for one in found]
+        absent = [one for one in weights.weights if one not in present]
         note(f"{len(found)} of the {len(weights.weights)} datasets of {mix}")
-        if chosen.absent:
-            note(f"of {mix}, these are not in {root}: {', '.join(chosen.absent)}")
+        if absent:
+            note(f"of {mix}, these are not in {root}: {', '.join(absent)}")
     if not found and len(faults) == 1:
         raise faults[0]
     if not found:
@@ -185,15 +187,20 @@ def init(
             remedy="write the spec by hand, with the camera in images; or write the dataset again "
             "with one uint8 picture a step and camera",
         )
-    text = spec_text(found, how, style_name=name.value, chosen=chosen)
+    about = [f"Written by autoloader init --style {name.value}.", *how.about]
+    if weights is not None:
+        rest = f"; not here: {', '.join(absent)}" if absent else ""
+        about.append(f"{mix}: {weights.about}.")
+        about.append(f"{len(found)} of its {len(weights.weights)} datasets{rest}.")
+    text = spec_text(found, how, about, weights)
     PipelineSpec.from_mapping(parse_yaml(text))  # what is written, holds
     if as_json:
         emit_json(
             {
                 "spec": text,
                 "style": name.value,
-                "mix": chosen and {"name": mix, "datasets": len(chosen.mix.weights),
-                                   "present": chosen.present, "absent": chosen.absent},
+                "mix": weights and {"name": mix, "datasets": len(weights.weights),
+                                    "present": present, "absent": absent},
                 "datasets": {one.name: {"path": one.directory.path, "proposed": one.proposed}
                              for one in found},
             }
@@ -731,43 +738,23 @@ def _split(directory: VersionDirectory, style: Style) -> dict[str, str | None]:
     return {"train": f"{train}[:95%]", "val": f"{train}[95%:]"}
 
 
-@dataclass(frozen=True, slots=True)
-class ChosenMix:
-    """A published weighting, and what of it is there.
-
-    Attributes:
-        name: name of the mixture, as ``--mix`` takes it.
-        mix: its weights, by the registry's names.
-        present: those that were found.
-    """
-
-    name: str
-    mix: KnownMix
-    present: tuple[str, ...]
-
-    @property
-    def absent(self) -> tuple[str, ...]:
-        """Names of the datasets that were not found."""
-        return tuple(name for name in self.mix.weights if name not in self.present)
-
-
 def spec_text(
-    entries: Sequence[Entry], style: Style, *, style_name: str, chosen: ChosenMix | None
+    entries: Sequence[Entry], style: Style, about: Sequence[str], mix: KnownMix | None
 ) -> str:
-    """The spec file."""
-    lines = [f"# Written by autoloader init --style {style_name}."]
-    lines += [line for about in style.about for line in _comment(about, "")]
-    if chosen is not None:
-        lines += _comment(f"{chosen.name}: {chosen.mix.about}.", "")
-        there, every = len(chosen.present), len(chosen.mix.weights)
-        rest = f"; not here: {', '.join(chosen.absent)}" if chosen.absent else ""
-        lines += _comment(f"{there} of its {every} datasets{rest}.", "")
+    """The spec file.
+
+    Args:
+        entries: datasets of the spec.
+        style: convention that it is written in.
+        about: comments at its top, a paragraph each.
+        mix: published weights of the datasets; ``None``: all weigh 1.
+    """
+    lines = [line for one in about for line in _comment(one, "")]
     lines += _comment("What is not used stands as a comment; features: passes it on.", "")
     lines += ["schema_version: 1", "datasets:"]
     for one in entries:
-        weight = chosen.mix.weights[one.known_as] if chosen else 1.0
-        lines += _dataset(one, weight, style)
-    lines.append(f"weights: {style.weights[0 if chosen else 1]}")
+        lines += _dataset(one, mix.weights[one.known_as] if mix else 1.0, style)
+    lines.append(f"weights: {style.weights[0 if mix else 1]}")
     cameras = list(dict.fromkeys(camera for one in entries for camera in one.cameras))
     empty = [name for name in style.cameras if style.only_cameras and name not in cameras]
     cameras += empty

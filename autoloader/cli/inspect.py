@@ -294,13 +294,14 @@ def read_facts(directory: VersionDirectory, split: str, episodes: int) -> Datase
         }
         if found.episodes == 1:
             found.first_steps = steps
-            found.first = {
+            shown = {path: picture_of(encoded[0]) for path, encoded in frames.items()}
+            first: dict[str, Any] = shown if first_pictures is None else first_pictures()
+            first |= {
                 path: _first_value(rows[0], features[path])
                 for path, rows in values.items()
                 if len(rows)
             }
-            shown = {path: picture_of(encoded[0]) for path, encoded in frames.items()}
-            found.first |= shown if first_pictures is None else first_pictures()
+            found.first = {path: first[path] for path in features if path in first}
             found.absent = [path for path in features if path not in found.first]
         for path, rows in values.items():
             if features[path].encoding == RAGGED and None in features[path].shape and len(rows):
