@@ -14,6 +14,7 @@ import io
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -155,8 +156,8 @@ class LeRobotReader:
             ) from error
         return [self._step(row, number, one) for number, row in enumerate(rows)]
 
-    def _frame_of(self, camera: str, one: Episode, number: int) -> Callable[[], NDArray[np.uint8]]:
-        """Decodes what a camera shows at a step of an episode."""
+    def _frame_of(self, camera: str, one: Episode, number: int) -> NDArray[np.uint8]:
+        """The frame that a camera shows at a step of an episode."""
         path, known = one.videos[camera].path, self._known
         if path not in self._times:
             self._times[path] = _times_of(path)
@@ -176,9 +177,9 @@ class LeRobotReader:
                 shape = tuple(size or 1 for size in feature.shape)
                 step[path] = np.asarray(row[path], feature.dtype).reshape(shape)
             elif feature.kind == "image" and feature.encoding == VIDEO and path in one.videos:
-                step[path] = _Lazy(self._frame_of(path, one, number))
+                step[path] = _Lazy(partial(self._frame_of, path, one, number))
             elif feature.kind == "image" and path in row:
-                step[path] = _Lazy(_picture_of(row[path]))
+                step[path] = _Lazy(partial(_picture_of, row[path]))
         return step
 
 
@@ -203,31 +204,24 @@ def _times_of(path: str) -> Sequence[int]:
         return sorted(one.pts for one in packets if one.size and one.pts is not None)
 
 
-def _frame_at(path: str, times: Sequence[int], number: int) -> Callable[[], NDArray[np.uint8]]:
-    """Decodes a frame of a video, whose frames are shown at these times."""
+def _frame_at(path: str, times: Sequence[int], number: int) -> NDArray[np.uint8]:
+    """A frame of a video, whose frames are shown at these times."""
+    import av
 
-    def decode() -> NDArray[np.uint8]:
-        import av
-
-        with av.open(path) as container:
-            stream = container.streams.video[0]
-            base = stream.time_base
-            assert base is not None
-            back = int(_SEEK_BACK_S / base)
-            container.seek(max(times[0], times[number] - back), stream=stream)
-            for frame in container.decode(stream):
-                if frame.pts == times[number]:
-                    return np.asarray(frame.to_ndarray(format="rgb24"), np.uint8)
-        return np.zeros((1, 1, 3), np.uint8)  # it differs from whatever is shown
-
-    return decode
+    with av.open(path) as container:
+        stream = container.streams.video[0]
+        base = stream.time_base
+        assert base is not None
+        back = int(_SEEK_BACK_S / base)
+        container.seek(max(times[0], times[number] - back), stream=stream)
+        for frame in container.decode(stream):
+            if frame.pts == times[number]:
+                return np.asarray(frame.to_ndarray(format="rgb24"), np.uint8)
+    return np.zeros((1, 1, 3), np.uint8)  # it differs from whatever is shown
 
 
-def _picture_of(stored: Mapping[str, Any]) -> Callable[[], NDArray[np.uint8]]:
-    def decode() -> NDArray[np.uint8]:
-        from PIL import Image
+def _picture_of(stored: Mapping[str, Any]) -> NDArray[np.uint8]:
+    from PIL import Image
 
-        with Image.open(io.BytesIO(stored["bytes"])) as picture:
-            return np.asarray(picture.convert("RGB"), np.uint8)
-
-    return decode
+    with Image.open(io.BytesIO(stored["bytes"])) as picture:
+        return np.asarray(picture.convert("RGB"), np.uint8)

@@ -72,8 +72,10 @@ _TABLES: dict[str, tuple[str, ...]] = {
         "share_end", "stride", "action_width", "state_width", "decode_s",
     ),
     "fields": ("cameras", "language"),
+    "knobs": ("value", "from", "range", "class"),
     "chained": ("chained", "unchained_why", "decodes_per_sample"),
 }  # fmt: skip
+_COUNTS = ("episodes", "frames", "samples", "estimated", "frames_estimated")
 _SHARDS_SHOWN = 8
 _NO_TERMINAL = 1000
 """Columns where stdout is no terminal: lines are left whole."""
@@ -225,11 +227,7 @@ class _Report:
             "reader": plan.knobs.reader,
             "reader_why": plan.reader_reason,
             "shards": len(dataset.slices),
-            "episodes": count.episodes,
-            "frames": count.frames,
-            "samples": count.samples,
-            "estimated": count.estimated,
-            "frames_estimated": count.frames_estimated,
+            **{key: getattr(count, key) for key in _COUNTS},
             "weight": dataset.weight,
             "share": self._shares[dataset.index],
             "share_end": plan.order.shares_at(_END)[dataset.index],
@@ -711,7 +709,7 @@ def _tables(document: Mapping[str, Any]) -> dict[str, Any]:
     """The parts that ``-v`` shows, those left out that have nothing to say."""
     datasets, graph, remote = (document[key] for key in ("datasets", "graph", "remote"))
     sizes = {key: value for key, value in document["bytes"].items() if isinstance(value, int)}
-    knobs = {key: row for key, row in document["knobs"].items() if row.pop("used")}
+    knobs = {key: row for key, row in document["knobs"].items() if row["used"]}
     found: dict[str, Any] = {
         "spec": f"{document['spec']}, split {document['split']}",
         "profile": "{name} ({origin}; numbers {source})".format(**document["profile"]),
@@ -734,7 +732,7 @@ def _tables(document: Mapping[str, Any]) -> dict[str, Any]:
         "bound": document["bound"],
         "ranks": document["ranks"] if document["ranks"]["world_size"] > 1 else None,
         "cache": document["cache"] and document["cache"]["forecasts"],
-        "locality": document["locality"],
+        "locality": document["locality"] and document["locality"]["orders"],
         "remote": remote and remote["order"][:_SHARDS_SHOWN],
     }
     return {key: value for key, value in found.items() if value}
