@@ -59,7 +59,7 @@ class Cgroup:
 
     Attributes:
         version: version of the hierarchy, 1 or 2.
-        directory: where its files are.
+        directory: folder of its files.
         below: its path below the mount point; empty for what the mount point shows.
         own: whether it is the process's own, and no ancestor.
     """

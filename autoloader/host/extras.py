@@ -42,7 +42,7 @@ def needs(purpose: str, *, extra: str = "") -> Iterator[None]:
     """Import what extras bring inside; a package that is missing is asked for by its extra's name.
 
     Args:
-        purpose: what they are for, as in "the tuner".
+        purpose: purpose of the packages, as in "the tuner".
         extra: an extra that brings more than the missing package, and is meant.
 
     Raises:
@@ -83,7 +83,7 @@ def require(module: str, purpose: str, *, instead: str = "") -> None:
 
     Args:
         module: name of a module of ``EXTRA_OF``.
-        purpose: what it is for.
+        purpose: purpose of the module, as in "the tuner".
         instead: another way out, as the end of a sentence: 'or use output="numpy"'.
 
     Raises:

@@ -44,7 +44,7 @@ def memory_file(name: str, size: int = 0, flags: int = 0) -> int:
     Args:
         name: name shown in ``/proc/PID/fd``.
         size: bytes; pages come only where it is written.
-        flags: of ``os.memfd_create``, beside ``MFD_CLOEXEC``.
+        flags: flags of ``os.memfd_create``, beside ``MFD_CLOEXEC``.
 
     Raises:
         PipelineError: the kernel refuses it.
@@ -100,7 +100,7 @@ def write_whole(
     Args:
         path: path of the file.
         content: all of it; texts are UTF-8.
-        mode: of a new file, less what the user's umask forbids.
+        mode: mode of a new file, less the bits that the user's umask forbids.
         durable: whether it is on the disk when this returns.
         before: called when all is written and the old file is still in its place.
 
@@ -129,8 +129,8 @@ def written_by_others(path: Path, found: os.stat_result, data: os.stat_result | 
 
     Args:
         path: path of the file or folder.
-        found: what is known of it.
-        data: of data that is trusted: whoever may write there may write here.
+        found: status of the file or folder.
+        data: status of trusted data: its writers may write here; ``None``: there is none.
     """
     trusted = {os.geteuid(), 0} if data is None else {os.geteuid(), 0, data.st_uid}
     if found.st_uid not in trusted:
@@ -262,7 +262,7 @@ def open_own(path: Path, flags: int = os.O_RDWR | os.O_CREAT, *, linked: bool = 
 
     Args:
         path: path of the file; a symbolic link there is refused.
-        flags: of ``os.open``; what cuts a file short belongs behind this check.
+        flags: flags of ``os.open``; cutting a file short belongs behind this check.
         linked: whether it may have a second name.
 
     Raises:

@@ -69,7 +69,7 @@ class Processors:
     Attributes:
         allowed: processors of the affinity.
         quota: processors' worth of time that the tightest quota gives; ``None``: there is none.
-        source: which cgroup sets it, such as "cgroup v2 /job_7"; "" without one.
+        source: cgroup that sets it, such as "cgroup v2 /job_7"; "" without one.
         used_s: CPU seconds that cgroup has used so far; ``None`` without one, or unknown.
     """
 
@@ -106,7 +106,7 @@ class CgroupProcessors:
     """The real ones, of this process.
 
     Args:
-        proc: where procfs is mounted.
+        proc: folder where procfs is mounted.
         cgroup_root: stands for ``/sys/fs/cgroup`` in what mountinfo says.
     """
 

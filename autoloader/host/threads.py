@@ -44,7 +44,7 @@ class LoaderThread(threading.Thread):
 
     Args:
         target: function that it runs.
-        name: in Python; the kernel keeps the first 15 bytes of "loader-…".
+        name: name in Python; the kernel keeps the first 15 bytes of "loader-…".
         args: positional arguments of ``target``.
     """
 
@@ -258,7 +258,7 @@ class Owner:
     """The process that made something.
 
     Args:
-        what: what it is, for messages.
+        what: name of the thing, for messages.
     """
 
     def __init__(self, what: str) -> None:

@@ -82,7 +82,7 @@ class BatchTimes:
 
     Args:
         path: path of the log's file.
-        pipeline: which loader of this process.
+        pipeline: number of the loader in this process.
     """
 
     def __init__(self, path: Path, *, pipeline: int) -> None:
@@ -106,9 +106,9 @@ class BatchTimes:
         """The datasets that lines speak of from now on.
 
         Args:
-            split: which split is read.
+            split: name of the split that is read.
             names: name of each dataset.
-            weights: what share of the samples each should have; of 1.
+            weights: share of the samples that each dataset should have, of 1.
         """
         self._lines.write(
             {
@@ -124,8 +124,8 @@ class BatchTimes:
         """One batch.
 
         Args:
-            asked_s: when it was asked for.
-            got_s: when it was there.
+            asked_s: time of the request for it, on a monotonic clock.
+            got_s: time of its arrival, on the same clock.
             datasets: [B] of each sample.
         """
         counts = np.bincount(datasets)

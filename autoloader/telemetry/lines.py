@@ -47,7 +47,7 @@ def log_path(wanted: str, stem: str, run: str) -> Path:
     Args:
         wanted: a file; or a directory, one that is there or a name with "/" behind it: in it every
             run has a file of its own, ``STEM-RUN.jsonl``.
-        stem: what the log is of.
+        stem: subject of the log, such as "decisions".
         run: name of the run, from ``run_name``.
     """
     if wanted.endswith("/") or Path(wanted).is_dir():
@@ -60,7 +60,7 @@ class LineLog:
 
     Args:
         path: the file; appended to, made with its directory where it is missing.
-        whose: what every line begins with.
+        whose: fields that every line begins with.
 
     Raises:
         OSError: it cannot be written.

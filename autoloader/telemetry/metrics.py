@@ -225,7 +225,7 @@ def over_ranks(ranks: Sequence[Mapping[str, float]]) -> dict[str, float]:
     """Worst and mean over several ranks: ``wait_ratio/worst``, ``wait_ratio/mean``.
 
     Args:
-        ranks: what each tells, by name; of one alone there is nothing to compare.
+        ranks: figures of each rank, by name; a single rank has nothing to be compared with.
     """
     if len(ranks) < 2:
         return {}

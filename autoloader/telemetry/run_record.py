@@ -58,7 +58,7 @@ class RunLog:
 
     Args:
         path: the file; appended to.
-        facts: what is known of the run from the start; asked for with the first line.
+        facts: function that gives facts of the start; called with the first line.
         bad: plain values of the records that are quarantined now.
         in_ring: whether it is one of the ring's: nothing is written before the pipeline is
             ``RING_AFTER_S`` old, and then the oldest records go.
@@ -180,8 +180,8 @@ def prune(ring: Path, *, runs: int = RING_RUNS, most_bytes: int = RING_BYTES) ->
 
     Args:
         ring: the folder with one folder for each run.
-        runs: how many stay, the one to come included.
-        most_bytes: of those that stay.
+        runs: number of records that stay, with the one to come.
+        most_bytes: most bytes of the records that stay.
     """
     found = []
     with contextlib.suppress(OSError):

@@ -39,7 +39,7 @@ class RunFile:
 
     Args:
         run: the trainer's process (``telemetry.lines.run_name``).
-        pipeline: which loader of it.
+        pipeline: number of the loader in that run.
     """
 
     def __init__(self, run: str, pipeline: int) -> None:
@@ -101,7 +101,7 @@ def said_last(run: str, pipeline: int) -> Snapshot | None:
 
     Args:
         run: name of the trainer's run.
-        pipeline: which loader of it.
+        pipeline: number of the loader in that run.
     """
     with contextlib.suppress(OSError, AutoloaderError):
         return Snapshot.from_json((runtime_folder() / f"{run}-{pipeline}.json").read_bytes())

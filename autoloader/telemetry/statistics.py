@@ -152,8 +152,8 @@ class HelperStatistics:
 
     Attributes:
         present: helpers that work now; those that are on their way do not count.
-        possible: for how many the cluster has processors; 0: not known.
-        batches: that they have filled.
+        possible: number of helpers for which the cluster has processors; 0: not known.
+        batches: number of batches that helpers have filled.
         compared, different: batches that were filled here as well, and that differed. Any: a host
             reads other data or runs other code; the log names it.
         late: batches that were filled here because an answer did not come in time. Many: the link
@@ -206,9 +206,9 @@ class Statistics:
         wait_ratio: share of the consumer's time spent waiting for batches, over the same batches;
             above 0.01 training waits for data.
         batch_latency_s: p50, p90, p99 of the time from asking for a batch to having it.
-        headroom_bytes: what the machine can still give.
-        loader_bytes: what the loader holds, without the ring; ranks that share a child each say
-            what it holds for all.
+        headroom_bytes: bytes that the machine can still give.
+        loader_bytes: bytes that the loader holds, without the ring; each rank that shares a child
+            tells the bytes of all.
         decodes_per_sample: frames decoded for a sample, all cameras, over the samples so far;
             ``mixing.chain`` and ``cache_bytes`` lower it. ``None`` before there were any.
         batch_call_s: mean seconds of the spec's ``batch.call`` for a batch; they pass one after the
@@ -221,7 +221,7 @@ class Statistics:
         datasets: statistics of each dataset, by name.
         knobs: the values in force.
         state: state of the controller; ``None`` without one.
-        controller: what it did; ``None`` without one.
+        controller: actions of the controller; ``None`` without one.
         repeats: batches that were handed out again (``replay_one_batch``).
         starts: times the pipeline began: one, and one more each time it was sent elsewhere
             (``load_state_dict``, a validation that begins anew); parking adds none.
@@ -351,9 +351,9 @@ class Move:
     Attributes:
         at_s: Unix time at which they moved.
         by: "policy", "reflex" (memory was short) or "person" (``retune``).
-        why: in a few words.
+        why: reason in a few words.
         changes: flat knob → [before, after]; empty where nothing moved.
-        verdict: what became of a change of the policy: "paid", "nothing", "lost" (the last two
+        verdict: outcome of a change of the policy: "paid", "nothing", "lost" (the last two
             were taken back), "refused"; "": not known yet, or not asked.
     """
 
@@ -369,8 +369,8 @@ class LatelyMoment:
     """The last minute, about a second apart, the oldest first.
 
     Attributes:
-        wait_ratios: of the consumer; ``None`` where it was not measured.
-        headrooms_bytes: what the machine could give.
+        wait_ratios: wait ratios of the consumer; ``None``: not measured.
+        headrooms_bytes: bytes that the machine could give; ``None``: not measured.
     """
 
     wait_ratios: tuple[float | None, ...] = ()
@@ -383,18 +383,18 @@ class Snapshot:
 
     Attributes:
         run: the trainer's process in logs (``telemetry.lines.run_name``).
-        pipeline: which loader of the trainer.
-        split: which split it reads.
-        at_s: when it was taken, Unix time.
+        pipeline: number of the loader among those of the trainer.
+        split: name of the split that it reads.
+        at_s: Unix time at which it was taken.
         started_at_s: since when its totals count.
         phase: "opening" (files, indexes), "filling" (no batch taken yet), "running", "parked"
             (another loader is in use, or the trainer is silent), "ended".
-        doing: what it does now, where that takes long: "waiting for bridge (9/29 are ready)".
+        doing: present work, if it takes long: "waiting for bridge (9/29 are ready)".
         rank, world_size: rank of the trainer, and number of trainers.
         node: the same for all ranks that share this machine and job; the run's name where it is
             alone.
-        script: what the trainer runs.
-        trainer_pid, worker_pid: of the trainer, and of the process that runs the pipeline.
+        script: name of the trainer's script.
+        trainer_pid, worker_pid: ids of the trainer, and of the process that runs the pipeline.
         restarts: times the loader's child was started again. Any: its log and ``autoloader doctor``
             say why (mostly the kernel, for memory).
         samples: number of samples mixed so far, of all datasets.
@@ -412,9 +412,9 @@ class Snapshot:
         why: the last decision's reason.
         consumer, memory, ring, cache, stages, datasets: parts with a class of their own.
         knobs: a knob's value in force. See docs/reference/knobs.md.
-        control: what the controller has done; ``None``: there is none.
+        control: actions of the controller; ``None`` without one.
         moves: the last times that knobs moved, the oldest first.
-        lately: how waits and headroom went.
+        lately: waits and headroom of the last minute.
     """
 
     run: str

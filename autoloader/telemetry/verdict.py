@@ -68,7 +68,7 @@ def wait_words(moment: Snapshot | None, now_s: float) -> str:
     """Reason of a wait for a batch; "" if it is not known.
 
     Args:
-        moment: what the loader said last; ``None``: nothing yet.
+        moment: latest snapshot of the loader; ``None`` before the first.
         now_s: present Unix time, in seconds.
     """
     if moment is None:

@@ -61,7 +61,7 @@ class Finding:
     """Something that will hurt a run.
 
     Attributes:
-        evidence: what was seen, with its numbers.
+        evidence: observation of the check, with its numbers.
         remedy: one sentence of what to do about it.
         severity: "error" ends a run or makes its data wrong; "warning" makes it slow or fragile.
         check: name of the check; ``examine`` fills it in.
@@ -78,7 +78,7 @@ class Machine:
     """Places where the checks look.
 
     Attributes:
-        proc: where procfs is mounted.
+        proc: folder where procfs is mounted.
         cgroup_root: stands for ``/sys/fs/cgroup`` in what mountinfo says.
         kernel_log: the kernel's log, or a copy of it in a file.
         nvml: stands for ``pynvml``; ``None``: the real one.

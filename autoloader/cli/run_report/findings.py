@@ -49,7 +49,7 @@ class Finding:
     """One answer.
 
     Attributes:
-        question: that a reader has.
+        question: question that a reader has.
         answer: the answer in one sentence.
         more: further sentences of the answer.
         level: "good", "notice" or "bad".

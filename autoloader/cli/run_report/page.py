@@ -45,7 +45,7 @@ def page(run: Run, other: Run | None = None, ideal: Run | None = None) -> str:
     """The page as HTML.
 
     Args:
-        run: what it is about.
+        run: run that the page is about.
         other: a run to put beside it.
         ideal: a run of the same trainer that was given one batch again and again.
     """

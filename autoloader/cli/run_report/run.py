@@ -38,9 +38,9 @@ class Below:
 
     Attributes:
         begin_s, end_s: seconds since the run began.
-        least_bytes: of headroom in it.
-        lost_bytes: of headroom, from half a minute before to the least.
-        own_bytes: how much more of it the loader itself held at the least than before; negative:
+        least_bytes: least headroom in it, in bytes.
+        lost_bytes: headroom lost from half a minute before to the least.
+        own_bytes: bytes that the loader itself held more at the least than before; negative:
             it had given memory back.
     """
 
@@ -56,7 +56,7 @@ class Run:
     """One run: the record of its training loader, and those of the other ranks.
 
     Attributes:
-        name: as people call it.
+        name: name of the run for people.
         own: the pipeline that the page is about: of the rank that waits most.
         ranks: the training pipelines of all ranks that were found, ``own`` included.
     """

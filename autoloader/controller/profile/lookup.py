@@ -62,7 +62,7 @@ class ResolvedProfile:
         profile: the profile, fitted to the host where ``load_profile`` gave it; of several kinds
             of mixtures it holds the nearest alone then.
         origin: path of its file, or "shipped".
-        notes: which was taken and why, and every clamp; sentences for people.
+        notes: the choice with its reason, and every clamp; sentences for people.
         entry: place of its knobs among those of its file; 0 for the file's own.
     """
 
@@ -212,7 +212,7 @@ class Kept:
     Attributes:
         path: path of its file.
         written: whether it was written; otherwise ``notes`` say why not.
-        notes: what was written over, joined or left; sentences for people.
+        notes: replaced, joined or kept entries; sentences for people.
     """
 
     path: Path
@@ -276,7 +276,7 @@ def keep_entry(profile: Profile, *, out: Path | None = None, tuned_from: Entry |
     """Keep a profile of one entry beside what there is of its name.
 
     Args:
-        profile: what was found, with one entry.
+        profile: profile that was found, with one entry.
         out: place to write to, see ``profile_path``.
         tuned_from: the entry that it was measured against; one of its own kind that is not this
             one, and was measured to be faster, is left as it is.

@@ -33,7 +33,7 @@ class GpuReading:
     """Load of the trainer's devices.
 
     Attributes:
-        busy_ratio: of the least busy device.
+        busy_ratio: load of the least busy device, of 1.
         shared: another process runs on one of them.
     """
 

@@ -64,7 +64,7 @@ class Headroom:
 
     Attributes:
         headroom_bytes: memory that can still be taken before something must give; never negative.
-        source: which limit binds: "host", or the cgroup, such as "cgroup v2 /job_7".
+        source: limit that binds: "host", or the cgroup, such as "cgroup v2 /job_7".
     """
 
     headroom_bytes: int
@@ -99,11 +99,11 @@ class HeadroomProbe:
     """The real thing, from ``/proc`` and the cgroup file systems.
 
     Args:
-        proc: where procfs is mounted.
+        proc: folder where procfs is mounted.
         cgroup_root: stands for ``/sys/fs/cgroup`` in what mountinfo says.
-        pid: whose cgroup counts; "self" for this process.
+        pid: id of the process whose cgroup counts; "self" for this process.
         limits_for_s: so long limits are believed that were read; usage never is.
-        now_s: of a monotonic clock.
+        now_s: function that gives seconds of a monotonic clock.
     """
 
     def __init__(

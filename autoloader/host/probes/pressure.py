@@ -80,7 +80,7 @@ class _Times:
     Attributes:
         idle: spent idle, all processors together.
         whole: passed, all processors together.
-        stolen: of ``whole``, what a hypervisor gave to other machines.
+        stolen: part of ``whole`` that a hypervisor gave to other machines.
         own: CPU time of this process.
         count: number of these processors.
     """
@@ -199,7 +199,7 @@ class Watched(Generic[T]):
     Args:
         probe: probe that is asked.
         name: name of the probe in the log.
-        now_s: of a monotonic clock.
+        now_s: function that gives seconds of a monotonic clock.
         every_s: a younger answer is given again: several may ask in turn.
     """
 

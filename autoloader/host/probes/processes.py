@@ -144,7 +144,7 @@ class PeakSampler:
     """A ``with`` block that samples memory from a thread of its own.
 
     Args:
-        headroom: where ``min_headroom_bytes`` comes from; ``None`` leaves it out.
+        headroom: source of ``min_headroom_bytes``; ``None`` leaves it out.
         period_s: time between two samples of headroom, and the least between two of memory.
         reading: bytes held now; by default ``loader_bytes``.
 
@@ -234,7 +234,7 @@ class OtherProcesses:
     """Looks at all processes that can be seen but this one; one thread at a time.
 
     Args:
-        proc: where the kernel tells of them.
+        proc: folder where procfs is mounted.
     """
 
     def __init__(self, proc: Path = Path("/proc")) -> None:
@@ -249,7 +249,7 @@ class OtherProcesses:
         """Memory is calm: see who holds what, where the last look was long enough ago.
 
         Args:
-            at_s: of a monotonic clock.
+            at_s: seconds of a monotonic clock.
         """
         if at_s < self._next_s:
             return
@@ -261,7 +261,7 @@ class OtherProcesses:
         """Process that grew most since the oldest look; ``None`` if none grew, or without a look.
 
         Args:
-            at_s: of the clock of ``look``.
+            at_s: seconds of the clock of ``look``.
         """
         if not self._looks:
             return None
@@ -296,7 +296,7 @@ class StorageReads:
     """Counts from the first time on that it is asked about a process.
 
     Args:
-        proc: where the kernel tells it.
+        proc: folder where procfs is mounted.
     """
 
     def __init__(self, proc: Path = Path("/proc")) -> None:

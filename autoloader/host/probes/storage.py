@@ -100,7 +100,7 @@ def probe_reads(
     Args:
         files: paths of the files.
         now_s: seconds on a clock that never goes backwards.
-        each_s: how long at random, and then how long in order.
+        each_s: seconds of reads at random, and then of reads in order.
     """
     large = sorted(files, key=os.path.getsize, reverse=True)[:_MOST_FILES]
     with contextlib.ExitStack() as opened:
@@ -175,7 +175,7 @@ class LocalityProposal:
     Attributes:
         block_bytes: bytes of a block.
         window: blocks of a window.
-        memory_bytes: that two windows of every dataset take.
+        memory_bytes: bytes that two windows of every dataset take.
     """
 
     block_bytes: int
@@ -201,9 +201,9 @@ def propose_locality(
     Args:
         rates: measured rates of the storage.
         reads: at random places, of a sample.
-        sample_bytes: of the files, over the samples of a pass.
-        dataset_bytes: of the files of each dataset.
-        left_bytes: of memory, above the floor.
+        sample_bytes: bytes of the files, over the samples of a pass.
+        dataset_bytes: bytes of the files of each dataset.
+        left_bytes: bytes of memory above the floor.
     """
     block = _LEAST_BLOCK
     while block < _MOST_BLOCK and block < SEEK_RATIO * rates.random_s * rates.in_order:
