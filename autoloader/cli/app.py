@@ -76,7 +76,7 @@ def command_of(name: str) -> Any:
     made = made or getattr(importlib.import_module(f"autoloader.cli.{name}"), name)
     if not isinstance(made, typer.Typer):
         alone = typer.Typer(pretty_exceptions_enable=False, add_completion=False)
-        alone.command(name, help=COMMANDS[name])(made)
+        alone.command(name)(made)
         made = alone
     return typer.main.get_command(made)
 

@@ -28,9 +28,7 @@ def with_transforms(context: typer.Context, spec: Path | None) -> Path | None:
         user_function.refuse()
     elif spec is not None:
         with contextlib.suppress(OSError):  # the working directory is gone
-            places = (context.params.get("spec"), context.params.get("against"), spec)
-            folders = [str(place.absolute().parent) for place in places if place is not None]
-            user_function.permit(str(Path.cwd()), *dict.fromkeys(folders))
+            user_function.permit(str(Path.cwd()), str(spec.absolute().parent))
     return spec
 
 

@@ -37,6 +37,11 @@ def test_every_command_has_its_section(check: ModuleType) -> None:
             assert f"<!-- generated: cli {name} {inner}".rstrip() in page
 
 
+def test_the_first_screen_says_of_a_command_what_its_own_help_says(check: ModuleType) -> None:
+    found = {name: check.command_of(name).help for name in check.COMMANDS}
+    assert found == check.COMMANDS
+
+
 def test_the_site_builds_without_a_warning(tmp_path: Path) -> None:
     """Links to pages and to places on them, tables of contents, code of known languages."""
     command = [sys.executable, "-m", "sphinx", "--quiet", "--fail-on-warning", "--builder", "dummy"]
