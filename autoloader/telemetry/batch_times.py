@@ -31,49 +31,62 @@ VARIABLE = "AUTOLOADER_BATCH_TIMES"
 
 
 class ConsumerMeter:
-    """Fed by the loader around every ``next``; used by the consumer's thread."""
+    """Figures of the consumer over its last batches; fed by the loader around every ``next``.
+
+    Attributes:
+        batches: number of batches since it was made.
+        samples: number of samples since it was made.
+    """
 
     def __init__(self) -> None:
-        self._waits: deque[float] = deque(maxlen=WINDOW_BATCHES)
-        self._steps: deque[float] = deque(maxlen=WINDOW_BATCHES)
-        self._step_waits: deque[float] = deque(maxlen=WINDOW_BATCHES)
-        self._rows: deque[int] = deque(maxlen=WINDOW_BATCHES)
+        self._window: deque[tuple[float, float | None, int]] = deque(maxlen=WINDOW_BATCHES)
         self._last_s: float | None = None
         self.batches = 0
         self.samples = 0
 
     def note(self, asked_s: float, got_s: float, rows: int) -> None:
-        """One batch: when it was asked for, when it was there, and its samples."""
+        """Count one batch.
+
+        Args:
+            asked_s: time of the request for it, on a monotonic clock.
+            got_s: time of its arrival, on the same clock.
+            rows: number of its samples.
+        """
         self.batches += 1
         self.samples += rows
-        self._waits.append(got_s - asked_s)
-        if self._last_s is not None:
-            self._steps.append(got_s - self._last_s)
-            self._step_waits.append(got_s - asked_s)
-            self._rows.append(rows)
+        step_s = None if self._last_s is None else got_s - self._last_s
+        self._window.append((got_s - asked_s, step_s, rows))
         self._last_s = got_s
 
     def pause(self) -> None:
-        """The consumer does something else (validation): the next step's time means nothing."""
+        """Leave out the next step: the consumer does something else (validation)."""
         self._last_s = None
 
     @property
     def samples_per_s(self) -> float | None:
-        """Over the window; ``None`` before the second batch."""
-        seconds = sum(self._steps)
-        return sum(self._rows) / seconds if seconds > 0 else None
+        """Samples a second over the window; ``None`` before the second batch."""
+        steps = self._steps()
+        seconds = sum(step_s for _, step_s, _ in steps)
+        return sum(rows for *_, rows in steps) / seconds if seconds > 0 else None
 
     @property
     def wait_ratio(self) -> float | None:
-        """Waiting / whole time, over the window."""
-        seconds = sum(self._steps)
-        return min(1.0, sum(self._step_waits) / seconds) if seconds > 0 else None
+        """Share of the whole time spent waiting, over the window."""
+        steps = self._steps()
+        seconds = sum(step_s for _, step_s, _ in steps)
+        return min(1.0, sum(wait_s for wait_s, *_ in steps) / seconds) if seconds > 0 else None
+
+    def _steps(self) -> list[tuple[float, float, int]]:
+        """Wait, time since the batch before, and rows of each batch behind another one."""
+        seen = tuple(self._window)  # at once: another thread may note a batch
+        return [(wait_s, step_s, rows) for wait_s, step_s, rows in seen if step_s is not None]
 
     def latency_s(self) -> dict[str, float] | None:
         """p50, p90 and p99 of the waits in the window."""
-        if not self._waits:
+        if not self._window:
             return None
-        p50, p90, p99 = np.percentile(list(self._waits), [50, 90, 99]).tolist()
+        waits = [wait_s for wait_s, *_ in tuple(self._window)]
+        p50, p90, p99 = np.percentile(waits, [50, 90, 99]).tolist()
         return {"p50": p50, "p90": p90, "p99": p99}
 
 
