@@ -2,18 +2,29 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
+import subprocess
+import sys
 import time
 from pathlib import Path
 
 import pytest
 from moments import Look
 from rlds_files import Written
-from streams import spec_of
+from streams import spec_of, until
 
 from autoloader import AutoLoader
+from autoloader.telemetry.run_record import read_pipeline
 from autoloader.telemetry.runtime import living_runs
+
+TRAINER = """
+import sys
+from autoloader import AutoLoader
+for _ in AutoLoader(sys.argv[1], ram_floor="64MiB", output="numpy"):
+    print(flush=True)
+"""
 
 
 def test_a_running_loader_says_how_fast_it_is_and_why(running: AutoLoader, look: Look) -> None:
@@ -77,3 +88,28 @@ def test_a_loader_whose_child_was_killed_says_that_it_was_started_again(look: Lo
     after = look(lambda one: one.phase == "running" and one.worker_pid != before.worker_pid)
     assert (before.restarts, after.restarts) == (0, 1)
     assert after.run == before.run
+
+
+def test_the_child_of_a_killed_trainer_ends_the_record_and_removes_what_only_a_run_has(
+    written: Written, tmp_path: Path
+) -> None:
+    spec = spec_of(written, mixing={"epoch": "forever"}, reader="indexed")
+    mix, runs, record = tmp_path / "mix.json", tmp_path / "runs", tmp_path / "record"
+    mix.write_text(json.dumps(spec.model_dump(mode="json")))
+    metrics = tmp_path / "metrics.prom"
+    places = {
+        "AUTOLOADER_RUNTIME_DIR": str(runs),
+        "AUTOLOADER_RUN_DIR": str(record),
+        "AUTOLOADER_METRICS_FILE": str(metrics),
+    }
+    with subprocess.Popen(
+        [sys.executable, "-c", TRAINER, str(mix)],
+        stdout=subprocess.PIPE,
+        env={**os.environ, **places},
+    ) as trainer:
+        assert trainer.stdout is not None
+        until(lambda: metrics.exists() and bool(trainer.stdout.readline()))
+        trainer.kill()
+    until(lambda: not metrics.exists() and not list(runs.glob("*.json")))
+    (file,) = record.rglob("train-*.jsonl")
+    until(lambda: read_pipeline(file).ended)
