@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from autoloader.cli.options import JsonFlag, read_with_tensorflow_here
-from autoloader.cli.output import emit, emit_json, emit_table, note
+from autoloader.cli.output import emit, emit_document, emit_json, emit_table, note
 from autoloader.cli.plain_readers import value_at
 from autoloader.decode.depth import UNDECODABLE, depth_values
 from autoloader.errors import SourceError, UsageError, nearest
@@ -59,6 +59,7 @@ MOST_COLUMNS = 64
 """Above this a feature's range is told as a whole, not by column."""
 FEW_VALUES = 4
 """A column of no more different values is told with them."""
+_RANGES = ("feature", "column", "low", "mean", "high", "values", "not_finite")
 _DECLARED = ("kind", "dtype", "shape", "encoding", "per_step")
 _ONCE = f"{METADATA}/"
 _LONGEST_TEXT = 60
@@ -173,27 +174,13 @@ def _show_ranges(facts: DatasetFacts) -> None:
         f"\nfirst episode of {facts.split}: {facts.first_steps} steps. Ranges over "
         f"{facts.episodes} episodes, {facts.steps} steps{damaged}:\n"
     )
-    emit_table(
-        ("feature", "column", "least", "mean", "greatest", ""),
-        (row for path, columns in facts.ranges.items() for row in _range_rows(path, columns)),
-    )
-    for path, count in facts.texts.items():
-        emit(f"{path}: {count} different text{'s' if count != 1 else ''}")
-
-
-def _range_rows(path: str, columns: list[ColumnRange]) -> Iterator[list[str]]:
-    def number(value: float | None) -> str:
-        return "-" if value is None else f"{value:.5g}"
-
-    for one in columns:
-        said = []
-        if one.values is not None:
-            only = ", ".join(f"{value:g}" for value in one.values)
-            said.append(f"always {only}" if len(one.values) == 1 else f"only {only}")
-        if one.not_finite:
-            said.append(f"{one.not_finite} not finite")
-        column = "all" if one.column is None else str(one.column)
-        yield [path, column, number(one.low), number(one.mean), number(one.high), "; ".join(said)]
+    rows = [
+        {"feature": path, **asdict(one), "column": "all" if one.column is None else one.column}
+        for path, columns in facts.ranges.items()
+        for one in columns
+    ]
+    texts = [{"feature": path, "different texts": count} for path, count in facts.texts.items()]
+    emit_document({"ranges": rows} | ({"texts": texts} if texts else {}), {"ranges": _RANGES})
 
 
 @dataclass

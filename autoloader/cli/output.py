@@ -224,7 +224,7 @@ def _shown(name: str, value: Any) -> str:
     if isinstance(value, Mapping):
         return ", ".join(f"{key}={_shown(key, one)}" for key, one in value.items())
     if isinstance(value, (list, tuple)):
-        return " | ".join(map(str, value))
+        return " | ".join(f"{one:g}" if isinstance(one, float) else str(one) for one in value)
     if isinstance(value, str):
         return value
     if name.endswith("bytes"):

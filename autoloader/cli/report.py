@@ -13,7 +13,7 @@ from typing import Annotated
 import typer
 
 from autoloader.cli.options import JsonFlag
-from autoloader.cli.output import emit, emit_json, emit_table, file_errors, note
+from autoloader.cli.output import emit, emit_document, emit_json, file_errors, note
 from autoloader.cli.run_report.findings import findings
 from autoloader.cli.run_report.run import Run, find_ideal, read_run
 from autoloader.errors import UsageError, nearest
@@ -106,20 +106,18 @@ def _list(as_json: bool) -> None:
     if not found:
         note(f"{_ring()} keeps no run: one is kept there once it is 20 s old")
         return
-    emit_table(
-        ("run", "script", "began", "ran for", "samples/s", "waited"),
-        (
-            (
-                one.name,
-                one.own.last.script,
-                time.strftime("%Y-%m-%d %H:%M", time.localtime(one.begin_s)),
-                f"{one.length_s:.0f} s",
-                "–" if one.samples_per_s is None else f"{one.samples_per_s:.0f}",
-                "–" if one.wait_ratio is None else f"{100 * one.wait_ratio:.1f} %",
-            )
-            for one in found
-        ),
-    )
+    rows = [
+        {
+            "run": one.name,
+            "script": one.own.last.script,
+            "began": time.strftime("%Y-%m-%d %H:%M", time.localtime(one.begin_s)),
+            "ran_for_s": one.length_s,
+            "samples_per_s": one.samples_per_s,
+            "wait_ratio": one.wait_ratio,
+        }
+        for one in found
+    ]
+    emit_document({"runs": rows})
 
 
 def _read(run: str) -> Run:

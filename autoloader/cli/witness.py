@@ -549,19 +549,14 @@ def _euler(rows: _Columns, op: FieldOp) -> _Columns:
 
 def _quaternion(rows: _Columns, op: FieldOp) -> _Columns:
     found = []
-    for roll, pitch, yaw in rows:
-        turned = np.array([0.0, 0.0, 0.0, 1.0])  # x, y, z, w
-        for angle, axis in ((roll, 0), (pitch, 1), (yaw, 2)):
-            one = np.zeros(4)
-            one[axis], one[3] = np.sin(angle / 2), np.cos(angle / 2)
-            turned = _product(one, turned)
-        found.append(np.asarray([turned["xyzw".index(c)] for c in op.order], np.float32))
+    for row in rows:
+        half = row.astype(np.float64) / 2
+        (sr, sp, sy), (cr, cp, cy) = np.sin(half), np.cos(half)  # roll, pitch, yaw
+        x, y = sr * cp * cy - cr * sp * sy, cr * sp * cy + sr * cp * sy
+        z, w = cr * cp * sy - sr * sp * cy, cr * cp * cy + sr * sp * sy
+        turned = dict(zip("xyzw", (x, y, z, w), strict=True))
+        found.append(np.asarray([turned[one] for one in op.order], np.float32))
     return found
-
-
-def _product(a: NDArray[Any], b: NDArray[Any]) -> NDArray[Any]:
-    vector = a[3] * b[:3] + b[3] * a[:3] + np.cross(a[:3], b[:3])
-    return np.append(vector, a[3] * b[3] - a[:3] @ b[:3])
 
 
 def _rotation6d(rows: _Columns, op: FieldOp) -> _Columns:
