@@ -66,7 +66,7 @@ class JsonCache:
 
         Args:
             key: its ``repr`` says all that the document depends on.
-            document: plain values.
+            document: values that JSON can hold.
         """
         path, text = self._path(key), json.dumps(document).encode()
         try:
@@ -85,7 +85,7 @@ def _checksum(text: bytes) -> bytes:
 
 
 class FileFindings(Generic[Found]):
-    """What is found out once about a file as it is, by this process or another of the host.
+    """Facts that are found out once about a file as it is, by this process or another of the host.
 
     Thread-safe; one thing is found out at a time.
 
@@ -116,10 +116,10 @@ class FileFindings(Generic[Found]):
         dataset: str,
         shared: bool = True,
     ) -> Found:
-        """What ``find`` gives, or gave while the file was what it is now.
+        """The result of ``find``, or an earlier one if the file is unchanged since.
 
         Args:
-            path: the file.
+            path: the file, local or remote.
             about: all else that the finding depends on; its ``repr`` says it.
             find: reads the file; what it raises is raised.
             dataset: whose file, for messages.

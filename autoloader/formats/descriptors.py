@@ -53,8 +53,8 @@ class OpenFile:
     """A data file that is open.
 
     Attributes:
-        path: the file.
-        descriptor: of it, while it is borrowed.
+        path: path of the open file.
+        descriptor: of the file, while it is borrowed.
     """
 
     __slots__ = ("descriptor", "path", "retired", "users")
@@ -120,7 +120,7 @@ class Descriptors:
         """A data file, open for reads here and there. Raises OSError.
 
         Args:
-            path: the file.
+            path: path of the data file.
             age: when the reader began; of ``age``.
         """
         file = self._borrow(path, age)
@@ -216,7 +216,7 @@ def _was_replaced(path: str, descriptor: int) -> bool:
 
 
 def descriptor_limit() -> int:
-    """How many descriptors this process may have (``ulimit -n``)."""
+    """Number of descriptors that this process may have (``ulimit -n``)."""
     soft = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     return RAISED_LIMIT if soft == resource.RLIM_INFINITY else soft
 
@@ -230,11 +230,11 @@ def raise_descriptor_limit() -> None:
 
 
 def too_many_open(error: OSError | None, path: str, *, dataset: str) -> SourceError:
-    """What to tell people of a file for which there was no descriptor.
+    """The error for a file for which there was no descriptor.
 
     Args:
         error: one of ``OUT_OF_DESCRIPTORS``; ``None`` of TensorFlow's, which tells EMFILE alone.
-        path: the file.
+        path: path of the file.
         dataset: its dataset's name; may be empty.
     """
     whose = f"dataset {dataset}: " if dataset else ""

@@ -159,7 +159,7 @@ def versions_in(directory: str) -> list[str]:
 
 
 def version_order(name: str) -> tuple[int, ...]:
-    """What versions are sorted by; of a name that is none, ()."""
+    """Sort key of a version's name; () of any other name."""
     return tuple(int(part) for part in name.split(".")) if VERSION.fullmatch(name) else ()
 
 
@@ -190,7 +190,7 @@ def not_a_version(directory: str, *, dataset: str) -> SourceError:
 
 
 def folder_name(path: str | Path) -> str:
-    """What a dataset is called by where it lies: "droid" of ".../droid/1.0.1"."""
+    """Name of a dataset by its place: "droid" of ".../droid/1.0.1"."""
     place = Path(files.normal(path)) if not files.is_remote(path) else Path(path)
     if VERSION.fullmatch(place.name):
         place = place.parent

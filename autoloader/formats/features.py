@@ -65,7 +65,7 @@ class Feature:
             "joined" where these are texts in one string, None for plain values. A tensor that a
             depth camera shows is an "image" with its own encoding, or "floats" or "integers": a
             frame is a stretch of the record's list of numbers.
-        per_step: True below ``steps``.
+        per_step: true of features below ``steps``.
     """
 
     path: str
@@ -101,7 +101,7 @@ def parse_features(document: Mapping[str, Any], *, source: str) -> dict[str, Fea
     it, and the other is left out.
 
     Args:
-        document: the parsed JSON.
+        document: parsed JSON of the file.
         source: where it came from, for messages.
 
     Raises:

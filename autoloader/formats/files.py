@@ -52,7 +52,7 @@ def enter(answer: Answer, window_bytes: int) -> None:
 
 
 def is_remote(path: str | Path) -> bool:
-    """Whether a client has to open ``path``; a path that went through ``Path`` counts too."""
+    """True of a path that a client has to open, also if it went through ``Path``."""
     return _SCHEME.match(str(path)) is not None
 
 
@@ -88,7 +88,7 @@ _STAND_INS = (
 
 
 def stand_in(path: str | Path) -> tuple[str, str] | None:
-    """What a local file is instead of itself, and what to do; ``None`` where nothing is known.
+    """(what lies in a local file's place, what to do); ``None`` where nothing is known.
 
     Looks at its first bytes: a pointer of Git LFS, a compressed file, a web page of a server.
     """
@@ -101,7 +101,7 @@ def stand_in(path: str | Path) -> tuple[str, str] | None:
 
 
 def told_stand_in(path: str | Path) -> str:
-    """What a local file is instead of itself, as a sentence's end; "" where nothing is known."""
+    """The same as a sentence's end; "" where nothing is known."""
     found = stand_in(path)
     return f"it is {found[0]}: {found[1]}" if found else ""
 
@@ -145,10 +145,10 @@ def read_text(path: str) -> str:
 
 
 def read_local(path: str | Path, most: str) -> bytes:
-    """What a local file holds.
+    """Content of a local file.
 
     Args:
-        path: the file.
+        path: path of the file.
         most: field of ``storage.limits.Limits`` that bounds it.
 
     Raises:
@@ -166,7 +166,7 @@ def opened_regular(path: str | Path, most: str = "") -> Iterator[BinaryIO]:
     """A local file, open for reading; anything but a regular file is refused, not waited for.
 
     Args:
-        path: the file.
+        path: path of the file.
         most: field of ``storage.limits.Limits`` that bounds it; "": nothing does.
 
     Raises:
@@ -221,7 +221,7 @@ def _existing_size(path: str) -> int:
 
 
 def is_directory(path: str) -> bool:
-    """Whether something lies in ``path``. Raises OSError of a remote one."""
+    """True if something lies in ``path``. Raises OSError of a remote one."""
     return bool(_ask("is_directory", path)) if is_remote(path) else Path(path).is_dir()
 
 
@@ -240,7 +240,7 @@ def directory_names(directory: str) -> list[str]:
 
 
 def _entries(directory: str) -> list[os.DirEntry[str]]:
-    """What lies in a local directory. Raises OSError; ``LimitError``: too much."""
+    """Entries of a local directory. Raises OSError; ``LimitError``: too many."""
     limits, found = Limits.of_environment(), []
     with os.scandir(directory) as entries:
         for entry in entries:
@@ -264,10 +264,10 @@ class RemoteFile:
     """A remote file that is read here and there: holds the last stretch that was fetched.
 
     Args:
-        path: the file.
+        path: URL of the file.
 
     Attributes:
-        size: its bytes.
+        size: bytes of the file.
 
     Raises:
         OSError: it is not there, or cannot be reached; as does ``pread``.
@@ -328,7 +328,7 @@ def opened_anywhere(path: str | Path) -> Iterator[int | RemoteFile]:
 
 
 def unreadable(error: OSError, path: str, *, dataset: str) -> SourceError:
-    """What to tell people of a file of a dataset that cannot be read, wherever it lies."""
+    """The error for a file of a dataset that cannot be read, local or remote."""
     if error.errno in OUT_OF_DESCRIPTORS:
         return too_many_open(error, path, dataset=dataset)
     scheme = scheme_of(path)

@@ -72,7 +72,7 @@ class MissingVideos(NamedTuple):
     """Videos that are not there.
 
     Attributes:
-        example: path of one.
+        example: path of one missing video.
         missing, named: how many are not there, and how many the metadata names.
         without, episodes: how many episodes lack one, and how many there are.
     """
@@ -86,7 +86,7 @@ class MissingVideos(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class VersionDirectory:
-    """What a dataset's directory says about itself: of TFDS, or of LeRobot.
+    """Metadata of a dataset's directory: of TFDS, or of LeRobot.
 
     Attributes:
         name: TFDS's name of the dataset, with "/config" where it has one; else the directory's.
@@ -154,7 +154,7 @@ class VersionDirectory:
         """Refuse, before anything is read, what would be amiss in every episode.
 
         Args:
-            slices: of the split.
+            slices: stretches of files of the split.
             cameras: features that are shown.
             texts: features whose texts are taken.
 
@@ -370,7 +370,7 @@ def _whole(value: object) -> int:
 
 
 def _is_file_name(file: str) -> bool:
-    """Whether a name from metadata may be opened: below the directory, and a name at all."""
+    """True of a name from metadata that may be opened: it leads below the directory."""
     try:
         fits = all(len(os.fsencode(part)) <= _LONGEST_NAME for part in file.split("/"))
     except UnicodeEncodeError:
@@ -405,7 +405,7 @@ def _require_files(slices: Sequence[ShardSlice], *, dataset: str, directory: str
 
 
 def _holds(part: ShardSlice, dataset: str, directory: str) -> bool:
-    """Whether the slice's file is there.
+    """True if the slice's file is there.
 
     Raises:
         SourceError: it never held as many records as the metadata says. Of a few that are missing

@@ -1,4 +1,4 @@
-"""What is publicly known of datasets by name: fields, control frequency, published weightings.
+"""Public facts about datasets by name: fields, control frequency, published weightings.
 
 The facts are data (``open_x.yaml`` beside this file). Not here: whether a directory has what its
 entry says, and what to propose where there is no entry (``cli.init``).
@@ -25,7 +25,7 @@ class KnownDataset:
     """One entry, as a spec writes its fields.
 
     Attributes:
-        images: camera → feature.
+        images: camera → path of its feature.
         action, state: terms, or ``None`` where the dataset has none (or none is known).
         language: features of which one is drawn.
         hz: control frequency, or ``None``.

@@ -19,7 +19,7 @@ def open_source(path: str | Path, *, dataset: str) -> VersionDirectory:
     """Reads the metadata of a TFDS version directory or a LeRobot dataset.
 
     Args:
-        path: the directory.
+        path: path of the directory.
         dataset: the name that the spec gives this dataset, for messages.
 
     Raises:
@@ -45,7 +45,7 @@ def check_source(path: str | Path, *, dataset: str) -> str:
 
 
 def is_lerobot(path: str | Path) -> bool:
-    """Whether a path is a LeRobot dataset; false of what is remote or cannot be looked into."""
+    """True of a local LeRobot dataset that may be looked into."""
     try:
         return not files.is_remote(path) and Path(files.normal(path), LEROBOT_INFO).is_file()
     except OSError:

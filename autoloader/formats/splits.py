@@ -56,7 +56,7 @@ def resolve_split(
     """The records that ``expression`` names, in TFDS's order, without empty ranges.
 
     Args:
-        expression: a split expression.
+        expression: split expression of the spec.
         shard_records: records per shard of every split, in the metadata's order.
         field: path of the spec field that holds the expression, for messages.
 

@@ -47,7 +47,7 @@ class TensorFlowProcess:
         """Its answer; the process is started at the first question.
 
         Args:
-            question: pickled.
+            question: any value that can be pickled.
             about: what a long wait is for, to be logged.
 
         Raises:

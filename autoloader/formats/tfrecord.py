@@ -53,7 +53,7 @@ class FileChangedError(Exception):
 
 
 class Record(NamedTuple):
-    """What stands at one place of a file.
+    """One record of a file.
 
     Attributes:
         number: of the record in the file; ``None``: the rest of the file is lost from here on.

@@ -66,8 +66,8 @@ def index_shard(path: str, schema: RecordSchema, records: range | None = None) -
     """The tables of one shard file, local or remote.
 
     Args:
-        path: the file.
-        schema: what is indexed of each record.
+        path: local path or URL of the file.
+        schema: features that are indexed of each record.
         records: those to read; default: all. The tables call those before them damaged.
 
     Raises:
@@ -90,27 +90,23 @@ def index_shard(path: str, schema: RecordSchema, records: range | None = None) -
             if records is not None and record < records.start:
                 builder.leave_out(start + HEADER_BYTES, length, "it was not asked for")
                 continue
-            with reader.record(start + HEADER_BYTES, length) as payload:
-                _add(builder, start + HEADER_BYTES, length, payload)
+            offset = start + HEADER_BYTES
+            with reader.record(offset, length) as payload:
+                if payload is None:
+                    builder.leave_out(offset, length, WRONG_CHECKSUM)
+                    continue
+                try:
+                    steps, values, texts = index_payload(payload, schema, stop=length)
+                except MalformedRecordError as error:
+                    builder.leave_out(offset, length, str(error))
+                    continue
+                for (kind, _), part in values.items():
+                    if kind is Section.FRAME_OFFSETS:
+                        part += offset
+                builder.add(offset, length, steps, values, texts)
         if _identity(file) != source:
             raise FileChangedError(f"{path} was written to")
     return builder.tables(source)
-
-
-def _add(builder: TableBuilder, offset: int, length: int, payload: bytearray | None) -> None:
-    """The next record; ``None`` where its checksum is wrong."""
-    if payload is None:
-        builder.leave_out(offset, length, WRONG_CHECKSUM)
-        return
-    try:
-        steps, values, texts = index_payload(payload, builder.schema, stop=length)
-    except MalformedRecordError as error:
-        builder.leave_out(offset, length, str(error))
-        return
-    for (kind, _), part in values.items():
-        if kind is Section.FRAME_OFFSETS:
-            part += offset
-    builder.add(offset, length, steps, values, texts)
 
 
 def _identity(file: int | RemoteFile) -> SourceIdentity:
@@ -122,7 +118,7 @@ def _identity(file: int | RemoteFile) -> SourceIdentity:
 def index_payload(
     payload: Any, schema: RecordSchema, *, stop: int | None = None
 ) -> tuple[int, Values, dict[int, list[bytes]]]:
-    """What one record gives: steps, values by section, texts by feature number.
+    """(steps, values by section, texts by feature number) of one record.
 
     Frame offsets count from the start of ``payload``, of which ``stop`` bytes are the record. Text
     ids are places in the feature's own list of texts.
@@ -235,12 +231,12 @@ class TableBuilder:
     """Builds the tables of a shard file.
 
     Args:
-        schema: what is indexed.
-        sections: which sections a feature has.
+        schema: features that are indexed of each record.
+        sections: gives the sections that a feature has.
 
     Attributes:
-        schema: as above.
-        damage: record → why it is left out.
+        schema: features that are indexed of each record.
+        damage: number of a record → reason why it is left out.
     """
 
     def __init__(
@@ -250,74 +246,61 @@ class TableBuilder:
     ) -> None:
         self.schema = schema
         self.damage: dict[int, str] = {}
-        self._offsets: list[int] = []
-        self._lengths: list[int] = []
-        self._steps: list[int] = []
+        self._records: list[tuple[int, int, int]] = []
         self._texts: dict[bytes, int] = {}
-        self._parts: dict[tuple[Section, int], list[NDArray[Any]]] = {}
-        for number, feature in enumerate(schema.features):
-            self._parts.update({(kind, number): [] for kind in sections(feature)})
+        self._parts: dict[tuple[Section, int], list[NDArray[Any]]] = {
+            (kind, number): []
+            for number, feature in enumerate(schema.features)
+            for kind in sections(feature)
+        }
 
     def add(
-        self,
-        offset: int,
-        length: int,
-        steps: int,
-        values: Values,
-        texts: Mapping[int, list[bytes]],
+        self, offset: int, length: int, steps: int, values: Values, texts: Mapping[int, list[bytes]]
     ) -> None:
-        """The next record.
+        """Add the next record.
 
         Args:
-            offset: where it lies in the file.
-            length: how much of it that is.
-            steps: it has.
-            values: of its features; those that are texts as places in ``texts``.
-            texts: feature number → its texts.
+            offset: place of the record in the file.
+            length: bytes of the record there.
+            steps: number of the record's steps.
+            values: by section; those that are texts as places in ``texts``.
+            texts: feature number → its texts, UTF-8.
         """
-        self._offsets.append(offset)
-        self._lengths.append(length)
-        self._steps.append(steps)
+        self._records.append((offset, length, steps))
+        known = self._texts
         for (kind, number), part in values.items():
-            mine = self._shared(texts[number])[part] if kind in _OF_TEXTS else part
-            self._parts[kind, number].append(mine)
+            if kind in _OF_TEXTS:
+                ids = [known.setdefault(text, len(known)) for text in texts[number]]
+                part = np.array(ids, np.int32)[part]
+            self._parts[kind, number].append(part)
 
     def leave_out(self, offset: int, length: int, reason: str) -> None:
-        """The next record has no rows; features that the episode has once keep their one place."""
-        self.damage[len(self._steps)] = reason
-        self._offsets.append(offset)
-        self._lengths.append(length)
-        self._steps.append(-1)
+        """Add a record without rows; features that the episode has once keep their one place."""
+        self.damage[len(self._records)] = reason
+        self._records.append((offset, length, -1))
         for (kind, number), parts in self._parts.items():
-            feature = self.schema.features[number]
-            if kind in ONCE or not feature.per_step:
-                one = (1, feature.width) if kind in NUMBERS.values() else (1,)
-                parts.append(np.full(one, -1, kind.dtype))
+            if kind in ONCE or not self.schema.features[number].per_step:
+                parts.append(np.full((1, *self._width(kind, number)), -1, kind.dtype))
 
     def note(self, text: str) -> None:
-        """What a person should know of the shard file."""
+        """Add a fact about the shard file that a person should know."""
         self.damage[min([*self.damage, FIRST_NOTE + 1]) - 1] = text
 
     def tables(self, source: SourceIdentity) -> ShardTables:
         """The tables of the records added so far."""
-        sections = {}
-        for (kind, number), parts in self._parts.items():
-            width = (self.schema.features[number].width,) if kind in NUMBERS.values() else ()
-            nothing = np.empty((0, *width), kind.dtype)
-            sections[kind, number] = np.concatenate([nothing, *parts]).astype(
-                kind.dtype, copy=False
-            )
+        records = np.array(self._records, np.int64).reshape(-1, 3)
+        sections = {
+            (kind, number): np.concatenate(
+                [np.empty((0, *self._width(kind, number)), kind.dtype), *parts]
+            ).astype(kind.dtype, copy=False)
+            for (kind, number), parts in self._parts.items()
+        }
+        offsets, lengths, steps = records.T
         return ShardTables(
-            source=source,
-            record_offsets=np.array(self._offsets, np.int64),
-            record_lengths=np.array(self._lengths, np.int64),
-            steps=np.array(self._steps, np.int32),
-            damage=self.damage,
-            sections=sections,
-            texts=list(self._texts),
-        )
+            source, offsets, lengths, steps.astype(np.int32), self.damage, sections,
+            list(self._texts),
+        )  # fmt: skip
 
-    def _shared(self, texts: list[bytes]) -> NDArray[np.int32]:
-        """Ids of a record's texts in the shard's table."""
-        known = self._texts
-        return np.array([known.setdefault(text, len(known)) for text in texts], np.int32)
+    def _width(self, kind: Section, number: int) -> tuple[int, ...]:
+        """Shape of a section's item: numbers have a width."""
+        return (self.schema.features[number].width,) if kind in NUMBERS.values() else ()

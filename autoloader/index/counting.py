@@ -63,7 +63,7 @@ def count_mixture(
     """Count every dataset of a mixture, by name.
 
     Args:
-        mixture: whose datasets.
+        mixture: datasets that are counted.
         probe_only: build no index, except of small datasets that have no stream: where none is
             there, estimate from a few records' headers.
         by_index: whether samples are read by index; else local data that ``num_samples`` speaks of
@@ -91,7 +91,7 @@ def count_mixture(
 
 
 def quick_tables(datasets: Sequence[ResolvedDataset]) -> tuple[DatasetTable, ...]:
-    """What a plan needs to know of datasets: from their index if it is there, else estimated.
+    """Episode tables of datasets for a plan: from their index if it is there, else estimated.
 
     Raises:
         SourceError: a dataset cannot be read.
@@ -106,7 +106,7 @@ def quick_tables(datasets: Sequence[ResolvedDataset]) -> tuple[DatasetTable, ...
 
 
 def _is_small(dataset: ResolvedDataset) -> bool:
-    """Whether it is read by index alone, and indexed as fast as its files are looked at."""
+    """True of a dataset that is read by index alone, and is indexed in a moment."""
     if dataset.streamable or dataset.remote:
         return False
     return sum(one.size for one in versions_of(dataset)) < QUICK_BYTES
@@ -214,7 +214,7 @@ def mean_frames(
     their estimate is kept in the user's cache directory.
 
     Args:
-        slices: from ``VersionDirectory.resolve``.
+        slices: stretches of files, from ``VersionDirectory.resolve``.
         features: all features of the same version directory.
         dataset: the name that the spec gives this dataset, for messages.
 
@@ -268,7 +268,7 @@ def _mean(
 
 
 def _is_plain(feature: Feature) -> bool:
-    """Whether the numbers lie in the record as they are (not as one string a step)."""
+    """True if the numbers lie in the record as they are (not as one string a step)."""
     return feature.kind == "tensor" and feature.encoding is None and feature.dtype != "string"
 
 

@@ -40,12 +40,12 @@ class DatasetIndex:
     """Every readable episode of a dataset's slices, ordered by slice and record; thread-safe.
 
     Args:
-        dataset: whose episodes.
-        schema: what is indexed of each.
+        dataset: dataset that the episodes belong to.
+        schema: features that are indexed of each episode.
         shards: the open index of each slice's file.
 
     Attributes:
-        dataset, schema: as above.
+        dataset, schema: those that it was made with.
         steps: [E] int32 raw (unstrided) steps; 0 is possible.
         slice_of: [E] int32 number of the slice, which is a provenance's shard.
         record_of: [E] int64 record in the slice's file, which is a provenance's episode.
@@ -152,7 +152,7 @@ class DatasetIndex:
         return np.concatenate(parts)
 
     def digest(self) -> str:
-        """What the slices hold, in a few letters: the same for a copy of the files elsewhere.
+        """Short hash of the slices' content: the same for a copy of the files elsewhere.
 
         It follows from every section's checksum, so from all that is indexed: episodes, numbers,
         texts, and where frames lie. What a frame shows is no part of it.
@@ -164,7 +164,7 @@ class DatasetIndex:
         return digest.hexdigest()
 
     def rows_of(self, camera: str) -> bytes:
-        """What frames of a camera have to share for the keys of their places to be comparable.
+        """Value that two datasets share if the keys of a camera's frames are comparable.
 
         Nothing where keys are places in a file. Where they are rows of the index (pictures packed
         in Parquet files), the indexed features, by which rows and features are numbered.
@@ -180,7 +180,7 @@ class DatasetIndex:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What a person should know of the files, each once."""
+        """Facts about the files that a person should know, each once."""
         told = (note for shard in self._by_path.values() for note in shard.front.notes)
         return tuple(dict.fromkeys(told))
 
@@ -213,7 +213,7 @@ class DatasetIndex:
 
 
 def _excluded(dataset: ResolvedDataset, path: str, record: int) -> bool:
-    """Whether ``keep`` would leave a damaged episode out, as its number alone tells."""
+    """True if ``keep`` leaves a damaged episode out by its number alone."""
     function = dataset.transform is not None and dataset.transform.spec is not None
     if dataset.keep is None or function:
         return False

@@ -53,7 +53,7 @@ class EpisodeTables(Protocol):
         ...
 
     def has(self, kind: Section, feature: int = NO_FEATURE) -> bool:
-        """Whether there is such a section."""
+        """True if there is such a section."""
         ...
 
     def text(self, number: int) -> bytes:
@@ -230,7 +230,7 @@ class FramePlace(Protocol):
 
     @property
     def key(self) -> int:
-        """What no other frame of its file has; of pictures: in indexes of the same features."""
+        """Number that no other frame of its file has (of pictures: in indexes alike)."""
         ...
 
     def frame(self, data: memoryview) -> VideoFrame | PackedPicture:
@@ -255,7 +255,7 @@ class PicturePlace:
 
 @dataclass(frozen=True, slots=True)
 class VideoPlace:
-    """What makes a stretch of a video file a frame; see ``samples.encoded.VideoFrame``."""
+    """Packets and codec of a video's frame; see ``samples.encoded.VideoFrame``."""
 
     key: int
     packets: tuple[tuple[int, int, int], ...]

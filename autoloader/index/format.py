@@ -99,10 +99,10 @@ class UnusableIndexError(Exception):
 
 
 class SourceIdentity(NamedTuple):
-    """What a shard file, and all that its index is made from, looked like when it was indexed.
+    """State of a shard file, and of all else that its index is made from, when it was indexed.
 
     Attributes:
-        size: bytes to read.
+        size: bytes of all these files.
         stamp: modification time of a single file in ns, or the generation of a remote one; of
             several files a hash of each one's name, size and time, or of its content.
     """
@@ -134,7 +134,7 @@ class Entry(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ShardTables:
-    """What is known of one shard file. R records, F rows: the frames of its whole records.
+    """Tables of one shard file. R records, F rows: the frames of its whole records.
 
     Attributes:
         source: the file when it was indexed.
@@ -232,10 +232,10 @@ class Front:
     Attributes:
         header: its bytes, which no other content has.
         steps: [R] int32, -1 for damaged records.
-        damage: as of ``ShardTables``.
+        damage: record → reason, as of ``ShardTables``.
         rows: frames of the whole records.
         file_bytes: size of the index file.
-        directory: the packed entries.
+        directory: packed entries of the sections.
     """
 
     header: bytes
@@ -247,7 +247,7 @@ class Front:
 
     @property
     def notes(self) -> list[str]:
-        """What a person should know of the shard file."""
+        """Facts about the shard file that a person should know."""
         return [told for record, told in self.damage.items() if record <= FIRST_NOTE]
 
     def entries(self) -> dict[tuple[Section, int], Entry]:
@@ -262,7 +262,7 @@ def read_front(
 
     Args:
         read: gives (count, offset) bytes of it, fewer at its end.
-        size: its bytes.
+        size: bytes of the index file.
         source: what the source file looks like now.
         fingerprint: of the features that are wanted.
 

@@ -151,9 +151,9 @@ class _EpisodesOfFile:
     """The episodes of a Parquet file, as they lie there or as the schema's transform leaves them.
 
     Args:
-        path: the Parquet file.
+        path: path of the Parquet file.
         schema: features that are indexed.
-        known: the dataset's directory.
+        known: directory of the dataset.
         videos: packet tables of the dataset's videos.
         encodings: key of a feature → its encoding, behind the transform if there is one.
     """
@@ -245,7 +245,7 @@ class _EpisodesOfFile:
         Args:
             camera: feature that holds the pictures.
             number: of the feature in the schema.
-            one: the episode.
+            one: episode of the list.
             rows: of the episode in the Parquet file.
             steps: [n] numbers of the shown steps.
 
@@ -287,7 +287,7 @@ class _PictureFrames:
     """The pictures of one camera inside a Parquet file; read when the first episode asks.
 
     Args:
-        shard: the Parquet file.
+        shard: path of the Parquet file.
         camera: feature that holds the pictures.
         rows: number of rows of the file.
     """
@@ -333,7 +333,7 @@ class _Videos:
     keep its table until the last of them has asked.
 
     Args:
-        known: the dataset's directory.
+        known: directory of the dataset.
     """
 
     def __init__(self, known: LeRobotDirectory) -> None:
@@ -395,7 +395,7 @@ class _VideoFrames:
     """The frames of one camera in the videos of one Parquet file's episodes.
 
     Args:
-        shard: the Parquet file.
+        shard: path of the Parquet file.
         camera: feature that holds the videos.
         videos: packet tables of the dataset's videos.
         by_row: whether times are ignored (``timestamps: ignore``).

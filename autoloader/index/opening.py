@@ -190,15 +190,20 @@ def _files_of(
     files: dict[_FileKey, _ShardFile] = {}
     for dataset in datasets:
         schema, format_ = RecordSchema.of(dataset), format_of(dataset)
+        fingerprint = schema.fingerprint
         folders = {piece.path.rpartition("/")[0] for piece in dataset.slices}
         data = {one: _data_of(one, dataset.name) for one in folders}
-        look = beside or dataset.remote or lie_beside(folders)
+        near = not dataset.remote and (beside or lie_beside(folders))
         for path in dict.fromkeys(piece.path for piece in dataset.slices):
-            if (path, schema.fingerprint) not in files:
-                files[path, schema.fingerprint] = _ShardFile(
-                    path, schema, dataset.name, format_, home, look, beside, keep,
-                    data[path.rpartition("/")[0]],
-                )  # fmt: skip
+            if (path, fingerprint) not in files:
+                asked = [cached_path(path, fingerprint, home)]
+                if near:
+                    asked.insert(0, Path(beside_data(path, fingerprint)))
+                place = asked[0] if beside else asked[-1]
+                folder = data[path.rpartition("/")[0]]
+                files[path, fingerprint] = _ShardFile(
+                    path, schema, dataset.name, format_, asked, place, keep, folder
+                )
     return files
 
 
@@ -229,7 +234,7 @@ def _open_all(files: Mapping[_FileKey, _ShardFile]) -> dict[_FileKey, ShardIndex
 
 
 def _data_of(folder: str, dataset: str) -> os.stat_result | None:
-    """Who may write the data of a folder; of remote data, nobody of this machine."""
+    """Owner and mode of a folder with data; ``None`` of a remote one."""
     if is_remote(folder):
         return None
     try:
@@ -270,37 +275,24 @@ class _ShardFile:
     """A shard file to be opened or indexed.
 
     Attributes:
-        path: the file.
-        schema: what is indexed.
-        dataset: for messages.
+        path: local path or URL of the shard file.
+        schema: features that are indexed.
+        dataset: name of the dataset, for messages.
         format: of the dataset's files.
-        home: the cache directory.
-        look_beside: whether an index may lie beside the data.
-        beside: whether a new one goes there.
-        keep: whether a new one must be written.
-        data: of the folder that the file lies in; ``None`` of a remote one.
+        asked: paths at which an index may lie, the first that can be used wins.
+        place: path of a new index.
+        keep: whether a new index must be written.
+        data: stat of the folder that the file lies in; ``None`` of a remote one.
     """
 
     path: str
     schema: RecordSchema
     dataset: str
     format: ShardFormat
-    home: Path
-    look_beside: bool
-    beside: bool
+    asked: Sequence[Path]
+    place: Path
     keep: bool
     data: os.stat_result | None
-
-    @property
-    def _cached(self) -> Path:
-        return cached_path(self.path, self.schema.fingerprint, self.home)
-
-    @property
-    def place(self) -> Path:
-        """Place of a new index file."""
-        if self.beside and not is_remote(self.path):
-            return Path(beside_data(self.path, self.schema.fingerprint))
-        return self._cached
 
     def open(self) -> ShardIndex | None:
         """The index that is there, or ``None`` where none can be used."""
@@ -309,15 +301,11 @@ class _ShardFile:
             identity = self.format.identity(self.path, self.schema)
         except OSError as error:
             raise unreadable(error, self.path, dataset=self.dataset) from error
-        fingerprint, remote = self.schema.fingerprint, is_remote(self.path)
-        asked = [self._cached]
-        if self.look_beside and not remote:
-            asked.insert(0, Path(beside_data(self.path, fingerprint)))
-        for place in asked:
-            front = usable_front(place, identity, fingerprint, self.data)
+        for place in self.asked:
+            front = usable_front(place, identity, self.schema.fingerprint, self.data)
             if front is not None:
                 return ShardIndex(self.path, front, place, partial(self._rebuilt, place, identity))
-        return self._fetched(identity) if remote and self.look_beside else None
+        return self._fetched(identity) if is_remote(self.path) else None
 
     def _fetched(self, identity: SourceIdentity) -> ShardIndex | None:
         """The index that lies beside a remote shard, from now on in the cache too."""
@@ -325,7 +313,7 @@ class _ShardFile:
 
         try:
             content = fetch_beside(self.path, self.schema.fingerprint, identity)
-            return self._kept(content, identity, self._cached) if content else None
+            return self._kept(content, identity, self.asked[-1]) if content else None
         except OSError as error:
             raise unreadable(error, self.path, dataset=self.dataset) from error
         except UnusableIndexError as error:
@@ -375,10 +363,11 @@ class _ShardFile:
         except OSError as error:
             why = error.strerror or error
             if self.keep:
+                beside = "; or leave --beside out" if self.place != self.asked[-1] else ""
                 raise SourceError(
                     f"dataset {self.dataset}: its index cannot be written to {place.parent}: {why}",
                     remedy="make room there and let this user write, or name another directory: "
-                    "AUTOLOADER_CACHE_DIR" + ("; or leave --beside out" if self.beside else ""),
+                    f"AUTOLOADER_CACHE_DIR{beside}",
                     dataset=self.dataset,
                 ) from error
             first = place.parent not in _unwritable
@@ -396,7 +385,7 @@ class _ShardFile:
 def _content(
     path: str, schema: RecordSchema, dataset: str, read: Callable[[], ShardTables]
 ) -> tuple[SourceIdentity, bytes]:
-    """What a shard file looks like, and the content of its index."""
+    """(state of a shard file, content of its index)."""
     try:
         tables = read()
     except FileChangedError as error:
@@ -424,10 +413,10 @@ def _changed(path: str, dataset: str) -> SourceError:
 
 
 class ShardFormat(Protocol):
-    """What the index asks of a format; for any number of threads."""
+    """Questions of the index to a format; for any number of threads."""
 
     def identity(self, path: str, schema: RecordSchema) -> SourceIdentity:
-        """What a shard file, and all that belongs to it, looks like now."""
+        """Present state of a shard file, and of all that belongs to it."""
         ...
 
     def tables(self, path: str, schema: RecordSchema) -> ShardTables:
@@ -449,7 +438,7 @@ class RldsShards:
 
 
 def versions_of(dataset: ResolvedDataset) -> list[SourceIdentity]:
-    """Of each shard file of a local dataset what it, and all that belongs to it, looks like now.
+    """Present state of each shard file of a local dataset, and of all that belongs to it.
 
     Raises:
         SourceError: one of them cannot be asked for.

@@ -60,12 +60,12 @@ _FIELDS: tuple[FieldName, ...] = ("action", "state")
 
 @dataclass(slots=True)
 class FrameRanges:
-    """Where m encoded frames of a camera lie; file -1 where a dataset has no such camera.
+    """Places of m encoded frames of a camera; file -1 where a dataset has no such camera.
 
     Attributes:
         file: [m] int32, into ``PlannedReads.files``.
-        offset: [m] int64 bytes.
-        length: [m] int32 bytes.
+        offset: [m] int64 place in the file, in bytes.
+        length: [m] int32 bytes of the stretch.
         key: [m] int64 what no other frame of the same file has.
         place: [m] what makes a stretch of a file a frame; ``None`` where it is one; empty where all
             are.
@@ -97,7 +97,7 @@ class FrameRanges:
 
 @dataclass(slots=True)
 class PlannedReads:
-    """Which bytes the frames of a block are.
+    """Stretches of files that the frames of a block are made of.
 
     Attributes:
         files: files that frames lie in.
@@ -120,8 +120,8 @@ class RunPlanner:
     """Works out the samples of runs of one mixture; for any number of threads.
 
     Args:
-        datasets: of the mixture.
-        layout: of its batches.
+        datasets: datasets of the mixture, in order.
+        layout: shapes of the mixture's batches.
         episodes: gives episodes of a dataset by its number and theirs [n], which ascend.
         chained: [D] of which datasets neighbours are likely to share frames.
     """
@@ -345,9 +345,9 @@ class _SortedSamples:
 
     Attributes:
         order: [n] where each is among the positions.
-        dataset: [n] int64.
+        dataset: [n] int64 number of each sample's dataset.
         ledger: [n, 6] int64, see ``samples.layout``.
-        stride: [n] int64.
+        stride: [n] int64 stride of each sample's dataset.
         steps: [n] int64, of the strided episode.
         keys: [n] uint64, of each sample's dataset.
     """
@@ -375,7 +375,7 @@ def _evaluated(field: NumericField, episodes: GatheredEpisodes, raw: Ints) -> ND
 def _ranges(
     work: _SortedSamples, cameras: Sequence[str], raw: Ints
 ) -> tuple[list[str], dict[str, FrameRanges]]:
-    """Where the frames at raw steps [n, F] lie, row by row."""
+    """Files, and by camera the places of the frames at raw steps [n, F], row by row."""
     numbers: dict[str, int] = {}
     ranges = {}
     for camera in cameras:
@@ -452,7 +452,7 @@ def gather_features(
     Masks and edges are those of all the samples; only the values are gathered by dataset.
 
     Args:
-        found: takes them.
+        found: rows that take the values.
         parts: dataset after dataset, the episodes of its samples.
         own: which of the run's samples they are, of m.
         window: the state's rows of these samples.
@@ -497,8 +497,8 @@ def present_frames(
     """(camera, whether it is there: [n, F] or [n, 1] bool) of the cameras that have a flag.
 
     Args:
-        dataset: whose.
-        episodes: their n episodes.
+        dataset: dataset that has the cameras.
+        episodes: the n episodes of its samples.
         raw: [n, F] steps before the stride.
     """
     for camera, feature in dataset.present.items():

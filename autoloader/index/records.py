@@ -108,8 +108,8 @@ class RecordIndex(DatasetIndex):
     """The index of one record, and the tables that it consists of.
 
     Args:
-        dataset: its dataset.
-        schema: what is indexed.
+        dataset: dataset that the record belongs to.
+        schema: features that are indexed.
         numbers: the numbers of its features.
         payload: the record; its frames lie there, not in a file.
     """

@@ -123,7 +123,7 @@ def _crc_of(path: str) -> int:
 
 
 def _is_copy(found: SourceIdentity, identity: SourceIdentity, scheme: str) -> bool:
-    """Whether an index file is of a copy of the shard, by its time."""
+    """True if an index file is of a copy of the shard, by its time."""
     if scheme not in ("http", "https"):
         return False
     return found.size == identity.size and found.stamp // _SECOND_NS * _SECOND_NS == (

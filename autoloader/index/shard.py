@@ -75,7 +75,7 @@ class ShardIndex:
     """The index of one shard file.
 
     Args:
-        path: the shard file.
+        path: path or URL of the shard file.
         front: header and episode table of its index.
         source: the index file, or its content where it could not be written.
         rebuild: builds the index anew, writes it if possible, and gives its content; where it is
@@ -117,7 +117,7 @@ class ShardIndex:
         return self._touch((kind, feature)) if found is None else found
 
     def has(self, kind: Section, feature: int = NO_FEATURE) -> bool:
-        """Whether there is such a section."""
+        """True if there is such a section."""
         if not self._entries:
             with self._lock:
                 self._entries = self.front.entries()
@@ -145,7 +145,7 @@ class ShardIndex:
             self._touch(key)
 
     def derive_again(self) -> bool:
-        """Whether the shard file gives this index still; one that differs is replaced on disk."""
+        """True if the shard file still gives this index; one that differs is replaced on disk."""
         held = self.content()
         return self._rebuild(held) == held
 
@@ -257,9 +257,9 @@ def usable_front(
     """The front of an index file; ``None`` where there is none that can be used.
 
     Args:
-        place: of the file.
+        place: path of the index file.
         identity: what the indexed file looks like now.
-        fingerprint: of the features.
+        fingerprint: hash of the indexed features.
         data: of the folder with the data: whoever may write there may write the index. ``None``: of
             no local one.
     """
@@ -288,7 +288,7 @@ def front_of(content: bytes, identity: SourceIdentity, fingerprint: bytes) -> Fr
 
 
 def _identity(stat: os.stat_result) -> tuple[int, int]:
-    """Which file it is, and when it was last written to."""
+    """(inode, time of the last change in ns) of a file."""
     return stat.st_ino, stat.st_mtime_ns
 
 
@@ -301,12 +301,12 @@ def index_directory() -> Path:
 
 
 def cached_path(shard: str, fingerprint: bytes, directory: Path) -> Path:
-    """Where the index of a shard file lies in the cache."""
+    """Path of a shard file's index in the cache."""
     return directory / f"{_cached_name(shard)}-{fingerprint.hex()[:16]}{SUFFIX}"
 
 
 def any_index(shard: str) -> bool:
-    """Whether the cache has an index of a shard file, of whatever features and age."""
+    """True if the cache has an index of a shard file, of any features and age."""
     return any(index_directory().glob(f"{_cached_name(shard)}-*{SUFFIX}"))
 
 
@@ -318,7 +318,7 @@ def _cached_name(shard: str) -> str:
 
 
 def beside_data(shard: str, fingerprint: bytes) -> str:
-    """Where the index of a shard file, local or remote, lies beside the data."""
+    """Path or URL of a shard file's index beside the data."""
     directory, _, name = shard.rpartition("/")
     return join(directory, BESIDE_FOLDER, f"{name}-{fingerprint.hex()[:16]}{SUFFIX}")
 
@@ -329,8 +329,8 @@ def publish(
     """Writes an index file so that its place holds a whole one at any time.
 
     Args:
-        content: the file.
-        place: where it shall lie; the folder is made.
+        content: bytes of the index file.
+        place: path of the index file; the folder is made.
         keep: whether a file that lies there already can be used; it stays then.
         data: of the folder with the data, see ``usable_front``.
 
@@ -358,7 +358,7 @@ def publish(
 
 
 def lie_beside(folders: Collection[str]) -> bool:
-    """Whether there may be index files beside local data in these folders."""
+    """True if there may be index files beside local data in these folders."""
     return any((Path(one) / BESIDE_FOLDER).is_dir() for one in folders)
 
 

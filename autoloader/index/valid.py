@@ -53,7 +53,7 @@ def remaining_episodes(index: DatasetIndex) -> NDArray[np.bool_]:
 
 
 def count_indexed(index: DatasetIndex) -> DatasetCount:
-    """What the episodes of ``index`` give."""
+    """Counts of the episodes and samples of an index."""
     dataset, strided = index.dataset, index.strided
     every = samples_per_episode(dataset.sample, strided)
     dropped, left, lost = 0, every, []
@@ -90,7 +90,7 @@ def empty_texts(dataset: ResolvedDataset, index: DatasetIndex | None) -> tuple[s
     """A clause for each text of a dataset that is blank in all of its episodes.
 
     Args:
-        dataset: the dataset.
+        dataset: dataset with the texts.
         index: its index; without one a few episodes are looked at, of remote data none.
 
     Raises:
@@ -132,7 +132,7 @@ def _decoded(text: bytes) -> str:
 
 
 def _speaks(index: DatasetIndex, feature: Feature, says: Callable[[str], bool]) -> bool:
-    """Whether a text of an indexed dataset says anything in any of its episodes."""
+    """True if a text of an indexed dataset says anything in any of its episodes."""
     for _, ids, text_of in index.text_ids(feature.path):
         if len(ids) and says(_decoded(text_of(int(ids[0])))):
             return True  # mostly so, and the others need not be sorted
@@ -198,7 +198,7 @@ def _texts_of(index: DatasetIndex, feature: Feature) -> TextRuns:
 
 
 def table_of(dataset: ResolvedDataset, index: DatasetIndex) -> DatasetTable:
-    """What the plan needs to know of a dataset."""
+    """Episode table of a dataset, for the plan."""
     return DatasetTable(
         key=dataset.key,
         sample=dataset.sample,
@@ -232,7 +232,7 @@ def check_count(dataset: ResolvedDataset, samples: int, counted: int) -> None:
     """Refuse to go on with a pass of another length than the run was begun with.
 
     Args:
-        dataset: whose pass.
+        dataset: dataset that the pass is of.
         samples: that its files give now.
         counted: that they gave when the run was planned.
 

@@ -45,10 +45,10 @@ MOST_EPISODES = 10**7
 
 @dataclass(frozen=True, slots=True)
 class VideoPlace:
-    """Where a camera's frames of an episode lie.
+    """Place of a camera's frames of an episode.
 
     Attributes:
-        path: the MP4 file.
+        path: path of the MP4 file.
         from_s: when the episode begins in it, in seconds.
         to_s: when it ends; ``None`` where the list does not say it.
     """
@@ -64,7 +64,7 @@ class Episode:
 
     Attributes:
         index: its number in the dataset.
-        length: frames.
+        length: number of frames.
         path: the Parquet file that holds its rows.
         videos: camera feature → where its frames lie; absent where the list does not say it.
         damage: why the episode cannot be used; "" where its row of the list is whole.
@@ -117,7 +117,7 @@ class FileColumn:
 
 @dataclass(frozen=True, eq=False)
 class VideoColumn(FileColumn):
-    """Where a camera's frames of every episode lie; see ``VideoPlace``.
+    """Places of a camera's frames of every episode; see ``VideoPlace``.
 
     Attributes:
         from_s: [E] float64 begin of the episode in its video, in seconds.
@@ -146,8 +146,8 @@ class EpisodeList:
 
     Attributes:
         index: [E] int64 numbers of the episodes, which ascend.
-        length: [E] int64 frames.
-        data: the Parquet files.
+        length: [E] int64 number of frames.
+        data: Parquet file of each episode.
         videos: camera feature → its videos.
         damage: row → why the episode cannot be used; absent where its row of the list is whole.
         notes: what a person should know of the list.
@@ -201,14 +201,14 @@ class EpisodeList:
     def placed(
         self, camera: str, path: str, frames: int, fps: float, *, by_row: bool = False
     ) -> Placement:
-        """Which frame of a video each of its episodes begins with; see ``videos.place``.
+        """First frame of each episode of a video; see ``videos.place``.
 
         Args:
-            camera: the feature.
-            path: the video.
-            frames: that it has.
-            fps: of the dataset.
-            by_row: whether starts are not looked at.
+            camera: feature that holds the videos.
+            path: path of the video.
+            frames: number of the video's frames.
+            fps: frame rate of the dataset.
+            by_row: true if starts by time are ignored.
         """
         videos = self.videos[camera]
         own = videos.rows_in(path)
@@ -238,7 +238,7 @@ def read_episodes(root: Path, info: Mapping[str, Any], *, dataset: str) -> Episo
 
     Args:
         root: the directory that holds ``meta``.
-        info: ``meta/info.json``.
+        info: content of the file ``meta/info.json``.
         dataset: the name that the spec gives this dataset, for messages.
 
     Raises:
@@ -363,7 +363,7 @@ def _task_table(file: Path) -> Iterator[tuple[Any, Any]]:
 
 
 def _several(info: Mapping[str, Any]) -> bool:
-    """Whether a file holds several episodes."""
+    """True of versions whose files hold several episodes."""
     return str(info["codebase_version"]) == "v3.0"
 
 
@@ -506,7 +506,7 @@ class _Paths:
     def _videos_of(
         self, camera: str, listed: _Listed, keys: Mapping[str, NDArray[np.int64]]
     ) -> VideoColumn:
-        """Where a camera's frames lie; ``keys`` are of the Parquet files."""
+        """Places of a camera's frames; ``keys`` are of the Parquet files."""
         rows = len(keys[next(iter(keys))])
         from_s, to_s = np.zeros(rows), np.full(rows, np.nan)
         if self._several:

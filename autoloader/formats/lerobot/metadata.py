@@ -1,4 +1,4 @@
-"""What a LeRobot dataset says about itself, as a ``VersionDirectory``.
+"""Metadata of a LeRobot dataset, as a ``VersionDirectory``.
 
 ``meta/info.json`` has the features, the frame rate, the splits and the templates of all paths. A
 Parquet file under ``data/`` is a shard: in v2.0 and v2.1 it holds one episode, in v3.0 several.
@@ -56,7 +56,7 @@ class LeRobotDirectory(VersionDirectory):
     """A LeRobot dataset; see ``VersionDirectory``.
 
     Attributes:
-        info: content of ``meta/info.json``.
+        info: content of the file ``meta/info.json``.
         episodes: list of all episodes.
         digest: hash of the content of every metadata file that an index is made from.
     """
@@ -300,7 +300,7 @@ def _feature(name: str, node: Mapping[str, Any]) -> Feature:
 
 
 def _are_channels(size: int) -> bool:
-    """Whether a dimension is that of a picture's channels; writers do not always name it so."""
+    """True of a dimension that may be a picture's channels; not all writers name it."""
     return size in (1, 3)
 
 

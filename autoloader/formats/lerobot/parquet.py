@@ -62,7 +62,7 @@ def read_columns(
     """A ``pyarrow.Table`` of some columns of a local file, all rows, by the calling thread alone.
 
     Args:
-        path: the Parquet file.
+        path: path of the Parquet file.
         wanted: chooses from the names of the columns that are there.
         most: field of ``storage.limits.Limits`` that bounds the file and its unpacked values; ""
             for no bound.
@@ -118,7 +118,7 @@ def read_pictures(path: str, feature: str, rows: int, most: int | None = None) -
     """Places of the pictures of a feature, which is a struct of ``bytes`` and ``path``.
 
     Args:
-        path: the Parquet file.
+        path: path of the Parquet file.
         feature: name of the column.
         rows: number of rows of the file.
         most: number of rows, from the first on, that are enough; ``None`` for all.

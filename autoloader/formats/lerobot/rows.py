@@ -51,7 +51,7 @@ class EpisodeRows:
     A row without a value that is wanted costs its episode, and no other.
 
     Args:
-        path: the Parquet file.
+        path: path of the Parquet file.
         known: the dataset that the file belongs to.
         numbers: feature → NumPy type in which its numbers are wanted.
         texts: features whose texts are wanted; some are columns of numbers of tasks.
@@ -59,7 +59,7 @@ class EpisodeRows:
         by_row: whether times are ignored (``timestamps: ignore``).
 
     Attributes:
-        count: number of rows.
+        count: number of the file's rows.
         notes: facts about the file that a person should know, as keys.
 
     Raises:
@@ -245,26 +245,21 @@ def _flat(column: Any, width: int, dtype: np.dtype[Any]) -> tuple[NDArray[Any], 
     import pyarrow
 
     rows, values = len(column), column.combine_chunks()
-    of = np.arange(rows)
-    bad = np.zeros(rows, np.bool_)
+    of = np.arange(rows)  # a row that loses a value has too few
     found = np.zeros((rows, width), dtype)
-
-    def without_nulls(values: Any, of: NDArray[np.int64]) -> tuple[Any, NDArray[np.int64]]:
-        if not values.null_count:
-            return values, of
-        there = values.is_valid().to_numpy(zero_copy_only=False)
-        bad[of[~there]] = True
-        return values.drop_null(), of[there]
-
-    while pyarrow.types.is_nested(values.type):
+    while True:
+        if values.null_count:
+            of = of[values.is_valid().to_numpy(zero_copy_only=False)]
+            values = values.drop_null()
+        if not pyarrow.types.is_nested(values.type):
+            break
         if not hasattr(values, "flatten") or pyarrow.types.is_struct(values.type):
             return found, np.ones(rows, np.bool_)
-        values, of = without_nulls(values, of)
         lengths: Any = getattr(values.type, "list_size", None)
         if lengths is None:
             lengths = values.value_lengths().to_numpy(zero_copy_only=False)
         values, of = values.flatten(), np.repeat(of, lengths)
-    values, of = without_nulls(values, of)
+    bad = np.zeros(rows, np.bool_)
     try:
         flat = values.to_numpy(zero_copy_only=False)
         if dtype.kind in "iu" and flat.dtype.kind == "f":

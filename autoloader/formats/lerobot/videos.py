@@ -53,7 +53,7 @@ class PacketTable:
         codec: FFmpeg's name of the decoder's format: "av1", "h264", "hevc" …
         setup: bytes that the decoder needs before the first packet.
         offset: [P] int64 place in the file.
-        size: [P] int64 bytes.
+        size: [P] int64 bytes of the packet.
         number: [P] int64 which frame it is, by the time at which it is shown.
         shown_s: [P] float64 when frame k is shown, from the first one on; ascending.
         packet_of: [P] int64 the packet of frame k.
@@ -77,7 +77,7 @@ def read_packets(path: str, most: int | None = None) -> PacketTable:
     """The packets of the first video track of a file.
 
     Args:
-        path: the file.
+        path: path of the video.
         most: read only so many, the first in decoding order; default: all.
 
     Raises:
@@ -156,8 +156,8 @@ class Span:
     """An episode in a video, as the list of episodes has it.
 
     Attributes:
-        index: of the episode.
-        length: frames.
+        index: number of the episode.
+        length: number of frames.
         start, end: where it begins, and ends, by the list, in frames; ``end`` is ``None`` where the
             list does not say it.
         sure: whether the list agrees with itself on the length.
@@ -192,7 +192,7 @@ def place(
 
     Args:
         spans: all of them, none of length 0.
-        frames: of the video.
+        frames: number of the video's frames.
         followed: whether the number behind the last one is of an episode that lies nowhere.
         by_row: whether starts are not looked at (``timestamps: ignore``).
     """
