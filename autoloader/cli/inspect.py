@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from autoloader.cli.options import JsonFlag, read_with_tensorflow_here
-from autoloader.cli.output import emit, emit_document, emit_json, emit_table, note
+from autoloader.cli.output import emit_document, emit_json, note
 from autoloader.cli.plain_readers import value_at
 from autoloader.decode.depth import UNDECODABLE, depth_values
 from autoloader.errors import SourceError, UsageError, nearest
@@ -95,39 +95,25 @@ def inspect(
         shards = found.splits[chosen]
         refuse_stand_ins([shards[0].path, shards[-1].path], dataset=found.name)
     facts = read_facts(found, chosen, episodes) if counts.get(chosen) else None
+    splits = {
+        name: {"episodes": count, "shards": len(found.splits[name])}
+        for name, count in counts.items()
+    }
+    declared = {
+        path: {key: getattr(one, key) for key in _DECLARED} for path, one in found.features.items()
+    }
+    document = {"name": found.name, "version": found.version, "path": found.path, "splits": splits}
     if as_json:
-        emit_json(
-            {
-                "name": found.name,
-                "version": found.version,
-                "path": found.path,
-                "splits": {name: {"episodes": count, "shards": len(found.splits[name])}
-                           for name, count in counts.items()},
-                "features": {
-                    path: {key: getattr(one, key) for key in _DECLARED}
-                    for path, one in found.features.items()
-                },
-                "read": asdict(facts) if facts else None,
-            }
-        )  # fmt: skip
+        emit_json({**document, "features": declared, "read": asdict(facts) if facts else None})
         return
-    emit(f"{found.name} {found.version}  {found.path}\n")
-    emit_table(
-        ("split", "episodes", "shards"),
-        ([name, count, len(found.splits[name])] for name, count in counts.items()),
-    )
-    emit("")
-    first = facts.first if facts else {}
-    emit_table(
-        ("feature", "kind", "type", "shape", "first step of the first episode"),
-        (
-            [path, one.kind if one.per_step else f"{one.kind}, once", one.dtype, _shape(one),
-             _told(path, first, facts)]
-            for path, one in found.features.items()
-        ),
-    )  # fmt: skip
-    if facts is not None:
-        _show_ranges(facts)
+    features = {
+        path: {"kind": one.kind if one.per_step else f"{one.kind}, once", "type": one.dtype,
+               "shape": "×".join(map(str, one.shape)).replace("None", "?") or "scalar",
+               "first step of the first episode": _told(path, facts)}
+        for path, one in found.features.items()
+    }  # fmt: skip
+    read = _ranges(facts) if facts else {}
+    emit_document({**document, "features": features, **read}, {"ranges": _RANGES})
 
 
 def _only_version(place: Path) -> VersionDirectory:
@@ -147,18 +133,13 @@ def _only_version(place: Path) -> VersionDirectory:
     return open_source(path if places else place, dataset=path.parent.name or path.name)
 
 
-def _shape(feature: Feature) -> str:
-    return "×".join("?" if size is None else str(size) for size in feature.shape) or "scalar"
-
-
-def _told(path: str, first: dict[str, Any], facts: DatasetFacts | None) -> str:
-    if path not in first:
+def _told(path: str, facts: DatasetFacts | None) -> str:
+    if facts is None or path not in facts.first:
         return "(not in the record)" if facts and facts.episodes else ""
-    value = first[path]
+    value = facts.first[path]
     if isinstance(value, Picture):
         size = f"{value.stored_as} {value.height}×{value.width} {value.mode}, {value.bytes} bytes"
-        dark = ", BLACK in every episode read" if facts and path in facts.black else ""
-        return size + dark
+        return size + (", BLACK in every episode read" if path in facts.black else "")
     if value and isinstance(value[0], str):
         text = "; ".join(repr(one) for one in value)
         return text if len(text) <= _LONGEST_TEXT else text[: _LONGEST_TEXT - 1] + "…"
@@ -168,19 +149,20 @@ def _told(path: str, first: dict[str, Any], facts: DatasetFacts | None) -> str:
     return shown + (f", … ({len(value)})" if len(value) > _MOST_NUMBERS else "")
 
 
-def _show_ranges(facts: DatasetFacts) -> None:
+def _ranges(facts: DatasetFacts) -> dict[str, Any]:
+    """Ranges and texts, as ``emit_document`` shows them."""
     damaged = f", {facts.damaged} damaged records passed over" if facts.damaged else ""
-    emit(
-        f"\nfirst episode of {facts.split}: {facts.first_steps} steps. Ranges over "
-        f"{facts.episodes} episodes, {facts.steps} steps{damaged}:\n"
-    )
     rows = [
         {"feature": path, **asdict(one), "column": "all" if one.column is None else one.column}
         for path, columns in facts.ranges.items()
         for one in columns
     ]
     texts = [{"feature": path, "different texts": count} for path, count in facts.texts.items()]
-    emit_document({"ranges": rows} | ({"texts": texts} if texts else {}), {"ranges": _RANGES})
+    read = (
+        f"first episode of {facts.split}: {facts.first_steps} steps. Ranges over "
+        f"{facts.episodes} episodes, {facts.steps} steps{damaged}"
+    )
+    return {"read": read, "ranges": rows} | ({"texts": texts} if texts else {})
 
 
 @dataclass
