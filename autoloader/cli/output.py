@@ -179,13 +179,15 @@ def emit_document(
         columns: part → names that its rows show; ``None`` or no entry: all.
     """
     parts = {name: value for name, value in document.items() if _is_part(value)}
-    emit_table(None, _rows(document, parts))
+    single = {name: value for name, value in document.items() if name not in parts}
+    emit_table(None, ((_words(name), _shown(name, value)) for name, value in single.items()))
     for number, (name, part) in enumerate(parts.items()):
-        emit(("\n" if number or len(parts) < len(document) else "") + f"-- {_words(name)}")
+        emit(("\n" if number or single else "") + f"-- {_words(name)}")
         rows = part
         if isinstance(part, Mapping):
             below = {key: value for key, value in part.items() if isinstance(value, Mapping)}
-            emit_table(None, _rows(part, below))
+            own = ((key, _shown(key, part[key])) for key in part if key not in below)
+            emit_table(None, own)
             rows = [{"": key, **value} for key, value in below.items()]
         names = dict.fromkeys(key for row in rows for key in row)
         if wanted := (columns or {}).get(name):
@@ -199,12 +201,6 @@ def _is_part(value: Any) -> bool:
     return isinstance(value, Mapping) or (
         isinstance(value, list) and bool(value) and isinstance(value[0], Mapping)
     )
-
-
-def _rows(values: Mapping[str, Any], but: Mapping[str, Any]) -> list[tuple[str, str]]:
-    return [
-        (_words(name), _shown(name, value)) for name, value in values.items() if name not in but
-    ]
 
 
 def _words(name: str) -> str:

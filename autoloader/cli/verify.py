@@ -18,7 +18,7 @@ import numpy as np
 import typer
 
 from autoloader.cli import options, witness
-from autoloader.cli.output import emit, emit_json, emit_table, note_some, progress_bar
+from autoloader.cli.output import emit_document, emit_json, note_some, progress_bar
 from autoloader.cli.plain_readers import Step, reader_of, value_at
 from autoloader.errors import SourceError
 from autoloader.formats.sources import is_lerobot
@@ -75,13 +75,7 @@ def verify(
     if as_json:
         emit_json(document)
     else:
-        emit_table(("dataset", "samples"), found.samples.items())
-        emit(
-            f"{found.numbers} numbers equal, {found.frames} frames (mean difference at most "
-            f"{found.largest:.2f} grey levels), {found.texts} texts"
-            if not found.differences
-            else f"{len(found.differences)} differences"
-        )
+        emit_document(document | {"differences": len(found.differences)})
     note_some(f"differs: {difference}" for difference in found.differences)
     if found.differences:
         raise typer.Exit(DIFFERS)
