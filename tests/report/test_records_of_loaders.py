@@ -50,7 +50,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
             for _ in loader:
                 time.sleep(0.005)
                 files = list(folder.rglob("train-*.jsonl"))
-                moments = files[0].read_text().count('"kind": "moment"') if files else 0
+                moments = files[0].read_text().count('"moment"') if files else 0
                 if moments >= 4 or time.monotonic() > deadline:
                     break
             with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics") as answer:

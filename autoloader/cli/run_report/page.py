@@ -27,7 +27,7 @@ from autoloader.telemetry.pictures.charts import (
     rows_over_time,
 )
 from autoloader.telemetry.statistics import Move, Snapshot
-from autoloader.telemetry.verdict import value_words
+from autoloader.telemetry.verdict import changes_words, value_words
 
 MOST_MOVES = 150
 MOST_BAD = 100
@@ -264,12 +264,8 @@ _PLOTS = (
 )
 
 
-def said(number: int, move: Move) -> str:
-    """A move in one line."""
-    moved = ", ".join(
-        f"{knob} {value_words(knob, a)}→{value_words(knob, b)}"
-        for knob, (a, b) in list(move.changes.items())[:4]
-    )
+def _in_one_line(number: int, move: Move) -> str:
+    moved = changes_words(dict(list(move.changes.items())[:4])) if move.changes else ""
     return f"{number}: {MOVERS.get(move.by, move.by)}: {move.why}" + (f": {moved}" if moved else "")
 
 
@@ -333,15 +329,9 @@ def _knobs(run: Run, frame: Timeline) -> Chart | None:
 
 def _timeline(run: Run, end_s: float, letter: str) -> Timeline:
     shades = [(one.begin_s, one.end_s, "below") for one in run.below_floor]
-    begin: float | None = None
-    for moment in [*run.own.moments, None]:
-        parked = moment is not None and moment.phase == "parked"
-        at_s = run.length_s if moment is None else moment.at_s - run.begin_s
-        if parked and begin is None:
-            begin = at_s
-        elif not parked and begin is not None:
-            shades.append((begin, at_s, "parked"))
-            begin = None
+    for stretch, after in run.stretches(lambda moment: moment.phase == "parked"):
+        end_at_s = run.own.last.at_s if after is None else after.at_s
+        shades.append((stretch[0].at_s - run.begin_s, end_at_s - run.begin_s, "parked"))
     moves = list(enumerate(run.moves, start=1))
     if len(moves) > MOST_MARKS:  # readers look for the reflex's moves
         reflex = [one for one in moves if one[1].by == "reflex"]
@@ -350,7 +340,7 @@ def _timeline(run: Run, end_s: float, letter: str) -> Timeline:
         Mark(
             max(0.0, move.at_s - run.begin_s),
             f"#move-{letter}{number}",
-            said(number, move),
+            _in_one_line(number, move),
             _MOVER_COLOURS.get(move.by, "a"),
         )
         for number, move in moves

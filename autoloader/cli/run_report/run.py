@@ -6,6 +6,7 @@ Not here: sentences (``findings``), drawings (``charts``), reading files (``tele
 from __future__ import annotations
 
 import contextlib
+import itertools
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -160,19 +161,22 @@ class Run:
             if moment.limited_by not in ("", "training", "gpu")
         )
 
+    def stretches(
+        self, holds: Callable[[Snapshot], bool]
+    ) -> Iterator[tuple[list[Snapshot], Snapshot | None]]:
+        """Yield moments in a row for which ``holds`` is true, and the moment behind them."""
+        moments, behind = self.own.moments, 0
+        for true, group in itertools.groupby(moments, holds):
+            stretch = list(group)
+            behind += len(stretch)
+            if true:
+                yield stretch, moments[behind] if behind < len(moments) else None
+
     @cached_property
     def below_floor(self) -> tuple[Below, ...]:
         """The times that headroom was below the RAM floor."""
-        found = []
-        stretch: list[Snapshot] = []
-        for moment in [*self.own.moments, None]:
-            above = None if moment is None else moment.above_floor_bytes
-            if moment is not None and above is not None and above < 0:
-                stretch.append(moment)
-            elif stretch:
-                found.append(self._below(stretch, moment))
-                stretch = []
-        return tuple(found)
+        below = self.stretches(lambda moment: (moment.above_floor_bytes or 0) < 0)
+        return tuple(self._below(stretch, after) for stretch, after in below)
 
     def _below(self, stretch: Sequence[Snapshot], after: Snapshot | None) -> Below:
         least = min(stretch, key=lambda one: one.memory.headroom_bytes or 0)
