@@ -229,7 +229,9 @@ def _shown(name: str, value: Any) -> str:
         return f"{value:.3f}"
     if name.endswith("_s") and not name.endswith("_per_s"):
         return f"{value:.2f} s" if value >= 1 else f"{value * 1e3:.2f} ms"
-    return f"{value:.4g}" if isinstance(value, float) and abs(value) < 1000 else f"{value:.0f}"
+    if isinstance(value, float):
+        return f"{value:.4g}" if abs(value) < 100 else f"{value:.1f}"
+    return str(value)
 
 
 @contextmanager
