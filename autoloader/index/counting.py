@@ -175,13 +175,15 @@ def _check(dataset: ResolvedDataset, found: DatasetCount, max_corrupt_ratio: flo
     if found.samples:
         return
     if any(rule.samples or rule.episodes for rule in found.lost):
+        given = {"transform": dataset.transform, "keep": dataset.keep}
+        named = " and ".join(name for name, one in given.items() if one is not None)
+        losses = (
+            f"{one.rule} takes {one.samples} samples, {one.episodes} episodes whole"
+            for one in found.lost
+        )
         raise SourceError(
-            f"dataset {dataset.name!r}: {_rules(dataset)} no sample of "
-            f"its {found.episodes} episodes: "
-            + ", ".join(
-                f"{r.rule} takes {r.samples} samples, {r.episodes} episodes whole"
-                for r in found.lost
-            ),
+            f"dataset {dataset.name!r}: {named} leave{'' if ' and ' in named else 's'} no sample "
+            f"of its {found.episodes} episodes: {', '.join(losses)}",
             remedy="loosen the rule that takes the most, or take the dataset out",
             dataset=dataset.name,
         )
@@ -191,12 +193,6 @@ def _check(dataset: ResolvedDataset, found: DatasetCount, max_corrupt_ratio: flo
         remedy="use smaller offsets, edges: {start: repeat, end: repeat}, or take it out",
         dataset=dataset.name,
     )
-
-
-def _rules(dataset: ResolvedDataset) -> str:
-    named = {"transform": dataset.transform, "keep": dataset.keep}
-    given = [name for name, one in named.items() if one is not None]
-    return " and ".join(given) + (" leave" if len(given) == 2 else " leaves")
 
 
 # -- estimates ----------------------------------------------------------------------------------

@@ -119,18 +119,6 @@ def read_packets(path: str, most: int | None = None) -> PacketTable:
     if max(place + size for place, size, *_ in rows) > Path(path).stat().st_size:
         raise UnreadableVideoError("it is cut off")
     offset, size, time, key = (np.asarray(column, np.int64) for column in zip(*rows, strict=True))
-    return _table(codec, bytes(setup or b""), offset, size, time, key != 0, float(base))
-
-
-def _table(
-    codec: str,
-    setup: bytes,
-    offset: NDArray[np.int64],
-    size: NDArray[np.int64],
-    time: NDArray[np.int64],
-    key: NDArray[np.bool_],
-    tick_s: float,
-) -> PacketTable:
     packet_of = np.argsort(time, kind="stable")
     shown = time[packet_of]
     if (np.diff(shown) <= 0).any():
@@ -138,7 +126,7 @@ def _table(
     number = np.empty_like(packet_of)
     number[packet_of] = np.arange(len(packet_of))
     # Frames that come behind a keyframe and are shown before it depend on the keyframe before.
-    keys = np.flatnonzero(key)
+    keys = np.flatnonzero(key != 0)
     keys = keys[np.argsort(number[keys])]
     if not len(keys) or number[keys[0]] != 0:
         raise UnreadableVideoError("it does not begin with a keyframe")
@@ -146,9 +134,8 @@ def _table(
     key_of = keys[nearest]
     if (key_of > packet_of).any():
         raise UnreadableVideoError("a frame lies before its keyframe")
-    return PacketTable(
-        codec, setup, offset, size, number, (shown - shown[0]) * tick_s, packet_of, key_of
-    )
+    shown_s = (shown - shown[0]) * float(base)
+    return PacketTable(codec, bytes(setup or b""), offset, size, number, shown_s, packet_of, key_of)
 
 
 @dataclass(frozen=True, slots=True)
