@@ -12,7 +12,7 @@ also rounds between the two axes, so its bilinear differs by one grey level at m
 A picture passes in stripes that stay in the processor's cache. A thread keeps the memory of one.
 
 Not here: the resizing of OpenCV and Pillow (``decode.frames``), of TensorFlow
-(``integrations.tfdata.decode``).
+(``integrations.tfdata.mixture``).
 """
 
 from __future__ import annotations

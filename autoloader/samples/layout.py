@@ -138,13 +138,6 @@ class BatchLayout:
         if self._texts:
             yield "text_length", "int32", (self.batch_size, 1 + self._texts)
 
-    def empty_features(self, samples: int) -> dict[str, np.ndarray]:
-        """Zeros for what ``features`` puts into a batch, of so many samples."""
-        return {
-            name: np.zeros((samples, *self.arrays[name].shape[1:]), dtype)
-            for name, dtype, _ in self._features()
-        }
-
     def views(self, memory: memoryview | np.ndarray) -> dict[str, np.ndarray]:
         """NumPy arrays over one slot's ``memory`` (``slot_bytes`` long), by name."""
         return {

@@ -24,7 +24,7 @@ from autoloader.formats import tensorflow_process
 from autoloader.index import count_indexed, open_dataset_index
 from autoloader.index.counting import count_mixture
 from autoloader.index.statistics import dataset_statistics
-from autoloader.index.statistics.cache import statistics_key
+from autoloader.index.statistics.mixture import statistics_key
 from autoloader.samples.block import EmptyEpisode
 from autoloader.samples.counts import DatasetCount
 from autoloader.samples.resolve import ResolvedMixture

@@ -16,8 +16,8 @@ from PIL import Image
 from autoloader.cli import witness
 from autoloader.decode.frames import FrameDecoder
 from autoloader.decode.resample import resample
-from autoloader.integrations.tfdata import choices, fields, windows
-from autoloader.integrations.tfdata.decode import decode_frame
+from autoloader.integrations.tfdata import values as tensor_values
+from autoloader.integrations.tfdata.mixture import decode_frame, turns
 from autoloader.pipeline.graph.tensorflow import tf
 from autoloader.samples import windows as numpy_windows
 from autoloader.samples.draws import splitmix64
@@ -58,13 +58,13 @@ def test_windows_and_their_sums_are_those_of_numpy(
     around = np.array(offsets, dtype=np.int64)
     column = np.random.default_rng(seed).normal(size=(steps, width)).astype(np.float32)
     wanted = numpy_windows.rows(places, around, steps, sample)
-    found = windows.rows(
+    found = tensor_values.window_rows(
         tf.constant(places), tf.constant(around), tf.constant(steps, tf.int64), sample
     )
     for name in ("index", "inside", "zeroed", "offset"):
         np.testing.assert_array_equal(getattr(found, name).numpy(), getattr(wanted, name))
     for summed in (False, True):
-        values, mask = fields.window_values(
+        values, mask = tensor_values.window_values(
             tf.constant(column), found, width + wider, summed=summed
         )
         numpy_values, numpy_mask = numpy_windows.window_values(
@@ -107,7 +107,7 @@ def test_field_expressions_are_those_of_numpy(
     terms.append(FieldTerm(None, constants=constants, value=value))
     widths = [len(range(3)[term.slice()]) for term in terms[:-1]]
     field = NumericField(tuple(terms), (*widths, constants))
-    found = fields.evaluate(
+    found = tensor_values.evaluate(
         field,
         {name: tf.constant(column) for name, column in columns.items()},
         tf.constant(steps, tf.int64),
@@ -123,7 +123,7 @@ character = st.one_of(
 @quick
 @given(st.lists(st.lists(character, min_size=6, max_size=6), min_size=1, max_size=3))
 def test_code_points_become_the_same_text(points: list[list[int]]) -> None:
-    found = fields.text_of_points(tf.constant(points, tf.int64)).numpy().tolist()
+    found = tensor_values.text_of_points(tf.constant(points, tf.int64)).numpy().tolist()
     assert found == [numpy_fields.text_of_points(np.array(row, dtype=np.int64)) for row in points]
 
 
@@ -153,7 +153,7 @@ def test_the_schedule_in_the_graph_is_the_one_of_numpy(
     weights: list[int], block_length: int, position: int, seed: int
 ) -> None:
     order = order_of(weights, block_length, seed=seed, key=None)
-    found = [int(index) for index in choices.turns(order).skip(position).take(120)]
+    found = [int(index) for index in turns(order).skip(position).take(120)]
     sequence = BlockSequence(order)
     due = itertools.chain.from_iterable([d] * n for d, n in map(sequence.block, itertools.count()))
     assert found == list(itertools.islice(due, position, position + 120))
@@ -168,13 +168,13 @@ def test_drawn_turns_are_keyed_hashes_of_the_blocks_number() -> None:
         return min(2, int(np.searchsorted(bounds, hashed, side="right")))
 
     for start in (0, 5, 4_099):
-        found = [int(index) for index in choices.turns(order).skip(start).take(50)]
+        found = [int(index) for index in turns(order).skip(start).take(50)]
         assert found == [drawn(position) for position in range(start, start + 50)]
 
 
 def test_drawn_turns_keep_the_shares_in_expectation() -> None:
     order = order_of([1, 2, 5], 1, seed=0, key=3)
-    found = np.array([int(index) for index in choices.turns(order).take(8000)])
+    found = np.array([int(index) for index in turns(order).take(8000)])
     shares = np.bincount(found, minlength=3) / len(found)
     # Four standard deviations of a binomial share.
     spread = 4 * np.sqrt(np.array(order.shares) * (1 - np.array(order.shares)) / len(found))

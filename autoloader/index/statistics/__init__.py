@@ -5,9 +5,9 @@ Not here: applying them (``samples.statistics``), the layout of the file (``samp
 
 from __future__ import annotations
 
-from autoloader.index.statistics.comparison import file_differences
 from autoloader.index.statistics.compute import dataset_statistics
 from autoloader.index.statistics.mixture import (
+    file_differences,
     read_statistics,
     statistics_document,
     statistics_of,

@@ -18,7 +18,7 @@ that share it, and one column's float64 copies.
 
 Values that are not finite are left out, column by column, and it is said how many.
 
-Not here: which statistics a run needs and where they are kept (``mixture``, ``cache``).
+Not here: which statistics a run needs and where they are kept (``mixture``).
 """
 
 from __future__ import annotations

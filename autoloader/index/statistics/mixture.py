@@ -4,28 +4,48 @@ Statistics are computed over the records of the spec's split ``train``, whicheve
 that validation data is normalised with the scale of the training data. A dataset without a
 ``train`` split is measured on the split that is read. ``statistics_of: recorded`` takes all splits.
 
+Computed statistics are kept in the user's cache directory, one small JSON file a dataset. The key
+holds all that they depend on: the identity and features of each shard file's index (of LeRobot data
+also videos and metadata), the records of the files, the field expressions and the widths of their
+features, stride, the rows that count, the sample window where it matters, and all else that the
+spec says of the dataset except pictures and weights. The key of a group is the keys of its
+datasets. A cache file that cannot be used is computed anew. A cache that cannot be written is none.
+
+A statistics file of another tool, of other data or of an earlier version brings values to another
+scale, and nothing fails. ``file_differences`` tells the difference in the units that the model
+sees: how far apart a normalised value comes out.
+
 Not here: one dataset's numbers (``compute``), applying them (``samples.statistics``).
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from autoloader.errors import SpecError
 from autoloader.formats import files
+from autoloader.formats.cache import JsonCache
 from autoloader.index import DatasetIndex, find_indexes, open_dataset_index
-from autoloader.index.opening import Progress, index_numbers
-from autoloader.index.statistics import cache
-from autoloader.index.statistics.compute import dataset_rows, shared_statistics
+from autoloader.index.opening import Progress, format_of, index_numbers
+from autoloader.index.statistics.compute import (
+    StatisticsOf,
+    dataset_rows,
+    is_of_samples,
+    shared_statistics,
+)
 from autoloader.index.statistics.formats import EVERY, FILE_OF, read_document
 from autoloader.samples.counts import DatasetCount
 from autoloader.samples.resolve import ResolvedDataset, ResolvedMixture, resolve
-from autoloader.samples.statistics import NormalizationStatistics
-from autoloader.spec import NormalizeSpec, PipelineSpec
+from autoloader.samples.schema import RecordSchema
+from autoloader.samples.statistics import FieldStatistics, NormalizationStatistics, scaling_of
+from autoloader.samples.transforms.fields import FieldName
+from autoloader.spec import DatasetSpec, NormalizeSpec, PipelineSpec
 from autoloader.spec.recipes import other_names
 from autoloader.telemetry.progress import doing
 
@@ -63,7 +83,7 @@ def statistics_of(
     datasets = [one for group in groups.values() for one in group]
     found: dict[str, NormalizationStatistics] = {}
     for key, shared in groups.items():
-        kept = cache.load(key)
+        kept = _load(key)
         if kept is None:
             for one in shared:
                 if one.remote and not read_remote and _found_index(one) is None:
@@ -76,7 +96,7 @@ def statistics_of(
             doing(f"computing the statistics of {shared[0].name} ({place})")
             rows = [dataset_rows(_index_of(one), how.statistics_of) for one in shared]
             kept = shared_statistics(rows, how.group_of(shared[0].name) or "")
-            cache.save(key, kept)
+            _cache.save(key, kept.plain())
         found.update((one.name, kept) for one in shared)
     return found
 
@@ -86,7 +106,7 @@ def missing_groups(spec: PipelineSpec, split: str = TRAIN) -> list[tuple[str, ..
     if _how(spec).statistics is not None:
         return []
     groups = _groups(spec, split, None).items()
-    return [tuple(one.name for one in group) for key, group in groups if cache.load(key) is None]
+    return [tuple(one.name for one in group) for key, group in groups if _load(key) is None]
 
 
 def keep_statistics(
@@ -94,7 +114,7 @@ def keep_statistics(
 ) -> None:
     """Keep statistics that were computed elsewhere, as if they had been here."""
     for key, group in _groups(spec, split, found).items():
-        cache.save(key, found[group[0].name])
+        _cache.save(key, found[group[0].name].plain())
 
 
 def _groups(
@@ -111,8 +131,7 @@ def _groups(
         shared = [datasets[member] for member in how.members(name) if member in datasets]
         seen.update(one.name for one in shared)
         keys = [
-            cache.statistics_key(one, mixture.spec.dataset(one.name), how.statistics_of)
-            for one in shared
+            statistics_key(one, mixture.spec.dataset(one.name), how.statistics_of) for one in shared
         ]
         groups[keys[0] if len(keys) == 1 else json.dumps(keys)] = shared
     return groups
@@ -268,3 +287,133 @@ def measured(spec: PipelineSpec, split: str) -> ResolvedMixture:
         taking_part.append(dataset)
     plain = {"datasets": tuple(taking_part), "normalize": None}
     return resolve(spec.model_copy(update=plain), split)
+
+
+_cache = JsonCache("statistics", version=5)
+_IRRELEVANT = frozenset(
+    ("name", "path", "tfds", "data_dir", "split", "weight", "images", "features",
+     "sample", "num_samples", "normalize")
+)  # fmt: skip
+"""Fields of a dataset's spec that change no action or state, or that the key holds elsewhere."""
+
+
+def statistics_key(dataset: ResolvedDataset, declared: DatasetSpec, of: StatisticsOf) -> str:
+    """All that a dataset's statistics depend on, as text.
+
+    Args:
+        dataset: with the records that they are of.
+        declared: what the spec says of it.
+        of: which rows count.
+
+    Raises:
+        OSError: a shard file is gone.
+    """
+    versions = {}
+    format_, schema = format_of(dataset), RecordSchema.of(dataset)
+    for path in sorted({piece.path for piece in dataset.slices}):
+        versions[path] = (
+            files.version_of(path, one_by_one=False)
+            if dataset.remote
+            else format_.identity(path, schema)
+        )
+    said = declared.model_dump(mode="json")
+    windowed = of == "samples" or is_of_samples(dataset, "action")
+    window = dataset.sample if windowed else None
+    identity = {
+        "files": versions,
+        "features": schema.fingerprint.hex(),
+        "slices": [(piece.path, piece.start, piece.stop) for piece in dataset.slices],
+        "widths": [bound.widths if bound else None for bound in (dataset.action, dataset.state)],
+        "of": of,
+        "sample": window.model_dump(mode="json", exclude={"per_episode"}) if window else None,
+        "keep": dataset.keep.identity if dataset.keep else None,
+        "transform": dataset.transform.identity if dataset.transform else None,
+        "said": {key: value for key, value in said.items() if key not in _IRRELEVANT},
+    }
+    return json.dumps(identity, sort_keys=True)
+
+
+def _load(key: str) -> NormalizationStatistics | None:
+    """The statistics saved under ``key``."""
+    try:
+        return NormalizationStatistics.from_plain(_cache.load(key))
+    except ValueError:  # there are none
+        return None
+
+
+MOST_STEPS = 2_000_000
+"""Of a mixture whose statistics a plan computes, which takes about a second a million."""
+APART = 0.01
+"""Of a normalised value: a difference that is told."""
+_NAMED = 3
+
+
+def file_differences(mixture: ResolvedMixture, spec: PipelineSpec, split: str) -> tuple[str, ...]:
+    """Where the statistics that ``mixture`` is normalised by differ from its data's, for people.
+
+    Nothing is indexed for it: data without an index is not compared, nor is a large mixture whose
+    statistics are not cached.
+
+    Args:
+        mixture: normalised by the file that the spec names.
+        spec: the same.
+        split: which split.
+    """
+    how = spec.normalize
+    if how is None or how.statistics is None or mixture.statistics is None:
+        return ()
+    name = Path(how.statistics).name
+    own = spec.model_copy(update={"normalize": how.model_copy(update={"statistics": None})})
+    found = None
+    if not any(dataset.remote for dataset in mixture.datasets):
+        found = statistics_of(own, split, cached_only=not _is_small(mixture))
+    if found is None:
+        return (
+            f"normalize.statistics: {name} was not compared with the data, which is not indexed, "
+            "remote or large",
+        )
+    told = []
+    for dataset in mixture.datasets:
+        for field in ("action", "state"):
+            given: FieldStatistics | None = getattr(mixture.statistics[dataset.name], field, None)
+            computed = getattr(found[dataset.name], field, None)
+            if field in dataset.scaling and given is not None and computed is not None:
+                told += list(_difference(spec, dataset, field, given, computed))
+    if not told:
+        return ()
+    more = f" and {len(told) - _NAMED} more" if len(told) > _NAMED else ""
+    return (
+        f"normalize.statistics: {name} differs from the {how.statistics_of} of this data: "
+        + "; ".join(told[:_NAMED])
+        + more
+        + ". Keep it for a model that was trained with it; else write it anew: autoloader stats",
+    )
+
+
+def _is_small(mixture: ResolvedMixture) -> bool:
+    indexes = find_indexes(mixture.datasets)
+    there = [index for index in indexes if index is not None]
+    return len(there) == len(indexes) and sum(int(i.steps.sum()) for i in there) <= MOST_STEPS
+
+
+def _difference(
+    spec: PipelineSpec,
+    dataset: ResolvedDataset,
+    field: FieldName,
+    given: FieldStatistics,
+    computed: FieldStatistics,
+) -> Iterator[str]:
+    """The column whose normalised values differ most, where they do."""
+    how = spec.normalize_of(dataset.name, field)
+    assert how is not None
+    width = len(computed.mean)
+    a, b = (
+        scaling_of(how, one, width, field=field, dataset=dataset.name) for one in (given, computed)
+    )
+    points = np.asarray([computed.q01, computed.mean, computed.q99], dtype=np.float64)
+    scaled = [(points - one.centre) * one.factor + one.shift for one in (a, b)]
+    apart = np.abs(scaled[0] - scaled[1]).max(axis=0)
+    apart[~(a.active & b.active)] = 0.0
+    worst = int(apart.argmax())
+    if apart[worst] > APART:
+        yield f"{dataset.name}: {field} column {worst} by {apart[worst]:.2g}"

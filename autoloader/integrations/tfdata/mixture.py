@@ -10,8 +10,17 @@ Each dataset has a stream of its own with its own parallelism; samples wait enco
 after the mix. The graph holds no Python (but for a dataset's ``transform``), so that it can be sent
 to the workers of tf.data service.
 
-Not here: a dataset's samples (``integrations.tfdata.samples``), turns
-(``integrations.tfdata.choices``).
+The datasets' turns follow the low-discrepancy schedule of ``sampling.schedule``: all blocks in the
+order in which they are due. A chunk is what is due within ``_CHUNK`` units of time (about as many
+blocks), computed whole in the graph, so that no Python runs while samples flow. Drawn turns are
+keyed hashes of the block's number, so that their shares are exact in expectation only.
+
+JPEG is decoded with the fast integer DCT. Pictures are resized by TensorFlow's kernels (bilinear
+with half-pixel centres and not antialiased, area, or one of the antialiased methods) and rounded to
+uint8. Frames agree with the decode pool's within about 2 grey levels.
+
+Not here: a dataset's samples (``integrations.tfdata.samples``), the schedule in NumPy
+(``sampling.schedule``, tested equal), the decode pool (``decode.pool``).
 """
 
 from __future__ import annotations
@@ -19,17 +28,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
+
 from autoloader.errors import SourceError, UnsupportedError, UsageError
 from autoloader.index.counting import count_mixture
 from autoloader.index.statistics import statistics_of, with_recorded_sizes
-from autoloader.integrations.tfdata.choices import turns
-from autoloader.integrations.tfdata.decode import decode_sample
 from autoloader.integrations.tfdata.samples import sample_stream
-from autoloader.pipeline.graph import files
+from autoloader.pipeline.graph import draws, files
 from autoloader.pipeline.graph.tensorflow import tf
 from autoloader.samples.resolve import ResolvedMixture, normalised, resolve
-from autoloader.sampling.mixture import mixture_order
-from autoloader.spec import CurriculumSpec, PipelineSpec, SpecSource
+from autoloader.sampling.mixture import MixtureOrder, mixture_order
+from autoloader.spec import CameraSpec, CurriculumSpec, PipelineSpec, SpecSource
 from autoloader.spec.knobs import Knobs
 
 
@@ -200,3 +209,135 @@ class _Finish:
                 turned = tf.gather(tf.constant(self._turned), sample["provenance"][0])[number]
                 found[camera] = tf.where(turned, found[camera][..., ::-1], found[camera])
         return found
+
+
+_CHUNK = 1024
+
+
+def turns(order: MixtureOrder) -> Any:
+    """Index of each sample's dataset, without end."""
+    chunk = _scheduled(order) if order.draw_key is None else _drawn(order, order.draw_key)
+    plain = tf.autograph.experimental.do_not_convert(chunk)
+    return tf.data.Dataset.range(2**40).map(plain).prefetch(1).unbatch()
+
+
+def _drawn(order: MixtureOrder, key: int) -> Any:
+    bounds = np.cumsum(order.shares)
+
+    def chunk(number: Any) -> Any:
+        first = number * _CHUNK
+        blocks = tf.bitcast(tf.range(first, first + _CHUNK), tf.uint64)
+        hashes = draws.splitmix64(tf.bitwise.bitwise_xor(blocks, tf.constant(key, tf.uint64)))
+        top = tf.bitcast(tf.bitwise.right_shift(hashes, tf.constant(11, tf.uint64)), tf.int64)
+        units = tf.cast(top, tf.float64) * 2.0**-53
+        drawn = tf.searchsorted(tf.constant(bounds), units, side="right", out_type=tf.int64)
+        return tf.repeat(tf.minimum(drawn, len(bounds) - 1), order.block_length)
+
+    return chunk
+
+
+def _scheduled(order: MixtureOrder) -> Any:
+    live = np.flatnonzero(order.shares)
+    weights, phases = np.asarray(order.shares)[live], np.asarray(order.phases)[live]
+
+    def due(k: Any) -> Any:
+        return (tf.cast(k, tf.float64) + phases) / weights
+
+    def counts(v: Any) -> Any:
+        """Blocks due before time v, per live dataset, as ``Schedule`` counts them."""
+        k = tf.cast(tf.maximum(tf.math.ceil(v * weights - phases), 0.0), tf.int64)
+        k = k + tf.cast(due(k) < v, tf.int64)
+        return k - tf.cast((k > 0) & (due(k - 1) >= v), tf.int64)
+
+    def chunk(number: Any) -> Any:
+        low = tf.cast(number * _CHUNK, tf.float64)
+        before, after = counts(low), counts(low + _CHUNK)
+        each = after - before
+        dataset = tf.repeat(tf.range(len(live)), each)
+        first = tf.gather(tf.cumsum(each, exclusive=True), dataset)
+        k = tf.range(tf.reduce_sum(each)) - first + tf.gather(before, dataset)
+        own = tf.gather(tf.constant(phases), dataset), tf.gather(tf.constant(weights), dataset)
+        ordered = tf.gather(
+            dataset, tf.argsort((tf.cast(k, tf.float64) + own[0]) / own[1], stable=True)
+        )
+        return tf.repeat(tf.gather(tf.constant(live, tf.int64), ordered), order.block_length)
+
+    return chunk
+
+
+def decode_frame(encoded: Any, camera: CameraSpec) -> Any:
+    """[H, W, 3] uint8 of one encoded frame, resized and fitted as ``camera`` says."""
+    picture = tf.io.decode_jpeg(encoded, channels=3, dct_method="INTEGER_FAST")
+    height, width = camera.size
+    shape = tf.shape(picture)
+    fitted = tf.cond(
+        tf.reduce_all(shape[:2] == [height, width]),
+        lambda: picture,
+        lambda: _fit(picture, shape, camera),
+    )
+    return tf.ensure_shape(fitted, [height, width, 3])
+
+
+def decode_sample(frames: Any, wanted: Any, cameras: Mapping[str, CameraSpec]) -> dict[str, Any]:
+    """One sample's pictures by camera, [F, H, W, 3] uint8.
+
+    Args:
+        frames: [C, F] encoded, cameras in order.
+        wanted: [C, F] bool; the others are black.
+        cameras: in the same order.
+    """
+    return {
+        name: tf.stack(
+            [
+                _frame_or_black(frames[number, f], wanted[number, f], camera)
+                for f in range(int(frames.shape[1]))
+            ]
+        )
+        for number, (name, camera) in enumerate(cameras.items())
+    }
+
+
+def _frame_or_black(encoded: Any, wanted: Any, camera: CameraSpec) -> Any:
+    return tf.cond(
+        wanted,
+        lambda: decode_frame(encoded, camera),
+        lambda: tf.zeros([*camera.size, 3], tf.uint8),
+    )
+
+
+def _fit(picture: Any, shape: Any, camera: CameraSpec) -> Any:
+    """[H, W, 3] uint8 of a picture of this ``shape``, as operations."""
+    height, width = camera.size
+    if camera.fit == "stretch":
+        return _resize(picture, tf.constant([height, width]), camera.resize)
+    wanted = tf.constant([height, width], tf.float64)
+    found = tf.cast(shape[:2], tf.float64)
+    if camera.fit == "crop":
+        scale = tf.reduce_max(wanted / found)
+        inner = tf.minimum(shape[:2], _at_least_one(wanted / scale))
+        at = (shape[:2] - inner) // 2
+        cut = picture[at[0] : at[0] + inner[0], at[1] : at[1] + inner[1]]
+        return _resize(cut, tf.constant([height, width]), camera.resize)
+    if camera.upstream:
+        # A graph's optimiser turns a division by a constant into a product with its reciprocal,
+        # which rounds otherwise: 80 / (60 / 90) would be 119. This maximum is no constant to it.
+        divisor = tf.maximum(wanted, tf.minimum(found, wanted))
+        inner = tf.maximum(tf.cast(found / tf.reduce_max(found / divisor), tf.int32), 1)
+    else:
+        scale = tf.reduce_min(wanted / found)
+        inner = tf.minimum([height, width], _at_least_one(found * scale))
+    before = ([height, width] - inner) // 2
+    after = [height, width] - inner - before
+    resized = _resize(picture, inner, camera.resize)
+    return tf.pad(resized, [[before[0], after[0]], [before[1], after[1]], [0, 0]])
+
+
+def _at_least_one(sizes: Any) -> Any:
+    return tf.maximum(tf.cast(tf.round(sizes), tf.int32), 1)
+
+
+def _resize(picture: Any, size: Any, how: str) -> Any:
+    method = how.removeprefix("tf_").removeprefix("pillow_")
+    antialias = how not in ("bilinear", "area")
+    resized = tf.image.resize(picture, size, method=method, antialias=antialias)
+    return tf.saturate_cast(tf.round(resized), tf.uint8)

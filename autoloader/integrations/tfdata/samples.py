@@ -1,8 +1,8 @@
 """One dataset as a stream of single encoded samples with their numbers, the same shape for all.
 
 Theory of operation. Records are parsed in the graph, and their samples made there
-(``integrations.tfdata.windows``, ``integrations.tfdata.fields``), so that samples of all datasets
-have one signature and can be mixed there::
+(``integrations.tfdata.values``), so that samples of all datasets have one signature and can be
+mixed there::
 
     numbers of files ─ interleave(records) ─ map(parse, windows) ─ prefetch ─ flat_map(samples)
 
@@ -27,12 +27,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from autoloader.formats.tfrecord import MalformedRecordError
-from autoloader.integrations.tfdata import windows
-from autoloader.integrations.tfdata.fields import (
+from autoloader.integrations.tfdata.values import (
     as_columns,
     evaluate,
+    frame_rows,
     scaled,
     text_of_points,
+    window_rows,
     window_values,
 )
 from autoloader.pipeline.graph import draws, user_functions
@@ -135,7 +136,7 @@ class _Sampler:
             path: as_columns(parsed[f"column/{path}"], feature_width(feature, field=path))
             for path, feature in self._numeric.items()
         }
-        window = windows.frame_rows(t, steps, self._dataset.sample, key)
+        window = frame_rows(t, steps, self._dataset.sample, key)
         action, action_mask = self._field("action", t, steps, columns)
         state, state_mask = self._field("state", t, steps, columns)
         place = tf.concat([[tf.constant(self._dataset.index, tf.int64)], place], 0)
@@ -233,7 +234,7 @@ class _Sampler:
     def _frames_used(self, t: Any, steps: Any, key: Any) -> tuple[Any, Any]:
         """([n, F] int64 rows, [U] int64 frames): which each sample has, and which are kept."""
         sample = self._dataset.sample
-        index = windows.frame_rows(t, steps, sample, key).index
+        index = frame_rows(t, steps, sample, key).index
         used, row = tf.unique(tf.reshape(index, [-1]), out_idx=tf.int64)
         return tf.reshape(row, [-1, sample.frames]), used
 
@@ -264,7 +265,7 @@ class _Sampler:
                 tf.ensure_shape(tf.zeros(shape, tf.bool), [None, rows, width]),
             )
         values = evaluate(bound, columns, steps)
-        window = windows.rows(t, tf.constant(field_offsets(sample, name)), steps, sample)
+        window = window_rows(t, tf.constant(field_offsets(sample, name)), steps, sample)
         dims, base = sample.action_relative_to_state if is_action else (), None
         if dims and self._dataset.state is not None:
             base = tf.gather(evaluate(self._dataset.state, columns, steps), t)
