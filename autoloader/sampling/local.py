@@ -37,10 +37,7 @@ files (``part_of_lane``).
 With W ranks, W a divisor of G, rank r's batches are those of the lanes that are r modulo W. What
 lies before the first round of a leg or an epoch, and behind its last, is dealt without lanes.
 
-Invariants:
-    1. Every number of every dataset has one position, as without lanes.
-    2. ``positions`` is the inverse of ``ordinals``.
-    3. ``number_in_lane`` is the inverse of ``part_of_lane``.
+``number_in_lane`` is the inverse of ``part_of_lane``.
 
 Which sample, as they are stored, a dataset's pass gives as its n-th, and the way back.
 
@@ -52,16 +49,15 @@ Invariants:
     1. The samples of a pass are all of them, each once.
     2. ``numbers`` is the inverse of ``stored``.
 
-Not here: what the numbers mean (``plan``, ``chains``), what is read (``pipeline.read.blocks``).
+Not here: positions (``mixture``), what the numbers mean (``plan``, ``chains``), what is read
+(``pipeline.read.blocks``).
 """
 
 from __future__ import annotations
 
-from bisect import bisect_right
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from itertools import pairwise
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -74,11 +70,6 @@ from autoloader.samples.draws import (
 )
 from autoloader.samples.resolve import ResolvedMixture
 from autoloader.sampling.permutation import permute, unpermute
-from autoloader.sampling.schedule import NEVER, Schedule
-
-if TYPE_CHECKING:
-    from autoloader.sampling.schedule import Leg
-
 
 Ints = NDArray[np.int64]
 Keys = NDArray[np.uint64]
@@ -286,227 +277,6 @@ def _before(stop: Ints, lane: Ints, lanes: int) -> Ints:
 def _begun(shift: Ints, lane: Ints, lanes: int) -> Ints:
     """Number of 0 … shift−1 that are of ``lane``."""
     return _before(shift, lane + 1, lanes) - _before(shift, lane, lanes)
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class _Piece:
-    """A stretch of positions that one schedule deals.
-
-    Attributes:
-        start, stop: its positions; no stop: without end.
-        schedule: of its blocks, or of each lane's.
-        size: samples of a block.
-        laned: whether it is rounds of lanes.
-        given: [D] samples that each dataset gave before it.
-    """
-
-    start: int
-    stop: int | None
-    schedule: Schedule
-    size: int
-    laned: bool
-    given: Ints
-
-
-class LanedSequence:
-    """Position i of a sequence with lanes; see ``mixture.PositionSequence``.
-
-    Args:
-        lanes: G, at least 2.
-        batch: samples of a batch.
-        block_length: samples in a row from one dataset, within a lane.
-        legs: the order's, where epochs are not passes, else none.
-        pass_samples: [D] samples of an epoch where it is one pass of every dataset.
-        make: a schedule of so many blocks [D].
-    """
-
-    def __init__(
-        self,
-        *,
-        lanes: int,
-        batch: int,
-        block_length: int,
-        legs: Sequence[Leg],
-        pass_samples: Sequence[int] | None,
-        make: Callable[[Sequence[int]], Schedule],
-    ) -> None:
-        self._lanes, self._batch, self._length = lanes, batch, block_length
-        self._round = lanes * batch
-        self._make = make
-        self._passes: dict[int, list[_Piece]] = {}
-        self._pass_samples: Ints | None = None
-        self._pieces: list[_Piece] = []
-        self._epoch = 0
-        if pass_samples is not None:
-            self._pass_samples = np.asarray(pass_samples, dtype=np.int64)
-            self._epoch = int(self._pass_samples.sum())
-            return
-        given = legs[0].given
-        for leg in legs:
-            own, given = self._of_leg(leg, given)
-            self._pieces += own
-
-    def samples_before(self, position: int) -> tuple[int, ...]:
-        """[D] samples of each dataset before a position that begins a round, or a leg."""
-        of = self._pieces[bisect_right([one.start for one in self._pieces], position) - 1]
-        return tuple((of.given + self._counted(of, position - of.start)).tolist())
-
-    def ordinals(self, start: int, stop: int) -> tuple[Ints, Ints]:
-        """As of ``PositionSequence``."""
-        found = [(np.empty(0, np.int64), np.empty(0, np.int64))]
-        while start < stop:
-            of, epoch = self._piece_at(start)
-            first = epoch * self._epoch
-            until = stop if of.stop is None else min(stop, first + of.stop)
-            dataset, number = self._dealt(of, start - first, until - first, epoch)
-            found.append((dataset, number))
-            start = until
-        datasets, numbers = zip(*found, strict=True)
-        return np.concatenate(datasets), np.concatenate(numbers)
-
-    def positions(self, dataset: Ints, number: Ints) -> Ints:
-        """As of ``PositionSequence``."""
-        position = np.full(len(number), NEVER, dtype=np.int64)
-        if self._pass_samples is None:
-            every = np.arange(len(number))
-            self._place(position, self._pieces, dataset, number, every, 0)
-            return position
-        epochs = number // self._pass_samples[dataset]
-        for epoch in np.unique(epochs).tolist():
-            at = np.flatnonzero(epochs == epoch)
-            self._place(position, self._of_pass(epoch), dataset, number, at, epoch)
-        return position
-
-    def _piece_at(self, position: int) -> tuple[_Piece, int]:
-        """The piece that a position lies in, and its epoch; 0 where epochs are not passes."""
-        epoch, pieces = 0, self._pieces
-        if self._pass_samples is not None:
-            epoch, position = divmod(position, self._epoch)
-            pieces = self._of_pass(epoch)
-        return pieces[bisect_right([one.start for one in pieces], position) - 1], epoch
-
-    def _place(
-        self,
-        position: Ints,
-        pieces: list[_Piece],
-        dataset: Ints,
-        number: Ints,
-        at: Ints,
-        epoch: int,
-    ) -> None:
-        """Set the positions of numbers ``at``, which are all of one epoch."""
-        before = self._before_epoch(epoch)
-        given = np.stack([one.given for one in pieces])
-        rest = number[at] - before[dataset[at]]
-        which = (given[:, dataset[at]] <= rest).sum(axis=0) - 1
-        for row, of in enumerate(pieces):
-            rows = np.flatnonzero((which == row) & of.schedule.deals[dataset[at]])
-            if not len(rows):
-                continue
-            own = dataset[at[rows]]
-            own_rest = rest[rows] - of.given[own]
-            if of.laned:
-                lane = number[at[rows]] % self._lanes
-                turn = self._in_schedule(of, own, own_rest // self._lanes)
-                batch = turn // self._batch * self._lanes + lane
-                found = of.start + batch * self._batch + turn % self._batch
-            else:
-                found = of.start + self._in_schedule(of, own, own_rest)
-            if of.stop is not None:
-                found = np.minimum(found, of.stop - 1)  # drawn turns are told by when they are due
-            position[at[rows]] = found + epoch * self._epoch
-
-    def _in_schedule(self, of: _Piece, dataset: Ints, number: Ints) -> Ints:
-        block, within = np.divmod(number, of.size)
-        return np.asarray(of.schedule.places(dataset, block) * of.size + within)
-
-    def _before_epoch(self, epoch: int) -> Ints:
-        if self._pass_samples is None:
-            return np.zeros_like(self._pieces[0].given)
-        return self._pass_samples * epoch
-
-    def _dealt(self, of: _Piece, start: int, stop: int, epoch: int) -> tuple[Ints, Ints]:
-        """(dataset, number) of positions [start, stop) of a piece."""
-        given = of.given + self._before_epoch(epoch)
-        at = np.arange(start - of.start, stop - of.start, dtype=np.int64)
-        if not of.laned:
-            dataset, number = self._numbered(of, at)
-            return dataset, given[dataset] + number
-        batch, within = np.divmod(at, self._batch)
-        turn = batch // self._lanes * self._batch + within
-        low = int(turn.min())
-        dataset, number = self._numbered(of, np.arange(low, int(turn.max()) + 1, dtype=np.int64))
-        dataset, number = dataset[turn - low], number[turn - low]
-        lane = (batch % self._lanes - given[dataset]) % self._lanes
-        return dataset, given[dataset] + number * self._lanes + lane
-
-    def _numbered(self, of: _Piece, at: Ints) -> tuple[Ints, Ints]:
-        """(dataset, which of its samples) at places [n] of a schedule, which are a run."""
-        first = int(at[0]) // of.size
-        dataset, block = of.schedule.numbered(first, int(at[-1]) // of.size + 1)
-        which = at // of.size - first
-        return dataset[which], block[which] * of.size + at % of.size
-
-    def _counted(self, of: _Piece, positions: int) -> Ints:
-        """[D] samples of each dataset in the first positions of a piece; whole rounds of lanes."""
-        turns = positions // self._lanes if of.laned else positions
-        blocks, left = divmod(turns, of.size)
-        counts = of.schedule.counts_before(blocks) * of.size
-        if left:
-            counts[of.schedule.blocks(blocks, blocks + 1)[0]] += left
-        return np.asarray(counts * (self._lanes if of.laned else 1))
-
-    def _of_leg(self, leg: Leg, given: Ints) -> tuple[list[_Piece], Ints]:
-        """The pieces of a leg, and what each dataset gave by its end."""
-        cuts = [leg.start, -(-leg.start // self._round) * self._round]
-        if leg.stop is None:
-            cuts.append(-1)
-        else:
-            cuts = [min(cut, leg.stop) for cut in cuts]
-            cuts += [max(cuts[1], leg.stop // self._round * self._round), leg.stop]
-        pieces = []
-        for number, (start, stop) in enumerate(pairwise(cuts)):
-            if start == stop:
-                continue
-            end = None if stop < 0 else stop
-            piece = _Piece(start, end, leg.schedule, self._length, number == 1, given)
-            pieces.append(piece)
-            if end is not None:
-                given = given + self._counted(piece, end - start)
-        return pieces, given
-
-    def _of_pass(self, epoch: int) -> list[_Piece]:
-        """The pieces of an epoch that is one pass, in its own positions."""
-        assert self._pass_samples is not None
-        head = min(-epoch * self._epoch % self._round, self._epoch)
-        if head in self._passes:
-            return self._passes[head]
-        pieces: list[_Piece] = []
-        left = self._pass_samples
-        given = np.zeros_like(left)
-        for laned in (None, True, False):
-            start = pieces[-1].stop or 0 if pieces else 0
-            counts, size = left, 1
-            if laned:
-                counts, size = left // self._lanes // self._length, self._length
-                whole = int(counts.sum()) * size * self._lanes
-                stop = start + min(self._epoch - start, whole) // self._round * self._round
-            else:
-                stop = head if laned is None else self._epoch
-            if stop == start:
-                continue
-            piece = _Piece(start, stop, self._make(counts.tolist()), size, bool(laned), given)
-            pieces.append(piece)
-            dealt = self._counted(piece, stop - start)
-            given, left = given + dealt, left - dealt
-        if len(self._passes) >= _KEPT:
-            self._passes.clear()
-        self._passes[head] = pieces
-        return pieces
-
-
-_KEPT = 16
-"""Kinds of epochs, told apart by where their rounds begin, whose pieces are kept."""
 
 
 _LANE_BITS = 40

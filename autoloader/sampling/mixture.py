@@ -1,7 +1,7 @@
-"""The order of a mixture: its shares, its epochs, and which dataset gives each block.
+"""The order of a mixture: its shares, its epochs, and the dataset of each block and position.
 
-Not here: the low-discrepancy schedule itself (``schedule``), shares that change on the way
-(``legs``), debts (``pipeline.read.mixer``).
+Not here: the low-discrepancy schedule itself and shares that change during the run (``schedule``),
+lanes' parts of a dataset (``local``), debts (``pipeline.read.mixer``).
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from bisect import bisect_right
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import pairwise
 from math import lcm
 from typing import Any
 
@@ -19,7 +20,7 @@ from numpy.typing import NDArray
 from autoloader.errors import SpecError
 from autoloader.samples.draws import PURPOSE_CHOICE, PURPOSE_PHASE, dataset_key, fold, unit
 from autoloader.samples.resolve import ResolvedMixture
-from autoloader.sampling.local import LanedSequence, Locality, locality_of
+from autoloader.sampling.local import Ints, Locality, locality_of
 from autoloader.sampling.schedule import (
     NEVER,
     Change,
@@ -92,20 +93,6 @@ class MixtureOrder:
         """Lanes that batches take turns in; 1 is none."""
         return 1 if self.locality is None else self.locality.lanes
 
-    def laned(self) -> LanedSequence:
-        """Its sequence, where there are lanes."""
-        assert self.locality is not None
-        make = Schedule if self.draw_key is None else partial(DrawnSchedule, key=self.draw_key)
-        by_pass = self.pass_samples is not None
-        return LanedSequence(
-            lanes=self.lanes,
-            batch=self.locality.batch,
-            block_length=self.block_length,
-            legs=() if by_pass else self.legs(),
-            pass_samples=self.pass_samples,
-            make=lambda counts: make(counts, self.phases, finite=counts),
-        )
-
     def legs(self) -> tuple[Leg, ...]:
         """Its schedules, one behind the other, where epochs are not passes."""
         assert self.pass_samples is None
@@ -125,14 +112,7 @@ class MixtureOrder:
 
         With lanes, of a position at which shares may change (``changed``).
         """
-        if self.lanes > 1:
-            return self.laned().samples_before(position)
-        leg = [leg for leg in self.legs() if leg.start <= position][-1]
-        blocks, left = divmod(position - leg.start, self.block_length)
-        counts = leg.given + leg.schedule.counts_before(blocks) * self.block_length
-        if left:
-            counts[leg.schedule.blocks(blocks, blocks + 1)[0]] += left
-        return tuple(counts.tolist())
+        return PositionSequence(self).samples_before(position)
 
     @property
     def used(self) -> tuple[bool, ...]:
@@ -277,20 +257,10 @@ def shares_of(
     return tuple(weight / total for weight in own)
 
 
-def _parts(order: MixtureOrder) -> list[tuple[Schedule, int]]:
-    """The schedules of an epoch that is one pass, each with the samples of one of its blocks.
-
-    They are the full blocks of every dataset's pass, then what is left over as single samples.
-    """
+def _finite_schedule(order: MixtureOrder, counts: list[int]) -> Schedule:
+    """The schedule of so many blocks [D] of each dataset."""
     make = Schedule if order.draw_key is None else partial(DrawnSchedule, key=order.draw_key)
-    assert order.pass_samples is not None
-    full = [count // order.block_length for count in order.pass_samples]
-    left = [count % order.block_length for count in order.pass_samples]
-    return [
-        (make(counts, order.phases, finite=counts), size)
-        for counts, size in ((full, order.block_length), (left, 1))
-        if sum(counts)
-    ]
+    return make(counts, order.phases, finite=counts)
 
 
 class BlockSequence:
@@ -310,7 +280,13 @@ class BlockSequence:
         self._chunk_of = -1, -1
         self.blocks_per_epoch: int | None = None
         if order.pass_samples is not None:
-            parts = _parts(order)
+            full = [count // order.block_length for count in order.pass_samples]
+            left = [count % order.block_length for count in order.pass_samples]
+            parts = [
+                (_finite_schedule(order, counts), size)
+                for counts, size in ((full, order.block_length), (left, 1))
+                if sum(counts)
+            ]
             lengths = [schedule.length or 0 for schedule, _ in parts]
             self._starts = [sum(lengths[:k]) for k in range(len(parts))]
             self._parts = parts
@@ -339,119 +315,248 @@ def blocks_of_stream(order: MixtureOrder, position: int, streams: int) -> int:
     return -(-(position - order.base) // (order.block_length * streams))
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class _Piece:
+    """A stretch of positions that one schedule deals.
+
+    Attributes:
+        start, stop: its positions; no stop: without end.
+        schedule: of its blocks, or of each lane's.
+        size: samples of a block.
+        laned: whether it is rounds of lanes.
+        given: [D] samples that each dataset gave before it.
+    """
+
+    start: int
+    stop: int | None
+    schedule: Schedule
+    size: int
+    laned: bool
+    given: Ints
+
+
 class PositionSequence:
     """Position i of the endless sequence: its dataset, and which of that dataset's samples it is.
 
     The same order as ``BlockSequence``, counted in samples and reached without walking. It is what
-    a reader gives that never lets another dataset go first.
+    a reader gives that never lets another dataset go first. With lanes (``local``) batches take
+    turns in parts of every dataset; one lane is the whole of them.
+
+    Invariants:
+        1. Every number of every dataset has one position.
+        2. ``positions`` is the inverse of ``ordinals``.
+
+    Args:
+        order: the order of the mixture.
     """
 
     def __init__(self, order: MixtureOrder) -> None:
-        self._block_length = order.block_length
-        self._pass_samples: NDArray[np.int64] | None = None
-        self._full: NDArray[np.int64] = np.zeros(len(order.shares), dtype=np.int64)
+        self._order, self._lanes, self._length = order, order.lanes, order.block_length
+        laned = order.locality if order.lanes > 1 else None
+        self._batch = 1 if laned is None else laned.batch
+        self._round = self._lanes * self._batch
+        self._passes: dict[int, list[_Piece]] = {}
+        self._pass_samples: Ints | None = None
+        self._pieces: list[_Piece] = []
+        self._epoch = 0
         if order.pass_samples is not None:
             self._pass_samples = np.asarray(order.pass_samples, dtype=np.int64)
-            self._full = self._pass_samples - self._pass_samples % order.block_length
-            self._parts = _parts(order)
-            self._sizes = [(schedule.length or 0) * size for schedule, size in self._parts]
+            self._epoch = int(self._pass_samples.sum())
             return
         legs = order.legs()
-        self._parts = [(leg.schedule, order.block_length) for leg in legs]
-        self._starts = [leg.start for leg in legs]
-        self._stops = [leg.stop for leg in legs]
-        self._given = np.stack([leg.given for leg in legs])
+        given = legs[0].given
+        for leg in legs:
+            own, given = self._of_leg(leg, given)
+            self._pieces += own
 
-    def ordinals(self, start: int, stop: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    def samples_before(self, position: int) -> tuple[int, ...]:
+        """[D] samples of each dataset before a position, where epochs are not passes.
+
+        With lanes the position begins a round, or a leg.
+        """
+        of, _ = self._piece_at(position)
+        return tuple((of.given + self._counted(of, position - of.start)).tolist())
+
+    def ordinals(self, start: int, stop: int) -> tuple[Ints, Ints]:
         """Dataset [n] int64 of each position in [start, stop), and its number there [n] int64.
 
         The n-th sample that a dataset gives, counted from the start of the run over all passes,
         has number n.
         """
-        pieces = []
-        if self._pass_samples is None:
-            while start < stop:
-                leg = bisect_right(self._starts, start) - 1
-                first, end = self._starts[leg], self._stops[leg]
-                until = stop if end is None else min(stop, end)
-                dataset, number = self._of_part(leg, start - first, until - first)
-                pieces.append((dataset, number + self._given[leg][dataset]))
-                start = until
-        epoch_samples = 0 if self._pass_samples is None else int(self._pass_samples.sum())
+        found = [(np.empty(0, np.int64), np.empty(0, np.int64))]
         while start < stop:
-            assert self._pass_samples is not None
-            epoch, within = divmod(start, epoch_samples)
-            part = 0 if within < self._sizes[0] else 1
-            within -= sum(self._sizes[:part])
-            count = min(stop - start, self._sizes[part] - within)
-            dataset, number = self._of_part(part, within, within + count)
-            number += epoch * self._pass_samples[dataset]
-            if self._parts[part][1] < self._block_length:  # what the full blocks left over
-                number += self._full[dataset]
-            pieces.append((dataset, number))
-            start += count
-        if not pieces:
-            return np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int64)
-        if len(pieces) == 1:
-            return pieces[0]
-        datasets, numbers = zip(*pieces, strict=True)
+            of, epoch = self._piece_at(start)
+            first = epoch * self._epoch
+            until = stop if of.stop is None else min(stop, first + of.stop)
+            found.append(self._dealt(of, start - first, until - first, epoch))
+            start = until
+        datasets, numbers = zip(*found, strict=True)
         return np.concatenate(datasets), np.concatenate(numbers)
 
-    def positions(self, dataset: NDArray[np.int64], number: NDArray[np.int64]) -> NDArray[np.int64]:
+    def positions(self, dataset: Ints, number: Ints) -> Ints:
         """Position [n] of each dataset's sample ``number`` [n], as of ``ordinals``.
 
         Where the datasets' turns are drawn it is the position at which the sample is due; where
         the dataset gives no such sample any more it is ``NEVER``.
         """
-        if self._pass_samples is None:
-            return self._on_legs(dataset, number)
-        epoch, within = np.divmod(number, self._pass_samples[dataset])
-        position = epoch * int(self._pass_samples.sum())
-        left_over = within >= self._full[dataset]
-        before = 0
-        for part, (_, size) in enumerate(self._parts):
-            leaves = size < self._block_length
-            at = np.flatnonzero(left_over == leaves)
-            own = within[at] - self._full[dataset[at]] if leaves else within[at]
-            position[at] += before + self._in_part(part, dataset[at], own)
-            before += self._sizes[part]
-        return position
-
-    def _on_legs(self, dataset: NDArray[np.int64], number: NDArray[np.int64]) -> NDArray[np.int64]:
-        if len(self._parts) == 1:
-            own = number - self._given[0][dataset]
-            at = np.flatnonzero(self._parts[0][0].deals[dataset])
-            if len(at) == len(own):
-                return self._starts[0] + self._in_part(0, dataset, own)
-        leg_of = (self._given[:, dataset] <= number).sum(axis=0) - 1
         position = np.full(len(number), NEVER, dtype=np.int64)
-        for leg in np.unique(leg_of).tolist():
-            at = np.flatnonzero((leg_of == leg) & self._parts[leg][0].deals[dataset])
-            if not len(at):
+        if self._pass_samples is None:
+            every = np.arange(len(number))
+            self._place(position, self._pieces, dataset, number, number, every)
+            return position
+        epoch, rest = np.divmod(number, self._pass_samples[dataset])
+        first = epoch * self._epoch
+        head = -first % self._round
+        for own in np.unique(head).tolist() if self._round > 1 else (0,):
+            at = np.flatnonzero(head == own)
+            self._place(position, self._of_pass(own), dataset, number, rest, at)
+        return np.where(position == NEVER, NEVER, position + first)
+
+    def _piece_at(self, position: int) -> tuple[_Piece, int]:
+        """The piece that a position lies in, and its epoch; 0 where epochs are not passes."""
+        epoch, pieces = 0, self._pieces
+        if self._pass_samples is not None:
+            epoch, position = divmod(position, self._epoch)
+            pieces = self._of_pass(-epoch * self._epoch % self._round)
+        return pieces[bisect_right([one.start for one in pieces], position) - 1], epoch
+
+    def _place(
+        self,
+        position: Ints,
+        pieces: list[_Piece],
+        dataset: Ints,
+        number: Ints,
+        rest: Ints,
+        at: Ints,
+    ) -> None:
+        """Set the positions, in their epochs, of the samples ``at``, which these pieces deal.
+
+        Args:
+            position: [n] positions; those of ``at`` are set.
+            pieces: all pieces of the order, or of one kind of epoch.
+            dataset: [n] dataset of each sample.
+            number: [n] number of each sample in its dataset, over all passes.
+            rest: [n] its number in the epoch.
+            at: indices of the samples that are meant.
+        """
+        given = np.stack([one.given for one in pieces])
+        which = (given[:, dataset[at]] <= rest[at]).sum(axis=0) - 1
+        for row, of in enumerate(pieces):
+            rows = at[(which == row) & of.schedule.deals[dataset[at]]]
+            if not len(rows):
                 continue
-            own = number[at] - self._given[leg][dataset[at]]
-            found = self._starts[leg] + self._in_part(leg, dataset[at], own)
-            stop = self._stops[leg]
-            position[at] = found if stop is None else np.minimum(found, stop - 1)
-        return position
+            own = dataset[rows]
+            place = rest[rows] - of.given[own]
+            if of.laned:
+                turn = self._in_schedule(of, own, place // self._lanes)
+                batch = turn // self._batch * self._lanes + number[rows] % self._lanes
+                place = batch * self._batch + turn % self._batch
+            else:
+                place = self._in_schedule(of, own, place)
+            place += of.start
+            if of.stop is not None:
+                place = np.minimum(place, of.stop - 1)  # drawn turns: told by when they are due
+            position[rows] = place
 
-    def _in_part(
-        self, part: int, dataset: NDArray[np.int64], number: NDArray[np.int64]
-    ) -> NDArray[np.int64]:
-        schedule, size = self._parts[part]
-        if size == 1:
-            return schedule.places(dataset, number)
-        block, within = np.divmod(number, size)
-        return np.asarray(schedule.places(dataset, block) * size + within)
+    def _in_schedule(self, of: _Piece, dataset: Ints, number: Ints) -> Ints:
+        if of.size == 1:
+            return of.schedule.places(dataset, number)
+        block, within = np.divmod(number, of.size)
+        return np.asarray(of.schedule.places(dataset, block) * of.size + within)
 
-    def _of_part(
-        self, part: int, start: int, stop: int
-    ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        schedule, size = self._parts[part]
-        if size == 1 or stop <= start:
-            return schedule.numbered(start, stop)
-        first = start // size
-        dataset, block = schedule.numbered(first, -(-stop // size))
+    def _dealt(self, of: _Piece, start: int, stop: int, epoch: int) -> tuple[Ints, Ints]:
+        """(dataset, number) of positions [start, stop) of a piece."""
+        given = of.given
+        if self._pass_samples is not None:
+            given = given + self._pass_samples * epoch
+        if not of.laned:
+            dataset, number = self._numbered(of, start - of.start, stop - of.start)
+            return dataset, given[dataset] + number
+        at = np.arange(start - of.start, stop - of.start, dtype=np.int64)
+        batch, within = np.divmod(at, self._batch)
+        turn = batch // self._lanes * self._batch + within
+        low = int(turn.min())
+        dataset, number = self._numbered(of, low, int(turn.max()) + 1)
+        dataset, number = dataset[turn - low], number[turn - low]
+        lane = (batch % self._lanes - given[dataset]) % self._lanes
+        return dataset, given[dataset] + number * self._lanes + lane
+
+    def _numbered(self, of: _Piece, start: int, stop: int) -> tuple[Ints, Ints]:
+        """(dataset, which of its samples) at places [start, stop) of a piece's schedule."""
+        if of.size == 1:
+            return of.schedule.numbered(start, stop)
+        first = start // of.size
+        dataset, block = of.schedule.numbered(first, -(-stop // of.size))
         at = np.arange(start, stop, dtype=np.int64)
-        which = at // size - first
-        return dataset[which], block[which] * size + at % size
+        which = at // of.size - first
+        return dataset[which], block[which] * of.size + at % of.size
+
+    def _counted(self, of: _Piece, positions: int) -> Ints:
+        """[D] samples of each dataset in the first positions of a piece; whole rounds of lanes."""
+        turns = positions // self._lanes if of.laned else positions
+        blocks, left = divmod(turns, of.size)
+        counts = of.schedule.counts_before(blocks) * of.size
+        if left:
+            counts[of.schedule.blocks(blocks, blocks + 1)[0]] += left
+        return np.asarray(counts * (self._lanes if of.laned else 1))
+
+    def _of_leg(self, leg: Leg, given: Ints) -> tuple[list[_Piece], Ints]:
+        """The pieces of a leg, and the samples that each dataset gave by its end."""
+        cuts = [leg.start, -(-leg.start // self._round) * self._round]
+        if leg.stop is None:
+            cuts.append(-1)
+        else:
+            cuts = [min(cut, leg.stop) for cut in cuts]
+            cuts += [max(cuts[1], leg.stop // self._round * self._round), leg.stop]
+        pieces = []
+        for number, (start, stop) in enumerate(pairwise(cuts)):
+            if start == stop:
+                continue
+            end = None if stop < 0 else stop
+            laned = number == 1 and self._lanes > 1
+            piece = _Piece(start, end, leg.schedule, self._length, laned, given)
+            pieces.append(piece)
+            if end is not None:
+                given = given + self._counted(piece, end - start)
+        return pieces, given
+
+    def _of_pass(self, head: int) -> list[_Piece]:
+        """The pieces of an epoch that is one pass, in its own positions.
+
+        They are the head, the full blocks of every dataset's pass, and single samples that are left
+        over.
+
+        Args:
+            head: positions from the epoch's start to its first round of lanes; 0 without lanes.
+        """
+        if head in self._passes:
+            return self._passes[head]
+        assert self._pass_samples is not None
+        pieces: list[_Piece] = []
+        left = self._pass_samples
+        given = np.zeros_like(left)
+        for part in ("head", "rounds", "tail"):
+            start = pieces[-1].stop or 0 if pieces else 0
+            counts, size = left, 1
+            if part == "rounds":
+                counts, size = left // self._lanes // self._length, self._length
+                whole = int(counts.sum()) * size * self._lanes
+                stop = start + min(self._epoch - start, whole) // self._round * self._round
+            else:
+                stop = min(head, self._epoch) if part == "head" else self._epoch
+            if stop == start:
+                continue
+            laned = part == "rounds" and self._lanes > 1
+            schedule = _finite_schedule(self._order, counts.tolist())
+            piece = _Piece(start, stop, schedule, size, laned, given)
+            pieces.append(piece)
+            dealt = self._counted(piece, stop - start)
+            given, left = given + dealt, left - dealt
+        if len(self._passes) >= _KEPT:
+            self._passes.clear()
+        self._passes[head] = pieces
+        return pieces
+
+
+_KEPT = 16
+"""Kinds of epochs, told apart by where their rounds begin, whose pieces are kept."""

@@ -91,7 +91,7 @@ class SamplePlan:
     def __init__(
         self, order: MixtureOrder, tables: Sequence[DatasetTable], *, chain: bool = False
     ) -> None:
-        self._positions = order.laned() if order.lanes > 1 else PositionSequence(order)
+        self._positions = PositionSequence(order)
         self._samples = np.asarray([table.samples for table in tables], dtype=np.int64)
         assert len(tables) == len(order.shares)
         assert (self._samples > 0).all()

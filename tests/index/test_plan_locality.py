@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from autoloader.samples import draws
 from autoloader.sampling.dealing import Deal, Ranks
 from autoloader.sampling.episodes import DatasetTable
-from autoloader.sampling.local import LanedSequence, Locality, gather, scatter
+from autoloader.sampling.local import Locality, gather, scatter
 from autoloader.sampling.mixture import MixtureOrder
 from autoloader.sampling.permutation import permute
 from autoloader.sampling.plan import PlannedSamples, SamplePlan
@@ -193,7 +193,6 @@ def test_lanes_share_no_block(mixture: Mixture, step: int) -> None:
     found = plan.samples(step * round_, (step + 1) * round_)
     lane = np.arange(round_) // batch
     assert found.block is not None
-    assert isinstance(plan._positions, LanedSequence)
     piece, _ = plan._positions._piece_at(step * round_)
     whole = np.arange(round_ if piece.laned else 0)
     assert (found.block[whole] >> 40).tolist() == lane[whole].tolist()
