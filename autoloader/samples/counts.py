@@ -54,7 +54,7 @@ def too_many_bad(
     """The error of a dataset with too many bad records; ``None`` where a run bears them.
 
     Args:
-        dataset: its name.
+        dataset: name of the dataset, for errors.
         bad: records that cannot be used.
         records: of the split.
         ratio: ``errors.max_corrupt_ratio``; one bad record is always borne.

@@ -311,9 +311,9 @@ class DatasetSource:
     """A dataset that takes part in a split; nothing is open yet.
 
     Attributes:
-        spec: the mixture.
-        declared: the dataset.
-        split: which split.
+        spec: spec of the mixture.
+        declared: the dataset as the spec declares it.
+        split: name of the split that is read.
         expression: the records that the split takes of it.
     """
 
@@ -422,7 +422,7 @@ def bind_dataset(source: DatasetSource, index: int) -> ResolvedDataset:
     Reads no data, but one episode of a dataset that has a transform, to try it.
 
     Args:
-        source: the dataset.
+        source: dataset that takes part in a split.
         index: its place in ``dataset_names``.
 
     Raises:
@@ -496,8 +496,8 @@ def resolve(
     Nothing is normalised yet: see ``normalised``.
 
     Args:
-        spec: the mixture.
-        split: which of its splits.
+        spec: spec of the mixture.
+        split: name of the split that is read.
         once_found: called when the local datasets are known to be there, before any is opened:
             what takes long can begin meanwhile.
 
@@ -575,8 +575,8 @@ def sample_in_frames(
     """``sample`` with all offsets in (strided) frames.
 
     Args:
-        sample: the dataset's.
-        declared: the dataset.
+        sample: sample that the spec asks of the dataset.
+        declared: the dataset as the spec declares it.
         directory: what lies on disk.
 
     Raises:
@@ -618,7 +618,7 @@ class SampleLocation:
     """Where a sample lies on disk.
 
     Attributes:
-        dataset: its name.
+        dataset: name of the dataset it is of.
         path: the TFRecord file.
         record: the episode's number in that file.
         t: in (strided) frames of the episode.

@@ -95,7 +95,7 @@ class Deal:
     """The steps of one rank from a base on, in constant time and memory.
 
     Attributes:
-        ranks: who is asking.
+        ranks: rank of this trainer, and the world size.
         batch: rows of a full batch.
         drop_last: whether all batches are full.
         epoch_samples: positions of an epoch; ``None`` is endless.
@@ -229,7 +229,7 @@ class Rounds:
         """The positions [start, stop) of each builder's batches; batch k is builder k mod n's.
 
         Args:
-            builders: how many batch builders.
+            builders: number of batch builders.
             samples: least samples of a builder's run, once begun.
         """
         dealt: list[list[tuple[int, int]]] = [[] for _ in range(builders)]
@@ -284,7 +284,7 @@ def check_parts(mixture: ResolvedMixture, samples: Mapping[str, int], ranks: Ran
     Args:
         mixture: the whole.
         samples: of a pass of each dataset.
-        ranks: who shares it.
+        ranks: rank of this trainer, and the world size.
 
     Raises:
         SpecError: names the dataset and what it has.

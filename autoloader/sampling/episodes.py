@@ -136,7 +136,7 @@ class KeptT:
     """The kept t of every dataset that has rules.
 
     Args:
-        tables: all datasets.
+        tables: episode tables of all datasets.
     """
 
     def __init__(self, tables: Sequence[DatasetTable]) -> None:

@@ -127,11 +127,11 @@ class _Slots:
     """Where the blocks of n permutations lie, all [n].
 
     Attributes:
-        key: of each.
+        key: key of each permutation.
         block: numbers of a whole block.
-        full: whole blocks.
-        slots: blocks.
-        windows: windows of slots.
+        full: number of whole blocks.
+        slots: number of blocks, the short one included.
+        windows: number of windows of slots.
         lacks: numbers that the short block lacks; 0 where there is none.
         short: its slot; ``slots`` where there is none.
     """

@@ -184,7 +184,7 @@ def mixture_order(
     """Shares and epoch of a mixture (design: "Epochs").
 
     Args:
-        mixture: the mixture.
+        mixture: mixture that the order is of.
         samples: samples of a pass, by dataset name.
         sizes: what ``natural_scaled`` multiplies weights by (``DatasetCount.size``), by dataset
             name; default: ``samples``.
@@ -440,9 +440,10 @@ class PositionSequence:
             at: indices of the samples that are meant.
         """
         given = np.stack([one.given for one in pieces])
-        which = (given[:, dataset[at]] <= rest[at]).sum(axis=0) - 1
+        of_dataset = dataset[at]
+        which = (given[:, of_dataset] <= rest[at]).sum(axis=0) - 1
         for row, of in enumerate(pieces):
-            rows = at[(which == row) & of.schedule.deals[dataset[at]]]
+            rows = at[(which == row) & of.schedule.deals[of_dataset]]
             if not len(rows):
                 continue
             own = dataset[rows]

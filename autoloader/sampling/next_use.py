@@ -49,7 +49,7 @@ class NextUse:
     """Tells when frames are shown next.
 
     Args:
-        plan: of the mixture.
+        plan: sample plan of the mixture.
         tables: its datasets, those that the plan was made of.
     """
 

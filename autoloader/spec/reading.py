@@ -37,7 +37,7 @@ def read_yaml(path: Path, kind: type[_Spec], dataset: type[BaseModel]) -> _Spec:
     """The spec in the file at ``path``; see ``PipelineSpec.from_yaml``.
 
     Args:
-        path: of the file.
+        path: path of the YAML file.
         kind: ``PipelineSpec``.
         dataset: ``DatasetSpec``, whose fields ``defaults`` may set.
     """
@@ -141,7 +141,7 @@ def complaint(error: ValidationError, plain: Mapping[str, Any]) -> tuple[str, st
     """Pydantic's first fault in this library's words: what is wrong, the remedy, the field's path.
 
     Args:
-        error: pydantic's error.
+        error: error that pydantic raised.
         plain: the document that was validated.
     """
     found = error.errors()

@@ -37,7 +37,7 @@ def read_regular(path: str | Path, *, max_bytes: int | None = None) -> bytes:
     """Read a local file whole; anything but a file is refused, and never waited for.
 
     Args:
-        path: the file.
+        path: path of the local file.
         max_bytes: the most that it may hold; default any number.
 
     Raises:
@@ -60,7 +60,7 @@ def open_regular(path: str | Path, *, links: bool = True) -> int:
     """A read-only descriptor of a local file; anything but a file is refused, and not waited for.
 
     Args:
-        path: the file.
+        path: path of the local file.
         links: whether a symbolic link there is followed.
 
     Raises:

@@ -357,7 +357,7 @@ def file_differences(mixture: ResolvedMixture, spec: PipelineSpec, split: str) -
     Args:
         mixture: normalised by the file that the spec names.
         spec: the same.
-        split: which split.
+        split: name of the split that is read.
     """
     how = spec.normalize
     if how is None or how.statistics is None or mixture.statistics is None:

@@ -284,7 +284,7 @@ def decode_sample(frames: Any, wanted: Any, cameras: Mapping[str, CameraSpec]) -
     Args:
         frames: [C, F] encoded, cameras in order.
         wanted: [C, F] bool; the others are black.
-        cameras: in the same order.
+        cameras: name → camera, in the same order.
     """
     return {
         name: tf.stack(

@@ -99,7 +99,7 @@ def try_function(
         sources: the dataset's features.
         slices: records of the split.
         where: path of the dataset in the spec.
-        dataset: its name.
+        dataset: name of the dataset, for errors.
 
     Raises:
         SpecError: the function cannot be found, fails on the episode, or gives none.
@@ -126,9 +126,9 @@ def check_values(
 
     Args:
         transform: of the dataset, with the pass behind it.
-        derivation: the pass.
+        derivation: ops of the pass, bound.
         slices: records of the split.
-        dataset: its name.
+        dataset: name of the dataset, for errors.
 
     Raises:
         SpecError: an episode lies outside of it.
@@ -261,7 +261,7 @@ def bind_episodes(
     """Bind the transform, steps and ops of a dataset: the episodes that come of them.
 
     Args:
-        declared: the dataset.
+        declared: the dataset as the spec declares it.
         directory: what lies on disk.
         slices: records of the split.
         where: its path in the spec.

@@ -60,7 +60,7 @@ def bind_cameras(
     """The cameras that a dataset declares.
 
     Args:
-        declared: the dataset.
+        declared: the dataset as the spec declares it.
         mixture: the cameras of the mixture.
         features: of its episodes, by path.
         stored: of its files, by path.
@@ -112,7 +112,7 @@ def _reversed_cameras(
     The second is "" where nothing hangs on it.
 
     Args:
-        declared: the dataset.
+        declared: the dataset as the spec declares it.
         features: of its files, by path.
         where: its path in the spec.
 
@@ -155,7 +155,7 @@ def framed(
 
     Args:
         directory: what lies on disk.
-        declared: the dataset.
+        declared: the dataset as the spec declares it.
         cameras: of the mixture.
     """
     found = dict(directory.features)

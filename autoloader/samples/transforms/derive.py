@@ -177,7 +177,7 @@ def plan_derivation(
     """(the pass that a dataset needs, if any; its numeric fields over the features that it gives).
 
     Args:
-        declared: the dataset.
+        declared: the dataset as the spec declares it.
         given: its features, or those that its function gives.
         where: its path in the spec.
 

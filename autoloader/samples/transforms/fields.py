@@ -313,7 +313,7 @@ def texts_of(values: Any, feature: Feature) -> list[bytes]:
 
     Args:
         values: byte strings, several a step in a row where there are several, or integers.
-        feature: whose.
+        feature: feature that the values are of.
     """
     if is_text(feature) or is_several(feature):
         stored = list(values) if is_text(feature) else joined(values, texts_a_step(feature))
@@ -345,7 +345,7 @@ def bind_numbers(
         sample: what a sample of the dataset holds.
         features: of its episodes, by path.
         where: its path in the spec.
-        dataset: its name.
+        dataset: name of the dataset, for errors.
 
     Raises:
         SpecError: a field cannot be had of these features, or a difference of columns that are

@@ -85,7 +85,7 @@ class Keep:
         language: the features that its language is drawn from.
         speaks: of a language feature's path, whether a stored text says something.
         where: path of the dataset in the spec.
-        dataset: its name.
+        dataset: name of the dataset, for errors.
 
     Attributes:
         identity: hash of what the file of ranges held when it was read; the spec only names it.
@@ -338,7 +338,7 @@ def runs_of_episode(values: Any, feature: Feature) -> TextRuns:
 
     Args:
         values: of the feature: byte strings, or integers, flat.
-        feature: whose.
+        feature: feature that the values are of.
     """
     runs: list[tuple[int, int, int, int]] = []
     ids: dict[bytes, int] = {}

@@ -55,7 +55,7 @@ class Words:
         """The texts of samples, UTF-8.
 
         Args:
-            path: of the feature.
+            path: path of the language feature.
             stored: the texts [n] as they are stored, or one for all samples.
             drawn: [n] a random number for each sample; needed where one of several is drawn.
 
@@ -102,7 +102,7 @@ def bind_language(
     """The language that a dataset declares, and the rules that look at texts.
 
     Args:
-        declared: the dataset.
+        declared: the dataset as the spec declares it.
         features: of its episodes, by path.
         directory: of the dataset; the names of its class labels lie there.
         where: its path in the spec.
