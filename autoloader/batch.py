@@ -40,7 +40,7 @@ class Batch(_AsTheSpecSays):
         action_mask: ``[B, horizon, A] bool``.
         state: ``[B, Fs, S] float32``, zero-padded.
         state_mask: ``[B, Fs, S] bool``.
-        language: B texts.
+        language: list of B texts, one for each sample.
         features: name → ``[B, Fs, …]`` or ``[B, …]``, texts as lists (where the spec names any).
         feature_mask: name → ``[B, Fs]`` or ``[B]`` bool (where the spec names features).
         dataset_index: ``[B] int64``, into ``loader.dataset_names`` (not with metadata none).
@@ -62,7 +62,7 @@ class AugmentableBatch(dict[str, Any]):
 
     Attributes:
         spec: the loader's; ``None`` where a library has rebuilt the dict by its type.
-        split: the loader's.
+        split: name of the loader's split.
     """
 
     __slots__ = ("spec", "split")

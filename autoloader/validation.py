@@ -38,7 +38,7 @@ def validation_specs(
     as many), or all where there are fewer; its last batch may be smaller.
 
     Args:
-        spec: the mixture.
+        spec: the pipeline spec of the mixture.
         split: of each dataset; those that say ``null`` to it have no part.
         per_dataset: over the spec's ``validation.per_dataset``.
 
@@ -123,9 +123,9 @@ class ValidationLoader:
     """An ``AutoLoader`` whose every iteration begins with the first sample.
 
     Args:
-        spec: one of ``validation_specs``.
-        split: as there.
-        options: as for ``AutoLoader``.
+        spec: a spec that ``validation_specs`` returned.
+        split: name of the split, as for ``validation_specs``.
+        options: keyword arguments, as for ``AutoLoader``.
 
     Attributes:
         loader: the loader; its batches and statistics.
@@ -168,7 +168,7 @@ def validation_loaders(
 
     Args:
         spec: a ``PipelineSpec``, or the path of one.
-        split: of each dataset.
+        split: name of the split of each dataset.
         options: as for ``AutoLoader``, for each of them.
 
     Raises:

@@ -132,7 +132,7 @@ class SlotFile:
     """One file of slots; see the module.
 
     Args:
-        path: the file.
+        path: path of the local file.
         frame_bytes: of a frame.
         most_bytes: of the file.
         shared: it is there, and this job's.

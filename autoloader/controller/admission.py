@@ -103,8 +103,8 @@ def price_start(
     """Predict what the pipelines of a child hold with these knobs.
 
     Args:
-        knobs: the knobs.
-        sizes: of the mixture.
+        knobs: values of all knobs.
+        sizes: memory sizes of the mixture.
         ranks: pipelines of this kind in one child. By index they share the libraries, the indexes
             and, in shorter runs, what is read ahead.
         joining: the child is there already, with its libraries.
@@ -179,7 +179,7 @@ class Prices:
     """Bytes of one unit of each knob, 95th percentiles of what such units really held.
 
     Attributes:
-        slot_bytes: a ring slot.
+        slot_bytes: bytes of a ring slot.
         sample_bytes: an encoded sample that waits.
         record_bytes: an episode, by dataset; "" is any other.
         run_bytes: a planned run read ahead (indexed).
@@ -206,9 +206,9 @@ def price_knobs(knobs: Knobs, datasets: Mapping[str, int], prices: Prices) -> in
     """Bytes that a running pipeline holds with ``knobs``, above what it holds with none.
 
     Args:
-        knobs: the knobs.
+        knobs: values of all knobs.
         datasets: shards of each dataset (``KnobLimits.shards``).
-        prices: of one unit.
+        prices: bytes of one unit of each knob.
     """
     private, shared = knobs.decode_threads * THREAD_BYTES, knobs.ring_slots * prices.slot_bytes
     private += price_decoding(knobs.decode_threads, prices.picture_bytes)
@@ -271,7 +271,7 @@ def admits(
     """Whether a change may be applied, held against a fresh reading of headroom.
 
     Args:
-        price_bytes: what it takes.
+        price_bytes: bytes that the change takes.
         headroom_bytes: the reading; ``None`` (unknown) admits nothing.
         ram_floor_bytes: what must stay free.
         margin_bytes: distance to it that must stay.
@@ -293,7 +293,7 @@ class RollingPrices:
         slot_bytes: of one ring slot; known, not measured.
         record_bytes: mean bytes of a record by dataset, to begin with.
         picture_bytes: of the largest picture, decoded; 0 where it is not known.
-        window: readings kept.
+        window: number of readings that are kept.
     """
 
     def __init__(

@@ -55,8 +55,8 @@ class Share:
     """One pipeline's part of a budget.
 
     Attributes:
-        name: in refusals.
-        floor_bytes: its RAM floor.
+        name: name of the share in refusals.
+        floor_bytes: bytes of its RAM floor.
         in_use: whether it may grow; one that is parked may not.
     """
 
@@ -79,7 +79,7 @@ class SharedBudget:
     """What several pipelines may take together.
 
     Args:
-        clock: of the promises.
+        clock: time source of the promises' ages.
     """
 
     def __init__(self, clock: Clock | None = None) -> None:
@@ -120,7 +120,7 @@ class SharedBudget:
         """Whether ``size`` bytes may be taken; where they may, they are promised.
 
         Args:
-            share: whose.
+            share: share that the promise belongs to.
             size: bytes above what it holds.
             headroom_bytes: a fresh reading; ``None``: unknown.
             margin_bytes: distance to the floor that must stay.
@@ -214,12 +214,12 @@ def admit_opening(
     """Give a pipeline its place in the budget, and the knobs it may open with.
 
     Args:
-        budget: of this process.
-        source: of headroom.
-        knobs: asked for.
-        limits: the pipeline's.
+        budget: memory budget shared by this process.
+        source: source of headroom readings.
+        knobs: values that were asked for.
+        limits: limits of the pipeline's knobs.
         pipes: what its price hangs on.
-        name: of its share.
+        name: name of its share of the budget.
         moves: whether knobs may move by themselves; without that they stay as they are asked for,
             and only count.
     """

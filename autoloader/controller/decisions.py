@@ -49,7 +49,7 @@ class DecisionLog:
     Args:
         path: the file; appended to, made with its directory where it is missing.
         pipeline: which pipeline of the run.
-        run: whose.
+        run: identifier of the run.
     """
 
     def __init__(self, path: Path, *, pipeline: int = 0, run: str = "") -> None:
@@ -135,7 +135,7 @@ class Difference:
 
     Attributes:
         line: in the log, from 1.
-        field: what differs.
+        field: name of the field that differs.
         recorded, derived: the two answers.
     """
 
@@ -158,8 +158,8 @@ def replay(lines: Iterable[str], *, with_: Decide = decide, origin: str = "the l
     """Derive every decision of a log again.
 
     Args:
-        lines: of the log.
-        with_: the policy.
+        lines: lines of the decision log.
+        with_: policy that derives the decisions again.
         origin: names the log in errors.
 
     Raises:
@@ -208,7 +208,7 @@ def read_decisions(lines: Iterable[str], *, origin: str = "the log") -> Iterator
     """Every decision of a log, in its order.
 
     Args:
-        lines: of the log.
+        lines: lines of the decision log.
         origin: names the log in errors.
 
     Raises:

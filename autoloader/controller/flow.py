@@ -41,13 +41,13 @@ class FlowTotals:
     """A pipeline's totals at one time.
 
     Attributes:
-        at_s: when.
+        at_s: time of the reading, in seconds.
         batches: handed to the consumer.
         waited_s: that it waited for them, all in all.
         waiting_since_s: since when it waits now; ``None``: it does not.
-        mixed: samples mixed.
+        mixed: number of samples mixed so far.
         ready, slots: batches ready, slots of the ring.
-        stages: every stage.
+        stages: counters of every stage.
     """
 
     at_s: float

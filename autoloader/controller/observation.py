@@ -38,7 +38,7 @@ class StageReading:
     """One stage, or one dataset's part of it.
 
     Attributes:
-        stage: "read" or "decode".
+        stage: name of the stage, "read" or "decode".
         dataset: whose part; "" where one pool serves all datasets.
         share: of the mixture's samples that pass through here.
         workers: threads (or processes) that work side by side.
@@ -97,7 +97,7 @@ class Observation:
         silent_s: time since the consumer last took or wanted a batch.
         step_s: its usual time between two batches.
         occupancy_ratio: batches ready / slots.
-        stages: measured stages.
+        stages: stages that were measured.
         idle_cpus: processors that nobody used.
         others_cpus: processors that other processes used; unknown where it cannot be told apart.
         headroom_bytes: memory the machine can still give.

@@ -85,7 +85,7 @@ class Decision:
         knobs: to be in force from now on; ``None`` where nothing moves.
         changes: what moves, flat knob → value.
         gain_per_s: predicted, of a growth.
-        price_bytes: predicted.
+        price_bytes: predicted bytes of the change.
         verdict: on the change before, where one fell now.
         verdict_on: what that change was remembered by.
     """
@@ -106,7 +106,7 @@ def decide(state: ControllerState, seen: Observation, limits: ControllerLimits) 
 
     Args:
         state: what the last decision left.
-        seen: the observation.
+        seen: observation of this second.
         limits: what may not be overstepped.
     """
     event = event_of(state, seen, limits)
@@ -426,7 +426,7 @@ def admitted(
     Args:
         seen: what the prices are of.
         knobs: to be in force.
-        limits: floor and margin.
+        limits: RAM floor and margin, in bytes.
         headroom: a fresher reading than the observation's.
     """
     return admits(

@@ -64,9 +64,9 @@ class Change:
         changes: flat knob → value.
         knobs: the whole set then.
         gain_per_s: predicted, in samples per second.
-        price_bytes: predicted.
+        price_bytes: predicted bytes of the change.
         context: the bottleneck, and its service time.
-        rule: why.
+        rule: name of the rule that proposed it.
     """
 
     knob: str

@@ -102,13 +102,13 @@ def react(
 
     Args:
         state: what the last answer left.
-        at_s: now.
+        at_s: time of the reading, in seconds.
         headroom_bytes: the reading; ``None`` where it failed.
         growth_bytes: what 300 ms have taken at worst.
-        ready_batches: in the ring.
+        ready_batches: number of filled batches in the ring.
         surplus_bytes: what the loader holds above the price of its minimum; ``None``: unknown, or
             not asked for (``ReflexState.may_restart``).
-        limits: floor and margin.
+        limits: RAM floor and margin, in bytes.
     """
     starving = ready_batches < KEPT_BATCHES
     if headroom_bytes is None:

@@ -35,7 +35,7 @@ class ControlRequest:
         decisions: the decision log's file; "": none.
         run: the trainer in that log.
         visible_devices: the trainer's ``CUDA_VISIBLE_DEVICES``; ``None``: not set.
-        trainer: its process id.
+        trainer: process id of the trainer.
         node: the same for all ranks that share the machine and the job; "": it is alone.
         script: what the trainer runs, for people.
         frames_on_disk: where decoded frames may lie on a disk; ``None``: nowhere.

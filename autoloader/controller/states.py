@@ -93,8 +93,8 @@ class Trial:
     Attributes:
         knob: what it is remembered by: the knob that moved, "+" or "-" behind it.
         before: the knobs to go back to.
-        changes: what was moved.
-        since_s: when.
+        changes: knobs that were moved, with both values.
+        since_s: time of the change, in seconds.
         growing: whether it took more memory or threads.
         hungry: whether training waited when it was made.
         gain_ratio: predicted, of the rate before; for readers of a decision log.
@@ -129,8 +129,8 @@ class ControllerState:
     """All that the policy remembers; it is handed in and out, and holds no hidden part.
 
     Attributes:
-        name: the state.
-        since_s: since when.
+        name: name of the controller's state.
+        since_s: time at which it was entered, in seconds.
         rates: the last rates seen with these knobs, oldest first.
         trial: the change being verified.
         failures: what did not pay.

@@ -43,7 +43,7 @@ class Assembler:
     """The thread that begins batches, and the line of those it has begun.
 
     Args:
-        layout: of the batches.
+        layout: layout of the batches in a slot.
         source: gives the samples.
         rows: rows of the batch that is next; called once for each.
         pool: decodes.
@@ -53,7 +53,7 @@ class Assembler:
         quarantine: told of undecodable frames.
         condition: told when samples are there, shared with the source.
         names: dataset names.
-        clock: for stalls.
+        clock: time source for the detection of stalls.
         failed: told of the exception that ends the thread.
     """
 

@@ -43,13 +43,13 @@ class BatchBuilder:
     """Fills the batches of the runs it is assigned, in this process.
 
     Args:
-        mixture: what is read.
+        mixture: the resolved mixture that is read.
         source: makes what gives the samples.
         knobs: to begin with; where several builders share the work, this one's share.
         memory: the ring.
         quarantine: told of undecodable frames.
         disk: where decoded frames may lie; ``None``: nowhere.
-        clock: for stalls.
+        clock: time source for the detection of stalls.
     """
 
     def __init__(

@@ -75,8 +75,8 @@ class BatchCall:
         mixture: whose ``batch.call`` it is.
 
     Attributes:
-        calls: batches so far.
-        seconds: spent in it.
+        calls: number of batches so far.
+        seconds: seconds spent in the function.
     """
 
     def __init__(self, mixture: ResolvedMixture) -> None:
@@ -91,7 +91,7 @@ class BatchCall:
 
         Args:
             views: over the batch's slot; of this call alone.
-            filled: the batch.
+            filled: message of the filled batch.
 
         Raises:
             PipelineError: it raised, or gave something else than the spec says; names it.

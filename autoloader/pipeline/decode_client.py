@@ -40,7 +40,7 @@ class RemoteBuilder(Peer):
         start: what the process is told first; its knobs are kept up to date here.
         ring: descriptor of the ring's memory.
         frames: the frame cache; its memory is mapped by the process too.
-        datasets: number of datasets.
+        datasets: number of datasets in the mixture.
         bad: told of records to be quarantined; an error that it raises ends this builder.
     """
 

@@ -55,7 +55,7 @@ class DecodeProcess:
     """Serves one connection to the child.
 
     Args:
-        connection: to the child.
+        connection: socket to the loader's child.
         ring: descriptor of the ring's memory.
         frames: descriptor of the frame cache's memory; −1: nothing is held.
     """

@@ -65,7 +65,7 @@ class RemoteFrames:
     """The child's frame cache, as a decode process asks it; see ``cache.lease.FrameCache``.
 
     Args:
-        send: to the child.
+        send: function that sends a message to the child.
         slab: the memory, mapped here too.
         budget_bytes: what the knobs say; kept up to date by who hears of them.
     """

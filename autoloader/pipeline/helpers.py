@@ -89,7 +89,7 @@ class Helpers(Peer):
         bad: told of records to be quarantined.
 
     Attributes:
-        present: helpers that work.
+        present: number of helpers that work now.
         possible: for how many the cluster has processors; 0: not known.
         compared, different: batches that were filled here too, and those that differed.
     """

@@ -77,7 +77,7 @@ def run_samples(
     are held are neither read nor decoded, so a run may have as many more samples.
 
     Args:
-        decode_threads: that decode it.
+        decode_threads: number of threads that decode it.
         ranks_here: so many read ahead in one process: together about as much as one.
         sample_bytes: mean of encoded frames.
         held_ratio: share of the frames that were held lately.
@@ -113,8 +113,8 @@ class IndexedReader(MixtureReader):
     """Reads one mixture by index, here or in decode processes.
 
     Args:
-        mixture: what is read.
-        order: its order.
+        mixture: the resolved mixture that is read.
+        order: the order of the mixture's samples.
         ranks_here: ranks whose pipelines share this process, and its memory.
         compiled: keeps the open indexes for the next pipeline.
         frames: the frame cache, where it is another process's.

@@ -35,7 +35,7 @@ class Peer(ABC):
 
     Args:
         what: the process, in messages.
-        module: that it runs.
+        module: full name of the module that it runs.
         remedy: what to do where it cannot be kept alive.
         thread: name of the thread.
 

@@ -179,15 +179,15 @@ class Pipeline:
     """Runs one mixture.
 
     Args:
-        mixture: what to run.
-        reader: reads it.
+        mixture: the resolved mixture to run.
+        reader: reader that gives the mixture's samples.
         knobs: values to begin with; checked by the caller.
-        memory: the ring's memory.
+        memory: shared memory of the batch ring.
         deal: which positions each batch takes.
         held: slots that the consumer still has from an earlier pipeline.
         stuck: slots that threads of an earlier pipeline still write to.
         disk: where decoded frames may lie; ``None``: nowhere.
-        clock: for stalls.
+        clock: time source for the detection of stalls.
     """
 
     def __init__(

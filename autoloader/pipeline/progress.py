@@ -36,7 +36,7 @@ class DeliveryProgress:
 
     Args:
         mixture: what is read, over all ranks.
-        order: its order.
+        order: the order of the mixture's samples.
         ranks: whose batches they are. Places and epochs are those of all ranks together: each
             rank's step stands for the step of all.
         planned: whether the order is planned (indexed reader): then a position says all, the

@@ -35,10 +35,10 @@ class StreamsReader(MixtureReader):
     """Reads one mixture by streams, in this process.
 
     Args:
-        mixture: what is read.
-        order: its order.
+        mixture: the resolved mixture that is read.
+        order: the order of the mixture's samples.
         open_stream: makes a dataset's stream.
-        start: where to begin.
+        start: position at which to begin.
         world_size: ranks that stream a part of the mixture each.
     """
 

@@ -94,7 +94,7 @@ def read_state(state: object) -> dict[str, Any]:
     """A state as plain values, once all of it can be believed.
 
     Args:
-        state: what ``state_dict`` returned.
+        state: plain value that ``state_dict`` returned.
 
     Raises:
         UsageError: it is no state, or a damaged one; names the fields.
@@ -211,7 +211,7 @@ def order_from(state: Mapping[str, Any], plan: LoaderPlan, order: MixtureOrder) 
     by then, are the order's ``base`` and ``given``.
 
     Args:
-        state: of ``read_state``.
+        state: a state that ``read_state`` returned.
         plan: of the loader that resumes.
         order: its order from position 0.
 
@@ -254,7 +254,7 @@ def _saved_order(
     """The order that a state was saved in, over the datasets ``names``.
 
     Args:
-        state: of ``read_state``.
+        state: a state that ``read_state`` returned.
         order: says what has no say in the datasets.
         names: those of the state, in any order.
     """

@@ -387,7 +387,7 @@ class ChildPipeline:
 
     Args:
         setup: what it is opened with; its knobs and order are those in force.
-        child: where it runs.
+        child: child process that runs the pipeline.
     """
 
     def __init__(self, setup: PipelineSetup, child: Child) -> None:

@@ -73,7 +73,7 @@ class InHand:
     """A batch that waits for the training loop, or the end of the epoch.
 
     Attributes:
-        number: counts them.
+        number: number of the batch, counted from the start.
         batch: whoever deletes it has it: the loop, or ``drop``. ``None`` at the end of the epoch.
         filled: what the child told of it; ``None`` of a batch that comes again
             (``replay_one_batch``), and at the end of the epoch.
@@ -176,7 +176,7 @@ class Delivery:
 
     Args:
         mixture: whose batches they are, over all ranks.
-        order: its order.
+        order: the order of the mixture's samples.
         ranks, planned: see ``DeliveryProgress``.
         output: "torch" tensors or "numpy" arrays.
         page: where the loader's child reads how long the training loop waits; ``None``: it has no

@@ -80,7 +80,7 @@ class Link:
     """A connection to a child.
 
     Args:
-        wire: the connection.
+        wire: message channel to the child.
         supervisor: of the child, which this process or another one has started.
     """
 
@@ -144,8 +144,8 @@ def find_or_start(neighbours: Neighbours, arguments: Sequence[str], supervisor: 
     """A connection to the child, which is started where there is none.
 
     Args:
-        neighbours: who shares it.
-        arguments: of ``autoloader.process.worker``.
+        neighbours: ranks of this node that share the child.
+        arguments: command-line arguments of ``autoloader.process.worker``.
         supervisor: starts and watches it.
 
     Raises:
@@ -294,8 +294,8 @@ def _join(
     """Wait for a child's ``Hello``; ``None`` where the child is gone, or hangs.
 
     Args:
-        name: the socket's.
-        connection: to it.
+        name: abstract name of the socket.
+        connection: connected socket to the child.
         silent: watches the child until it says ``Hello``.
         supervisor: watches it from then on.
     """

@@ -79,8 +79,8 @@ def find_ranks(
 
     Args:
         rank: as the caller says, or ``None``.
-        world_size: the same.
-        environment: of this process.
+        world_size: number of ranks; ``None`` takes the launcher's.
+        environment: environment variables of this process.
         device_mesh: a ``torch.distributed.device_mesh.DeviceMesh`` of the data-parallel dimensions
             alone: its ranks, in row-major order, get different batches. ``None``: there is none.
 

@@ -26,7 +26,7 @@ class PipelineSetup:
         mixture: what it reads: the rank's part.
         order: the rank's part of the order.
         knobs: the values to begin with; checked by the caller.
-        memory: the ring's memory.
+        memory: shared memory of the batch ring.
         page: where the consumer's doings are read.
         control: what the controller is asked.
         ranks: which of how many trainers the loader is of.

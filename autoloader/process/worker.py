@@ -166,8 +166,8 @@ class _Trainer:
     """One trainer's connection, its control page and its pipelines.
 
     Args:
-        worker: serves it.
-        connection: to the trainer.
+        worker: worker that serves the trainer.
+        connection: socket to the trainer's process.
         pid: its process id; 0 where it cannot be seen from here.
     """
 

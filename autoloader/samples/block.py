@@ -188,12 +188,12 @@ def field_rows(
     With a chunk of actions per step of the window [n, W, R, width].
 
     Args:
-        dataset: has the field.
-        name: which one.
-        t: [n] int64.
+        dataset: resolved dataset that has the field.
+        name: name of the field, "action" or "state".
+        t: [n] int64 steps of the strided episode.
         steps: (strided) frames of the episode.
         columns: feature path → [steps, feature width] float32.
-        width: to pad to.
+        width: number of columns to pad to.
     """
     sample = dataset.sample
     bound = dataset.bound(name)
@@ -246,7 +246,7 @@ def different_frames(
 
     Args:
         ledger: [n, 6], samples of an episode side by side.
-        raw: [n, F].
+        raw: [n, F] int64 unstrided steps of the frames.
         drawn: [n] whether frames of one step may differ between passes.
 
     Returns:
@@ -278,7 +278,7 @@ class EmptyEpisode:
     """A record that gives no sample.
 
     Attributes:
-        place: where it lies.
+        place: file, record and episode of the samples.
         reason: why it was quarantined; ``None`` where no window fits it.
     """
 

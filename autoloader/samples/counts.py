@@ -29,7 +29,7 @@ class DatasetCount:
         short_episodes: episodes that give no sample because no window fits.
         damaged: records that cannot be read, with their reasons.
         estimated: whether samples are an estimate from a probe.
-        frames_estimated: whether frames are.
+        frames_estimated: True if the number of frames is an estimate.
         lost: what each rule of ``keep`` leaves out, in order.
         notes: what a person should know of the files.
         empty_texts: a clause for each text that its samples have and that is "" in all of them.
@@ -56,7 +56,7 @@ def too_many_bad(
     Args:
         dataset: name of the dataset, for errors.
         bad: records that cannot be used.
-        records: of the split.
+        records: records of the split, by shard.
         ratio: ``errors.max_corrupt_ratio``; one bad record is always borne.
         last: where one of them lies, and why it is bad.
     """

@@ -47,7 +47,7 @@ class VideoFrame:
         data: a stretch of the file that holds all of them.
         packets: start in ``data``, bytes, and number of the frame that each holds.
         number: the frame that is wanted.
-        codec: what decodes it.
+        codec: parameters of the video decoder.
         origin: file and place of the keyframe: frames that have it in common are decoded together.
         shared: of the frames of the run that have the keyframe in common; ``None`` where there is
             but this one.
@@ -139,8 +139,8 @@ class PackedPicture:
 
     Attributes:
         data: a stretch of the file.
-        codec: of ``catalog.lerobot.parquet.PictureTable``.
-        unpacked: its bytes, unpacked.
+        codec: compression of the Parquet column.
+        unpacked: number of bytes once unpacked.
         start, size: the picture within them.
     """
 

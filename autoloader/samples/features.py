@@ -37,7 +37,7 @@ class FeatureForm:
     """Form of a feature in a batch: shape, type, number of values.
 
     Attributes:
-        kind: its type there.
+        kind: NumPy type of its values in a batch.
         shape: of one step or episode; () of texts.
         per_step: whether it comes as rows at the state offsets, or once.
     """
@@ -135,14 +135,14 @@ class FeatureRows:
     """The features of n samples, filled one episode or group of datasets at a time.
 
     Args:
-        forms: of the mixture.
+        forms: forms of the mixture's further features.
         state_rows: rows of a feature of the steps.
         columns: name of a batch's array → [n, …] zeros, written to: ``features/…``,
             ``feature_mask/…`` and, where there are texts, ``text_length``.
-        count: n.
+        count: number of samples n.
 
     Attributes:
-        forms: as above.
+        forms: forms of the mixture's further features.
     """
 
     def __init__(
@@ -229,9 +229,9 @@ def split_texts(
     """Split what ``FeatureRows.joined`` put together: languages, and each feature's texts as str.
 
     Args:
-        forms: of the mixture.
+        forms: forms of the mixture's further features.
         state_rows: rows of a feature of the steps, of which each sample has a list.
-        texts: [B].
+        texts: [B] joined texts of the batch's rows.
         lengths: [B, 1 + texts of a sample] ``text_length``.
     """
     ends = np.cumsum(lengths, axis=1).tolist()

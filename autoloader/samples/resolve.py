@@ -619,7 +619,7 @@ class SampleLocation:
 
     Attributes:
         dataset: name of the dataset it is of.
-        path: the TFRecord file.
+        path: path of the TFRecord file.
         record: the episode's number in that file.
         t: in (strided) frames of the episode.
         step: the episode's step that t is, before the stride.

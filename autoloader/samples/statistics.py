@@ -164,7 +164,7 @@ class NormalizationStatistics:
         """From a statistics file.
 
         Args:
-            document: one dataset's entry.
+            document: entry of one dataset in the file.
             padded: whether there may be columns that mean nothing.
 
         Raises:
@@ -232,7 +232,7 @@ def scaling_of(
 
     Args:
         how: the spec's method, dims and clipping.
-        found: the dataset's statistics.
+        found: statistics of the dataset's fields.
         width: columns of the dataset's field.
         field: "action" or "state", for messages.
         dataset: its name, for messages.

@@ -86,10 +86,10 @@ def rows(
     """The rows at ``t[:, None] + offsets`` under the sample's edges.
 
     Args:
-        t: [n] int64.
-        offsets: [R] int64.
+        t: [n] int64 steps of the strided episode.
+        offsets: [R] int64 offsets of the window, in strided steps.
         steps: frames of the (strided) episode; [n, 1] where the samples are of different ones.
-        sample: whose edges hold.
+        sample: the sample block whose edges apply.
     """
     wanted = t[:, None] + offsets[None, :]
     index = np.clip(wanted, 0, steps - 1)
@@ -107,7 +107,7 @@ def action_rows(
     A sample has k chunks, one behind the other: k is the window's steps, or 1.
 
     Args:
-        t: [n] int64.
+        t: [n] int64 steps of the strided episode.
         steps: frames of the (strided) episode; [n, 1] where the samples are of different ones.
         sample: window, horizon and edges.
 
@@ -137,7 +137,7 @@ def frame_rows(
     """The rows of a sample's frames: at its offsets, then the goal's where there is one.
 
     Args:
-        t: [n] int64.
+        t: [n] int64 steps of the strided episode.
         steps: frames of the (strided) episode; [n, 1] where the samples are of different ones.
         sample: offsets, edges and goal.
         keys: [n] uint64, of each sample's episode in its pass (``block.episode_key``).
@@ -177,12 +177,12 @@ def window_values(
     """Values [n, R, width] float32 and mask [n, R, width] bool of a column [T, w], w ≤ width.
 
     Args:
-        column: the field's values.
+        column: [N, w] values of the field, all steps.
         window: which rows of it.
         width: columns to pad to.
-        dims: as of ``finished_values``.
-        base: as there.
-        summed: as there.
+        dims: columns by kind, as for ``finished_values``.
+        base: values to subtract, as for ``finished_values``.
+        summed: columns to sum up, as for ``finished_values``.
     """
     shape = (*window.index.shape, width)
     values = np.zeros(shape, dtype=np.float32)
@@ -207,7 +207,7 @@ def finished_values(
     Args:
         values: [n, R, width] float32, at the rows of ``window``; written to.
         mask: [n, R, width] bool, where they lie inside.
-        window: the rows.
+        window: rows of the window and their padding.
         dims: columns that are differences to ``base``.
         base: [n, ≥ w] float32, what is taken away from every row of a sample.
         summed: add a sample's rows inside to one: [n, 1, width]. Differences are summed.

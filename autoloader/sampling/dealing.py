@@ -56,7 +56,7 @@ class Ranks:
 
     Attributes:
         rank: this one, from 0.
-        world_size: of how many.
+        world_size: number of ranks that share the sequence.
     """
 
     rank: int = 0
@@ -69,7 +69,7 @@ def step_samples(due: int, *, batch: int, world_size: int, drop_last: bool) -> i
     Args:
         due: positions that the epoch still has.
         batch: rows of a full batch.
-        world_size: number of ranks.
+        world_size: number of ranks that share the sequence.
         drop_last: whether all batches are full.
     """
     full = batch * world_size
@@ -174,11 +174,11 @@ class NodePart:
     """Which positions a node shows, told as if every step were full and ranks numbered by node.
 
     Attributes:
-        base: of the deal.
+        base: position at which the deal began.
         batch: rows of a full batch.
         first: rank, the lowest of the node.
         here: ranks of the node.
-        world_size: of how many.
+        world_size: number of ranks that share the sequence.
     """
 
     base: int
@@ -282,7 +282,7 @@ def check_parts(mixture: ResolvedMixture, samples: Mapping[str, int], ranks: Ran
     """Refuse a dataset that has nothing for some rank.
 
     Args:
-        mixture: the whole.
+        mixture: the whole mixture, before it is shared.
         samples: of a pass of each dataset.
         ranks: rank of this trainer, and the world size.
 

@@ -222,9 +222,9 @@ class LanePart(NamedTuple):
     """Part of a pass that a lane has, all [n]: its stretch of the pass in file order.
 
     Attributes:
-        lane: which one.
-        start: its first sample.
-        size: its samples.
+        lane: [n] number of the lane.
+        start: [n] first sample of its stretch.
+        size: [n] number of samples in its stretch.
         at: which of them is meant.
     """
 

@@ -92,7 +92,7 @@ class NextUse:
         """The next position at which any sample shows each frame at one of its offsets.
 
         Args:
-            planned: n samples.
+            planned: n samples whose frames are asked for.
             steps: [n] of the strided episode of each.
             frame: [n, F] frames that they show, as numbers of the strided episode.
             position: [n] where they lie.

@@ -255,7 +255,7 @@ def foretell_reuse(order: MixtureOrder, tables: Sequence[DatasetTable], batch: i
     """Estimate cost and variety of batches of ``batch`` samples; no frame is looked at.
 
     Args:
-        order: the mixture's.
+        order: the order of the mixture's samples.
         tables: its datasets, each with a sample at least.
         batch: samples of a batch.
     """

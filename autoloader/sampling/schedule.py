@@ -199,7 +199,7 @@ class DrawnSchedule(Schedule):
 
     Args:
         shares, phases, finite: as of ``Schedule``.
-        key: of the draws.
+        key: key of the random draws.
         last: blocks that will be asked for, where that is known: the last window ends there.
     """
 
@@ -293,9 +293,9 @@ class Leg:
     """A part of an order with one schedule.
 
     Attributes:
-        start: its first position.
+        start: first position of the stretch.
         stop: the one behind its last; ``None``: it has no end.
-        schedule: of its blocks.
+        schedule: schedule of the stretch's blocks.
         given: [D] samples that each dataset gave before it.
     """
 

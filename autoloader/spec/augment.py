@@ -34,7 +34,7 @@ class AugmentOp:
     """One operation.
 
     Attributes:
-        name: which.
+        name: name of the operation.
         low, high: bounds of what is drawn: the shift of ``brightness`` and ``hue``, the factor of
             ``contrast`` and ``saturation``, the area of ``random_resized_crop`` as a share.
         ratio: ``random_resized_crop``: bounds of width / height, relative to the frame's own.

@@ -55,7 +55,7 @@ class FieldTerm:
     Attributes:
         path: the feature, or ``None`` for constant columns.
         columns: ``(start, stop, step)`` of the flattened feature; ``None`` takes all.
-        ops: arithmetic, in order.
+        ops: arithmetic operations, applied in order.
         constants: columns of ``value`` where ``path`` is ``None``.
         value: 0 or 1, what those columns hold.
     """
@@ -112,7 +112,7 @@ class AnyOf:
     """One feature, or several of which one is drawn per episode and pass (seeded).
 
     Attributes:
-        paths: the features.
+        paths: paths of the features that are named.
         flip: of a camera: whether its first and last channels change places ("always"), or only
             where the files are the public ones ("public").
         present: of a camera: the feature that says whether it is there, or "".
@@ -311,7 +311,7 @@ class LanguageChoice:
     """One feature, or several of which one is drawn per episode and pass (seeded).
 
     Attributes:
-        paths: the features.
+        paths: paths of the features that are named.
         names: (integer, the text that it stands for), where the features are integers.
         several: of tensors of several strings: "first", the first that is not blank, or "draw",
             one of those that are not, drawn for each sample; "" where there is one.

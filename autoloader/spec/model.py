@@ -348,7 +348,7 @@ class PipelineSpec(Block):
         """The dataset called ``name``.
 
         Raises:
-            UsageError: there is none.
+            UsageError: there is no such name.
         """
         for dataset in self.datasets:
             if dataset.name == name:

@@ -38,7 +38,7 @@ def read_yaml(path: Path, kind: type[_Spec], dataset: type[BaseModel]) -> _Spec:
 
     Args:
         path: path of the YAML file.
-        kind: ``PipelineSpec``.
+        kind: model class, such as ``PipelineSpec``.
         dataset: ``DatasetSpec``, whose fields ``defaults`` may set.
     """
     try:

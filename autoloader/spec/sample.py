@@ -214,7 +214,7 @@ def check_said_once(sample: SampleSpec | SampleOverride, nothing: tuple[Any, ...
     """Refuse offsets in frames beside the same ones in seconds.
 
     Args:
-        sample: what is said.
+        sample: the block as it was written.
         nothing: what each of ``OFFSETS`` is where nothing is said.
     """
     said = dict(zip(OFFSETS, nothing, strict=True))

@@ -73,7 +73,7 @@ def check_bytes(path: str, count: int, name: str, limits: Limits) -> None:
     """Refuse a file of so many bytes where it may not hold them.
 
     Args:
-        path: the file.
+        path: path of the local file.
         count: its bytes, or those that have come so far.
         name: "document_bytes" or "list_bytes".
         limits: in force.

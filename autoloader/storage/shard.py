@@ -59,7 +59,7 @@ class RemoteShard:
 
     Args:
         room: where it lies.
-        path: the file.
+        path: path of the local file.
         identity: the version.
     """
 

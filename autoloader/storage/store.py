@@ -147,7 +147,7 @@ class Store:
         """Fill ``view`` with the bytes from ``start`` on of a version of a file.
 
         Args:
-            path: the file.
+            path: path of the local file.
             start: of the first byte.
             view: holds anything where it fails.
             of: the version.
@@ -166,7 +166,7 @@ class Store:
         """A small file, by one request.
 
         Args:
-            path: the file.
+            path: path of the local file.
             keep: on the disk, for the other processes of the machine and the next start.
             most: the field of ``Limits`` that bounds it.
 

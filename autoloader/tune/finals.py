@@ -98,7 +98,7 @@ class FinalsResult:
         winner: the winner; the start itself when nobody beat it.
         ratios: the winner's paired ratios to the start, one a round; empty if the start won.
         speedup: their geometric mean; 1.0 if the start won.
-        rounds: rounds measured.
+        rounds: number of rounds that were measured.
         interval: of 95 % for the speedup; ``None`` if the start won.
         busy_rounds: rounds in which a neighbour was busy.
     """

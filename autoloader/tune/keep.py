@@ -47,7 +47,7 @@ class Place:
         host: this machine, in full.
         mixture: what kind the study measured.
         usual_reader: how files like these are read where nobody says how.
-        command: the command line.
+        command: the command line that was run.
         today: the date of the measurement.
     """
 
@@ -88,7 +88,7 @@ def keep_winner(
     Args:
         base: the profile that the study started from.
         result: what the study found.
-        place: where to.
+        place: place where the profile is saved.
         floor_bytes: the RAM floor that held.
         bound_samples_per_s: what the machine could give at most; ``None``: not known.
 

@@ -96,11 +96,11 @@ def open_study(
     """The study in its storage, made or resumed; trials of workers that are gone are queued again.
 
     Args:
-        storage: from ``opened_storage``.
-        name: in the storage.
+        storage: Optuna storage from ``opened_storage``.
+        name: name of the study in the storage.
         trials: that will be added.
-        batches: of a measurement.
-        seed: of the sampler.
+        batches: number of batches of a measurement.
+        seed: seed of Optuna's sampler.
         about: what is measured; one study has one mixture. "": not told.
 
     Raises:
@@ -283,7 +283,7 @@ def opened_storage(url: str, *, grace_s: int = GRACE_S) -> Iterator[optuna.stora
     Its connections are closed at the end.
 
     Args:
-        url: where it is.
+        url: SQLAlchemy URL of the storage.
         grace_s: a trial that was not heard of for so long is queued again.
     """
     storage = _connected(url, grace_s)
@@ -349,12 +349,12 @@ def there_already(storage: optuna.storages.BaseStorage, name: str | None, finger
     """The name of a study that hosts of ``fingerprint`` can go on with.
 
     Args:
-        storage: where it is.
+        storage: SQLAlchemy URL of the storage.
         name: as people call it; ``None``: the one that was begun last.
-        fingerprint: of this host.
+        fingerprint: fingerprint of this host's facts.
 
     Raises:
-        UsageError: there is none.
+        UsageError: there is no such name.
     """
     begun = {
         one.study_name: one.datetime_start or datetime.min
@@ -416,7 +416,7 @@ def storage_errors(url: str, *, study: str = "") -> Iterator[None]:
     Optuna's warnings that heartbeat and stale trials are experimental are left out.
 
     Args:
-        url: where it is.
+        url: SQLAlchemy URL of the storage.
         study: that is under way, and can be gone on with; "": none is yet.
     """
     try:

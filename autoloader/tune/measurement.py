@@ -54,7 +54,7 @@ class Measurement:
         wait_ratio: time waited for batches over measured time, 0 to 1.
         mixture: per dataset the weight asked for and the share of measured samples, both of 1.
         knobs: the values in force at the end.
-        samples: measured samples.
+        samples: number of samples that were measured.
         datasets: datasets in the mixture.
         decodes_per_sample: frames decoded for a sample since the loader began; ``None`` where
             TensorFlow decodes.
@@ -102,14 +102,14 @@ def measure(
     """Measure what ``open_loader`` makes, and close it.
 
     Args:
-        open_loader: makes the loader.
+        open_loader: function that makes the loader.
         warmup: batches asked for before measuring.
-        batches: batches measured.
+        batches: number of batches to measure.
         step_time_s: a trainer's step, simulated by sleeping this long after each batch.
         progress: told every ``REPORT_BATCHES`` measured batches and at the end.
         settle: go on with the warm-up until the rate holds still.
-        now_s: the clock.
-        sleep: waits.
+        now_s: function that gives the time in seconds.
+        sleep: function that waits some seconds.
 
     Raises:
         AutoloaderError: whatever the loader raises; ``UsageError`` for impossible counts.

@@ -62,7 +62,7 @@ class TuneOptions:
             NAME-tuned. Never a shipped one's.
         out: folder (or file) for the profile; ``None`` is the user's config folder.
         split: the spec's split to measure.
-        seed: of the sampler.
+        seed: seed of Optuna's sampler.
         warmup: batches before a measurement.
         batches: batches of a measurement.
         command: the command line, for the profile's provenance.
@@ -101,11 +101,11 @@ def tune(
     """Run the study that ``options`` describes and save the winner.
 
     Args:
-        options: what to do.
+        options: options of the command line.
         watcher: is shown every step.
         measure: measures one knob set; by default a child process under the floor.
         headroom: what the machine can still give; by default this host's.
-        clock: the budget's clock.
+        clock: time source of the time budget.
 
     Raises:
         UsageError: options that make no sense.

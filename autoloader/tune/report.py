@@ -141,7 +141,7 @@ class TuneReport:
         Args:
             host: this machine, in full.
             floor_bytes: the RAM floor that held.
-            command: the command line.
+            command: the command line that was run.
         """
         verdict = self.result.verdict
         read = host.storage_read_bytes_per_s
@@ -180,7 +180,7 @@ class LiveWatcher:
     Args:
         console: where to; its own stderr.
         clock: for the elapsed time.
-        budget_s: shown beside it.
+        budget_s: seconds of the budget, shown beside it.
     """
 
     def __init__(self, console: Console, clock: Clock, budget_s: float) -> None:

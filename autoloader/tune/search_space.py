@@ -188,7 +188,7 @@ def guess(space: SearchSpace, batch_size: int, trace: Trace | None = None) -> Kn
     least its minimum.
 
     Args:
-        space: what is legal.
+        space: search space of legal knobs.
         batch_size: samples of a batch.
         trace: of the start; ``None``: nothing is known of what a sample costs.
     """

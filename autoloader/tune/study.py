@@ -76,13 +76,13 @@ class StudyOptions:
     """Options of a study.
 
     Attributes:
-        storage: an SQLAlchemy URL.
+        storage: SQLAlchemy URL; ``None`` keeps it in memory.
         name: the study's name; an existing one is resumed.
         trials: trials this run adds, start and guess among them.
         budget_s: wall seconds for everything; see ``HARD_FACTOR``.
         rounds: rounds of the finals, at most.
         finalists: sets that meet the start in the finals.
-        seed: of the sampler.
+        seed: seed of Optuna's sampler.
         batches: measured batches of a trial; the resource of successive halving.
         floor_bytes: headroom that must remain, for the sampler; ``None``: not known.
         kin: fingerprint of the hosts that share trials; "": all that open the study do.
@@ -138,7 +138,7 @@ class StudyResult:
         verdict: who won the finals.
         first: the start as first measured.
         trials: trials of the whole study by outcome.
-        name: the study's name.
+        name: name of the study in its storage.
         storage: where it lies, without a password.
         ended: why the search ended before its trials and its time; "" where it did not.
         fates: what became of every trial.
@@ -182,7 +182,7 @@ def run_study(
         guesses: the sets to try right after the start, from the start's trace.
         measure: measures one knob set.
         options: how long, how many, where it is kept.
-        clock: the budget's clock.
+        clock: time source of the time budget.
         watcher: is shown every step.
         analyst: learns what samples cost, and says when no trial can win any more.
         objective: what is sought; by default the rate.

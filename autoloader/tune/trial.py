@@ -79,7 +79,7 @@ class TrialResult:
     """Result of one trial.
 
     Attributes:
-        outcome: how it ended.
+        outcome: end of the trial, such as complete.
         duration_s: wall seconds from start to end of the child.
         samples_per_s: measured rate; ``None`` unless complete.
         peak_rss_bytes: what the loader added at its peak, where the child could say.
@@ -521,7 +521,7 @@ class HostTurns:
 
     Args:
         measure: measures one knob set.
-        clock: for waiting.
+        clock: time source that waits are measured by.
         lock: a file of the host; default: one in the user's runtime folder.
     """
 

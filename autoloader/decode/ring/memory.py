@@ -70,7 +70,7 @@ class RingMemory:
     """The memory of a ring: ``MAX_SLOTS`` slots of address space, pages only where written.
 
     Args:
-        layout: of the batches.
+        layout: layout of the batches in a slot.
         descriptor: an existing ring's memfd; without one a new ring is made.
         name: shown by ``ls -l /proc/PID/fd``.
     """
@@ -188,7 +188,7 @@ class Lender:
         """A filled slot's arrays, and whether they are a copy (the slot is then free again).
 
         Args:
-            slot: the filled slot.
+            slot: number of the filled slot.
             slots: slots in the ring now; lending always leaves ``COPY_RESERVE`` of them.
             pinned: the consumer is the library's own transfer and may have it pinned.
         """

@@ -24,8 +24,8 @@ class BatchMessage:
     """A batch in a slot, on its way to the consumer.
 
     Attributes:
-        slot: where it lies.
-        rows: samples in it.
+        slot: number of the slot that holds the batch.
+        rows: number of samples in the batch.
         number: its number since the pipeline began, from 0.
         texts: languages too long for the slot, by row.
         empties: records without samples that were passed over since the last batch.

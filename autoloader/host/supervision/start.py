@@ -48,7 +48,7 @@ def ordered_path(
 
     Args:
         entries: an import path; "" is the working directory.
-        standard_library: its folder.
+        standard_library: folder of the standard library.
         last: folders that must not shadow what is installed; the first of them is the working
             directory.
     """
@@ -100,9 +100,9 @@ def start(
     """Start a module of this package as a process.
 
     Args:
-        module: its full name.
+        module: full name of the module to run.
         arguments: of its command line.
-        changes: of the environment.
+        changes: changes of the environment variables.
         popen: further arguments of ``subprocess.Popen``.
 
     Raises:

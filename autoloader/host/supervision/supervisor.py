@@ -56,7 +56,7 @@ class ProcessWatch:
     Args:
         what: the process, in messages.
         pid: its id; 0 where it is not known.
-        read: reads its vitals.
+        read: function that reads the process's vitals.
     """
 
     def __init__(self, what: str, pid: int, *, read: Callable[[int], Vitals] = read_vitals) -> None:
@@ -100,7 +100,7 @@ class Supervisor:
 
     Args:
         what: the process, in messages, as in "the loader's child".
-        module: that it runs.
+        module: full name of the module that it runs.
         remedy: what to do where it cannot be kept alive for a reason that is not memory.
     """
 

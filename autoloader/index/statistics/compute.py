@@ -76,7 +76,7 @@ def shared_statistics(datasets: Sequence[DatasetRows], group: str = "") -> Norma
     """One set of statistics, of the rows of all ``datasets``.
 
     Args:
-        datasets: at least one.
+        datasets: resolved datasets, at least one.
         group: its name in ``normalize.group``, for messages.
 
     Raises:

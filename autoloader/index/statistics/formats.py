@@ -77,8 +77,8 @@ def written(document: Mapping[str, Any], how: Format) -> dict[str, Any]:
     """Files of a format: one of all datasets by the name "", or one by dataset.
 
     Args:
-        document: of ``mixture.statistics_document``.
-        how: the format.
+        document: the document of ``mixture.statistics_document``.
+        how: name of the format, such as "octo".
     """
     if how in FILE_OF:
         make = _openpi if how == "openpi" else _lerobot

@@ -65,7 +65,7 @@ def statistics_of(
 
     Args:
         spec: of the mixture; ``normalize.statistics`` names a file that is used as it is.
-        split: whose datasets.
+        split: name of the split whose datasets count.
         cached_only: compute nothing: ``None`` where some are missing.
         read_remote: whether remote datasets without an index may be read whole for it, which takes
             its time.
@@ -174,7 +174,7 @@ def read_statistics(path: str | Path, spec: PipelineSpec) -> dict[str, Normaliza
     Args:
         path: a file of one of the ``formats``; or a folder with one for each dataset, below its
             name, as openpi and LeRobot keep them.
-        spec: whose datasets.
+        spec: the pipeline spec whose datasets count.
 
     Raises:
         SpecError: a file cannot be read, or is no statistics file.
@@ -356,7 +356,7 @@ def file_differences(mixture: ResolvedMixture, spec: PipelineSpec, split: str) -
 
     Args:
         mixture: normalised by the file that the spec names.
-        spec: the same.
+        spec: the same pipeline spec as before.
         split: name of the split that is read.
     """
     how = spec.normalize

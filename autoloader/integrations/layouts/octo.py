@@ -38,7 +38,7 @@ def octo(
 
     Args:
         batch: a loader's, with ``metadata: full``; torch tensors or NumPy arrays.
-        dataset_names: ``loader.dataset_names``.
+        dataset_names: names by dataset index, ``loader.dataset_names``.
         goal: whether the spec says ``goal: uniform``, so that the last frame is the goal.
         frame_offsets: the spec's; ``None`` is a window of consecutive frames that ends at t.
 

@@ -38,10 +38,10 @@ def openvla(
 
     Args:
         batch: a loader's, with ``metadata: full``; torch tensors or NumPy arrays.
-        dataset_names: ``loader.dataset_names``.
+        dataset_names: names by dataset index, ``loader.dataset_names``.
         goal: whether the spec says ``goal: uniform``, so that the last frame is the goal.
         frame_offsets: the spec's; ``None`` is a window of consecutive frames that ends at t.
-        action_start: the spec's.
+        action_start: first action offset of the spec.
 
     Raises:
         UsageError: the batch does not tell places in episodes, or has another number of states

@@ -51,9 +51,9 @@ class Delivery:
     there. Nothing waits for the device.
 
     Args:
-        names: ``loader.dataset_names``.
+        names: names by dataset index, ``loader.dataset_names``.
         augmenter: augments frames; ``None`` leaves them.
-        to_batch: see ``streams.ToBatch``.
+        to_batch: function from loader and batch to the trainer's batch.
         frame_dtype: what uint8 tensors become, in [0, 1]; ``None`` leaves them.
     """
 

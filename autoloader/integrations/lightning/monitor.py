@@ -41,7 +41,7 @@ class LoaderMonitor(Callback):
     Args:
         every_n_steps: how often; ``None`` takes the trainer's ``log_every_n_steps``.
         progress_bar: show wait_ratio and samples/s in it.
-        prefix: of the names.
+        prefix: text before each metric's name.
     """
 
     def __init__(

@@ -63,7 +63,7 @@ class TrainStream:
     """The training side; every iteration goes on where the last one stopped.
 
     Args:
-        loader: gives the batches.
+        loader: open loader that gives the batches.
         to_batch: see ``ToBatch``; ``None`` leaves them as they are.
         consumer: says who iterates, when an iteration begins.
         on_training: called behind the first batch of training, and behind the first one after
@@ -94,7 +94,7 @@ class TrainStream:
         """Batches of the loader's current epoch.
 
         Raises:
-            TypeError: it is endless.
+            TypeError: the stream is endless and has no length.
         """
         return len(self.loader)
 
@@ -190,7 +190,7 @@ class ValidationStream:
 
     Args:
         loader: its epoch is what a validation sees.
-        to_batch: as for ``TrainStream``.
+        to_batch: function of a batch, as for ``TrainStream``.
         on_begin: called when an iteration begins; says who iterates.
         on_end: called when the last batch has come.
     """

@@ -62,7 +62,7 @@ class Helper:
 
     Args:
         start: ``process.messages.HelpersStart`` as a mapping.
-        threads: that decode.
+        threads: number of threads that decode.
     """
 
     def __init__(self, start: Mapping[str, Any], threads: int = 1) -> None:

@@ -69,9 +69,9 @@ def index_over_hosts(
     """Have the missing index files of a mixture built; how many, and by how many nodes.
 
     Args:
-        address: of the cluster.
-        spec: the mixture.
-        split: of it.
+        address: address of the Ray cluster.
+        spec: the pipeline spec of the mixture.
+        split: name of the split, such as "train".
         beside: write beside the data, not into the cache directory.
         progress: called with shard files indexed and shard files to index.
 
@@ -192,7 +192,7 @@ def spread(
     Args:
         ray: joined to a cluster.
         call: importable on all hosts.
-        parts: its arguments.
+        parts: arguments of each remote call.
         done: called with a part and what it gave, in this thread, as they come.
 
     Returns:

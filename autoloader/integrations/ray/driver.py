@@ -127,7 +127,7 @@ class Driver:
     """Serves one connection to the child.
 
     Args:
-        wire: to the child.
+        wire: message channel to the child.
         ring: descriptor of the ring's memory.
     """
 
@@ -387,7 +387,7 @@ def difference(
     """The first thing that differs between two batches, for people; "" where all is the same.
 
     Args:
-        layout: of the batches.
+        layout: layout of the batches in a slot.
         ours: a slot's memory, and what is said of it.
         theirs: the same, as the helper sent it.
     """

@@ -34,7 +34,7 @@ class ClusterNode:
         name: Ray's id of it.
         host: its address, for people.
         cpus: processors that Ray may use there; of these, as many as ``RESOURCE`` says.
-        declared: it has ``RESOURCE``.
+        declared: True if the node declares ``RESOURCE``.
     """
 
     name: str
@@ -83,7 +83,7 @@ def _answering(address: str) -> str:
     Says at once that nobody listens: Ray tries for a minute.
 
     Raises:
-        PipelineError: nobody does.
+        PipelineError: no cluster answers at the address.
     """
     host, _, port = address.rpartition(":")
     if not (host and port.isdigit()):

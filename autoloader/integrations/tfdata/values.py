@@ -39,10 +39,10 @@ def window_rows(t: Any, offsets: Any, steps: Any, sample: SampleSpec) -> WindowT
     """The rows at ``t[:, None] + offsets`` under the sample's edges.
 
     Args:
-        t: [n] int64.
-        offsets: [R] int64.
+        t: [n] int64 steps of the strided episode.
+        offsets: [R] int64 offsets of the window, in strided steps.
         steps: int64 scalar, frames of the (strided) episode.
-        sample: whose edges hold.
+        sample: the sample block whose edges apply.
     """
     wanted = t[:, None] + offsets[None, :]
     index = tf.maximum(tf.minimum(wanted, steps - 1), 0)
@@ -60,7 +60,7 @@ def frame_rows(t: Any, steps: Any, sample: SampleSpec, key: Any) -> WindowTensor
     """The rows of a sample's frames: at its offsets, then the goal's where there is one.
 
     Args:
-        t: [n] int64.
+        t: [n] int64 steps of the strided episode.
         steps: int64 scalar, frames of the (strided) episode.
         sample: offsets, edges and goal.
         key: uint64 scalar, of the episode in its pass.

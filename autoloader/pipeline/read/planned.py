@@ -64,7 +64,7 @@ class PlannedSource:
     """Reads runs ahead; see ``decode.source.SampleSource``.
 
     Args:
-        mixture: what is read.
+        mixture: the resolved mixture that is read.
         plan: which sample each position names.
         indexes: of every dataset.
         shares: of the datasets in the mixture.

@@ -37,8 +37,8 @@ class StreamSource:
     """Gives the samples of one mixture from its streams; see ``decode.source.SampleSource``.
 
     Args:
-        mixture: what is read.
-        order: its order.
+        mixture: the resolved mixture that is read.
+        order: the order of the mixture's samples.
         knobs: values to begin with.
         open_stream: makes a dataset's stream; called on that dataset's thread.
         start: where to begin.

@@ -35,7 +35,7 @@ class Paid:
         changes: flat knob → value.
         before_per_s, after_per_s: median rates, samples per second; ``None``: not measured.
         held_s: how long it was in force.
-        run: whose.
+        run: identifier of the run.
     """
 
     changes: dict[str, int]
@@ -63,7 +63,7 @@ class Lasting:
         knobs: flat knob → value: of each the last that lasted, the least where pipelines differ.
         paid: the growths behind it.
         reader: of the pipelines; "" where there was none.
-        cpus: of the host.
+        cpus: number of processors of the host.
         mixture: its kind, as far as it is known.
         looked_at: how many decisions, or changes, there were to look at.
     """
@@ -111,7 +111,7 @@ def lasting(lines: Iterable[str], *, origin: str = "the log") -> Lasting:
     """Lasting growths of all pipelines of a decision log.
 
     Args:
-        lines: of the log.
+        lines: lines of the decision log.
         origin: names the log in errors.
 
     Raises:
@@ -157,10 +157,10 @@ def gathered(
 
     Args:
         every: of each pipeline, in their order.
-        reader: see ``Lasting``.
-        cpus: see ``Lasting``.
-        mixture: see ``Lasting``.
-        looked_at: see ``Lasting``.
+        reader: name of the reader; see ``Lasting``.
+        cpus: processors of the host; see ``Lasting``.
+        mixture: kind of the mixture; see ``Lasting``.
+        looked_at: pipelines that were examined; see ``Lasting``.
     """
     knobs: dict[str, int] = {}
     kept: list[Paid] = []

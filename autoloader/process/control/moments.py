@@ -74,7 +74,7 @@ class Pressure:
     One pipeline's; the reflex's thread and the policy's call it in turns.
 
     Args:
-        floor_bytes: the RAM floor.
+        floor_bytes: bytes of the RAM floor.
         neighbours: who may have taken memory.
     """
 
@@ -90,8 +90,8 @@ class Pressure:
         Args:
             at_s: of a monotonic clock.
             headroom_bytes: what the machine could give; ``None``: not known.
-            before: the knobs.
-            after: the knobs now.
+            before: values of the knobs before.
+            after: values of the knobs now.
 
         Returns:
             Why, in short: "headroom 1.90 GiB below the floor of
@@ -112,7 +112,7 @@ class Pressure:
         Args:
             at_s: of a monotonic clock.
             headroom_bytes: what the machine can give.
-            state: the controller's.
+            state: name of the controller's state.
 
         Returns:
             That memory is back, where it is since this look; else "".
@@ -224,7 +224,7 @@ class Moments:
     Args:
         setup: what it was opened with.
         number: which pipeline of its trainer.
-        sinks: where they go.
+        sinks: receivers of each snapshot.
 
     Attributes:
         pressure: tells people when memory is short.
@@ -288,7 +288,7 @@ class Moments:
         """Hand a snapshot to all sinks.
 
         Args:
-            seen: the observation.
+            seen: observation of this second.
             activity: the pipeline's, of the same time.
             opened: whether the reader is open.
             state: the controller's; "": there is none.
@@ -397,7 +397,7 @@ def limited_by(seen: Observation, state: str, limits: ControllerLimits) -> str:
     """Resource that a faster run would need first; see ``telemetry.Snapshot``.
 
     Args:
-        seen: the observation.
+        seen: observation of this second.
         state: the controller's; "": there is none.
         limits: what may not be overstepped.
     """
@@ -426,7 +426,7 @@ def waited_for(reader: str, datasets: Mapping[str, DatasetActivity]) -> str:
     """Describe what a consumer waits for: "12/29 ready, waiting for bridge (opening …)".
 
     Args:
-        reader: "stream" or "indexed".
+        reader: name of the reader, "stream" or "indexed".
         datasets: those that have a share.
 
     Returns:

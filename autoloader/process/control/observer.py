@@ -131,7 +131,7 @@ class ProcessMemory:
 
     Attributes:
         held_bytes: as read last; ``None``: not read yet.
-        at_s: when that was.
+        at_s: time of the reading, in seconds.
         every_s: seconds from that reading to the next, at least.
     """
 
@@ -175,7 +175,7 @@ class Observer:
 
     Args:
         setup: what the pipeline is opened with.
-        probes: of this process.
+        probes: probes shared by this process.
         own_process: whether this process's memory is the loader's alone.
     """
 

@@ -141,7 +141,7 @@ class ControlledPipeline:
     """One pipeline under control; see ``controller.loop.Governed``.
 
     Args:
-        pipeline: governed.
+        pipeline: running pipeline that is governed.
         setup: what it was opened with, and what its trainer asks of the controller.
         opening: its place in the budget.
         budget: shared with the other pipelines of this process.
@@ -476,7 +476,7 @@ class Control:
 
         Args:
             setup: what it is opened with; its knobs are those asked for.
-            compiled: see ``open_pipeline``.
+            compiled: compiled mixture, as for ``open_pipeline``.
             own_process: whether this process's memory is the loader's alone.
             **own: further arguments of ``ControlledPipeline``.
         """

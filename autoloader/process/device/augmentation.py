@@ -77,7 +77,7 @@ class Augmenter:
 
     Args:
         spec: whose ``augment`` and ``seed``.
-        split: of the batches.
+        split: name of the split that batches are of.
     """
 
     def __init__(self, spec: PipelineSpec, split: str = TRAIN) -> None:

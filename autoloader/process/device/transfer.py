@@ -140,8 +140,8 @@ class Transfer:
     """Moves what a loader hands out; callable. ``AutoLoader.transfer`` makes one.
 
     Args:
-        device: where to.
-        slots: the loader's ring.
+        device: device that batches are moved to.
+        slots: number of slots in the loader's ring.
 
     Attributes:
         active: whether it is the loader's consumer; while false, batches come in pageable memory.

@@ -21,7 +21,7 @@ def with_helpers(plan: LoaderPlan, helpers: str | None) -> LoaderPlan:
     """The plan of a loader that has helpers, or has none.
 
     Args:
-        plan: of the loader.
+        plan: plan of the loader's start.
         helpers: "ray", "ray@HOST:PORT" or ``None``.
 
     Raises:
@@ -73,7 +73,7 @@ def _found_address() -> str:
     """The cluster of a trainer that has joined one, or the one that the environment names.
 
     Raises:
-        UsageError: neither is there.
+        UsageError: Ray or the cluster is missing.
     """
     ray = sys.modules.get("ray")  # a trainer's own: this process imports none
     if ray is not None and ray.is_initialized():

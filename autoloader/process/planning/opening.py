@@ -69,7 +69,7 @@ def control_request(
     """Request to the controller of a loader.
 
     Args:
-        plan: what was decided.
+        plan: plan of the loader's start.
         neighbours: the trainers that share the machine.
         moves: whether the controller may move knobs.
         replays: whether the first batch is handed out again and again.

@@ -35,7 +35,7 @@ class OpenLoaders:
 
     Args:
         loaders: of this process, in the same child.
-        clock: to wait by.
+        clock: time source that waits are measured by.
     """
 
     def __init__(self, loaders: Sequence[ChildPipeline] = (), clock: Clock | None = None) -> None:

@@ -97,9 +97,9 @@ def reader_of_profile(mixture: ResolvedMixture, reader: str, notes: list[str]) -
     """The profile's reader, or auto: what a profile says gives way to the spec, with a note.
 
     Args:
-        mixture: what is read.
-        reader: of the profile.
-        notes: added to.
+        mixture: the resolved mixture that is read.
+        reader: reader that the profile asks for; "auto" chooses.
+        notes: list that remarks for people are added to.
     """
     spec = mixture.spec
     if reader != "auto" and spec.reader not in ("auto", reader):

@@ -66,9 +66,9 @@ class LoaderPlan:
     """Everything decided before a pipeline starts: what ``autoloader plan`` shows.
 
     Attributes:
-        mixture: datasets, fields, layout.
+        mixture: datasets, fields and layout, resolved.
         counts: what each dataset holds.
-        order: shares and epoch.
+        order: shares, phases and epoch of the mixture.
         profile: where the knobs come from.
         ram_floor_bytes: what must stay free.
         knobs: the values to begin with.
@@ -237,7 +237,7 @@ def plan_loader(
     """Decide everything a loader needs, without starting anything.
 
     Args:
-        spec: the mixture.
+        spec: the pipeline spec of the mixture.
         profile: a host profile's name or path.
         ram_floor: memory that must stay free.
         disk_floor: what must stay free on the disk of the cache of shards.
@@ -406,7 +406,7 @@ def retuned(
     """The knobs that ``AutoLoader.retune`` asks for.
 
     Args:
-        knobs: in force.
+        knobs: values of all knobs in force.
         values: as ``--set`` names them.
         named: keyword arguments, in which ``bridge__cycle_length`` is ``bridge.cycle_length``.
         limits: what they are held against.
@@ -495,8 +495,8 @@ def disk_floor_kept(floor_bytes: int | None, mixture: ResolvedMixture) -> Iterat
     """As long as this lasts so much stays free, whatever is fetched of a mixture.
 
     Args:
-        floor_bytes: of ``admit_disk_floor``.
-        mixture: what is read.
+        floor_bytes: bytes that ``admit_disk_floor`` returned.
+        mixture: the resolved mixture that is read.
     """
     if not _is_cached(mixture):
         yield

@@ -35,7 +35,7 @@ def reweighted(
 
     Args:
         plan: what the loader was begun with.
-        order: in force.
+        order: the order of samples in force.
         progress: what was handed out; where a stream's mixer begins is told anew in it.
         ranks: which of how many trainers asks.
         weights: dataset name → weight, as ``AutoLoader.set_weights``.

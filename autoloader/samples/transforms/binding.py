@@ -96,7 +96,7 @@ def try_function(
     Args:
         spec: what the user says.
         identity: hash of all that decides what the function gives.
-        sources: the dataset's features.
+        sources: features of the dataset, by path.
         slices: records of the split.
         where: path of the dataset in the spec.
         dataset: name of the dataset, for errors.

@@ -156,7 +156,7 @@ def framed(
     Args:
         directory: what lies on disk.
         declared: the dataset as the spec declares it.
-        cameras: of the mixture.
+        cameras: canonical cameras of the mixture.
     """
     found = dict(directory.features)
     for camera, choice in declared.images.items():
@@ -192,7 +192,7 @@ def check_frames(choices: Sequence[Feature], camera: CameraSpec, *, field: str) 
 
     Args:
         choices: the features that a dataset's camera is drawn from, as ``framed`` gives them.
-        camera: of the mixture.
+        camera: name of a canonical camera.
         field: the camera's path in the dataset.
 
     Raises:

@@ -50,8 +50,8 @@ class DerivedColumns:
     """A term that is worked out for whole episodes: a feature of its own, and how it is made.
 
     Attributes:
-        feature: what it becomes.
-        term: how.
+        feature: the derived feature of the steps.
+        term: term that computes it.
         source: the feature that it reads.
         field: path of its field in the spec.
     """
@@ -239,7 +239,7 @@ def check_domain(derivation: Derivation, found: Transformed, place: str) -> None
     """Hold an episode against what its gripper ops take.
 
     Args:
-        derivation: of its dataset.
+        derivation: the pass of the values' dataset.
         found: the episode before the pass.
         place: where it lies, for the message.
 

@@ -80,7 +80,7 @@ class Keep:
     """The rules of one dataset, bound to its features; immutable.
 
     Args:
-        spec: the rules.
+        spec: rules of the dataset's ``keep`` block.
         features: of the dataset, or those that its transform gives.
         language: the features that its language is drawn from.
         speaks: of a language feature's path, whether a stored text says something.
@@ -160,7 +160,7 @@ class Keep:
         """(rule, steps that it and those before it leave of each episode), in order; not empty.
 
         Args:
-            rows: how many episodes.
+            rows: number of episodes E.
             texts: of each of ``features``, by key.
         """
         left: Ranges | None = None
@@ -186,7 +186,7 @@ class Keep:
         """[T] which of an episode's ``steps`` the rules leave.
 
         Args:
-            steps: T.
+            steps: number of steps T in the episode.
             values: of each of ``features``, by key: byte strings, or integers, flat.
         """
         texts = {one.key: runs_of_episode(values[one.key], one) for one in self.features}

@@ -336,7 +336,7 @@ def describe(
     """The features of an episode that a function gave.
 
     Args:
-        leaves: of ``leaves_of``.
+        leaves: arrays by path, from ``leaves_of``.
         sources: the dataset's own features.
     """
     by_number = {number: key for key, number in camera_numbers(sources).items()}
@@ -393,7 +393,7 @@ def read_result(
 
     Args:
         result: an episode, or ``None``.
-        features: of ``describe``.
+        features: features by path, from ``describe``.
         spans: of ``read_episode``: the frames that there are.
         only: keys to take; all per-step arrays must agree in length all the same.
 
@@ -444,7 +444,7 @@ def steps_of(leaves: Mapping[str, NDArray[Any]]) -> int:
     """T', on which all per-step arrays agree; 0 of an episode without any.
 
     Raises:
-        FunctionResultError: they differ.
+        FunctionResultError: the features differ from the first result's.
     """
     steps, first = 0, ""
     for path, leaf in leaves.items():

@@ -120,7 +120,7 @@ class Transform:
         """A record's values as the function gives them; arguments as of ``apply``.
 
         Raises:
-            MalformedRecordError: as of ``apply``.
+            MalformedRecordError: the record is damaged, or the function fails.
         """
         if self.spec is None:
             return read_values(payload, self.sources, only, stop=stop)

@@ -74,7 +74,7 @@ def function_identity(spec: TransformSpec, *, where: str, field: str | None = No
     """A hash of all that decides what a transform gives for a record; imports nothing of it.
 
     Args:
-        spec: the transform.
+        spec: the dataset's ``transform`` block.
         where: path of the dataset in the spec.
         field: path of the function in the spec; ``None``: that of the dataset's transform.
 
@@ -157,7 +157,7 @@ def ask_elsewhere(question: object) -> Any:
     """Ask the process that runs TensorFlow.
 
     Raises:
-        FunctionFailedError: it ended.
+        FunctionFailedError: the process ended before it answered.
     """
     try:
         return tensorflow_process.process.ask(question)
@@ -169,7 +169,7 @@ def prepare(framework: str) -> None:
     """Have the process started that functions of ``framework`` need, if they need one.
 
     Raises:
-        FunctionFailedError: it ended.
+        FunctionFailedError: the process ended before it answered.
     """
     if framework not in CALLERS:
         ask_elsewhere(("prepare", None, ()))

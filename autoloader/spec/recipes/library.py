@@ -42,7 +42,7 @@ class Recipe:
 
     Attributes:
         name: of the dataset, as TFDS knows it; a name of one project is brought to this one.
-        style: whose convention.
+        style: project whose convention it is.
         dataset: fields of a spec's dataset: ``images``, ``action``, ``state``, ``language``,
             ``steps``, ``keep``, ``stride``, ``transform``, ``sample``, ``normalize``; those that it
             lacks are left out. Plain values, the caller's own.

@@ -77,8 +77,8 @@ class Lift:
     """One thing that would raise the bound.
 
     Attributes:
-        change: what, for people.
-        samples_per_s: the bound then.
+        change: description of the change, for people.
+        samples_per_s: the bound with the change.
     """
 
     change: str
@@ -96,7 +96,7 @@ class Bound:
             where none can be held.
         cache_bytes: of frames held for that.
         lifts: what would raise it, most first.
-        costs: of a sample.
+        costs: costs of one sample.
         supplies: that it was solved for.
         trace: the measurement that samples cost least in.
     """
@@ -168,7 +168,7 @@ def bound_of(
 
     Args:
         traces: of measurements of one mixture on one machine, whatever their knobs.
-        supplies: what there is.
+        supplies: supply of each resource.
         cache: what holding frames saves; see ``cache_steps``.
         held_sample_s: that the interpreters have for a sample whose frames are held, side by side.
         chain_saves: share of decodes that chained samples would save, 0 to 1.
@@ -325,9 +325,9 @@ class Supplies:
     """Supply of each resource.
 
     Attributes:
-        cpus: processors.
+        cpus: number of processors that may be used.
         disk_bytes_per_s: of the disk; ``None``: not known, so no limit.
-        cache_bytes: for decoded frames.
+        cache_bytes: bytes for decoded frames.
         trainer_s: the trainer's seconds for a sample; ``None``: it takes all it can get.
     """
 
@@ -485,7 +485,7 @@ def sets_of(
     Args:
         plan: what the loader starts with.
         tables: episodes of its datasets.
-        reuse: of ``reuse_of``.
+        reuse: decoding work, from ``reuse_of``.
         costs: costs of decoding, by dataset.
         nodes: number of nodes that share the samples evenly; the frames are one node's.
     """

@@ -57,10 +57,10 @@ class StageCost:
     """One stage's seconds for each sample, all its threads together.
 
     Attributes:
-        cpu_s: running.
+        cpu_s: processor seconds of the stage.
         queued_s: ready to run, with no processor free.
         blocked_s: waiting for anything else: other stages, a lock, a disk.
-        threads: that were there.
+        threads: number of threads of the stage.
     """
 
     cpu_s: float
@@ -75,7 +75,7 @@ class Trace:
 
     Attributes:
         samples: delivered while it was taken.
-        duration_s: of the clock.
+        duration_s: seconds of wall time.
         stages: by name: read, decode, mix, consumer, other.
         one_thread_s: seconds a sample of the busiest thread that no knob gives a second of.
         read_bytes: asked of files, for each sample; ``None`` where the kernel does not say.

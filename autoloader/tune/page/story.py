@@ -33,11 +33,11 @@ class TrialFate:
         outcome: complete, pruned, infeasible, failed, running, waiting, or known: drawn again and
             not measured again.
         reason: why it did not complete.
-        knobs: flat.
+        knobs: values by the knob's full name.
         samples_per_s: measured; of a pruned trial the running rate at its end.
         peak_rss_bytes, min_headroom_bytes: as measured.
         busy: processors that others used meanwhile; ``None``: not marked.
-        host: where it ran.
+        host: name of the host that ran it.
         stderr: the end of what its process wrote there; "" where it completed.
     """
 
@@ -74,9 +74,9 @@ class Story:
     """Everything a report shows.
 
     Attributes:
-        study: its name.
+        study: name of the study.
         host: the machine, in one line.
-        floor_bytes: the RAM floor.
+        floor_bytes: bytes of the RAM floor.
         start, best: what the finals measured; the same where the start stays.
         start_stays: whether nothing was faster.
         verdict: the finals in a sentence.
