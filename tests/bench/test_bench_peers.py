@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import pickle
 import subprocess
@@ -15,9 +14,8 @@ import pytest
 
 from bench.child import environment
 from bench.mixture import read_mixture
-from bench.peers import NEEDS, interpreter, missing, open_contender, prepare
+from bench.peers import interpreter, open_contender
 from bench.peers.episodes import read_episodes
-from bench.peers.layouts import dealt
 from bench.peers.pictures import decode_frames
 from tests import rlds_files
 
@@ -117,9 +115,6 @@ TENSORFLOW: dict[str, dict[str, int]] = {
     "sqrt_tfdata": {"min_ready": 2},
     "octo_style": {"shuffle_samples": 20},
 }
-ENOUGH = 40 * SAMPLES
-"""Of a peer that draws datasets at random and samples with replacement: none is missed but once in
-10¹³ runs."""
 
 
 @pytest.fixture(scope="module")
@@ -168,40 +163,6 @@ def test_a_tf_data_peer_gives_the_samples_of_the_mixture(
     _check(given[kind], right)
 
 
-def test_one_sample_per_episode_is_drawn_anew_in_each_pass(
-    given: dict[str, dict[str, Any]], right: Any
-) -> None:
-    keys = _keys(given["one an episode"])
-    assert set(keys) <= set(right)
-    assert len({step for dataset, episode, step in keys if (dataset, episode) == (0, 0)}) > 1
-    passes = [episode for dataset, episode, _ in keys if dataset == 0]
-    assert all(sorted(passes[at : at + 3]) == [0, 1, 2] for at in range(0, len(passes) - 3, 3))
-
-
-@pytest.mark.slow
-def test_torch_workers_share_the_episodes_and_give_all_samples(
-    spec: Path, right: Any, tmp_path: Path
-) -> None:
-    jobs = [("two", "torch_workers", {"workers": 2}, 12 * SAMPLES)]
-    _check(_ran(spec, tmp_path, jobs)["two"], right)
-
-
-@pytest.mark.parametrize(
-    ("kind", "settings"),
-    [("grain", [{"threads": 2}, {"threads": 1, "workers": 1}]), ("map_dataset", [{"workers": 1}])],
-)
-def test_a_peer_with_random_access_gives_the_samples_of_the_mixture(
-    kind: str, settings: list[dict[str, int]], spec: Path, right: Any, tmp_path: Path
-) -> None:
-    why = missing(kind)
-    if why is not None:
-        pytest.skip(why)
-    prepare(kind, spec)
-    jobs = [(str(number), kind, own, ENOUGH) for number, own in enumerate(settings)]
-    for found in _ran(spec, tmp_path, jobs).values():
-        _check(found, right)
-
-
 @pytest.mark.parametrize("kind", ["decode_alone", "copy_alone"])
 def test_a_limit_with_frames_gives_batches_of_the_mixtures_shape(kind: str, spec: Path) -> None:
     limit = open_contender(kind, spec, {"threads": 2})
@@ -210,36 +171,3 @@ def test_a_limit_with_frames_gives_batches_of_the_mixtures_shape(kind: str, spec
         assert batch["dataset_index"].shape == (BATCH,)
         assert batch["images"].any()
     limit.close()
-
-
-def test_reading_alone_takes_datasets_in_their_shares_of_samples(spec: Path) -> None:
-    limit = open_contender("read_alone", spec, {"threads": 2})
-    counts = np.zeros(2)
-    for _, batch in zip(range(400), limit, strict=False):
-        assert batch["dataset_index"].shape == (BATCH,)
-        counts += np.bincount(batch["dataset_index"], minlength=2)
-    limit.close()
-    assert counts[1] / counts.sum() == pytest.approx(2 / 3, abs=0.1)
-
-
-@pytest.mark.parametrize("kind", NEEDS)
-def test_what_a_peer_lacks_is_said(
-    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    here = importlib.util.find_spec
-    monkeypatch.setattr(
-        importlib.util, "find_spec", lambda name: None if name == NEEDS[kind][0] else here(name)
-    )
-    monkeypatch.setattr("bench.peers.ENVIRONMENT", tmp_path)
-    assert missing("plain_tfdata") is None
-    why = missing(kind)
-    assert why is not None
-    assert NEEDS[kind][0] in why
-    assert "make peers" in why
-
-
-def test_threads_are_dealt_by_weight_and_everybody_has_one() -> None:
-    assert dealt(11, [1, 1, 2]) == [3, 3, 5]
-    assert dealt(2, [1.0] * 5) == [1] * 5
-    assert sum(dealt(32, [0.1, 5.0, 1.0, 0.7])) == 32
-    assert min(dealt(32, [0.001, 5.0])) == 1

@@ -6,11 +6,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from rich.console import Console
 
 from bench.figures import work_out
 from bench.host import fingerprint, load
-from bench.report import show, write_docs, write_memory_plot, write_page
+from bench.report import write_docs
 from bench.scenario import Scenario, load_scenarios
 
 TURN = {
@@ -51,40 +50,6 @@ def run() -> dict[str, Any]:
     }
 
 
-def test_a_ladder_holds_every_contender_against_its_base(run: dict[str, Any]) -> None:
-    (figure,) = run["figures"]
-    assert figure["title"] == "twice, samples/s against base"
-    assert figure["value"]["median"] == pytest.approx(2.0)
-
-
-def test_what_contenders_have_in_common_lies_under_their_own(run: dict[str, Any]) -> None:
-    base, twice = run["scenarios"]["made-up"]["scenario"]["contenders"]
-    assert base["settings"] == {"reader": "indexed"}
-    assert twice["settings"] == {"reader": "indexed", "decode_threads": 2}
-
-
-def test_the_page_holds_the_terminals_tables_and_the_plots(
-    run: dict[str, Any], tmp_path: Path
-) -> None:
-    page = write_page(run, tmp_path / "run.html").read_text()
-    console = Console(record=True, width=150, quiet=True)
-    show(run, console)
-    assert "twice" in page
-    assert page.count("<svg") == page.count("</svg>") == 3
-    assert "nothing &lt;real&gt;" in page
-
-
-def test_memory_over_time_is_drawn_of_those_that_are_named(
-    run: dict[str, Any], tmp_path: Path
-) -> None:
-    every, one = tmp_path / "every.svg", tmp_path / "one.svg"
-    write_memory_plot(run, "made-up", [], every)
-    write_memory_plot(run, "made-up", ["twice"], one)
-    assert ">base<" in every.read_text()
-    assert ">base<" not in one.read_text()
-    assert ">twice<" in one.read_text()
-
-
 def test_only_tables_between_marks_of_what_was_measured_are_written(
     run: dict[str, Any], tmp_path: Path
 ) -> None:
@@ -102,11 +67,6 @@ def test_only_tables_between_marks_of_what_was_measured_are_written(
     again = text
     write_docs(run, page)
     assert page.read_text() == again
-
-
-def test_the_short_scenarios_are_a_part_of_all() -> None:
-    scenarios = load_scenarios().values()
-    assert 0 < sum(one.short for one in scenarios) < len(scenarios)
 
 
 def test_the_docs_name_every_scenario() -> None:

@@ -124,13 +124,3 @@ def test_one_rank_goes_on_with_what_two_have_left(
     again = copied(stopped[1], tmp_path)
     found = run(spec, tmp_path / "run", again, ranks=1, steps=CUT + 6, stop=0)
     assert found.rows == undisturbed[2 * CUT * BATCH :][: 6 * BATCH]
-
-
-def test_one_rank_that_is_told_to_stop_goes_on_with_the_same_batches(
-    spec: Path, tmp_path: Path, undisturbed: list[str]
-) -> None:
-    checkpoint = tmp_path / "policy.pt"
-    first = run(spec, tmp_path / "first", checkpoint, ranks=1, steps=100, stop=CUT)
-    rest = run(spec, tmp_path / "rest", checkpoint, ranks=1, steps=12, stop=0)
-    assert first.saved["step"] == CUT
-    assert first.rows + rest.rows == undisturbed[: 12 * BATCH]

@@ -161,8 +161,8 @@ class Uses:
         ran(["peek", *self.words, "--ram-floor", "100MB", "--out", str(self.folder / "sheet.png")])
 
     def tune(self) -> None:
-        small = ["--trials", "2", "--warmup", "1", "--batches", "2", "--ram-floor", "100MB"]
-        small += ["--budget", "12s"]  # else finals beside other tests may go on for five minutes
+        small = ["--trials", "1", "--warmup", "1", "--batches", "2", "--ram-floor", "100MB"]
+        small += ["--budget", "6s"]  # else finals beside other tests may go on for five minutes
         store = ["--storage", f"sqlite:///{self.folder}/study.db", "--out", str(self.folder)]
         ran(["tune", *self.words, *small, *store])
 

@@ -21,9 +21,9 @@ def test_pairs_that_differ_in_one_field_hold_the_rows_of_a_fresh_process(pairs: 
     two = {**one, "name": "two", "images": {**OAK["images"], "wrist": turned}}
     knobs = {"cache_bytes": 2**26, "decode_threads": 2, "decode_processes": 2}
     pairs.check(Pair("images.wrist", [spec_of([one, two], reader="indexed")], [knobs]))
-    for pair in itertools.islice(drawn_pairs(3, pairs.places, streams=False), 4):
+    for pair in itertools.islice(drawn_pairs(3, pairs.places, streams=False), 2):
         pairs.check(pair)
     assert pairs.seen.wrong == 0, pairs.seen.faults
-    assert pairs.seen.rows > 500
-    assert pairs.seen.hits > 500
+    assert pairs.seen.rows > 200
+    assert pairs.seen.hits > 200
     # Whether frames come from the disk hangs on what a decode takes here; 200 pairs count them.

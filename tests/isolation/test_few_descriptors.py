@@ -54,20 +54,14 @@ def many(tmp_path_factory: pytest.TempPathFactory) -> list[Written]:
     return [write_dataset(folder, shards, name=f"robot{k}") for k in range(29)]
 
 
-@pytest.mark.parametrize("isolation", ["thread", "process"])
-def test_four_loaders_of_400_shards_share_1024_descriptors(
-    sharded: Written, isolation: str
-) -> None:
-    said = under_limit(1024, sharded, loaders=4, isolation=isolation, batches=30)
+def test_four_loaders_of_400_shards_share_1024_descriptors(sharded: Written) -> None:
+    said = under_limit(1024, sharded, loaders=4, batches=30)
     assert said["rows"] == 4 * 30 * 16, said
     assert said["descriptors"] <= 768
 
 
-@pytest.mark.parametrize("processes", [1, 2])
-def test_29_datasets_are_read_by_index_with_64_descriptors(
-    many: list[Written], processes: int
-) -> None:
-    said = under_limit(64, *many, knobs={"decode_processes": processes})
+def test_29_datasets_are_read_by_index_with_64_descriptors(many: list[Written]) -> None:
+    said = under_limit(64, *many, knobs={"decode_processes": 2})
     assert said["rows"] == 60 * 16, said
     assert said["descriptors"] < 64
 

@@ -49,8 +49,7 @@ SCENARIOS = {
         "data_loader",
         "processes",
     ),
-    ("process", "stream"): ("forks",),
-    ("thread", "indexed"): ("forks", "beside_a_loop", "kept_batches", "data_loader"),
+    ("thread", "stream"): ("forks",),
 }
 """Isolation and reader: what is tried with them, one after the other in one process."""
 

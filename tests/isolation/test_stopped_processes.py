@@ -25,7 +25,7 @@ def expected(small_spec: PipelineSpec) -> list[Row]:
         return rows(endless(loader), 100)
 
 
-@pytest.mark.parametrize("which", [[0], [1], [0, 1, 2]])
+@pytest.mark.parametrize("which", [[1], [0, 1, 2]])
 def test_stopped_processes_are_found_and_replaced(
     small_spec: PipelineSpec,
     expected: list[Row],

@@ -4,7 +4,8 @@
 
 It sets the variables that SLURM sets, starts as many processes as
 are asked for, and sends the signals that are asked for; "nodes" are all this machine. The time of
-a job is over when its output has the line that ``STAND_IN_OVER_AT`` begins, once.
+a job is over when a task prints the line that ``STAND_IN_OVER_AT`` begins, once. That task stands
+still from there until the signal arrives: on a crowded machine it would be at its end before.
 
 Not here: queues, allocations, limits.
 """
@@ -48,11 +49,12 @@ def sbatch(script: str) -> int:
             "SLURM_LOCALID": "0",
             "SLURM_NODEID": "0",
         }
+        over = environment.get("STAND_IN_OVER_AT") if not restart else None
         if restart:
             environment["SLURM_RESTART_COUNT"] = str(restart)
+            environment.pop("STAND_IN_OVER_AT", None)
         with output.open("a") as file:
             job = subprocess.Popen(["bash", script], env=environment, stdout=file, stderr=file)
-        over = os.environ.get("STAND_IN_OVER_AT") if not restart else None
         while job.poll() is None:
             if over and f"\n{over}" in f"\n{output.read_text()}" and "signal" in asked:
                 over = None
@@ -81,17 +83,26 @@ def srun(*command: str) -> int:
         environment = {**os.environ, **own}
         tasks.append(subprocess.Popen(command, env=environment, stdout=subprocess.PIPE))
 
-    def copy(lines: IO[bytes]) -> None:
+    over = os.environ.get("STAND_IN_OVER_AT")
+    told = threading.Event()
+
+    def copy(task: subprocess.Popen[bytes], lines: IO[bytes]) -> None:
         for line in lines:
+            if over and line.startswith(over.encode()) and not told.is_set():
+                task.send_signal(signal.SIGSTOP)
+                if told.is_set():  # in between
+                    task.send_signal(signal.SIGCONT)
             os.write(1, line)
 
     def forward(number: int, _: object) -> None:
+        told.set()
         for task in tasks:
             task.send_signal(number)
+            task.send_signal(signal.SIGCONT)
 
     for number in (signal.SIGTERM, signal.SIGUSR1):
         signal.signal(number, forward)
-    copies = [threading.Thread(target=copy, args=(task.stdout,)) for task in tasks]
+    copies = [threading.Thread(target=copy, args=(task, task.stdout)) for task in tasks]
     for one in copies:
         one.start()
     for one in copies:

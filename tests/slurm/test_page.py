@@ -19,8 +19,8 @@ from written_pages import Follower, settled, steps
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs/tutorials/slurm.md"
 SCRIPTS = ROOT / "examples/slurm"
-OF_THE_HOST = ("cores", "decoded samples/s", "ring", "the loader's child")
-"""Lines that begin so hang on the machine, and on what else it does."""
+OF_THE_HOST = ("cores", "decoded samples/s", "ring", "the loader's child", "autoloader: starting")
+"""Lines that begin so hang on the machine, and on what else it does: a start of 5 s is told."""
 STEPS = list(steps(PAGE))
 TRAINING = next(number for number, step in enumerate(STEPS) if "train" in step.commands)
 

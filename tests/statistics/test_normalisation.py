@@ -405,9 +405,15 @@ def upstream(x: np.ndarray, found: Any, how: dict[str, Any], mask: list[bool]) -
     return done
 
 
-@pytest.mark.parametrize("reader", ["indexed", "stream"])
-@pytest.mark.parametrize("method", ["q01_q99", "mean_std"])
-@pytest.mark.parametrize("project", ["octo", "openvla", "openpi", "lerobot"])
+@pytest.mark.parametrize(
+    ("project", "method", "reader"),
+    [
+        *((project, "q01_q99", "indexed") for project in ("octo", "openvla", "openpi", "lerobot")),
+        ("octo", "mean_std", "indexed"),
+        ("openpi", "mean_std", "indexed"),
+        ("openvla", "q01_q99", "stream"),
+    ],
+)
 def test_constant_and_nearly_constant_columns_are_what_each_project_makes_of_them(
     nearly: Written, project: str, method: str, reader: str, tmp_path: Path
 ) -> None:
