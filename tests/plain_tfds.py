@@ -42,10 +42,3 @@ def text_at(step: dict[str, Any], path: str) -> str:
     if isinstance(value, bytes):
         return value.decode()
     return "".join(map(chr, np.asarray(value).tolist())).rstrip("\0")
-
-
-def plain_frame(picture: np.ndarray, size: tuple[int, int]) -> np.ndarray:
-    """A decoded frame as tf.image.resize gives it, in grey levels."""
-    from autoloader.pipeline.graph.tensorflow import tf
-
-    return np.asarray(tf.image.resize(picture, size, method="bilinear").numpy())

@@ -13,7 +13,6 @@ from autoloader.tune.bound.model import (
     Supplies,
     bound_of,
     cache_steps,
-    disk_rate,
 )
 from autoloader.tune.bound.trace import StageCost, Trace
 
@@ -60,20 +59,6 @@ def test_lifts_are_told_with_what_they_give_the_best_first() -> None:
     assert "dearest to decode: dear 6.00 ms, cheap 0.22 ms" in line
 
 
-def test_a_disk_that_is_waited_for_is_the_limit_and_a_faster_one_the_lift() -> None:
-    slow = trace(disk_bytes=1e5, disk_busy_ratio=1.0)  # 1000 samples of 100 kB in 10 s: 10 MB/s
-    found = bound_of([slow], Supplies(2, disk_bytes_per_s=disk_rate([slow])))
-    assert found is not None
-    assert found.limited_by == "disk"
-    assert found.samples_per_s == pytest.approx(100)
-    assert [one.change for one in found.lifts] == ["a disk twice as fast"]
-    assert found.lifts[0].samples_per_s == pytest.approx(200)
-
-
-def test_a_disk_that_is_hardly_waited_for_says_nothing() -> None:
-    assert disk_rate([trace(disk_bytes=1e5, disk_busy_ratio=0.01)]) is None
-
-
 def test_files_that_were_waited_for_are_told_where_the_disk_s_rate_is_not_known() -> None:
     found = bound_of([trace(disk_bytes=1e5, disk_busy_ratio=0.9)], Supplies(2))
     assert found is not None
@@ -100,16 +85,6 @@ def test_a_disk_s_rate_is_known_only_where_all_that_may_be_asked_is_asked() -> N
     assert limits == ["cores", "cores", "disk"]
 
 
-def test_samples_that_share_frames_lift_the_bound_by_the_decodes_they_save() -> None:
-    found = bound_of([trace()], Supplies(2), chain_saves=0.375)
-    assert found is not None
-    told = {one.change: one.samples_per_s for one in found.lifts}
-    assert told["samples that share frames (mixing.chain)"] == pytest.approx(2 / 0.0007)
-    alone = bound_of([trace()], Supplies(2))
-    assert alone is not None
-    assert not any("mixing.chain" in one.change for one in alone.lifts)
-
-
 def test_memory_for_frames_lifts_the_bound_and_is_told_apart() -> None:
     steps = (CacheStep(GIB, 0.0005), CacheStep(GIB, 0.0001))
     found = bound_of([trace()], Supplies(2, cache_bytes=GIB), steps)
@@ -119,20 +94,6 @@ def test_memory_for_frames_lifts_the_bound_and_is_told_apart() -> None:
     assert found.cache_bytes == GIB
     assert any("decoded frames held" in one.change for one in found.lifts)
     assert any("twice the memory" in one.change for one in found.lifts)
-
-
-def test_frames_that_are_held_leave_the_interpreters_their_part_of_a_sample() -> None:
-    steps = (CacheStep(GIB, 0.0009),)
-    rates = [
-        bound_of([trace()], Supplies(2, cache_bytes=GIB), steps, held_sample_s=seconds)
-        for seconds in (0.0, 0.0002, 0.0001)
-    ]
-    free, one, two = (found.cached_samples_per_s for found in rates if found is not None)
-    assert free is not None
-    assert one is not None
-    assert two is not None
-    assert (one, two) == pytest.approx((5_000, min(free, 10_000)))
-    assert one < two <= free
 
 
 def test_steps_of_a_cache_save_less_and_less_for_a_byte_and_never_more_than_decoding() -> None:

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 
 import pytest
 
-from autoloader.tune.bound.model import CacheStep, Costs, Resource, Supplies, solve
+from autoloader.tune.bound.model import CacheStep, Costs, Supplies, solve
 
 GIB = 2**30
 
@@ -16,41 +15,6 @@ def test_processors_alone_give_cores_over_seconds() -> None:
     found = solve(Costs(cpu_s=0.002), Supplies(cpus=4))
     assert found.samples_per_s == pytest.approx(2000)
     assert found.limited_by == "cores"
-
-
-@pytest.mark.parametrize(
-    ("costs", "supplies", "limit", "relaxed"),
-    [
-        (Costs(0.002), Supplies(2), "cores", (Costs(0.002), Supplies(4))),
-        (
-            Costs(0.002, disk_bytes=1e5),
-            Supplies(2, disk_bytes_per_s=2e7),
-            "disk",
-            (Costs(0.002, disk_bytes=1e5), Supplies(2, disk_bytes_per_s=4e7)),
-        ),
-        (
-            Costs(0.002, one_thread_s=0.002),
-            Supplies(8),
-            "one thread",
-            (Costs(0.002, one_thread_s=0.001), Supplies(8)),
-        ),
-        (
-            Costs(0.002),
-            Supplies(8, trainer_s=0.01),
-            "trainer",
-            (Costs(0.002), Supplies(8, trainer_s=0.005)),
-        ),
-    ],
-)
-def test_relaxing_the_limit_that_is_named_and_no_other_lifts_the_bound(
-    costs: Costs, supplies: Supplies, limit: Resource, relaxed: tuple[Costs, Supplies]
-) -> None:
-    found = solve(costs, supplies)
-    assert found.limited_by == limit
-    assert solve(*relaxed).samples_per_s == pytest.approx(2 * found.samples_per_s)
-    if limit != "cores":
-        more = solve(costs, replace(supplies, cpus=2 * supplies.cpus))
-        assert more.samples_per_s == pytest.approx(found.samples_per_s)
 
 
 def test_memory_for_frames_is_filled_with_the_steps_that_save_most() -> None:

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import os
 import signal
-import time
 from collections.abc import Callable, Iterator
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from rlds_files import Written, episode, write_dataset, write_steps
+from rlds_files import Written, write_steps
 from streams import dataset_of, mixture_of, spec_of
 
 from autoloader import AutoLoader
@@ -152,34 +150,6 @@ def test_held_frames_show_what_decoded_frames_show(
     assert hits[1] > hits[0] > 0
 
 
-@pytest.mark.parametrize("name", ["plain", "chained", "zeros beyond the edges"])
-def test_where_all_fits_each_frame_is_decoded_once_however_soon_it_is_shown_again(
-    written: list[Written], play: Play, name: str
-) -> None:
-    cached = play(
-        mixture(written, **SPECS[name]), cache_bytes=1000 * FRAME, decode_threads=1, read_ahead=3
-    )
-    cached.batches(60)
-    decoded = sum(one.frames for one in cached.pipeline.activity().datasets.values())
-    assert decoded == cached.counts.misses == 2 * sum(9 + n for n in range(4))
-
-
-def test_a_frame_that_is_held_is_neither_read_nor_decoded(
-    written: list[Written], play: Play
-) -> None:
-    playing = play(mixture(written), cache_bytes=1000 * FRAME)
-    for _ in range(50):
-        playing.batch()
-    before = playing.pipeline.activity()
-    for _ in range(30):
-        playing.batch()
-    after = playing.pipeline.activity()
-    decoded = [sum(one.frames for one in seen.datasets.values()) for seen in (before, after)]
-    assert decoded[0] == decoded[1] > 0
-    assert after.gathered > before.gathered
-    assert after.cache.slots <= 2 * sum(9 + n for n in range(4))
-
-
 @settings(max_examples=5)
 @given(data=st.data())
 def test_batches_are_the_same_while_the_cache_moves_at_random(
@@ -200,47 +170,6 @@ def test_batches_are_the_same_while_the_cache_moves_at_random(
             assert_same(batch, cached.batch())
     finally:
         cached.close()
-
-
-def test_what_is_given_up_is_the_kernels_again(written: list[Written], play: Play) -> None:
-    playing = play(mixture(written), cache_bytes=1000 * FRAME)
-    for _ in range(30):
-        playing.batch()
-    slab = playing.pipeline._reader._frames.slab
-    assert slab.allocated_bytes() > 40 * FRAME
-    playing.hold(0)
-    playing.batches(40)  # what was pinned goes with its batches
-    assert playing.counts.slots == 0
-    assert slab.allocated_bytes() <= 2 * 4096  # the black frame's
-
-
-def test_frames_that_cannot_be_decoded_are_never_held(
-    tmp_path_factory: pytest.TempPathFactory, play: Play
-) -> None:
-    folder: Path = tmp_path_factory.mktemp("broken")
-    whole = episode(1, 12)
-    broken = episode(2, 12)
-    broken["observation/image"] = [
-        *list(broken["observation/image"])[:6],
-        b"\xff\xd8\xff no picture",
-        *list(broken["observation/image"])[7:],
-    ]
-    one = write_dataset(folder, [[whole, broken]])
-    mixed = mixture_of(
-        one,
-        cameras={"primary": {"size": [24, 32]}},
-        batch={"size": 6},
-        errors={"max_corrupt_ratio": 1.0},
-    )
-    plain = play(mixed)
-    batches = plain.batches(30)
-    plain.close()
-    cached = play(mixed, cache_bytes=1000 * FRAME)
-    for batch in batches:
-        assert_same(batch, cached.batch())
-    assert cached.counts.slots <= 24
-    decoded = sum(one.frames for one in cached.pipeline.activity().datasets.values())
-    assert 23 <= decoded < 30 * 6 // 2
 
 
 def test_decode_processes_share_what_is_held_and_survive_kills_and_random_shrinks(
@@ -402,27 +331,3 @@ def test_the_peak_of_a_measurement_has_the_frames_once(
     frames = held.cache["held_bytes"]
     assert frames > 2**25
     assert held.peak_rss_bytes - plain.peak_rss_bytes == pytest.approx(frames, rel=0.4)
-
-
-def test_runs_read_ahead_hold_no_frames_back_from_who_needs_the_memory(
-    tmp_path: Path, play: Play
-) -> None:
-    shards = [[episode(number, 80) for number in range(16)]]
-    mixed = mixture_of(
-        write_dataset(tmp_path, shards),
-        cameras={"primary": {"size": [24, 32]}},
-        batch={"size": 8},
-        mixing={"epoch": "forever"},
-    )
-    plain = play(mixed)
-    batches = plain.batches(320)
-    plain.close()
-    lowered = play(mixed, cache_bytes=4000 * FRAME, read_ahead=8)
-    for batch in batches[:240]:
-        assert_same(batch, lowered.batch())
-    assert lowered.counts.slots > 1000
-    lowered.hold(0)
-    while lowered.counts.slots > 2 * 264:  # the runs in hand and next: nothing more is shown here
-        time.sleep(0.01)
-    for batch in batches[240:]:
-        assert_same(batch, lowered.batch())

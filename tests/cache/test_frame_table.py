@@ -121,53 +121,6 @@ def mixed(datasets: int, samples: int, count: int, seed: int = 0) -> np.ndarray:
     return np.stack(own, axis=1).reshape(-1)
 
 
-@pytest.mark.parametrize(("share", "at_least"), [(0.1, 0.18), (0.25, 0.35), (0.5, 0.6)])
-def test_frames_of_a_mixture_are_hit_far_more_often_than_their_share_is_held(
-    table: FrameTable, share: float, at_least: float
-) -> None:
-    order = mixed(12, 128, 9)
-    table.resize(int(share * 12 * 128) * FRAME)
-    player = Player(table, order, run=32)
-    while player.at < len(order) // 3:
-        player.step(check=False)
-    before = table.counts()
-    while player.at < 2 * len(order) // 3:
-        player.step(check=False)
-    hits, misses = table.counts().hits - before.hits, table.counts().misses - before.misses
-    assert hits / (hits + misses) > at_least
-
-
-def test_all_is_held_where_all_fits_and_given_back_when_it_is_not_shown_again(
-    table: FrameTable,
-) -> None:
-    table.resize(600 * FRAME)
-    player = Player(table, passes(512, 4))
-    player.play()
-    assert table.counts().hits == 3 * 512
-    assert table.counts().slots == 0  # nothing of it comes again
-    table.resize(0)
-    assert table.slab.allocated_bytes() <= 2 * 4096
-
-
-def test_a_smaller_budget_keeps_what_is_shown_soonest_and_frees_its_pages(
-    table: FrameTable,
-) -> None:
-    table.resize(200 * FRAME)
-    keys = np.arange(200)
-    lease = table.ask(["file"], {"primary": frames(keys, 1000 + keys)}, 0, 1)
-    assert (lease.slots["primary"] > 0).all()
-    for key, slot in zip(keys.tolist(), lease.slots["primary"].tolist(), strict=True):
-        table.slab.put("primary", slot, picture(key))
-    lease.give_up()
-    table.resize(100 * FRAME)
-    again = table.ask(["file"], {"primary": frames(keys, np.full(200, NEVER))}, 0, 1)
-    held = again.held["primary"]
-    kept = int(held.sum())
-    assert 90 <= kept <= 100
-    assert held[:kept].all()
-    assert table.slab.allocated_bytes() <= 110 * FRAME
-
-
 def test_a_frame_that_was_never_put_into_its_slot_is_never_shown(table: FrameTable) -> None:
     table.resize(50 * FRAME)
     lease = table.ask(["file"], {"primary": frames(np.arange(10), np.full(10, 50))}, 0, 1)
@@ -193,20 +146,6 @@ def test_a_frame_that_was_never_put_into_its_slot_is_never_shown(table: FrameTab
     assert (table.counts().hits, table.counts().misses) == (10 + 5 + 6, 10 + 5 + 4)
 
 
-def test_a_frame_that_a_run_shows_twice_gets_a_slot_for_the_run_and_counts_as_hit_once(
-    table: FrameTable,
-) -> None:
-    table.resize(50 * FRAME)
-    keys, never = np.arange(10), np.full(10, NEVER)
-    twice = CameraFrames(keys, never, np.zeros(10, np.int64), 1 + keys % 2)
-    lease = table.ask(["file"], {"primary": twice}, 0, 1)
-    assert ((lease.slots["primary"] >= 0) == (keys % 2 == 1)).all()
-    assert (table.counts().hits, table.counts().misses) == (5, 10)
-    filled(lease)
-    lease.give_up()
-    assert table.counts().slots == 0  # none is shown again
-
-
 def test_what_saves_more_seconds_for_its_bytes_is_held_first(table: FrameTable) -> None:
     table.claim("only", 20 * FRAME, lambda: np.asarray([1e-3, 10e-3]))
     keys = np.arange(40)
@@ -227,32 +166,6 @@ def test_what_a_decode_costs_is_known_as_long_as_one_pipeline_is_there(table: Fr
     kept = table.ask(["file"], {"primary": asked}, 0, 1).slots["primary"] >= 0
     assert kept[1::2].sum() >= 18
     assert not kept[::2].any()
-
-
-def test_what_pipelines_say_of_a_decode_is_taken_together(table: FrameTable) -> None:
-    table.claim("first", 10 * FRAME, lambda: np.asarray([1e-3, np.nan]))
-    table.claim("second", 10 * FRAME, lambda: np.asarray([3e-3, 20e-3]))
-    keys = np.arange(40)
-    asked = CameraFrames(keys, 100 + keys, keys % 2, np.ones(40, np.int64))
-    kept = table.ask(["file"], {"primary": asked}, 0, 1).slots["primary"] >= 0
-    assert kept[1::2].sum() >= 18
-    assert not kept[::2].any()
-
-
-def test_what_a_hit_saves_is_what_a_decode_costs_now_not_when_its_frame_was_taken(
-    table: FrameTable, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    now = [0.0]
-    monkeypatch.setattr("autoloader.cache.table.time.monotonic", lambda: now[0])
-    costs = np.asarray([1e-2, 1e-2])
-    table.claim("only", 20 * FRAME, lambda: costs)
-    dear = table.ask(["file"], {"primary": frames(np.arange(20), np.full(20, 500))}, 0, 1)
-    filled(dear)
-    dear.give_up()
-    costs, now[0] = np.asarray([1e-5, 1e-5]), 10.0  # the first ones were measured on a busy machine
-    later = {"primary": frames(np.arange(20, 40), 90 + np.arange(20))}
-    sooner = table.ask(["file"], later, 50, 1)
-    assert (sooner.slots["primary"] >= 0).sum() >= 18
 
 
 def test_after_forgetting_nothing_old_is_shown(table: FrameTable) -> None:
@@ -330,17 +243,6 @@ def test_what_a_pipeline_held_waits_for_the_next_one_until_it_is_given_up(
         time.sleep(0.01)
 
 
-def test_two_cameras_share_one_budget(table: FrameTable) -> None:
-    table.resize(10 * FRAME)
-    first = table.ask(["file"], {"primary": frames(np.arange(10), np.full(10, 500))}, 0, 1)
-    filled(first)
-    first.give_up()
-    assert table.counts().held_bytes == 10 * FRAME
-    second = table.ask(["file"], {"wrist": frames(np.arange(20), np.full(20, 50))}, 1, 1)
-    assert (second.slots["wrist"] >= 0).all()
-    assert table.counts().held_bytes <= 10 * FRAME
-
-
 def test_frames_of_a_mapped_slab_are_those_that_another_mapping_put_there(
     table: FrameTable,
 ) -> None:
@@ -358,35 +260,6 @@ def own_bytes() -> int:
     """What this process holds beside files and shared memory, as the kernel counts it."""
     (kib,) = re.findall(r"^RssAnon:\s+(\d+) kB$", Path("/proc/self/status").read_text(), re.M)
     return int(kib) * 1024
-
-
-def test_pages_of_private_frames_are_counted_as_the_kernel_counts_them() -> None:
-    size = 96 * 128 * 3 + 1000  # slots share their first and last pages
-    gc.collect()
-    before = private_bytes()
-    slab = FrameSlab({"primary": size}, room_bytes=2**31, private=True)
-    assert slab.private
-    shown = np.full((size, 1, 1), 7, np.uint8)
-    slab.put("primary", 1, shown)
-    slab.punch("primary", np.asarray([1]))
-    empty, counted = own_bytes(), slab.private_bytes
-    for slot in range(1, 2001):
-        slab.put("primary", slot, shown)
-    held = own_bytes() - empty
-    assert slab.allocated_bytes() - counted == pytest.approx(held, rel=0.02)
-    kept = np.setdiff1d(np.arange(1, 2001), np.arange(100, 2001, 7))
-    slab.punch("primary", np.arange(100, 2001, 7))
-    slab.punch("primary", np.arange(1000, 2001))
-    less = own_bytes() - empty
-    assert less < 0.6 * held
-    assert slab.allocated_bytes() - counted == pytest.approx(less, rel=0.02)
-    out = np.empty((1, size), np.uint8)
-    for slot in kept[kept < 1000].tolist():
-        slab.gather("primary", np.asarray([slot]), out)
-        assert (out == 7).all()
-    assert private_bytes() - before == slab.private_bytes
-    slab.close()
-    assert private_bytes() == before
 
 
 def test_leases_under_way_keep_the_memory_that_is_left_behind() -> None:
@@ -479,53 +352,6 @@ def test_where_a_limit_counts_address_space_frames_are_no_memory_of_the_process_
     assert slab.allocated_bytes() > 0
 
 
-def test_private_frames_have_small_pages_and_are_not_copied_to_a_process_that_is_forked() -> None:
-    before = Path("/proc/self/smaps").read_text()
-    slab = FrameSlab({"primary": 4096}, room_bytes=2**36, private=True)
-    slab.put("primary", 1, np.ones((64, 64, 1), np.uint8))
-    size = re.compile(r"^Size: +(\d+) kB\n(?:.+\n)*?VmFlags:(.*)$", re.M)
-    flags = [
-        one[2].split()
-        for one in size.finditer(Path("/proc/self/smaps").read_text())
-        if int(one[1]) >= 2**26 and one[0] not in before
-    ]
-    assert len(flags) == 1
-    assert {"dc", "nh"} <= set(flags[0])  # MADV_DONTFORK, MADV_NOHUGEPAGE
-
-
-def test_slots_that_are_being_given_back_are_lent_to_nobody(
-    table: FrameTable, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    room = 200 * FRAME
-    for count in (100, 50):  # the second time some slots have no pages any more
-        table.resize(room)
-        lease = table.ask(
-            ["file"], {"primary": frames(np.arange(count), np.full(count, 500))}, 0, 1
-        )
-        filled(lease)
-        lease.give_up()
-        if count == 100:
-            table.resize(0)
-    punch, lent = table.slab.punch, list[Lease]()
-
-    def another_asks_meanwhile(camera: str, slots: np.ndarray) -> None:
-        if not lent and camera == "primary":
-            table.resize(room)
-            keys = np.arange(300, 380)
-            lent.append(table.ask(["file"], {"primary": frames(keys, keys + 500)}, 1, 1))
-            for key, slot in zip(keys.tolist(), lent[0].slots["primary"].tolist(), strict=True):
-                lent[0].put("primary", slot, picture(key))
-        punch(camera, slots)
-
-    monkeypatch.setattr(table.slab, "punch", another_asks_meanwhile)
-    table.resize(0)
-    out = np.empty((80, FRAME), np.uint8)
-    lent[0].gather("primary", lent[0].slots["primary"], out)
-    for row, key in enumerate(range(300, 380)):
-        np.testing.assert_array_equal(out[row], picture(key).reshape(-1))
-    lent[0].give_up()
-
-
 def test_files_are_the_same_for_all_who_ask_however_each_of_them_numbers_them(
     table: FrameTable,
 ) -> None:
@@ -538,33 +364,3 @@ def test_files_are_the_same_for_all_who_ask_however_each_of_them_numbers_them(
     assert second.held["primary"].tolist() == [True, False]
     assert second.slots["primary"][0] == first.slots["primary"][1]
     second.give_up()
-
-
-def test_once_nothing_may_be_held_no_frame_is_put_into_a_slot_any_more(table: FrameTable) -> None:
-    table.resize(50 * FRAME)
-    lease = table.ask(["file"], {"primary": frames(np.arange(10), np.full(10, 50))}, 0, 1)
-    counts = table.counts()
-    assert (counts.held_bytes, counts.allocated_bytes) == (10 * FRAME, 0)  # promised, not there
-    first, second = lease.slots["primary"][:2].tolist()
-    lease.put("primary", first, picture(0))
-    assert table.counts().allocated_bytes > 0
-    table.resize(0)
-    lease.put("primary", second, picture(1))
-    assert lease.written["primary"][[first, second]].tolist() == [True, False]
-    lease.give_up()
-    assert table.counts().slots == 0
-    assert table.slab.allocated_bytes() <= 2 * 4096
-
-
-def test_what_is_held_does_not_go_for_slots_of_runs_that_are_read_far_ahead(
-    table: FrameTable,
-) -> None:
-    table.resize(40 * FRAME)
-    held = {"primary": frames(np.arange(15), np.full(15, 1000))}
-    first = table.ask(["file"], held, 0, 1)
-    filled(first)
-    first.give_up()
-    table.ask(["file"], {"primary": frames(np.arange(100, 124), np.full(24, 500))}, 1, 1)
-    third = table.ask(["file"], {"primary": frames(np.arange(200, 210), np.full(10, 300))}, 2, 1)
-    assert (third.slots["primary"] >= 0).sum() == 1
-    assert table.ask(["file"], held, 3, 1).held["primary"].all()

@@ -74,22 +74,6 @@ def test_the_next_run_finds_what_the_last_one_kept(tmp_path: Path) -> None:
     assert (tmp_path / "new" / f"frames-{FRAME}.cache").stat().st_size <= MIB
 
 
-def test_what_two_runs_have_not_used_makes_room_and_nothing_else_does(tmp_path: Path) -> None:
-    disk = opened(tmp_path)
-    fill(disk, range(2000))
-    first = there(disk, range(2000))
-    assert 200 < len(first) < MIB // FRAME  # a fixed part
-    del disk
-    disk = opened(tmp_path)
-    fill(disk, range(5000, 7000))
-    assert there(disk, range(1000)) == [n for n in first if n < 1000]  # now used by this run
-    del disk
-    disk = opened(tmp_path)
-    fill(disk, range(5000, 7000))
-    assert len(there(disk, range(5000, 7000))) >= len([n for n in first if n >= 1000])
-    assert there(disk, range(2000)) == [n for n in first if n < 1000]
-
-
 @pytest.mark.parametrize("at", ["header", "entries", "slots", "cut", "all"])
 def test_a_damaged_file_costs_frames_and_gives_no_wrong_one(tmp_path: Path, at: str) -> None:
     disk = opened(tmp_path)
@@ -368,22 +352,6 @@ def decoder(folder: Path, size: int) -> tuple[StoredDecoder, Counting]:
     return StoredDecoder(plain, DecodeRequest(camera).digest, stored), plain
 
 
-def test_a_frame_that_is_dear_to_decode_is_decoded_once_for_all_runs(tmp_path: Path) -> None:
-    frames = [encoded(number, ".png", 500) for number in range(6)]
-    shown = np.empty((2, 6, 32, 32, 3), np.uint8)
-    for run in range(2):
-        stored, plain = decoder(tmp_path, 32)
-        for _ in range(3):
-            for number, frame in enumerate(frames):
-                stored.decode_into(frame, shown[run, number])
-                wanted = np.empty((32, 32, 3), np.uint8)
-                FrameDecoder(CameraSpec(size=(32, 32))).decode_into(frame, wanted)
-                np.testing.assert_array_equal(shown[run, number], wanted)
-        # The first of a kind tells what such frames cost.
-        assert plain.decoded == (7 if run == 0 else 1)
-        del stored
-
-
 def test_a_frame_that_is_cheap_to_decode_is_not_kept(tmp_path: Path) -> None:
     stored, plain = decoder(tmp_path, 256)
     frames = [encoded(number, ".jpg", 256) for number in range(3)]
@@ -392,12 +360,6 @@ def test_a_frame_that_is_cheap_to_decode_is_not_kept(tmp_path: Path) -> None:
     stored.decode_into(frames[0], out)
     assert not stored._disk.load(stored._key(frames[0]), out)
     assert plain.decoded == 1
-
-
-def test_another_size_of_the_camera_is_another_frame(tmp_path: Path) -> None:
-    frame = encoded(1, ".png", 500)
-    keys = {decoder(tmp_path / str(size), size)[0]._key(frame) for size in (16, 32, 48)}
-    assert len(keys) == 3
 
 
 def test_a_loader_whose_profile_lends_it_a_disk_gives_the_same_batches_from_there(

@@ -16,7 +16,7 @@ from test_frame_table import FRAME_BYTES, frames
 
 from autoloader.cache.lease import FILE_BITS
 from autoloader.cache.table import FrameTable
-from autoloader.decode.decoders import DecodeRequest, decoders_of
+from autoloader.decode.decoders import DecodeRequest
 from autoloader.formats import Feature
 from autoloader.spec import CameraSpec
 from autoloader.spec.model import Resize
@@ -111,23 +111,6 @@ def test_entries_that_show_different_cameras_of_the_same_episodes_show_their_own
     camera = {"primary": {"size": [64, 96]}}
     mixed = {"cameras": camera, "mixing": {"block_length": 1}}
     assert wrong_rows(60, *entries, **mixed) == 0
-
-
-def test_datasets_share_a_decoder_where_it_is_told_the_same(tmp_path: Path) -> None:
-    written = write_dataset(tmp_path, [[episode(0, 9)]])
-    both = {"primary": {"size": [12, 16]}, "other": {"size": [12, 16]}}
-    images = {"primary": "observation/image", "other": "observation/image"}
-    mixed = mixture_of(
-        dataset_of(written, name="a", images=images),
-        dataset_of(written, name="b", images=images),
-        dataset_of(written, name="c", images={**images, "primary": FLIPPED}),
-        cameras=both,
-    )
-    a, b, c = decoders_of(mixed)
-    assert a == b
-    assert a["primary"] is not c["primary"]
-    assert a["other"] is c["other"]
-    assert a["primary"] is not a["other"]  # each camera's videos are decoded in their own order
 
 
 def test_a_frame_has_the_key_of_no_other_however_many_files_there_are() -> None:

@@ -22,9 +22,7 @@ from autoloader.formats import example as module
 from autoloader.formats.example import (
     FeatureValue,
     MalformedRecordError,
-    decode_varints,
     parse_example,
-    read_varint,
 )
 
 
@@ -162,16 +160,6 @@ def test_every_truncation_is_noticed() -> None:
             parse_example(SMALL, stop=stop)
 
 
-def test_ranges_count_from_the_start_of_the_buffer() -> None:
-    buffer = b"before" + SMALL + b"behind"
-    found = parse_example(buffer, start=6, stop=6 + len(SMALL))
-    assert [buffer[start:stop] for start, stop in found["steps/image"].ranges] == [
-        b"x" * 200,
-        b"",
-        b"yy",
-    ]
-
-
 def test_a_mapping_and_a_memoryview_serve_as_buffers(tmp_path: Path) -> None:
     path = tmp_path / "record"
     path.write_bytes(SMALL)
@@ -191,31 +179,6 @@ def test_only_the_keys_asked_for_are_touched() -> None:
     with pytest.raises(MalformedRecordError):
         parse_example(bytes(record))
     assert list(parse_example(bytes(record), only={"steps/action", "absent"})) == ["steps/action"]
-
-
-def test_keys_may_follow_their_values_and_the_last_of_two_wins() -> None:
-    def entry(*parts: bytes) -> bytes:
-        return tagged(0x0A, b"".join(parts))
-
-    def number(value: int) -> bytes:
-        return tagged(0x12, tagged(0x1A, tagged(0x0A, bytes([value]))))
-
-    key = tagged(0x0A, b"k")
-    record = tagged(0x0A, entry(number(1), key) + entry(key, number(2)))
-    assert walk(record) == reference(record) == {"k": ("int64", [2])}
-
-
-def test_several_feature_maps_in_one_record_are_merged() -> None:
-    record = encode({"a": ("int64", [1])}) + encode({"b": ("float", [2.0])})
-    assert walk(record) == reference(record)
-    assert set(walk(record)) == {"a", "b"}
-
-
-def test_an_entry_may_lack_its_key_or_its_value() -> None:
-    keyless = tagged(0x0A, tagged(0x0A, tagged(0x12, tagged(0x1A, tagged(0x0A, b"\x05")))))
-    assert walk(keyless) == {"": ("int64", [5])}
-    assert walk(tagged(0x0A, tagged(0x0A, tagged(0x0A, b"k")))) == {"k": ("missing", [])}
-    assert walk(b"") == {}
 
 
 def test_unpacked_numbers_are_read_too_also_mixed_with_packed() -> None:
@@ -274,22 +237,6 @@ def test_a_hostile_number_of_pieces_is_refused(monkeypatch: pytest.MonkeyPatch) 
 def test_strings_of_every_length_prefix_are_found(size: int) -> None:
     record = encode({"k": ("bytes", [b"a", b"x" * size, b"b"])})
     assert walk(record)["k"] == ("bytes", [b"a", b"x" * size, b"b"])
-
-
-@given(st.lists(st.integers(-(2**63), 2**63 - 1), max_size=30))
-def test_varints_decode_one_by_one_as_they_do_together(numbers: list[int]) -> None:
-    record = encode({"k": ("int64", numbers)})
-    data = record[len(record) - _packed_bytes(numbers) :] if numbers else b""
-    assert decode_varints(np.frombuffer(data, np.uint8)).tolist() == numbers
-    position, single = 0, []
-    while position < len(data):
-        value, position = read_varint(data, position)
-        single.append(value - 2**64 if value >= 2**63 else value)
-    assert single == numbers
-
-
-def _packed_bytes(numbers: list[int]) -> int:
-    return sum(max(1, -(-(number % 2**64).bit_length() // 7)) for number in numbers)
 
 
 def test_the_reference_is_a_protobuf_message() -> None:

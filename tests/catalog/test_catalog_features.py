@@ -49,33 +49,6 @@ def parse_one(feature: dict[str, Any]) -> Feature:
     return parse_features(steps(x=feature), source="here")["x"]
 
 
-def test_nested_steps_are_flattened_and_named_without_steps() -> None:
-    features = parse_features(steps(action=group(world_vector=tensor("float32", 3))), source="here")
-    assert features == {
-        "action/world_vector": Feature(
-            path="action/world_vector",
-            key="steps/action/world_vector",
-            kind="tensor",
-            dtype="float32",
-            shape=(3,),
-            encoding=None,
-            per_step=True,
-        )
-    }
-
-
-def test_names_may_hold_slashes() -> None:
-    features = parse_features(steps(**{"observation/image": image()}), source="here")
-    assert features["observation/image"].key == "steps/observation/image"
-
-
-def test_episode_metadata_keeps_its_path_and_is_not_per_step() -> None:
-    document = group(episode_metadata=group(file_path=node("text_feature.Text", text={})))
-    (feature,) = parse_features(document, source="here").values()
-    assert feature.path == feature.key == "episode_metadata/file_path"
-    assert (feature.kind, feature.dtype, feature.per_step) == ("text", "string", False)
-
-
 def test_a_per_step_feature_keeps_its_path_when_the_episode_has_the_same() -> None:
     document = steps(language=node("text_feature.Text", text={}))
     for order in (1, -1):
@@ -87,42 +60,10 @@ def test_a_per_step_feature_keeps_its_path_when_the_episode_has_the_same() -> No
         assert features["language"].key == "steps/language"
 
 
-def test_images_say_size_type_and_encoding_where_it_is_known() -> None:
-    jpeg = parse_one(image(shape=shape(480, 640, 3), dtype="uint8", encodingFormat="jpeg"))
-    assert (jpeg.kind, jpeg.dtype, jpeg.shape, jpeg.encoding) == (
-        "image",
-        "uint8",
-        (480, 640, 3),
-        "jpeg",
-    )
-    unknown = parse_one(image(shape=shape(-1, -1, 3), dtype="uint8"))
-    assert (unknown.shape, unknown.encoding) == ((None, None, 3), None)
-
-
-@pytest.mark.parametrize("dtype", ["float32", "uint16"])
-def test_depth_images_are_recognisable_by_type_and_channel(dtype: str) -> None:
-    depth = parse_one(image(shape=shape(8, 8, 1), dtype=dtype, encodingFormat="png"))
-    assert (depth.kind, depth.dtype, depth.shape[-1]) == ("image", dtype, 1)
-
-
 @pytest.mark.parametrize("encoding", ["zlib", "bytes"])
 def test_encoded_tensors_say_how(encoding: str) -> None:
     feature = parse_one(tensor("uint8", 4, 4, encoding=encoding))
     assert (feature.kind, feature.encoding) == ("tensor", encoding)
-
-
-def test_a_scalar_string_tensor_is_text_and_several_strings_are_a_tensor() -> None:
-    assert parse_one(tensor("string")).kind == "text"
-    assert parse_one(tensor("object")).dtype == "string"
-    many = parse_one(tensor("string", 4))
-    assert (many.kind, many.dtype, many.shape) == ("tensor", "string", (4,))
-
-
-def test_class_labels_and_boxes_are_tensors() -> None:
-    label = parse_one(node("class_label_feature.ClassLabel", classLabel={"numClasses": "7"}))
-    assert (label.kind, label.dtype, label.shape) == ("tensor", "int64", ())
-    box = parse_one(node("bounding_boxes.BBoxFeature", boundingBox={"shape": shape(4)}))
-    assert (box.kind, box.dtype, box.shape) == ("tensor", "float32", (4,))
 
 
 @pytest.mark.parametrize(
@@ -140,43 +81,6 @@ def test_class_labels_and_boxes_are_tensors() -> None:
 )
 def test_what_is_stored_in_another_way_is_other(feature: dict[str, Any]) -> None:
     assert parse_one(feature).kind == "other"
-
-
-@pytest.mark.parametrize(("length", "size"), [("-1", None), ("3", 3)])
-def test_a_sequence_in_a_step_is_ragged(length: str, size: int | None) -> None:
-    for inner, dtype in ((tensor("int64"), "int64"), (tensor("string"), "string")):
-        sequence = {"feature": inner, "length": length}
-        found = parse_one(node("sequence_feature.Sequence", sequence=sequence))
-        told = (found.kind, found.dtype, found.shape, found.encoding)
-        assert told == ("tensor", dtype, (size,), "ragged")
-
-
-def test_a_sequence_outside_of_the_steps_is_a_tensor_with_one_more_dimension() -> None:
-    inner = {"feature": tensor("float32", 3), "length": "5"}
-    document = group(marks=node("sequence_feature.Sequence", sequence=inner))
-    feature = parse_features(document, source="here")["marks"]
-    assert (feature.kind, feature.shape) == ("tensor", (5, 3))
-
-
-def test_steps_may_be_a_plain_sequence() -> None:
-    inner = {"feature": group(reward=tensor("float32")), "length": "-1"}
-    document = group(steps=node("sequence_feature.Sequence", sequence=inner))
-    assert parse_features(document, source="here")["reward"].per_step
-
-
-def test_snake_case_means_the_same_as_camel_case() -> None:
-    def snake(value: Any) -> Any:
-        names = {
-            "pythonClassName": "python_class_name",
-            "featuresDict": "features_dict",
-            "encodingFormat": "encoding_format",
-        }
-        if isinstance(value, dict):
-            return {names.get(key, key): snake(below) for key, below in value.items()}
-        return value
-
-    document = steps(a=image(encodingFormat="jpeg"), b=tensor("int32", 2))
-    assert parse_features(snake(document), source="a") == parse_features(document, source="b")
 
 
 def test_the_older_way_of_writing_means_the_same() -> None:
@@ -271,16 +175,6 @@ def test_any_json_gives_features_or_a_source_error(value: Any) -> None:
     except SourceError:
         return
     assert all(feature.path == path for path, feature in features.items())
-
-
-@pytest.mark.skipif(not BRIDGE.exists(), reason="the real Bridge episodes are not here")
-def test_the_real_bridge_features_are_all_known() -> None:
-    features = parse_features(json.loads(BRIDGE.read_text()), source="bridge")
-    assert {feature.kind for feature in features.values()} == {"image", "text", "tensor"}
-    assert features["action"].shape == (7,)
-    assert features["observation/image_0"].shape == (64, 64, 3)
-    assert features["language_instruction"].kind == "text"
-    assert not features["episode_metadata/file_path"].per_step
 
 
 @pytest.mark.slow

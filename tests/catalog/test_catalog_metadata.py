@@ -90,46 +90,6 @@ def test_split_errors_carry_the_field_of_the_spec(tmp_path: Path) -> None:
     assert caught.value.path == "datasets.mine.split"
 
 
-@pytest.mark.parametrize(
-    ("template", "file"),
-    [
-        ("{DATASET}-{SPLIT}.{FILEFORMAT}-{SHARD_X_OF_Y}", "kitchen-train.tfrecord-00000-of-00001"),
-        ("", "kitchen-train.tfrecord-00000-of-00001"),
-        ("{SPLIT}/data.{FILEFORMAT}-{SHARD_INDEX}", "train/data.tfrecord-00000"),
-        ("x-{SHARD_INDEX}-{NUM_SHARDS}", "x-00000-00001"),
-    ],
-)
-def test_file_names_follow_the_template_of_the_split(
-    tmp_path: Path, template: str, file: str
-) -> None:
-    path = write(tmp_path / "kitchen/1.0.0", split("train", 1, filepathTemplate=template))
-    (shard,) = open_version(path, dataset="mine").splits["train"]
-    assert shard.path == str(path / file)
-
-
-def test_a_hundred_thousand_shards_take_six_digits(tmp_path: Path) -> None:
-    path = tmp_path / "kitchen/1.0.0"
-    write(path, {**split("train"), "shardLengths": []})
-    info = json.loads((path / "dataset_info.json").read_text())
-    info["splits"] = [split("train", *[1] * 100_000)]
-    (path / "dataset_info.json").write_text(json.dumps(info))
-    shards = open_version(path, dataset="mine").splits["train"]
-    assert shards[7].path.endswith("-000007-of-100000")
-
-
-def test_an_unknown_template_variable_is_a_source_error(tmp_path: Path) -> None:
-    path = write(tmp_path / "kitchen/1.0.0", split("train", 1, filepathTemplate="{MOON}"))
-    with pytest.raises(SourceError, match=r"\{MOON\}"):
-        open_version(path, dataset="mine")
-
-
-def test_configs_are_part_of_the_name_but_not_of_the_files(tmp_path: Path) -> None:
-    path = write(tmp_path / "kitchen/small/1.0.0", split("train", 1), configName="small")
-    found = open_version(path, dataset="mine")
-    assert found.name == "kitchen/small"
-    assert found.resolve("train")[0].path.endswith("/kitchen-train.tfrecord-00000-of-00001")
-
-
 def test_a_split_without_shards_is_known_and_empty(tmp_path: Path) -> None:
     path = write(tmp_path / "kitchen/1.0.0", split("train", 1), split("test"))
     found = open_version(path, dataset="mine")
@@ -259,14 +219,6 @@ def test_what_is_no_tfds_name_is_a_spec_error(data_dir: Path, name: str) -> None
 def test_a_data_dir_that_does_not_exist_is_a_source_error(tmp_path: Path) -> None:
     with pytest.raises(SourceError, match="nowhere does not exist"):
         locate_version("kitchen", tmp_path / "nowhere", dataset="mine")
-
-
-@pytest.mark.skipif(not BRIDGE.exists(), reason="the real Bridge episodes are not here")
-def test_the_real_bridge_directory_opens() -> None:
-    found = open_version(BRIDGE, dataset="bridge")
-    assert (found.name, found.version) == ("bridge_dataset", "1.0.0")
-    assert episodes(found, "train") == episodes(found, "val") == 25
-    assert locate_version("bridge_dataset", BRIDGE.parents[1], dataset="bridge") == str(BRIDGE)
 
 
 @pytest.mark.slow

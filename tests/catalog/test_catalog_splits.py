@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from autoloader.errors import SpecError
-from autoloader.formats.splits import RecordRange, resolve_split
+from autoloader.formats.splits import resolve_split
 
 SHARDS = {"train": [10, 0, 5, 10], "val": [4], "empty": []}
 
@@ -23,44 +23,6 @@ def named(expression: str, shards: dict[str, list[int]] = SHARDS) -> list[tuple[
 
 def train(*ranges: range) -> list[tuple[str, int]]:
     return [("train", record) for part in ranges for record in part]
-
-
-@pytest.mark.parametrize(
-    ("expression", "records"),
-    [
-        ("train", train(range(25))),
-        ("train[:90%]", train(range(22))),  # 22.5 is halfway: to even
-        ("train[50%:]", train(range(12, 25))),
-        ("train[10:20]", train(range(10, 20))),
-        ("train[-5:]", train(range(20, 25))),
-        ("train[:-5]", train(range(20))),
-        ("train[10%:-20%]", train(range(2, 20))),
-        ("train[10:20%]", train(range(2, 5))),
-        ("train[:1_0]", train(range(10))),
-        ("train[:3shard]", train(range(15))),
-        ("train[2shard:]", train(range(10, 25))),
-        ("train[0shard]", train(range(10))),
-        ("train[-1shard]", train(range(15, 25))),
-        ("train[:-1shard]", train(range(15))),
-        ("train[-1%:]", train(range(25))),
-        (" train[:2] + train[23:] ", train(range(2), range(23, 25))),
-        ("train[:1]+train[:1]", train(range(1), range(1))),
-        ("all", [*train(range(25)), *[("val", record) for record in range(4)]]),
-        ("val[:1]+train[:1]", [("val", 0), ("train", 0)]),
-    ],
-)
-def test_an_expression_names_the_records_that_tfds_would_read(
-    expression: str, records: list[tuple[str, int]]
-) -> None:
-    assert named(expression) == records
-
-
-def test_ranges_are_per_shard_and_skip_empty_shards() -> None:
-    assert resolve_split("train[8:16]", SHARDS, field="split") == (
-        RecordRange("train", 0, 8, 10),
-        RecordRange("train", 2, 0, 5),
-        RecordRange("train", 3, 0, 1),
-    )
 
 
 def test_a_split_that_is_named_like_a_keyword_wins_over_the_keyword() -> None:
@@ -111,16 +73,6 @@ def test_an_empty_selection_says_how_long_the_split_is(expression: str) -> None:
     assert f"{expression} of 25 episodes is empty" in caught.value.what
     assert "train[:4%]" in caught.value.remedy
     assert len(named("train[:4%]")) == 1
-
-
-def test_a_split_without_records_is_named_as_empty() -> None:
-    with pytest.raises(SpecError, match="empty of 0 episodes is empty"):
-        resolve_split("empty", SHARDS, field="split")
-
-
-def test_two_empty_terms_name_the_length_of_both_splits() -> None:
-    with pytest.raises(SpecError, match="train has 25 episodes, val has 4 episodes"):
-        resolve_split("train[:1%]+val[:0]", SHARDS, field="split")
 
 
 @given(st.text(alphabet="trainvl[]:%+-0123456789.shd _", max_size=24))

@@ -18,7 +18,6 @@ import autoloader.loader
 import autoloader.process.control.pipeline
 from autoloader import AutoLoader
 from autoloader.cli.app import main
-from autoloader.controller.admission import RUN_BYTES
 from autoloader.controller.loop import ControlLoop
 from autoloader.controller.policy import Decision
 from autoloader.controller.request import DECISIONS_VARIABLE
@@ -103,37 +102,6 @@ def test_within_the_margin_nothing_is_read_but_for_the_consumers_next_batches(
         for _ in range(30):
             take(stream, 1)
             loop.react_once()
-
-
-def test_a_run_that_is_read_ahead_has_the_price_of_those_that_were(
-    written: Written, headroom: FakeHeadroom
-) -> None:
-    with load(written) as loader:
-        take(iter(loader), 3)
-        controlled = loader._pipeline._controlled
-        assert controlled is not None
-        assert controlled._observer.prices.run_bytes == RUN_BYTES
-        loop_of(loader).govern_once()
-        frames = 96 * loader.plan.mixture.layout.frames
-        assert 0 < controlled._observer.prices.run_bytes < frames * 16_384
-
-
-def test_parking_and_the_gate_do_not_open_for_each_other(
-    written: Written, headroom: FakeHeadroom
-) -> None:
-    with load(written) as loader:
-        controlled, loop = loader._pipeline._controlled, loop_of(loader)
-        assert controlled is not None
-        seen: list[bool] = []
-        controlled.pipeline.park = seen.append  # type: ignore[method-assign]
-        take(iter(loader), 1)
-        loader.park()
-        loop.react_once()
-        assert seen[-1] is True
-        loop.govern_once()
-        assert loader.statistics().state == State.PARKED.value
-        loader.park(False)
-        assert seen[-1] is False
 
 
 def test_a_parked_pipeline_is_looked_at_every_second_time_and_at_once_when_it_is_back(
@@ -275,26 +243,6 @@ def test_a_child_far_above_its_minimum_is_restarted_small_once(
             controlled.reflex(tenth / 10, FLOOR - MIB, 0)
         assert len(asked) == 1
         assert loader.knobs.ring_slots == 4
-
-
-def test_batches_that_lie_with_the_trainer_are_ready_and_let_the_gate_close(
-    written: Written, headroom: FakeHeadroom
-) -> None:
-    with load(written) as loader:
-        controlled, loop = loader._pipeline._controlled, loop_of(loader)
-        assert controlled is not None
-        pipeline, taken = controlled.pipeline, []
-        # As the child's thread does: every batch is handed over as soon as it is filled.
-        while len(taken) < 6:
-            taken += [batch for batch in [pipeline.next(1.0)] if batch is not None]
-        assert pipeline.ready_batches >= 5
-        assert pipeline.activity().ring_filled >= 5
-        headroom.headroom_bytes = FLOOR + 100 * MIB
-        loop.react_once()
-        assert controlled._closed
-        loader._delivery.page.waiting(1)  # whoever wants a batch now has none, whatever lies there
-        loop.react_once()
-        assert not controlled._closed
 
 
 def test_loaders_of_a_process_share_what_is_above_the_floor(

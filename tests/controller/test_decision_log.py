@@ -13,14 +13,11 @@ from situations import growing, limits, seen
 
 from autoloader.cli.app import main
 from autoloader.controller.decisions import (
-    SCHEMA_VERSION,
     DecisionLog,
     replay,
 )
-from autoloader.controller.observation import Reading
 from autoloader.controller.policy import decide
 from autoloader.errors import UsageError
-from autoloader.host.units import GIB
 from autoloader.telemetry.lines import log_path, run_name
 
 
@@ -32,19 +29,6 @@ def log_of(path: Path, name: str, reader: str, seconds: float = 130.0) -> int:
     trace = simulate(plant, seconds, limits=held, disturb=scenario.disturb, log=log)
     log.close()
     return len(trace.decisions)
-
-
-def test_a_line_holds_inputs_rule_prediction_and_outcome(tmp_path: Path) -> None:
-    log_of(tmp_path / "log", "steady", "indexed", 40.0)
-    first, *lines = [json.loads(line) for line in (tmp_path / "log").read_text().splitlines()]
-    assert (first["kind"], first["schema_version"]) == ("start", SCHEMA_VERSION)
-    assert first["limits"]["ram_floor_bytes"] == FLOOR_BYTES
-    change = next(line for line in lines if line["decision"]["knobs"])
-    assert change["observation"]["stages"][0]["stage"] == "decode"
-    assert change["decision"]["rule"] == "decode is the bottleneck"
-    assert change["decision"]["gain_per_s"] > 0
-    assert change["decision"]["price_bytes"] > 0
-    assert any(line["decision"]["verdict"] == "paid" for line in lines)
 
 
 def test_the_command_says_whether_and_where_answers_differ(
@@ -91,22 +75,6 @@ def test_a_last_line_cut_off_by_a_kill_is_left_out(tmp_path: Path) -> None:
     whole = replay(text.splitlines(keepends=True))
     cut = replay(text[:-40].splitlines(keepends=True))
     assert cut.decisions == whole.decisions - 1
-
-
-def test_trainers_and_loaders_that_share_a_file_do_not_mix_their_limits(tmp_path: Path) -> None:
-    path = tmp_path / "log"
-    whose = [("one", 0), ("one", 1), ("two", 0)]
-    logs = [DecisionLog(path, run=run, pipeline=number) for run, number in whose]
-    held = [limits(ram_floor_bytes=n * GIB) for n in (1, 2, 3)]
-    for log, own in zip(logs, held, strict=True):
-        log.start(own)
-    low = seen(headroom_bytes=Reading(2.5 * GIB))
-    for log, own in zip(logs, held, strict=True):
-        log.decision(growing(), low, decide(growing(), low, own))
-        log.close()
-    with path.open() as lines:
-        found = replay(lines)
-    assert (found.decisions, found.differences) == (3, ())
 
 
 def test_a_line_that_a_killed_writer_cut_off_is_left_out_and_the_next_one_begins_anew(

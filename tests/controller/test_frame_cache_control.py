@@ -126,19 +126,6 @@ def test_frames_that_cost_more_reading_than_they_save_are_given_back_and_do_not_
     assert decide(GROWING, cheap, limits()).changes == {"cache_bytes": 2 * GIB}
 
 
-@pytest.mark.parametrize(
-    "blind",
-    [
-        hungry(None),
-        hungry(CacheReading(0, True), headroom=None),
-        hungry(CacheReading(0, True), headroom=Reading(FLOOR + 4 * GIB, 60.0)),
-        hungry(CacheReading(0, True), headroom=Reading(FLOOR + MARGIN + 20 * MIB)),
-    ],
-)
-def test_without_evidence_or_room_nothing_is_held(blind: Observation) -> None:
-    assert grown_cache(blind, limits(), MARGIN) is None
-
-
 def test_it_grows_to_what_was_asked_for_and_what_the_floor_left() -> None:
     full = hungry(CacheReading(1000 * MIB, True), 1000 * MIB)
     for own in ({"most_cache_bytes": 1100 * MIB}, {"room": 1100 * MIB}):
@@ -159,13 +146,6 @@ def test_under_pressure_and_below_the_floor_nothing_else_shrinks_while_frames_ar
     assert answer.changes["cache_bytes"] <= GIB // 2
     after = replace(seen, knobs=Knobs.build({"cache_bytes": 0}, base=seen.knobs))
     assert decide(answer.state, after, limits()).changes.get("ring_slots", 16) < 16
-
-
-def test_what_is_promised_and_not_yet_held_is_nothing_to_give_back() -> None:
-    seen = hungry(CacheReading(GIB, True, 0, 100 * MIB), GIB, headroom=Reading(FLOOR + MIB))
-    assert decide(GROWING, seen, limits()).changes == {"cache_bytes": 0}
-    more = replace(seen, cache=CacheReading(GIB, True, 0, 600 * MIB))
-    assert decide(GROWING, more, limits()).changes == {"cache_bytes": 281 * MIB}
 
 
 def test_what_is_missing_comes_back_and_no_more() -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -181,20 +180,6 @@ def test_the_limit_that_is_told_is_the_least_of_all_levels(machine: Machine) -> 
     assert machine.probe().cgroup_limit_bytes() == 3 * GIB
 
 
-def test_each_reading_is_fresh(machine: Machine) -> None:
-    machine.mounts(machine.v2_mount())
-    machine.member("0::/job\n")
-    machine.v2("job", 8 * GIB, 1 * GIB)
-    probe = machine.probe()
-    assert probe.read().headroom_bytes == 7 * GIB
-    machine.v2("job", 8 * GIB, 3 * GIB)
-    assert probe.read().headroom_bytes == 5 * GIB
-    machine.v2("job", 4 * GIB, 3 * GIB)
-    assert probe.read().headroom_bytes == 1 * GIB
-    machine.meminfo(available=512 * MIB, total=16 * GIB)
-    assert probe.read().source == "host"
-
-
 def test_limits_may_be_believed_for_a_while_and_usage_never_is(machine: Machine) -> None:
     machine.mounts(machine.v2_mount())
     machine.member("0::/job\n")
@@ -213,16 +198,6 @@ def test_limits_may_be_believed_for_a_while_and_usage_never_is(machine: Machine)
     assert probe.read().headroom_bytes == 2 * GIB
 
 
-def test_v1_and_v2_side_by_side_are_both_read(machine: Machine) -> None:
-    machine.mounts(machine.v1_mount(), machine.v2_mount(point="/sys/fs/cgroup/unified"))
-    machine.member("4:memory:/job\n0::/job\n")
-    (machine.cgroup / "unified" / "job").mkdir(parents=True)
-    machine.v1("job", 4 * GIB, 1 * GIB)
-    assert machine.probe().read().source == "cgroup v1 /job"
-    machine.v2("unified/job", 2 * GIB, 1 * GIB)
-    assert machine.probe().read().source == "cgroup v2 /job"
-
-
 def test_without_mountinfo_the_usual_places_are_tried(machine: Machine) -> None:
     (machine.proc / "self" / "mountinfo").unlink()
     machine.member("4:memory:/job\n0::/job\n")
@@ -230,25 +205,6 @@ def test_without_mountinfo_the_usual_places_are_tried(machine: Machine) -> None:
     assert machine.probe().read().headroom_bytes == 3 * GIB
     machine.v2("job", 2 * GIB, 1 * GIB)
     assert machine.probe().read().headroom_bytes == 1 * GIB
-
-
-def test_a_mount_point_with_a_space_is_found(machine: Machine, tmp_path: Path) -> None:
-    odd = tmp_path / "odd place"
-    shutil.copytree(machine.v2("job", 2 * GIB, 1 * GIB), odd / "job")
-    machine.mounts(machine.v2_mount(point=str(odd).replace(" ", "\\040")))
-    machine.member("0::/job\n")
-    assert machine.probe().read().headroom_bytes == 1 * GIB
-
-
-def test_a_process_that_moves_is_followed(machine: Machine) -> None:
-    machine.mounts(machine.v2_mount())
-    machine.member("0::/a\n")
-    machine.v2("a", 4 * GIB, 1 * GIB)
-    machine.v2("b", 3 * GIB, 1 * GIB)
-    probe = machine.probe()
-    assert probe.read().source == "cgroup v2 /a"
-    machine.member("0::/b\n")
-    assert probe.read().source == "cgroup v2 /b"
 
 
 def test_usage_that_cannot_be_read_leaves_that_cgroup_out_and_is_said_once(
@@ -303,38 +259,6 @@ def test_a_source_that_comes_back_is_read_again(machine: Machine) -> None:
     assert probe.read().headroom_bytes == 2 * GIB
 
 
-def test_total_is_the_least_of_memory_and_limits(machine: Machine) -> None:
-    probe = machine.probe()
-    assert probe.total_bytes() == 16 * GIB
-    assert probe.cgroup_limit_bytes() is None
-    machine.mounts(machine.v2_mount())
-    machine.member("0::/a/b\n")
-    machine.v2("a", 6 * GIB, 1 * GIB)
-    machine.v2("a/b", 8 * GIB, 1 * GIB)
-    assert probe.total_bytes() == 6 * GIB
-    assert probe.cgroup_limit_bytes() == 6 * GIB
-    machine.v2("a", 64 * GIB, 1 * GIB)
-    machine.v2("a/b", 32 * GIB, 1 * GIB)
-    assert probe.total_bytes() == 16 * GIB
-
-
-def open_descriptors() -> int:
-    return len(list(Path("/proc/self/fd").iterdir()))
-
-
-def test_descriptors_are_given_back(machine: Machine) -> None:
-    machine.mounts(machine.v2_mount())
-    machine.v2("job", 4 * GIB, 1 * GIB)
-    before = open_descriptors()
-    probe = machine.probe()
-    for number in range(20):
-        machine.member(f"0::/job\n9:name=x{number}:/\n")
-        probe.read()
-    assert open_descriptors() < before + 12
-    del probe
-    assert open_descriptors() == before
-
-
 @pytest.fixture(params=["fake", "real"])
 def source(request: pytest.FixtureRequest, machine: Machine) -> HeadroomSource:
     return (
@@ -348,15 +272,6 @@ def test_every_source_answers_alike(source: HeadroomSource) -> None:
     reading = source.read()
     assert reading.headroom_bytes == 10 * GIB
     assert source.total_bytes() == 16 * GIB
-
-
-def test_the_fake_never_goes_below_zero() -> None:
-    fake = FakeHeadroom(1 * GIB)
-    fake.take(3 * GIB)
-    assert fake.read().headroom_bytes == 0
-    fake.take(-4 * GIB)
-    assert fake.read().headroom_bytes == 2 * GIB
-    assert fake.reads == 2
 
 
 def test_this_machine_can_be_read() -> None:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import logging
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -74,28 +72,6 @@ def test_an_episode_is_one_line_each_way(said: pytest.LogCaptureFixture, tmp_pat
     assert "decode_threads" in told[1]
 
 
-def test_the_same_trouble_again_is_told_quietly(
-    said: pytest.LogCaptureFixture, tmp_path: Path
-) -> None:
-    pressure = Pressure(FLOOR, OtherProcesses(a_host(tmp_path)))
-    for at_s in (0.0, 20.0, 200.0):
-        pressure.shrunk(at_s, FLOOR, LARGE, SMALL)
-        pressure.look(at_s + 1, 6 * GIB, State.HOLD)
-    levels = [one.levelno for one in said.records]
-    assert levels == [logging.WARNING] * 2 + [logging.INFO] * 2 + [logging.WARNING] * 2
-
-
-def test_nobody_is_named_who_took_little_and_nothing_is_said_where_nobody_looked(
-    tmp_path: Path,
-) -> None:
-    neighbours = OtherProcesses(a_host(tmp_path, p7=100))
-    assert neighbours.most_grown(0.0) is None
-    pressure = Pressure(FLOOR, neighbours)
-    pressure.look(0.0, 6 * GIB, State.HOLD)
-    a_host(tmp_path, p7=101)
-    assert "pid" not in pressure.shrunk(1.0, FLOOR, LARGE, SMALL)
-
-
 def test_while_memory_is_short_a_look_serves_for_a_while(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -110,19 +86,3 @@ def test_while_memory_is_short_a_look_serves_for_a_while(
         assert most is not None
         found.append(most.grown_bytes // MIB)
     assert found == [200, 200, 400]
-
-
-def test_a_real_process_that_takes_memory_is_found_and_what_this_one_takes_is_its_own() -> None:
-    neighbours = OtherProcesses()
-    neighbours.look(0.0)
-    own = bytearray(b"x") * (512 * MIB)
-    code = "held = bytearray(b'x') * (256 << 20); print(flush=True); input()"
-    with subprocess.Popen(
-        [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE
-    ) as taker:
-        assert taker.stdout is not None
-        taker.stdout.readline()
-        most = neighbours.most_grown(1.0)
-        taker.communicate(b"\n")
-    assert most is not None
-    assert 200 * MIB < most.grown_bytes < len(own)

@@ -7,7 +7,6 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -41,19 +40,6 @@ else:
     held.write(b"x" * count)
 print("ready", flush=True)
 sys.stdin.read()
-"""
-
-MAPS_A_FILE = """
-import mmap, subprocess, sys
-more, path, script = sys.argv[1:]
-with open(path) as file:
-    pages = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-sum(pages[::4096])
-if int(more):
-    subprocess.run([sys.executable, "-c", script, str(int(more) - 1), path, script])
-else:
-    print(flush=True)
-    sys.stdin.read()
 """
 
 
@@ -95,18 +81,6 @@ def test_the_kernels_counters_know_what_is_private(
     assert exact - MIB < own < exact + 32 * MIB
 
 
-def test_what_descendants_map_of_files_counts_once(tmp_path: Path) -> None:
-    mapped = tmp_path / "code"
-    mapped.write_bytes(bytes(48 * MIB))
-    words = [sys.executable, "-c", MAPS_A_FILE, "2", str(mapped), MAPS_A_FILE]
-    with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
-        assert process.stdout is not None
-        process.stdout.readline()
-        assert len(descendants(process.pid)) == 2
-        assert 48 * MIB < tree_own_bytes(process.pid) < 2 * 48 * MIB
-        process.communicate()
-
-
 @pytest.mark.parametrize("listed", [True, False], ids=["listed", "looked for"])
 @pytest.mark.parametrize("kind", ["private"], indirect=True)
 def test_a_tree_is_the_sum_of_its_processes(
@@ -134,13 +108,6 @@ def test_a_process_that_is_gone_holds_nothing() -> None:
     assert tree_pss_bytes(process.pid) == 0
     assert tree_own_bytes(process.pid) == 0
     assert descendants(process.pid) == []
-
-
-def test_rss_grows_with_what_is_held() -> None:
-    before = rss_bytes()
-    held = bytearray(b"x") * (64 * MIB)
-    assert rss_bytes() - before > 60 * MIB
-    del held
 
 
 def test_frames_in_the_process_own_memory_are_not_what_it_holds() -> None:
@@ -176,22 +143,6 @@ def test_the_least_headroom_is_kept() -> None:
     assert sampler.min_headroom_bytes == 40
 
 
-def test_a_block_of_no_length_has_both_figures() -> None:
-    readings = iter([100, 130])
-    fake = FakeHeadroom(7)
-    with PeakSampler(fake, period_s=60, reading=lambda: next(readings)) as sampler:
-        pass
-    assert sampler.peak_rss_bytes == 30
-    assert sampler.min_headroom_bytes == 7
-
-
-def test_memory_given_back_is_a_peak_of_zero_not_less() -> None:
-    readings = iter([100, 30])
-    with PeakSampler(period_s=60, reading=lambda: next(readings)) as sampler:
-        pass
-    assert sampler.peak_rss_bytes == 0
-
-
 def test_headroom_that_was_not_asked_for_is_absent() -> None:
     with PeakSampler(period_s=60, reading=lambda: 0) as sampler:
         pass
@@ -210,25 +161,6 @@ def test_headroom_that_cannot_be_read_is_absent() -> None:
     with PeakSampler(_BlindHeadroom(), period_s=60, reading=lambda: 0) as sampler:
         sampler.sample()
     assert sampler.min_headroom_bytes is None
-
-
-def test_the_thread_samples_by_itself_and_ends_with_the_block() -> None:
-    import threading
-
-    enough = threading.Event()
-    calls = 0
-
-    def reading() -> int:
-        nonlocal calls
-        calls += 1
-        if calls == 3:
-            enough.set()
-        return calls
-
-    with PeakSampler(period_s=0.001, reading=reading) as sampler:
-        assert enough.wait(60)
-    assert sampler.peak_rss_bytes >= 2
-    assert "peak-sampler" not in {thread.name for thread in threading.enumerate()}
 
 
 def test_the_block_ends_its_thread_when_it_fails() -> None:

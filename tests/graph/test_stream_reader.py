@@ -13,13 +13,8 @@ from typing import Any
 import numpy as np
 import pytest
 from rlds_files import (
-    PLAIN,
-    TEXT,
     Written,
-    colour,
     episode,
-    numbers,
-    png,
     write_dataset,
     written_steps,
 )
@@ -207,62 +202,9 @@ def shown(encoded: bytes) -> tuple[int, int]:
     return round((red - 4) / 8), round((green - 2) / 4)
 
 
-def test_frames_are_those_at_the_offsets_of_the_strided_episode(tmp_path: Path) -> None:
-    written = write_dataset(tmp_path, [[episode(3, 11), episode(4, 2)]])
-    mixture = mixture_of(dataset_of(written, stride=3), sample={"frame_offsets": [-1, 0, 2]})
-    found = only(mixture)[0, 0]
-    assert sorted(found.t.tolist()) == [0, 1, 2, 3]
-    for k, t in enumerate(found.t.tolist()):
-        steps = [3 * min(max(t + offset, 0), 3) for offset in (-1, 0, 2)]
-        frames = [found.frames["primary"][row] for row in found.frame_row[k].tolist()]
-        assert [shown(frame) for frame in frames] == [(3, step) for step in steps]
-        assert found.columns["state"][k, 0].tolist() == [3, 3 * t, -3 * t]
-
-
 def test_a_frame_is_held_once_and_unused_ones_are_left_behind(tmp_path: Path) -> None:
     written = write_dataset(tmp_path, [[episode(0, 30)]])
     mixture = mixture_of(written, sample={"frame_offsets": [0, 5], "per_episode": 2})
     found = only(mixture)[0, 0]
     used = {min(t + offset, 29) for t in found.t.tolist() for offset in (0, 5)}
     assert len(found.frames["primary"]) == len(used)
-
-
-@pytest.mark.parametrize(
-    ("declared", "items", "place", "texts"),
-    [
-        (TEXT, [b"one", b"two", b""], "words", ["one", "two", ""]),
-        (TEXT, [b"whole"], "episode_metadata/words", ["whole"] * 3),
-        (numbers(3, dtype="int32"), [104, 105, 0, 110, 111, 0, 0, 0, 0], "words", ["hi", "no", ""]),
-        (numbers(4, dtype="int64"), [104, 105, 0, 0], "episode_metadata/words", ["hi"] * 3),
-    ],
-    ids=["text of steps", "text of the episode", "codes of steps", "codes of the episode"],
-)
-def test_language_comes_from_steps_or_episode_as_text_or_code_points(
-    declared: Any, items: list[Any], place: str, texts: list[str], tmp_path: Path
-) -> None:
-    features = {**PLAIN, place: declared}
-    written = write_dataset(tmp_path, [[episode(0, 3, **{place: items})]], features=features)
-    found = only(mixture_of(dataset_of(written, language=place)))[0, 0]
-    by_t = {int(t): found.texts_of(k, 1)[0].decode() for k, t in enumerate(found.t)}
-    assert [by_t[t] for t in range(3)] == texts
-
-
-@pytest.mark.parametrize("dtype", ["int32", "int64", "uint8", "bool", "float64"])
-def test_numbers_of_every_stored_type_become_float32(dtype: str, tmp_path: Path) -> None:
-    values: list[Any] = [0, 1, 1, 0, 1, 0]
-    values = [float(v) for v in values] if dtype == "float64" else values
-    features = {**PLAIN, "action": numbers(2, dtype=dtype)}
-    written = write_dataset(tmp_path, [[episode(0, 3, action=values)]], features=features)
-    found = only(mixture_of(written))[0, 0]
-    assert found.columns["action"].dtype == np.float32
-    by_t = {int(t): found.columns["action"][k, 0].tolist() for k, t in enumerate(found.t)}
-    assert by_t == {0: [0, 1], 1: [1, 0], 2: [1, 0]}
-
-
-def test_the_colour_code_of_these_tests_survives_jpeg() -> None:
-    from rlds_files import jpeg
-
-    for number, step in ((0, 0), (31, 60), (5, 17)):
-        assert shown(jpeg(number, step)) == (number, step)
-        assert shown(png(number, step)) == (number, step)
-    assert colour(31, 60) == (252, 242, 128)

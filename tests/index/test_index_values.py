@@ -16,7 +16,6 @@ from autoloader.formats.tfrecord import MalformedRecordError, read_records
 from autoloader.index import DatasetIndex, count_indexed, open_dataset_index, open_indexes
 from autoloader.index.records import RecordSamples
 from autoloader.samples.block import Place
-from autoloader.samples.layout import BatchLayout
 from autoloader.samples.resolve import ResolvedDataset, ResolvedMixture, resolve
 from autoloader.samples.transforms.fields import is_text, text_of_points
 from autoloader.spec import PipelineSpec
@@ -93,32 +92,6 @@ def test_every_frame_number_and_text_of_the_demo_mixture_is_found(
         assert (count.samples, count.damaged) == (len(every_sample(mixture, dataset.index, 0)), ())
 
 
-def test_every_frame_number_and_text_of_real_episodes_is_found(
-    bridge: Path, tmp_path: Path
-) -> None:
-    views = [f"observation/image_{number}" for number in range(4)]
-    mixture = resolve(
-        PipelineSpec.from_mapping(
-            {
-                "datasets": [
-                    {
-                        "name": "bridge",
-                        "path": str(bridge),
-                        "images": {"primary": views[0], "other": {"any_of": views[1:]}},
-                        "action": "action",
-                        "state": "observation/state",
-                        "language": "language_instruction",
-                    }
-                ],
-                "cameras": {"primary": {"size": [64, 64]}, "other": {"size": [64, 64]}},
-            }
-        )
-    )
-    (dataset,) = mixture.datasets
-    index = open_dataset_index(dataset, cache_dir=tmp_path)
-    assert check_against_parses(index, dataset) == 4 * index.steps.sum() > 0
-
-
 def reference(
     mixture: ResolvedMixture, payload: bytes, place: Place
 ) -> tuple[dict[int, bytes], Any]:
@@ -130,39 +103,6 @@ def reference(
     rows = samples.frame_row[:, 0].tolist()
     at = {t * dataset.stride: frames[row] for t, row in zip(samples.t.tolist(), rows, strict=True)}
     return at, samples
-
-
-def test_samples_built_from_the_index_equal_those_of_the_plain_reader(
-    demo_spec: PipelineSpec, tmp_path: Path
-) -> None:
-    mixture = resolve(demo_spec)
-    assert isinstance(mixture.layout, BatchLayout)
-    for dataset in mixture.datasets:
-        index = open_dataset_index(dataset, cache_dir=tmp_path)
-        (choices,) = dataset.cameras.values()
-        for number, record, _, payload in records_of(dataset)[:3]:
-            e = number_of(index, number, record)
-            assert e is not None
-            view = EpisodeView(index, e)
-            place = Place(dataset.index, 0, number, record)
-            at, samples = reference(mixture, payload, place)
-            offsets, lengths = view.frames(choices[0].path)
-            with Path(view.path).open("rb") as file:
-                for step, frame in at.items():
-                    file.seek(int(offsets[step]))
-                    assert file.read(int(lengths[step])) == frame
-            raw = samples.t * dataset.stride
-            if len(dataset.language) == 1:
-                assert view.language(dataset.language[0].path, raw) == list(samples.texts)
-            if dataset.action is not None and dataset.sample.action_reduce == "none":
-                columns = {
-                    path: view.column(path)[:: dataset.stride]
-                    for path in dataset.numeric_features()
-                }
-                strided = -(-view.steps // dataset.stride)
-                values = dataset.action.evaluate(columns, strided)[samples.t]
-                width = values.shape[1]
-                np.testing.assert_array_equal(samples.columns["action"][:, 0, :width], values)
 
 
 def one_dataset(folder: Path, *records: Any, features: Any = PLAIN, **own: Any) -> ResolvedDataset:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
@@ -13,12 +12,11 @@ from numpy.typing import NDArray
 from autoloader.samples.windows import rows
 from autoloader.sampling.dealing import Deal, NodePart, Ranks
 from autoloader.sampling.episodes import DatasetTable
-from autoloader.sampling.mixture import MixtureOrder, PositionSequence
+from autoloader.sampling.mixture import MixtureOrder
 from autoloader.sampling.next_use import NextUse
 from autoloader.sampling.permutation import MAX_SIZE, permute, unpermute
 from autoloader.sampling.plan import PlannedSamples, SamplePlan
-from autoloader.sampling.schedule import NEVER, WINDOW, Curriculum
-from autoloader.spec import SampleSpec
+from autoloader.sampling.schedule import Curriculum
 from tests.index.test_plan_chains import mixtures as chained_mixtures
 from tests.index.test_plan_samples import mixture_of, mixtures, samples, tables
 
@@ -156,34 +154,6 @@ def test_the_next_use_in_a_chained_plan_is_the_next_that_comes(
         assert told == walked if walked is not None else told >= start + count + 900
 
 
-@given(undrawn_mixtures(), st.integers(0, 5000), st.integers(1, 12))
-def test_in_a_drawn_order_a_use_is_told_beyond_now(
-    mixture: Mixture, start: int, count: int
-) -> None:
-    order, every = mixture
-    start += order.base
-    for told, _ in told_and_walked((replace(order, draw_key=7), every), start, count, 0):
-        assert told > start
-
-
-@pytest.mark.parametrize("block_length", [1, 4])
-def test_in_a_drawn_order_a_use_is_told_in_the_window_in_which_it_comes(block_length: int) -> None:
-    order = MixtureOrder(
-        shares=(0.7, 0.2, 0.1),
-        phases=(0.1, 0.6, 0.3),
-        block_length=block_length,
-        pass_samples=None,
-        epoch_samples=None,
-        draw_key=7,
-    )
-    sequence, window = PositionSequence(order), WINDOW * block_length
-    dataset, number = sequence.ordinals(0, 3 * window)
-    told, position = sequence.positions(dataset, number), np.arange(3 * window)
-    assert (told // window == position // window).all()
-    assert abs((told - position).mean()) < 0.01 * window
-    assert abs(told - position).mean() < 0.02 * window
-
-
 @given(
     tables(samples().map(lambda s: s.model_copy(update={"per_episode": 3}))), st.integers(0, 900)
 )
@@ -197,97 +167,9 @@ def test_where_t_are_drawn_two_passes_are_searched_and_then_the_mean_is_told(
             assert told == walked
 
 
-def test_the_mean_that_is_told_of_drawn_t_is_the_mean_that_comes() -> None:
-    sample = SampleSpec.model_validate({"frame_offsets": [0, 2], "per_episode": 4})
-    table = DatasetTable(
-        key=5,
-        sample=sample,
-        stride=1,
-        steps=np.full(60, 50, dtype=np.int32),
-        slice_of=np.zeros(60, dtype=np.int32),
-        record_of=np.arange(60, dtype=np.int64),
-    )
-    order = mixture_of([table], [1.0], 1, by_pass=False)
-    pairs = told_and_walked((order, [table]), 0, 300, 60 * 4 * 60)
-    told, walked = (np.asarray(column, dtype=float) for column in zip(*pairs, strict=True))
-    assert told.mean() == pytest.approx(walked.mean(), rel=0.05)
-
-
-def test_samples_asked_for_together_are_told_what_each_is_told_alone() -> None:
-    sample = SampleSpec.model_validate({"frame_offsets": [-2, 0, 3]})
-    every = [
-        DatasetTable(
-            key=number,
-            sample=sample,
-            stride=2,
-            steps=np.arange(20, 60, dtype=np.int32),
-            slice_of=np.zeros(40, dtype=np.int32),
-            record_of=np.arange(40, dtype=np.int64),
-        )
-        for number in range(5)
-    ]
-    order = mixture_of(every, [1, 2, 3, 4, 5], 2, by_pass=False)
-    plan = SamplePlan(order, every)
-    next_use = NextUse(plan, every)
-    spans = [(10_000, 10_048), (200, 248), (10_144, 10_192)]
-    position = np.concatenate([np.arange(*span) for span in spans])
-    planned = plan.spans(spans)
-    frame = np.stack(shown(planned, every))
-    together = next_use.after(planned, lengths(planned, every), frame, position)
-    for n, at in enumerate(position.tolist()):
-        one = plan.samples(at, at + 1)
-        alone = next_use.after(one, lengths(one, every), frame[n : n + 1], position[n : n + 1])
-        assert alone.tolist() == together[n : n + 1].tolist()
-
-
-def test_a_frame_that_no_sample_shows_at_an_offset_is_never_used_again() -> None:
-    sample = SampleSpec.model_validate(
-        {"frame_offsets": [0], "edges": {"end": "drop"}, "action_horizon": 4, "goal": "uniform"}
-    )
-    table = DatasetTable(
-        key=5,
-        sample=sample,
-        stride=1,
-        steps=np.asarray([10], dtype=np.int32),
-        slice_of=np.zeros(1, dtype=np.int32),
-        record_of=np.zeros(1, dtype=np.int64),
-    )
-    plan = SamplePlan(mixture_of([table], [1.0], 1, by_pass=True), [table])
-    planned = plan.samples(0, 1)
-    told = NextUse(plan, [table]).after(
-        planned, lengths(planned, [table]), np.arange(10)[None], np.zeros(1, np.int64)
-    )
-    assert (told[0, 7:] == NEVER).all()
-    assert (told[0, :7] < 14).all()
-
-
 @given(st.integers(1, MAX_SIZE) | st.integers(1, 50), KEYS, st.data())
 def test_a_permuted_number_is_found_again(size: int, key: int, data: st.DataObject) -> None:
     drawn = data.draw(st.lists(st.integers(0, size - 1), min_size=1, max_size=30))
     numbers = np.asarray(drawn, dtype=np.int64)
     sizes, keys = np.full(len(drawn), size), np.full(len(drawn), key, dtype=np.uint64)
     assert unpermute(permute(numbers, sizes, keys), sizes, keys).tolist() == drawn
-
-
-@given(undrawn_mixtures(), st.integers(0, 10**10), st.integers(1, 200))
-def test_a_position_is_found_again_from_its_dataset_and_number(
-    mixture: Mixture, start: int, count: int
-) -> None:
-    start += mixture[0].base
-    sequence = PositionSequence(mixture[0])
-    found = sequence.positions(*sequence.ordinals(start, start + count))
-    assert found.tolist() == list(range(start, start + count))
-
-
-def test_blocks_that_are_due_at_once_are_found_again_in_the_order_of_their_datasets() -> None:
-    order = MixtureOrder(
-        shares=(0.25, 0.5, 0.25),
-        phases=(0.5, 0.5, 0.5),
-        block_length=1,
-        pass_samples=None,
-        epoch_samples=None,
-    )
-    sequence = PositionSequence(order)
-    for start in (0, 10**9):
-        found = sequence.positions(*sequence.ordinals(start, start + 400))
-        assert found.tolist() == list(range(start, start + 400))

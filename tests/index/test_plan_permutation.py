@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from autoloader.samples.draws import splitmix64_array
-from autoloader.sampling.permutation import MAX_SIZE, permute
+from autoloader.sampling.permutation import permute
 
 KEYS = st.integers(0, 2**64 - 1)
 
@@ -41,28 +41,6 @@ def test_the_images_of_all_numbers_are_all_numbers(size: int, key: int) -> None:
     assert sorted(image(size, key).tolist()) == list(range(size))
 
 
-@given(st.integers(1, MAX_SIZE), KEYS, st.data())
-def test_an_image_of_a_large_size_is_within_it_and_no_other_number_has_it(
-    size: int, key: int, data: st.DataObject
-) -> None:
-    drawn = data.draw(st.sets(st.integers(0, size - 1), min_size=1, max_size=50))
-    found = image(size, key, np.asarray(sorted(drawn), dtype=np.int64)).tolist()
-    assert len(set(found)) == len(drawn)
-    assert min(found) >= 0
-    assert max(found) < size
-
-
-@given(st.lists(st.tuples(st.integers(1, 500), KEYS), min_size=1, max_size=20))
-def test_each_number_follows_its_own_size_and_key_whatever_stands_beside_it(
-    cases: list[tuple[int, int]],
-) -> None:
-    sizes, keys = zip(*cases, strict=True)
-    numbers = np.asarray(sizes, dtype=np.int64) // 2
-    together = permute(numbers, np.asarray(sizes), np.asarray(keys, dtype=np.uint64))
-    alone = [image(size, key, numbers[at : at + 1])[0] for at, (size, key) in enumerate(cases)]
-    assert together.tolist() == alone
-
-
 @pytest.mark.parametrize("size", [2, 3, 4, 5])
 def test_every_order_of_a_handful_comes_equally_often(size: int) -> None:
     orders = math.factorial(size)
@@ -81,17 +59,6 @@ def test_every_number_has_every_image_and_every_distance_to_the_next_equally_oft
         assert excess(np.bincount(permutations[:, number], minlength=size), size - 1) < 4
     distance = np.diff(permutations, axis=1).ravel() % size
     assert excess(np.bincount(distance, minlength=size)[1:], size - 2) < 4
-
-
-def test_the_image_of_a_large_pass_has_no_correlation_with_the_order_of_the_files() -> None:
-    size, drawn = 36_000_000, 100_000
-    for key in (1, 2, 3):
-        found = image(size, key, np.arange(drawn, dtype=np.int64))
-        rank = np.corrcoef(np.arange(drawn), np.argsort(np.argsort(found)))[0, 1]
-        neighbours = np.corrcoef(found[:-1], found[1:])[0, 1]
-        assert abs(rank) < 4 / math.sqrt(drawn)
-        assert abs(neighbours) < 4 / math.sqrt(drawn)
-        assert excess(np.bincount(found // (size // 100), minlength=100), 99) < 4
 
 
 def test_two_passes_have_nothing_in_common() -> None:

@@ -7,11 +7,8 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
-from itertools import islice
-from random import Random
 
 import numpy as np
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -20,7 +17,7 @@ from autoloader.samples.transforms.keep import Ranges
 from autoloader.samples.windows import valid_range, valid_ranges
 from autoloader.sampling.dealing import Deal, Ranks
 from autoloader.sampling.episodes import DatasetTable
-from autoloader.sampling.mixture import BlockSequence, MixtureOrder, PositionSequence
+from autoloader.sampling.mixture import BlockSequence, MixtureOrder
 from autoloader.sampling.plan import SamplePlan
 from autoloader.spec import SampleSpec
 from tests.index.planned import listed, mixture_of
@@ -103,16 +100,6 @@ def walked(order: MixtureOrder) -> Iterator[tuple[int, int]]:
         block += 1
 
 
-@given(mixtures(), st.integers(0, 700), st.integers(0, 120))
-def test_positions_follow_the_blocks_that_the_mixer_deals(
-    mixture: tuple[MixtureOrder, list[DatasetTable]], start: int, count: int
-) -> None:
-    order, _ = mixture
-    dataset, number = PositionSequence(order).ordinals(start, start + count)
-    found = list(zip(dataset.tolist(), number.tolist(), strict=True))
-    assert found == list(islice(walked(order), start, start + count))
-
-
 @given(mixtures())
 def test_a_pass_of_every_dataset_holds_every_valid_sample_exactly_once(
     mixture: tuple[MixtureOrder, list[DatasetTable]],
@@ -171,19 +158,6 @@ def test_ranks_share_the_sequence_out_whole_while_their_number_changes(
     assert taken == listed(plan.samples(0, base))
 
 
-@given(mixtures(), st.randoms(use_true_random=False))
-def test_what_was_asked_for_before_changes_nothing(
-    mixture: tuple[MixtureOrder, list[DatasetTable]], random: Random
-) -> None:
-    order, datasets = mixture
-    wanted = listed(SamplePlan(order, datasets).samples(40, 90))
-    plan = SamplePlan(order, datasets)
-    for _ in range(3):
-        start = random.randrange(10**6)
-        plan.samples(start, start + 5)
-    assert listed(plan.samples(40, 90)) == wanted
-
-
 def test_another_process_with_another_hash_seed_draws_the_same_samples() -> None:
     program = (
         "import numpy as np\n"
@@ -209,66 +183,3 @@ def test_another_process_with_another_hash_seed_draws_the_same_samples() -> None
         for seed in ("1", "2")
     }
     assert len(answers) == 1
-
-
-def test_batches_have_as_many_distinct_episodes_as_random_draws_would_give() -> None:
-    rng = np.random.default_rng(0)
-    steps = rng.integers(20, 200, 300).astype(np.int32)
-    table = DatasetTable(
-        key=draws.dataset_key(0, "a"),
-        sample=SampleSpec(frame_offsets=(0, 5)),
-        stride=1,
-        steps=steps,
-        slice_of=np.zeros(300, dtype=np.int32),
-        record_of=np.arange(300, dtype=np.int64),
-    )
-    plan = SamplePlan(mixture_of([table], [1.0], 1, by_pass=True), [table])
-    batches = range(0, table.samples - 48, 48)
-    found = np.mean([plan.samples(at, at + 48).distinct_episodes for at in batches])
-    owner = np.repeat(np.arange(300), steps)
-    drawn = [
-        len(np.unique(shuffled[at : at + 48]))
-        for shuffled in (rng.permutation(owner) for _ in range(5))
-        for at in batches
-    ]
-    assert abs(found - np.mean(drawn)) < 4 * np.std(drawn) / np.sqrt(len(batches))
-
-
-@pytest.mark.parametrize("per_episode", ["all", 3])
-def test_the_order_of_a_pass_has_no_correlation_with_the_order_of_the_files(
-    per_episode: object,
-) -> None:
-    table = DatasetTable(
-        key=draws.dataset_key(0, "a"),
-        sample=SampleSpec.model_validate({"frame_offsets": [0], "per_episode": per_episode}),
-        stride=1,
-        steps=np.full(5_000, 20, dtype=np.int32),
-        slice_of=np.zeros(5_000, dtype=np.int32),
-        record_of=np.arange(5_000, dtype=np.int64),
-    )
-    plan = SamplePlan(mixture_of([table], [1.0], 1, by_pass=True), [table])
-    for pass_ in (0, 1):
-        planned = plan.samples(pass_ * table.samples, (pass_ + 1) * table.samples)
-        assert set(planned.pass_.tolist()) == {pass_}
-        place = planned.episode * 20 + planned.t
-        limit = 4 / np.sqrt(len(place))
-        assert abs(np.corrcoef(np.arange(len(place)), place)[0, 1]) < limit
-        assert abs(np.corrcoef(place[:-1], place[1:])[0, 1]) < limit
-
-
-@pytest.mark.parametrize("chain", [False, True])
-@given(mixtures())
-def test_a_dataset_gives_the_same_samples_in_the_same_order_whatever_it_is_mixed_with(
-    chain: bool, mixture: tuple[MixtureOrder, list[DatasetTable]]
-) -> None:
-    order, datasets = mixture
-    by_pass = order.pass_samples is not None
-    together = SamplePlan(order, datasets, chain=chain).samples(0, 400)
-    for number, table in enumerate(datasets):
-        own = np.flatnonzero(together.dataset == number)
-        alone = SamplePlan(
-            mixture_of([table], [1.0], order.block_length, by_pass=by_pass), [table], chain=chain
-        ).samples(0, len(own))
-        assert alone.episode.tolist() == together.episode[own].tolist()
-        assert alone.t.tolist() == together.t[own].tolist()
-        assert alone.pass_.tolist() == together.pass_[own].tolist()

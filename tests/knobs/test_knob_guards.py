@@ -79,15 +79,6 @@ def test_clamping_always_ends_at_legal_knobs(values: dict[str, Any], limits: Kno
         assert clamp.rule
 
 
-@given(knob_values(), limits_drawn)
-def test_what_clamping_moves_is_what_it_reports(values: dict[str, Any], limits: KnobLimits) -> None:
-    knobs = Knobs.build(values)
-    legal, clamps = knobs.clamp(limits)
-    before = {key: pair[0] for key, pair in knobs.changed(legal).items()}
-    told = {clamp.knob: clamp.legal for clamp in clamps}
-    assert {key: legal.flat()[key] for key in before} == told
-
-
 @given(knob_values())
 def test_knobs_written_flat_and_built_again_are_the_same(values: dict[str, Any]) -> None:
     knobs = Knobs.build(values)
@@ -139,21 +130,6 @@ def test_the_ring_fits_its_budget_but_never_goes_below_four_slots() -> None:
     assert Knobs.build({"ring_slots": 20}).clamp(limits)[0].ring_slots == 6
     tight = KnobLimits(cpus=2, shards={"a": 1}, batch_bytes=10, budget_bytes=1)
     assert Knobs.build({"ring_slots": 20}).clamp(tight)[0].ring_slots == 4
-
-
-def test_the_sum_of_cycle_lengths_stays_within_four_per_cpu_and_one_per_dataset() -> None:
-    shards = {f"d{i}": 16 for i in range(29)}
-    limits = KnobLimits(cpus=2, shards=shards)
-    legal, clamps = Knobs.build({"cycle_length": 16, "num_parallel_calls": 16}).clamp(limits)
-    assert legal.cycle_length == 1
-    assert sum(min(legal.cycle_length, n) for n in shards.values()) <= 8 + 29
-    assert {clamp.knob for clamp in clamps} == {"cycle_length", "num_parallel_calls"}
-
-
-def test_a_dataset_with_few_shards_counts_with_these_alone() -> None:
-    shards = {"a": 1, "b": 1, "c": 8}
-    limits = KnobLimits(cpus=2, shards=shards)
-    Knobs.build({"cycle_length": 8, "num_parallel_calls": 8}).check(limits)  # 1 + 1 + 8 ≤ 8 + 3
 
 
 def test_a_value_that_no_dataset_uses_is_not_what_gets_lowered() -> None:

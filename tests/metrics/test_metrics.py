@@ -18,7 +18,7 @@ from streams import spec_of
 
 from autoloader import AutoLoader
 from autoloader.telemetry.exporter import Exporter, PipelineMetrics
-from autoloader.telemetry.metrics import METRICS, compared, flat, labelled, over_ranks
+from autoloader.telemetry.metrics import METRICS, compared, over_ranks
 from autoloader.telemetry.statistics import ConsumerMoment, DatasetStatistics, Snapshot
 
 pytestmark = pytest.mark.usefixtures("no_thread_left_behind")
@@ -145,17 +145,6 @@ def test_a_port_that_is_taken_costs_a_warning_and_no_run(
     assert "AUTOLOADER_METRICS_PORT" in caplog.text
 
 
-def test_a_client_that_hangs_up_or_says_nothing_holds_up_nobody(port: int) -> None:
-    shown = Exporter("host-1", 0, port=port)
-    shown.write(a_moment())
-    with socket.create_connection(("127.0.0.1", port)) as silent:
-        silent.sendall(b"GET /metr")
-        with socket.create_connection(("127.0.0.1", port)) as rude:
-            rude.sendall(b"GET /metrics HTTP/1.0\r\n\r\n")
-        assert "autoloader_wait_ratio" in get(port)
-    shown.close()
-
-
 def test_a_thousand_clients_that_say_nothing_cost_few_threads_and_hold_up_nobody(
     port: int,
 ) -> None:
@@ -225,16 +214,3 @@ def test_of_several_ranks_worst_and_mean_are_told() -> None:
     assert found["samples_per_s/mean"] == 500.0
     assert not any(name.startswith("batches/") for name in found)
     assert over_ranks([own]) == {}
-
-
-def test_values_of_a_moment_and_of_statistics_have_the_same_labels(written: Written) -> None:
-    spec = spec_of(written, mixing={"epoch": "forever"}, reader="indexed")
-    with AutoLoader(spec, isolation="thread", ram_floor="64MiB", output="numpy") as loader:
-        next(iter(loader))
-        statistics = loader.statistics()
-    moment = a_moment(datasets={"a": DatasetStatistics(1.0, 1.0)}, knobs=dict(statistics.knobs))
-    for metric in METRICS:
-        if metric.told and metric.label:
-            told = {name for name, _ in labelled(metric.read(statistics))}
-            assert told == {name for name, _ in labelled(metric.read(moment))}
-    assert flat(statistics)["batches"] == 1

@@ -59,13 +59,6 @@ def test_without_a_name_the_saved_profile_of_this_host_is_taken_and_said() -> No
     assert any(str(path) in line for line in found.notes)
 
 
-def test_the_latest_of_several_matching_profiles_is_taken() -> None:
-    for age, name in ((30, "old"), (10, "new"), (20, "middle")):
-        path = keep_whole(made_for(HOST, name)).path
-        os.utime(path, (1e9 - age, 1e9 - age))
-    assert load_profile(host=HOST).profile.name == "new"
-
-
 @pytest.mark.parametrize(
     "change",
     [
@@ -80,12 +73,6 @@ def test_the_latest_of_several_matching_profiles_is_taken() -> None:
 def test_a_saved_profile_of_another_host_is_not_taken(change: dict[str, object]) -> None:
     keep_whole(made_for(HOST.model_copy(update=change)))
     assert load_profile(host=HOST).origin == "shipped"
-
-
-@pytest.mark.parametrize("memory_gib", [58, 70])
-def test_memory_within_ten_percent_counts_as_the_same_host(memory_gib: int) -> None:
-    keep_whole(made_for(HOST.model_copy(update={"memory_bytes": memory_gib * GIB})))
-    assert load_profile(host=HOST).profile.name == "mine"
 
 
 def test_a_broken_saved_profile_is_skipped_and_said() -> None:
@@ -149,26 +136,6 @@ def test_a_floor_above_all_memory_is_lowered_and_said() -> None:
     fitted, notes = made_for(HOST).fit(small)
     assert fitted.limits.ram_floor == 2 * GIB
     assert any("ram_floor" in line and "4.00 GiB" in line for line in notes)
-
-
-def test_nothing_is_said_where_nothing_changes() -> None:
-    profile = made_for(HOST)
-    assert profile.fit(HOST, strict=True) == (profile, [])
-    bigger = HostFacts(cpus=64, memory_bytes=512 * GIB)
-    assert profile.fit(bigger, strict=True) == (profile, [])
-
-
-def test_fitting_twice_changes_nothing_more() -> None:
-    small = HostFacts(cpus=1, memory_bytes=4 * GIB)
-    once, notes = load_profile("lrz_a100", host=HOST).profile.fit(small)
-    assert notes
-    assert once.fit(small) == (once, [])
-
-
-def test_knobs_of_single_datasets_survive_a_fit() -> None:
-    profile = made_for(HOST, knobs={"decode_threads": 16, "bridge.cycle_length": 2})
-    fitted, _ = profile.fit(HOST.model_copy(update={"cpus": 2}))
-    assert fitted.knobs.for_dataset("bridge").cycle_length == 2
 
 
 def test_strict_refuses_what_would_be_clamped() -> None:

@@ -116,18 +116,6 @@ def test_it_tells_a_neighbour_that_took_memory_and_what_was_done_about_it(
     assert "100 % of its time in HOLD" in done
 
 
-def test_it_tells_what_the_loader_itself_took_apart_from_others(
-    left: Callable[..., Path],
-) -> None:
-    told = []
-    for moment in moments(60):
-        grown = GIB * max(0, min(3, int(moment.at_s - BEGAN_S - 30)))
-        memory = MemoryMoment(7 * GIB - grown, 5 * GIB, 0, 2 * GIB + grown)
-        told.append(replace(moment, memory=memory))
-    said = answers(read_run(left(told)))["Was memory short?"]
-    assert "others took 0.0 KiB and the loader 3.00 GiB" in said
-
-
 def test_against_a_run_that_repeated_one_batch_it_says_what_the_loader_costs(
     left: Callable[..., Path],
 ) -> None:

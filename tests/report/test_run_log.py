@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,7 @@ from record_moments import BEGAN_S, a_moment
 from autoloader.errors import UsageError
 from autoloader.host.units import GIB
 from autoloader.telemetry.run_record import RING_AFTER_S, RunLog, files_of, prune, read_pipeline
-from autoloader.telemetry.statistics import LatelyMoment, MemoryMoment, Move
+from autoloader.telemetry.statistics import MemoryMoment, Move
 
 
 @pytest.fixture
@@ -42,19 +41,6 @@ def test_what_was_kept_is_what_is_read(path: Path, log: Callable[..., RunLog]) -
     assert found.ended
 
 
-def test_a_line_holds_what_is_new_and_datasets_now_and_then(
-    path: Path, log: Callable[..., RunLog]
-) -> None:
-    kept = log()
-    for second in range(1, 31):
-        lately = LatelyMoment((0.1,) * second, (GIB,) * second)
-        kept.write(a_moment(float(second), lately=lately))
-    lines = path.read_text().splitlines()
-    assert max(len(line) for line in lines[3:10]) < 300 < len(lines[1])
-    assert sum('"knobs"' in line for line in lines) == 1
-    kept.close()
-
-
 def test_lines_come_further_apart_as_a_run_gets_older_but_what_happens_is_kept(
     path: Path, log: Callable[..., RunLog]
 ) -> None:
@@ -71,30 +57,6 @@ def test_lines_come_further_apart_as_a_run_gets_older_but_what_happens_is_kept(
     assert path.stat().st_size < 2**20
     assert [one.at_s - BEGAN_S for one in found.moments if one.memory == short] == [80_001.0]
     assert found.moves == (moved,)
-
-
-def test_a_move_is_told_as_it_was_known_at_last(path: Path, log: Callable[..., RunLog]) -> None:
-    first = Move(BEGAN_S + 1, "policy", "decode is short", {"decode_threads": (2, 4)})
-    second = Move(BEGAN_S + 2, "reflex", "below the RAM floor", {"ring_slots": (8, 4)})
-    kept = log()
-    kept.write(a_moment(1.0, moves=(first,)))
-    kept.write(a_moment(2.0, moves=(first, second)))
-    kept.write(a_moment(9.0, moves=(replace(first, verdict="paid"), second)))
-    kept.close()
-    assert read_pipeline(path).moves == (replace(first, verdict="paid"), second)
-
-
-def test_bad_records_are_kept_once_each(path: Path, log: Callable[..., RunLog]) -> None:
-    bad: list[dict[str, Any]] = []
-    kept = log(bad)
-    plain = a_moment()
-    for second in range(1, 5):
-        if second in (2, 4):
-            bad.append({"dataset": "bridge", "path": "x", "record": second, "reason": "torn"})
-        own = replace(plain.datasets["bridge"], quarantined=len(bad))
-        kept.write(a_moment(float(second), datasets={**plain.datasets, "bridge": own}))
-    kept.close()
-    assert [one["record"] for one in read_pipeline(path).bad] == [2, 4]
 
 
 def test_a_run_that_was_killed_is_read_up_to_its_last_whole_line(

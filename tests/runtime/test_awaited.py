@@ -15,15 +15,12 @@ from streams import Running, mixture_of, stream_reader, until
 
 from autoloader.decode.activity import DatasetActivity
 from autoloader.errors import SourceError
-from autoloader.index import opening
-from autoloader.index.opening import open_indexes
 from autoloader.pipeline.read import frame_reads
 from autoloader.pipeline.read.frame_reads import NowRead, Stretches, read_all
 from autoloader.process.control.moments import waited_for
-from autoloader.samples.block import EmptyEpisode, EpisodeStream, Place, SampleBlock
+from autoloader.samples.block import EmptyEpisode, EpisodeStream, SampleBlock
 from autoloader.samples.draws import PURPOSE_SHARDS, fold, order
 from autoloader.samples.resolve import ResolvedDataset
-from autoloader.sampling.cursor import DatasetCursor
 
 SHARDS = 3
 
@@ -70,38 +67,6 @@ def test_a_stream_that_is_late_is_told_with_the_shard_that_is_opened(
         gate.release(1000)  # with one it may be waited for again already
         until(lambda: "late" not in now())
         running.batches(2)
-
-
-def test_a_shard_of_which_something_came_is_read_and_the_next_one_opened() -> None:
-    cursor = DatasetCursor([0, 0, 0], [2, 2, 2], key=7)
-    turns = order(fold(7, PURPOSE_SHARDS, 0), 0, 3).tolist()
-    assert cursor.comes_next(1) == (turns[0], False)
-    cursor.close(Place(0, 0, turns[0], 0))
-    assert cursor.comes_next(1) == (turns[0], True)
-    assert cursor.comes_next(2) == (turns[1], False)
-    cursor.close(Place(0, 0, turns[0], 1))
-    assert cursor.comes_next(1) == (turns[1], False)
-    for shard in turns[1:]:
-        for record in range(2):
-            cursor.close(Place(0, 0, shard, record))
-    nxt = order(fold(7, PURPOSE_SHARDS, 1), 0, 3).tolist()
-    assert cursor.comes_next(1) == (nxt[0], False)
-
-
-def test_who_asks_in_the_moment_in_which_a_pass_ends_is_told_of_the_next_one() -> None:
-    told = []
-
-    class Passes(dict):  # type: ignore[type-arg]
-        def __delitem__(self, pass_: int) -> None:
-            told.append(cursor.comes_next(1))
-            super().__delitem__(pass_)
-
-    cursor = DatasetCursor([0, 0, 0], [1, 1, 1], key=7)
-    cursor._passes = Passes()
-    for shard in range(3):
-        cursor.close(Place(0, 0, shard, 0))
-    nxt = order(fold(7, PURPOSE_SHARDS, 1), 0, 3).tolist()
-    assert told == [(nxt[0], False)] == [cursor.comes_next(1)]
 
 
 @pytest.mark.parametrize(
@@ -152,20 +117,3 @@ def test_a_file_that_does_not_answer_is_told_while_it_is_read(
     thread.join()
     assert "dataset slow" in str(failed[0])
     assert now.told(datasets) == ("", "")
-
-
-def test_indexing_says_which_shard_it_is_at(
-    late: Written, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    said: list[str] = []
-    monkeypatch.setattr(opening, "doing", said.append)
-    datasets = mixture_of(late).datasets
-    open_indexes(datasets, cache_dir=tmp_path, threads=1)
-    for shard in range(SHARDS):
-        assert f"opening the index of late, shard {shard}/{SHARDS}" in said
-    built = [text for text in said if text.startswith("indexing late, shard ")]
-    assert built[0].endswith(f"/{SHARDS} (0 of {SHARDS} shard files are done)")
-    assert len(built) == SHARDS
-    said.clear()
-    open_indexes(datasets, cache_dir=tmp_path, threads=1)
-    assert not [text for text in said if text.startswith("indexing")]

@@ -137,24 +137,6 @@ def test_samples_of_blocks_are_those_of_single_reads_and_a_pass_reads_the_data_o
     assert 3 * BLOCKS <= came.blocks.read_blocks <= blocks_looked_at(came.blocks)
 
 
-def test_a_block_is_read_again_by_no_run_and_let_go_of_behind_its_last_sample(
-    written: Written,
-) -> None:
-    mixture, came = mixture_of(written, **LOCAL), Came()
-    with running(mixture, came) as pipeline:
-        for _ in range(4):
-            take(pipeline, mixture, came, PASS // 2)
-            reader = pipeline._reader
-            assert isinstance(reader, IndexedReader)
-            assert reader._blocks is not None
-            held = reader._blocks._memory.lent_bytes
-            assert 0 < held <= mixture.sizes.block_bytes
-    assert came.blocks is not None
-    assert came.blocks.single == 0
-    assert not came.blocks._known
-    assert came.blocks._thread is None
-
-
 def test_without_room_for_blocks_frames_are_read_one_by_one(
     written: Written, alone: dict[tuple[int, ...], np.ndarray]
 ) -> None:

@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
 from hypothesis import strategies as st
 from rlds_files import episode, jpeg, write_dataset, write_steps
 from streams import dataset_of, mixture_of
@@ -82,32 +81,6 @@ def drained(mixture: ResolvedMixture, batches: int, base: int = 0) -> Came:
     came.decoded = sum(one.decoded for one in counted)
     came.quarantined = sum(one.quarantined for one in counted)
     return came
-
-
-def test_full_runs_cost_one_decode_more_than_they_have_samples(tmp_path: Path) -> None:
-    written = write_steps(tmp_path, [[STEPS] * 3])
-    chained = drained(mixture_of(written, **CHAINED), 4)
-    assert len(set(chained.ledger)) == len(chained.ledger) == 48
-    assert chained.decoded >= 48
-    assert chained.decoded < chained.frames <= chained.decoded * 5 / 4
-    alone = drained(mixture_of(written, **{**CHAINED, "mixing": {}}), 4)
-    # How many samples are read ahead of the fourth batch differs between the two.
-    assert chained.frames / chained.decoded < alone.frames / alone.decoded <= 2
-    assert set(alone.ledger) == set(chained.ledger)
-    pictures = dict(zip(alone.ledger, alone.images, strict=True))
-    for place, images in zip(chained.ledger, chained.images, strict=True):
-        np.testing.assert_array_equal(images, pictures[place])
-
-
-def test_a_chain_that_a_resume_cuts_in_two_goes_on_with_the_same_samples(tmp_path: Path) -> None:
-    mixture = mixture_of(
-        write_steps(tmp_path, [[STEPS] * 3]),
-        **{**CHAINED, "batch": {"size": 6}},
-    )
-    whole, late = drained(mixture, 8), drained(mixture, 5, base=18)
-    assert late.ledger == whole.ledger[18:]
-    for resumed, images in zip(late.images, whole.images[18:], strict=True):
-        np.testing.assert_array_equal(resumed, images)
 
 
 def test_only_datasets_whose_offsets_allow_it_are_chained(tmp_path: Path) -> None:
@@ -224,24 +197,6 @@ SAMPLES = st.lists(
         (e, t + 2 * step) for e, t, length in runs for step in range(length) if t + 2 * step <= 8
     ]
 )
-
-
-@given(rows=SAMPLES, cut=st.integers(1, 12))
-def test_rows_of_a_batch_show_what_rows_alone_show_and_decode_no_frame_twice(
-    indexed: Indexed, rows: list[tuple[int, int]], cut: int
-) -> None:
-    parts = [part for part in (rows[:cut], rows[cut:]) if part]
-    alone, plain, _ = decoded(
-        indexed, [group_of(indexed, part, chained=False) for part in parts], gathered=False
-    )
-    groups = [group_of(indexed, part, chained=True) for part in parts]
-    shared, counted, _ = decoded(indexed, groups, gathered=True)
-    np.testing.assert_array_equal(shared, alone)
-    assert counted <= plain
-    for group in groups:
-        frames = group.frames["primary"]
-        assert len(set(frames)) == len(frames)
-    assert counted == sum(len(np.unique(group.frame_row[~group.frame_zeroed])) for group in groups)
 
 
 def test_a_frame_of_a_chain_that_cannot_be_decoded_fails_for_each_row_that_shows_it(

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from disk_head import Head, counts, mounted
+from disk_head import counts, mounted
 from rlds_files import episode, jpeg, write_dataset
 
 from autoloader import AutoLoader, PipelineSpec
@@ -22,13 +21,6 @@ from bench.shown_files import NotMountedError, why_not
 STEPS, EPISODES, FRAME_BYTES = 12, 30, 4_000
 
 needs_fuse = pytest.mark.skipif(why_not() is not None, reason=str(why_not()))
-
-
-def test_a_read_that_goes_on_from_the_last_is_no_seek() -> None:
-    head = Head(0.0, 1e12)
-    for path, offset in (("a", 0), ("a", 5), ("b", 10), ("b", 10), ("b", 15)):
-        head.read(path, offset, 5)
-    assert (head.reads, head.seeks, head.bytes) == (5, 3, 25)
 
 
 @pytest.fixture(scope="module")
@@ -48,19 +40,6 @@ def mount(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         except NotMountedError as error:
             pytest.skip(f"this system mounts no FUSE: {error}")
         yield found
-
-
-@needs_fuse
-def test_files_are_shown_as_they_are(mount: Path) -> None:
-    shown = next(mount.rglob("*.tfrecord*"))
-    real = mount.parent / "data" / shown.relative_to(mount)
-    before = counts(mount)
-    assert shown.read_bytes() == real.read_bytes()
-    after = counts(mount)
-    assert after["bytes"] - before["bytes"] == real.stat().st_size
-    assert after["seeks"] - before["seeks"] == 1
-    with pytest.raises(OSError, match="Read-only"):
-        os.open(shown, os.O_WRONLY)
 
 
 def spec_of(mount: Path) -> dict[str, Any]:

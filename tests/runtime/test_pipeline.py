@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import collections
 import logging
 import threading
 from collections.abc import Callable
@@ -13,7 +12,7 @@ import pytest
 from doubles import ManualClock
 from record_source import RecordSource, record_sources
 from rlds_files import episode, png, write_dataset, write_steps
-from streams import Running, dataset_of, every_sample, mixture_of
+from streams import Running, dataset_of, mixture_of
 
 from autoloader.decode import assembler as assembler_module
 from autoloader.decode.frames import FrameDecoder
@@ -21,7 +20,6 @@ from autoloader.errors import PipelineError, SourceError
 from autoloader.pipeline import pipeline as pipeline_module
 from autoloader.pipeline.read import stream_reader as readers_module
 from autoloader.pipeline.read import streams as streams_module
-from autoloader.pipeline.read.mixer import MAX_DEBT, Mixer
 from autoloader.samples.block import Place
 from autoloader.samples.resolve import ResolvedDataset, ResolvedMixture
 from autoloader.spec.knobs import Knobs
@@ -58,21 +56,6 @@ def test_an_order_that_waits_is_the_schedules_whatever_the_threads_do(tmp_path: 
     assert len(orders) == 1
 
 
-def test_the_order_of_a_dataset_does_not_depend_on_its_neighbours(tmp_path: Path) -> None:
-    both = build(tmp_path, "a", "b")
-    alone = mixture_of(dataset_of_path(both, 1), seed=0)
-    with run(both) as running:
-        ours = [s[1:] for s in running.batches(20).samples if s[0] == 1]
-    with run(alone) as running:
-        theirs = [s[1:] for s in running.batches(20).samples]
-    assert ours == theirs[: len(ours)]
-
-
-def dataset_of_path(mixture: ResolvedMixture, index: int) -> dict[str, Any]:
-    plain = mixture.spec.model_dump(mode="json")["datasets"][index]
-    return {key: value for key, value in plain.items() if value is not None}
-
-
 def test_words_too_long_for_the_slot_travel_beside_it(tmp_path: Path) -> None:
     words = ["x" * 3000, "yes", "z" * 2000, "", "ünï" * 100]
     shards = [
@@ -90,25 +73,6 @@ def test_words_too_long_for_the_slot_travel_beside_it(tmp_path: Path) -> None:
 # --- retune and resume --------------------------------------------------------------------------
 
 
-def test_a_queue_knob_opens_no_stream_anew(tmp_path: Path) -> None:
-    mixture = build(tmp_path, "a")
-    with run(mixture) as running:
-        running.batches(5)
-        running.pipeline.retune(Knobs.build({"ring_slots": 4, "queue_samples": 30}))
-        running.batches(20)
-        assert running.pipeline.activity().datasets["a"].generations == 1
-
-
-def test_a_parked_pipeline_gives_what_it_has_and_goes_on_afterwards(tmp_path: Path) -> None:
-    mixture = build(tmp_path, "a")
-    with run(mixture, {"queue_samples": 4}) as running:
-        running.batches(3)
-        running.pipeline.park(True)
-        running.pipeline.park(False)
-        got = running.until_pass(2)
-    assert set(got.of_pass(0, 1)) == every_sample(mixture, 0, 1)
-
-
 # --- faults -------------------------------------------------------------------------------------
 
 
@@ -118,29 +82,6 @@ def failing(at: tuple[str, int], error: Exception) -> Callable[[ResolvedDataset,
             raise error
 
     return before
-
-
-def test_an_exception_in_a_reader_reaches_the_loop_with_dataset_stage_and_cause(
-    tmp_path: Path,
-) -> None:
-    mixture = build(tmp_path, "a", "b")
-    fault = KeyError("a fault in the reader")
-    sources = record_sources(mixture, failing(("b", 1), fault))
-    with run(mixture, source=sources) as running, pytest.raises(PipelineError) as caught:
-        running.until_pass(3)
-    assert (caught.value.dataset, caught.value.stage) == ("b", "read")
-    assert "KeyError" in caught.value.what
-    assert caught.value.__cause__ is fault
-
-
-def test_an_exception_while_a_source_is_made_reaches_the_loop(tmp_path: Path) -> None:
-    mixture = build(tmp_path, "a")
-
-    def make(dataset: ResolvedDataset) -> RecordSource:
-        raise SourceError("no such library", remedy="install it", dataset=dataset.name)
-
-    with run(mixture, source=make) as running, pytest.raises(SourceError, match="no such library"):
-        running.batch()
 
 
 def test_an_exception_in_decoding_reaches_the_loop_with_dataset_stage_and_cause(
@@ -156,22 +97,6 @@ def test_an_exception_in_decoding_reaches_the_loop_with_dataset_stage_and_cause(
     with run(mixture) as running, pytest.raises(PipelineError) as caught:
         running.batches(3)
     assert (caught.value.dataset, caught.value.stage) == ("a", "decode")
-    assert caught.value.__cause__ is fault
-
-
-def test_an_exception_in_mixing_reaches_the_loop_with_its_stage(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    mixture = build(tmp_path, "a")
-    fault = RuntimeError("a fault in the mixer")
-
-    def fail(*_: Any) -> None:
-        raise fault
-
-    monkeypatch.setattr(Mixer, "next", fail)
-    with run(mixture) as running, pytest.raises(PipelineError) as caught:
-        running.batch()
-    assert caught.value.stage == "mix"
     assert caught.value.__cause__ is fault
 
 
@@ -238,27 +163,6 @@ def test_a_dataset_that_stalls_is_named_every_five_seconds(
     assert assembler_module.STALL_S == 5.0
     builder.close(5.0)
     running.pipeline.close()
-
-
-def test_a_dataset_that_gives_nothing_lets_the_rest_go_first_and_is_repaid(tmp_path: Path) -> None:
-    # The late one has a third of the weight: four batches without it owe it less than is allowed.
-    mixture = build(tmp_path, "late", "quick", mixing={"on_stall": "owe"})
-    gate = threading.Event()
-
-    def before(dataset: ResolvedDataset, place: Place) -> None:
-        if dataset.name == "late" and (place.shard, place.record) != (0, 0):
-            assert gate.wait(60)
-
-    with run(mixture, source=record_sources(mixture, before)) as running:
-        running.batches(4)
-        behind = collections.Counter(owed for owed, _ in running.got.filled[-1].mixer["debts"])
-        gate.set()
-        running.batches(28)
-        # The other dataset is owed too wherever its own reader was not there for a moment.
-        assert 0 < behind[0] <= MAX_DEBT
-        taken = collections.Counter(sample[0] for sample in running.got.samples)
-        debts = running.got.filled[-1].mixer["debts"]
-    assert taken[1] == pytest.approx(2 * 128 / 3, abs=2 + len(debts))
 
 
 # --- threads ------------------------------------------------------------------------------------
@@ -345,19 +249,3 @@ def test_closing_does_not_wait_for_a_source_that_hangs(
         asked.wait(60)
     assert "still waiting for their source" in caplog.text
     gate.set()
-
-
-def test_activity_counts_what_each_part_did(tmp_path: Path) -> None:
-    mixture = build(tmp_path, "a", "b")
-    with run(mixture, {"ring_slots": 5}) as running:
-        running.batches(10)
-        found = running.pipeline.activity()
-        assert found.ring_slots == 5
-        assert 0 <= found.ring_filled <= found.ring_out <= 5
-        taken = sum(one.taken for one in found.datasets.values())
-        assert 40 <= taken <= 40 + 5 * 4
-        for one in found.datasets.values():
-            assert one.generations == 1
-            assert one.quarantined == one.stalls == 0
-            assert one.decoded > 0
-            assert one.episodes > 0

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import queue
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -67,21 +66,6 @@ def test_as_many_jobs_run_side_by_side_as_there_are_threads(pools: Callable[[int
     assert pool.threads == 3
 
 
-def test_a_grown_pool_uses_its_new_threads_at_once(pools: Callable[[int], Pool]) -> None:
-    pool = pools(1)
-    held, release = threading.Event(), threading.Event()
-
-    def hold() -> None:
-        held.set()
-        release.wait(LONG_S)
-
-    pool.submit(Work(hold))
-    assert held.wait(LONG_S)
-    pool.resize(4)
-    assert all_at_once(pool, 3)
-    release.set()
-
-
 def test_a_shrunk_pool_lets_the_item_in_hand_finish_and_takes_no_other(
     pools: Callable[[int], Pool],
 ) -> None:
@@ -114,43 +98,6 @@ def test_a_shrunk_pool_lets_the_item_in_hand_finish_and_takes_no_other(
     assert len(set(who)) == 1
 
 
-def test_a_pool_shrunk_and_grown_again_has_all_its_threads(pools: Callable[[int], Pool]) -> None:
-    pool = pools(4)
-    for threads in (1, 4, 2, 3, 1, 5):
-        pool.resize(threads)
-    assert all_at_once(pool, 5)
-    assert pool.threads == 5
-
-
-def test_a_pool_closed_right_after_it_shrank_leaves_no_thread(
-    pools: Callable[[int], Pool],
-) -> None:
-    for _ in range(50):
-        pool = pools(6)
-        threads = list(pool._threads)
-        assert all_at_once(pool, 6)
-        pool.resize(2)
-        pool.close()
-        for thread in threads:
-            thread.join(LONG_S)
-            assert not thread.is_alive()
-
-
-def test_an_exception_in_a_job_reaches_whoever_asked_to_be_told(
-    pools: Callable[[int], Pool],
-) -> None:
-    pool = pools(1)
-    told = threading.Event()
-    pool._failed = lambda error: told.set() if error is fault else None
-    fault = RuntimeError("a fault")
-
-    def fail() -> None:
-        raise fault
-
-    pool.submit(Work(fail))
-    assert told.wait(LONG_S)
-
-
 def test_work_is_counted_for_its_dataset(pools: Callable[[int], Pool]) -> None:
     pool = pools(2)
     for dataset in (0, 1, 1):
@@ -162,56 +109,3 @@ def test_work_is_counted_for_its_dataset(pools: Callable[[int], Pool]) -> None:
     assert done.tolist() == [3, 2]
     assert frames.tolist() == [0, 0]
     assert (seconds >= 0).all()
-
-
-def test_a_closed_pool_drops_what_waits_and_leaves_no_thread(pools: Callable[[int], Pool]) -> None:
-    pool = pools(2)
-    threads = list(pool._threads)
-    barrier = threading.Barrier(3)
-    release = threading.Event()
-    ran: list[int] = []
-
-    def in_hand() -> None:
-        barrier.wait(LONG_S)
-        release.wait(LONG_S)
-
-    for _ in range(2):
-        pool.submit(Work(in_hand))
-    barrier.wait(LONG_S)
-    for number in range(20):
-        pool.submit(Work(lambda number=number: ran.append(number)))
-    closer = threading.Thread(target=pool.close)
-    closer.start()
-    while pool._jobs.qsize() > 2:  # what waited is gone, but for the wake-ups
-        pass
-    release.set()
-    closer.join(LONG_S)
-    for thread in threads:
-        thread.join(LONG_S)
-        assert not thread.is_alive()
-    assert ran == []
-
-
-def test_a_thread_that_is_woken_at_once_still_ends() -> None:
-    """Whoever is told to look must find the new number already there."""
-
-    looking = threading.Event()
-
-    class Eager(queue.SimpleQueue):  # type: ignore[type-arg]
-        def get(self, block: bool = True, timeout: float | None = None) -> object:
-            looking.set()
-            return super().get(block, timeout)
-
-        def put(self, item: object, block: bool = True, timeout: float | None = None) -> None:
-            super().put(item)
-            while self.qsize():
-                pass  # until a thread has taken it
-
-    pool = Pool(0)
-    pool._jobs = Eager()
-    pool.resize(1)
-    (thread,) = pool._threads
-    looking.wait()
-    pool.resize(0)
-    thread.join(LONG_S)
-    assert not thread.is_alive()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from pathlib import Path
 
 import cv2
@@ -133,38 +132,8 @@ def exactly(picture: np.ndarray, size: tuple[int, int], method: str) -> np.ndarr
     return np.clip(np.einsum("rh,hwc,kw->rkc", down, picture, right, optimize=True), 0, 255)
 
 
-@quick
-@given(height=side, width=side, rows=side, columns=side, method=st.sampled_from(list(METHODS)))
-def test_every_pixel_is_the_weighted_mean_rounded_once(
-    height: int, width: int, rows: int, columns: int, method: str
-) -> None:
-    picture, out = noise(height, width), np.full((rows, columns, 3), 77, np.uint8)
-    resample(picture, out, method)
-    assert np.abs(out - exactly(picture, (rows, columns), method)).max() < 0.501
-
-
 def test_a_picture_of_many_stripes_and_one_too_large_to_keep_memory_for() -> None:
     for size, shape in (((33, 31), (1500, 1100)), ((2, 2), (1600, 1200)), ((900, 5), (7, 6000))):
         picture, out = noise(*shape), np.empty((*size, 3), np.uint8)
         resample(picture, out, "tf_lanczos3")
         assert np.abs(out - exactly(picture, size, "tf_lanczos3")).max() < 0.501
-
-
-def test_threads_that_resize_at_a_time_do_not_meet() -> None:
-    pictures = [noise(100 + 10 * number, 90, number) for number in range(4)]
-    wanted = [np.rint(exactly(picture, (50, 60), "tf_bilinear")) for picture in pictures]
-    off: list[int] = []
-
-    def work(number: int) -> None:
-        out = np.empty((50, 60, 3), np.uint8)
-        for _ in range(30):
-            resample(pictures[number], out, "tf_bilinear")
-            off.append(levels_off(out, wanted[number]))
-
-    threads = [threading.Thread(target=work, args=(number,)) for number in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert len(off) == 120
-    assert max(off) <= 1

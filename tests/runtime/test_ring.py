@@ -7,7 +7,6 @@ import gc
 import os
 import random
 import sys
-import threading
 from collections.abc import Iterator
 
 import numpy as np
@@ -66,17 +65,6 @@ def test_the_file_cannot_be_shrunk_under_a_reader(memory: RingMemory) -> None:
     assert fcntl.fcntl(memory.descriptor, fcntl.F_GETFD) & fcntl.FD_CLOEXEC
 
 
-def test_arrays_outlive_the_ring() -> None:
-    memory = RingMemory(LAYOUT)
-    array = LAYOUT.views(memory.base(0))["images/primary"]
-    array[:] = 7
-    memory.close()
-    memory.close()
-    del memory
-    gc.collect()
-    assert (array == 7).all()
-
-
 # --- lending ------------------------------------------------------------------------------------
 
 
@@ -97,19 +85,6 @@ def test_a_slot_is_lent_without_a_copy_until_its_last_array_is_gone(memory: Ring
     assert lender.collect() == [0]
     assert lender.lent == frozenset()
     assert lender.collect() == []
-
-
-def test_torch_tensors_hold_their_slot(memory: RingMemory) -> None:
-    torch = pytest.importorskip("torch")
-    lender = Lender(memory)
-    views, _ = lender.lend(1, 8)
-    tensor = torch.from_numpy(views["action"])[:1]
-    del views
-    gc.collect()
-    assert lender.collect() == []
-    del tensor
-    gc.collect()
-    assert lender.collect() == [1]
 
 
 def test_hoarding_gets_copies_so_that_two_slots_always_stay_free(memory: RingMemory) -> None:
@@ -161,18 +136,6 @@ def test_ctrl_c_while_a_batch_is_let_go_loses_no_slot(memory: RingMemory) -> Non
     assert lender.collect() == [3]
 
 
-def test_slots_may_come_back_on_any_thread(memory: RingMemory) -> None:
-    lender = Lender(memory)
-    boxes = [[lender.lend(slot, 40)[0]] for slot in range(30)]
-    threads = [threading.Thread(target=box.clear) for box in boxes]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(30)
-    gc.collect()
-    assert sorted(lender.collect()) == list(range(30))
-
-
 # --- slots --------------------------------------------------------------------------------------
 
 
@@ -207,29 +170,6 @@ def test_a_slot_is_in_one_hand_at_a_time_whatever_the_ring_is_resized_to(seed: i
     memory.close()
 
 
-def test_a_retired_slot_gives_its_pages_back_when_it_comes_back(memory: RingMemory) -> None:
-    book = SlotPool(memory, 6)
-    slots = [book.acquire() for _ in range(6)]
-    pages(memory, 6)
-    book.resize(4)
-    assert memory.allocated_bytes() == 6 * LAYOUT.slot_bytes
-    for slot in slots:
-        assert slot is not None
-        book.release(slot)
-    assert memory.allocated_bytes() == 4 * LAYOUT.slot_bytes
-
-
-def test_free_slots_beyond_a_smaller_ring_give_their_pages_back_at_once(
-    memory: RingMemory,
-) -> None:
-    book = SlotPool(memory, 6)
-    pages(memory, 6)
-    book.resize(4)
-    assert memory.allocated_bytes() == 4 * LAYOUT.slot_bytes
-    book.punch_free()
-    assert memory.allocated_bytes() == 0
-
-
 def test_slots_that_the_consumer_holds_from_before_are_not_given_out(memory: RingMemory) -> None:
     book = SlotPool(memory, 4, held=[1, 3, 9])
     assert {book.acquire(), book.acquire()} == {0, 2}
@@ -246,26 +186,6 @@ def test_a_slot_released_twice_is_free_once(memory: RingMemory) -> None:
     book.release(slot)
     book.release(slot)
     assert sorted(str(book.acquire()) for _ in range(4)) == ["0", "1", "2", "3"]
-
-
-def test_whoever_waits_for_a_slot_gets_the_next_one_or_none_once_closed(
-    memory: RingMemory,
-) -> None:
-    book = SlotPool(memory, 4)
-    slots = [book.acquire() for _ in range(4)]
-    got: list[int | None] = []
-    waiting = threading.Thread(target=lambda: got.append(book.acquire()))
-    waiting.start()
-    assert slots[2] is not None
-    book.release(slots[2])
-    waiting.join(30)
-    assert got == [slots[2]]
-    waiting = threading.Thread(target=lambda: got.append(book.acquire()))
-    waiting.start()
-    book.close()
-    waiting.join(30)
-    assert got == [slots[2], None]
-    assert book.acquire() is None
 
 
 def test_there_is_room_for_the_largest_ring(memory: RingMemory) -> None:

@@ -2,20 +2,12 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
-import pytest
-from rlds_files import episode, jpeg, write_dataset
-from streams import spec_of
-
-from autoloader import AutoLoader
 from autoloader.pipeline.indexed import (
     HELD_RUN_SAMPLES,
     LEAST_RUN_SAMPLES,
     RUN_BYTES,
     RUN_SAMPLES,
     run_samples,
-    sample_bytes,
 )
 
 
@@ -33,28 +25,6 @@ def test_runs_pin_a_small_part_of_what_the_frame_cache_has_room_for() -> None:
     assert lengths == [LEAST_RUN_SAMPLES, 40, 80, 2 * RUN_SAMPLES]
     assert run_samples(64, 1, 1.0, 0.25, 800) == 160, "it pins half as many frames"
     assert run_samples(64, 1, 1.0, 1.0, 800) == 160, "no others want the room"
-
-
-def test_the_bytes_of_a_sample_are_those_of_its_frames(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("AUTOLOADER_CACHE_DIR", str(tmp_path / "cache"))
-    frames: list[bytes] = []
-
-    def kept(number: int, step: int) -> bytes:
-        frames.append(jpeg(number, step))
-        return frames[-1]
-
-    shards = [[episode(number, 5, encode=kept) for number in range(3)]]
-    written = write_dataset(tmp_path, shards, name="a")
-    spec = spec_of(written, mixing={"epoch": "forever"}, reader="indexed")
-    with AutoLoader(spec, isolation="thread", output="numpy", controller=False) as loader:
-        next(iter(loader))
-        pipeline = loader._pipeline._pipeline
-        mixture = loader.plan.mixture
-        found = sample_bytes(mixture, pipeline._reader.indexes, (1.0,))  # type: ignore[attr-defined]
-    lengths = sorted(len(one) for one in frames)
-    assert lengths[0] <= found / mixture.layout.frames <= lengths[-1]
 
 
 def test_a_run_of_which_most_is_held_has_more_samples_up_to_the_longest() -> None:

@@ -14,35 +14,6 @@ def address(view: memoryview) -> int:
     return int(np.frombuffer(view, "u1").__array_interface__["data"][0])
 
 
-def test_memory_is_used_again_when_the_last_view_of_it_is_gone() -> None:
-    memory = RunMemory(kept=2)
-    whole = memory.take(1000)
-    at = address(whole)
-    frame = whole[10:20]
-    del whole
-    other = memory.take(1000)
-    assert address(other) != at
-    del frame
-    assert address(memory.take(900)) == at
-
-
-def test_no_more_pieces_wait_than_are_to_be_kept_and_none_that_is_too_small() -> None:
-    memory = RunMemory(kept=1)
-    small = [memory.take(1000) for _ in range(3)]
-    del small
-    assert len(memory._free) == 1
-    large = memory.take(10**7)
-    assert len(large) == 10**7
-    middle = memory.take(1000)
-    del large, middle
-    memory.release()
-    assert not memory._free
-    late = memory.take(1000)
-    memory.release(0)
-    del late
-    assert not memory._free
-
-
 @given(
     st.lists(
         st.one_of(

@@ -30,13 +30,3 @@ def test_the_kernel_knows_a_thread_by_its_name_and_not_by_that_of_who_started_it
     thread.start()
     thread.join()
     assert found == {"outer": "loader-control", "inner": "loader-decode-3"}
-
-
-def test_a_long_name_is_cut_to_what_the_kernel_keeps() -> None:
-    found = []
-    thread = LoaderThread(
-        target=lambda: found.append(kernel_name()), name="autoloader-read-a_dataset_of_bridges"
-    )
-    thread.start()
-    thread.join()
-    assert found == ["loader-read-a_d"]

@@ -68,25 +68,6 @@ def asked(cursor: DatasetCursor) -> list[Any]:
     return found
 
 
-@given(st.randoms(use_true_random=False), st.integers(0, 40), st.integers(0, 2**64 - 1))
-def test_folding_in_any_order_that_keeps_episodes_gives_the_same_cursor(
-    rng: random.Random, count: int, key: int
-) -> None:
-    line = interleaved(events(0, STARTS, COUNTS), rng)
-    line += interleaved(events(1, STARTS, COUNTS), rng)
-    taken = line[:count]
-    one, other = cursor_of(key), cursor_of(key)
-    for event in taken:
-        fold(one, event)
-    by_episode: dict[tuple[int, ...], list[Event]] = {}
-    for event in taken:
-        by_episode.setdefault(event[1:4], []).append(event)
-    for event in interleaved(list(by_episode.values()), rng):
-        fold(other, event)
-    assert asked(one) == asked(other)
-    assert one.state() == other.state()
-
-
 @given(st.randoms(use_true_random=False), st.integers(0, 60))
 def test_a_cursor_knows_what_is_taken_of_every_episode(rng: random.Random, count: int) -> None:
     line = interleaved(events(0, STARTS, COUNTS) + events(1, STARTS, COUNTS), rng)
@@ -135,16 +116,6 @@ def test_a_state_restored_from_json_is_the_same_cursor_and_goes_on_alike(
         fold(again, event)
         assert asked(again) == asked(cursor)
     assert cursor.pass_ == again.pass_ == 2
-
-
-def test_a_copy_does_not_follow_its_original() -> None:
-    cursor = cursor_of()
-    cursor.take(0, 1, 3, 3)
-    twin = cursor.copy()
-    before = asked(twin)
-    cursor.take(0, 1, 3, 3)
-    cursor.close(Place(0, 0, 2, 11))
-    assert asked(twin) == before
 
 
 def test_a_record_that_is_done_twice_is_a_fault() -> None:

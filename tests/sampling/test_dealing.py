@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autoloader.sampling.dealing import Deal, Ranks, Rounds, epoch_steps, step_samples
+from autoloader.sampling.dealing import Deal, Ranks, Rounds, step_samples
 
 BATCHES = st.integers(1, 6)
 WORLDS = st.integers(1, 5)
@@ -25,24 +25,6 @@ def walked(due: int, batch: int, world_size: int, drop_last: bool) -> tuple[list
         sizes.append(size)
         due -= size
     return sizes, due
-
-
-@given(st.integers(0, 200), BATCHES, WORLDS, st.booleans())
-def test_an_epoch_is_dealt_but_for_what_would_leave_a_rank_without(
-    due: int, batch: int, world_size: int, drop_last: bool
-) -> None:
-    sizes, carried = walked(due, batch, world_size, drop_last)
-    full = batch * world_size
-    assert sum(sizes) + carried == due
-    assert all(world_size <= size <= full for size in sizes)
-    assert len(sizes) == epoch_steps(due, batch=batch, world_size=world_size, drop_last=drop_last)
-    if drop_last:
-        assert set(sizes) <= {full}
-        assert carried < full
-    else:
-        assert carried < world_size
-        assert carried == 0 or batch == 1 or due < world_size
-        assert set(sizes[:-2]) <= {full}
 
 
 @given(EPOCHS, BATCHES, WORLDS, st.booleans(), st.integers(0, 300), st.integers(0, 90))

@@ -73,28 +73,6 @@ def columns(steps: int) -> dict[str, np.ndarray]:
     return found
 
 
-@pytest.mark.parametrize(
-    ("raw", "first_row"),
-    [
-        ("action/world_vector", [0, 10, 20]),
-        ("steps/action/world_vector[1:]", [10, 20]),
-        ("action/gripper", [100]),
-        ("pose[-1]", [250]),
-        ("pose[::2]", [200, 220, 240]),
-        (["pose[0]", {"zeros": 2}, "flag"], [200, 0, 0, 300]),
-        ({"path": "pose[:2]", "ops": ["invert", {"scale": 0.5}]}, [-99.5, -104.5]),
-        ({"path": "pose[:2]", "ops": [{"clip": [0, 205]}]}, [200, 205]),
-        (["action/gripper", "action/gripper"], [100, 100]),
-    ],
-)
-def test_terms_stand_side_by_side_in_the_order_written(raw: Any, first_row: list[float]) -> None:
-    name = raw[6:] if raw == "steps/action/world_vector[1:]" else raw
-    found = bind(name).evaluate(columns(4), 4)
-    assert found.dtype == np.float32
-    assert found.shape == (4, len(first_row)) == (4, bind(name).width)
-    assert found[0].tolist() == first_row
-
-
 def test_a_path_may_be_written_with_its_steps_prefix() -> None:
     found = find_feature(FEATURES, "steps/pose", field="f", dataset="d")
     assert found is FEATURES["pose"]

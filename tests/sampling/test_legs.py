@@ -16,7 +16,6 @@ from autoloader.sampling.mixture import (
     BlockSequence,
     MixtureOrder,
     PositionSequence,
-    blocks_of_stream,
 )
 from autoloader.sampling.schedule import NEVER, PIECES, Curriculum
 
@@ -72,46 +71,11 @@ def test_numbers_go_on_over_every_leg_and_any_cut(
 
 @settings(max_examples=40)
 @given(changing())
-def test_a_position_on_any_leg_is_found_again_from_its_dataset_and_number(
-    found: tuple[MixtureOrder, list[int]],
-) -> None:
-    order, _ = found
-    sequence = PositionSequence(order)
-    told = sequence.positions(*sequence.ordinals(0, 700))
-    if order.draw_key is None:
-        assert told.tolist() == list(range(700))
-    else:  # the position at which it is due, on its leg
-        starts = np.asarray([leg.start for leg in order.legs()])
-        legs = np.searchsorted(starts, [told, np.arange(700)], side="right")
-        assert (legs[0] == legs[1]).all()
-
-
-@settings(max_examples=40)
-@given(changing())
 def test_blocks_come_as_their_positions_do(found: tuple[MixtureOrder, list[int]]) -> None:
     order, _ = found
     blocks = BlockSequence(order)
     walked = [dataset for j in range(200) for dataset in [blocks.block(j)[0]] * order.block_length]
     assert walked == PositionSequence(order).ordinals(0, len(walked))[0].tolist()
-
-
-@settings(max_examples=60)
-@given(WEIGHTS, WEIGHTS, st.integers(0, 200), st.integers(1, 4))
-def test_shares_are_within_a_block_on_both_sides_of_a_change(
-    before: list[int], after: list[int], position: int, block_length: int
-) -> None:
-    order = order_of(before, block_length).changed(position, shares(after))
-    start = order.changes[0].position
-    assert position <= start < position + block_length
-    dataset, _ = PositionSequence(order).ordinals(0, start + 120 * block_length)
-    blocks = dataset[::block_length]
-    for own, part in ((before, blocks[: start // block_length]),
-                      (after, blocks[start // block_length :])):  # fmt: skip
-        for one in range(3):
-            due = Fraction(own[one] * len(part), sum(own))
-            # Each dataset is within one block of its share of time, three datasets of each other.
-            assert abs((part == one).sum() - due) < 2
-            assert own[one] or not (part == one).any()
 
 
 @pytest.mark.parametrize("draw_key", [None, 5])
@@ -182,19 +146,3 @@ def test_an_order_that_begins_anew_anywhere_goes_on_with_the_same_shares(
         behind = position + ahead
         if all(abs(one.position - behind) > order.block_length for one in order.changes):
             assert anew.shares_at(behind) == order.shares_at(behind)
-
-
-@settings(max_examples=40)
-@given(changing(), st.integers(2, 3))
-def test_streams_side_by_side_change_when_each_has_done_its_part(
-    found: tuple[MixtureOrder, list[int]], streams: int
-) -> None:
-    order, _ = found
-    blocks = BlockSequence(order, streams)
-    for leg in order.legs():
-        begins = blocks_of_stream(order, leg.start, streams)
-        assert (begins - 1) * streams * order.block_length < leg.start or not leg.start
-        assert begins * streams * order.block_length >= leg.start
-        if leg.stop is None:
-            mine = [blocks.block(begins + j)[0] for j in range(20)]
-            assert mine == leg.schedule.blocks(0, 20).tolist()

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
-import math
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +14,7 @@ from autoloader.errors import SourceError, SpecError
 from autoloader.index.counting import count_mixture
 from autoloader.process.planning.start import plan_loader
 from autoloader.samples.draws import dataset_key
-from autoloader.samples.layout import LANGUAGE_BYTES_PER_SAMPLE, BatchLayout
+from autoloader.samples.layout import BatchLayout
 from autoloader.samples.resolve import resolve
 from autoloader.sampling.mixture import mixture_order
 
@@ -72,42 +70,11 @@ def test_seeds_come_from_names_and_never_from_the_place_in_the_list(tmp_path: Pa
 # --- counts -------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("sample", "stride", "samples", "short"),
-    [
-        ({}, 1, 5 + 1 + 9, 0),
-        ({}, 4, 2 + 1 + 3, 0),
-        ({"frame_offsets": [0, 2], "edges": {"end": "drop"}}, 1, 3 + 0 + 7, 1),
-        ({"frame_offsets": [-1, 2], "edges": {"start": "drop", "end": "drop"}}, 1, 2 + 0 + 6, 1),
-        ({"per_episode": 4}, 1, 4 + 1 + 4, 0),
-    ],
-)
-def test_samples_are_counted_from_episode_lengths_stride_edges_and_draws(
-    sample: dict[str, Any], stride: int, samples: int, short: int, tmp_path: Path
-) -> None:
-    written = write_dataset(tmp_path, shards([5, 1], [9]))
-    mixture = mixture_of(dataset_of(written, stride=stride), sample=sample)
-    count = count_mixture(mixture)["robot"]
-    assert (count.episodes, count.frames) == (3, 15)
-    assert (count.samples, count.short_episodes) == (samples, short)
-    assert not count.estimated
-
-
 def test_a_dataset_whose_every_episode_is_too_short_is_named(tmp_path: Path) -> None:
     written = write_dataset(tmp_path, shards([2, 3]))
     mixture = mixture_of(written, sample={"frame_offsets": [0, 5], "edges": {"end": "drop"}})
     with pytest.raises(SourceError, match="'robot': none of its 2 episodes is long enough"):
         count_mixture(mixture)
-
-
-def test_damage_that_the_headers_show_is_counted_and_told(tmp_path: Path) -> None:
-    written = write_dataset(tmp_path, shards([3, 3, 3], [3, 3]))
-    written.truncate(0, 1)
-    mixture = mixture_of(written, errors={"max_corrupt_ratio": 0.5})
-    count = count_mixture(mixture)["robot"]
-    assert (count.episodes, count.samples, len(count.damaged)) == (3, 9, 2)
-    assert "record 1" in count.damaged[0]
-    assert "truncated" in count.damaged[0]
 
 
 # --- shares and epochs --------------------------------------------------------------------------
@@ -158,20 +125,6 @@ def test_natural_scaled_multiplies_by_every_valid_t_whatever_per_episode_draws(
 
 
 # --- layout -------------------------------------------------------------------------------------
-
-
-def test_arrays_of_a_slot_are_aligned_and_do_not_overlap() -> None:
-    layout = BatchLayout(3, {"a": (5, 7), "b": (2, 2)}, 2, 4, 7, 1, 0)
-    taken: list[tuple[int, int]] = []
-    for array in layout.arrays.values():
-        assert array.offset % 64 == 0
-        assert array.nbytes == np.dtype(array.dtype).itemsize * math.prod(array.shape)
-        taken.append((array.offset, array.offset + array.nbytes))
-    for (_, end), (start, _) in itertools.pairwise(taken):
-        assert end <= start
-    assert layout.slot_bytes % 4096 == 0
-    assert taken[-1][1] <= layout.slot_bytes
-    assert layout.arrays["language_text"].shape == (3 * LANGUAGE_BYTES_PER_SAMPLE,)
 
 
 def test_views_lie_over_the_slots_memory_and_nowhere_else() -> None:

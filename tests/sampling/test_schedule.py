@@ -30,31 +30,6 @@ def schedules(draw: st.DrawFn) -> Schedule:
     return make(weights, phases)
 
 
-@given(schedules(), st.integers(0, 3000), st.integers(0, 200), st.integers(0, 200))
-def test_the_schedule_is_one_sequence_whatever_piece_is_asked_for(
-    schedule: Schedule, start: int, first: int, second: int
-) -> None:
-    whole = schedule.blocks(start, start + first + second).tolist()
-    parts = schedule.blocks(start, start + first).tolist()
-    parts += schedule.blocks(start + first, start + first + second).tolist()
-    assert parts == whole
-
-
-@pytest.mark.parametrize(
-    ("weights", "phases"),
-    [([1, 1, 8], [0.1, 0.7, 0.3]), ([5, 9], [0.1, 0.5]), ([3, 7, 11], [0.0, 0.2, 1 / 3])],
-)
-def test_blocks_that_are_due_at_the_same_moment_are_dealt_once_from_any_position(
-    weights: list[float], phases: list[float]
-) -> None:
-    # Due times of these fall on whole numbers, where rounding decides.
-    schedule = Schedule(weights, phases)
-    whole = schedule.blocks(0, 3200).tolist()
-    assert [schedule.blocks(at, at + 1)[0] for at in range(3200)] == whole
-    counts = schedule.counts_before(3200)
-    assert counts.tolist() == np.bincount(whole, minlength=len(weights)).tolist()
-
-
 @given(schedules(), st.integers(0, 400))
 def test_counts_before_a_position_count_the_blocks_before_it(
     schedule: Schedule, position: int
@@ -89,21 +64,6 @@ def test_drawn_blocks_are_numbered_in_the_order_they_come_over_windows_too(start
         assert own.tolist() == list(range(before, before + len(own)))
 
 
-def test_drawn_turns_look_drawn_and_their_shares_are_exact_at_the_end_of_a_window() -> None:
-    schedule = DrawnSchedule([1, 2, 5], [0.1, 0.5, 0.9], key=3)
-    due = Schedule([1, 2, 5], [0.1, 0.5, 0.9])
-    blocks = schedule.blocks(0, 3 * WINDOW)
-    assert schedule.counts_before(3 * WINDOW).tolist() == due.counts_before(3 * WINDOW).tolist()
-    # Of independent draws the next is the same with p = Σ share²; the schedule alternates instead.
-    same, expected = (blocks[1:] == blocks[:-1]).mean(), (1 + 4 + 25) / 64
-    assert same == pytest.approx(expected, abs=4 * np.sqrt(0.25 / len(blocks)))
-    # Shares of pieces scatter as drawn ones do.
-    heavy = (blocks[: 16 * 1024].reshape(-1, 64) == 2).sum(axis=1)
-    assert heavy.var() == pytest.approx(64 * 5 / 8 * 3 / 8, rel=0.4)
-    other = DrawnSchedule([1, 2, 5], [0.1, 0.5, 0.9], key=4)
-    assert (other.blocks(0, 99) != blocks[:99]).any()
-
-
 @pytest.mark.parametrize("blocks", [2_000, 10_000])
 def test_shares_of_29_datasets_are_exact_to_a_tenth_of_a_percentage_point(blocks: int) -> None:
     rng = np.random.default_rng(7)
@@ -111,18 +71,6 @@ def test_shares_of_29_datasets_are_exact_to_a_tenth_of_a_percentage_point(blocks
         weights = rng.uniform(0.1, 4.0, 29)
         counts = Schedule(weights, rng.uniform(0, 1, 29)).counts_before(blocks)
         assert np.abs(counts / blocks - weights / weights.sum()).max() <= 0.001
-
-
-@given(st.lists(st.integers(0, 60), min_size=1, max_size=12).filter(any), st.data())
-def test_a_finite_schedule_deals_every_block_exactly_once(
-    finite: list[int], data: st.DataObject
-) -> None:
-    n = len(finite)
-    phases = data.draw(st.lists(st.floats(0, 1, exclude_max=True), min_size=n, max_size=n))
-    schedule = Schedule([1.0] * n, phases, finite=finite)
-    assert schedule.length == sum(finite)
-    dealt = schedule.blocks(0, 10**6)
-    assert np.bincount(dealt, minlength=n).tolist() == finite
 
 
 def test_heavy_datasets_do_not_all_come_first() -> None:

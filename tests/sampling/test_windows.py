@@ -7,7 +7,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from autoloader.samples import windows
-from autoloader.samples.counts import samples_per_episode
 from autoloader.spec import SampleSpec
 
 EDGES = st.sampled_from(["repeat", "zero", "drop"])
@@ -62,17 +61,6 @@ def test_valid_t_are_those_whose_whole_window_the_edges_allow(
     assert list(range(first, stop)) == valid(sample, steps)
 
 
-@given(SAMPLES, st.lists(st.integers(0, 15), min_size=1, max_size=6))
-def test_counts_are_those_of_the_valid_t_or_n_of_them(
-    sample: SampleSpec, lengths: list[int]
-) -> None:
-    wanted = []
-    for steps in lengths:
-        count = len(valid(sample, steps))
-        wanted.append(count if sample.per_episode == "all" else min(count, sample.per_episode))
-    assert samples_per_episode(sample, np.array(lengths, np.int64)).tolist() == wanted
-
-
 @given(SAMPLES, OFFSETS, st.integers(1, 12))
 def test_rows_repeat_or_zero_what_leaves_the_episode_and_mask_it(
     sample: SampleSpec, offsets: tuple[int, ...], steps: int
@@ -94,18 +82,3 @@ def test_rows_repeat_or_zero_what_leaves_the_episode_and_mask_it(
             assert found.offset[n, r] == (offset if inside or zeroed else nearest - n)
             assert values[n, r].tolist() == [0 if zeroed else (nearest + 1) * 10, 0, 0]
             assert mask[n, r].tolist() == [inside, False, False]
-
-
-@given(SAMPLES, OFFSETS, st.integers(1, 12))
-def test_a_sum_adds_the_rows_inside_the_episode_only(
-    sample: SampleSpec, offsets: tuple[int, ...], steps: int
-) -> None:
-    t = np.arange(steps)
-    found = windows.rows(t, np.array(offsets), steps, sample)
-    column = np.stack([np.arange(steps), np.ones(steps)], axis=1).astype(np.float32)
-    values, mask = windows.window_values(column, found, 3, summed=True)
-    assert values.shape == mask.shape == (steps, 1, 3)
-    for n in range(steps):
-        rows = [n + offset for offset in offsets if 0 <= n + offset < steps]
-        assert values[n, 0].tolist() == [sum(rows), len(rows), 0]
-        assert mask[n, 0].tolist() == [bool(rows), bool(rows), False]

@@ -147,17 +147,6 @@ def test_the_json_schema_names_every_block_and_describes_every_field() -> None:
         assert own.get("description") or "$ref" in own or name == "sample", name
 
 
-@pytest.mark.parametrize(
-    ("raw", "columns"),
-    [("a/b", None), ("a[2]", (2, 3, None)), ("a[-1]", (-1, None, None)), ("a[:3]", (None, 3, None)),
-     ("a[-1:]", (-1, None, None)), ("a[::2]", (None, None, 2)), ("a[ 1 : 4 ]", (1, 4, None))],
-)  # fmt: skip
-def test_columns_are_written_as_python_slices(raw: str, columns: Any) -> None:
-    (term,) = parse_expression(raw).terms
-    assert term.columns == columns
-    assert parse_expression(term.text()).terms == (term,)
-
-
 @given(st.lists(st.integers(-9, 9) | st.none(), min_size=2, max_size=3), st.integers(1, 12))
 def test_a_slice_takes_the_columns_that_python_takes(bounds: list[int | None], width: int) -> None:
     if len(bounds) == 3 and bounds[2] is not None and bounds[2] < 1:
@@ -278,21 +267,6 @@ def test_a_bad_value_is_refused_with_its_path_and_a_remedy(
     assert error.path == path
     assert path in error.what
     assert "Traceback" not in error.what
-
-
-@pytest.mark.parametrize(
-    "place", ["datasets", "cameras", "cameras.primary.size", "datasets.0.name"]
-)
-def test_a_missing_field_is_named(place: str) -> None:
-    raw = copy.deepcopy(PLAIN)
-    holder: Any = raw
-    *parents, leaf = place.split(".")
-    for part in parents:
-        holder = holder[int(part)] if isinstance(holder, list) else holder[part]
-    del holder[leaf]
-    error = refused(raw)
-    assert "missing" in error.what
-    assert leaf in error.what
 
 
 @pytest.mark.parametrize("value", [0, -1, 1.5, "many"])
@@ -448,16 +422,6 @@ def test_relative_paths_start_at_the_files_folder(
     a, b, _ = PipelineSpec.from_yaml(path).datasets
     assert a.path == str(tmp_path / "a/1.0.0")
     assert b.path == "/far/b/1.0.0"
-
-
-def test_home_and_remote_paths_stay_what_they_mean(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("HOME", "/home/someone")
-    text = DATASETS.replace("a/1.0.0", "~/a/1.0.0", 1).replace("/far/b", "gs://far/b")
-    a, b, _ = PipelineSpec.from_yaml(write(tmp_path, "defaults: {data_dir: .}" + text)).datasets
-    assert a.path == "/home/someone/a/1.0.0"
-    assert b.path == "gs://far/b/1.0.0"
 
 
 @pytest.mark.parametrize(

@@ -8,9 +8,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
-from hypothesis.extra.numpy import arrays
 from rlds_files import PLAIN, TEXT, Written, episode, write_dataset
 from streams import dataset_of, spec_of
 
@@ -18,7 +15,6 @@ from autoloader import AutoLoader, PipelineSpec
 from autoloader.cli.app import main
 from autoloader.errors import SpecError
 from autoloader.index.statistics import compute, statistics_of
-from autoloader.index.statistics.compute import field_statistics
 from autoloader.process.planning.start import plan_loader
 
 Q = {"q01": 0.01, "q99": 0.99}
@@ -107,24 +103,6 @@ def test_statistics_of_samples_are_those_of_a_plain_pass(
     assert found["robot"].trajectories == 5
 
 
-def test_statistics_of_actions_relative_to_the_state_are_of_the_differences(
-    written: Written,
-) -> None:
-    sample = {"action_horizon": 3, "action_relative_to_state": [0]}
-    found = statistics_of(spec_of(written, sample=sample))
-    assert found is not None
-    rows = []
-    for action, state in zip(values_of("action"), values_of("state"), strict=True):
-        for t in range(len(action)):
-            rows += [row - [state[t, 0], np.float32(0)] for row in action[t : t + 3]]
-    action_found = found["robot"].action
-    assert action_found is not None
-    for name, q in Q.items():
-        np.testing.assert_array_equal(
-            getattr(action_found, name), np.quantile(np.float64(rows), q, axis=0)
-        )
-
-
 def test_statistics_of_samples_are_of_what_rules_keep(written: Written, tmp_path: Path) -> None:
     file, key = tmp_path / "keep.json", "{episode_metadata/name}"
 
@@ -153,21 +131,6 @@ def test_statistics_of_samples_are_of_what_rules_keep(written: Written, tmp_path
     np.testing.assert_array_equal(first.action.q99, np.quantile(rows, 0.99, axis=0))
     assert first.transitions == 4
     assert found({"0": [[1, 3]]}).transitions == 2
-
-
-@given(
-    arrays(np.float32, st.tuples(st.integers(1, 40), st.just(2)),
-           elements=st.floats(-1e4, 1e4, width=32)),
-    st.data(),
-)  # fmt: skip
-def test_weighted_rows_count_as_often_as_they_say(values: np.ndarray, data: st.DataObject) -> None:
-    times = data.draw(arrays(np.int64, len(values), elements=st.integers(1, 20)))
-    found = field_statistics(values, times)
-    repeated = np.repeat(values.astype(np.float64), times, axis=0)
-    for name, q in Q.items():
-        np.testing.assert_array_equal(getattr(found, name), np.quantile(repeated, q, axis=0))
-    np.testing.assert_allclose(found.mean, repeated.mean(axis=0), rtol=1e-6, atol=1e-6)
-    np.testing.assert_allclose(found.std, repeated.std(axis=0), rtol=1e-6, atol=1e-4)
 
 
 def delivered(spec: PipelineSpec, **how: Any) -> dict[tuple[int, ...], dict[str, np.ndarray]]:
@@ -238,22 +201,6 @@ def test_every_reader_normalises_alike_and_leaves_padding_zero(
             np.testing.assert_allclose(after[..., :width], wanted, rtol=1e-5, atol=1e-5)
             assert not after[..., width:].any()
         np.testing.assert_array_equal(got["action"][..., 1], raw[place]["action"][..., 1])
-
-
-def test_sums_are_normalised_as_sums_in_both_readers(written: Written) -> None:
-    top: dict[str, Any] = {
-        "sample": {"action_start": 0, "action_horizon": 3, "action_reduce": "sum"},
-        "mixing": {"epoch": "pass"}, "batch": {"size": 4, "drop_last": False},
-        "normalize": {"action": {"method": "min_max"}},
-    }  # fmt: skip
-    indexed = delivered(spec_of(written, reader="indexed", **top))
-    streamed = delivered(spec_of(written, reader="stream", **top))
-    assert indexed.keys() == streamed.keys()
-    for place, got in indexed.items():
-        np.testing.assert_array_equal(got["action"], streamed[place]["action"])
-    every = np.concatenate([got["action"][:, :2] for got in indexed.values()])
-    np.testing.assert_allclose(every.min(axis=0), [-1, -1], atol=1e-6)
-    np.testing.assert_allclose(every.max(axis=0), [1, 1], atol=1e-6)
 
 
 def test_the_child_normalises_as_the_thread_does_and_the_loader_says_by_what(

@@ -167,21 +167,6 @@ def test_datasets_of_a_group_share_the_statistics_of_all_their_rows(
     assert statistics_of(spec, cached_only=True) == found
 
 
-def test_a_group_is_the_same_in_a_split_that_only_some_of_it_take_part_in(
-    written: Written, second: Written
-) -> None:
-    normalize = {"action": {"method": "q01_q99"}, "group": {"arms": ["robot", "second"]}}
-    spec = spec_of(
-        dataset_of(written, split={"train": "train[:3]", "val": "train[3:]"}),
-        dataset_of(second, split={"train": "train", "val": None}),
-        normalize=normalize,
-    )
-    train, val = statistics_of(spec), statistics_of(spec, "val")
-    assert train is not None
-    assert val is not None
-    assert val["robot"] == train["robot"]
-
-
 def test_a_group_of_different_widths_is_refused(written: Written, second: Written) -> None:
     normalize = {"action": {"method": "q01_q99"}, "group": {"arms": ["robot", "second"]}}
     wide = dataset_of(second, action=["action", {"zeros": 1}])

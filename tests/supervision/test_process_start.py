@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 
-import autoloader
 from autoloader.host.supervision.start import command, environment, import_path, ordered_path
 
 SHADOWS = (
@@ -73,48 +72,6 @@ def test_nothing_in_the_working_directory_runs(
     assert done.returncode == 0, done.stderr
     assert "usage" in done.stdout
     assert not (hostile / "ran").exists()
-
-
-def test_what_only_the_starter_can_import_can_be_imported(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "only_here.py").write_text("print('found', __name__)")
-    monkeypatch.syspath_prepend(tmp_path)
-    done = subprocess.run(
-        command("only_here"), env=environment(), capture_output=True, text=True, check=True
-    )
-    assert done.stdout.split() == ["found", "__main__"]
-
-
-def test_the_package_itself_is_the_starters(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    other = tmp_path / "autoloader"
-    other.mkdir()
-    (other / "__init__.py").write_text("raise SystemExit('another version')")
-    (tmp_path / "say.py").write_text("import autoloader; print(autoloader.__file__)")
-    monkeypatch.syspath_prepend(tmp_path)
-    done = subprocess.run(
-        command("say"), env=environment(), capture_output=True, text=True, check=True
-    )
-    assert done.stdout.strip() == autoloader.__file__
-
-
-def test_the_users_own_packages_are_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A user site, with a .pth file as editable installs leave them."""
-    monkeypatch.setenv("PYTHONUSERBASE", str(tmp_path))
-    version = f"python{sys.version_info[0]}.{sys.version_info[1]}"
-    folder = tmp_path / "lib" / version / "site-packages"
-    folder.mkdir(parents=True)
-    (tmp_path / "edited").mkdir()
-    (tmp_path / "edited" / "mine.py").write_text("print('mine')")
-    (folder / "mine.pth").write_text(f"{tmp_path / 'edited'}\n")
-    python = Path(sys.base_prefix) / "bin" / "python3"  # a virtual environment has no user site
-    done = subprocess.run(
-        [str(python), *command("mine")[1:]],
-        env=environment(), capture_output=True, text=True, check=False,
-    )  # fmt: skip
-    assert done.stdout.strip() == "mine", done.stderr
 
 
 def test_a_process_started_in_a_folder_that_is_gone_has_an_import_path(

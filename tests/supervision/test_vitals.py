@@ -60,21 +60,6 @@ def test_a_piece_of_silence_is_put_down_to_one_kind(
     assert kind((SLEEPS, now)) is expected
 
 
-@pytest.mark.parametrize(
-    ("others", "expected"),
-    [
-        ([ThreadVitals("S", 1.0, 1.0, 100)], Kind.STARVED),
-        ([ThreadVitals("S", 1.4, 1.0, 300)], Kind.COMPUTING),
-        ([ThreadVitals("D", 1.0, 1.0, 100)], Kind.STARVED),
-    ],
-)
-def test_one_thread_that_got_something_speaks_for_all(
-    others: list[ThreadVitals], expected: Kind
-) -> None:
-    starved = ThreadVitals("R", 1.0, 1.0, 100)
-    assert kind((SLEEPS, starved), *((SLEEPS, other) for other in others)) is expected
-
-
 def test_a_kernel_that_does_not_count_slices_is_judged_by_the_threads_state() -> None:
     before = ThreadVitals("S", 1.0)
     assert kind((before, ThreadVitals("R", 1.0))) is Kind.STARVED

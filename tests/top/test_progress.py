@@ -8,10 +8,8 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from types import SimpleNamespace
 
 import pytest
-from doubles import ManualClock
 from moments import a_moment
 
 from autoloader.telemetry import progress
@@ -70,37 +68,11 @@ def test_a_block_that_is_soon_over_says_nothing_and_leaves_no_thread() -> None:
     assert threading.active_count() == before
 
 
-def test_a_word_is_not_said_twice_where_logging_is_set_up(
-    soon: None, caplog: pytest.LogCaptureFixture
-) -> None:
-    with no_logging_set_up() as ear:
-        logging.getLogger().addHandler(caplog.handler)
-        progress.say("waiting")
-    assert [record.getMessage() for record in caplog.records] == ["waiting"]
-    assert ear.getvalue() == ""
-
-
 def test_progress_can_be_silenced(soon: None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AUTOLOADER_PROGRESS", "off")
     with no_logging_set_up() as ear:
         progress.say("waiting")
     assert ear.getvalue() == ""
-
-
-def test_who_waits_in_a_loop_says_so_once_every_few_seconds(
-    soon: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(progress, "_EARLY_S", 4.5)
-    clock = ManualClock(100.0)
-    monkeypatch.setattr(progress, "time", SimpleNamespace(monotonic=clock.now_s))
-    patience = progress.Patience()
-    patience.begin()
-    with no_logging_set_up() as ear:
-        for seconds in (0.5, 3.9, 0.2, 0.4, 3.9, 0.3):
-            clock.advance(seconds)
-            patience.look(lambda: "waiting for a batch")
-    said = ear.getvalue().splitlines()
-    assert said == [f"autoloader: waiting for a batch, {n} s so far" for n in (5, 9)]
 
 
 @pytest.mark.parametrize(
@@ -123,18 +95,3 @@ def test_what_is_waited_for_is_said_as_the_loader_tells_it(
     assert wait_words(None, 101.0) == "the loader's process starts"
     silent = wait_words(a_moment(at_s=100.0, worker_pid=7), 104.0)
     assert silent == "its process (pid 7) has said nothing for 4 s"
-
-
-def test_a_block_within_another_is_named_by_the_one_thread(soon: None) -> None:
-    before = threading.active_count()
-    with no_logging_set_up() as ear, progress.told("planning the run"):
-        with progress.told("reading metadata"):
-            progress.doing("dataset bridge (3 of 29)")
-            ear.heard.clear()
-            assert ear.heard.wait(60)
-            assert threading.active_count() == before + 1
-        within = ear.getvalue().splitlines()[-1]
-        ear.heard.clear()
-        assert ear.heard.wait(60)
-    assert within == "autoloader: reading metadata, 1 s so far: dataset bridge (3 of 29)"
-    assert ear.getvalue().splitlines()[-1].startswith("autoloader: planning the run, ")

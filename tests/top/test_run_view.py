@@ -60,21 +60,6 @@ def test_a_tall_terminal_shows_every_dataset() -> None:
     assert sum(line.startswith("set_") for line in lines) == 29
 
 
-def test_a_knob_that_moved_is_shown_with_what_it_was_and_the_move_with_its_reason() -> None:
-    lines = lines_of(a_moment())
-    assert "decode_threads 4 (was 2)" in next(line for line in lines if line.startswith("knobs"))
-    move = next(line for line in lines if "decode_threads 2→4" in line)
-    assert move.split() == [
-        "51",
-        "s",
-        "ago",
-        "control",
-        "decode_threads",
-        "2→4:",
-        *["decode", "is", "short"],
-    ]
-
-
 def test_ranks_are_shown_worst_wait_first() -> None:
     group = [
         a_moment(rank=n, world_size=4, consumer=ConsumerMoment(wait_ratio=wait, batches=7))

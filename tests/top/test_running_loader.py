@@ -45,28 +45,6 @@ def test_a_running_loader_says_how_fast_it_is_and_why(running: AutoLoader, look:
     assert moment.control is not None
 
 
-def test_a_knob_that_a_person_moves_is_told_with_what_it_was(
-    running: AutoLoader, look: Look
-) -> None:
-    before = running.knobs.ring_slots
-    running.retune(ring_slots=before + 3)
-    moment = look(lambda one: any(move.by == "person" for move in one.moves))
-    assert moment.knobs["ring_slots"] == before + 3
-    assert moment.moves[-1].changes == {"ring_slots": (before, before + 3)}
-
-
-def test_a_loader_that_does_nothing_for_a_while_says_so_too(
-    running: AutoLoader, look: Look
-) -> None:
-    first = look(lambda one: one.phase == "running")
-    deadline = time.monotonic() + 60
-    while (last := living_runs()[0]).at_s <= first.at_s and time.monotonic() < deadline:
-        time.sleep(0.05)
-    assert last.at_s > first.at_s
-    assert last.started_at_s == first.started_at_s
-    assert last.consumer.waiting_s == 0.0
-
-
 def test_a_loader_without_a_controller_is_seen_as_well_and_leaves_nothing(
     written: Written, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
