@@ -93,19 +93,6 @@ def answer(capsys: pytest.CaptureFixture[str], *words: str) -> Any:
     return json.loads(capsys.readouterr().out)
 
 
-def test_inspect_says_what_range_depth_has(
-    written: Written, capsys: pytest.CaptureFixture[str]
-) -> None:
-    found = answer(capsys, "inspect", str(written.path))["read"]
-    assert found["first"]["observation/depth"]["mode"].startswith("I;16")
-    (depth,) = found["ranges"]["observation/depth"]
-    middle = STEPS // 2 * 1000
-    assert (depth["column"], depth["low"]) == (None, float(middle))
-    assert depth["high"] == float(500 + HEIGHT * WIDTH - 1 + middle + 2)
-    (wrist,) = found["ranges"]["observation/wrist_depth"]
-    assert wrist["low"] == 0.0
-
-
 def test_init_names_depth_in_a_comment(
     written: Written, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -117,15 +104,6 @@ def test_init_names_depth_in_a_comment(
             f"{name}: {{size: [256, 256], depth: {dtype}}}"
         ) in text
     assert text.count("depth, as a camera") == 2
-
-
-def test_plan_counts_the_bytes_of_depth(mix: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    plan = answer(capsys, "plan", "--spec", str(mix), "--ram-floor", "64MiB")
-    assert "depth 10×30 nearest pad uint16" in json.dumps(plan["graph"], ensure_ascii=False)
-    arrays = plan["batch"]
-    assert arrays["images/depth"]["shape"][1:] == [2, 10, 30, 1]
-    assert arrays["images/depth"]["dtype"] == "uint16"
-    assert arrays["images/wrist_depth"]["dtype"] == "float32"
 
 
 @pytest.mark.slow
@@ -144,20 +122,6 @@ def test_peek_draws_depth_with_its_scale(
         assert 500 <= low < high
         assert f"{low:.3g}" in sheet.read_text()
         assert f"{high:.3g}" in sheet.read_text()
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("reader", ["indexed", "stream"])
-def test_depth_and_words_are_equal_to_plain_tfds(
-    mix: Path, reader: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    spec = tmp_path / "mix.yaml"
-    spec.write_text(yaml.safe_dump({**yaml.safe_load(mix.read_text()), "reader": reader}))
-    found = answer(
-        capsys, "verify", "--spec", str(spec), "-n", "40", "--ram-floor", "64MiB"
-    )  # fmt: skip
-    assert found["differences"] == []
-    assert found["frames"] >= 40 * 2 * 3
 
 
 def test_colours_go_from_the_least_to_the_greatest_value_that_was_measured() -> None:

@@ -12,10 +12,6 @@ from streams import write_spec
 
 from autoloader import AutoLoader
 from autoloader.cli.app import main
-from autoloader.controller.admission import price_start
-from autoloader.samples.resolve import resolve
-from autoloader.spec import PipelineSpec
-from autoloader.spec.knobs import Knobs
 
 
 @pytest.fixture(scope="module")
@@ -49,51 +45,6 @@ def test_a_rank_gets_what_its_loader_then_has(
         assert found["rank"]["samples"] == sum(len(batch["action"]) for batch in loader)
     assert found["carried_samples"] == document["epoch"]["samples"] - 4 * found["rank"]["samples"]
     assert found["node"]["samples"] == 2 * found["rank"]["samples"]
-
-
-def test_without_drop_last_nothing_is_carried(
-    mix: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
-    whole = tmp_path / "whole.yaml"
-    whole.write_text(mix.read_text().replace("size: 4}", "size: 4, drop_last: false}"))
-    found = planned(whole, capsys, "--ranks", "4")["ranks"]
-    samples = []
-    for rank in (0, 3):
-        with AutoLoader(
-            whole, rank=rank, world_size=4, output="numpy", isolation="thread", ram_floor="64MiB"
-        ) as loader:
-            samples.append(sum(len(batch["action"]) for batch in loader))
-    assert found["rank"]["samples"] == max(samples)
-    assert found["carried_samples"] == 0
-
-
-def test_a_node_reads_the_encoded_frames_of_its_ranks_samples(
-    mix: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    document = planned(mix, capsys, "--ranks", "4", "--nodes", "2")
-    found, encoded = document["ranks"], document["datasets"]["robot"]["encoded_frame_bytes"]
-    assert found["sample_read_bytes"] == encoded  # one camera, one frame
-    assert found["rank"]["read_bytes"] == found["rank"]["samples"] * encoded
-    assert found["node"]["read_bytes"] == 2 * found["rank"]["read_bytes"]
-
-
-def test_the_memory_of_a_node_is_that_of_all_its_ranks(
-    mix: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    document = planned(mix, capsys, "--ranks", "4", "--nodes", "1")
-    knobs = Knobs.build({name: knob["value"] for name, knob in document["knobs"].items()})
-    sizes = resolve(PipelineSpec.from_yaml(mix), "train").sizes
-    assert document["bytes"]["total"] == price_start(knobs, sizes, ranks=4).total_bytes
-    assert document["ranks"]["node"]["memory_bytes"] == document["bytes"]["total"]
-    assert document["bytes"]["ring"] == 4 * document["ranks"]["rank"]["ring_bytes"]
-
-
-def test_a_stream_reads_whole_episodes(mix: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    streams = planned(mix, capsys, "--ranks", "4", "--nodes", "2", "--set", "reader=stream")
-    episodes = streams["datasets"]["robot"]["episodes"]
-    whole = episodes * resolve(PipelineSpec.from_yaml(mix), "train").sizes.record_bytes["robot"]
-    samples = streams["epoch"]["samples"]
-    assert streams["ranks"]["sample_read_bytes"] == pytest.approx(whole / samples, abs=1)
 
 
 def test_people_see_ranks_and_nodes_side_by_side(

@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 
 from autoloader.cli import app as cli
-from autoloader.cli.output import progress_bar
 from autoloader.controller.profile import Profile, find_profile, keep_whole
 from autoloader.errors import BudgetInfeasibleError, SourceError
 
@@ -37,15 +36,6 @@ def test_list_names_every_shipped_profile_and_marks_the_default(
     assert [line.split()[0] for line in out.splitlines() if " yes " in line] == ["local_dev"]
 
 
-def test_list_as_json_has_origin_and_source(capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["profile", "list", "--json"]) == 0
-    rows = {row["name"]: row for row in document(capsys)["profiles"]}
-    assert rows["local_dev"]["default"] is True
-    assert rows["h200"]["source"] == "reasoned"
-    assert rows["h200"]["origin"] == "shipped"
-    assert rows["h200"]["mixtures"] == ["any"]
-
-
 def test_list_shows_a_broken_profile_instead_of_failing(
     config_dir: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -62,13 +52,6 @@ def test_show_prints_a_profile_that_reads_back(capsys: pytest.CaptureFixture[str
     assert Profile.from_yaml_text(printed) == find_profile("lrz_a100").profile
 
 
-def test_show_as_json_is_one_document(capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["profile", "show", "local_dev", "--json"]) == 0
-    told = document(capsys)
-    assert told["origin"] == "shipped"
-    assert told["profile"]["limits"]["ram_floor"] == 5 * 10**9
-
-
 def test_diff_lists_what_differs(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["profile", "diff", "lrz_a100", "mcml_a100", "--json"]) == 0
     differences = {row["field"]: (row["a"], row["b"]) for row in document(capsys)["differences"]}
@@ -76,16 +59,6 @@ def test_diff_lists_what_differs(capsys: pytest.CaptureFixture[str]) -> None:
     assert "host.gpus" not in differences
     assert cli.main(["profile", "diff", "lrz_a100", "mcml_a100"]) == 0
     assert "host.cpus" in capsys.readouterr().out
-
-
-def test_a_profile_does_not_differ_from_itself(capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["profile", "diff", "h200", "h200", "--json"]) == 0
-    assert document(capsys)["differences"] == []
-
-
-def test_check_passes_what_ships(capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["profile", "check", "--json"]) == 0
-    assert all(row["ok"] for row in document(capsys)["profiles"])
 
 
 def test_check_exits_2_for_a_broken_profile_and_names_the_field(
@@ -161,17 +134,6 @@ def test_schema_prints_a_json_schema(kind: str, capsys: pytest.CaptureFixture[st
     assert "schema_version" in document(capsys)["properties"]
 
 
-def test_verbose_sends_this_librarys_log_to_stderr(capsys: pytest.CaptureFixture[str]) -> None:
-    import logging
-
-    for words, seen in (([], False), (["-v"], True)):
-        cli.main([*words, "profile", "diff", "h200", "h200"])
-        logging.getLogger("autoloader.anything").info("a quiet word")
-        captured = capsys.readouterr()
-        assert ("a quiet word" in captured.err) == seen
-        assert "a quiet word" not in captured.out
-
-
 def test_help_and_version_exit_0(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["--help"]) == 0
     assert "profile" in capsys.readouterr().out
@@ -202,17 +164,6 @@ def test_demo_says_where_its_spec_lies(
     assert told["built"] is True
     assert seen == {"directory": tmp_path, "datasets": 3, "scale": 0.1, "seed": 7}
     assert "10/10" in captured.err
-
-
-def test_progress_without_a_terminal_is_a_line_at_each_tenth(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    with progress_bar("working") as advance:
-        for done in range(1, 101):
-            advance(done, 100)
-    captured = capsys.readouterr()
-    assert captured.out == ""
-    assert len(captured.err.splitlines()) == 10
 
 
 def test_python_dash_m_autoloader_is_the_same_command() -> None:

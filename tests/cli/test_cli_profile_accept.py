@@ -64,25 +64,6 @@ def test_what_lasts_was_judged_to_pay_and_is_still_in_force(run_log: Path) -> No
     assert all(first["observation"]["knobs"][key] < value for key, value in found.knobs.items())
 
 
-def test_what_memory_took_away_again_does_not_last(run_log: Path) -> None:
-    lines = run_log.read_text().splitlines(keepends=True)
-    last = json.loads(lines[-1])
-    shrunk = {**last["observation"]["knobs"], "decode_threads": 1, "ring_slots": 4}
-    last["observation"]["knobs"] = shrunk
-    assert "decode_threads" not in lasting([*lines, json.dumps(last) + "\n"]).knobs
-
-
-def test_nobody_there_to_agree_is_no_agreement(
-    log_of_here: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["profile", "accept", str(log_of_here)]) == 0
-    captured = capsys.readouterr()
-    assert "knobs.decode_threads" in captured.out
-    assert "samples/s" in captured.err
-    assert "not accepted: nothing was written" in captured.err
-    assert not user_profiles_dir().exists()
-
-
 def test_an_accepted_finding_is_a_profile_that_says_where_it_is_from(
     log_of_here: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -139,32 +120,3 @@ def test_a_teammates_profile_is_exported_and_accepted(
     [kept] = (user_profiles_dir() / "replaced").iterdir()
     assert str(kept) in told["notes"][0]
     assert Profile.from_yaml(kept).knobs.ring_slots == 8
-
-
-def test_accepting_refuses_a_shipped_name_a_clamp_if_strict_and_a_broken_file(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["profile", "export", "h200", "--out", str(tmp_path / "h.yaml")]) == 0
-    assert main(["profile", "accept", "h.yaml", "--yes"]) == 2
-    assert "ships with autoloader" in capsys.readouterr().err
-    text = (tmp_path / "h.yaml").read_text().replace("decode_threads: 12", "decode_threads: 512")
-    (tmp_path / "h.yaml").write_text(text)
-    assert main(["profile", "accept", "h.yaml", "--yes", "--name", "big", "--strict"]) == 2
-    assert "decode_threads: 512" in capsys.readouterr().err
-    (tmp_path / "h.yaml").write_text(text.replace("schema_version: 2", "schema_version: 9"))
-    assert main(["profile", "accept", "h.yaml", "--yes", "--name", "big"]) == 2
-    assert "newer autoloader" in capsys.readouterr().err
-    assert not user_profiles_dir().exists()
-
-
-def test_export_writes_over_nothing_unasked(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (tmp_path / "h200.yaml").write_text("mine\n")
-    assert main(["profile", "export", "h200"]) == 2
-    assert "says something else" in capsys.readouterr().err
-    assert (tmp_path / "h200.yaml").read_text() == "mine\n"
-    assert main(["profile", "export", "h200", "--force"]) == 0
-    assert Profile.from_yaml(tmp_path / "h200.yaml") == find_profile("h200").profile
-    assert main(["profile", "export", "h200", "--out", "/proc/nowhere"]) == 2
-    assert [one.name for one in tmp_path.iterdir()] == ["h200.yaml"]

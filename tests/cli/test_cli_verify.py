@@ -310,24 +310,3 @@ def test_steps_and_ops_along_the_episode_are_compared_too(
     code, found = verified(mix, capsys, 6)
     assert (found["differences"], code) == ([], 0)
     assert found["samples"] == {"robot": 6}
-
-
-def test_a_mixture_without_a_state_is_verified(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    written = write_dataset(tmp_path, [[episode(0, 5)]], name="stateless")
-    mix = tmp_path / "mix.yaml"
-    mix.write_text(
-        yaml.safe_dump(
-            {
-                "datasets": [
-                    {"name": "stateless", "path": str(written.path), "action": "action",
-                     "images": {"primary": "observation/image"}}
-                ],
-                "cameras": {"primary": {"size": [12, 16]}},
-                "sample": {"frame_offsets": [-1, 0], "action_per": "step", "action_horizon": 3},
-            }
-        )
-    )  # fmt: skip
-    code, found = verified(mix, capsys, 5)
-    assert (code, found["differences"]) == (0, [])

@@ -21,7 +21,7 @@ from ruamel.yaml import YAML
 from autoloader.cli.app import main
 from autoloader.spec.keep import matcher
 
-COUNT = int(os.environ.get("AUTOLOADER_HOSTILE_SPECS", "40"))
+COUNT = int(os.environ.get("AUTOLOADER_HOSTILE_SPECS", "20"))
 SEED = int(os.environ.get("AUTOLOADER_HOSTILE_SEED", "0"))
 WAIT_S = 10.0
 """Processor seconds within which a spec is planned or refused."""

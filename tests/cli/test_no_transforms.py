@@ -62,13 +62,6 @@ def test_of_a_spec_without_a_transform_nothing_that_lies_beside_it_runs(foreign:
     assert not (foreign / "ran").exists(), (foreign / "ran").read_text()
 
 
-def test_a_declared_transform_runs_from_the_folder_of_the_spec(foreign: Path) -> None:
-    with_transform(foreign)
-    code, _, said = ran(foreign, "plan", "--spec", "mix.yaml", "--ram-floor", "64MiB")
-    assert code == 0, said
-    assert (foreign / "ran").exists()
-
-
 @pytest.mark.parametrize("verb", TAKES_A_SPEC)
 def test_no_transforms_refuses_a_spec_with_one_and_runs_nothing(verb: str, foreign: Path) -> None:
     with_transform(foreign)
@@ -77,12 +70,6 @@ def test_no_transforms_refuses_a_spec_with_one_and_runs_nothing(verb: str, forei
     assert found["error"]["kind"] == "SpecError"
     assert "datasets[robot].transform.call" in found["error"]["what"]
     assert "'bridge_hook:same', and --no-transforms runs none" in found["error"]["what"]
-    assert not (foreign / "ran").exists()
-
-
-def test_no_transforms_shows_a_spec_without_one(foreign: Path) -> None:
-    words = ("--spec", "mix.yaml", "--no-transforms", "--ram-floor", "64MiB")
-    assert ran(foreign, "plan", *words)[0] == 0
     assert not (foreign / "ran").exists()
 
 

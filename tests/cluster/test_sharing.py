@@ -6,7 +6,6 @@ import logging
 import random
 import socket
 import threading
-import time
 import types
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
@@ -266,21 +265,6 @@ def test_a_difference_names_the_array_the_row_and_the_dataset(
     assert "rows here" in difference(layout, (ours, batch), (theirs, fewer))
 
 
-def test_patience_follows_the_answers_and_one_that_hung_does_not_stretch_it() -> None:
-    patience = Patience()
-    assert patience.limit_s == Patience.FIRST_S
-    _noted(patience, [0.1] * 100)
-    assert patience.limit_s == pytest.approx(0.15)
-    _noted(patience, [60.0])
-    assert patience.limit_s == pytest.approx(0.15)
-    _noted(patience, [0.001] * 200)
-    assert patience.limit_s == Patience.LEAST_S
-    _noted(patience, [3.0] * 60)  # some hang: the rest are not waited for so long
-    assert patience.limit_s == Patience.FIRST_S
-    _noted(patience, [3.0] * 200)  # all are slow, and come late: it grows until they are in time
-    assert patience.limit_s == pytest.approx(4.5)
-
-
 def _noted(patience: Patience, times: Sequence[float]) -> None:
     for took_s in times:
         patience.note(took_s)
@@ -376,17 +360,3 @@ def test_a_late_batch_is_given_up_once_its_slot_waits_for_it_and_is_written_nowh
     assert sent.args == (HelpersLost(0, [4], late=True),)  # nobody waits for the other one yet
     driver.heed(HelperSlot(0, 4, 2))  # it crossed the answer: a builder has this slot now
     assert wire.send.call_count == 1
-
-
-def test_where_the_head_answers_no_more_the_process_that_asks_it_ends(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    driver = Driver(Mock(), -1)
-    begun_s = time.monotonic()
-    ended = Mock(side_effect=SystemExit)
-    monkeypatch.setattr("autoloader.integrations.ray.driver.os._exit", ended)
-    monkeypatch.setattr("autoloader.integrations.ray.driver.time.monotonic", lambda: begun_s + 15)
-    driver.check_head()
-    monkeypatch.setattr("autoloader.integrations.ray.driver.time.monotonic", lambda: begun_s + 25)
-    with pytest.raises(SystemExit):
-        driver.check_head()

@@ -10,7 +10,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 
-import numpy as np
 import psutil
 import pytest
 from streams import endless, rows
@@ -35,16 +34,6 @@ def expected(small_spec: PipelineSpec) -> list[Row]:
     """The samples of the first two hundred batches."""
     with opened(small_spec) as loader:
         return rows(endless(loader), 200)
-
-
-def test_two_processes_give_the_batches_of_one(small_spec: PipelineSpec) -> None:
-    with opened(small_spec) as one, opened(small_spec, "process", decode_processes=2) as two:
-        for _, mine, theirs in zip(range(12), endless(one), endless(two), strict=False):
-            assert mine["language"] == theirs["language"]
-            np.testing.assert_array_equal(mine["images"]["primary"], theirs["images"]["primary"])
-            for key in ("action", "action_mask", "state", "frame_offset", "provenance"):
-                np.testing.assert_array_equal(mine[key], theirs[key])
-        assert len(two.statistics().worker_pids) == 3
 
 
 def test_processes_come_and_go_without_a_change_of_the_order(

@@ -5,14 +5,11 @@ One child serves all loaders of this module that have one: TensorFlow is importe
 
 from __future__ import annotations
 
-import itertools
-import json
 import random
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from checksums import checksum
 from passes import Passes, read
 
 from autoloader import AutoLoader, PipelineSpec
@@ -73,50 +70,3 @@ def test_random_retunes_lose_and_double_nothing(loader: AutoLoader) -> None:
         )
         read(loader, passes, drawn.randint(1, 6))
     assert passes.faults() == []
-
-
-def test_a_saved_state_resumes_with_exactly_what_was_missing(
-    short_spec: PipelineSpec, isolation: str, reader: str
-) -> None:
-    arguments: dict[str, Any] = {
-        "isolation": isolation, "output": "numpy", "ram_floor": "1GB",
-        "knobs": {**KNOBS, "reader": reader},
-    }  # fmt: skip
-    with AutoLoader(short_spec, **arguments) as loader:
-        passes = Passes(loader)
-        read(loader, passes, 17)
-        state = json.loads(json.dumps(loader.state_dict()))
-        # What is handed out after the state was saved comes again.
-        next(iter(loader))
-    with AutoLoader(short_spec, **arguments) as loader:
-        loader.load_state_dict(state)
-        while not passes.complete(2):
-            read(loader, passes, 5)
-    assert passes.faults() == []
-
-
-def test_kept_batches_stay_as_they_were(loader: AutoLoader) -> None:
-    kept, sums = [], []
-    for number, batch in zip(range(60), loader, strict=False):
-        if number % 5 == 0:
-            kept.append(batch)
-            sums.append(checksum(batch["images"]["primary"]))
-    assert loader.statistics().ring.copies > 0
-    assert [checksum(batch["images"]["primary"]) for batch in kept] == sums
-    loader.close()
-    assert [checksum(batch["images"]["primary"]) for batch in kept] == sums
-
-
-def test_a_smaller_ring_gives_its_pages_back_to_the_kernel(loader: AutoLoader) -> None:
-    loader.retune(ring_slots=16)
-    iterator = itertools.chain.from_iterable(itertools.repeat(loader))
-    for _ in range(80):
-        next(iterator)
-    slot_bytes = loader.plan.mixture.layout.slot_bytes
-    full = loader.statistics().ring.allocated_bytes
-    assert full > 8 * slot_bytes
-    loader.retune(ring_slots=4)
-    for _ in range(20):
-        next(iterator)
-    # The controller may have given it more slots meanwhile.
-    assert loader.statistics().ring.allocated_bytes <= loader.knobs.ring_slots * slot_bytes

@@ -102,24 +102,3 @@ def test_a_stopped_child_is_taken_for_hung_and_replaced(
         assert loader.statistics().restarts == 1
     assert passes.faults() == []
     assert longest_s <= 30.0, longest_s
-
-
-def test_train_and_validation_share_one_child_and_lose_nothing(
-    small_spec: PipelineSpec,
-) -> None:
-    arguments: dict[str, Any] = {"output": "numpy", "ram_floor": "1GB", "knobs": KNOBS}
-    with AutoLoader(small_spec, **arguments) as train:
-        passes = Passes(train)
-        read(train, passes, 5)
-        with AutoLoader(small_spec, split="train", **arguments) as second:
-            assert second.statistics().worker_pids == train.statistics().worker_pids
-            other = Passes(second)
-            read(second, other, 5)
-            read(train, passes, 5)
-            os.kill(train.statistics().worker_pids[0], signal.SIGKILL)
-            while not other.complete(1):
-                read(second, other, 5)
-        while not passes.complete(1):
-            read(train, passes, 5)
-    assert passes.faults() == []
-    assert other.faults() == []

@@ -49,7 +49,8 @@ SCENARIOS = {
         "data_loader",
         "processes",
     ),
-    ("thread", "stream"): ("forks",),
+    ("process", "stream"): ("forks",),
+    ("thread", "indexed"): ("forks",),
 }
 """Isolation and reader: what is tried with them, one after the other in one process."""
 

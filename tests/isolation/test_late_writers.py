@@ -115,7 +115,7 @@ def test_a_child_whose_threads_decode_on_begins_anew_and_nothing_is_lost(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("AUTOLOADER_PICTURE_COST", str(2**50))
-    slow = slow_jpeg(4800, 4800, SCANS_MOST, 40)
+    slow = slow_jpeg(5600, 5600, SCANS_MOST, 40)
     shards: list[list[Any]] = [[episode(number, 8) for number in range(6)]]
     shards[0][3]["observation/image"] = [slow, *shards[0][3]["observation/image"][1:]]
     spec = spec_of(write_dataset(tmp_path, shards), batch={"size": 2})
@@ -166,7 +166,7 @@ def late(batch, folder):
     began = Path(folder, "began")
     if len(list(Path(folder).iterdir())) == 3:
         began.touch()
-        time.sleep(6)
+        time.sleep(8)
     Path(folder, str(time.monotonic_ns())).touch()
     return {"shade": batch["images"]["primary"][:, 0, 0, 0, 0].copy()}
 """

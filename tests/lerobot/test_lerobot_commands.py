@@ -10,11 +10,7 @@ import yaml
 from lerobot_checks import SIDE, TOP
 from lerobot_files import LeRobotFiles
 
-from autoloader import PipelineSpec
 from autoloader.cli.app import main
-from autoloader.decode.probe import probe_decode
-from autoloader.host.clock import SystemClock
-from autoloader.samples.resolve import resolve
 
 FILES = LeRobotFiles(lengths=(6, 5, 7), pictures=[SIDE], gop=20)
 
@@ -63,21 +59,6 @@ def test_verify_compares_with_what_pyarrow_and_pyav_read(
     assert told["samples"] == {"arm": 12, "turned": 12}
     assert told["frames"] == 24 * 2 * 2
     assert told["largest_frame_difference"] == 0
-
-
-def test_the_probe_decodes_a_few_frames_of_videos_and_pictures(spec: Path) -> None:
-    costs = probe_decode(resolve(PipelineSpec.from_yaml(spec)), SystemClock(), budget_s=60.0)
-    assert set(costs) == {"arm"}, "of a function's cameras only it knows which they are"
-    assert costs["arm"].encoded_bytes > 0
-    assert 2 < costs["arm"].frames <= 4  # the first step has but one of its two frames
-
-
-def test_stats_counts_the_columns(spec: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["stats", "--spec", str(spec), "--json"]) == 0
-    told = json.loads(capsys.readouterr().out)
-    assert told["arm"]["action"]["max"][1] == 6
-    assert told["arm"]["num_trajectories"] == 3
-    assert told["turned"]["action"]["mean"][0] == -4
 
 
 def test_peek_shows_pictures_and_what_columns_hold(

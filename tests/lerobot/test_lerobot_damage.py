@@ -148,15 +148,6 @@ def test_episodes_of_two_parquet_files_may_not_share_frames_of_a_video(
     assert "frames 0 to 6 are of episode 1" in caplog.text
 
 
-def test_a_video_that_is_written_anew_is_indexed_anew(tmp_path: Path) -> None:
-    files = LeRobotFiles()
-    root = files.write(tmp_path / "arm")
-    samples_of(spec_of(root))
-    fewer_frames(root, files)
-    found = samples_of(spec_of(root, errors=BEARS))
-    check(files, root, found, {"top": TOP}, without={2, 3})
-
-
 def info_of(root: Path, **changes: object) -> Path:
     file = root / "meta/info.json"
     file.write_text(json.dumps({**json.loads(file.read_text()), **changes}))
@@ -219,16 +210,6 @@ def test_integers_without_names_as_language_and_depth_cameras_are_refused_by_nam
                 {"datasets": [{**common, "images": {"top": TOP}}], "cameras": depth}
             )
         )
-
-
-def test_it_has_no_stream(tmp_path: Path) -> None:
-    root = LeRobotFiles(lengths=(4, 3)).write(tmp_path / "arm")
-    with pytest.raises(SpecError) as caught:
-        AutoLoader(
-            spec_of(root, reader="stream"), ram_floor="200MB", isolation="thread", controller=False
-        )
-    for word in ("reader: stream", "arm", "index"):
-        assert word in str(caught.value)
 
 
 def test_a_frame_whose_packets_are_damaged_later_is_a_flagged_repeat(tmp_path: Path) -> None:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import gc
 import random
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,8 +16,7 @@ from lerobot_files import LeRobotFiles
 
 from autoloader.decode.probe_lerobot import first_samples
 from autoloader.decode.video import UndecodableVideoError, VideoDecoder
-from autoloader.samples import encoded
-from autoloader.samples.encoded import SharedFrames, VideoFrame, share
+from autoloader.samples.encoded import VideoFrame, share
 from autoloader.samples.resolve import resolve
 
 FILES = LeRobotFiles(lengths=(40,), gop=20)
@@ -66,33 +63,6 @@ def test_each_packet_is_fed_once_for_all_frames_of_a_run(
     decoder = VideoDecoder()
     check(root, frames, [decoder.picture(one) for one in share(frames)])
     assert len(packets) == len(frames)
-
-
-def test_many_threads_get_the_frames_that_they_ask_for(
-    root: Path, frames: list[VideoFrame]
-) -> None:
-    decoder, twice = VideoDecoder(), [*frames, *frames[:10]]
-    with ThreadPoolExecutor(4) as pool:
-        check(root, twice, list(pool.map(lambda one: decoder.picture(one).copy(), share(twice))))
-
-
-def test_without_room_frames_are_decoded_one_by_one(
-    root: Path, frames: list[VideoFrame], packets: list[int], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(encoded, "MOST_KEPT_BYTES", 0)
-    decoder = VideoDecoder()
-    check(root, frames, [decoder.picture(one) for one in share(frames)])
-    assert len(packets) > len(frames)
-
-
-def test_what_nobody_shows_any_more_is_let_go_of(frames: list[VideoFrame]) -> None:
-    gc.collect()  # what other tests have left
-    before = SharedFrames._kept_bytes
-    run = list(share(frames))
-    VideoDecoder().picture(run[0])
-    assert SharedFrames._kept_bytes > before
-    del run
-    assert SharedFrames._kept_bytes == before
 
 
 def test_a_damaged_frame_does_not_take_those_before_it_along(

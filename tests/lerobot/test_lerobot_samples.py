@@ -35,31 +35,6 @@ def test_every_codec_and_keyframe_distance_gives_the_frames_that_were_written(
                 assert shown(sample["frames"][camera][1]) == (number, episode, t)
 
 
-@pytest.mark.parametrize("version", ["v2.0", "v2.1"])
-def test_older_versions_have_one_episode_a_file(tmp_path: Path, version: str) -> None:
-    files = LeRobotFiles(version=version)
-    root = files.write(tmp_path / "arm")
-    check(files, root, samples_of(spec_of(root)), {"top": TOP})
-
-
-def test_a_split_may_begin_and_end_within_a_file(tmp_path: Path) -> None:
-    files = LeRobotFiles(info={"splits": {"train": "1:3", "val": "3:4"}})
-    root = files.write(tmp_path / "arm")
-    train = samples_of(spec_of(root))
-    assert {episode for episode, _ in train} == {1, 2}
-    half = samples_of(spec_of(root, dataset={"split": {"train": "train[1:]+val"}}))
-    assert {episode for episode, _ in half} == {2, 3}
-
-
-def test_frames_that_the_cache_holds_are_those_of_the_video(tmp_path: Path) -> None:
-    files = LeRobotFiles(gop=20, cameras={TOP: 2, SIDE: 3})
-    root = files.write(tmp_path / "arm")
-    both = {"images": {"top": TOP, "side": SIDE}}
-    sizes = {"top": {"size": [64, 96]}, "side": {"size": [64, 96]}}
-    found = samples_of(spec_of(root, dataset=both, cameras=sizes), epochs=3, cache_bytes=64 * 2**20)
-    check(files, root, found, {"top": TOP, "side": SIDE})
-
-
 def test_metadata_and_a_video_of_several_parquet_files_are_read_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

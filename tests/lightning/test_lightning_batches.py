@@ -19,7 +19,6 @@ from lightning.pytorch.loggers import CSVLogger
 from lightning.pytorch.tuner import Tuner
 
 from autoloader import AutoLoader, PipelineSpec, augment, layouts
-from autoloader.errors import UsageError
 from autoloader.integrations.lightning.datamodule import Delivery
 from autoloader.integrations.lightning.streams import HostBatch
 from autoloader.lightning import LoaderMonitor, Stage2Layout
@@ -87,25 +86,6 @@ def test_a_stage_2_module_trains_unchanged(pairs: PipelineSpec, isolation: str) 
     assert {episode.split("/")[0] for _, episode, _ in model.seen} == {"a", "b"}
 
 
-def test_by_hand_the_layout_is_the_same(pairs: PipelineSpec) -> None:
-    module = data(pairs, to_batch=Stage2Layout(camera="primary"))
-    batch = next(iter(module.train_dataloader()))
-    assert batch["frames"].shape == (4, 3, 2, 12, 16)
-    assert batch["frame_idx"].tolist() == [place[4] for place in places(batch)]
-    module.close()
-
-
-def test_a_layout_says_what_it_misses(pairs: PipelineSpec) -> None:
-    for spec, camera, words in (
-        (pairs, "wrist", "no such camera"),
-        (pairs.model_copy(update={"metadata": "dataset_only"}), None, "dataset_only"),
-    ):
-        module = data(spec, to_batch=Stage2Layout(camera))
-        with pytest.raises(UsageError, match=words):
-            next(iter(module.train_dataloader()))
-        module.close()
-
-
 PAGE = Path(__file__).parents[2] / "docs/howto/from-other-loaders.md"
 
 
@@ -139,23 +119,6 @@ def test_the_layouts_of_the_documentation_give_what_they_say(
     assert [text.encode() for text in lerobot["task"]] == told
 
 
-def test_frames_are_scaled_and_laid_out_anew_when_asked(pairs: PipelineSpec) -> None:
-    seen = []
-
-    class Look(Tiny):
-        def training_step(self, batch: dict[str, Any], batch_idx: int) -> None:  # type: ignore[override]
-            seen.append(batch["frames"])
-
-    module = data(pairs, to_batch=Stage2Layout(), frame_dtype=torch.float32)
-    trainer(max_steps=1, limit_train_batches=1, limit_val_batches=0, max_epochs=1).fit(
-        Look(), datamodule=module
-    )
-    (frames,) = seen
-    assert frames.dtype == torch.float32
-    assert frames.is_contiguous()
-    assert 0 <= float(frames.min()) < float(frames.max()) <= 1
-
-
 def test_training_batches_are_augmented_and_validation_is_not(mix: PipelineSpec) -> None:
     plain = mix.model_dump(mode="json", exclude_none=True)
     plain["augment"] = {"primary": {"brightness": 0.4}}
@@ -179,23 +142,6 @@ def test_training_batches_are_augmented_and_validation_is_not(mix: PipelineSpec)
         plainly = next(iter(loader))["images"]["primary"].clone()
     assert torch.equal(seen["train"][0]["images"], expected)
     assert torch.equal(seen["val"][0]["images"], plainly)
-
-
-def test_a_models_own_transfer_gets_the_finished_batch(pairs: PipelineSpec) -> None:
-    class Own(Stage2):
-        moved = 0
-
-        def transfer_batch_to_device(self, batch: Any, device: Any, dataloader_idx: int) -> Any:
-            assert "frames" in batch
-            self.moved += 1
-            return super().transfer_batch_to_device(batch, device, dataloader_idx)
-
-    model = Own()
-    with pytest.warns(UserWarning, match="overridden `transfer_batch_to_device` in both"):
-        trainer(max_steps=3, limit_val_batches=0).fit(
-            model, datamodule=data(pairs, to_batch=Stage2Layout())
-        )
-    assert model.moved == 3
 
 
 def test_on_a_device_augmentation_and_layout_come_behind_the_copy(mix: PipelineSpec) -> None:
@@ -259,13 +205,6 @@ def test_the_monitor_logs_the_loaders_figures(
     slots = [row["loader/knob/ring_slots"] for row in rows if row.get("loader/knob/ring_slots")]
     assert [float(value) for value in slots] == [4.0, 5.0]
     assert "ring_slots: 4 → 5" in caplog.text
-
-
-def test_the_monitor_refuses_a_trainer_without_the_data_module() -> None:
-    with pytest.raises(UsageError, match="no AutoLoaderDataModule"):
-        trainer(callbacks=[LoaderMonitor()], fast_dev_run=True).fit(
-            Tiny(), train_dataloaders=[{"state": torch.ones(1, 1, 3)}]
-        )
 
 
 # --- a process that is told to stop ---------------------------------------------------------------

@@ -11,7 +11,7 @@ import pytest
 from left_behind import KNOBS, places
 
 from autoloader import AutoLoader, PipelineSpec
-from autoloader.integrations.lightning.streams import Consumer, TrainStream, ValidationStream
+from autoloader.integrations.lightning.streams import Consumer, TrainStream
 
 BATCHES = 60
 
@@ -59,18 +59,3 @@ def test_whatever_the_consumer_does_it_trains_on_the_sequence(
                     stream.restore(saved[1])
                 case 2:
                     stream.park()
-
-
-def test_a_validation_that_was_cut_begins_with_the_first_sample_again(mix: PipelineSpec) -> None:
-    spec = mix.model_copy(update={"mixing": mix.mixing.model_copy(update={"epoch": 10})})
-    spec = spec.model_copy(update={"batch": spec.batch.model_copy(update={"drop_last": False})})
-    begun = []
-    with opened(spec, split="val") as loader:
-        stream = ValidationStream(loader, None, lambda: begun.append(1) or Consumer())  # type: ignore[func-returns-value]
-        assert len(stream) == 3
-        whole = [places(batch) for batch in stream]
-        for cut in (1, 2, 3, 1):
-            assert [places(b) for b in itertools.islice(stream, cut)] == whole[:cut]
-        assert [places(batch) for batch in stream] == whole
-    assert [len(batch) for batch in whole] == [4, 4, 2]
-    assert len(begun) == 6

@@ -15,7 +15,6 @@ from streams import until
 from autoloader import AutoLoader, PipelineSpec
 from autoloader.integrations.lightning.streams import ValidationStream
 from autoloader.lightning import AutoLoaderDataModule
-from autoloader.spec import ValidationSpec
 from autoloader.validation import IdleLoader
 
 
@@ -53,23 +52,6 @@ def test_training_goes_on_from_the_pipeline_it_had_and_validation_has_its_batche
     assert (told.starts, told.restarts) == (1, 0)
     assert {one.generations for one in told.datasets.values()} == {1}
     assert len(seen) == len(set(seen))
-
-
-def test_of_many_validation_loaders_two_hold_batches_at_a_time(mix: PipelineSpec) -> None:
-    apart = mix.model_copy(update={"validation": ValidationSpec(samples=5, per_dataset=True)})
-    with closing(data(apart, "process")) as module:
-        train, (a, b) = streams(module)
-        next(train)
-        until(lambda: is_full(a.loader))
-        assert b.loader.statistics().starts == 0
-        first = [places(batch) for batch in a]
-        until(lambda: is_full(b.loader))  # it got ready while a was used
-        list(b)
-        until(lambda: is_full(a.loader))
-        next(train)
-        assert a.loader.statistics().starts == 2
-        until(lambda: b.loader.statistics().ring.allocated_bytes == 0)
-        assert [places(batch) for batch in a] == first
 
 
 def test_a_suspended_loader_goes_on_where_it_was(mix: PipelineSpec, isolation: str) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 import sys
 from collections.abc import Iterator
@@ -108,16 +107,6 @@ def test_what_it_gives_is_in_every_batch_also_the_last_and_after_a_resume(robot:
         for batch, before in zip(loader, rest, strict=True):
             check(batch, upper=True)
             assert batch["t"].tolist() == before["t"].tolist()
-
-
-def test_in_the_loaders_process_with_decode_processes_and_two_ranks(robot: Written) -> None:
-    torch = pytest.importorskip("torch")
-    spec = spec_with(robot, "batch_functions:tokens")
-    knobs = {**KNOBS, "decode_processes": 2}
-    with AutoLoader(spec, ram_floor="64MiB", knobs=knobs, rank=1, world_size=2) as loader:
-        for batch in itertools.islice(loader, 2):
-            assert isinstance(batch["mean"], torch.Tensor)
-            check({**batch, "mean": batch["mean"].numpy()}, upper=False)
 
 
 @pytest.mark.parametrize(

@@ -14,8 +14,7 @@ from rlds_files import PLAIN, TEXT, Written, episode, image, png, write_dataset,
 from streams import dataset_of, every_sample, spec_of
 
 from autoloader import AutoLoader, PipelineSpec
-from autoloader.errors import BudgetInfeasibleError, KnobError, UsageError
-from autoloader.spec.knobs import KnobLimits
+from autoloader.errors import UsageError
 
 KNOBS = {"ring_slots": 4, "decode_threads": 2, "queue_samples": 8}
 SHARDS = [[3, 5, 1], [4, 2], [6]]
@@ -120,55 +119,6 @@ def test_a_batch_has_the_contracts_keys_shapes_and_types(
     assert all(isinstance(text, str) for text in batch["language"])
 
 
-def test_a_camera_that_a_dataset_lacks_is_zero_and_masked_and_the_others_are_there(
-    pair: tuple[Written, Written],
-) -> None:
-    both = {"primary": "observation/image", "wrist": "observation/image"}
-    spec = spec_of(dataset_of(pair[0], images=both), pair[1], batch={"size": 8}, **{
-        key: value for key, value in SHAPES.items() if key != "pad_to"
-    })  # fmt: skip
-    with load(spec) as loader:
-        for batch in some(loader, 3):
-            has = batch["dataset_index"] == 0
-            assert batch["images"]["wrist"][has].any(axis=(1, 2, 3, 4)).all()
-            assert batch["frame_mask"]["wrist"][has, 0].all()
-            assert not batch["images"]["wrist"][~has].any()
-            assert not batch["frame_mask"]["wrist"][~has].any()
-            assert batch["images"]["primary"].any(axis=(1, 2, 3, 4)).all()
-            assert batch["frame_mask"]["primary"][:, 0].all()
-
-
-def test_action_and_state_are_zero_padded_to_the_fixed_widths_and_masked(
-    pair: tuple[Written, Written],
-) -> None:
-    spec = spec_of(pair[0], dataset_of(pair[1], state=None), pad_to={"action": 7, "state": 8})
-    with load(spec) as loader:
-        for batch in some(loader, 4):
-            assert batch["action_mask"][:, 0].tolist() == [[True] * 2 + [False] * 5] * 4
-            assert not batch["action"][..., 2:].any()
-            for row, dataset in enumerate(batch["dataset_index"].tolist()):
-                width = 3 if dataset == 0 else 0
-                assert batch["state_mask"][row, 0].tolist() == [True] * width + [False] * (
-                    8 - width
-                )
-                assert not batch["state"][row, 0, width:].any()
-
-
-def test_a_sample_is_located_in_its_file_also_with_a_stride(pair: tuple[Written, Written]) -> None:
-    spec = spec_of(dataset_of(pair[0], stride=2, split="train[1:]"))
-    with load(spec) as loader:
-        for batch in some(loader, 3):
-            for row, place in enumerate(batch["provenance"]):
-                found = loader.locate(place)
-                shard = [str(file) for file in pair[0].files].index(found.path)
-                first = sum(len(part) for part in SHARDS[:shard])
-                assert found.dataset == "a"
-                assert found.step == 2 * found.t
-                assert found.pass_ == place[1]
-                assert batch["state"][row, 0, 0] == first + found.record
-                assert batch["state"][row, 0, 1] == found.step
-
-
 def test_any_of_draws_one_camera_per_episode_and_pass(tmp_path: Path) -> None:
     features = {**PLAIN, "left": image(), "right": image(), "other": TEXT}
     shards = [
@@ -256,55 +206,6 @@ def test_an_epoch_of_n_samples_goes_on_where_the_last_one_stopped(
     assert share == pytest.approx(0.75, abs=17 / 160)
 
 
-def test_a_loop_that_is_left_early_goes_on_in_the_same_epoch(pair: tuple[Written, Written]) -> None:
-    with load(spec_of(*pair, mixing={"epoch": 32}), reproducible=True) as loader:
-        straight = samples_of(some(loader, 8))
-    with load(spec_of(*pair, mixing={"epoch": 32}), reproducible=True) as loader:
-        first = [dict(batch) for batch, _ in zip(loader, range(3), strict=False)]
-        rest = [dict(batch) for batch in loader]
-    # zip asks for one more before it sees that the range is over.
-    assert len(rest) in (4, 5)
-    assert samples_of(first) == straight[:12]
-    assert samples_of(rest)[-16:] == straight[-16:]
-
-
-def test_a_loader_without_end_has_no_length_and_goes_on(pair: tuple[Written, Written]) -> None:
-    with load(spec_of(*pair, mixing={"epoch": "forever"})) as loader:
-        with pytest.raises(TypeError, match="forever"):
-            len(loader)
-        found = [batch["language"] for batch, _ in zip(loader, range(40), strict=False)]
-    assert len(found) == 40
-
-
-def test_n_drawn_samples_per_episode_make_a_pass(pair: tuple[Written, Written]) -> None:
-    spec = spec_of(
-        pair[0], sample={"per_episode": 2}, weights="natural", batch={"size": 3, "drop_last": False}
-    )
-    with load(spec) as loader:
-        one, two = ([dict(batch) for batch in loader] for _ in range(2))
-    for batches in (one, two):
-        per_episode: dict[tuple[int, ...], set[int]] = {}
-        for sample in samples_of(batches):
-            per_episode.setdefault(sample[2:4], set()).add(sample[4])
-        lengths = {(s, r): n for s, part in enumerate(SHARDS) for r, n in enumerate(part)}
-        assert {key: len(drawn) for key, drawn in per_episode.items()} == {
-            key: min(2, n) for key, n in lengths.items()
-        }
-    assert {s[2:] for s in samples_of(one)} != {s[2:] for s in samples_of(two)}
-
-
-def test_windows_that_may_not_leave_the_episode_give_the_t_inside_alone(
-    pair: tuple[Written, Written],
-) -> None:
-    sample = {"frame_offsets": [0, 2], "edges": {"end": "drop"}}
-    spec = spec_of(pair[0], sample=sample, weights="natural", batch={"size": 1, "drop_last": False})
-    with load(spec) as loader:
-        batches = [dict(batch) for batch in loader]
-        assert all(bool(batch["frame_mask"]["primary"].all()) for batch in batches)
-        assert len(batches) == sum(max(0, n - 2) for part in SHARDS for n in part)
-        assert loader.plan.counts["a"].short_episodes == 2
-
-
 def test_a_reproducible_loader_gives_the_same_samples_twice(pair: tuple[Written, Written]) -> None:
     runs = []
     for threads in (1, 3):
@@ -313,14 +214,6 @@ def test_a_reproducible_loader_gives_the_same_samples_twice(pair: tuple[Written,
         with load(spec_of(*pair), reproducible=True, knobs=knobs) as loader:
             runs.append(samples_of(some(loader, 20)))
     assert runs[0] == runs[1]
-
-
-def test_another_seed_gives_another_order(pair: tuple[Written, Written]) -> None:
-    runs = []
-    for seed in (0, 1):
-        with load(spec_of(*pair, seed=seed), reproducible=True) as loader:
-            runs.append(samples_of(some(loader, 5)))
-    assert runs[0] != runs[1]
 
 
 # --- state --------------------------------------------------------------------------------------
@@ -407,30 +300,6 @@ def test_retuning_changes_the_values_in_force_and_loses_nothing(
         assert len(own) == len(set(own)) == TOTAL
 
 
-def test_a_retune_takes_the_mapping_that_set_takes(pair: tuple[Written, Written]) -> None:
-    with load(spec_of(*pair)) as loader:
-        loader.retune({"a.cycle_length": "3", "ring_slots": "6"}, decode_threads=1)
-        assert loader.knobs.for_dataset("a").cycle_length == 3
-        assert loader.knobs.for_dataset("b").cycle_length == 1
-        assert (loader.knobs.ring_slots, loader.knobs.decode_threads) == (6, 1)
-        before = loader.knobs
-        assert loader.retune({}) == before
-        for wrong in ({"z.cycle_length": 1}, {"a.ring_slots": 4}, {"ring_slot": 4}):
-            with pytest.raises(KnobError):
-                loader.retune(wrong)
-        with pytest.raises(UsageError, match="knobs: 1 is no name"):
-            loader.retune({1: 2})  # type: ignore[dict-item]
-        assert loader.knobs == before
-
-
-def test_knobs_given_at_the_start_are_held_against_this_host(pair: tuple[Written, Written]) -> None:
-    with pytest.raises(KnobError, match="cycle_length=40"):
-        load(spec_of(*pair), knobs={"cycle_length": 40})
-    with load(spec_of(*pair)) as loader:
-        assert isinstance(loader.plan.limits, KnobLimits)
-        assert loader.plan.limits.shards == {"a": 3, "b": 3}
-
-
 # --- before anything starts ---------------------------------------------------------------------
 
 
@@ -438,31 +307,7 @@ def threads() -> set[str]:
     return {t.name for t in threading.enumerate() if t.name.startswith("autoloader-")}
 
 
-def test_a_floor_that_cannot_be_met_is_told_with_the_numbers_before_anything_starts(
-    pair: tuple[Written, Written],
-) -> None:
-    with pytest.raises(BudgetInfeasibleError) as caught:
-        load(spec_of(*pair), ram_floor="900TB")
-    assert caught.value.exit_code == 3
-    assert "GiB" in caught.value.what
-    assert "must stay free" in caught.value.what
-    assert threads() == set()
-
-
-def test_a_spec_may_be_named_by_its_path(demo_mix: Path) -> None:
-    with AutoLoader(
-        demo_mix, isolation="thread", ram_floor="64MiB", knobs=KNOBS, output="numpy"
-    ) as loader:
-        assert len(loader.dataset_names) == 6
-        batch = next(iter(loader))
-    assert batch["images"]["primary"].shape == (48, 2, 256, 256, 3)
-
-
 # --- the end ------------------------------------------------------------------------------------
-
-
-def test_a_loader_may_be_closed_before_its_first_batch(pair: tuple[Written, Written]) -> None:
-    load(spec_of(*pair)).close()
 
 
 @pytest.mark.parametrize("output", ["torch", "numpy"])
@@ -478,18 +323,6 @@ def test_batches_that_are_kept_survive_closing_and_are_never_overwritten(
     for batch, copy in zip(kept, copies, strict=True):
         assert (np.asarray(batch["images"]["primary"]) == copy).all()
         assert copy.any()
-
-
-def test_an_exception_in_the_training_loop_ends_the_loader_with_the_with_block(
-    pair: tuple[Written, Written],
-) -> None:
-    def train() -> None:
-        with load(spec_of(*pair)) as loader:
-            next(iter(loader))
-            raise ZeroDivisionError
-
-    with pytest.raises(ZeroDivisionError):
-        train()
 
 
 def test_a_loader_over_files_that_were_rewritten_under_an_open_one_gives_what_they_hold_now(

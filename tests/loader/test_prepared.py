@@ -7,10 +7,9 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
-import numpy as np
 import pytest
 from coded_rows import CodedRows, coded_spec, write_coded
 
@@ -89,10 +88,6 @@ def kill(loader: AutoLoader) -> None:
     os.kill(loader.statistics().worker_pids[0], signal.SIGKILL)
 
 
-def go_back(loader: AutoLoader) -> None:
-    loader.load_state_dict(loader.state_dict())
-
-
 def fork(loader: AutoLoader) -> None:
     pid = os.fork()
     if pid == 0:
@@ -109,38 +104,6 @@ def rest(loader: AutoLoader) -> None:
     loader.park(False)
 
 
-EVENTS: dict[str, Callable[[AutoLoader], object]] = {
-    "kill": kill,
-    "load_state_dict": go_back,
-    "suspend": AutoLoader.suspend,
-    "park": rest,
-    "retune": lambda loader: loader.retune({"ring_slots": 4}),
-    "shrink": lambda loader: loader._pipeline.shrink_to_minimum(),  # type: ignore[union-attr]
-    "fork": fork,
-}
-
-
-@pytest.mark.parametrize("event", EVENTS)
-def test_what_happens_behind_a_batch_that_is_made_leaves_the_rows_as_they_were(
-    rows: CodedRows, event: str
-) -> None:
-    wanted = expected(rows)
-    with opened(rows) as loader:
-        iterator = iter(loader)
-        held: list[tuple[Any, np.ndarray]] = []
-        for number in range(STEPS):
-            batch = next(iterator)
-            assert batch["provenance"].tolist() == wanted[number]
-            assert not rows.wrong(batch).any()
-            held = [*held[-1:], (batch, batch["images"]["primary"].copy())]
-            del batch
-            if number % 6 == 5:
-                assert prepared(loader)
-                EVENTS[event](loader)
-            for one, images in held:
-                assert np.array_equal(one["images"]["primary"], images)
-
-
 def test_weights_that_are_set_hold_from_the_next_batch_also_where_that_is_made(
     rows: CodedRows,
 ) -> None:
@@ -155,39 +118,8 @@ def test_weights_that_are_set_hold_from_the_next_batch_also_where_that_is_made(
             assert set(next(iterator)["dataset_index"].tolist()) == {len(loader.dataset_names) - 1}
 
 
-def test_a_consumer_that_holds_all_it_may_gets_copies_as_without_it(rows: CodedRows) -> None:
-    with opened(rows) as loader:
-        iterator = iter(loader)
-        held = []
-        for _ in range(8):
-            held.append(next(iterator))
-            assert prepared(loader)
-        assert loader.statistics().ring.copies == 8 - (KNOBS["ring_slots"] - 2)
-
-
 def threads() -> Iterator[str]:
     return (one.name for one in threading.enumerate() if one.name == "autoloader-hand")
-
-
-@pytest.mark.parametrize("ending", ["close", "del"])
-def test_the_thread_ends_with_the_loader(rows: CodedRows, ending: str) -> None:
-    loader = opened(rows)
-    next(iter(loader))
-    assert prepared(loader)
-    assert list(threads()) == ["autoloader-hand"]
-    if ending == "close":
-        loader.close()
-    del loader
-    assert list(threads()) == []
-
-
-def test_a_training_loop_that_is_back_at_once_has_no_batch_made_beside_it(
-    rows: CodedRows, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(delivery, "_SHORT_STEP_S", 1e9)
-    with opened(rows) as loader:
-        for _ in zip(range(4), loader, strict=False):
-            assert not made(loader)
 
 
 def test_where_no_thread_can_be_started_batches_come_as_without_one(
@@ -226,15 +158,3 @@ def test_what_cannot_be_made_is_raised_by_the_next_call_and_nothing_is_lost(
             with pytest.raises(PipelineError, match="broken"):
                 next(iterator)
         assert next(iterator)["provenance"].tolist() == wanted[2]
-
-
-def test_a_lock_that_another_one_has_is_not_waited_for(rows: CodedRows) -> None:
-    with opened(rows) as loader:
-        iterator = iter(loader)
-        next(iterator)
-        assert prepared(loader)
-        with loader._pipeline.lock:
-            next(iterator)
-            loader._background.call(lambda: None)
-            assert not made(loader)
-        assert prepared(loader)

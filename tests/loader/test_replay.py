@@ -41,29 +41,6 @@ def test_the_same_batch_comes_again_for_as_many_steps_as_an_epoch_has(trio: list
                 np.testing.assert_array_equal(batch["action"], first["action"])
 
 
-def test_what_reads_fills_the_ring_once_and_rests(trio: list[Written]) -> None:
-    with load(trio, replay_one_batch=True) as loader:
-        before = loader.statistics()
-        for _ in range(50):
-            assert len(list(loader)) == 6
-        after = loader.statistics()
-        assert (before.repeats, after.repeats) == (0, 50 * 6 - 1)
-        assert after.batches == 50 * 6
-        read = sum(one.taken for one in loader._pipeline.activity().datasets.values())
-        assert 0 < read <= 4 * (KNOBS["ring_slots"] + 1) + 3 * KNOBS["queue_samples"]
-
-
-def test_what_a_trainer_takes_out_of_a_batch_is_there_again(trio: list[Written]) -> None:
-    with load(trio, replay_one_batch=True) as loader:
-        batches = iter(loader)
-        first = next(batches)
-        del first["action"]
-        first["images"].clear()
-        second = next(batches)
-        assert "action" in second
-        assert list(second["images"]) == ["primary"]
-
-
 def test_a_state_says_where_it_was_when_it_began_to_repeat(trio: list[Written]) -> None:
     with load(trio) as loader:
         batches = iter(loader)
@@ -78,14 +55,6 @@ def test_a_state_says_where_it_was_when_it_began_to_repeat(trio: list[Written]) 
         loader.load_state_dict(state)
         resumed = next(iter(loader))
         np.testing.assert_array_equal(resumed["provenance"], second["provenance"])
-
-
-def test_a_state_that_is_loaded_is_where_it_repeats_from(trio: list[Written]) -> None:
-    with load(trio, replay_one_batch=True) as loader:
-        beginning = loader.state_dict()
-        expected = len(list(loader))
-        loader.load_state_dict(beginning)
-        assert len(list(loader)) == expected
 
 
 def test_it_is_a_yes_or_no(trio: list[Written]) -> None:

@@ -8,14 +8,11 @@ import json
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from rlds_files import Written
 from streams import dataset_of, every_strategy, spec_of
 
 from autoloader import AutoLoader, PipelineSpec
 from autoloader.errors import UsageError
-from autoloader.sampling.mixture import MixtureOrder, PositionSequence
 
 KNOBS = {"ring_slots": 4, "decode_threads": 1, "io_threads": 1, "read_ahead": 1, "queue_samples": 4}
 Row = tuple[int, ...]
@@ -90,18 +87,6 @@ def test_a_state_that_goes_on_with_other_shares_says_from_where_and_what_was_sav
     assert "datasets.a.share: saved 0.5, here 0.55" in caplog.text
 
 
-def test_a_stream_resumes_with_other_weights_and_more_datasets(trio: list[Written]) -> None:
-    a, b, c = trio
-    found, state = run(mixture([a, b], [1, 1], reader="stream"), 4)
-    more, _ = run(mixture([a, b, c], [2, 1, 1], reader="stream"), 16, state)
-    counted = collections.Counter(found + more)
-    assert set(counted.values()) == {1}  # provenance has the pass in it
-    assert len([row for row in found + more if row[:2] == (ord("a"), 0)]) == 15
-    assert len([row for row in found + more if row[:2] == (ord("b"), 0)]) == 12
-    shares = collections.Counter(row[0] for row in more)
-    assert [shares[ord(name)] for name in "abc"] == [24, 12, 12]
-
-
 @pytest.mark.parametrize("reader", ["indexed", "stream"])
 def test_a_dataset_that_is_left_out_is_forgotten_and_the_others_go_on(
     trio: list[Written], reader: str
@@ -145,28 +130,3 @@ def test_what_hangs_on_whole_passes_or_on_the_seed_is_refused_with_the_differenc
     with pytest.raises(UsageError, match=said) as caught:
         run(mixture(trio, [1, 1, 1], **top), 1, state)
     assert "nothing is chained" in caught.value.remedy
-
-
-@settings(max_examples=40)
-@given(
-    st.lists(st.tuples(st.integers(0, 50), st.lists(st.integers(1, 9), min_size=3, max_size=3)),
-             min_size=1, max_size=4),
-    st.integers(1, 4),
-)  # fmt: skip
-def test_numbers_of_a_dataset_go_on_over_any_turns(
-    legs: list[tuple[int, list[int]]], block_length: int
-) -> None:
-    position = 0
-    given_: tuple[int, ...] = ()
-    seen: list[list[int]] = [[], [], []]
-    for length, weights in legs:
-        shares = tuple(weight / sum(weights) for weight in weights)
-        order = MixtureOrder(shares, (0.1, 0.5, 0.7), block_length, None, None, False,
-                             position, given_)  # fmt: skip
-        dataset, number = PositionSequence(order).ordinals(position, position + length)
-        for one, which in zip(dataset.tolist(), number.tolist(), strict=True):
-            seen[one].append(which)
-        position += length
-        given_ = order.samples_before(position)
-        assert given_ == tuple(map(len, seen))
-    assert all(numbers == list(range(len(numbers))) for numbers in seen)

@@ -103,26 +103,6 @@ def test_per_dataset_gives_one_named_loader_each_with_the_shapes_of_the_mixture(
         assert set(batch["dataset_index"].tolist()) == {0}
 
 
-def test_a_validation_has_at_most_the_samples_that_there_are(trio: list[Written]) -> None:
-    for apart, wanted in ((False, {"val": 20}), (True, {"a": 10, "b": 10})):
-        specs = validation_specs(spec(trio, samples=960, per_dataset=apart))
-        assert {name: one.mixing.epoch for name, one in specs.items()} == wanted
-
-
-def test_a_validation_is_not_chained(trio: list[Written]) -> None:
-    plain = spec(trio)
-    mixing = plain.mixing.model_copy(update={"chain": True, "block_length": 4})
-    (found,) = validation_specs(plain.model_copy(update={"mixing": mixing})).values()
-    assert (found.mixing.chain, found.mixing.block_length) == (False, 4)
-
-
-def test_a_split_that_no_dataset_has_gives_no_loader(trio: list[Written]) -> None:
-    plain = spec(trio)
-    assert validation_specs(plain, "test") == {}
-    assert list(validation_specs(plain, "train")) == ["train"]
-    assert list(validation_specs(plain, per_dataset=True)) == ["a", "b"]
-
-
 def test_loaders_that_were_opened_are_closed_when_a_later_one_fails(trio: list[Written]) -> None:
     before = set(threading.enumerate())
     knobs = {**OPTIONS["knobs"], "a.queue_samples": 4}  # b's loader has no a

@@ -117,34 +117,10 @@ def test_ranks_that_train_together_are_disjoint_complete_and_take_equal_steps(
     assert dealt(told, "together") == one_rank[0][:EPOCH]
 
 
-def test_worst_and_mean_are_gathered_from_ranks_of_other_nodes(
-    told: list[dict[str, Any]],
-) -> None:
-    assert not any(name.endswith("/worst") for one in told for name in one["alone_metrics"])
-    first, second = (one["metrics"] for one in told)
-    ranks = [
-        {name: one[name] for name in ("wait_ratio", "samples_per_s")} for one in (first, second)
-    ]
-    together = {name: value for name, value in first.items() if name.endswith(("/worst", "/mean"))}
-    assert together == {name: second[name] for name in together}
-    assert together["wait_ratio/worst"] == max(one["wait_ratio"] for one in ranks)
-    assert together["samples_per_s/worst"] == min(one["samples_per_s"] for one in ranks)
-    mean = sum(one["samples_per_s"] for one in ranks) / 2
-    assert together["samples_per_s/mean"] == pytest.approx(mean)
-
-
 def test_memory_without_rings_is_that_of_one_rank_and_little_more(
     told: list[dict[str, Any]], one_rank: tuple[list[list[int]], int]
 ) -> None:
     assert max(one["memory"] for one in told) <= 1.2 * one_rank[1]
-
-
-def test_a_rank_in_a_collective_does_not_hold_up_the_others_ring(
-    told: list[dict[str, Any]], one_rank: tuple[list[list[int]], int]
-) -> None:
-    found = dealt(told, "lopsided")
-    assert found == one_rank[0][EPOCH : EPOCH + len(found)]
-    assert [len(one["lopsided"]) for one in told] == [8, 8]
 
 
 def test_a_killed_child_is_started_once_for_all_by_whoever_needs_it(

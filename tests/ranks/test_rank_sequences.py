@@ -13,9 +13,7 @@ from rlds_files import Written, write_pair
 from streams import endless, every_strategy, spec_of
 
 from autoloader import AutoLoader, PipelineSpec
-from autoloader.decode.source import Spans
 from autoloader.errors import SpecError, UsageError
-from autoloader.pipeline.read.planned import PlannedSource
 
 KNOBS = {"ring_slots": 4, "decode_threads": 1, "io_threads": 1, "read_ahead": 1}
 Samples = list[tuple[int, ...]]
@@ -119,65 +117,6 @@ def test_any_world_sizes_and_save_points_give_the_one_sequence(
     if found:
         untouched, _ = run_legs(spec, [(1, len(found) + 4, 0)])
         assert found == untouched[: len(found)]
-
-
-def test_choose_gives_the_sequence_of_python_and_sample_another_one_of_the_same_samples(
-    pair: tuple[Written, ...],
-) -> None:
-    found = {
-        strategy: run_legs(
-            spec_of(*pair, batch={"size": 3}, weights="natural", mixing={"strategy": strategy}),
-            [(2, 11, 0)],
-        )[0][:33]
-        for strategy in ("python", "choose", "sample")
-    }
-    assert found["choose"] == found["python"] != found["sample"]
-    assert sorted(found["sample"]) == sorted(found["python"])
-
-
-def test_the_batch_size_may_change_with_the_world_size(pair: tuple[Written, ...]) -> None:
-    whole, _ = run_legs(spec_of(*pair), [(1, 20, 0)])
-    _, state = run_legs(spec_of(*pair, batch={"size": 5}), [(2, 3, 1)])
-    with loader(spec_of(*pair, batch={"size": 2}), 0, 1) as resumed:
-        resumed.load_state_dict(state or {})
-        assert rows(next(iter(resumed))) == whole[30:32]
-
-
-def test_retunes_in_the_middle_change_no_ranks_samples(pair: tuple[Written, ...]) -> None:
-    spec = spec_of(*pair)
-    wanted = epoch_of(spec, 2)
-    for rank in (0, 1):
-        with loader(spec, rank, 2) as one:
-            found = []
-            for step, batch in enumerate(one):
-                found.append(rows(batch))
-                one.retune(io_threads=1 + step % 3, read_ahead=1 + step % 2, decode_threads=2)
-        assert found == wanted[rank]
-
-
-def test_a_rank_reads_its_own_positions_and_no_others(
-    pair: tuple[Written, ...], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    spec = spec_of(*pair, batch={"size": 4})
-    assigned: list[int] = []
-    assign = PlannedSource.assign
-
-    def noting(self: PlannedSource, spans: Spans) -> None:
-        assigned.extend(position for span in spans for position in range(*span))
-        assign(self, spans)
-
-    monkeypatch.setattr(PlannedSource, "assign", noting)
-    found = []
-    for rank, world_size in ((0, 1), (0, 2), (1, 2)):
-        assigned.clear()
-        with loader(spec, rank, world_size) as one:
-            batches = endless(one)
-            while len(assigned) < 16:
-                next(batches)
-        found.append(assigned[:16])
-    assert found[0] == list(range(16))
-    assert found[1] == [0, 1, 2, 3, 8, 9, 10, 11, 16, 17, 18, 19, 24, 25, 26, 27]
-    assert found[2] == [at + 4 for at in found[1]]
 
 
 def test_a_state_of_another_order_is_refused_with_each_difference(

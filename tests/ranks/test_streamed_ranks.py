@@ -9,15 +9,12 @@ from contextlib import ExitStack
 from typing import Any, Literal
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from rlds_files import Written, write_pair
 from streams import every_strategy, mixture_of, spec_of
 
 from autoloader import AutoLoader, PipelineSpec, join_states
 from autoloader.errors import SpecError, UsageError
-from autoloader.sampling.cursor import DatasetCursor
-from autoloader.sampling.dealing import Ranks, check_parts, part_of
+from autoloader.sampling.dealing import Ranks, check_parts
 
 KNOBS = {"ring_slots": 4, "decode_threads": 1, "queue_samples": 4}
 SIZES = {"a": 33, "b": 12}
@@ -101,17 +98,6 @@ def test_streamed_ranks_are_disjoint_complete_over_a_pass_and_take_equal_steps(
         got.check(index, 1, samples)
 
 
-def test_one_child_serves_ranks_that_stream(pair: tuple[Written, ...]) -> None:
-    spec = spec_of(*pair, reader="stream", batch={"size": 5, "drop_last": False}, weights="natural")
-    got = Pass()
-    with loader(spec, 0, 2, "process") as first, loader(spec, 1, 2, "process") as second:
-        found = steps([first, second], 10, got)
-        assert first.statistics().worker_pids == second.statistics().worker_pids
-    assert not found[0] & found[1]
-    for index, samples in enumerate(SIZES.values()):
-        got.check(index, 0, samples)
-
-
 @every_strategy
 def test_a_state_of_all_ranks_resumes_other_world_sizes_and_no_record_comes_twice(
     pair: tuple[Written, ...], strategy: str
@@ -147,66 +133,6 @@ def test_one_streamed_ranks_state_is_its_own_and_of_use_to_no_other(
     with loader(spec, 0, 2) as other, pytest.raises(UsageError, match="rank 1 of 2") as caught:
         other.load_state_dict(state)
     assert "join_states" in caught.value.remedy
-
-
-@given(st.integers(1, 14))
-def test_parts_are_disjoint_and_together_the_whole(
-    pair: tuple[Written, ...], world_size: int
-) -> None:
-    for dataset in mixture_of(*pair).datasets:
-        parts = [part_of(dataset, Ranks(rank, world_size)) for rank in range(world_size)]
-        if dataset.records < world_size:
-            assert [one.turn for one in parts] == [(k, world_size) for k in range(world_size)]
-            continue
-        records = [
-            (shard, record)
-            for one in parts
-            for shard, piece in enumerate(one.slices)
-            for record in range(piece.start, piece.stop)
-        ]
-        assert len(set(records)) == len(records) == dataset.records
-        assert max(one.records for one in parts) - min(one.records for one in parts) <= 1
-
-
-@settings(max_examples=30)
-@given(
-    st.lists(st.tuples(st.integers(0, 2), st.integers(0, 30)), max_size=3),
-    st.integers(1, 3),
-    st.data(),
-)
-def test_cursors_over_other_parts_stand_together_where_the_old_ones_stood(
-    pair: tuple[Written, ...], legs: list[tuple[int, int]], world_size: int, data: st.DataObject
-) -> None:
-    (dataset,) = mixture_of(pair[0]).datasets
-    old = [DatasetCursor.of(part_of(dataset, Ranks(rank, 3))) for rank in range(3)]
-    lengths = [[3, 5, 1, 2], [4, 2, 3], [6, 3, 4]]
-    taken: collections.Counter[tuple[int, int, int]] = collections.Counter()
-    for rank, count in legs:  # its rank takes so many samples in the order of its records
-        part = part_of(dataset, Ranks(rank, 3))
-        mine = [
-            (shard, record)
-            for shard, piece in enumerate(part.slices)
-            for record in range(piece.start, piece.stop)
-            for _ in range(lengths[shard][record])
-        ]
-        before = sum(n for (p, s, r), n in taken.items() if (s, r) in mine)
-        for at in range(before, before + count):
-            pass_, within = divmod(at, len(mine))
-            shard, record = mine[within]
-            old[rank].take(pass_, shard, record, lengths[shard][record])
-            taken[pass_, shard, record] += 1
-    new = [
-        DatasetCursor.of(part_of(dataset, Ranks(rank, world_size))) for rank in range(world_size)
-    ]
-    for rank, cursor in enumerate(new):
-        cursor.take_over(old)
-        for shard, piece in enumerate(part_of(dataset, Ranks(rank, world_size)).slices):
-            for record in range(piece.start, piece.stop):
-                for pass_ in range(4):
-                    here = taken[pass_, shard, record]
-                    done = here == lengths[shard][record]
-                    place = _place(pass_, shard, record)
-                    assert cursor.taken(place) == (None if done else here)
 
 
 def _place(pass_: int, shard: int, record: int) -> Any:

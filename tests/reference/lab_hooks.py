@@ -119,8 +119,3 @@ def bad_valid(episode: dict[str, Any]) -> dict[str, Any]:
 def computes(episode: dict[str, Any]) -> dict[str, Any]:
     episode["observation"]["image"] = episode["observation"]["image"] / 255
     return episode
-
-
-def even_from_one(episode: dict[str, Any]) -> dict[str, Any] | None:
-    kept = only_even(episode)
-    return None if kept is None else drop_first(kept)

@@ -12,8 +12,6 @@ from streams import dataset_of, spec_of
 
 from autoloader import AutoLoader
 from autoloader.errors import SpecError, UnsupportedError
-from autoloader.index.statistics import statistics_of
-from autoloader.layouts import octo
 
 OCTO = {"frame_offsets": [-1, 0], "state_offsets": [-1, 0], "action_horizon": 4,
         "action_per": "step"}  # fmt: skip
@@ -78,48 +76,6 @@ def test_rows_may_lie_several_steps_apart(written: Written, reader: str) -> None
             assert batch["action_mask"][k][:, 0].tolist() == [0 <= row <= last for row in rows]
             seen += 1
     assert seen == sum(LENGTHS)
-
-
-def test_chunks_are_normalised_alike_in_both_readers(written: Written) -> None:
-    normalize = {"action": {"method": "min_max"}}
-    dataset = dataset_of(written, state=["observation/state[:2]"])
-    own = {**OCTO, "action_relative_to_state": [0], "edges": {"start": "zero", "end": "zero"}}
-    found = []
-    for reader in ("stream", "indexed"):
-        every = batches(dataset, reader=reader, normalize=normalize, sample=own)
-        places = np.concatenate([one["provenance"][:, 2:] for one in every])
-        action = np.concatenate([one["action"] for one in every])
-        found.append(action[np.lexsort(places.T)])
-    np.testing.assert_array_equal(found[0], found[1])
-    # Differences to the state at the step itself, to [-1, 1].
-    assert found[0][..., 0].max() == pytest.approx(1)
-    assert found[0][..., 0].min() == pytest.approx(-1)
-
-
-def test_statistics_of_samples_count_the_rows_of_every_chunk(written: Written) -> None:
-    normalize = {"action": {"method": "min_max"}, "statistics_of": "samples"}
-    found = statistics_of(spec_of(written, sample=OCTO, normalize=normalize))
-    assert found is not None
-    rows = [
-        start + h
-        for steps in LENGTHS
-        for t in range(steps)
-        for start in (t - 1, t)
-        for h in range(4)
-        if start >= 0 and start + h < steps
-    ]
-    assert found["robot"].action is not None
-    assert found["robot"].action.mean[1] == pytest.approx(np.mean(rows))
-
-
-def test_octos_layout_takes_them(written: Written) -> None:
-    spec = spec_of(written, sample=OCTO, metadata="full")
-    with AutoLoader(
-        spec, isolation="thread", ram_floor=0, controller=False, output="numpy"
-    ) as loader:
-        batch = octo(next(iter(loader)), loader.dataset_names)
-    assert batch["action"].shape == batch["action_pad_mask"].shape == (4, 2, 4, 2)
-    assert batch["observation"]["task_completed"].shape == (4, 2, 4)
 
 
 def test_datasets_that_disagree_on_chunks_are_refused(written: Written) -> None:

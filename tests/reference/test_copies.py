@@ -5,16 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 from rlds_files import Declared, Written, colour, episode, image, numbers, png, write_dataset
 from streams import Running, mixture_of
 
 from autoloader import recipes
 from autoloader.errors import SpecError
-from autoloader.process.planning.start import plan_loader
 from autoloader.samples.resolve import ResolvedDataset
-from autoloader.spec import PipelineSpec
 
 PUBLIC_ONLY = {"path": "observation/image", "ops": [{"flip_channels": "public"}]}
 
@@ -126,21 +123,6 @@ def test_red_and_blue_change_places_in_the_datasets_that_ask_for_it(tmp_path: Pa
     assert seen == {0, 1}
 
 
-@pytest.mark.slow
-def test_the_tf_data_front_door_puts_colours_right_too(tmp_path: Path) -> None:
-    from autoloader.tfdata import as_dataset
-
-    public = written(tmp_path, "public", image(240, 320))
-    copy = written(tmp_path, "copy", image(256, 256))
-    spec = mixture_of(dataset(public, PUBLIC_ONLY), dataset(copy, PUBLIC_ONLY)).spec
-    rows = list(as_dataset(spec, passes=1).as_numpy_iterator())
-    assert len(rows) == 24
-    for row in rows:
-        which, _, _, record, t = row["provenance"].tolist()
-        wanted = colour(record, t)[:: -1 if which == 0 else 1]
-        assert row["images"]["primary"][0, 0, 0].tolist() == list(wanted)
-
-
 def test_only_four_recipes_turn_channels_and_only_those_of_public_files() -> None:
     turned = {}
     for name in recipes.names("octo"):
@@ -154,29 +136,3 @@ def test_only_four_recipes_turn_channels_and_only_those_of_public_files() -> Non
         "utaustin_mutex": ["primary", "wrist"],
         "berkeley_fanuc_manipulation": ["primary", "wrist"],
     }
-
-
-def test_a_camera_with_an_op_is_written_as_it_was_read(tmp_path: Path) -> None:
-    files = written(tmp_path, "robot", image())
-    for camera in (PUBLIC_ONLY, {"any_of": ["a", "b"], "ops": ["flip_channels"]}):
-        spec = PipelineSpec.from_mapping(
-            {"datasets": [dataset(files, camera)], "cameras": {"primary": {"size": [8, 8]}}}
-        )
-        plain = spec.model_dump(mode="json")
-        assert plain["datasets"][0]["images"]["primary"] == camera
-        assert PipelineSpec.from_mapping(plain) == spec
-        assert np.all([one.images["primary"].flip for one in spec.datasets])
-
-
-def test_a_plan_says_what_files_were_taken_for_and_what_is_worked_out(tmp_path: Path) -> None:
-    files = written(tmp_path, "robot", image(240, 320))
-    action = [{"path": "action", "ops": ["relabel"]}]
-    raw = dataset(files, PUBLIC_ONLY, steps={"drop_first": 1, "drop_last": 1}) | {"action": action}
-    plan = plan_loader(mixture_of(raw, reader="stream").spec, ram_floor=0)
-    notes = "\n".join(plan.notes)
-    assert "robot: taken for public files (observation/image is 240×320)" in notes
-    assert "red and blue of primary change places" in notes
-    assert (
-        "robot: drop_first 1, drop_last 1, relabel; worked out over whole episodes in every"
-        in notes
-    )

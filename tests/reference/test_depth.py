@@ -10,15 +10,11 @@ from typing import Any
 import cv2
 import numpy as np
 import pytest
-import torch
-from hypothesis import given
-from hypothesis import strategies as st
 from plain_tfds import plain_episodes, value_at
 from rlds_files import PLAIN, Written, episode, image, numbers, png, write_dataset, write_records
 from streams import dataset_of, mixture_of, spec_of
 
 from autoloader import AutoLoader
-from autoloader.decode.frames import nearest_into
 from autoloader.errors import AutoloaderError, SpecError
 
 HEIGHT, WIDTH = 6, 9
@@ -194,53 +190,6 @@ def test_depth_frames_are_those_of_plain_tfds_to_the_bit(
     assert seen > 100
 
 
-@pytest.mark.parametrize("reader", ["indexed", "processes"])
-def test_depth_frames_are_held_and_shown_again_as_they_were(data: Path, reader: str) -> None:
-    """The frame cache, and rows that are copied from it."""
-    cameras = {name: CAMERAS[name] for name in ("primary", "depth_png16", "depth_flat")}
-
-    def shown(knobs: dict[str, Any] | None) -> list[tuple[Any, ...]]:
-        spec = loader_of(data, reader, cameras).plan.mixture.spec
-        spec = spec.model_copy(update={"mixing": spec.mixing.model_copy(update={"epoch": 80})})
-        with AutoLoader(
-            spec, isolation="thread", ram_floor=0, controller=False, output="numpy", knobs=knobs
-        ) as loader:
-            rows = [
-                (tuple(row), *(batch["images"][name][k].tobytes() for name in cameras))
-                for batch in loader
-                for k, row in enumerate(batch["provenance"].tolist())
-            ]
-            if knobs and "cache_bytes" in knobs:
-                assert loader.statistics().cache.hit_ratio > 0
-        return sorted(rows)
-
-    share = {"decode_processes": 2} if reader == "processes" else {}
-    assert shown({"cache_bytes": 10_000_000, **share}) == shown(share)
-
-
-@READERS
-def test_depth_is_a_tensor_of_its_own_type(data: Path, reader: str) -> None:
-    with loader_of(data, reader, output="torch") as loader:
-        images = next(iter(loader))["images"]
-    types = {camera: (one.dtype, tuple(one.shape[1:])) for camera, one in images.items()}
-    assert types.pop("primary") == (torch.uint8, (1, HEIGHT, WIDTH, 3))
-    kinds = {"uint16": torch.uint16, "float32": torch.float32}
-    shape = (1, HEIGHT, WIDTH, 1)
-    assert types == {camera: (kinds[FORMS[name]], shape) for camera, name in EVERY.items()}
-
-
-@READERS
-def test_whole_numbers_are_exact_in_a_float_camera(
-    data: Path, plain: list[list[dict[str, Any]]], reader: str
-) -> None:
-    cameras = {"depth_png16": {"size": [HEIGHT, WIDTH], "depth": "float32"}}
-    with loader_of(data, reader, cameras) as loader:
-        for batch in loader:
-            for k, (_, _, _, record, t) in enumerate(batch["provenance"].tolist()):
-                wanted = np.asarray(plain[record][t]["observation"]["png16"]).astype(np.float32)
-                assert same_bits(batch["images"]["depth_png16"][k][0], wanted)
-
-
 @READERS
 def test_depth_that_is_absent_is_zeros_and_masked(data: Path, reader: str) -> None:
     flag = {"path": "observation/flat", "present": "episode_metadata/has_depth"}
@@ -252,44 +201,6 @@ def test_depth_that_is_absent_is_zeros_and_masked(data: Path, reader: str) -> No
             assert (batch["frame_mask"]["depth_flat"][:, 0] == there).all()
             assert not batch["images"]["depth_flat"][~there].any()
             assert batch["images"]["depth_flat"][there].any(axis=(1, 2, 3, 4)).all()
-
-
-@pytest.mark.parametrize("fit", ["stretch", "pad", "crop"])
-@READERS
-def test_depth_is_resized_by_taking_values_alone(
-    data: Path, plain: list[list[dict[str, Any]]], reader: str, fit: str
-) -> None:
-    cameras = {"depth_flat": {"size": [4, 12], "fit": fit, "depth": "float32"}}
-    with loader_of(data, reader, cameras) as loader:
-        batch = next(iter(loader))
-    for k, (_, _, _, record, t) in enumerate(batch["provenance"].tolist()):
-        stored = np.asarray(plain[record][t]["observation"]["flat"])
-        wanted = np.zeros((4, 12), np.float32)
-        # stretch 6×9 → 4×12; pad keeps 4×6 in the middle; crop cuts 3×9 out of the middle
-        inner = {"stretch": stored, "pad": stored, "crop": stored[1:4]}[fit]
-        left, columns = (3, 6) if fit == "pad" else (0, 12)
-        for row in range(4):
-            for column in range(columns):
-                down = int((row + 0.5) * len(inner) / 4)
-                right = int((column + 0.5) * 9 / columns)
-                wanted[row, left + column] = inner[down, right]
-        assert same_bits(batch["images"]["depth_flat"][k][0], wanted)
-
-
-@given(st.tuples(*[st.integers(1, 40)] * 4))
-def test_nearest_is_tensorflows(sizes: tuple[int, int, int, int]) -> None:
-    from autoloader.pipeline.graph.tensorflow import tf
-
-    height, width, rows, columns = sizes
-    picture = np.arange(height * width, dtype=np.float32).reshape(height, width)
-    out = np.empty((rows, columns), np.float32)
-    nearest_into(picture, out)
-    # TensorFlow rounds a place in float32, and so may take the neighbour where it is just between
-    down = np.asarray([(2 * k + 1) * height % (2 * rows) for k in range(rows)]) != 0
-    right = np.asarray([(2 * k + 1) * width % (2 * columns) for k in range(columns)]) != 0
-    with tf.device("/CPU:0"):
-        theirs = tf.image.resize(picture[..., None], (rows, columns), method="nearest").numpy()
-    np.testing.assert_array_equal(out[down][:, right], theirs[..., 0][down][:, right])
 
 
 def broken(folder: Path, frame: bytes) -> Written:
@@ -363,16 +274,6 @@ def test_what_is_no_depth_is_refused_by_field_with_a_remedy(
         mixture_of(dataset_of(written, images={"depth": images}), cameras={"depth": camera})
     assert said in str(refused.value)
     assert refused.value.remedy
-
-
-def test_depth_cameras_are_not_augmented(tmp_path: Path) -> None:
-    written = write_dataset(tmp_path, [[b""]], features={**PLAIN, "depth": numbers(12, 16)})
-    with pytest.raises(SpecError, match="augment names depth camera 'depth'"):
-        spec_of(
-            dataset_of(written, images={"depth": "depth"}),
-            cameras={"depth": DEPTH},
-            augment={"depth": {"brightness": 0.1}},
-        )
 
 
 def test_a_feature_is_depth_or_numbers_not_both(tmp_path: Path) -> None:

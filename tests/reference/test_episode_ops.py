@@ -20,9 +20,8 @@ from test_both_readers import PASSES, Data, Key, check, read_from_index, read_fr
 from autoloader.errors import SpecError
 from autoloader.index import count_indexed, open_dataset_index
 from autoloader.samples.resolve import ResolvedMixture
-from autoloader.samples.transforms import binding, episode_ops
+from autoloader.samples.transforms import episode_ops
 from autoloader.spec import PipelineSpec
-from autoloader.spec.fields import FieldOp
 
 SHARDS = [[5, 1, 9], [2, 7], [12]]
 SUCCESS = {0: True, 1: True, 2: False, 3: True, 4: True, 5: True}
@@ -273,14 +272,6 @@ def test_grippers_follow_their_rules_on_any_signal(values: list[float]) -> None:
     np.testing.assert_array_equal(episode_ops.binarise(signal)[:, 0], binarise(signal[:, 0]))
 
 
-@given(st.lists(st.tuples(st.floats(-1, 1, width=32), st.floats(-1, 1, width=32)), min_size=1))
-def test_each_column_is_a_signal_of_its_own(values: list[tuple[float, float]]) -> None:
-    both = np.asarray(values, np.float32)
-    for op in (episode_ops.rel2abs, episode_ops.binarise, episode_ops.relabel):
-        alone = [op(both[:, at : at + 1]) for at in (0, 1)]
-        np.testing.assert_array_equal(op(both), np.concatenate(alone, axis=1))
-
-
 @pytest.mark.parametrize(
     ("signal", "wanted"),
     [
@@ -314,16 +305,6 @@ def test_a_gripper_between_open_and_closed_has_the_state_that_comes_next(
     assert episode_ops.binarise(column(signal))[:, 0].tolist() == column(wanted)[:, 0].tolist()
 
 
-@given(st.lists(st.floats(-7, 7, width=32), min_size=1, max_size=20))
-def test_relabelled_motions_lead_from_each_step_to_the_next(values: list[float]) -> None:
-    state = column(values)
-    moved = episode_ops.relabel(state)
-    assert moved.shape == state.shape
-    assert moved[-1] == 0
-    for t in range(len(state) - 1):
-        assert moved[t] == state[t + 1] - state[t]
-
-
 ANGLES = st.tuples(st.floats(-3.1, 3.1), st.floats(-1.3, 1.3), st.floats(-3.1, 3.1))
 
 
@@ -340,32 +321,6 @@ def test_angles_and_quaternions_are_the_same_rotation(
     np.testing.assert_allclose(rotation(*back.astype(np.float64)), matrix, atol=1e-5)
     rows = episode_ops.rotation6d(given_)[0]
     np.testing.assert_allclose(rows, matrix[:2].ravel(), atol=2e-6)
-
-
-def test_the_table_of_quaternions_gives_its_angles() -> None:
-    some = (0.1025978, 0.2051957, 0.3077935, 0.9233805)
-    quaternions = [(0, 0, np.sin(0.15), np.cos(0.15)), (np.sin(0.15), 0, 0, np.cos(0.15)), some]
-    wanted = [(0, 0, 0.3), (0.3, 0, 0), (0.3392926, 0.3212886, 0.6989996)]
-    found = episode_ops.euler(np.asarray(quaternions, np.float32), "xyzw")
-    np.testing.assert_allclose(found, wanted, atol=1e-6)
-    np.testing.assert_allclose(
-        episode_ops.euler(np.asarray([(some[3], *some[:3])], np.float32), "wxyz")[0], wanted[2],
-        atol=1e-6,
-    )  # fmt: skip
-
-
-def test_a_gimbal_lock_has_no_yaw() -> None:
-    half = np.sqrt(0.5)
-    found = episode_ops.euler(np.asarray([(0, half, 0, half), (0, -half, 0, half)]), "xyzw")
-    np.testing.assert_allclose(found, [(0, np.pi / 2, 0), (0, -np.pi / 2, 0)], atol=1e-3)
-
-
-def test_plain_ops_are_the_same_inside_a_term_that_sees_the_episode() -> None:
-    x = column([-2, 0.25, 3])
-    ops = (FieldOp("clip", (0.0, 1.0)), FieldOp("invert"), FieldOp("scale", (0.5,)))
-    for op in ops:
-        x = episode_ops.apply_op(op, x)
-    assert x[:, 0].tolist() == [0.5, 0.375, 0.0]
 
 
 # --- refusals -----------------------------------------------------------------------------------
@@ -449,15 +404,3 @@ def test_the_tf_data_front_door_gives_the_same(data: Data) -> None:
         np.testing.assert_array_equal(row["state"], wanted[key].state)
         assert row["language"].decode() == wanted[key].language
     assert sorted(came) == sorted(key for key in wanted if key[0] == 0)
-
-
-def test_only_the_first_process_of_a_host_looks_at_what_ops_take(
-    data: Data, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    declared = dataset_of(data.written, action={"path": "relative", "ops": ["rel2abs", "invert"]})
-    mixture_of(declared)
-    monkeypatch.setattr(binding.checks, "_known", {})  # as in another process
-    monkeypatch.setattr(binding, "_check_first_episodes", None)  # nothing is looked at again
-    mixture_of(declared)
-    with pytest.raises(TypeError):
-        mixture_of({**declared, "steps": {"drop_first": 1}})

@@ -8,8 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
-from rlds_files import PLAIN, TEXT, Written, episode, image, numbers, png, write_dataset
+from rlds_files import PLAIN, TEXT, Written, episode, numbers, png, write_dataset
 from streams import dataset_of, mixture_of, spec_of
 
 from autoloader import AutoLoader
@@ -190,34 +189,6 @@ def test_features_are_those_of_the_files_and_those_of_others_are_masked(
     assert seen > 100
 
 
-@READERS
-def test_features_have_types_and_shapes_as_tensors_and_arrays(
-    written: Written, reader: str
-) -> None:
-    sample = {"state_offsets": [-1, 0]}
-    shapes = {
-        "reward": (torch.float32, (4, 2)),
-        "count": (torch.int64, (4, 2)),
-        "is_last": (torch.bool, (4, 2)),
-        "embedding": (torch.float32, (4, 2, 2, 3)),
-        "success": (torch.bool, (4,)),
-        "weights": (torch.float32, (4, 2)),
-    }
-    dataset = dataset_of(written, features=ALL)
-    with load(dataset, reader=reader, output="torch", sample=sample) as loader:
-        batch = next(iter(loader))
-    assert {
-        name: (one.dtype, tuple(one.shape))
-        for name, one in batch["features"].items()
-        if isinstance(one, torch.Tensor)
-    } == shapes
-    assert [len(one) for one in batch["features"]["note"]] == [2] * 4
-    assert all(isinstance(one, str) for one in batch["features"]["file_path"])
-    for name, mask in batch["feature_mask"].items():
-        per_step = name in ("reward", "count", "is_last", "embedding", "note")
-        assert (mask.dtype, tuple(mask.shape)) == (torch.bool, (4, 2) if per_step else (4,))
-
-
 def test_the_child_hands_over_the_same_features_and_a_resume_goes_on_with_them(
     written: Written,
 ) -> None:
@@ -240,28 +211,6 @@ def test_the_child_hands_over_the_same_features_and_a_resume_goes_on_with_them(
     with AutoLoader(spec, isolation="thread", **how) as loader:
         loader.load_state_dict(state)
         assert [plain(batch) for batch in loader] == rest
-
-
-@READERS
-def test_a_row_that_repeats_another_repeats_its_features(tmp_path: Path, reader: str) -> None:
-    def encode(number: int, step: int) -> bytes:
-        return b"no picture" if (number, step) == (10, 1) else png(number, step)
-
-    written = write_dataset(
-        tmp_path,
-        [[record_of(s, r, encode) for r in range(len(part))] for s, part in enumerate(LENGTHS)],
-        features=FEATURES,
-    )
-    dataset = dataset_of(written, features=ALL)
-    errors = {"max_corrupt_ratio": 0.5}
-    with load(dataset, reader=reader, errors=errors) as loader:
-        for batch in loader:
-            for k, (_, _, shard, record, t) in enumerate(batch["provenance"].tolist()):
-                values = values_of(shard, record)
-                assert batch["features"]["count"][k].tolist() == [int(values["count"][t])]
-                assert batch["features"]["note"][k] == [values["note"][t]]
-                assert batch["features"]["file_path"][k] == values["file_path"]
-        assert len(loader.quarantined()) == 1
 
 
 def test_a_record_that_lacks_a_feature_is_quarantined_by_both_readers(tmp_path: Path) -> None:
@@ -335,28 +284,6 @@ def test_features_are_of_the_steps_that_are_left(written: Written, reader: str) 
     assert seen == sum(max(0, steps - 2) for part in LENGTHS for steps in part)
 
 
-def test_defaults_name_features_of_every_dataset(written: Written) -> None:
-    spec = spec_of(dataset_of(written, features={"r": "reward"}), defaults={
-        "features": {"success": "episode_metadata/success"}
-    })  # fmt: skip
-    assert dict(spec.datasets[0].features) == {"r": "reward", "success": "episode_metadata/success"}
-
-
-def test_another_set_of_features_is_another_index_and_the_same_sequence(written: Written) -> None:
-    def places(features: dict[str, str]) -> list[list[int]]:
-        with load(dataset_of(written, features=features), reader="indexed") as loader:
-            return [place for batch in loader for place in batch["provenance"].tolist()]
-
-    assert places({}) == places(ALL)
-
-
-def test_a_picture_of_another_kind_is_told_by_name(tmp_path: Path) -> None:
-    features = {**PLAIN, "depth": image(dtype="uint16", channels=1)}
-    written = write_dataset(tmp_path, [[episode(0, 2)]], features=features)
-    with pytest.raises(SpecError, match="'depth' is a picture, image uint16 12×16×1"):
-        mixture_of(dataset_of(written, features={"depth": "depth"}))
-
-
 @pytest.mark.parametrize("reader", ["stream", "indexed"])
 @pytest.mark.parametrize("flag", ["episode_metadata/success", "is_last", "reward"])
 def test_a_camera_that_a_flag_says_is_absent_is_black_and_masked(
@@ -406,30 +333,3 @@ def test_a_flag_that_is_none_is_refused(written: Written, present: Any, words: s
         mixture_of(dataset_of(written, images=images))
     assert caught.value.path is not None
     assert caught.value.path.startswith("datasets[robot].images.primary")
-
-
-def test_a_frame_cache_gives_the_same_pictures_where_cameras_come_and_go(written: Written) -> None:
-    images = {"primary": {"path": "observation/image", "present": "is_last"}}
-    spec = spec_of(
-        dataset_of(written, images=images, features=ALL),
-        reader="indexed",
-        mixing={"epoch": "pass"},
-        sample={"frame_offsets": [-1, 0, 2]},
-    )
-    found = []
-    for cache in (0, 10**7):
-        with AutoLoader(
-            spec, isolation="thread", ram_floor=0, controller=False, output="numpy",
-            knobs={"ring_slots": 4, "cache_bytes": cache},
-        ) as loader:  # fmt: skip
-            found.append(
-                [
-                    (batch["images"]["primary"].copy(), batch["frame_mask"]["primary"].copy())
-                    for _ in range(3)
-                    for batch in loader
-                ]
-            )
-    assert len(found[0]) == len(found[1]) > 6
-    for without, cached in zip(*found, strict=True):
-        np.testing.assert_array_equal(without[0], cached[0])
-        np.testing.assert_array_equal(without[1], cached[1])

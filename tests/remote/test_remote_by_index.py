@@ -20,11 +20,10 @@ from streams import dataset_of, spec_of
 
 from autoloader import AutoLoader
 from autoloader.cli.app import main
-from autoloader.errors import SourceError, UsageError
+from autoloader.errors import SourceError
 from autoloader.formats import files
 from autoloader.process.planning.start import plan_loader
 from autoloader.storage.part import CHUNK_BYTES
-from autoloader.storage.requests import IN_FLIGHT_BYTES
 from autoloader.storage.shards import shard_cache
 from autoloader.storage.store import store
 from bench.control.slow_files import SlowFiles
@@ -143,30 +142,6 @@ def test_rules_and_statistics_take_the_index_and_fetch_no_shard(
     assert not [one for one in media if "autoloader-index" not in one.name]
 
 
-def test_an_index_of_local_files_is_put_beside_their_copy_in_a_bucket(
-    clean: Any,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    local = shutil.copytree(clean.small.path, tmp_path / "robot" / "1.0.0")
-    near = clean.dataset(clean.small, path=str(local))
-    out = clean.url(clean.small)
-    code, found = answer(capsys, "index", "--spec", mix_file(tmp_path, near), "--out", out)
-    assert (code, found["put_beside"]) == (0, 2)
-    assert not clean.storage.of("media", "tfrecord"), "the data was fetched"
-    fresh(tmp_path / "second", monkeypatch)
-    assert_same(batches(clean.dataset(clean.small), 3)[0], batches(clean.small, 3)[0])
-    shard = next(local.glob("*00000-of*"))
-    content = bytearray(shard.read_bytes())
-    content[-1] ^= 1
-    shard.write_bytes(content)
-    code, found = answer(capsys, "index", "--spec", mix_file(tmp_path, near), "--out", out)
-    assert code == 4
-    assert "is no copy of" in json.dumps(found)
-    assert main(["index", "--spec", mix_file(tmp_path, near), "--out", str(tmp_path)]) == 2
-
-
 def test_an_object_that_changes_while_it_is_read_is_refused(
     clean: Any,
     tmp_path: Path,
@@ -276,29 +251,6 @@ def test_what_is_streamed_fills_the_cache_and_is_read_by_index_from_the_next_sta
     assert not here.storage.of("media", "tfrecord"), "the shards were here"
 
 
-def test_a_slow_mount_is_read_through_the_cache(
-    web: tuple[FileServer, Written], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    fresh(tmp_path / "here", monkeypatch)
-    monkeypatch.setattr(files, "_here", None)
-    large = web[1]
-    mount = shutil.copytree(large.path, tmp_path / "mount" / "1.0.0")
-    away = dataset_of(large, path=f"file://{mount}")
-    assert main(["index", "--spec", mix_file(tmp_path, away), "--beside"]) == 0
-    assert len(list((mount / ".autoloader-index").glob("*.index"))) == 2
-    fresh(tmp_path / "elsewhere", monkeypatch)
-    assert_same(batches(away, 6)[0], batches(large, 6)[0])
-    assert list((tmp_path / "elsewhere" / "shards").glob("*.shard"))
-    fresh(tmp_path / "again", monkeypatch)
-    spec = spec_of(away, mixing={"epoch": "forever"})
-    with AutoLoader(spec, ram_floor="64MiB", controller=False, isolation="thread") as loader:
-        for path in mount.glob("*.tfrecord-*"):
-            os.utime(path, (1e9, 1e9))
-        with pytest.raises(SourceError, match="changed"):
-            for _, _ in zip(range(12), loader, strict=False):
-                pass
-
-
 def test_a_mount_whose_reads_take_their_time_is_read_once_and_gives_what_local_files_give(
     web: tuple[FileServer, Written], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -322,44 +274,6 @@ def test_a_mount_whose_reads_take_their_time_is_read_once_and_gives_what_local_f
             assert_same(batches(away, 6)[0], expected)
     except PermissionError:
         pytest.skip("nothing can be mounted here (FUSE)")
-
-
-def test_a_loader_says_what_stays_free_on_the_disk_of_the_cache(
-    clean: Any,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    large = {**dataset_of(clean.large), "path": f"file://{clean.large.path}"}
-    mix = mix_file(tmp_path, large)
-    assert answer(capsys, "index", "--spec", mix, "--beside", "--disk-floor", "64MiB")[0] == 0
-    fresh(tmp_path / "second", monkeypatch)
-    free = shutil.disk_usage(tmp_path).free
-    code, found = answer(capsys, "plan", "--spec", mix, "--ram-floor", "64MiB", "--disk-floor",
-                         str(free // 2))  # fmt: skip
-    assert code == 0
-    assert found["bytes"]["requests"] == IN_FLIGHT_BYTES
-    assert abs(found["remote"]["free_bytes"] - free // 2) < free // 4
-    with AutoLoader(
-        spec_of(large),
-        ram_floor="64MiB",
-        disk_floor=free + 2**30,
-        isolation="thread",
-        output="numpy",
-    ) as loader:
-        assert loader.plan.disk_floor_bytes == free + 2**30
-        next(iter(loader))
-        assert not list((tmp_path / "second" / "shards").glob("*.shard")), "there was no room"
-        assert os.environ["AUTOLOADER_DISK_FLOOR"] == "64MiB"
-    common = {"ram_floor": "64MiB", "isolation": "thread", "output": "numpy"}
-    with AutoLoader(spec_of(large), **common) as loader:  # another one's floor is not its own
-        next(iter(loader))
-        while not list((tmp_path / "second" / "shards").glob("*.shard")):
-            time.sleep(0.01)
-    with pytest.raises(UsageError, match=r"disk_floor: .* cannot stay free"):
-        AutoLoader(spec_of(large), ram_floor="64MiB", disk_floor="900TB", output="numpy")
-    with pytest.raises(UsageError, match="disk_floor"):
-        AutoLoader(spec_of(large), ram_floor="64MiB", disk_floor="much", output="numpy")
 
 
 def test_no_credential_stands_in_a_spec_an_index_a_record_a_report_or_a_log(

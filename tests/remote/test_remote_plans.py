@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +11,7 @@ import pytest
 from rlds_files import episode, write_dataset
 from streams import every_sample, mixture_of, spec_of
 
-from autoloader.controller.admission import admit_start, price_start
-from autoloader.errors import AutoloaderError, BudgetInfeasibleError, SourceError, SpecError
+from autoloader.errors import AutoloaderError, SourceError, SpecError
 from autoloader.formats import files
 from autoloader.formats.cache import FileFindings, JsonCache
 from autoloader.index import open_dataset_index
@@ -21,11 +19,9 @@ from autoloader.index.counting import mean_frames
 from autoloader.index.statistics import statistics_of
 from autoloader.index.statistics.mixture import statistics_key
 from autoloader.process.planning.start import LoaderPlan, plan_loader
-from autoloader.samples.resolve import MixtureSizes, resolve
+from autoloader.samples.resolve import resolve
 from autoloader.sampling.dealing import Ranks, mixture_part
-from autoloader.spec.knobs import Knobs
 from autoloader.storage import places, store
-from autoloader.storage.requests import IN_FLIGHT_BYTES
 
 NORMALIZE = {"action": {"method": "mean_std"}}
 
@@ -57,38 +53,6 @@ def test_an_estimate_is_kept_so_that_a_resume_meets_the_same(here: Any) -> None:
     before = len(here.storage.of("media", ".tfrecord"))
     assert planned(here.dataset(here.small)).counts["robot"] == first
     assert len(here.storage.of("media", ".tfrecord")) == before
-
-
-def test_num_samples_replaces_the_estimate(here: Any) -> None:
-    plan = planned(here.dataset(here.large, num_samples=1234))
-    assert plan.counts["large"].samples == 1234
-    assert not plan.counts["large"].estimated
-    assert plan.order.epoch_samples == 1234
-    assert not any("estimated" in note for note in plan.notes)
-
-
-def test_an_endless_epoch_with_explicit_weights_hangs_on_no_estimate(here: Any) -> None:
-    plan = planned(here.dataset(here.large), mixing={"epoch": "forever"})
-    assert plan.order.epoch_samples is None
-    assert not any("estimated" in note for note in plan.notes)
-    natural = planned(here.dataset(here.large), mixing={"epoch": "forever"}, weights="natural")
-    assert any("weights: natural hangs on them" in note for note in natural.notes)
-
-
-def test_open_files_of_remote_streams_are_priced(here: Any) -> None:
-    knobs = Knobs.build({"reader": "stream", "cycle_length": 4, "num_parallel_calls": 1})
-    without = price_start(knobs, MixtureSizes({"a": 1000}, 1))
-    away = price_start(knobs, MixtureSizes({"a": 1000}, 1, {"a": 1 << 24}))
-    assert away.total_bytes - without.total_bytes == 4 << 24
-
-
-def test_requests_under_way_are_priced_once_for_each_process_that_reads() -> None:
-    sizes = MixtureSizes({}, 0, request_bytes=IN_FLIGHT_BYTES)
-    price = price_start(Knobs.build({"reader": "indexed", "decode_processes": 2}), sizes, ranks=2)
-    assert price.request_bytes == 2 * IN_FLIGHT_BYTES
-    assert price.total_bytes - replace(price, request_bytes=0).total_bytes == price.request_bytes
-    with pytest.raises(BudgetInfeasibleError, match=r"requests 48\.0 MiB"):
-        admit_start(price, headroom_bytes=0, ram_floor_bytes=0)
 
 
 def test_statistics_are_required_from_a_file_that_stats_writes(here: Any, tmp_path: Path) -> None:
@@ -236,12 +200,6 @@ def test_a_shard_that_the_bucket_lacks_is_named_before_anything_starts(here: Any
     assert "gs://scratch/holey/1.0.0/holey-train.tfrecord-00001-of-00003 is missing" in error.what
     assert "choose a split" in error.remedy
     assert len(mixture_of({**holey, "split": "train[:1shard]"}).datasets[0].slices) == 1
-
-
-def test_names_are_found_below_a_remote_data_dir(here: Any) -> None:
-    far = {**here.dataset(here.large), "tfds": "large", "data_dir": "gs://lab"}
-    del far["path"]
-    assert mixture_of(far).datasets[0].directory.path == "gs://lab/large/1.0.0"
 
 
 def test_a_transform_is_tried_on_a_remote_episode_and_its_steps_are_estimated(here: Any) -> None:

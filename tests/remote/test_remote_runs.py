@@ -105,31 +105,6 @@ def test_a_killed_child_goes_on_behind_what_was_delivered(here: Any) -> None:
     assert location.path.startswith("gs://lab/large/1.0.0/large-train.tfrecord-")
 
 
-def test_measure_runs_on_a_slow_and_failing_network(
-    here: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    here.storage.latency_s = 0.02
-    failed: Counter[str] = Counter()
-
-    def fault(asked: Any) -> int | None:
-        failed[asked.name] += asked.target == "media"
-        return 503 if asked.target == "media" and asked.start and failed[asked.name] == 2 else None
-
-    here.storage.fault = fault
-    mix = written(
-        tmp_path,
-        here.dataset(here.large, num_samples=72),
-        reader="stream",
-        mixing={"epoch": "forever"},
-    )
-    code, found = answer(
-        capsys, "measure", "--spec", mix, "--ram-floor", "64MiB", "--warmup", "1", "--batches", "25"
-    )
-    assert code == 0, found
-    assert found["samples"] == 100
-    assert found["mixture"] == {"large": {"weight": 1.0, "share": 1.0}}
-
-
 def test_verify_compares_remote_samples_with_plain_tfds(
     here: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -137,25 +112,6 @@ def test_verify_compares_remote_samples_with_plain_tfds(
     code, found = answer(capsys, "verify", "--spec", mix, "-n", "12", "--ram-floor", "64MiB")
     assert (code, found["differences"]) == (0, [])
     assert found["samples"] == {"robot": 12}
-
-
-def test_stats_writes_the_file_that_the_spec_names_and_the_loader_takes_it(
-    here: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    normalize = {"action": {"method": "q01_q99"}, "statistics": "statistics.json"}
-    far = here.dataset(here.large, stride=2)
-    mix = written(tmp_path, far, normalize=normalize)
-    code, found = answer(capsys, "plan", "--spec", mix, "--ram-floor", "64MiB")
-    assert code == 2
-    assert "autoloader stats --spec" in json.dumps(found)
-    code, found = answer(capsys, "stats", "--spec", mix, "--out", str(tmp_path / "statistics.json"))
-    assert code == 0, found
-    assert found["large"]["num_transitions"] == 18 * 2
-    near = written(tmp_path, {**far, "path": str(here.large.path)}, normalize={
-        "action": {"method": "q01_q99"}})  # fmt: skip
-    assert answer(capsys, "stats", "--spec", near) == (0, found)
-    mix = written(tmp_path, far, normalize=normalize)
-    assert answer(capsys, "plan", "--spec", mix, "--ram-floor", "64MiB")[0] == 0
 
 
 def test_init_finds_datasets_in_a_bucket_and_what_it_writes_is_a_spec(

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
-from typing import Any
 
 import cloud_storage
-import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -179,17 +177,6 @@ def test_what_will_not_pass_ends_the_stream_with_path_and_remedy(
     assert remedy in caught.value.remedy
 
 
-def test_an_outage_that_does_not_end_is_a_source_error(
-    here: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(patience, "PAUSES_S", (0.0, 0.0))
-    mixture = mixture_of(here.dataset(here.large))
-    here.storage.fault = media_of(here.large, lambda _: 503)
-    with pytest.raises(SourceError, match="3 tries") as caught, Running(mixture, KNOBS) as running:
-        running.until_pass(1)
-    assert "resume" in caught.value.remedy
-
-
 def test_pauses_grow_and_add_up_to_ten_minutes() -> None:
     assert list(patience.PAUSES_S) == sorted(patience.PAUSES_S)
     assert 540 <= sum(patience.PAUSES_S) <= 660
@@ -201,12 +188,3 @@ def test_pauses_grow_and_add_up_to_ten_minutes() -> None:
     one.failed(OSError("away"))
     assert waited == [1, 2, 4, 1]
     assert one.interruptions == 4
-
-
-def test_local_and_remote_datasets_mix(here) -> None:
-    mixture = mixture_of(here.small, here.dataset(here.large))
-    with Running(mixture, KNOBS) as running:
-        got = running.until_pass(1)
-    for index in (0, 1):
-        assert got.of_pass(index, 0) == Counter(every_sample(mixture, index, 0))
-    assert np.isfinite(got.joined("action")).all()

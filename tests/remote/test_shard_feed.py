@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -95,50 +94,3 @@ def test_shards_arrive_in_the_order_of_the_plan_and_those_that_are_there_are_not
     assert cache.room.needed(cache.shard(first).key) == float("inf")
     asked = [f"{server.address}/{one.name}" for one in server.of("tfrecord", "GET")]
     assert asked == others
-
-
-def test_a_shard_that_cannot_be_fetched_ahead_is_left_to_who_needs_it(
-    planned: tuple[FileServer, SamplePlan, DatasetIndex], tmp_path: Path
-) -> None:
-    server, plan, index = planned
-    cache = ShardCache(tmp_path / "cache", floor_bytes=0)
-    order = order_of(plan, index)
-    bad, *others = order.ahead(0)
-    server.fault = lambda asked: 403 if bad.endswith(asked.name) else None
-    feed = ShardFeed(order, cache)
-    try:
-        cache.shard(others[0])
-        feed.follow(0)
-        until(lambda: all(cache.shard(path).whole_path.exists() for path in others))
-    finally:
-        server.fault = lambda _: None
-        feed.close()
-    assert feed.join(30)
-    assert not cache.shard(bad).whole_path.exists()
-
-
-def test_of_two_jobs_on_one_cache_one_fetches_a_shard(
-    planned: tuple[FileServer, SamplePlan, DatasetIndex], tmp_path: Path
-) -> None:
-    server, plan, index = planned
-    order = order_of(plan, index)
-    caches = [ShardCache(tmp_path / "cache", floor_bytes=0) for _ in range(2)]
-    feeds = [ShardFeed(order, cache) for cache in caches]
-    for cache in caches:
-        for path in order.ahead(0):
-            cache.shard(path)
-    server.asked.clear()
-    before = server.sent
-    server.latency_s = 0.01
-    together = [threading.Thread(target=feed.follow, args=(0,)) for feed in feeds]
-    for thread in together:
-        thread.start()
-    for thread in together:
-        thread.join()
-    until(lambda: all(caches[0].shard(path).whole_path.exists() for path in order.ahead(0)))
-    server.latency_s = 0.0
-    for feed in feeds:
-        feed.close()
-        assert feed.join(30)
-    sizes = [caches[0].shard(path).identity.size for path in order.ahead(0)]
-    assert server.sent - before == sum(sizes)

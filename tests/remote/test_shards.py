@@ -11,10 +11,7 @@ import os
 import platform
 import random
 import socket
-import threading
-import time
 from collections.abc import Iterator
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +24,6 @@ from autoloader.storage.clients.client import client_of
 from autoloader.storage.faults import ChangedError, PassingError, UnreachableError, of_status
 from autoloader.storage.identity import RemoteIdentity, of_entry
 from autoloader.storage.part import CHUNK_BYTES, DamagedError, ShardPart
-from autoloader.storage.requests import IN_FLIGHT, Requests
 from autoloader.storage.room import Room
 from autoloader.storage.shards import ShardCache
 from bench.remote.server import FileServer, serve
@@ -98,71 +94,6 @@ def test_a_whole_shard_is_published_and_asks_the_server_for_each_byte_once(
     assert far.sent == SIZE
 
 
-def test_a_shard_that_makes_room_as_soon_as_it_is_whole_is_fetched_again_and_nothing_stays_open(
-    far: FileServer,
-    address: str,
-    content: bytes,
-    cache: ShardCache,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    publish, evicted = ShardPart.publish, list[Path]()
-
-    def published(part: ShardPart, crc32c: int | None) -> None:
-        publish(part, crc32c)
-        if len(evicted) < 3:  # more often than what is damaged is tried again
-            part.whole_path.unlink()
-            evicted.append(part.whole_path)
-
-    monkeypatch.setattr(ShardPart, "publish", published)
-    assert cache.shard(address).fetch_whole().read_bytes() == content
-    assert far.sent == (len(evicted) + 1) * SIZE == 4 * SIZE
-    evicted[0].unlink()
-    assert read(cache, address, 0, 10) == content[:10]
-    for one in Path("/proc/self/fd").iterdir():
-        with contextlib.suppress(FileNotFoundError):  # another thread's, closed meanwhile
-            name = str(one.readlink())
-            assert not (name.endswith("(deleted)") and str(evicted[0].parent) in name)
-
-
-def test_requests_under_way_are_bounded(
-    far: FileServer, address: str, cache: ShardCache, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("autoloader.storage.shard.REQUEST_BYTES", 8192)
-    monkeypatch.setattr("autoloader.storage.shard.CHUNK_BYTES", 8192)
-    monkeypatch.setattr("autoloader.storage.part.CHUNK_BYTES", 8192)
-    far.latency_s = 0.001
-    cache.shard(address).fetch_whole()
-    far.latency_s = 0.0
-    assert len(far.of("", "GET")) > 100
-    assert 1 < far.most_at_once <= IN_FLIGHT
-
-
-def test_what_is_under_way_is_bounded_in_bytes_and_what_is_wanted_first_begins_first() -> None:
-    own, first_ends, all_end = Requests(most=8, most_bytes=60), threading.Event(), threading.Event()
-    begun: list[int] = []
-    began, over = threading.Semaphore(0), threading.Semaphore(0)
-
-    def job(number: int, ends: threading.Event) -> None:
-        begun.append(number)
-        began.release()
-        ends.wait()
-        over.release()
-
-    own.submit(partial(job, 0, first_ends), 0.0, 60)
-    for number in (3, 2, 1):
-        own.submit(partial(job, number, all_end), float(number), 30)
-    assert began.acquire(timeout=60)
-    assert (begun, own.waiting) == ([0], 3)
-    first_ends.set()
-    assert began.acquire(timeout=60)
-    assert began.acquire(timeout=60)
-    assert (begun[0], set(begun[1:]), own.waiting) == (0, {1, 2}, 1)
-    own.submit(partial(job, -1, all_end), -1.0, 1000)
-    all_end.set()
-    assert all(over.acquire(timeout=60) for _ in range(5))
-    assert begun[3:] == [-1, 3], "a large one is not passed by"
-
-
 @pytest.mark.parametrize("fault", [503, 500, (429, "0"), "cut"])
 def test_what_fails_for_a_moment_is_asked_again_and_arrives_whole(
     far: FileServer, address: str, content: bytes, cache: ShardCache, fault: Any
@@ -190,49 +121,6 @@ def test_a_pause_that_the_server_asks_for_is_kept_by_all_of_this_process() -> No
 
     assert own._ask("gs://b/x", busy_once) == "told"
     assert own._not_before.keys() == {"gs://b"}
-
-
-def test_in_a_storm_of_429_the_server_is_asked_less_and_all_arrives(
-    far: FileServer, address: str, content: bytes, cache: ShardCache, monkeypatch: Any
-) -> None:
-    monkeypatch.setattr("autoloader.storage.shard.REQUEST_BYTES", CHUNK_BYTES)
-    shard, chunks = cache.shard(address), -(-SIZE // CHUNK_BYTES)
-    refused: list[int] = []
-
-    def fault(asked: Any) -> tuple[int, str] | None:
-        if asked.method == "HEAD" or len(refused) >= 3 * chunks:
-            return None
-        refused.append(asked.start)
-        return 429, "0.2"
-
-    far.fault = fault
-    begun = time.monotonic()
-    assert shard.fetch_whole().read_bytes() == content
-    rounds = len(refused) / chunks
-    assert time.monotonic() - begun > 0.2 * (rounds - 1), "each pause that it asked for was kept"
-    assert far.sent == SIZE
-
-
-def test_whoever_reaches_a_lost_server_again_ends_the_pauses_of_the_others(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(patience, "pause_s", lambda *_: 3600.0)
-    own, asked, waits = store.Store(), [], threading.Event()
-
-    def question() -> str:
-        asked.append("once")
-        if len(asked) == 1:
-            waits.set()
-            raise PassingError("it is gone", "gs://b/x", lost=True)
-        return "told"
-
-    waiting = threading.Thread(target=lambda: own._ask("gs://b/x", question), daemon=True)
-    waiting.start()
-    assert waits.wait(60)
-    while waiting.is_alive():
-        assert own._ask("gs://b/y", lambda: "told") == "told"
-        waiting.join(0.05)
-    assert asked == ["once", "once"]
 
 
 @pytest.mark.parametrize(
@@ -312,18 +200,6 @@ def test_a_whole_that_is_not_what_the_store_tells_is_refused(tmp_path: Path) -> 
     part.close()
 
 
-def test_of_two_processes_that_see_a_whole_shard_each_may_publish_it(tmp_path: Path) -> None:
-    first, second = (ShardPart(tmp_path, "k", 100) for _ in range(2))
-    first.claim([0])
-    first.fill(0, memoryview(bytes(100)))
-    for part in (first, second):
-        assert part.whole
-        part.publish(None)
-        part.close()
-    assert [path.name for path in tmp_path.iterdir()] == ["k.shard"]
-    Room(tmp_path, 0).record("gone", "gs://b/x", RemoteIdentity(1, 1))
-
-
 def test_a_fault_of_the_local_disk_is_not_taken_for_one_of_the_store(
     address: str, cache: ShardCache
 ) -> None:
@@ -334,17 +210,6 @@ def test_a_fault_of_the_local_disk_is_not_taken_for_one_of_the_store(
     with pytest.raises(OSError, match="the cache in") as raised:
         read(cache, address, 0, 10)
     assert (raised.value.errno, raised.value.filename) == (errno.EIO, address)
-
-
-def test_a_map_that_is_left_without_its_part_says_nothing(tmp_path: Path) -> None:
-    part = ShardPart(tmp_path, "k", 100)
-    part.claim([0])
-    part.fill(0, memoryview(bytes(100)))
-    part.close()
-    (tmp_path / "k.part").rename(tmp_path / "elsewhere")
-    again = ShardPart(tmp_path, "k", 100)
-    assert again.missing_bytes == 100
-    again.close()
 
 
 def test_a_chunk_has_one_fetcher_and_who_ends_lets_go_of_it(tmp_path: Path) -> None:
@@ -395,20 +260,6 @@ def test_at_the_floor_what_the_plan_needs_last_goes_first(
         second.fetch_whole()
 
 
-def test_without_room_what_is_asked_for_is_read_and_not_kept(
-    far: FileServer,
-    three: tuple[ShardCache, SmallDisk, list[str]],
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    cache, room, addresses = three
-    room.room_bytes = 0
-    with caplog.at_level(logging.WARNING):
-        got = [read(cache, addresses[0], 100, 300) for _ in range(2)]
-    assert got == [(far.folder / addresses[0].rpartition("/")[2]).read_bytes()[100:300]] * 2
-    assert len(far.of("", "GET")) == 2
-    assert [one.getMessage().count("disk floor") for one in caplog.records] == [1]
-
-
 def test_at_the_floor_what_is_left_of_an_object_that_changed_goes_and_what_is_open_stays(
     three: tuple[ShardCache, SmallDisk, list[str]],
 ) -> None:
@@ -447,30 +298,6 @@ def test_a_floor_is_its_loaders_own_and_ends_with_it(
         assert room.floor_bytes == 2 * 10**9
     assert room.floor_bytes == 3 * 10**9
     assert dict(os.environ) == before
-
-
-def test_foreign_files_and_shards_that_another_job_leases_stay(
-    three: tuple[ShardCache, SmallDisk, list[str]],
-) -> None:
-    cache, room, addresses = three
-    shards = [cache.shard(address) for address in addresses]
-    shards[0].fetch_whole()
-    shards[1].fetch_whole()
-    foreign = [room.folder / name for name in ("notes.txt", f"{'a' * 40}.shard")]
-    for path in foreign:
-        path.write_bytes(b"mine")
-    other = Room(room.folder, 0)
-    other.plan("one", {shards[0].key: 0.0, shards[1].key: 0.0})
-    other.plan("another", {shards[0].key: 9.0})
-    other.plan("one", {})
-    room.room_bytes = 0
-    assert not room.make(SIZE)
-    assert [one.whole_path.exists() for one in shards[:2]] == [True, False]
-    assert all(path.read_bytes() == b"mine" for path in foreign)
-    other.close()
-    assert not room.make(SIZE)
-    assert not shards[0].whole_path.exists()
-    assert all(path.exists() for path in foreign)
 
 
 @pytest.mark.parametrize(

@@ -199,10 +199,6 @@ def test_one_pass_has_the_samples_of_a_loader_with_their_values(
     assert_equal(of_a_dataset(as_dataset(spec, passes=1, knobs=knobs)), of_a_loader(spec))
 
 
-def test_real_files_give_the_loaders_samples(demo_mix: Path, demo_spec: PipelineSpec) -> None:
-    assert_equal(of_a_dataset(as_dataset(str(demo_mix), passes=1)), of_a_loader(demo_spec))
-
-
 def test_batches_hold_the_samples_in_their_order_with_the_shapes_of_a_loaders(
     odd_mixture: dict[str, Any],
 ) -> None:
@@ -246,20 +242,6 @@ def test_turns_are_those_of_the_schedule_and_passes_follow_each_other(
     for dataset, size in enumerate(sizes):
         passes = [place[1] for place in found if place[0] == dataset]
         assert passes == [number // size for number in range(len(passes))]
-
-
-def test_drawn_turns_keep_the_shares_and_hang_on_the_seed(lean_mixture: dict[str, Any]) -> None:
-    spec = spec_of(lean_mixture, mixing={"strategy": "sample"}, metadata="dataset_only")
-
-    def drawn(seed: int | None, turns: int) -> list[int]:
-        elements = as_dataset(spec, seed=seed).take(turns).as_numpy_iterator()
-        return [int(one["dataset_index"]) for one in elements]
-
-    first = drawn(None, 600)
-    assert first[:60] == drawn(5, 60) != drawn(6, 60)
-    shares = np.array([3, 1, 0.5]) / 4.5
-    spread = 4 * np.sqrt(shares * (1 - shares) / len(first))
-    assert (np.abs(np.bincount(first, minlength=3) / len(first) - shares) < spread).all()
 
 
 def test_shards_are_disjoint_and_together_the_passes(lean_mixture: dict[str, Any]) -> None:
@@ -315,12 +297,3 @@ def test_importing_it_leaves_the_programs_tensorflow_as_it_is() -> None:
     )
     assert imported("tfdata", before=says) == ""
     assert imported("pipeline.graph.tensorflow", before=says) == "hidden\nset\n"
-
-
-def test_a_loaders_process_loads_keras_when_somebody_asks_for_it() -> None:
-    asks = (
-        "import sys; print('keras' in sys.modules)\n"
-        "from tensorflow.keras import layers; import tensorflow as tf\n"
-        "print(tf.keras.layers.Dense is layers.Dense, len(tf.keras.optimizers.SGD().variables))"
-    )
-    assert imported("pipeline.graph.tensorflow", after=asks) == "False\nTrue 2\n"

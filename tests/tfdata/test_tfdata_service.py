@@ -8,7 +8,6 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
-import numpy as np
 import pytest
 from rlds_files import write_pair
 from streams import spec_of
@@ -102,28 +101,3 @@ def test_a_hint_deals_the_files_to_the_workers_that_the_dispatcher_knows(
     dataset = as_dataset(spec, passes=2, shard=(HINT, HINT))
     found = places(distributed(dataset, dispatcher, service.ShardingPolicy.HINT))
     assert found == places(list(as_dataset(spec, passes=2).as_numpy_iterator()))
-
-
-def test_without_sharding_each_worker_gives_the_whole(spec: PipelineSpec, dispatcher: str) -> None:
-    dataset = as_dataset(spec, passes=1)
-    found = places(distributed(dataset, dispatcher, service.ShardingPolicy.OFF))
-    assert set(found.values()) == {2}
-    assert len(found) == SAMPLES
-
-
-def test_without_end_no_sample_of_a_pass_comes_twice(spec: PipelineSpec, dispatcher: str) -> None:
-    dataset = as_dataset(spec)
-    mode = service.ShardingPolicy.DYNAMIC
-    over = dataset.apply(service.distribute(processing_mode=mode, service=dispatcher))
-    found = places(list(over.take(5 * SAMPLES).as_numpy_iterator()))
-    assert set(found.values()) == {1}
-
-
-def test_values_are_those_without_the_service(spec: PipelineSpec, dispatcher: str) -> None:
-    dataset = as_dataset(spec, passes=1)
-    alone = {one["provenance"].tobytes(): one for one in dataset.as_numpy_iterator()}
-    for one in distributed(dataset, dispatcher, service.ShardingPolicy.DYNAMIC):
-        other = alone.pop(one["provenance"].tobytes())
-        assert one.keys() == other.keys()
-        tf.nest.map_structure(np.testing.assert_array_equal, one, other)
-    assert not alone

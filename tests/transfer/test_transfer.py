@@ -104,33 +104,6 @@ def test_a_slot_is_pinned_once_and_not_at_all_after_the_end(
     move.close()
 
 
-def test_views_keep_their_strides(loader: AutoLoader, device: FakeDevice | CudaDevice) -> None:
-    move = loader.transfer(device)
-    batch = next(iter(loader))
-    view = batch["images"]["primary"].permute(0, 4, 1, 2, 3)
-    moved = move({"frames": view})["frames"]
-    synchronize(device)
-    assert moved.stride() == view.stride()
-    assert torch.equal(moved.cpu(), view)
-
-
-def test_fewer_slots_are_unpinned_before_their_pages_go(
-    loader: AutoLoader, device: FakeDevice | CudaDevice
-) -> None:
-    move = loader.transfer(device)
-    batches = iter(loader)
-    for _ in range(20):
-        move(next(batches))
-        synchronize(device)
-    loader.retune(ring_slots=4)
-    for _ in range(12):
-        move(next(batches))
-        synchronize(device)
-    assert all(slot < 4 for slot in move.pinned)
-    slot_bytes = loader.plan.mixture.layout.slot_bytes
-    assert loader.statistics().ring.allocated_bytes <= 4 * slot_bytes
-
-
 # --- what only the fake can show ------------------------------------------------------------------
 
 
@@ -147,36 +120,6 @@ def test_a_slot_stays_lent_until_its_copies_are_done(here: AutoLoader) -> None:
     device.advance()
     move.collect()
     assert lent <= set(here._delivery.lender.collect())
-
-
-def test_a_slow_device_gets_copies_instead_of_stopping_the_ring(here: AutoLoader) -> None:
-    device = FakeDevice()
-    move = here.transfer(device)
-    expected, moved = [], []
-    batches = iter(here)
-    for _ in range(12):
-        batch = next(batches)
-        expected.append(kept(batch))
-        moved.append(move(batch))
-        del batch
-    assert here.statistics().ring.copies > 0
-    device.advance()
-    assert all(same(m, e) for m, e in zip(moved, expected, strict=True))
-
-
-def test_memory_is_never_punched_while_it_is_pinned(mix: PipelineSpec) -> None:
-    with AutoLoader(
-        mix, isolation="thread", ram_floor="64MiB", knobs=KNOBS, controller=False
-    ) as loader:
-        device = FakeDevice()
-        move = loader.transfer(device)
-        move(next(iter(loader)))
-        (slot,) = move.pinned
-        assert not loader._delivery.memory.punch(slot)
-        device.advance()
-        move.collect()
-        assert loader._delivery.memory.punch(slot)
-        assert device.registered == {}
 
 
 def test_a_killed_child_costs_no_batch_and_its_ring_is_given_back(mix: PipelineSpec) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 
 import pytest
 from doubles import ManualClock
@@ -84,48 +83,6 @@ def test_rounds_end_when_the_interval_excludes_a_difference_or_none_is_left() ->
     assert asked(lambda n: 1.03 + 0.15 * (-1) ** n) == 12, "not clear at all"
 
 
-def test_a_finalist_that_fell_behind_is_measured_no_more() -> None:
-    order: list[Knobs] = []
-    rates = {"start": 100.0, "fast": 103.0, "other": 50.0}
-    finals(
-        lambda knobs, n: done(rates[who(knobs)] * (1 + 0.03 * (-1) ** n * (knobs == FAST))),
-        [FAST, OTHER],
-        rounds=8,
-        order=order,
-    )
-    assert order.count(OTHER) < order.count(FAST)
-
-
-def test_rounds_with_a_busy_neighbour_are_marked_and_count_where_too_few_are_quiet() -> None:
-    def answer(knobs: Knobs, number: int) -> TrialResult:
-        busy = number == 1
-        rate = 100.0 if knobs == START else 30.0 if busy else 120.0 + number
-        trace = {"others_cpus": 1.5 if busy else 0.02}
-        return replace(done(rate), measurement={"trace": trace})
-
-    few = finals(answer, [FAST], rounds=3)
-    assert few.winner.is_start
-    assert few.busy_rounds == 1
-    more = finals(answer, [FAST], rounds=6)
-    assert more.winner.knobs == FAST
-    assert all(ratio > 1 for ratio in more.ratios)
-    assert more.busy_rounds == 1
-
-
-def test_a_machine_that_slows_down_for_a_while_crowns_nobody() -> None:
-    drift = [1.0, 0.3, 0.7]
-    verdict = finals(lambda knobs, n: done(100.0 * drift[n]), [FAST, OTHER])
-    assert verdict.winner.is_start
-    assert verdict.speedup == 1.0
-    assert verdict.ratios == ()
-
-
-def test_one_lucky_run_does_not_win() -> None:
-    rates = {"start": [100.0] * 3, "fast": [300.0, 99.0, 98.0]}
-    verdict = finals(lambda knobs, n: done(rates[who(knobs)][n]), [FAST])
-    assert verdict.winner.is_start
-
-
 @pytest.mark.parametrize(
     ("ratios", "wins"),
     [
@@ -157,22 +114,6 @@ def test_a_slower_finalist_never_replaces_the_start_however_small_it_is() -> Non
 def test_among_those_within_two_percent_the_least_memory_wins(rate: float, winner: Knobs) -> None:
     table = {"start": done(100.0, 50), "fast": done(200.0, 90), "other": done(rate, 60)}
     assert finals(lambda knobs, n: table[who(knobs)], [FAST, OTHER]).winner.knobs == winner
-
-
-def test_the_start_counts_among_those_within_two_percent() -> None:
-    table = {"start": done(100.0, 50), "fast": done(101.0, 90)}
-    assert finals(lambda knobs, n: table[who(knobs)], [FAST]).winner.is_start
-
-
-def test_unknown_memory_is_not_taken_for_little() -> None:
-    table = {"start": done(100.0, 50), "fast": done(200.0, None), "other": done(199.0, 60)}
-    assert finals(lambda knobs, n: table[who(knobs)], [FAST, OTHER]).winner.knobs == OTHER
-
-
-def test_all_are_measured_in_each_round_and_the_order_turns() -> None:
-    order: list[Knobs] = []
-    finals(lambda knobs, n: done(1.0), [FAST, OTHER], order=order)
-    assert order == [START, FAST, OTHER, OTHER, FAST, START, START, FAST, OTHER]
 
 
 @pytest.mark.parametrize("outcome", [Outcome.FAILED, Outcome.INFEASIBLE])
@@ -208,32 +149,4 @@ def test_a_start_that_ran_out_of_time_is_not_measured_again() -> None:
     failed = TrialResult(Outcome.FAILED, reason="no result")
     verdict = finals(lambda knobs, n: failed, [FAST], budget_s=1, hard_s=1.5, order=order)
     assert order.count(START) == 1
-    assert verdict.winner.is_start
-
-
-def test_nothing_is_measured_without_a_finalist() -> None:
-    order: list[Knobs] = []
-    verdict = finals(lambda knobs, n: done(1.0), [], order=order)
-    assert verdict.winner.is_start
-    assert not order
-
-
-def test_a_spent_budget_still_gives_two_pairs_and_not_a_third() -> None:
-    order: list[Knobs] = []
-    verdict = finals(
-        lambda knobs, n: done(200.0 if knobs == FAST else 100.0),
-        [FAST],
-        budget_s=0.5,
-        hard_s=100,
-        order=order,
-    )
-    assert verdict.rounds == 2
-    assert verdict.winner.knobs == FAST
-
-
-def test_the_hard_limit_ends_the_finals_and_one_pair_decides_nothing() -> None:
-    verdict = finals(
-        lambda knobs, n: done(200.0 if knobs == FAST else 100.0), [FAST], budget_s=1, hard_s=3
-    )
-    assert verdict.rounds == 1
     assert verdict.winner.is_start

@@ -131,44 +131,11 @@ def measured(
     return found, made[0]
 
 
-def test_rates_count_measured_batches_alone() -> None:
-    found, loader = measured(ManualClock())
-    assert found.batches_per_s == pytest.approx(2.0)
-    assert found.samples_per_s == pytest.approx(8.0)
-    assert found.samples == 80
-    assert found.datasets == 2
-    assert loader.asked == 28
-    assert loader.closed
-
-
-def test_the_first_batch_is_timed_from_before_the_loader_is_made() -> None:
-    found, _ = measured(ManualClock(50.0), {"open_s": 3.0, "wait_s": 0.25})
-    assert found.time_to_first_batch_s == pytest.approx(3.25)
-
-
 def test_waiting_and_stepping_are_told_apart() -> None:
     found, _ = measured(ManualClock(), {"wait_s": 0.5}, step_time_s=1.5)
     assert found.wait_ratio == pytest.approx(0.25)
     assert found.samples_per_s == pytest.approx(2.0)
     assert found.batch_latency_s == pytest.approx({"p50": 0.5, "p90": 0.5, "p99": 0.5})
-
-
-def test_a_trainer_that_never_steps_always_waits() -> None:
-    found, _ = measured(ManualClock())
-    assert found.wait_ratio == pytest.approx(1.0)
-
-
-def test_shares_are_of_the_batches_that_were_measured() -> None:
-    found, _ = measured(ManualClock())
-    assert found.mixture == {
-        "a": {"weight": 0.75, "share": 0.75},
-        "b": {"weight": 0.25, "share": 0.25},
-    }
-
-
-def test_without_metadata_the_loader_says_the_shares() -> None:
-    found, _ = measured(ManualClock(), {"indexed": False})
-    assert found.mixture["a"] == {"weight": 0.75, "share": 0.7}
 
 
 def test_decodes_are_told_beside_the_different_episodes_of_a_batch() -> None:
@@ -177,12 +144,6 @@ def test_decodes_are_told_beside_the_different_episodes_of_a_batch() -> None:
     assert found.as_dict()["distinct_episodes_per_batch"] == 3.0
     without, _ = measured(ManualClock(), {"indexed": False})
     assert without.distinct_episodes_per_batch is None
-
-
-def test_an_epoch_that_ends_is_followed_by_the_next() -> None:
-    found, loader = measured(ManualClock(), {"epoch": 3})
-    assert found.samples == 80
-    assert loader.asked == 28
 
 
 def test_an_epoch_without_a_batch_is_an_error_and_no_hang() -> None:

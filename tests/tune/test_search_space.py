@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from autoloader.errors import KnobError
-from autoloader.spec.knobs import STREAM_KNOBS, KnobLimits, Knobs
-from autoloader.tune.search_space import CALLS_SHARE, SEARCHED, SearchSpace, guess, guesses
+from autoloader.spec.knobs import KnobLimits, Knobs
+from autoloader.tune.search_space import CALLS_SHARE, SEARCHED, SearchSpace, guess
 
 
 class HypothesisDraws:
@@ -110,36 +110,6 @@ def test_the_start_and_the_guess_are_points_of_the_space(data: st.DataObject) ->
         ]
 
 
-def test_more_interpreters_are_tried_where_the_reader_has_a_use_for_them() -> None:
-    of = KnobLimits(cpus=4, shards={"a": 8})
-    by_index = SearchSpace.around(Knobs.build({"reader": "indexed"}), of)
-    first, second = guesses(by_index, 8)
-    assert (first.decode_processes, second.decode_processes) == (1, 4)
-    assert second == Knobs.build({"decode_processes": 4}, base=first)
-    by_stream = SearchSpace.around(Knobs.build({"reader": "stream"}), of)
-    assert len(guesses(by_stream, 8)) == 1
-
-
-def test_knobs_that_are_not_searched_keep_the_values_of_the_start() -> None:
-    of = KnobLimits(cpus=4, shards={"a": 8})
-    space = SearchSpace.around(Knobs.build({"shuffle_samples": 500, "min_ready_datasets": 1}), of)
-    draws = FixedDraws(space.parameters(guess(space, 8)))
-    knobs = space.suggest(draws)
-    assert (knobs.shuffle_samples, knobs.min_ready_datasets) == (500, 1)
-    assert set(draws.asked) == {*SEARCHED, CALLS_SHARE} - {"num_parallel_calls"}
-
-
-def test_the_reader_is_drawn_where_the_spec_leaves_it_open() -> None:
-    of = KnobLimits(cpus=2, shards={"a": 1})
-    start = Knobs.build({"reader": "indexed"})
-    either = SearchSpace.around(start, of, readers=("indexed", "stream"))
-    by_stream = Knobs.build({"reader": "stream", "queue_samples": 77}, base=start)
-    draws = FixedDraws(either.parameters(by_stream))
-    assert either.suggest(draws) == by_stream
-    assert draws.asked[0] == "reader"
-    assert "reader" not in SearchSpace.around(start, of).parameters(start)
-
-
 @pytest.mark.parametrize("reader", ["indexed", "stream"])
 def test_what_cannot_matter_for_the_reader_is_not_searched(reader: str) -> None:
     of = KnobLimits(cpus=4, shards={"a": 8})
@@ -159,25 +129,8 @@ def test_what_cannot_matter_for_the_reader_is_not_searched(reader: str) -> None:
     assert not fewer & {"cycle_length", CALLS_SHARE, "decode_processes"}
 
 
-def test_cycle_length_ends_where_the_sum_over_datasets_would_pass_its_limit() -> None:
-    many = KnobLimits(cpus=2, shards={f"d{n}": 16 for n in range(29)})
-    one = KnobLimits(cpus=2, shards={"d": 16})
-    assert SearchSpace.around(Knobs(), many).ranges["cycle_length"].high == 1
-    assert SearchSpace.around(Knobs(), one).ranges["cycle_length"].high == 9
-
-
-def test_a_ring_never_outgrows_the_memory_above_the_floor() -> None:
-    of = KnobLimits(cpus=2, shards={"d": 1}, batch_bytes=100, budget_bytes=1_000)
-    assert SearchSpace.around(Knobs(), of).ranges["ring_slots"].high == 10
-
-
 def test_a_start_with_knobs_of_a_foreign_dataset_is_refused() -> None:
     with pytest.raises(KnobError, match="not in the mixture"):
         SearchSpace.around(
             Knobs.build({"other.cycle_length": 2}), KnobLimits(cpus=2, shards={"d": 2})
         )
-
-
-def test_every_searched_knob_exists() -> None:
-    assert set(SEARCHED) <= set(Knobs.model_fields)
-    assert {"shuffle_samples"} == set(STREAM_KNOBS) - set(SEARCHED)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -16,7 +15,7 @@ from autoloader.errors import BudgetInfeasibleError, PipelineError, SourceError,
 from autoloader.spec.knobs import KnobLimits, Knobs
 from autoloader.tune.bound.trace import StageCost, Trace
 from autoloader.tune.finals import Contender, Fastest, LeastForStep
-from autoloader.tune.ledger import TolerantPruner, knobs_key, sqlite_url, storage_url
+from autoloader.tune.ledger import knobs_key, sqlite_url, storage_url
 from autoloader.tune.search_space import SearchSpace, guesses
 from autoloader.tune.study import StudyOptions, StudyResult, run_study
 from autoloader.tune.trial import Outcome, TrialProgress, TrialResult, TrialWatch
@@ -152,13 +151,6 @@ def test_start_and_guess_come_first_and_the_best_is_found(tmp_path: Path) -> Non
     assert sum(found.trials.values()) == 10 == len(stored(tmp_path))
 
 
-def test_the_start_wins_when_nothing_beats_it(tmp_path: Path) -> None:
-    found = study(Machine(lambda knobs: 100.0), tmp_path)
-    assert found.verdict.winner.is_start
-    assert found.verdict.speedup == 1.0
-    assert found.verdict.winner.samples_per_s == 100.0
-
-
 def test_an_oom_kill_is_a_failed_trial_and_never_a_dead_study(tmp_path: Path) -> None:
     recorder = Recorder()
     found = study(Machine(fails=killed), tmp_path, recorder=recorder)
@@ -207,43 +199,6 @@ def test_slow_trials_are_pruned_and_the_start_never(tmp_path: Path) -> None:
     assert stored(tmp_path)[0].state is optuna.trial.TrialState.COMPLETE
     again = study(slow_start, tmp_path, trials=2)
     assert again.first.outcome is Outcome.COMPLETE, "not even beside faster trials of before"
-
-
-def test_a_slower_trial_is_pruned_against_the_start_alone(tmp_path: Path) -> None:
-    machine = Machine(lambda knobs: 100.0 if knobs == START else 50.0)
-    found = study(machine, tmp_path, trials=2, with_guess=False)
-    assert found.trials == {"complete": 1, "pruned": 1, "infeasible": 0, "failed": 0}
-
-
-def test_the_set_from_reasoning_is_measured_to_its_end_since_the_bound_needs_it(
-    tmp_path: Path,
-) -> None:
-    machine = Machine(lambda knobs: 100.0 if knobs == START else 50.0)
-    found = study(machine, tmp_path, trials=2)
-    assert found.trials["complete"] == 2
-
-
-def test_a_trial_that_is_done_is_not_pruned_at_its_last_batch(tmp_path: Path) -> None:
-    class Late(Machine):
-        def __call__(self, knobs: Knobs, *, timeout_s: float, watch: TrialWatch) -> TrialResult:
-            rate = 100.0 if knobs == START else 50.0
-            assert watch(TrialProgress(160, rate), None)
-            return TrialResult(Outcome.COMPLETE, duration_s=1.0, samples_per_s=rate)
-
-    assert study(Late(), tmp_path, trials=3).trials["complete"] == 3
-
-
-def test_a_rate_that_noise_could_explain_is_not_pruned() -> None:
-    study_ = optuna.create_study(direction="maximize", pruner=TolerantPruner(40))
-
-    def stopped(rate: float) -> bool:
-        trial = study_.ask()
-        trial.report(rate, 40)
-        stop = trial.should_prune()
-        study_.tell(trial, rate)
-        return stop
-
-    assert [stopped(rate) for rate in (100.0, 96.0, 94.0, 30.0)] == [False, False, True, True]
 
 
 def test_the_budget_ends_the_search_and_leaves_the_finals_their_time(tmp_path: Path) -> None:
@@ -299,19 +254,6 @@ def test_an_interrupt_leaves_no_trial_running(tmp_path: Path) -> None:
     assert [trial.state.is_finished() for trial in stored(tmp_path)] == [True, True, True]
 
 
-def test_the_same_seed_tries_the_same_knobs(tmp_path: Path) -> None:
-    first, second = Machine(), Machine()
-    study(first, tmp_path, name="one")
-    study(second, tmp_path, name="two")
-    assert first.asked == second.asked
-
-
-def test_a_study_gives_no_warnings_of_optunas(tmp_path: Path) -> None:
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        study(Machine(), tmp_path, trials=3)
-
-
 def test_postgresql_goes_through_psycopg() -> None:
     assert storage_url("postgresql://u:p@h/n") == "postgresql+psycopg://u:p@h/n"
     assert storage_url("postgres://h/n") == "postgresql+psycopg://h/n"
@@ -327,19 +269,6 @@ def test_a_start_within_noise_of_the_bound_ends_the_study_after_two_trials(tmp_p
     assert found.verdict.rounds == 0
 
 
-def test_a_start_far_from_the_bound_is_searched_on_until_something_is_near_it(
-    tmp_path: Path,
-) -> None:
-    machine = Machine(
-        lambda knobs: min(790.0, 100.0 * knobs.decode_threads),
-        also=lambda knobs, call: traced(0.01),
-    )
-    found = study(machine, tmp_path, trials=30)
-    assert not found.ended
-    assert found.verdict.winner.knobs.decode_threads >= 8
-    assert found.trials["complete"] + found.trials["pruned"] < 30, "the bound was reached"
-
-
 def test_what_was_measured_beside_a_busy_neighbour_is_measured_again_and_marked(
     tmp_path: Path,
 ) -> None:
@@ -353,12 +282,6 @@ def test_what_was_measured_beside_a_busy_neighbour_is_measured_again_and_marked(
     first, second = stored(tmp_path)
     assert "busy_neighbour" not in first.user_attrs, "the quieter of the two counts"
     assert second.user_attrs["busy_neighbour"] == 2.0
-
-
-def test_how_far_above_the_floor_a_trial_stayed_is_told_to_the_sampler(tmp_path: Path) -> None:
-    study(Machine(), tmp_path, trials=1, floor_bytes=4 * 10**9)
-    (only,) = stored(tmp_path)
-    assert list(only.constraints.values()) == [pytest.approx(-6e9 / 2**30)]
 
 
 def test_with_a_step_the_least_memory_and_threads_that_feed_it_win(tmp_path: Path) -> None:

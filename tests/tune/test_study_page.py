@@ -9,7 +9,6 @@ from typing import Any
 import optuna
 import pytest
 
-from autoloader.telemetry.pictures.charts import Dot, scatter
 from autoloader.tune.page import Figures, Story, TrialFate, fates, page, plain_text, write_page
 
 GIB = 2**30
@@ -132,29 +131,6 @@ def test_a_study_of_nothing_has_a_page_too() -> None:
     assert "not known" in plain_text(empty)
 
 
-def test_the_front_holds_what_none_beats_in_both() -> None:
-    assert [one.number for one in story().front()] == [0, 1, 2]
-
-
-def test_influence_is_of_knobs_that_moved_and_needs_trials() -> None:
-    found = story().influence()
-    assert list(found) == ["decode_threads"]
-    assert found["decode_threads"] == pytest.approx(0.64)  # ranks 1 2 4 3 of 1 2 3 4: 0.8 squared
-    assert story(trials=TRIALS[:3]).influence() == {}
-    alike = story(trials=[trial(n, n + 1, 100.0, 300) for n in range(5)])
-    assert alike.influence() == {"decode_threads": 0.0}
-
-
-def test_a_knob_that_the_reader_has_no_use_for_is_no_evidence() -> None:
-    streams = [
-        trial(
-            n, 2, 100.0 + n, 300, knobs={"reader": "stream", "io_threads": n, "ring_slots": 4 + n}
-        )
-        for n in range(4)
-    ]
-    assert set(story(trials=streams).influence()) == {"ring_slots"}
-
-
 def test_plain_text_has_every_trial_with_its_reason_and_the_floor() -> None:
     text = plain_text(story())
     assert "the RAM floor is 5.00 GiB" in text
@@ -199,19 +175,3 @@ def test_a_page_that_cannot_be_written_ends_nothing(
     assert [one.name for one in path.parent.iterdir()] == ["s.html"]
     assert write_page(story(), tmp_path / "deep" / "s.html" / "x.html") is None
     assert "cannot be written" in caplog.text
-
-
-def test_equal_values_have_a_chart() -> None:
-    drawn = scatter("key", "title", [Dot(1, 5), Dot(1, 5)], x_name="x", y_name="y")
-    assert "nan" not in drawn
-    assert drawn.count("<use") == 2
-
-
-def test_a_knob_of_words_has_them_on_its_axis() -> None:
-    both = [
-        trial(n, 2, 100.0 + n, 300, knobs={"reader": reader, "ring_slots": 4})
-        for n, reader in enumerate(("indexed", "stream", "indexed", "stream"))
-    ]
-    text = checked(page(story(trials=both))).text
-    assert "indexed" in text
-    assert "stream" in text

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -18,7 +16,6 @@ from autoloader.tune.trial import (
     TrialResult,
     TrialRunner,
     knob_arguments,
-    measure_command,
     start_error,
 )
 
@@ -78,30 +75,6 @@ def test_a_measurement_completes_the_trial() -> None:
     assert result.min_headroom_bytes == 6
     assert result.cpu_s_per_sample == 0.02
     assert result.exit_code == 0
-
-
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root may take a priority back")
-def test_a_trial_runs_at_the_priority_of_the_study() -> None:
-    own = Path("/proc/self/autogroup")
-    if not own.exists() or not (read := own.read_text()):
-        pytest.skip("this kernel has no autogroups, or this process is in none")
-    before = read.split()[-1]
-    own.write_text("7")
-    try:
-        result = runner(
-            "while open('/proc/self/autogroup').read().split()[-1] != '7': time.sleep(0.01)\n"
-            "answer(1.0)"
-        )(Knobs(), timeout_s=60, watch=go_on)
-    finally:
-        own.write_text(before)
-    assert result.outcome is Outcome.COMPLETE
-
-
-def test_the_lowest_headroom_of_parent_and_child_is_kept() -> None:
-    result = runner("answer(1.0, min_headroom_bytes=99 * 2**30)")(
-        Knobs(), timeout_s=60, watch=go_on
-    )
-    assert result.min_headroom_bytes == 8 * GIB
 
 
 def test_every_knob_reaches_the_child_as_it_is() -> None:
@@ -230,34 +203,3 @@ def test_an_abort_of_the_study_ends_the_child(tmp_path: Path, error: type[BaseEx
             Knobs(), timeout_s=60, watch=watch
         )
     assert not alive(pids_in(here)[0])
-
-
-def test_a_child_that_writes_more_than_a_pipe_holds_does_not_block() -> None:
-    result = runner(
-        "sys.stderr.write('x' * 2_000_000)\nfor n in range(2000): progress(n, 1.0)\nanswer(3.0)"
-    )(Knobs(), timeout_s=60, watch=go_on)
-    assert result.samples_per_s == 3.0
-
-
-def test_the_child_is_the_first_that_the_kernel_may_kill_and_sees_no_gpu() -> None:
-    result = runner(
-        "progress(1, 1.0)\n"
-        "adj = ''\n"
-        "while adj != '500': adj = open('/proc/self/oom_score_adj').read().strip()\n"
-        "answer(1.0, gpus=os.environ['CUDA_VISIBLE_DEVICES'],"
-        " arenas=os.environ['MALLOC_ARENA_MAX'])"
-    )(Knobs(), timeout_s=60, watch=go_on)
-    assert result.measurement is not None
-    assert result.measurement["gpus"] == ""
-    assert result.measurement["arenas"].isdigit()
-
-
-def test_the_command_of_a_trial_is_a_measurement_a_person_could_run() -> None:
-    command = measure_command(
-        "/data/mix.yaml", profile="p", split="train", warmup=8, batches=160, floor_bytes=5
-    )
-    words = command[command.index("autoloader") :]
-    assert words[:3] == ["autoloader", "measure", "--json"]
-    assert json.loads(json.dumps(command)) == command
-    assert command[command.index("--profile") + 1] == "p"
-    assert os.access(command[0], os.X_OK)

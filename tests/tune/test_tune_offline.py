@@ -189,32 +189,6 @@ def test_the_document_has_the_keys_of_the_contract(spec_path: Path, tmp_path: Pa
     Knobs.build(document["best"]["knobs"])
 
 
-def test_out_takes_profile_and_study(spec_path: Path, tmp_path: Path) -> None:
-    out = tmp_path / "here"
-    report = run(spec_path, out=out)
-    assert report.kept.path == out / "local_dev-tuned.yaml"
-    assert (out / "studies.db").is_file()
-    assert not (tmp_path / "config").exists()
-
-
-def test_a_tuned_profile_is_a_start_for_the_next_study(spec_path: Path) -> None:
-    first = run(spec_path)
-    second = run(spec_path, host_profile="local_dev-tuned")
-    start = second.result.verdict.start.knobs
-    assert kept_knobs(start, start, usual_reader="indexed") == first.kept.profile.knobs
-
-
-def test_a_ring_is_searched_within_half_of_what_the_plan_allows(spec_path: Path) -> None:
-    seen: list[int] = []
-
-    def note_ring(knobs: Knobs, *, timeout_s: float, watch: TrialWatch) -> TrialResult:
-        seen.append(knobs.ring_slots)
-        return measure(knobs, timeout_s=timeout_s, watch=watch)
-
-    run(spec_path, note_ring, trials=30)
-    assert 8 < max(seen) <= 40
-
-
 def test_people_see_what_changed_and_where_it_lies(spec_path: Path) -> None:
     report = run(spec_path)
     assert "decode_threads" in [row[0] for row in report.rows()]
