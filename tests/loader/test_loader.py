@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import gc
 import json
-import threading
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from rlds_files import PLAIN, TEXT, Written, episode, image, png, write_dataset, write_steps
-from streams import dataset_of, every_sample, spec_of
+from streams import dataset_of, every_sample, spec_of, until
 
 from autoloader import AutoLoader, PipelineSpec
 from autoloader.errors import UsageError
@@ -300,13 +299,6 @@ def test_retuning_changes_the_values_in_force_and_loses_nothing(
         assert len(own) == len(set(own)) == TOTAL
 
 
-# --- before anything starts ---------------------------------------------------------------------
-
-
-def threads() -> set[str]:
-    return {t.name for t in threading.enumerate() if t.name.startswith("autoloader-")}
-
-
 # --- the end ------------------------------------------------------------------------------------
 
 
@@ -335,3 +327,19 @@ def test_a_loader_over_files_that_were_rewritten_under_an_open_one_gives_what_th
         after.files[0].replace(before.files[0])
         with load(spec_of(before)) as second:
             assert set(next(iter(second))["state"][:, 0, 0]) == {2}
+
+
+def test_a_loader_that_is_sent_elsewhere_holds_nothing_that_was_read_ahead(
+    pair: tuple[Written, Written],
+) -> None:
+    with load(spec_of(*pair), controller=False) as loader:
+        beginning = loader.state_dict()
+        batches = iter(loader)
+        first = next(batches)["provenance"].tolist()
+        until(lambda: loader.statistics().ring.filled > 0)
+        loader.suspend()
+        loader.load_state_dict(beginning)
+        found = loader.statistics()
+        assert found.ring.filled == 0
+        assert all(one.queue == 0 for one in found.datasets.values())
+        assert next(batches)["provenance"].tolist() == first

@@ -417,3 +417,15 @@ def test_on_a_network_file_system_each_machine_has_a_folder_of_its_own(
     assert shards.shards_folder() == tmp_path / "local"
     monkeypatch.setattr(storage, "by_file_system", lambda files: {"nfs4": files})
     assert shards.shards_folder() == tmp_path / "local" / platform.node()
+
+
+def test_a_shard_of_a_server_without_tags_is_published_and_found_again(
+    far: FileServer, address: str, content: bytes, cache: ShardCache
+) -> None:
+    far.tags = False
+    read(cache, address, 0, 10)
+    path = cache.shard(address).fetch_whole()
+    assert path.read_bytes() == content
+    again = ShardCache(cache.room.folder, floor_bytes=0)
+    assert again.shard(address).fetch_whole() == path
+    assert far.sent == SIZE
