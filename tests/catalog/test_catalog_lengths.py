@@ -11,9 +11,8 @@ from rlds_files import tagged
 
 from autoloader.errors import SourceError
 from autoloader.formats.features import Feature, FeatureKind
-from autoloader.formats.metadata import ShardSlice, open_version
+from autoloader.formats.metadata import ShardSlice
 from autoloader.formats.tfrecord import masked_crc32c
-from autoloader.index import counting as module
 from autoloader.index.counting import mean_frames
 
 BRIDGE = Path(__file__).parents[2].parent / "shared/data/bridge_dataset/1.0.0"
@@ -97,44 +96,6 @@ def test_payloads_of_images_are_not_read(tmp_path: Path, monkeypatch: pytest.Mon
 
 
 @pytest.mark.parametrize(
-    ("features", "payload"),
-    [
-        ([IS_FIRST], record(is_first=integers(6))),
-        ([feature("reward")], record(reward=floats(6))),
-        ([ACTION], record(action=floats(42))),
-        ([feature("grid", "int64", (2, 2))], record(grid=integers(24))),
-        ([IMAGE], record(image=strings(*[b"jpeg"] * 6))),
-        ([feature("text", "string", (), "text")], record(text=strings(*[b""] * 6))),
-        ([feature("zip", "uint8", (4,), encoding="zlib")], record(zip=strings(*[b"z"] * 6))),
-        ([feature("words", "string", (2,))], record(words=strings(*[b"w"] * 12))),
-        # a feature that the record lacks is passed over
-        ([IS_FIRST, ACTION], record(action=floats(42))),
-        ([IS_FIRST, IMAGE], record(image=strings(*[b"jpeg"] * 6))),
-        # unpacked, and value before key: the strict walker takes over
-        ([IS_FIRST], record(is_first=tagged(0x1A, b"\x08\x01" * 6))),
-        (
-            [IS_FIRST],
-            tagged(0x0A, tagged(0x0A, tagged(0x12, integers(6)) + tagged(0x0A, b"steps/is_first"))),
-        ),
-        # integers of more than a byte
-        ([IS_FIRST], record(is_first=tagged(0x1A, tagged(0x0A, b"\xff\x01" * 6)))),
-    ],
-)
-def test_any_per_step_feature_can_tell_the_length(
-    tmp_path: Path, features: list[Feature], payload: bytes
-) -> None:
-    path = write(tmp_path / "x", payload)
-    assert mean(path, {item.path: item for item in features}) == 6
-
-
-def test_of_two_entries_with_one_key_the_last_counts(tmp_path: Path) -> None:
-    twice = record(is_first=integers(3)) + record(is_first=integers(5))
-    entries = record(is_first=integers(3))[2:] + record(is_first=integers(5))[2:]
-    for payload in (twice, tagged(0x0A, entries)):
-        assert mean(write(tmp_path / "x", payload), {"is_first": IS_FIRST}) == 5
-
-
-@pytest.mark.parametrize(
     "payload",
     [
         b"\xff\xff",
@@ -169,26 +130,3 @@ def test_a_file_that_is_gone_is_a_source_error_naming_it(tmp_path: Path) -> None
         mean_frames(
             [ShardSlice(str(tmp_path / "gone"), 0, 0, 1, "train")], FEATURES, dataset="mine"
         )
-
-
-def test_a_few_records_of_a_few_files_over_the_whole_dataset_are_read(tmp_path: Path) -> None:
-    few = [episode(4)] * module.PROBE_RECORDS
-    slices = []
-    for number in range(9):
-        path = write(tmp_path / str(number), *few, episode(9)) if number % 3 == 0 else None
-        slices.append(ShardSlice(str(path or tmp_path / "gone"), number, 0, 17, "train"))
-    assert mean_frames(slices, FEATURES) == 4
-
-
-def test_nothing_of_local_files_is_kept(tmp_path: Path) -> None:
-    path = write(tmp_path / "x", episode(2))
-    assert mean(path) == 2
-    write(path, episode(7))
-    assert mean(path) == 7
-    assert not (tmp_path / "cache").exists()
-
-
-@pytest.mark.skipif(not BRIDGE.exists(), reason="the real Bridge episodes are not here")
-def test_the_real_bridge_episodes_have_ten_frames_each() -> None:
-    version = open_version(BRIDGE, dataset="bridge")
-    assert mean_frames(version.resolve("all"), version.features) == 10

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -16,7 +15,6 @@ from autoloader.host.probes.pressure import (
     PressureProbe,
     Probe,
     ProcessorProbe,
-    ProcessorReading,
     Watched,
     _Times,
 )
@@ -102,25 +100,6 @@ def processors(_: Path) -> ProcessorProbe:
     return probe
 
 
-MAKERS: dict[str, Callable[[Path], Probe[Any]]] = {
-    "fake": lambda _: FakeProbe(1.0),
-    "pressure": pressure,
-    "processors": processors,
-    "gpu": lambda _: gpu(FakeNvml({"load": 50})),
-}
-
-
-@pytest.mark.parametrize("kind", MAKERS)
-def test_every_probe_answers_afresh_and_its_answer_has_an_age(kind: str, tmp_path: Path) -> None:
-    clock = ManualClock()
-    watched: Watched[Any] = Watched(MAKERS[kind](tmp_path), kind, clock.now_s)
-    for _ in range(3):
-        found = watched.read()
-        assert found is not None
-        assert found[1] == 0.0
-        clock.advance(1.0)
-
-
 @pytest.mark.parametrize("kind", ["fake", "pressure", "gpu"])
 def test_a_probe_that_dies_grows_old_is_named_once_and_comes_back(
     kind: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
@@ -151,18 +130,6 @@ def test_a_probe_that_dies_grows_old_is_named_once_and_comes_back(
     assert back[1] == 0.0
 
 
-def test_who_asks_in_turn_gets_one_answer_and_its_age() -> None:
-    clock, probe = ManualClock(), FakeProbe(1.0)
-    watched = Watched(probe, "fake", clock.now_s, every_s=0.5)
-    assert watched.read() == (1.0, 0.0)
-    clock.advance(0.25)
-    assert watched.read() == (1.0, 0.25)
-    assert probe.reads == 1
-    clock.advance(0.25)
-    assert watched.read() == (1.0, 0.0)
-    assert probe.reads == 2
-
-
 def test_a_failing_probe_is_asked_again_with_growing_pauses() -> None:
     clock = ManualClock()
     probe: FakeProbe[float] = FakeProbe(None)
@@ -176,65 +143,6 @@ def test_a_failing_probe_is_asked_again_with_growing_pauses() -> None:
 def test_pressure_is_per_cent_of_ten_seconds_and_unknown_where_absent(tmp_path: Path) -> None:
     assert pressure(tmp_path).read() == 12.5
     assert PressureProbe(tmp_path / "nowhere").read() is None
-
-
-def test_idle_processors_are_between_none_and_all_of_ones_own() -> None:
-    import os
-
-    assert processors(Path()).read() == ProcessorReading(2.0, None)
-    times = ProcessorProbe._times()
-    assert 0.0 <= times.idle + times.stolen <= times.whole
-    assert times.own > 0.0
-    assert times.count == len(os.sched_getaffinity(0))
-
-
-def test_what_others_use_is_without_ones_own_children() -> None:
-    probe = processors(Path())
-    # 2.5 s pass between two readings; one child has begun in between.
-    used = iter([{5: 1.0}, {5: 1.5, 6: 0.5}, {6: 0.5}])
-    probe._children_s = lambda: next(used)  # type: ignore[method-assign]
-    assert probe.read() == ProcessorReading(2.0, None)
-    assert probe.read() == ProcessorReading(2.0, pytest.approx(0.8 - 1.0 / 2.5))
-    assert probe.read() == ProcessorReading(2.0, pytest.approx(0.8))
-
-
-def test_children_are_asked_only_where_others_use_something() -> None:
-    probe = processors(Path())
-    times = iter([_Times(0.0, 10.0, own=9.0, count=1), _Times(0.0, 20.0, own=18.0, count=1)])
-    probe._times = lambda: next(times)  # type: ignore[method-assign]
-
-    def children() -> dict[int, float]:
-        raise AssertionError("asked")
-
-    probe._children_s = children  # type: ignore[method-assign]
-    assert probe.read() == ProcessorReading(0.0, pytest.approx(0.1))
-    assert probe.read() == ProcessorReading(0.0, pytest.approx(0.1))
-
-
-def test_children_of_every_thread_are_known_and_theirs() -> None:
-    import subprocess
-    import threading
-
-    made: list[subprocess.Popen[bytes]] = []
-    held = threading.Event()
-
-    def start() -> None:
-        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
-        made.append(subprocess.Popen(["sh", "-c", "exec 3<&0; cat <&3 & echo $!; wait"], **pipes))
-        held.wait()
-
-    thread = threading.Thread(target=start)
-    thread.start()
-    try:
-        while not made:
-            thread.join(0.01)
-        assert made[0].stdout is not None
-        grandchild = int(made[0].stdout.readline())
-        assert {made[0].pid, grandchild} <= set(ProcessorProbe._children_s())
-    finally:
-        held.set()
-        thread.join()
-        made[0].communicate()  # its end of input ends both
 
 
 # --- GPU ------------------------------------------------------------------------------------------

@@ -8,17 +8,15 @@ import os
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 from index_views import EpisodeView
-from rlds_files import PLAIN, Written, episode, image, jpeg, write_dataset, write_steps
+from rlds_files import Written, jpeg, write_steps
 from streams import dataset_of, mixture_of
 from user_groups import give_to_another_group, give_to_own_group
 
 from autoloader.errors import SourceError
-from autoloader.formats.descriptors import Descriptors
 from autoloader.index import (
     DatasetIndex,
     open_dataset_index,
@@ -138,57 +136,6 @@ def test_only_the_shard_that_changed_is_indexed_again(
     assert builds.paths == [str(written.files[1])]
 
 
-def test_a_file_of_another_size_and_the_same_time_is_indexed_again(
-    dataset: ResolvedDataset, written: Written, cache: Path, builds: Builds
-) -> None:
-    open_dataset_index(dataset, cache_dir=cache)
-    builds.count()
-    before = written.files[0].stat()
-    written.truncate(0, 1)
-    os.utime(written.files[0], ns=(before.st_atime_ns, before.st_mtime_ns))
-    index = open_dataset_index(dataset, cache_dir=cache)
-    assert builds.paths == [str(written.files[0])]
-    assert [(one.slice, one.record) for one in index.damaged] == [(0, 1)]
-    assert "truncated" in index.damaged[0].reason
-
-
-def test_an_index_of_another_version_is_built_again(
-    dataset: ResolvedDataset, cache: Path, builds: Builds, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with monkeypatch.context() as patch:
-        patch.setattr(format_module, "VERSION", 99)
-        open_dataset_index(dataset, cache_dir=cache)
-    builds.count()
-    check(open_dataset_index(dataset, cache_dir=cache))
-    assert builds.count() == 3
-    check(open_dataset_index(dataset, cache_dir=cache))
-    assert builds.count() == 0
-
-
-def test_sets_of_features_live_side_by_side(tmp_path: Path, cache: Path, builds: Builds) -> None:
-    features = {**PLAIN, "observation/wrist": image()}
-    record = episode(0, 2, **{"observation/wrist": [jpeg(9, 0), jpeg(9, 1)]})
-    written = write_dataset(tmp_path / "data", [[record]], features=features)
-    one = mixture_of(written).datasets[0]
-    other = mixture_of(dataset_of(written, images={"primary": "observation/wrist"})).datasets[0]
-    for _ in range(2):
-        EpisodeView(open_dataset_index(one, cache_dir=cache), 0).frames("observation/image")
-        EpisodeView(open_dataset_index(other, cache_dir=cache), 0).frames("observation/wrist")
-    assert builds.count() == len(index_files(cache)) == 2
-
-
-@pytest.mark.parametrize("fraction", [0.0, 0.01, 0.5, 0.999])
-def test_an_index_that_is_cut_off_is_built_again(
-    dataset: ResolvedDataset, cache: Path, builds: Builds, fraction: float
-) -> None:
-    open_dataset_index(dataset, cache_dir=cache)
-    builds.count()
-    victim = index_files(cache)[0]
-    os.truncate(victim, int(victim.stat().st_size * fraction))
-    check(open_dataset_index(dataset, cache_dir=cache))
-    assert builds.count() == 1
-
-
 def test_a_flipped_bit_anywhere_in_an_index_is_noticed(
     written: Written, cache: Path, builds: Builds
 ) -> None:
@@ -302,34 +249,6 @@ def test_a_missing_shard_file_is_a_source_error(
         open_dataset_index(dataset, cache_dir=cache)
 
 
-def test_at_most_so_many_files_are_mapped_and_views_outlive_their_map(
-    dataset: ResolvedDataset, cache: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(shard_module, "descriptors", Descriptors(most_maps=1))
-    index = open_dataset_index(dataset, cache_dir=cache)
-
-    def mapped() -> int:
-        maps = Path("/proc/self/maps").read_text()
-        return sum(str(place) in maps for place in index_files(cache))
-
-    kept = index.column(0, "action")
-    wanted = kept.copy()
-    check(index)
-    check(index)
-    assert mapped() == 2
-    np.testing.assert_array_equal(kept, wanted)
-    del kept
-    assert mapped() == 1
-
-
-def test_many_files_open_side_by_side_in_their_order(
-    dataset: ResolvedDataset, cache: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(opening, "_MANY_FILES", 1)
-    check(open_dataset_index(dataset, cache_dir=cache))
-    check(open_dataset_index(dataset, cache_dir=cache))
-
-
 # -- places ------------------------------------------------------------------------------------
 
 
@@ -392,22 +311,6 @@ def test_what_a_killed_builder_left_is_removed_when_it_is_old(
 
 
 # -- several builders ---------------------------------------------------------------------------
-
-
-def test_a_good_index_that_came_first_stays(
-    dataset: ResolvedDataset, cache: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    real = opening.publish
-
-    def twice(content: bytes, place: Path, **how: Any) -> None:
-        real(content, place, **how)
-        first = place.stat().st_ino
-        real(content, place, **how)
-        assert place.stat().st_ino == first
-
-    monkeypatch.setattr(opening, "publish", twice)
-    check(open_dataset_index(dataset, cache_dir=cache))
-    assert len(list(cache.iterdir())) == 3
 
 
 @pytest.mark.parametrize("target", ["precious", "nowhere"])
@@ -507,18 +410,6 @@ def test_who_may_write_the_data_may_write_the_index_beside_it_and_nobody_else(
     builds.count()
     check(open_dataset_index(dataset, cache_dir=cache))
     assert builds.count() == (0 if used else 3)
-
-
-def test_a_file_system_without_links_gets_whole_files_too(
-    dataset: ResolvedDataset, cache: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def refuse(source: Path, target: Path) -> None:
-        raise PermissionError(1, "Operation not permitted")
-
-    monkeypatch.setattr(shard_module.os, "link", refuse)
-    check(open_dataset_index(dataset, cache_dir=cache))
-    check(open_dataset_index(dataset, cache_dir=cache))
-    assert len(list(cache.iterdir())) == 3
 
 
 def test_the_same_data_give_the_same_bytes(dataset: ResolvedDataset, tmp_path: Path) -> None:
