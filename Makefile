@@ -83,7 +83,7 @@ bench-check: $(READY) ## fail where counts or ratios are worse than bench/baseli
 	$(BIN)/python -m bench.gate $(ARGS)
 
 hunt: $(READY) ## hold two million rows against the files under forks, kills, stops and resumes (an hour)
-	$(BIN)/python tests/isolation/hunt.py $(ARGS)
+	$(BIN)/python tools/hunt/hunt.py $(ARGS)
 
 mutants: $(READY) ## change the controller's rules one by one, and list changes that no test notices (minutes)
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt mutmut

@@ -37,18 +37,6 @@ def test_a_decision_log_tells_it_too_and_a_cut_line_is_left_out(tmp_path: Path) 
     assert recorded_step_s(path) == pytest.approx(0.08)
 
 
-def test_the_record_that_a_run_leaves_tells_it_by_its_consumer(tmp_path: Path) -> None:
-    lines: list[dict[str, object]] = [{"kind": "start", "facts": {}}]
-    for number in range(30):
-        consumer = {"batches": number, "step_s": 0.1, "wait_ratio": 0.2}
-        paused = {"batches": number, "step_s": None, "wait_ratio": None}
-        lines.append({"kind": "moment", "consumer": paused if number % 3 == 0 else consumer})
-    place = tmp_path / "run" / "train-0.jsonl"
-    place.parent.mkdir()
-    place.write_text("\n".join(map(json.dumps, lines)))
-    assert recorded_step_s(tmp_path) == pytest.approx(0.08)
-
-
 def test_what_tells_no_step_is_refused_with_what_would(tmp_path: Path) -> None:
     batch_log(tmp_path / "short.jsonl", 0.08, batches=5)
     for run, why in (

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from autoloader.host.threads import LoaderThread
-from autoloader.tune.bound.trace import StageCost, Trace, TraceRecorder
+from autoloader.tune.bound.trace import Trace, TraceRecorder
 
 
 def burn(seconds: float) -> None:
@@ -63,19 +63,3 @@ def test_processor_time_is_dealt_to_the_stage_whose_thread_used_it(tmp_path: Pat
     assert trace.cpu_s == pytest.approx(sum(stage.cpu_s for stage in trace.stages.values()))
     again = Trace.from_plain(json.loads(json.dumps(trace.as_dict(), allow_nan=False)))
     assert again == trace
-
-
-def test_decoding_is_dealt_to_datasets_as_their_clock_seconds_compare() -> None:
-    bare = Trace(1000, 10.0, {"decode": StageCost(0.001, 0.0, 0.0, 2)}, 0.0)
-    # One second of processor; the clock, under load, says ten, nine of them for "dear".
-    found = bare.with_datasets({"dear": (9.0, 500), "cheap": (1.0, 500), "none": (0.0, 0)})
-    assert found.datasets == pytest.approx({"dear": 0.0018, "cheap": 0.0002})
-    assert bare.with_datasets({}) == bare
-
-
-def test_a_disk_s_rate_is_of_the_time_it_was_waited_for() -> None:
-    trace = Trace(100, 10.0, {}, 0.0, 5e4, 1e4, disk_busy_ratio=0.5)
-    assert trace.disk_bytes_per_s == pytest.approx(2e5)
-    network = Trace(100, 10.0, {}, 0.0, 5e4, 0.0, 0.5)
-    assert network.disk_bytes_per_s == pytest.approx(1e6), "no block device counts its bytes"
-    assert Trace(100, 10.0, {}, 0.0, 5e4, 0.0, 0.0).disk_bytes_per_s is None, "page cache"

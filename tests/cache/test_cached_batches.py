@@ -24,7 +24,7 @@ from autoloader.samples.resolve import ResolvedMixture
 from autoloader.sampling.dealing import Deal, Ranks
 from autoloader.sampling.mixture import mixture_order
 from autoloader.spec.knobs import Knobs
-from autoloader.telemetry.statistics import CacheStatistics, Statistics
+from autoloader.telemetry.statistics import CacheStatistics
 from autoloader.tune.measurement import measure
 
 FRAME = 24 * 32 * 3
@@ -267,44 +267,6 @@ def test_a_child_that_is_killed_begins_again_with_nothing_held_and_the_same_batc
     for plain, cached in zip(run(0, 0), run(2**24, 30), strict=True):
         np.testing.assert_array_equal(plain[0], cached[0])
         np.testing.assert_array_equal(plain[1], cached[1])
-
-
-def test_frames_are_the_childs_own_until_decode_processes_share_them(
-    written: list[Written],
-) -> None:
-    spec = spec_of(
-        *(dataset_of(one) for one in written),
-        cameras={"primary": {"size": [384, 512]}},
-        batch={"size": 7},
-        reader="indexed",
-    )
-
-    def run(cache_bytes: int, count: int, processes_at: int) -> tuple[list[Any], list[Statistics]]:
-        knobs = {"cache_bytes": cache_bytes, "ring_slots": 4, "decode_threads": 2}
-        came: list[Any] = []
-        seen: list[Statistics] = []
-        common = {"ram_floor": "64MiB", "output": "numpy", "controller": False}
-        with AutoLoader(spec, knobs=knobs, **common) as loader:
-            while len(came) < count:
-                for batch in loader:
-                    came.append((batch["provenance"].copy(), batch["images"]["primary"].copy()))
-                    if len(came) == processes_at:
-                        seen.append(loader.statistics())
-                        loader.retune(decode_processes=2)
-            seen.append(loader.statistics())
-        return came[:count], seen
-
-    (expected, (plain,)), (came, (own, shared)) = run(0, 120, -1), run(2**29, 120, 60)
-    for ours, theirs in zip(came, expected, strict=True):
-        np.testing.assert_array_equal(ours[0], theirs[0])
-        np.testing.assert_array_equal(ours[1], theirs[1])
-    assert own.cache.private_bytes > 2**25
-    assert own.loader_bytes is not None
-    assert plain.loader_bytes is not None
-    assert own.loader_bytes < plain.loader_bytes + own.cache.private_bytes / 2
-    assert shared.cache.held_bytes > 2**25
-    assert shared.cache.private_bytes == 0
-    assert shared.cache.hits > own.cache.hits
 
 
 @pytest.mark.parametrize("processes", [1, 2])

@@ -7,7 +7,6 @@ import gc
 import os
 import re
 import resource
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -121,40 +120,6 @@ def mixed(datasets: int, samples: int, count: int, seed: int = 0) -> np.ndarray:
     return np.stack(own, axis=1).reshape(-1)
 
 
-def test_a_frame_that_was_never_put_into_its_slot_is_never_shown(table: FrameTable) -> None:
-    table.resize(50 * FRAME)
-    lease = table.ask(["file"], {"primary": frames(np.arange(10), np.full(10, 50))}, 0, 1)
-    assert not lease.held["primary"].any()
-    filled(lease, slice(5))
-    ten = {"primary": frames(np.arange(10), np.full(10, 90))}
-    again = table.ask(["file"], ten, 5, 1)
-    assert (again.held["primary"] == (np.arange(10) < 5)).all()
-    # Who comes first fills the others.
-    assert (again.slots["primary"] == lease.slots["primary"]).all()
-    other = table.ask(["file"], ten, 6, 1, elsewhere=True)
-    assert (other.slots["primary"][:5] == lease.slots["primary"][:5]).all()
-    assert (other.slots["primary"][5:] < 0).all()  # nobody there is told when they are filled
-    lease.give_up()
-    other.give_up()
-    filled(again, slice(6))
-    again.give_up()
-    assert table.counts().slots == 6
-    third = table.ask(["file"], ten, 9, 1)
-    assert (third.held["primary"] == (np.arange(10) < 6)).all()
-    assert table.counts().slots == 10
-    # Hits of the second run: all that the first had asked for; of the other process: five.
-    assert (table.counts().hits, table.counts().misses) == (10 + 5 + 6, 10 + 5 + 4)
-
-
-def test_what_saves_more_seconds_for_its_bytes_is_held_first(table: FrameTable) -> None:
-    table.claim("only", 20 * FRAME, lambda: np.asarray([1e-3, 10e-3]))
-    keys = np.arange(40)
-    asked = CameraFrames(keys, 100 + keys, keys % 2, np.ones(40, np.int64))
-    kept = table.ask(["file"], {"primary": asked}, 0, 1).slots["primary"] >= 0
-    assert kept[1::2].sum() >= 18
-    assert not kept[::2].any()
-
-
 def test_what_a_decode_costs_is_known_as_long_as_one_pipeline_is_there(table: FrameTable) -> None:
     unknown = np.full(2, np.nan)
     table.claim("first", 10 * FRAME, lambda: np.asarray([1e-3, 10e-3]))
@@ -220,27 +185,6 @@ def test_whatever_budget_moves_to_shown_pixels_are_right_and_bytes_stay_within(
         assert table.slab.allocated_bytes() <= 4 * 4096
     finally:
         table.close()
-
-
-def test_what_a_pipeline_held_waits_for_the_next_one_until_it_is_given_up(
-    table: FrameTable,
-) -> None:
-    table.claim("first", 20 * FRAME)
-    keys = np.arange(10)
-    lease = table.ask(["file"], {"primary": frames(keys, np.full(10, 2000))}, 1000, 1)
-    filled(lease)
-    lease.give_up()
-    table.leave("first")
-    table.claim("second", 20 * FRAME)
-    again = table.ask(["file"], {"primary": frames(keys, np.full(10, 1500))}, 0, 1)
-    assert again.held["primary"].all()
-    again.give_up()
-    table.give_up()
-    assert table.counts().slots == 10  # the second is there
-    table.leave("second")
-    table.give_up()
-    while table.counts().slots or table.slab.allocated_bytes() > 2 * 4096:
-        time.sleep(0.01)
 
 
 def test_frames_of_a_mapped_slab_are_those_that_another_mapping_put_there(

@@ -260,29 +260,6 @@ def test_a_second_job_goes_without_and_says_so(
     assert there(opened(tmp_path), range(10)) == list(range(10))
 
 
-def test_processes_of_one_job_share_a_file_and_none_that_is_not_theirs(tmp_path: Path) -> None:
-    disk = opened(tmp_path)
-    fill(disk, range(10))
-    folder = str(tmp_path)
-    script = f"""
-import sys
-from autoloader.cache.disk import *
-import numpy as np
-shown = np.empty({SHAPE}, np.uint8)
-for size in ({MIB}, {2 * MIB}):
-    disk = FramesOnDisk(DiskRoom({folder!r}, size), {{{FRAME}}}, shared=True)
-    print(disk.load({key_of(3)!r}, shown), int(shown.sum()))
-    disk.store({key_of(77)!r}, shown)
-    del disk
-"""
-    ran = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
-    total = int(picture(3).sum())
-    assert ran.stdout.split() == ["True", str(total), "False", str(total)]
-    out = np.empty(SHAPE, np.uint8)
-    assert disk.load(key_of(77), out)
-    np.testing.assert_array_equal(out, picture(3))
-
-
 def test_where_there_is_no_room_it_goes_without_and_says_so(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

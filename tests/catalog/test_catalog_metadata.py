@@ -10,7 +10,7 @@ import pytest
 
 from autoloader.errors import SourceError, SpecError
 from autoloader.formats.directories import locate_version
-from autoloader.formats.metadata import ShardSlice, VersionDirectory, open_version
+from autoloader.formats.metadata import VersionDirectory, open_version
 from autoloader.formats.tfrecord import masked_crc32c
 
 BRIDGE = Path(__file__).parents[2].parent / "shared/data/bridge_dataset/1.0.0"
@@ -63,39 +63,11 @@ def episodes(found: VersionDirectory, split: str) -> int:
     return sum(part.records for part in found.resolve(split, field="split"))
 
 
-def test_a_version_directory_gives_name_version_features_and_shards(tmp_path: Path) -> None:
-    path = write(tmp_path / "kitchen/1.2.3", split("train", 3, 4), split("val", 2))
-    found = open_version(path, dataset="mine")
-    assert (found.name, found.version, found.path) == ("kitchen", "1.2.3", str(path))
-    assert found.file_format == "tfrecord"
-    assert list(found.features) == ["reward"]
-    assert [shard.records for shard in found.splits["train"]] == [3, 4]
-    assert found.splits["train"][1].path.endswith("kitchen-train.tfrecord-00001-of-00002")
-    assert episodes(found, "train+val") == 9
-
-
-def test_slices_name_files_and_records(tmp_path: Path) -> None:
-    path = write(tmp_path / "kitchen/1.0.0", split("train", 3, 4))
-    first, second = open_version(path, dataset="mine").resolve("train[2:5]")
-    name = str(path / "kitchen-train.tfrecord-0000{}-of-00002")
-    assert first == ShardSlice(name.format(0), 0, 2, 3, "train")
-    assert second == ShardSlice(name.format(1), 1, 0, 2, "train")
-    assert (first.records, second.records) == (1, 2)
-
-
 def test_split_errors_carry_the_field_of_the_spec(tmp_path: Path) -> None:
     found = open_version(write(tmp_path / "kitchen/1.0.0", split("train", 25)), dataset="mine")
     with pytest.raises(SpecError, match=r"train\[:1%\] of 25 episodes is empty") as caught:
         found.resolve("train[:1%]", field="datasets.mine.split")
     assert caught.value.path == "datasets.mine.split"
-
-
-def test_a_split_without_shards_is_known_and_empty(tmp_path: Path) -> None:
-    path = write(tmp_path / "kitchen/1.0.0", split("train", 1), split("test"))
-    found = open_version(path, dataset="mine")
-    assert found.splits["test"] == ()
-    with pytest.raises(SpecError, match="test of 0 episodes is empty"):
-        found.resolve("test")
 
 
 def test_old_metadata_without_shard_lengths_is_counted_from_the_files(tmp_path: Path) -> None:
@@ -117,14 +89,6 @@ def test_a_missing_shard_file_is_named_when_its_split_is_used(tmp_path: Path) ->
     assert episodes(found, "train[:3]") == 3
     with pytest.raises(SourceError, match=r"mine: shard file .*00001-of-00002 is missing"):
         found.resolve("train")
-
-
-def test_the_parent_of_one_version_points_to_it(tmp_path: Path) -> None:
-    path = write(tmp_path / "data/kitchen/1.0.0", split("train", 1))
-    for above in (path.parent, path.parent.parent):
-        with pytest.raises(SourceError, match="not a TFDS version directory") as caught:
-            open_version(above, dataset="mine")
-        assert caught.value.remedy == f"name the version directory: {path}"
 
 
 def test_the_parent_of_several_versions_lists_them(tmp_path: Path) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -58,30 +57,6 @@ def test_a_whole_file_gives_every_payload_and_no_damage(file: Path) -> None:
 def test_an_empty_file_has_no_records_and_no_damage(tmp_path: Path) -> None:
     (tmp_path / "empty").touch()
     assert not list(read_records(tmp_path / "empty"))
-
-
-def test_a_broken_length_ends_the_file_and_says_from_where(file: Path) -> None:
-    data = bytearray(file.read_bytes())
-    second = len(frame(PAYLOADS[0]))
-    data[second] ^= 1
-    file.write_bytes(data)
-    first, lost = read_records(file)
-    assert first.payload == PAYLOADS[0]
-    assert (lost.number, lost.offset, lost.payload) == (None, second, None)
-    assert "length" in lost.reason
-    assert "from record 1 on" in lost.reason
-
-
-def test_every_truncation_keeps_the_whole_records_before_it(file: Path) -> None:
-    data = file.read_bytes()
-    ends = np.cumsum([len(frame(payload)) for payload in PAYLOADS]).tolist()
-    for size in range(len(data)):
-        file.write_bytes(data[:size])
-        found = list(read_records(file))
-        whole = [one for one in found if one.payload is not None]
-        assert len(whole) == sum(end <= size for end in ends)
-        lost = [one.reason for one in found[len(whole) :]]
-        assert not lost if size in (0, *ends) else "truncated" in lost[0]
 
 
 @given(st.binary(max_size=80))

@@ -50,13 +50,6 @@ def test_a_folder_that_cannot_be_named_is_refused(capsys: pytest.CaptureFixture[
     assert "is no directory" in json.loads(capsys.readouterr().out)["error"]["what"]
 
 
-def test_schema_takes_json_like_every_command(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["schema", "--json"]) == 0
-    asked = capsys.readouterr().out
-    assert main(["schema"]) == 0
-    assert json.loads(asked) == json.loads(capsys.readouterr().out)
-
-
 def refusal(*changes: tuple[str, Any]) -> SpecError:
     """What a spec with these values of its dataset, or of "cameras", is told."""
     plain = copy.deepcopy(PLAIN)
@@ -72,12 +65,6 @@ def test_one_fault_is_told_as_one() -> None:
     for changes in (("stride", 0), ("sample", {"frame_offsets": ["x"]}), ("weight", "much")):
         assert "also wrong" not in refusal(changes).what
     assert "also wrong" not in refusal(("cameras", {"primary": {"size": [0, 8]}})).what
-
-
-def test_further_faults_are_named() -> None:
-    found = refusal(("stride", 0), ("weight", -1), ("num_samples", 0))
-    assert "datasets[arm].weight" in found.what
-    assert "(also wrong: datasets[arm].stride, datasets[arm].num_samples)" in found.what
 
 
 def test_long_values_and_names_that_a_terminal_obeys_are_told_short_and_escaped() -> None:

@@ -14,7 +14,6 @@ from PIL import Image
 from rlds_files import PLAIN, Written, episode, image, write_dataset
 from streams import dataset_of, spec_of
 
-from autoloader import AutoLoader
 from autoloader.cli.app import main
 from autoloader.cli.peek import (
     Column,
@@ -145,36 +144,6 @@ def test_the_steps_that_a_rule_removes_are_shown(sheet: tuple[str, Any]) -> None
     assert [one["removed"] for one in found["episodes"]] == [{"keep.language": [1, 4, 7]}] * 2
     assert "keep.language: 6" in page
     assert answer["datasets"]["second_arm"]["removed"] == {}
-
-
-@pytest.mark.parametrize(
-    "own",
-    [
-        {"steps": {"drop_first": 1, "drop_last": 2}},
-        {"steps": {"every": 2}, "keep": {"language": "required"}},
-        {"stride": 3, "sample": {"edges": {"start": "drop"}, "frame_offsets": [-1]}},
-        {"keep": {"moving": {"path": "observation/state[1:2]", "above": 2.5}}, "stride": 2,
-         "steps": {"drop_first": 1}},
-    ],
-)  # fmt: skip
-def test_what_is_not_removed_is_what_a_loader_gives(
-    own: dict[str, Any], written: list[Written]
-) -> None:
-    spec = spec_of(dataset_of(written[0], **own), mixing={"epoch": "pass"}, batch={"size": 1})
-    (dataset,) = resolve(spec).datasets
-    declared = spec.datasets[0]
-    look = look_at(dataset, declared, 8)
-    with AutoLoader(spec, ram_floor="64MiB", isolation="thread", output="numpy") as loader:
-        given = [batch["provenance"][0, 3:].tolist() for batch in loader]
-    first, every = declared.steps.drop_first, declared.steps.every * declared.stride
-    wanted = sorted((record, first + t * every) for record, t in given)
-    left = [
-        (one.number, step)
-        for one in look.episodes
-        for step in sorted(set(range(one.steps)) - {s for of in one.removed.values() for s in of})
-    ]
-    assert left == wanted
-    assert left
 
 
 def test_an_op_that_sees_the_episode_is_shown_before_and_after(written: list[Written]) -> None:

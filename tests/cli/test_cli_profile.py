@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from autoloader.cli import app as cli
-from autoloader.controller.profile import Profile, find_profile, keep_whole
+from autoloader.controller.profile import find_profile, keep_whole
 from autoloader.errors import BudgetInfeasibleError, SourceError
 
 
@@ -34,31 +34,6 @@ def test_list_names_every_shipped_profile_and_marks_the_default(
     for name in ("local_dev", "lrz_a100", "mcml_a100", "l40s", "h200"):
         assert name in out
     assert [line.split()[0] for line in out.splitlines() if " yes " in line] == ["local_dev"]
-
-
-def test_list_shows_a_broken_profile_instead_of_failing(
-    config_dir: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (config_dir / "profiles").mkdir(parents=True)
-    (config_dir / "profiles" / "torn.yaml").write_text("name: [")
-    assert cli.main(["profile", "list", "--json"]) == 0
-    rows = {row["name"]: row for row in document(capsys)["profiles"]}
-    assert rows["torn"]["source"] == "broken"
-
-
-def test_show_prints_a_profile_that_reads_back(capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["profile", "show", "lrz_a100"]) == 0
-    printed = capsys.readouterr().out
-    assert Profile.from_yaml_text(printed) == find_profile("lrz_a100").profile
-
-
-def test_diff_lists_what_differs(capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["profile", "diff", "lrz_a100", "mcml_a100", "--json"]) == 0
-    differences = {row["field"]: (row["a"], row["b"]) for row in document(capsys)["differences"]}
-    assert differences["host.cpus"] == (32, 16)
-    assert "host.gpus" not in differences
-    assert cli.main(["profile", "diff", "lrz_a100", "mcml_a100"]) == 0
-    assert "host.cpus" in capsys.readouterr().out
 
 
 def test_check_exits_2_for_a_broken_profile_and_names_the_field(

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from autoloader import AutoLoader, PipelineSpec
-from autoloader.errors import AutoloaderError, KnobError, MissingExtraError, UsageError
+from autoloader.errors import AutoloaderError, MissingExtraError, UsageError
 from autoloader.host import extras
 from autoloader.index import open_indexes
 from autoloader.integrations.ray.ray_client import other_nodes
@@ -32,12 +32,6 @@ def installed(monkeypatch: pytest.MonkeyPatch) -> None:
     """Ray counts as installed, and no cluster is named."""
     monkeypatch.setattr(extras, "find_spec", lambda name: ModuleSpec(name, None))
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
-
-
-@pytest.mark.parametrize("helpers", ["dask", "ray:10.0.0.1:6379", "ray@", ""])
-def test_other_engines_are_refused(plan: LoaderPlan, helpers: str) -> None:
-    with pytest.raises(UsageError, match="is not allowed"):
-        with_helpers(plan, helpers)
 
 
 def test_without_ray_one_error_names_the_extra(
@@ -78,13 +72,6 @@ def test_the_cluster_is_the_given_one_else_the_trainers_else_the_environments(
     assert with_helpers(plan, "ray@10.0.0.1:6379").helpers == "10.0.0.1:6379"
     joined.is_initialized = lambda: False
     assert with_helpers(plan, "ray").helpers == "10.0.0.3:6379"
-
-
-def test_helper_slots_without_helpers_are_refused(plan: LoaderPlan) -> None:
-    with pytest.raises(KnobError, match="helper_slots=2"):
-        with_helpers(plan, None)
-    none = replace(plan, knobs=Knobs.build({"helper_slots": 0}, base=plan.knobs))
-    assert with_helpers(none, None).limits.helpers == 0
 
 
 def test_a_loader_says_what_is_wrong_before_anything_starts(spec: PipelineSpec) -> None:

@@ -198,15 +198,6 @@ def test_limits_may_be_believed_for_a_while_and_usage_never_is(machine: Machine)
     assert probe.read().headroom_bytes == 2 * GIB
 
 
-def test_without_mountinfo_the_usual_places_are_tried(machine: Machine) -> None:
-    (machine.proc / "self" / "mountinfo").unlink()
-    machine.member("4:memory:/job\n0::/job\n")
-    machine.v1("job", 4 * GIB, 1 * GIB)
-    assert machine.probe().read().headroom_bytes == 3 * GIB
-    machine.v2("job", 2 * GIB, 1 * GIB)
-    assert machine.probe().read().headroom_bytes == 1 * GIB
-
-
 def test_usage_that_cannot_be_read_leaves_that_cgroup_out_and_is_said_once(
     machine: Machine, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -231,15 +222,6 @@ def test_without_memory_stat_the_page_cache_counts_as_taken(
     assert "page cache" in caplog.text
 
 
-def test_a_cgroup_binds_where_the_host_is_unknown(machine: Machine) -> None:
-    machine.mounts(machine.v2_mount())
-    machine.member("0::/job\n")
-    machine.v2("job", 4 * GIB, 1 * GIB)
-    (machine.proc / "meminfo").write_text("MemTotal: 1 kB\n")
-    reading = machine.probe().read()
-    assert (reading.headroom_bytes, reading.source) == (3 * GIB, "cgroup v2 /job")
-
-
 def test_when_nothing_can_be_read_there_is_no_number(machine: Machine) -> None:
     (machine.proc / "meminfo").unlink()
     (machine.proc / "self" / "cgroup").unlink()
@@ -248,15 +230,6 @@ def test_when_nothing_can_be_read_there_is_no_number(machine: Machine) -> None:
         probe.read()
     with pytest.raises(PipelineError, match="cannot be read"):
         probe.total_bytes()
-
-
-def test_a_source_that_comes_back_is_read_again(machine: Machine) -> None:
-    (machine.proc / "meminfo").unlink()
-    probe = machine.probe()
-    with pytest.raises(PipelineError):
-        probe.read()
-    machine.meminfo(available=2 * GIB, total=16 * GIB)
-    assert probe.read().headroom_bytes == 2 * GIB
 
 
 @pytest.fixture(params=["fake", "real"])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import resource
 import shutil
 import signal
 import subprocess
@@ -135,14 +134,6 @@ def mixture(tmp_path: Path) -> Path:
 # --- the machine ----------------------------------------------------------------------------------
 
 
-def test_nothing_is_found_on_a_healthy_machine(healthy: Machine) -> None:
-    seen = examine(healthy, floor_bytes=2**20)
-    assert found_by(seen) == []
-    checks = {one.check for one in seen}
-    assert checks == {"memory", "kills", "gpu", "limits", "processors", "output", "profile",
-                      "leftovers"}  # fmt: skip
-
-
 def test_a_floor_that_is_not_free_is_an_error(healthy: Machine) -> None:
     (found,) = found_on(healthy, floor_bytes=2**50)
     assert (found.check, found.severity) == ("memory", "error")
@@ -180,10 +171,6 @@ def test_kills_for_memory_are_read_from_the_kernels_log(healthy: Machine) -> Non
     assert "pt_data_worker (pid 812, 1.00 GiB, in its cgroup), train.py (pid 4711" in found.evidence
 
 
-def test_a_kernel_log_that_may_not_be_read_is_no_fault(healthy: Machine, tmp_path: Path) -> None:
-    assert found_on(with_(healthy, kernel_log=tmp_path / "absent")) == []
-
-
 @pytest.mark.parametrize(
     ("nvml", "said"),
     [
@@ -202,22 +189,6 @@ def test_faults_of_the_gpu_are_found(healthy: Machine, nvml: Nvml, said: str) ->
 def test_a_gpu_in_use_by_a_live_process_is_no_fault(healthy: Machine) -> None:
     nvml = Nvml(processes={os.getpid(): 2**30}, used=2**30, uncorrected=0)
     assert found_on(with_(healthy, nvml=nvml)) == []
-
-
-def test_few_descriptors_and_buffered_output_are_found_where_they_bind(tmp_path: Path) -> None:
-    said = tmp_path / "said"
-    with said.open("wb") as stdout:
-        code = subprocess.run(
-            [sys.executable, "-m", "autoloader", "doctor"],
-            stdout=stdout,
-            env={key: value for key, value in os.environ.items() if key != "PYTHONUNBUFFERED"},
-            preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64)),
-            check=False,
-        ).returncode
-    text = said.read_text()
-    assert code == 1
-    assert "warning: limits: a process may open 64 files" in text
-    assert "warning: output: stdout is a file" in text
 
 
 def test_a_profile_for_a_larger_host_is_found(healthy: Machine, tmp_path: Path) -> None:

@@ -234,30 +234,6 @@ def test_files_that_were_changed_since_the_count_end_a_run_of_passes(tmp_path: P
     assert caught.value.dataset == "broken"
 
 
-@every_strategy
-def test_without_a_dead_dataset_epochs_keep_their_length_and_the_rest_its_passes(
-    strategy: str,
-    tmp_path: Path,
-) -> None:
-    one, two = build(tmp_path, "one"), build(tmp_path, "two")
-    mixing = {"strategy": strategy}
-    mixture = by_passes(one, two, errors={"dead_dataset": "drop"}, mixing=mixing)
-    with Running(mixture, {"stream_prefetch": 0, "queue_samples": 1}) as running:
-        running.batches(1)
-        for file in two.files:
-            file.unlink()
-        while running.cursors[0].pass_ < 5:
-            running.batch()
-        got = running.got
-    assert {len(batch["ledger"]) for batch in got.batches} == {4}  # 120 samples an epoch, still
-    assert running.pipeline.activity().datasets["two"].taken < 15 * STEPS
-    for pass_ in range(4):  # each of them whole, once, and in its turn
-        assert set(got.of_pass(0, pass_)) == every_sample(mixture, 0, pass_)
-        assert set(got.of_pass(0, pass_).values()) == {1}
-    passes = [row[1] for row in got.rows if row[0] == 0]
-    assert passes == sorted(passes)
-
-
 @pytest.mark.parametrize("frames", ["truncated", "no picture", "nothing"])
 def test_an_undecodable_frame_is_quarantined_and_its_rows_repeat_their_own_dataset(
     frames: str, tmp_path: Path

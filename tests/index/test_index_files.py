@@ -101,16 +101,6 @@ def flip(path: Path, position: int) -> None:
 # -- building and opening -----------------------------------------------------------------------
 
 
-def test_an_index_is_built_once_and_opened_afterwards(
-    dataset: ResolvedDataset, cache: Path, builds: Builds
-) -> None:
-    told: list[tuple[int, int]] = []
-    check(open_dataset_index(dataset, cache_dir=cache, progress=lambda *at: told.append(at)))
-    assert (builds.count(), told) == (3, [(1, 3), (2, 3), (3, 3)])
-    check(open_dataset_index(dataset, cache_dir=cache, progress=lambda *at: told.append(at)))
-    assert (builds.count(), len(told)) == (0, 3)
-
-
 def test_a_build_that_was_interrupted_goes_on_where_it_was(
     dataset: ResolvedDataset, cache: Path, builds: Builds
 ) -> None:
@@ -185,15 +175,6 @@ def test_damage_found_at_the_first_touch_is_repaired_from_the_data(
     assert builds.count() == 0
 
 
-def test_verify_touches_everything(dataset: ResolvedDataset, cache: Path, builds: Builds) -> None:
-    open_dataset_index(dataset, cache_dir=cache)
-    builds.count()
-    for place in index_files(cache):
-        flip(place, section_at(place, Section.TEXT_BYTES))
-    open_dataset_index(dataset, cache_dir=cache).verify()
-    assert builds.count() == 3
-
-
 def section_at(place: Path, kind: Section) -> int:
     """Byte offset of the first section of a kind."""
     content = place.read_bytes()
@@ -250,14 +231,6 @@ def test_a_missing_shard_file_is_a_source_error(
 
 
 # -- places ------------------------------------------------------------------------------------
-
-
-def test_the_cache_lies_where_the_environment_says(
-    dataset: ResolvedDataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("AUTOLOADER_CACHE_DIR", str(tmp_path / "mine"))
-    check(open_dataset_index(dataset))
-    assert len(index_files(tmp_path / "mine/index")) == 3
 
 
 def test_an_index_beside_the_data_travels_with_them(
@@ -410,14 +383,6 @@ def test_who_may_write_the_data_may_write_the_index_beside_it_and_nobody_else(
     builds.count()
     check(open_dataset_index(dataset, cache_dir=cache))
     assert builds.count() == (0 if used else 3)
-
-
-def test_the_same_data_give_the_same_bytes(dataset: ResolvedDataset, tmp_path: Path) -> None:
-    contents = []
-    for name, threads in (("a", 1), ("b", 3)):
-        open_dataset_index(dataset, cache_dir=tmp_path / name, threads=threads)
-        contents.append([path.read_bytes() for path in index_files(tmp_path / name)])
-    assert contents[0] == contents[1]
 
 
 _BUILDER = """

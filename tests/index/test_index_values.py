@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from index_views import EpisodeView, number_of
-from rlds_files import PLAIN, TEXT, episode, image, jpeg, numbers, write_dataset
+from rlds_files import PLAIN, episode, jpeg, write_dataset
 from streams import dataset_of, every_sample, mixture_of
 
 from autoloader.formats.example import parse_example
@@ -110,85 +110,11 @@ def one_dataset(folder: Path, *records: Any, features: Any = PLAIN, **own: Any) 
     return mixture_of(dataset_of(written, **own)).datasets[0]
 
 
-def test_numbers_of_every_kind_become_float32_columns(tmp_path: Path) -> None:
-    features = {
-        **PLAIN,
-        "double": numbers(2, dtype="float64"),
-        "flag": numbers(dtype="bool"),
-        "grid": numbers(2, 2, dtype="int32"),
-        "big": numbers(dtype="int64"),
-    }
-    record = episode(
-        0,
-        3,
-        double=[0.5, 1.5, 2.5, 3.5, 4.5, 5.5],
-        flag=[True, False, True],
-        grid=[-1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12],
-        big=[2**40, -5, 0],
-    )
-    dataset = one_dataset(
-        tmp_path, record, features=features, state=["double", "flag", "grid", "big"]
-    )
-    view = EpisodeView(open_dataset_index(dataset), 0)
-    assert view.column("flag").tolist() == [[1], [0], [1]]
-    assert view.column("grid").tolist() == [[-1, 2, 3, 4], [5, 6, 7, 8], [9, 10, 11, 12]]
-    assert view.column("big").tolist() == [[2**40], [-5], [0]]
-    assert view.column("double").tolist() == [[0.5, 1.5], [2.5, 3.5], [4.5, 5.5]]
-    assert view.column("steps/double") is not None
-
-
-def test_only_features_that_the_spec_names_are_indexed(tmp_path: Path) -> None:
-    features = {**PLAIN, "observation/wrist": image()}
-    record = episode(0, 2, **{"observation/wrist": [jpeg(5, 0), jpeg(5, 1)]})
-    dataset = one_dataset(tmp_path, record, features=features)
-    view = EpisodeView(open_dataset_index(dataset), 0)
-    with pytest.raises(KeyError, match=r"indexed are \['observation/image'\]"):
-        view.frames("observation/wrist")
-    with pytest.raises(KeyError, match="is not indexed as column"):
-        view.column("observation/image")
-    with pytest.raises(KeyError, match="is not indexed as language"):
-        view.language("action", np.arange(1))
-
-
-def test_a_text_of_the_episode_is_one_and_an_absent_one_is_empty(tmp_path: Path) -> None:
-    features = {**PLAIN, "episode_metadata/task": TEXT}
-    records = [
-        episode(0, 4, **{"episode_metadata/task": [b"stack the bowls"]}),
-        episode(1, 3),
-        episode(2, 2, **{"episode_metadata/task": ["größer".encode()]}),
-    ]
-    dataset = one_dataset(tmp_path, *records, features=features, language="episode_metadata/task")
-    index = open_dataset_index(dataset)
-    views = [EpisodeView(index, e) for e in range(3)]
-    texts = [view.language("episode_metadata/task", np.arange(2)) for view in views]
-    assert texts == [[b"stack the bowls"] * 2, [b""] * 2, ["größer".encode()] * 2]
-
-
-def test_a_text_is_stored_once_however_often_it_comes(tmp_path: Path) -> None:
-    long = b"x" * 5000
-    few = one_dataset(tmp_path / "few", episode(0, 2, language_instruction=[long] * 2))
-    many = one_dataset(tmp_path / "many", episode(0, 200, language_instruction=[long] * 200))
-    grown = open_dataset_index(many).nbytes - open_dataset_index(few).nbytes
-    assert 0 < grown < 200 * 100
-
-
 def test_an_episode_without_steps_is_an_episode(tmp_path: Path) -> None:
     index = open_dataset_index(one_dataset(tmp_path, episode(0, 0), episode(1, 2)))
     assert index.steps.tolist() == [0, 2]
     assert EpisodeView(index, 0).frames("observation/image")[0].shape == (0,)
     assert EpisodeView(index, 1).column("action")[1].tolist() == [np.float32(1.01), 1]
-
-
-def test_slices_of_one_file_share_its_index_and_keep_their_places(tmp_path: Path) -> None:
-    shards = [[episode(n, n + 1) for n in range(4)], [episode(n, n + 1) for n in range(4, 7)]]
-    written = write_dataset(tmp_path, shards)
-    (dataset,) = mixture_of(dataset_of(written, split={"train": "train[5:]+train[1:3]"})).datasets
-    index = open_dataset_index(dataset)
-    assert index.steps.tolist() == [6, 7, 2, 3]
-    assert index.slice_of.tolist() == [0, 0, 1, 1]
-    assert index.record_of.tolist() == [1, 2, 1, 2]
-    assert [number_of(index, 1, record) for record in range(4)] == [None, 2, 3, None]
-    assert EpisodeView(index, 3).column("observation/state")[2].tolist() == [2, 2, -2]
 
 
 def test_arrays_of_an_index_cannot_be_written_to(tmp_path: Path) -> None:

@@ -20,8 +20,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import torch
-from torch.utils.data import DataLoader, IterableDataset
 from witness import Witness
 
 from autoloader import AutoLoader, PipelineSpec
@@ -145,76 +143,6 @@ def beside_a_loop(loader: AutoLoader, witness: Witness) -> None:
     told["missed"] += map(repr, failed)
 
 
-def kept_batches(loader: AutoLoader, witness: Witness) -> None:
-    """A fork keeps batches that its parent drops and whose slots it fills anew."""
-    rest = endless(loader)
-    kept = [next(rest) for _ in range(2)]
-    for batch in kept:
-        witness.note(batch)
-    expected = [int(batch["images"]["primary"].sum()) for batch in kept]
-    go_read, go_write = os.pipe()
-    answer_read, answer_write = os.pipe()
-    pid = os.fork()
-    if pid == 0:
-        for batch in kept:
-            batch["action"][:] = -1.0  # its own now
-        os.write(answer_write, b".")
-        os.read(go_read, 1)
-        same = [int(batch["images"]["primary"].sum()) for batch in kept] == expected
-        kept.clear()
-        gc.collect()
-        os.write(answer_write, b"+" if same else b"-")
-        raise SystemExit(0)
-    os.read(answer_read, 1)
-    if any(bool((batch["action"] == -1.0).all()) for batch in kept):
-        told["missed"].append("what a fork writes is seen by its parent")
-    kept.clear()
-    for _ in range(3 * loader.knobs.ring_slots):
-        witness.note(next(rest))
-    os.write(go_write, b".")
-    if os.read(answer_read, 1) != b"+":
-        told["missed"].append("a batch has changed in the fork")
-    os.waitpid(pid, 0)
-    for descriptor in (go_read, go_write, answer_read, answer_write):
-        os.close(descriptor)
-    finish(loader, witness, rest)
-
-
-class Around(IterableDataset[Any]):
-    """What people write around a loader."""
-
-    def __init__(self, loader: AutoLoader) -> None:
-        self.loader = loader
-
-    def __iter__(self) -> Iterator[Any]:
-        return iter(self.loader)
-
-
-def data_loader(loader: AutoLoader, witness: Witness) -> None:
-    """A torch ``DataLoader`` around the loader: without workers it is as good, else refused."""
-    rest = endless(loader)
-    for workers in range(5):
-        witness.note(next(rest))
-        wrapped: DataLoader[Any] = DataLoader(
-            Around(loader),
-            batch_size=None,
-            num_workers=workers,
-            multiprocessing_context="fork" if workers else None,
-        )
-        if not workers:
-            for batch in itertools.islice(wrapped, 5):
-                witness.note(batch)
-            continue
-        told["tried"] += 1
-        try:
-            next(iter(wrapped))
-        except (UsageError, RuntimeError) as error:
-            told["refused"] += "num_workers=0" in str(error)
-        else:
-            told["missed"].append(f"a DataLoader with {workers} workers")
-    finish(loader, witness, rest)
-
-
 def use_copy(loader: AutoLoader, write: int) -> None:
     try_all(loader, iter(loader), write)
 
@@ -264,13 +192,10 @@ def processes(loader: AutoLoader, witness: Witness) -> None:
 SCENARIOS = {
     "forks": plain_forks,
     "beside_a_loop": beside_a_loop,
-    "kept_batches": kept_batches,
-    "data_loader": data_loader,
     "processes": processes,
 }
 
 if __name__ == "__main__":
-    torch.set_num_threads(1)
     spec = PipelineSpec.from_mapping(json.loads(Path(sys.argv[1]).read_text()))
     runs, isolation, reader, *scenarios = int(sys.argv[3]), *sys.argv[4:]
     state: dict[str, Any] = {}
@@ -282,7 +207,7 @@ if __name__ == "__main__":
             with AutoLoader(
                 spec,
                 isolation=isolation,
-                output="torch" if scenario == "data_loader" else "numpy",
+                output="numpy",
                 ram_floor="256MB",
                 knobs={
                     "reader": reader,

@@ -6,7 +6,7 @@ suspensions, states saved and loaded, closing with ``close`` and with ``del``. T
 every step: a row holds the sample that its provenance names (``coded_rows``), and each sample of a
 pass comes exactly once, over all ranks and over whatever came between.
 
-Not here: which machines are run, and for how long (``hunt``).
+Not here: which machines are run, and for how long (``machines``).
 """
 
 from __future__ import annotations

@@ -45,8 +45,6 @@ SCENARIOS = {
     ("process", "indexed"): (
         "forks",
         "beside_a_loop",
-        "kept_batches",
-        "data_loader",
         "processes",
     ),
     ("process", "stream"): ("forks",),

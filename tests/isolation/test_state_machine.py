@@ -7,8 +7,8 @@ import copy
 import numpy as np
 import pytest
 from coded_rows import CodedRows, coded_spec, write_coded
-from hunt import SORTS, Sort, run_machines
 from loader_machine import Tally
+from machines import SORTS, Sort, run_machines
 
 from autoloader import AutoLoader
 

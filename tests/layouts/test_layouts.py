@@ -249,23 +249,6 @@ def leaves(tree: Any) -> list[Any]:
     )
 
 
-@pytest.mark.parametrize("layout", ["octo", "openvla", "openpi"])
-def test_what_is_made_lies_on_the_batchs_device(written: Written, layout: str) -> None:
-    goal = {} if layout == "openpi" else {"goal": True}
-    sample = {"action_horizon": HORIZON, "goal": "uniform" if goal else "none"}
-    batch, names = batches(written, output="torch", sample=sample)
-    host = {key: batch[key] for key in ("provenance", "dataset_index", "language")}
-    moved = {
-        key: {name: one.to("meta") for name, one in value.items()}
-        if isinstance(value, dict) else value.to("meta")
-        for key, value in batch.items() if key not in host
-    }  # fmt: skip
-    found = getattr(layouts, layout)({**moved, **host}, names, **goal)
-    tensors = [leaf for leaf in leaves(found) if hasattr(leaf, "new_tensor")]
-    assert len(tensors) >= 8
-    assert {str(leaf.device) for leaf in tensors} == {"meta"}
-
-
 def wrong(call: Any, batch: dict[str, Any], changes: dict[str, Any], words: str) -> None:
     with pytest.raises(UsageError, match=words):
         call({**batch, **changes})

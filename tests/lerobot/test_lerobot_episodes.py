@@ -11,11 +11,8 @@ import numpy as np
 import pytest
 from lerobot_checks import SIDE, TOP, samples_of, spec_of
 from lerobot_files import FPS, LeRobotFiles
-from rlds_files import episode, write_dataset
-from streams import spec_of as rlds_spec_of
 
 from autoloader import AutoLoader
-from autoloader.errors import SpecError
 from autoloader.samples.resolve import resolve
 
 FILES = LeRobotFiles(pictures=[SIDE])
@@ -101,16 +98,6 @@ def test_offsets_in_seconds_are_those_in_frames(root: Path) -> None:
     sample = resolve(strided).datasets[0].sample
     assert (sample.frame_offsets, sample.state_offsets) == ((-1, 0, 2), (-2, 0))
     assert (sample.action_start, sample.action_horizon) == (-1, 2)
-
-
-def test_an_rlds_dataset_needs_its_frame_rate_for_seconds(tmp_path: Path) -> None:
-    written = write_dataset(tmp_path, [[episode(0, 5)]])
-    spec = rlds_spec_of(written, sample={"delta_timestamps": {"frames": [0.0, 0.4]}})
-    with pytest.raises(SpecError, match="set fps"):
-        resolve(spec)
-    told = spec.datasets[0].model_copy(update={"fps": 5.0})
-    spec = spec.model_copy(update={"datasets": (told,)})
-    assert resolve(spec).datasets[0].sample.frame_offsets == (0, 2)
 
 
 @pytest.mark.parametrize(

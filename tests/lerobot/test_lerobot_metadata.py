@@ -101,15 +101,6 @@ def test_a_list_of_tasks_that_says_nothing_is_refused_by_name_where_its_texts_ar
     resolve(spec_of(root, dataset={"language": None}))
 
 
-def test_tasks_of_the_other_version_are_named(tmp_path: Path) -> None:
-    root = written(tmp_path / "arm", "v3.0")
-    (root / "meta/tasks.parquet").unlink()
-    (root / "meta/tasks.jsonl").write_text('{"task_index": 0, "task": "pick up"}\n')
-    with pytest.raises(SourceError, match=r"tasks.jsonl is of another version") as caught:
-        resolve(spec_of(root))
-    assert "has no tasks.parquet" in caught.value.what
-
-
 def test_a_task_of_two_texts_is_refused_and_one_told_twice_is_not(tmp_path: Path) -> None:
     root = written(tmp_path / "arm", "v2.1")
     listed(root, lambda lines: [*lines, lines[0]], "tasks")
@@ -272,15 +263,6 @@ def without(root: Path, episode: int) -> Path:
     listed(root, lambda lines: [line for k, line in enumerate(lines) if k != episode])
     (root / f"data/chunk-000/episode_{episode:06d}.parquet").unlink()
     return info_of(root, total_episodes=3, splits={"train": "0:3"})
-
-
-def test_the_only_split_has_every_episode_whatever_its_range_says(tmp_path: Path) -> None:
-    files = LeRobotFiles(lengths=(4, 3, 5, 6), version="v2.1")
-    root = without(files.write(tmp_path / "arm"), 1)
-    check(files, root, samples_of(spec_of(root)), {"top": TOP}, without={1})
-    for stale in ("0:1", "0:900", "2:3"):
-        info_of(root, splits={"train": stale})
-        check(files, root, samples_of(spec_of(root)), {"top": TOP}, without={1})
 
 
 def test_ranges_count_places_in_the_list_and_what_lies_in_no_split_is_named(

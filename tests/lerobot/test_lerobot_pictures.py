@@ -15,9 +15,7 @@ from lerobot_checks import SIDE, TOP, check, samples_of, spec_of
 from lerobot_files import LeRobotFiles, stored
 
 from autoloader.formats.lerobot.parquet import (
-    PIECE_BYTES,
     PictureTable,
-    UnreadableParquetError,
     read_pictures,
 )
 from autoloader.samples.encoded import PackedPicture, UnpackableError
@@ -72,47 +70,11 @@ def test_each_value_is_found_however_pages_are_packed(
             assert bytes(picture_at(table, file, row).picture()) == value
 
 
-def test_of_a_page_packed_by_snappy_only_the_pieces_of_a_picture_are_read(tmp_path: Path) -> None:
-    table, _ = table_of(tmp_path, compression="snappy")
-    there = table.offset >= 0
-    assert (table.length[there] <= table.size[there] + 2 * PIECE_BYTES + 100).all()
-
-
 def test_a_damaged_stretch_is_told_and_gives_no_picture(tmp_path: Path) -> None:
     table, file = table_of(tmp_path, compression="zstd")
     picture = picture_at(table, b"\7" * len(file), 0)
     with pytest.raises(UnpackableError, match="page is damaged"):
         picture.picture()
-
-
-def test_levels_that_are_said_to_fill_their_page_leave_no_values(tmp_path: Path) -> None:
-    column = pa.array([{"bytes": b"often", "path": "p"}] * 3)
-    path = tmp_path / "x.parquet"
-    pq.write_table(pa.table({"a.b": column}), path, compression="none")
-    three_there = bytes([2, 0, 0, 0, 3 << 1, 2])  # two bytes of levels: a run of three, level 2
-    file = path.read_bytes()
-    assert file.count(three_there) == 2  # of "bytes", then of "path"
-    path.write_bytes(file.replace(three_there, bytes([99, 0, 0, 0, 3 << 1, 2]), 1))
-    with pytest.raises(UnreadableParquetError, match="how wide"):
-        read_pictures(str(path), "a.b", 3)
-
-
-def test_statistics_that_contradict_the_schema_do_not_end_the_process(tmp_path: Path) -> None:
-    """pyarrow's own reader of a chunk's metadata would."""
-    column = pa.array([{"bytes": b"often", "path": "p"}] * 3)
-    path = tmp_path / "x.parquet"
-    pq.write_table(pa.table({"a.b": column}), path, compression="none")
-    optional = bytes([0x25, 2, 0x18, 5]) + b"bytes"  # a column's kind of repetition, and its name
-    file = path.read_bytes()
-    assert file.count(optional) == 1
-    path.write_bytes(file.replace(optional, bytes([0x25, 0, 0x18, 5]) + b"bytes"))
-    found = read_pictures(str(path), "a.b", 3)
-    assert (found.offset == -1).all()  # no level says now that there is a value
-
-
-def test_a_codec_that_is_not_read_is_told_with_those_that_are(tmp_path: Path) -> None:
-    with pytest.raises(UnreadableParquetError, match=r"LZ4.*BROTLI, GZIP, SNAPPY"):
-        table_of(tmp_path, compression="lz4")
 
 
 @pytest.mark.parametrize(("version", "packed"), [("v2.1", "snappy"), ("v3.0", "snappy"),

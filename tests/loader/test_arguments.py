@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import copy
-import pickle
 from collections.abc import Callable, Iterable
 from typing import Any, get_type_hints
 
@@ -14,7 +12,6 @@ from streams import spec_of
 from autoloader import AutoLoader, Batch, PipelineSpec
 from autoloader.errors import AutoloaderError, KnobError, SpecError, UsageError
 from autoloader.process.child import Child
-from autoloader.samples.resolve import locate
 
 WRONG: list[Any] = [None, {}, [], True, 1.5, -1, object(), b"x"]
 TAKEN: dict[str, Callable[[Any], bool]] = {
@@ -93,12 +90,6 @@ CALLS: dict[str, Callable[[AutoLoader], Any]] = {
 }
 
 
-@pytest.mark.parametrize("call", CALLS)
-def test_a_closed_loader_says_so(call: str, closed: AutoLoader) -> None:
-    with pytest.raises(UsageError, match="the loader is closed"):
-        CALLS[call](closed)
-
-
 def test_a_closed_loader_still_tells_what_it_did(closed: AutoLoader) -> None:
     told = closed.statistics()
     assert (told.batches, told.samples, told.worker_pids) == (1, 4, ())
@@ -108,12 +99,6 @@ def test_a_closed_loader_still_tells_what_it_did(closed: AutoLoader) -> None:
     assert len(closed) == 8
     assert closed.knobs.ring_slots >= 2
     closed.close()
-
-
-@pytest.mark.parametrize("wrong", [None, [], 1, [0, 0, 9, 0, 0], [-1, 0, 0, 0, 0], "abcde"])
-def test_what_is_no_provenance_is_refused(wrong: Any, closed: AutoLoader) -> None:
-    with pytest.raises(UsageError, match="names no sample of this loader"):
-        locate(closed.plan.mixture, wrong)
 
 
 def test_wrong_calls_of_an_open_loader_change_nothing(spec: PipelineSpec) -> None:
@@ -132,13 +117,6 @@ def test_wrong_calls_of_an_open_loader_change_nothing(spec: PipelineSpec) -> Non
                 loader.load_state_dict(wrong)  # type: ignore[arg-type]
         assert (loader.knobs, loader.state_dict()) == (before, state)
         next(iter(loader))
-
-
-def test_a_loader_is_not_copied(spec: PipelineSpec) -> None:
-    with AutoLoader(spec, isolation="thread", ram_floor="64MiB") as loader:
-        for copied in (copy.copy, copy.deepcopy, pickle.dumps):
-            with pytest.raises(TypeError, match="make an AutoLoader in the process"):
-                copied(loader)  # type: ignore[operator]
 
 
 def test_a_dict_is_a_spec_and_a_batch_has_the_keys_of_its_type(spec: PipelineSpec) -> None:

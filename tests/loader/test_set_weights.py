@@ -301,19 +301,6 @@ def test_weights_that_cannot_be_are_refused_and_change_nothing(
 
 
 @pytest.mark.parametrize(
-    ("top", "said"),
-    [({"mixing": {"epoch": "pass"}}, "one pass of every dataset"),
-     ({"weights": "natural", "mixing": {"epoch": 9}}, "weights: natural")],
-)  # fmt: skip
-def test_where_weights_have_no_say_they_cannot_be_set(
-    trio: list[Written], top: dict[str, Any], said: str
-) -> None:
-    loader = opened(mixture(trio, [1, 1, 1], **top), IdleLoader)
-    with loader, pytest.raises(UsageError, match=said):
-        loader.set_weights({"a": 2})
-
-
-@pytest.mark.parametrize(
     ("weights", "said"),
     [
         ({"to": {"d": 1}, "over": 9}, "weights: there is no dataset 'd'"),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 from pathlib import Path
@@ -136,18 +135,6 @@ def test_a_profile_of_another_host_is_kept_aside_and_a_free_name_avoids_it(folde
     assert len(list((folder / "replaced").iterdir())) == 1
 
 
-def test_a_tuned_profile_never_has_a_shipped_ones_name() -> None:
-    assert free_name("local_dev", HOST) == "local_dev-tuned"
-    with pytest.raises(ProfileError, match="ships with autoloader"):
-        keep_entry(tuned(LARGE, 8, 900, name="local_dev"), tuned_from=None)
-
-
-def test_saving_the_same_again_keeps_nothing_aside(folder: Path) -> None:
-    for _ in range(2):
-        keep_whole(tuned(LARGE, 8, 900))
-    assert [path.name for path in folder.iterdir()] == ["mine.yaml"]
-
-
 @pytest.mark.skipif(os.geteuid() != 0, reason="mounting a small file system needs root")
 def test_a_full_disk_leaves_the_old_profile_whole(tmp_path: Path) -> None:
     place = tmp_path / "small"
@@ -170,16 +157,6 @@ def test_a_full_disk_leaves_the_old_profile_whole(tmp_path: Path) -> None:
         assert sorted(one.name for one in place.iterdir()) == ["full", "mine.yaml"]
     finally:
         subprocess.run(["umount", str(place)], check=True)
-
-
-@pytest.mark.parametrize(
-    ("version", "said"), [(3, "newer autoloader"), ("2", "'2'"), (None, "None"), (1, "1")]
-)
-def test_a_schema_that_is_newer_or_none_is_refused(version: object, said: str) -> None:
-    with pytest.raises(ProfileError, match=r"box\.yaml: schema_version: ") as caught:
-        Profile.from_yaml_text(f"schema_version: {json.dumps(version)}", origin="box.yaml")
-    assert said in caught.value.what
-    assert "autoloader" in caught.value.remedy or "schema_version: 2" in caught.value.remedy
 
 
 def test_a_machine_in_full_has_a_fingerprint_of_what_rates_hang_on(tmp_path: Path) -> None:

@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-import os
-import sys
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
 from autoloader.controller.profile import (
     HostFacts,
-    Limits,
     Profile,
-    Provenance,
     find_profile,
     host_facts,
     keep_whole,
@@ -92,12 +87,6 @@ def test_a_saved_profile_comes_before_a_shipped_one_of_the_same_name() -> None:
     assert profile_paths()["l40s"] == path
 
 
-def test_a_path_is_read_as_a_path(tmp_path: Path) -> None:
-    path = keep_whole(made_for(HOST), out=tmp_path / "else.yaml").path
-    for which in (path, str(path)):
-        assert load_profile(which, host=HOST).origin == str(path)
-
-
 def test_a_name_nobody_has_names_the_nearest() -> None:
     with pytest.raises(ProfileError, match="lcal_dev") as caught:
         load_profile("lcal_dev", host=HOST)
@@ -121,23 +110,6 @@ def test_a_cpu_budget_holds_threads_as_a_smaller_host_would() -> None:
     assert profile.fit(HOST)[0].knobs.decode_threads == 6
 
 
-def test_readers_are_held_against_the_number_of_datasets_measured() -> None:
-    knobs = {"cycle_length": 4, "num_parallel_calls": 4}
-    small = HOST.model_copy(update={"cpus": 2})
-    one = made_for(HOST, knobs=knobs)
-    many = made_for(HOST, knobs=knobs, mixture={"datasets": 29})
-    assert one.fit(small)[0].knobs.cycle_length == 4
-    assert many.fit(small)[0].knobs.cycle_length == 1
-    assert many.fit(small)[0].knobs.num_parallel_calls == 1
-
-
-def test_a_floor_above_all_memory_is_lowered_and_said() -> None:
-    small = HostFacts(cpus=8, memory_bytes=64 * GIB, cgroup_limit_bytes=4 * GIB)
-    fitted, notes = made_for(HOST).fit(small)
-    assert fitted.limits.ram_floor == 2 * GIB
-    assert any("ram_floor" in line and "4.00 GiB" in line for line in notes)
-
-
 def test_strict_refuses_what_would_be_clamped() -> None:
     keep_whole(made_for(HOST, knobs={"decode_threads": 16}))
     small = HOST.model_copy(update={"cpus": 2})
@@ -153,66 +125,8 @@ def test_local_dev_is_safe_on_two_cores_with_24_gb() -> None:
     assert found.profile.limits.ram_floor == 5 * 10**9
 
 
-def test_host_facts_count_only_the_cpus_this_process_may_use() -> None:
-    facts = host_facts()
-    assert facts.cpus == len(os.sched_getaffinity(0))
-    assert facts.usable_bytes <= facts.memory_bytes
-    assert host_facts().matches(host_facts())
-
-
 def test_a_slurm_job_is_recognised(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SLURM_JOB_ID", "7")
     monkeypatch.setenv("SLURM_NTASKS_PER_NODE", "4(x2)")
     facts = host_facts()
     assert (facts.scheduler, facts.ranks_per_node) == ("slurm", 4)
-
-
-class _Nvml(SimpleNamespace):
-    """NVML with two devices, or one that fails where it is told to."""
-
-    def __init__(self, fails_in: str = "") -> None:
-        super().__init__(down=0)
-        self._fails_in = fails_in
-
-    def _maybe_fail(self, where: str) -> None:
-        if where == self._fails_in:
-            raise RuntimeError("nvml error: unknown error")
-
-    def nvmlInit(self) -> None:  # noqa: N802
-        self._maybe_fail("init")
-
-    def nvmlShutdown(self) -> None:  # noqa: N802
-        self.down += 1
-
-    def nvmlDeviceGetCount(self) -> int:  # noqa: N802
-        self._maybe_fail("count")
-        return 2
-
-    def nvmlDeviceGetHandleByIndex(self, index: int) -> int:  # noqa: N802
-        return index
-
-    def nvmlDeviceGetName(self, handle: int) -> bytes | str:  # noqa: N802
-        self._maybe_fail("name")
-        return b"NVIDIA X" if handle else "NVIDIA Y"
-
-
-def test_gpus_are_named_by_nvml(monkeypatch: pytest.MonkeyPatch) -> None:
-    nvml = _Nvml()
-    monkeypatch.setitem(sys.modules, "pynvml", nvml)  # type: ignore[arg-type]
-    assert host_facts().gpus == ("NVIDIA Y", "NVIDIA X")
-    assert nvml.down == 1
-
-
-@pytest.mark.parametrize("where", ["init", "count", "name"])
-def test_an_nvml_that_fails_is_done_without(where: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "pynvml", _Nvml(fails_in=where))  # type: ignore[arg-type]
-    assert host_facts().gpus == ()
-
-
-def test_a_profile_is_immutable() -> None:
-    profile = made_for(HOST)
-    with pytest.raises(ValueError, match="frozen"):
-        profile.limits = Limits(ram_floor=0)  # type: ignore[misc]
-    with pytest.raises(ValueError, match="frozen"):
-        profile.provenance.detail = "x"  # type: ignore[misc]
-    assert isinstance(profile.provenance, Provenance)

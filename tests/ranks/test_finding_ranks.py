@@ -44,17 +44,6 @@ def test_the_environment_is_read_where_it_is_plain(
     assert find_ranks(None, None, environment) == ranks
 
 
-def test_arguments_come_before_the_environment() -> None:
-    assert find_ranks(1, 3, TORCHRUN) == Ranks(1, 3)
-    assert find_ranks(0, 1, TORCHRUN) == Ranks(0, 1)
-
-
-def test_a_batch_script_that_slurm_gave_many_tasks_is_one_process() -> None:
-    script = {"SLURM_PROCID": "0", "SLURM_NTASKS": "8", "SLURM_JOB_ID": "77"}
-    assert find_ranks(None, None, script) == Ranks(0, 1)
-    assert find_ranks(None, None, {**script, "SLURM_STEP_ID": "0"}) == Ranks(0, 8)
-
-
 @pytest.mark.parametrize(
     ("rank", "world_size", "environment"),
     [

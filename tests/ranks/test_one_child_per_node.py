@@ -117,12 +117,6 @@ def test_ranks_that_train_together_are_disjoint_complete_and_take_equal_steps(
     assert dealt(told, "together") == one_rank[0][:EPOCH]
 
 
-def test_memory_without_rings_is_that_of_one_rank_and_little_more(
-    told: list[dict[str, Any]], one_rank: tuple[list[list[int]], int]
-) -> None:
-    assert max(one["memory"] for one in told) <= 1.2 * one_rank[1]
-
-
 def test_a_killed_child_is_started_once_for_all_by_whoever_needs_it(
     told: list[dict[str, Any]], one_rank: tuple[list[list[int]], int]
 ) -> None:

@@ -13,7 +13,7 @@ from rlds_files import Written, write_pair
 from streams import endless, every_strategy, spec_of
 
 from autoloader import AutoLoader, PipelineSpec
-from autoloader.errors import SpecError, UsageError
+from autoloader.errors import UsageError
 
 KNOBS = {"ring_slots": 4, "decode_threads": 1, "io_threads": 1, "read_ahead": 1}
 Samples = list[tuple[int, ...]]
@@ -135,21 +135,3 @@ def test_a_state_of_another_order_is_refused_with_each_difference(
         pytest.raises(UsageError, match=r"datasets.b: saved \{.*\}, here None"),
     ):
         one.load_state_dict(state)
-
-
-def test_more_ranks_than_samples_of_an_epoch_are_refused(pair: tuple[Written, ...]) -> None:
-    with pytest.raises(SpecError, match="an epoch has 33 samples, and there are 40 ranks"):
-        loader(spec_of(*pair), 0, 40)
-
-
-def test_the_environment_says_which_rank_a_loader_is(
-    pair: tuple[Written, ...], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("RANK", "1")
-    monkeypatch.setenv("WORLD_SIZE", "2")
-    with AutoLoader(
-        spec_of(*pair), isolation="thread", ram_floor="64MiB", knobs=KNOBS, output="numpy"
-    ) as one:
-        assert (one.rank, one.world_size) == (1, 2)
-        found = rows(next(iter(one)))
-    assert found == epoch_of(spec_of(*pair), 1)[0][1]

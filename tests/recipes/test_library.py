@@ -34,14 +34,6 @@ def test_every_recipe_is_a_dataset_of_a_spec(style: str) -> None:
         assert read <= set(found.features_seen)
 
 
-def test_what_a_caller_changes_in_a_recipe_is_its_own() -> None:
-    found = recipes.recipe("bridge_dataset", "openvla")
-    found.dataset["steps"]["drop_first"] = 7
-    found.dataset["images"]["wrist"] = "x"
-    assert recipes.recipe("bridge_dataset", "openvla").dataset["steps"]["drop_first"] == 1
-    assert "wrist" not in recipes.recipe("bridge_dataset", "octo").dataset["images"]
-
-
 @pytest.mark.parametrize(
     ("other", "name", "style"),
     [
@@ -88,25 +80,6 @@ def test_mixtures_have_the_datasets_of_their_project() -> None:
         for weights in recipes.mixtures(style).values():
             assert set(weights) <= set(recipes.names(style))
             assert all(type(weight) is float and weight > 0 for weight in weights.values())
-
-
-def test_the_first_weight_of_a_name_that_comes_twice_counts() -> None:
-    franka = recipes.mixtures("octo")["rtx_franka"]
-    assert [franka[name] for name in ("taco_play", "berkeley_cable_routing", "viola", "toto")] == [
-        2.0, 3.0, 2.0, 1.0,
-    ]  # fmt: skip
-    minus = recipes.mixtures("openvla")["oxe_magic_soup_plus_minus"]
-    assert minus["fractal20220817_data"] == 1.0
-    assert {"language_table", "droid"} & set(minus) == set()
-
-
-def test_octo_blanks_twelve_instructions_and_openvla_none() -> None:
-    blank = [name for name in recipes.names("octo") if "language" not in octo(name)]
-    assert len(blank) == 12
-    for name in recipes.names("openvla"):
-        found = recipes.recipe(name, "openvla").dataset
-        assert found["keep"]["language"] == "anywhere"
-        assert found["language"]
 
 
 def octo(name: str) -> dict[str, Any]:

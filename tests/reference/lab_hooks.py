@@ -70,10 +70,6 @@ def ragged(episode: dict[str, Any]) -> dict[str, Any]:
     return episode
 
 
-def drops_all(episode: dict[str, Any]) -> None:
-    return None
-
-
 def mixed(episode: dict[str, Any]) -> dict[str, Any]:
     """All in one: steps reversed, texts from metadata, one camera of two, integers for text."""
     episode = _steps(episode, slice(None, None, -1))

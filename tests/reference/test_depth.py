@@ -15,7 +15,7 @@ from rlds_files import PLAIN, Written, episode, image, numbers, png, write_datas
 from streams import dataset_of, mixture_of, spec_of
 
 from autoloader import AutoLoader
-from autoloader.errors import AutoloaderError, SpecError
+from autoloader.errors import SpecError
 
 HEIGHT, WIDTH = 6, 9
 STEPS = (5, 1, 7)
@@ -190,19 +190,6 @@ def test_depth_frames_are_those_of_plain_tfds_to_the_bit(
     assert seen > 100
 
 
-@READERS
-def test_depth_that_is_absent_is_zeros_and_masked(data: Path, reader: str) -> None:
-    flag = {"path": "observation/flat", "present": "episode_metadata/has_depth"}
-    cameras = {name: CAMERAS[name] for name in ("primary", "depth_flat")}
-    images = {"primary": "observation/image", "depth_flat": flag}
-    with loader_of(data, reader, cameras, images=images) as loader:
-        for batch in loader:
-            there = batch["provenance"][:, 3] != 2
-            assert (batch["frame_mask"]["depth_flat"][:, 0] == there).all()
-            assert not batch["images"]["depth_flat"][~there].any()
-            assert batch["images"]["depth_flat"][there].any(axis=(1, 2, 3, 4)).all()
-
-
 def broken(folder: Path, frame: bytes) -> Written:
     """A dataset whose second step holds ``frame`` where depth is."""
     good = bytes(cv2.imencode(".png", np.full((12, 16), 9, np.uint16))[1])
@@ -274,13 +261,3 @@ def test_what_is_no_depth_is_refused_by_field_with_a_remedy(
         mixture_of(dataset_of(written, images={"depth": images}), cameras={"depth": camera})
     assert said in str(refused.value)
     assert refused.value.remedy
-
-
-def test_a_feature_is_depth_or_numbers_not_both(tmp_path: Path) -> None:
-    written = write_dataset(tmp_path, [[b""]], features={**PLAIN, "depth": numbers(12, 16)})
-    with pytest.raises(AutoloaderError, match=r"features\.depth") as refused:
-        mixture_of(
-            dataset_of(written, images={"depth": "depth"}, features={"depth": "depth"}),
-            cameras={"depth": DEPTH},
-        )
-    assert "picture" in str(refused.value)

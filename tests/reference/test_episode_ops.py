@@ -21,7 +21,6 @@ from autoloader.errors import SpecError
 from autoloader.index import count_indexed, open_dataset_index
 from autoloader.samples.resolve import ResolvedMixture
 from autoloader.samples.transforms import episode_ops
-from autoloader.spec import PipelineSpec
 
 SHARDS = [[5, 1, 9], [2, 7], [12]]
 SUCCESS = {0: True, 1: True, 2: False, 3: True, 4: True, 5: True}
@@ -272,39 +271,6 @@ def test_grippers_follow_their_rules_on_any_signal(values: list[float]) -> None:
     np.testing.assert_array_equal(episode_ops.binarise(signal)[:, 0], binarise(signal[:, 0]))
 
 
-@pytest.mark.parametrize(
-    ("signal", "wanted"),
-    [
-        ([0, 0, 1, 0, -1, 0], [1, 1, 0, 0, 1, 1]),
-        ([0, 0, -1, 0, 0, 1], [0, 0, 1, 1, 1, 0]),
-        ([0, 0, 0], [1, 1, 1]),
-        ([1, 0, 0], [0, 0, 0]),
-        ([0.1, -0.1, 0.11, 0], [1, 1, 0, 0]),
-        ([-1, -1, 0, 1], [1, 1, 1, 0]),
-    ],
-)
-def test_before_the_first_command_a_gripper_has_the_state_opposite_to_it(
-    signal: list[float], wanted: list[float]
-) -> None:
-    assert episode_ops.rel2abs(column(signal))[:, 0].tolist() == wanted
-
-
-@pytest.mark.parametrize(
-    ("signal", "wanted"),
-    [
-        ([1, 0.6, 0, 0], [1, 0, 0, 0]),
-        ([0, 0.3, 0.7, 1], [0, 1, 1, 1]),
-        ([1, 1, 0.5, 0.4], [1, 1, 0.4, 0.4]),
-        ([0.5, 0.5], [0.5, 0.5]),
-        ([0.95, 0.05, 0.96, 0.04], [1, 1, 1, 0]),
-    ],
-)
-def test_a_gripper_between_open_and_closed_has_the_state_that_comes_next(
-    signal: list[float], wanted: list[float]
-) -> None:
-    assert episode_ops.binarise(column(signal))[:, 0].tolist() == column(wanted)[:, 0].tolist()
-
-
 ANGLES = st.tuples(st.floats(-3.1, 3.1), st.floats(-1.3, 1.3), st.floats(-3.1, 3.1))
 
 
@@ -381,11 +347,6 @@ def test_a_damaged_packed_tensor_quarantines_its_episode(tmp_path: Path) -> None
     index = open_dataset_index(dataset)
     assert [one.record for one in index.damaged] == [1, 2, 3]
     assert all("packed" in one.reason for one in index.damaged)
-
-
-def test_a_spec_with_ops_is_written_as_it_was_read(data: Data) -> None:
-    spec = mixture_of(dataset_of(data.written, **FIELDS, steps={"drop_last": 1})).spec
-    assert PipelineSpec.from_mapping(spec.model_dump(mode="json")) == spec
 
 
 @pytest.mark.slow

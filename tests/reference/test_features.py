@@ -268,22 +268,6 @@ def test_datasets_that_disagree_on_a_feature_are_refused(
     assert caught.value.path == "datasets[plain].features.done"
 
 
-@READERS
-def test_features_are_of_the_steps_that_are_left(written: Written, reader: str) -> None:
-    dataset = dataset_of(written, features=ALL, steps={"drop_first": 1, "drop_last": 1})
-    seen = 0
-    with load(dataset, reader=reader) as loader:
-        for batch in loader:
-            for k, (_, _, shard, record, t) in enumerate(batch["provenance"].tolist()):
-                values = values_of(shard, record)
-                seen += 1
-                assert batch["features"]["count"][k].tolist() == [int(values["count"][t + 1])]
-                assert batch["features"]["note"][k] == [values["note"][t + 1]]
-                assert batch["features"]["file_path"][k] == values["file_path"]
-                np.testing.assert_array_equal(batch["features"]["weights"][k], values["weights"])
-    assert seen == sum(max(0, steps - 2) for part in LENGTHS for steps in part)
-
-
 @pytest.mark.parametrize("reader", ["stream", "indexed"])
 @pytest.mark.parametrize("flag", ["episode_metadata/success", "is_last", "reward"])
 def test_a_camera_that_a_flag_says_is_absent_is_black_and_masked(

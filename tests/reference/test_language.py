@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import collections
-from pathlib import Path
 from typing import Any
 
 import pytest
 from rlds_files import PLAIN, TEXT, Written, episode, numbers, png, write_dataset
 from streams import dataset_of, mixture_of, spec_of
 
-from autoloader import AutoLoader, PipelineSpec
-from autoloader.errors import SpecError, UnsupportedError
+from autoloader import AutoLoader
+from autoloader.errors import SpecError
 
 READERS = pytest.mark.parametrize("reader", ["stream", "indexed"])
 LENGTHS = (6, 1, 9)
@@ -94,14 +93,6 @@ def every_step(stride: int = 1) -> list[tuple[int, int]]:
 
 
 @READERS
-def test_integers_come_as_the_texts_that_the_spec_names(written: Written, reader: str) -> None:
-    found = texts(written, reader, {"path": "task", "names": NAMES}, stride=2)
-    assert found == {(r, t): NAMES.get(task(r, 2 * t), "") for r, t in every_step(2)}
-    once = texts(written, reader, {"path": "episode_metadata/task", "names": ["a", "b", "c"]})
-    assert once == {(r, t): "abc"[r] for r, t in every_step()}
-
-
-@READERS
 def test_class_labels_come_as_the_names_that_lie_beside_the_metadata(
     written: Written, reader: str
 ) -> None:
@@ -150,17 +141,6 @@ def test_steps_without_an_instruction_are_left_out_where_language_is_required(
     assert sorted(several) == [at for at in every_step() if at[1] % 4 != 3]
 
 
-@READERS
-def test_a_function_may_give_integers_and_several_strings(written: Written, reader: str) -> None:
-    function = {"transform": {"call": "lab_hooks:drop_first"}}
-    found = texts(written, reader, {"path": "task", "names": NAMES}, **function)
-    after = [(r, t) for r, steps in enumerate(LENGTHS) for t in range(steps - 1)]
-    assert found == {(r, t): NAMES.get(task(r, t + 1), "") for r, t in after}
-    first = texts(written, reader, {"path": "instructions", "several": "first"}, **function)
-    wanted = {at: [one for one in instructions(at[0], at[1] + 1) if one.strip()] for at in after}
-    assert first == {at: (said or [""])[0] for at, said in wanted.items()}
-
-
 @pytest.mark.parametrize(
     ("language", "said"),
     [
@@ -188,21 +168,3 @@ def test_what_is_no_instruction_is_refused_by_field_with_a_remedy(
         mixture_of(dataset_of(written, language=language))
     assert said in str(refused.value)
     assert refused.value.remedy
-
-
-def test_several_strings_of_varying_number_are_refused(tmp_path: Path) -> None:
-    made = write_dataset(tmp_path, [[b""]], features=FEATURES)
-    with pytest.raises((SpecError, UnsupportedError), match="ragged"):
-        mixture_of(dataset_of(made, language={"path": "ragged", "several": "draw"}))
-
-
-def test_what_a_spec_says_of_language_survives_being_written_down(written: Written) -> None:
-    for language in (
-        {"path": "task", "names": {0: "a", -1: "b"}},
-        {"any_of": ["instructions"], "several": "first"},
-        "note",
-        {"any_of": ["note", "language_instruction"]},
-    ):
-        spec = spec_of(dataset_of(written, language=language))
-        assert PipelineSpec.from_mapping(spec.model_dump(mode="json")) == spec
-        assert PipelineSpec.model_validate_json(spec.model_dump_json()) == spec

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -34,27 +33,6 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, tuple[Any, ...]]]:
     monkeypatch.setattr(files, "_here", answer)
     monkeypatch.setattr(files, "_window_bytes", 1000)
     return questions
-
-
-@pytest.mark.parametrize(
-    ("path", "normal"),
-    [
-        ("gs://lab/arm/1.0.0", "gs://lab/arm/1.0.0"),
-        ("gs://lab/arm/1.0.0/", "gs://lab/arm/1.0.0"),
-        (Path("gs://lab/arm"), "gs://lab/arm"),
-        ("S3://lab", "s3://lab"),
-        ("/data//arm/", "/data/arm"),
-    ],
-)
-def test_a_path_has_one_normal_form(path: str | Path, normal: str) -> None:
-    assert files.normal(path) == normal
-    assert files.is_remote(path) == ("://" in normal)
-
-
-def test_the_parent_of_a_bucket_is_the_bucket() -> None:
-    assert files.parent_of("gs://lab/arm") == "gs://lab"
-    assert files.parent_of("gs://lab") == "gs://lab"
-    assert files.name_of("gs://lab/arm/1.0.0") == "1.0.0"
 
 
 @given(reads=st.lists(st.tuples(st.integers(0, 11000), st.integers(0, 3000)), max_size=12))

@@ -48,13 +48,6 @@ def test_sizes_are_estimates_that_say_so_and_local_ones_are_counted(here: Any) -
     assert any("num_samples" in note and "forever" in note for note in plan.notes)
 
 
-def test_an_estimate_is_kept_so_that_a_resume_meets_the_same(here: Any) -> None:
-    first = planned(here.dataset(here.small)).counts["robot"]
-    before = len(here.storage.of("media", ".tfrecord"))
-    assert planned(here.dataset(here.small)).counts["robot"] == first
-    assert len(here.storage.of("media", ".tfrecord")) == before
-
-
 def test_statistics_are_required_from_a_file_that_stats_writes(here: Any, tmp_path: Path) -> None:
     spec = spec_of(here.dataset(here.small), normalize=NORMALIZE)
     with pytest.raises(SpecError, match="is remote") as caught:

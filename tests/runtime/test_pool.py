@@ -48,24 +48,6 @@ def pools() -> object:
         pool.close()
 
 
-def all_at_once(pool: DecodePool, count: int) -> bool:
-    """Whether ``count`` jobs can run side by side."""
-    barrier = threading.Barrier(count + 1)
-    for _ in range(count):
-        pool.submit(Work(lambda: barrier.wait(LONG_S) and None))
-    try:
-        barrier.wait(LONG_S)
-    except threading.BrokenBarrierError:
-        return False
-    return True
-
-
-def test_as_many_jobs_run_side_by_side_as_there_are_threads(pools: Callable[[int], Pool]) -> None:
-    pool = pools(3)
-    assert all_at_once(pool, 3)
-    assert pool.threads == 3
-
-
 def test_a_shrunk_pool_lets_the_item_in_hand_finish_and_takes_no_other(
     pools: Callable[[int], Pool],
 ) -> None:
@@ -96,16 +78,3 @@ def test_a_shrunk_pool_lets_the_item_in_hand_finish_and_takes_no_other(
     assert done.wait(LONG_S)
     assert len(finished) == 3
     assert len(set(who)) == 1
-
-
-def test_work_is_counted_for_its_dataset(pools: Callable[[int], Pool]) -> None:
-    pool = pools(2)
-    for dataset in (0, 1, 1):
-        pool.submit(Work(lambda: None, dataset))
-    assert all_at_once(pool, 2)  # behind the three
-    pool.close()
-    assert pool.join(LONG_S)
-    seconds, done, frames = pool.service()
-    assert done.tolist() == [3, 2]
-    assert frames.tolist() == [0, 0]
-    assert (seconds >= 0).all()

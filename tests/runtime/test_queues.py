@@ -8,7 +8,7 @@ import numpy as np
 from hypothesis import strategies as st
 
 from autoloader.pipeline.read.queues import SampleQueue
-from autoloader.samples.block import Place, SampleBlock
+from autoloader.samples.block import SampleBlock
 
 
 def episode(pass_: int, record: int, samples: int) -> SampleBlock:
@@ -49,13 +49,6 @@ def test_shuffling_mixes_the_episodes_that_wait_and_is_keyed() -> None:
     assert switches > 25
 
 
-def test_an_episode_resumed_in_the_midst_gives_what_is_left_of_it() -> None:
-    one = queue()
-    one.put(episode(0, 3, 5), 2)
-    assert one.pending == 3
-    assert [taken(one) for _ in range(3)] == [(0, 3, 2), (0, 3, 3), (0, 3, 4)]
-
-
 def blocked_put(one: SampleQueue, samples: int = 1) -> tuple[threading.Thread, list[bool]]:
     """A thread that puts one episode; its answer comes into the list."""
     answer: list[bool] = []
@@ -80,12 +73,3 @@ def test_a_raised_limit_admits_at_once_and_a_lowered_one_drains() -> None:
     taken(one)
     thread.join(30)
     assert answer == [True]
-
-
-def test_records_without_samples_are_reported_once() -> None:
-    one = queue()
-    places = [Place(0, 0, 0, record) for record in range(3)]
-    for place in places:
-        one.put_empty(place)
-    assert one.take_empties() == places
-    assert one.take_empties() == []

@@ -43,22 +43,6 @@ def test_a_ring_costs_only_what_was_written(memory: RingMemory) -> None:
     assert memory.allocated_bytes() == 3 * LAYOUT.slot_bytes
 
 
-def test_a_punched_slot_gives_its_pages_back_and_reads_as_zeros(memory: RingMemory) -> None:
-    pages(memory, 3)
-    memory.punch(1)
-    assert memory.allocated_bytes() == 2 * LAYOUT.slot_bytes
-    assert not memory.base(1).any()
-    assert (memory.base(0) == 1).all()
-    assert (memory.base(2) == 3).all()
-
-
-def test_two_mappings_of_one_descriptor_are_the_same_memory(memory: RingMemory) -> None:
-    other = RingMemory(LAYOUT, descriptor=os.dup(memory.descriptor))
-    memory.base(2)[:5] = 9
-    assert other.base(2)[:5].tolist() == [9] * 5
-    other.close()
-
-
 def test_the_file_cannot_be_shrunk_under_a_reader(memory: RingMemory) -> None:
     with pytest.raises(PermissionError):
         os.ftruncate(memory.descriptor, 0)
@@ -168,24 +152,6 @@ def test_a_slot_is_in_one_hand_at_a_time_whatever_the_ring_is_resized_to(seed: i
     memory_slots = [slot for slot in range(12) if slot not in used]
     assert not any(memory.base(slot)[0] for slot in memory_slots)
     memory.close()
-
-
-def test_slots_that_the_consumer_holds_from_before_are_not_given_out(memory: RingMemory) -> None:
-    book = SlotPool(memory, 4, held=[1, 3, 9])
-    assert {book.acquire(), book.acquire()} == {0, 2}
-    assert book.out == 5
-    book.release(9)  # from a larger ring: retired
-    book.release(1)
-    assert book.acquire() == 1
-
-
-def test_a_slot_released_twice_is_free_once(memory: RingMemory) -> None:
-    book = SlotPool(memory, 4)
-    slot = book.acquire()
-    assert slot is not None
-    book.release(slot)
-    book.release(slot)
-    assert sorted(str(book.acquire()) for _ in range(4)) == ["0", "1", "2", "3"]
 
 
 def test_there_is_room_for_the_largest_ring(memory: RingMemory) -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
-
 import numpy as np
 import pytest
 from hypothesis import given
@@ -39,44 +37,6 @@ def test_keys_of_datasets_depend_on_seed_and_name_and_never_change() -> None:
     assert draws.dataset_key(0, "bridge") == 12421433198979537006
     keys = {draws.dataset_key(seed, name) for seed in (0, 1, 10) for name in ("a", "b", "0a", "1a")}
     assert len(keys) == 12
-
-
-@given(KEYS, st.integers(0, 50), st.integers(0, 60))
-def test_an_order_is_a_permutation_whose_front_is_the_draw(key: int, first: int, n: int) -> None:
-    found = draws.order(key, first, first + n).tolist()
-    assert sorted(found) == list(range(first, first + n))
-    smallest = sorted(range(first, first + n), key=lambda t: (draws.splitmix64(key ^ t), t))
-    assert found == smallest
-
-
-@given(KEYS, st.integers(0, 2**62), st.integers(0, 2**62))
-def test_places_below_a_key_have_keys_of_their_own(key: int, a: int, b: int) -> None:
-    assert draws.fold(key, a, b) == draws.fold(draws.fold(key, a), b)
-    if a != b:
-        assert draws.fold(key, a) != draws.fold(key, b)
-        assert draws.fold(key, a, b) != draws.fold(key, b, a)
-
-
-def test_one_of_ten_t_drawn_over_many_episodes_is_uniform() -> None:
-    drawn = [int(draws.order(draws.fold(99, e), 0, 10)[0]) for e in range(20_000)]
-    counts = np.bincount(drawn, minlength=10)
-    chi_square = float(((counts - 2000) ** 2 / 2000).sum())
-    assert chi_square < 27.9  # 99.9 % of χ² with 9 degrees of freedom
-
-
-def test_drawn_pairs_hold_each_pair_about_as_often() -> None:
-    pairs = dict.fromkeys(itertools.combinations(range(5), 2), 0)
-    for e in range(20_000):
-        a, b = sorted(draws.order(draws.fold(5, e), 0, 5)[:2].tolist())
-        pairs[a, b] += 1
-    chi_square = sum((count - 2000) ** 2 / 2000 for count in pairs.values())
-    assert chi_square < 27.9
-
-
-@given(KEYS, st.integers(1, 9))
-def test_choices_and_units_stay_in_range(key: int, count: int) -> None:
-    assert 0 <= draws.choose(key, count) < count
-    assert 0 <= draws.unit(key) < 1
 
 
 @pytest.mark.parametrize("purpose", ["CAMERA", "LANGUAGE", "SHARDS", "PHASE", "SHUFFLE"])

@@ -6,19 +6,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from autoloader.errors import SpecError, UnsupportedError
 from autoloader.formats.features import Feature, FeatureKind
 from autoloader.samples.transforms.fields import (
-    check_camera,
-    check_language,
     check_same_kind,
-    find_feature,
-    is_text,
     numeric_field,
-    text_of_points,
 )
 from autoloader.spec import parse_expression
 
@@ -73,20 +66,6 @@ def columns(steps: int) -> dict[str, np.ndarray]:
     return found
 
 
-def test_a_path_may_be_written_with_its_steps_prefix() -> None:
-    found = find_feature(FEATURES, "steps/pose", field="f", dataset="d")
-    assert found is FEATURES["pose"]
-
-
-@given(st.floats(-3, 3, width=32), st.floats(-1, 0, width=32), st.floats(0.5, 2, width=32))
-def test_ops_are_applied_in_order_in_float32(value: float, low: float, factor: float) -> None:
-    raw = {"path": "action/gripper", "ops": [{"clip": [low, 1]}, "invert", {"scale": factor}]}
-    given_columns = {"action/gripper": np.array([[value]], np.float32)}
-    found = bind(raw).evaluate(given_columns, 1)
-    clipped = np.clip(np.float32(value), np.float32(low), np.float32(1))
-    assert found[0, 0] == (np.float32(1) - clipped) * np.float32(factor)
-
-
 @pytest.mark.parametrize(
     ("raw", "words"),
     [
@@ -112,35 +91,7 @@ def test_what_is_stored_in_a_way_not_supported_yet_is_refused_so(raw: str) -> No
         bind(raw)
 
 
-@pytest.mark.parametrize("path", ["depth", "depth16", "rgba", "pose", "words"])
-def test_only_colour_pictures_are_cameras(path: str) -> None:
-    check_camera(FEATURES["image"], field="f")
-    with pytest.raises(SpecError, match=path):
-        check_camera(FEATURES[path], field="f")
-
-
-@pytest.mark.parametrize("path", ["words", "codes"])
-def test_text_and_code_points_are_language(path: str) -> None:
-    check_language(FEATURES[path], field="f")
-    assert is_text(FEATURES[path]) == (path == "words")
-
-
-@pytest.mark.parametrize("path", ["image", "pose", "three_words", "grid", "ragged_codes", "nested"])
-def test_whatever_else_is_refused_as_language(path: str) -> None:
-    with pytest.raises(SpecError, match=path):
-        check_language(FEATURES[path], field="f")
-
-
 def test_language_is_not_drawn_from_text_here_and_code_points_there() -> None:
     check_same_kind([FEATURES["words"]], field="f")
     with pytest.raises(SpecError, match="mixes"):
         check_same_kind([FEATURES["words"], FEATURES["codes"]], field="f")
-
-
-@pytest.mark.parametrize(
-    ("points", "text"),
-    [([104, 105, 0, 0], "hi"), ([0, 0], ""), ([], ""), ([28450, 33021], "漢能"), ([128512], "😀"),
-     ([104, 0xD800, 105], "hi"), ([104, -1, 2**30, 105], "hi"), ([104, 0, 105, 0], "hi")],
-)  # fmt: skip
-def test_code_points_become_text_without_their_padding(points: list[int], text: str) -> None:
-    assert text_of_points(np.array(points, np.int64)).decode() == text

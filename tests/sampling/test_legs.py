@@ -13,7 +13,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from autoloader.sampling.mixture import (
-    BlockSequence,
     MixtureOrder,
     PositionSequence,
 )
@@ -69,15 +68,6 @@ def test_numbers_go_on_over_every_leg_and_any_cut(
     )
 
 
-@settings(max_examples=40)
-@given(changing())
-def test_blocks_come_as_their_positions_do(found: tuple[MixtureOrder, list[int]]) -> None:
-    order, _ = found
-    blocks = BlockSequence(order)
-    walked = [dataset for j in range(200) for dataset in [blocks.block(j)[0]] * order.block_length]
-    assert walked == PositionSequence(order).ordinals(0, len(walked))[0].tolist()
-
-
 @pytest.mark.parametrize("draw_key", [None, 5])
 @pytest.mark.parametrize("block_length", [1, 3])
 def test_a_curriculum_is_exact_at_every_piece_and_does_not_drift(
@@ -122,15 +112,6 @@ def test_what_is_set_ends_a_curriculum_and_a_dataset_without_weight_has_no_next_
     told = order.begun_at(700)
     assert (told.base, told.curriculum, told.changes) == (600, None, ())
     assert told.used == (True, False, False)
-
-
-def test_what_was_set_for_a_later_position_stays_and_for_the_same_one_is_replaced() -> None:
-    order = order_of([1, 1, 1], 2)
-    other = order.changed(601, (1.0, 0.0, 0.0)).changed(300, (0.0, 1.0, 0.0))
-    assert [one.position for one in other.changes] == [300, 602]
-    assert other == order.changed(300, (0.0, 1.0, 0.0)).changed(601, (1.0, 0.0, 0.0))
-    again = other.changed(299, (0.0, 0.0, 1.0))
-    assert [one.shares for one in again.changes] == [(0.0, 0.0, 1.0), (1.0, 0.0, 0.0)]
 
 
 @settings(max_examples=40)

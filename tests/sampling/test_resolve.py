@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 from rlds_files import episode, write_dataset
 from streams import dataset_of, mixture_of, spec_of
@@ -13,10 +12,7 @@ from streams import dataset_of, mixture_of, spec_of
 from autoloader.errors import SourceError, SpecError
 from autoloader.index.counting import count_mixture
 from autoloader.process.planning.start import plan_loader
-from autoloader.samples.draws import dataset_key
-from autoloader.samples.layout import BatchLayout
 from autoloader.samples.resolve import resolve
-from autoloader.sampling.mixture import mixture_order
 
 
 def shards(*lengths: list[int]) -> list[list[Any]]:
@@ -59,14 +55,6 @@ def test_a_dataset_that_takes_nothing_is_refused(tmp_path: Path) -> None:
         mixture_of(one, empty)
 
 
-def test_seeds_come_from_names_and_never_from_the_place_in_the_list(tmp_path: Path) -> None:
-    one = write_dataset(tmp_path, shards([3]), name="one")
-    two = write_dataset(tmp_path, shards([3]), name="two")
-    keys = {d.name: d.key for d in mixture_of(one, two, seed=4).datasets}
-    assert keys == {d.name: d.key for d in mixture_of(two, one, seed=4).datasets}
-    assert keys["one"] == dataset_key(4, "one")
-
-
 # --- counts -------------------------------------------------------------------------------------
 
 
@@ -78,33 +66,6 @@ def test_a_dataset_whose_every_episode_is_too_short_is_named(tmp_path: Path) -> 
 
 
 # --- shares and epochs --------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("top", "shares", "epoch", "by_pass"),
-    [
-        ({}, (0.25, 0.75), 12, False),
-        ({"weights": "natural"}, (9 / 12, 3 / 12), 12, True),
-        ({"weights": "natural_scaled"}, (9 / 18, 9 / 18), 12, False),
-        ({"mixing": {"epoch": "pass"}}, (0.25, 0.75), 12, True),
-        ({"weights": "natural", "mixing": {"epoch": 100}}, (9 / 12, 3 / 12), 100, False),
-        ({"mixing": {"epoch": "forever"}}, (0.25, 0.75), None, False),
-    ],
-)
-def test_shares_and_epoch_follow_from_weights_and_counts(
-    top: dict[str, Any],
-    shares: tuple[float, ...],
-    epoch: int | None,
-    by_pass: bool,
-    tmp_path: Path,
-) -> None:
-    one = write_dataset(tmp_path, [[episode(0, 9)]], name="one")
-    two = write_dataset(tmp_path, [[episode(0, 3)]], name="two")
-    mixture = mixture_of(dataset_of(one, weight=2), dataset_of(two, weight=6), **top)
-    order = mixture_order(mixture, {n: c.samples for n, c in count_mixture(mixture).items()})
-    assert order.shares == pytest.approx(shares)
-    assert order.epoch_samples == epoch
-    assert order.pass_samples == ((9, 3) if by_pass else None)
 
 
 @pytest.mark.parametrize(("cap", "natural"), [("all", 9 / 12), (3, 3 / 6)])
@@ -125,15 +86,6 @@ def test_natural_scaled_multiplies_by_every_valid_t_whatever_per_episode_draws(
 
 
 # --- layout -------------------------------------------------------------------------------------
-
-
-def test_views_lie_over_the_slots_memory_and_nowhere_else() -> None:
-    layout = BatchLayout(2, {"a": (3, 3)}, 1, 1, 2, 1, 2)
-    memory = np.zeros(layout.slot_bytes, np.uint8)
-    for number, view in enumerate(layout.views(memory).values(), start=1):
-        view.view(np.uint8)[...] = number
-    for number, array in enumerate(layout.arrays.values(), start=1):
-        assert set(memory[array.offset : array.offset + array.nbytes]) <= {number}
 
 
 @pytest.mark.parametrize(

@@ -5,12 +5,11 @@ from __future__ import annotations
 from functools import partial
 
 import numpy as np
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from autoloader.sampling.mixture import BlockSequence, MixtureOrder
-from autoloader.sampling.schedule import WINDOW, DrawnSchedule, Schedule
+from autoloader.sampling.schedule import DrawnSchedule, Schedule
 
 WEIGHTS = st.lists(st.floats(0.001, 1000), min_size=1, max_size=30)
 
@@ -55,30 +54,6 @@ def test_every_dataset_is_within_one_block_of_its_share_up_to_what_the_position_
     assert low <= high * (1 + 1e-9)
 
 
-@pytest.mark.parametrize("start", [0, WINDOW - 30, 7 * WINDOW])
-def test_drawn_blocks_are_numbered_in_the_order_they_come_over_windows_too(start: int) -> None:
-    schedule = DrawnSchedule([5, 3, 1], [0.2, 0.9, 0.4], key=11)
-    dataset, number = schedule.numbered(start, start + 60)
-    for each, before in enumerate(schedule.counts_before(start).tolist()):
-        own = number[dataset == each]
-        assert own.tolist() == list(range(before, before + len(own)))
-
-
-@pytest.mark.parametrize("blocks", [2_000, 10_000])
-def test_shares_of_29_datasets_are_exact_to_a_tenth_of_a_percentage_point(blocks: int) -> None:
-    rng = np.random.default_rng(7)
-    for _ in range(20):
-        weights = rng.uniform(0.1, 4.0, 29)
-        counts = Schedule(weights, rng.uniform(0, 1, 29)).counts_before(blocks)
-        assert np.abs(counts / blocks - weights / weights.sum()).max() <= 0.001
-
-
-def test_heavy_datasets_do_not_all_come_first() -> None:
-    schedule = Schedule([10, 1, 1, 1], [0.9, 0.1, 0.5, 0.7])
-    assert schedule.blocks(0, 26).tolist().count(0) == pytest.approx(20, abs=1)
-    assert 1 in schedule.blocks(0, 4)
-
-
 def order(counts: list[int], block_length: int, *, passes: bool) -> MixtureOrder:
     shares = tuple(count / sum(counts) for count in counts)
     phases = tuple((i * 0.37) % 1 for i in range(len(counts)))
@@ -100,12 +75,3 @@ def test_an_epoch_of_passes_deals_each_pass_exactly_and_then_again(
             assert samples in (1, block_length)
             dealt[dataset] += samples
         assert dealt == counts
-
-
-def test_an_endless_sequence_gives_whole_blocks_of_the_schedule() -> None:
-    endless = order([5, 3], 4, passes=False)
-    sequence = BlockSequence(endless)
-    assert sequence.blocks_per_epoch is None
-    wanted = Schedule(endless.shares, endless.phases).blocks(0, 3000).tolist()
-    assert [sequence.block(j) for j in range(3000)] == [(dataset, 4) for dataset in wanted]
-    assert sequence.block(5)[0] == wanted[5]  # and back again

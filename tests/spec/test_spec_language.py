@@ -10,10 +10,9 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pydantic import ValidationError
 
 from autoloader.errors import SpecError
-from autoloader.spec import FieldTerm, PipelineSpec, parse_expression
+from autoloader.spec import PipelineSpec
 
 PLAIN: dict[str, Any] = {
     "schema_version": 1,
@@ -106,12 +105,6 @@ def test_a_spec_written_out_and_read_again_is_the_same(raw: dict[str, Any]) -> N
     assert PipelineSpec.from_mapping(plain) == spec
 
 
-def test_a_spec_cannot_be_changed() -> None:
-    spec = PipelineSpec.from_mapping(PLAIN)
-    with pytest.raises(ValidationError):
-        spec.seed = 3  # type: ignore[misc]
-
-
 def test_the_defaults_are_the_documented_ones() -> None:
     spec = PipelineSpec.from_mapping(PLAIN)
     assert (spec.seed, spec.reader, spec.weights, spec.metadata) == (0, "auto", "explicit", "full")
@@ -127,15 +120,6 @@ def test_the_defaults_are_the_documented_ones() -> None:
     assert (camera.size, camera.resize, camera.fit) == ((32, 48), "bilinear", "stretch")
 
 
-def test_a_datasets_own_sample_overrides_key_by_key() -> None:
-    spec = PipelineSpec.from_mapping(FULL)
-    own, other = spec.sample_of("bridge"), spec.sample_of("rt1")
-    assert own.frame_offsets == (0, 10)
-    assert (own.edges.start, own.per_episode) == ("drop", 3)
-    assert own.state_offsets == other.state_offsets == (-1, 0)
-    assert other == spec.sample
-
-
 def test_the_json_schema_names_every_block_and_describes_every_field() -> None:
     schema = PipelineSpec.model_json_schema()
     json.dumps(schema)
@@ -147,31 +131,7 @@ def test_the_json_schema_names_every_block_and_describes_every_field() -> None:
         assert own.get("description") or "$ref" in own or name == "sample", name
 
 
-@given(st.lists(st.integers(-9, 9) | st.none(), min_size=2, max_size=3), st.integers(1, 12))
-def test_a_slice_takes_the_columns_that_python_takes(bounds: list[int | None], width: int) -> None:
-    if len(bounds) == 3 and bounds[2] is not None and bounds[2] < 1:
-        bounds[2] = 1
-    text = "x[" + ":".join("" if bound is None else str(bound) for bound in bounds) + "]"
-    (term,) = parse_expression(text).terms
-    assert isinstance(term, FieldTerm)
-    assert range(width)[term.slice()] == range(width)[slice(*bounds)]
-
-
 # --- what it refuses ----------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("place", "near"),
-    [("sede", "seed"), ("datasets.0.wieght", "weight"), ("cameras.primary.resise", "resize"),
-     ("mixing.block_lenght", "block_length"), ("sample.frame_offset", "frame_offsets"),
-     ("sample.edges.stat", "start"), ("batch.siez", "size"),
-     ("errors.max_corrupt", "max_corrupt_ratio"),
-     ("datasets.0.sample.action_horizont", "action_horizon"), ("validation.sample", "samples")],
-)  # fmt: skip
-def test_an_unknown_key_is_refused_with_the_nearest_known_one(place: str, near: str) -> None:
-    error = refused(changed(place, 1))
-    assert repr(place.rpartition(".")[2]) in error.what
-    assert repr(near) in error.remedy
 
 
 BAD_VALUES = [
@@ -269,26 +229,6 @@ def test_a_bad_value_is_refused_with_its_path_and_a_remedy(
     assert "Traceback" not in error.what
 
 
-@pytest.mark.parametrize("value", [0, -1, 1.5, "many"])
-def test_num_samples_is_a_whole_number_above_zero(value: Any) -> None:
-    error = refused(changed("datasets.0.num_samples", value))
-    assert error.path == "datasets[bridge].num_samples"
-    assert repr(value) in error.what
-
-
-def test_num_samples_may_be_a_default_of_all_datasets() -> None:
-    spec = PipelineSpec.from_mapping(changed("defaults.num_samples", 1000))
-    assert {dataset.num_samples for dataset in spec.datasets} == {1000}
-
-
-@pytest.mark.parametrize(
-    ("place", "value"),
-    [("validation.per_dataset", False), ("normalize", None), ("augment", None)],
-)  # fmt: skip
-def test_what_a_later_issue_brings_may_be_spelled_out_as_absent(place: str, value: Any) -> None:
-    assert PipelineSpec.from_mapping(changed(place, value)) == PipelineSpec.from_mapping(PLAIN)
-
-
 @pytest.mark.parametrize(
     ("mixing", "reader", "words"),
     [
@@ -313,12 +253,6 @@ def test_choose_that_would_owe_is_refused() -> None:
     assert PipelineSpec.from_mapping({**PLAIN, "mixing": {"strategy": "choose"}}).mixing.waits
 
 
-def test_chaining_is_off_unless_it_is_asked_for() -> None:
-    assert PipelineSpec.from_mapping(PLAIN).mixing.chain is False
-    mixing = {"chain": True, "block_length": 4}
-    assert PipelineSpec.from_mapping({**PLAIN, "mixing": mixing}).mixing.chain is True
-
-
 @pytest.mark.parametrize(
     ("mixing", "reader", "words"),
     [
@@ -334,14 +268,6 @@ def test_locality_is_refused_where_it_cannot_apply(
     error = refused({**copy.deepcopy(PLAIN), "mixing": mixing, "reader": reader})
     assert words in error.what
     assert error.remedy
-
-
-def test_locality_is_off_unless_it_is_asked_for_and_its_sizes_are_said_in_words() -> None:
-    assert PipelineSpec.from_mapping(PLAIN).mixing.locality is None
-    asked = PipelineSpec.from_mapping({**PLAIN, "mixing": {"locality": {"block": "8MiB"}}})
-    assert asked.mixing.locality is not None
-    assert (asked.mixing.locality.block, asked.mixing.locality.window) == (8 * 2**20, 64)
-    assert PipelineSpec.from_mapping(asked.model_dump(mode="json")) == asked
 
 
 def test_a_camera_without_a_size_is_refused_with_the_nearest_known_one() -> None:
@@ -361,13 +287,6 @@ def test_shapes_must_agree_over_datasets(own: dict[str, Any], key: str) -> None:
     error = refused(raw)
     assert key in error.what
     assert "'other'" in error.what
-
-
-def test_a_summed_action_agrees_with_a_single_row() -> None:
-    raw = copy.deepcopy(PLAIN)
-    summed = {"action_horizon": 4, "action_reduce": "sum"}
-    raw["datasets"].append({**raw["datasets"][0], "name": "other", "sample": summed})
-    assert PipelineSpec.from_mapping(raw).sample_of("other").action_rows == 1
 
 
 @pytest.mark.parametrize(
@@ -422,27 +341,6 @@ def test_relative_paths_start_at_the_files_folder(
     a, b, _ = PipelineSpec.from_yaml(path).datasets
     assert a.path == str(tmp_path / "a/1.0.0")
     assert b.path == "/far/b/1.0.0"
-
-
-@pytest.mark.parametrize(
-    ("text", "word"),
-    [("seed: 1\nseed: 2" + DATASETS, "seed"), ("a: [1", "no YAML"), ("- a\n- b", "mapping"),
-     ("", "mapping"), ("defaults: 5" + DATASETS, "defaults"),
-     ("defaults: {nam: x}" + DATASETS, "nam"), ("defaults: {name: x}" + DATASETS, "name")],
-)  # fmt: skip
-def test_a_file_that_is_no_spec_is_refused(text: str, word: str, tmp_path: Path) -> None:
-    with pytest.raises(SpecError) as caught:
-        PipelineSpec.from_yaml(write(tmp_path, text))
-    assert word in caught.value.what
-    assert caught.value.remedy
-
-
-def test_a_file_that_is_missing_or_no_text_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(SpecError, match=r"nowhere\.yaml"):
-        PipelineSpec.from_yaml(tmp_path / "nowhere.yaml")
-    (tmp_path / "binary.yaml").write_bytes(b"\xff\xfe\x00\x80")
-    with pytest.raises(SpecError, match=r"binary\.yaml"):
-        PipelineSpec.from_yaml(tmp_path / "binary.yaml")
 
 
 JUNK = st.recursive(

@@ -14,7 +14,6 @@ import pytest
 
 from autoloader.host.supervision.vitals import (
     LIMITS_S,
-    LONGEST_PIECE_S,
     Kind,
     Silence,
     ThreadVitals,
@@ -60,13 +59,6 @@ def test_a_piece_of_silence_is_put_down_to_one_kind(
     assert kind((SLEEPS, now)) is expected
 
 
-def test_a_kernel_that_does_not_count_slices_is_judged_by_the_threads_state() -> None:
-    before = ThreadVitals("S", 1.0)
-    assert kind((before, ThreadVitals("R", 1.0))) is Kind.STARVED
-    assert kind((before, ThreadVitals("S", 1.0))) is Kind.IDLE
-    assert kind((before, ThreadVitals("R", 1.5))) is Kind.COMPUTING
-
-
 def test_what_cannot_be_seen_is_unknown() -> None:
     assert kind_of(Vitals(1.0, {}), Vitals(2.0, {})) is Kind.UNKNOWN
 
@@ -81,19 +73,6 @@ def silence(state: str, cpu_ratio: float, seconds: int, step_s: float = 1.0) -> 
         now = Vitals(at_s, {1: ThreadVitals(state, cpu_ratio * at_s, 0.0, slices)})
         found, before = found.after(before, now), now
     return found
-
-
-def test_1_starved_time_counts_towards_no_limit() -> None:
-    starved = silence("R", 0.0, 10_000)
-    assert starved.starved_s == 10_000
-    assert starved.verdict == ""
-
-
-@pytest.mark.parametrize("gap_s", [60.0, 100_000.0])
-def test_2_a_watcher_that_was_away_holds_it_against_nobody(gap_s: float) -> None:
-    found = silence("S", 0.0, 3, step_s=gap_s)
-    assert found.spent_s[Kind.IDLE] == 3 * LONGEST_PIECE_S
-    assert found.verdict == ""
 
 
 @pytest.mark.parametrize(
@@ -120,17 +99,6 @@ def test_a_stop_and_a_dead_lock_are_found_in_thirty_seconds() -> None:
 # -- real processes ------------------------------------------------------------------------------
 
 SPIN = "print(flush=True)\nwhile True: pass"
-SLEEP = "import time\nprint(flush=True)\ntime.sleep(600)"
-HOLDS_THE_LOCK = """
-import ctypes, sys, threading, time
-sys.setswitchinterval(0.001)
-def often():
-    while True: time.sleep(0.01)
-for _ in range(8): threading.Thread(target=often, daemon=True).start()
-time.sleep(0.3)
-print(flush=True)
-ctypes.PyDLL(None).sleep(600)  # like any call that never returns and keeps the interpreter's lock
-"""
 
 
 @contextmanager
@@ -160,16 +128,6 @@ def kinds(*pids: int, pieces: int = 2) -> list[set[Kind]]:
             own.add(kind_of(*two))
         before = now
     return found
-
-
-@pytest.mark.parametrize("busy", [0, 11])
-def test_real_processes_are_told_apart_on_a_calm_and_on_a_busy_machine(busy: int) -> None:
-    with running(SLEEP, SPIN, HOLDS_THE_LOCK, *[SPIN] * busy) as (sleeps, spins, holds, *_):
-        time.sleep(0.5)
-        of_sleep, of_spin, of_lock = kinds(sleeps, spins, holds)
-    assert of_sleep == {Kind.IDLE}
-    assert of_spin <= {Kind.COMPUTING, Kind.STARVED}
-    assert of_lock == {Kind.IDLE}
 
 
 def test_a_real_process_that_is_stopped_and_goes_on() -> None:

@@ -68,12 +68,6 @@ def test_a_run_is_over_where_its_processes_are_gone(
     assert is_over(moment, said_s + age_s) is over
 
 
-def test_a_number_that_belongs_to_another_process_now_is_no_sign_of_life() -> None:
-    said_s = psutil.Process().create_time() - 3600
-    moment = a_moment(at_s=said_s, worker_pid=HERE, trainer_pid=HERE)
-    assert is_over(moment, said_s + 3700)
-
-
 def test_a_folder_that_others_may_write_to_is_neither_written_to_nor_believed(
     folder: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -1,34 +1,17 @@
 """A moment of a run crosses processes and versions as JSON, and loses nothing on the way."""
 
 import json
-import math
 
 import pytest
 from moments import a_moment
 
 from autoloader.errors import UsageError
-from autoloader.telemetry.statistics import ConsumerMoment, MemoryMoment, Snapshot
+from autoloader.telemetry.statistics import MemoryMoment, Snapshot
 
 
 def test_what_was_written_is_what_is_read() -> None:
     moment = a_moment()
     assert Snapshot.from_json(moment.to_json()) == moment
-
-
-def test_a_reader_skips_what_it_does_not_know_and_fills_in_what_is_not_there() -> None:
-    plain = a_moment().as_dict()
-    plain["of_tomorrow"] = 1
-    plain["consumer"]["of_tomorrow"] = 2
-    del plain["rank"], plain["memory"], plain["stages"]
-    read = Snapshot.from_dict(plain)
-    assert read == a_moment(memory=MemoryMoment(), stages=())
-
-
-def test_numbers_that_json_does_not_have_are_not_measured() -> None:
-    moment = a_moment(bound_per_s=math.inf, consumer=ConsumerMoment(wait_ratio=math.nan))
-    read = Snapshot.from_json(moment.to_json())
-    assert (read.bound_per_s, read.consumer.wait_ratio) == (None, None)
-    assert read.bound_ratio is None
 
 
 @pytest.mark.parametrize(

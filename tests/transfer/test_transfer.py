@@ -11,9 +11,8 @@ from fake_device import FakeDevice
 from rlds_files import episode, write_dataset
 from streams import dataset_of, spec_of
 
-from autoloader import AutoLoader, PipelineSpec, augment
-from autoloader.errors import UsageError
-from autoloader.process.device.transfer import CudaDevice, Transfer, mapped, open_device
+from autoloader import AutoLoader, PipelineSpec
+from autoloader.process.device.transfer import CudaDevice, Transfer, mapped
 
 KNOBS = {"ring_slots": 6, "decode_threads": 1, "reader": "indexed"}
 needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
@@ -168,27 +167,6 @@ def test_a_driver_that_refuses_leaves_plain_copies(here: AutoLoader) -> None:
     device.advance()
     assert same(moved, expected)
     assert move.pinned == frozenset()
-
-
-def test_a_moved_batch_still_knows_how_it_is_augmented(mix: PipelineSpec) -> None:
-    plain = mix.model_dump(mode="json", exclude_none=True)
-    plain["augment"] = {"primary": {"brightness": 0.4}}
-    spec = PipelineSpec.from_mapping(plain)
-    with AutoLoader(
-        spec, isolation="thread", ram_floor="64MiB", knobs=KNOBS, controller=False
-    ) as loader:
-        device = FakeDevice()
-        move = loader.transfer(device)
-        batch = next(iter(loader))
-        expected = augment(batch)["images"]["primary"]
-        moved = move(batch)
-        device.advance()
-        assert torch.equal(augment(moved)["images"]["primary"], expected)
-
-
-def test_other_devices_are_refused() -> None:
-    with pytest.raises(UsageError, match="transfer to meta"):
-        open_device("meta")
 
 
 def test_a_transfer_works_over_anything_with_slots() -> None:

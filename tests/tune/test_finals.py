@@ -83,28 +83,6 @@ def test_rounds_end_when_the_interval_excludes_a_difference_or_none_is_left() ->
     assert asked(lambda n: 1.03 + 0.15 * (-1) ** n) == 12, "not clear at all"
 
 
-@pytest.mark.parametrize(
-    ("ratios", "wins"),
-    [
-        ([1.3, 0.97], False),
-        ([1.3, 1.2], False),  # the interval of two pairs is wide
-        ([1.3, 1.2, 1.25], True),
-        ([1.3, 0.99, 1.3], False),
-        ([1.3, 0.99, 1.3, 1.2], False),
-        ([1.3, 1.05, 1.3, 1.2], True),
-        ([1.03, 1.04, 1.03, 1.035], True),
-        ([1.3, 0.99, 1.3, 0.99, 1.3], False),
-    ],
-)
-def test_pairs_that_disagree_crown_nobody(ratios: list[float], wins: bool) -> None:
-    verdict = finals(
-        lambda knobs, n: done(100.0 * (ratios[n] if knobs == FAST else 1.0)),
-        [FAST],
-        rounds=len(ratios),
-    )
-    assert verdict.winner.is_start != wins
-
-
 def test_a_slower_finalist_never_replaces_the_start_however_small_it_is() -> None:
     verdict = finals(lambda knobs, n: done(99.5, 1) if knobs == FAST else done(100.0, 1000), [FAST])
     assert verdict.winner.is_start

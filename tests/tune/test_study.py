@@ -160,20 +160,6 @@ def test_an_oom_kill_is_a_failed_trial_and_never_a_dead_study(tmp_path: Path) ->
     assert states.count(optuna.trial.TrialState.FAIL) == 2
 
 
-def test_a_breach_is_infeasible_and_the_sampler_is_told(tmp_path: Path) -> None:
-    def breach(knobs: Knobs, call: int) -> TrialResult | None:
-        if knobs.decode_threads > 4:
-            return TrialResult(Outcome.INFEASIBLE, reason="headroom")
-        return None
-
-    found = study(Machine(fails=breach), tmp_path, trials=14)
-    assert found.trials["infeasible"] >= 1, "the guess of 8 threads breaches"
-    assert found.verdict.winner.knobs.decode_threads <= 4
-    for trial in stored(tmp_path):
-        violated = any(value > 0 for value in trial.constraints.values())
-        assert violated == (trial.user_attrs["outcome"] == "infeasible")
-
-
 def test_a_start_that_breaches_the_floor_ends_the_study_before_it_begins(tmp_path: Path) -> None:
     machine = Machine(fails=lambda knobs, call: TrialResult(Outcome.INFEASIBLE, reason="4 GiB"))
     with pytest.raises(BudgetInfeasibleError, match="4 GiB"):
@@ -199,16 +185,6 @@ def test_slow_trials_are_pruned_and_the_start_never(tmp_path: Path) -> None:
     assert stored(tmp_path)[0].state is optuna.trial.TrialState.COMPLETE
     again = study(slow_start, tmp_path, trials=2)
     assert again.first.outcome is Outcome.COMPLETE, "not even beside faster trials of before"
-
-
-def test_the_budget_ends_the_search_and_leaves_the_finals_their_time(tmp_path: Path) -> None:
-    machine = Machine(each_s=10)
-    recorder = Recorder()
-    found = study(machine, tmp_path, trials=1000, budget_s=200, recorder=recorder)
-    assert 2 < len(recorder.labels) < 30
-    assert recorder.finals >= 4
-    assert found.verdict.rounds >= 2
-    assert machine.clock.now_s() <= 250
 
 
 def test_a_slow_machine_never_passes_the_budget_by_more_than_a_quarter(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ import pytest
 from doubles import FakeHeadroom, ManualClock
 from rich.console import Console
 
-from autoloader.controller.profile import MixtureKind, find_profile, load_profile
+from autoloader.controller.profile import load_profile
 from autoloader.errors import ProfileError, UsageError
 from autoloader.spec import PipelineSpec
 from autoloader.spec.knobs import KnobLimits, Knobs
@@ -108,24 +108,6 @@ def run(spec_path: Path, measurer: Any = measure, **options: Any) -> TuneReport:
     )
 
 
-def test_the_winner_is_saved_under_a_name_of_its_own(spec_path: Path, tmp_path: Path) -> None:
-    report = run(spec_path, command="autoloader.tune --host-profile local_dev")
-    assert report.kept.path == tmp_path / "config" / "profiles" / "local_dev-tuned.yaml"
-    assert find_profile("local_dev").origin == "shipped"
-    found = find_profile("local_dev-tuned").profile
-    assert found.limits.ram_floor == 5 * GIB
-    assert found.provenance.source == "measured"
-    assert found.provenance.command == "autoloader.tune --host-profile local_dev"
-    assert found.provenance.study == report.result.name
-    assert found.mixture == MixtureKind(datasets=2, batch=16, frames=1, pixels=64)
-    numbers = found.measurements
-    assert numbers["time_to_first_batch_s"] == 2.0
-    assert numbers["speedup"] > 1
-    assert numbers["min_headroom_bytes"] == 7 * GIB
-    assert found.host.cpu_model != "unknown"
-    assert found.host.versions["numpy"]
-
-
 def test_what_is_saved_pins_no_reader_that_is_usual_and_lists_no_knob_it_does_not_use(
     spec_path: Path,
 ) -> None:
@@ -187,14 +169,6 @@ def test_the_document_has_the_keys_of_the_contract(spec_path: Path, tmp_path: Pa
         document["speedup"] * document["start"]["samples_per_s"]
     )
     Knobs.build(document["best"]["knobs"])
-
-
-def test_people_see_what_changed_and_where_it_lies(spec_path: Path) -> None:
-    report = run(spec_path)
-    assert "decode_threads" in [row[0] for row in report.rows()]
-    said = "\n".join(report.lines())
-    assert "speedup" in said
-    assert "local_dev-tuned.yaml" in said
 
 
 def test_each_trial_leaves_a_line_with_its_rate_the_best_and_headroom() -> None:

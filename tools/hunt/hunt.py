@@ -1,6 +1,6 @@
 """Runs loader machines until so many rows were held against what lies on disk.
 
-    python tests/isolation/hunt.py --rows 2000000 --seed 0
+    python tools/hunt/hunt.py --rows 2000000 --seed 0
 
 Between machines come the other hunts, in turn: pairs of entries that differ in one field, signals
 that strike a loop, lines that are struck in one, threads that are late. Says what it counted, and
@@ -23,24 +23,18 @@ import shutil
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import NamedTuple
 from unittest.mock import patch
 
-from hypothesis import HealthCheck, Phase, seed, settings
-from hypothesis.stateful import run_state_machine_as_test
-
-sys.path.insert(0, str(Path(__file__).parents[1]))
-sys.path.insert(0, str(Path(__file__).parents[1] / "loader"))
+TESTS = Path(__file__).parents[2] / "tests"
+sys.path[:0] = [str(TESTS / folder) for folder in ("isolation", "loader", ".")]
 
 import strikes
 from coded_rows import CodedRows, write_coded
 from entry_pairs import Pairs, drawn_pairs
 from late_hunt import allow_costly_pictures, prepared
-from loader_machine import FoundError, LoaderMachine, Tally
-
-from autoloader.process import delivery
+from loader_machine import Tally
+from machines import SORTS, run_machines
 
 HANG_S = 900.0
 """So long without the end of a machine is taken for a hang, and every thread's place is told."""
@@ -50,64 +44,6 @@ EVERY = 5
 PAIRS, SIGNALS, LINES = 3, 20, 7
 """Of one turn: pairs of entries, signals; one of so many lines is struck."""
 LATE = ("child", "processes", "thread", "reads")
-
-
-class Sort(NamedTuple):
-    """What machines are about: a reader, and the world sizes that a run may be resumed with."""
-
-    reader: str
-    world_sizes: tuple[int, ...]
-
-
-SORTS = tuple(Sort(reader, sizes) for reader in ("indexed", "stream") for sizes in ((1,), (1, 2)))
-
-
-def run_machines(
-    rows: CodedRows,
-    at_least: int,
-    tally: Tally,
-    *,
-    first_seed: int = 0,
-    sorts: Sequence[Sort] = SORTS,
-    times: int = 1,
-    stops: bool = False,
-) -> Iterator[str]:
-    """Run machines of each sort in turn until at least so many rows were compared; says which.
-
-    Each reads so many ``times`` what is drawn; with ``stops`` one of four also stops processes for
-    good. However soon the next batch is asked for, it is made beside, where it has come.
-    """
-    for number in itertools.count(first_seed):
-        if tally.rows >= at_least:
-            return
-        sort = sorts[number % len(sorts)]
-        what = f"seed {number}, {sort.reader}, ranks {' or '.join(map(str, sort.world_sizes))}"
-        values = {
-            "rows": rows,
-            "tally": tally,
-            "reader": sort.reader,
-            "world_sizes": sort.world_sizes,
-            "times": times,
-            "may_stop": stops and number // len(sorts) % 4 == 0,
-        }
-        machine: type[LoaderMachine] = type("LoaderMachine", (LoaderMachine,), values)
-        try:
-            with patch.object(delivery, "_SHORT_STEP_S", 0.0):
-                run_state_machine_as_test(
-                    seed(number)(machine),
-                    settings=settings(
-                        max_examples=2,  # the first is the shortest there is
-                        stateful_step_count=10,
-                        deadline=None,
-                        database=None,
-                        derandomize=False,
-                        phases=[Phase.explicit, Phase.generate],
-                        suppress_health_check=list(HealthCheck),
-                    ),
-                )
-        except FoundError as found:
-            raise AssertionError(f"{what}: after\n{found}\n{found.__cause__}") from found.__cause__
-        yield what
 
 
 class OtherHunts:

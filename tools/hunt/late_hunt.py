@@ -1,6 +1,6 @@
 """Moves and closes loaders while their threads are late, and holds every row against the files.
 
-    python tests/isolation/late_hunt.py --runs 50 --seed 0
+    python tools/hunt/late_hunt.py --runs 50 --seed 0
 
 A thread is late because a picture takes some 30 s to decode (in the child, in a decode process, in
 the trainer's process, in a helper of a Ray cluster) or because a read hangs (a FUSE file system
@@ -26,9 +26,8 @@ from typing import Any
 
 import numpy as np
 
-sys.path.insert(0, str(Path(__file__).parents[2]))
-sys.path.insert(0, str(Path(__file__).parents[1]))
-sys.path.insert(0, str(Path(__file__).parents[1] / "cluster"))
+ROOT = Path(__file__).parents[2]
+sys.path[:0] = [str(ROOT / folder) for folder in ("tests/cluster", "tests", ".")]
 
 from ray_cluster import ray_cluster
 from rlds_files import Written, episode, write_dataset
