@@ -60,12 +60,6 @@ def test_a_per_step_feature_keeps_its_path_when_the_episode_has_the_same() -> No
         assert features["language"].key == "steps/language"
 
 
-@pytest.mark.parametrize("encoding", ["zlib", "bytes"])
-def test_encoded_tensors_say_how(encoding: str) -> None:
-    feature = parse_one(tensor("uint8", 4, 4, encoding=encoding))
-    assert (feature.kind, feature.encoding) == ("tensor", encoding)
-
-
 @pytest.mark.parametrize(
     "feature",
     [

@@ -16,7 +16,6 @@ from autoloader.errors import AutoloaderError, MissingExtraError, UsageError
 from autoloader.host import extras
 from autoloader.index import open_indexes
 from autoloader.integrations.ray.ray_client import other_nodes
-from autoloader.pipeline.helpers import differences, identity_of
 from autoloader.process.planning.helpers import with_helpers
 from autoloader.process.planning.start import LoaderPlan, plan_loader
 from autoloader.spec.knobs import Knobs
@@ -78,24 +77,6 @@ def test_a_loader_says_what_is_wrong_before_anything_starts(spec: PipelineSpec) 
     wrong: Any = 3
     with pytest.raises(UsageError, match="helpers=3"):
         AutoLoader(spec, helpers=wrong)
-
-
-def test_hosts_are_the_same_or_every_field_that_differs_is_named(plan: LoaderPlan) -> None:
-    indexes = open_indexes(plan.mixture.datasets)
-    order: dict[str, Any] = {"seed": 1}
-    ours = identity_of(plan.mixture, order, indexes)
-    assert {"autoloader", "code", "python", "numpy", "OpenCV", "simplejpeg", "spec"} <= ours.keys()
-    assert f"index of {plan.mixture.names[0]}" in ours
-    assert differences(ours, identity_of(plan.mixture, order, indexes)) == []
-    theirs = {**ours, "numpy": "1.0", "more": "x"}
-    assert differences(ours, theirs) == [
-        "more: nothing here, x there",
-        f"numpy: {ours['numpy']} here, 1.0 there",
-    ]
-    assert [
-        line.partition(":")[0]
-        for line in differences(ours, identity_of(plan.mixture, {"seed": 2}, indexes))
-    ] == ["spec"]
 
 
 def test_a_shard_that_differs_is_named_and_a_copy_is_as_good(

@@ -70,19 +70,3 @@ def test_an_episode_is_one_line_each_way(said: pytest.LogCaptureFixture, tmp_pat
     told = [one.getMessage() for one in said.records]
     assert len(told) == 3
     assert "decode_threads" in told[1]
-
-
-def test_while_memory_is_short_a_look_serves_for_a_while(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    spent = iter([0.0, 0.0, 1.0, 1.002, 2.0, 2.002])  # processor time; a look takes 2 ms
-    monkeypatch.setattr("autoloader.host.probes.processes.time.thread_time", lambda: next(spent))
-    neighbours = OtherProcesses(a_host(tmp_path, p7=100))
-    neighbours.look(0.0)
-    found = []
-    for at_s, held in ((10.0, 300), (11.9, 500), (12.1, 500)):
-        a_host(tmp_path, p7=held)
-        most = neighbours.most_grown(at_s)
-        assert most is not None
-        found.append(most.grown_bytes // MIB)
-    assert found == [200, 200, 400]

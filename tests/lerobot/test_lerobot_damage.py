@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -14,13 +13,10 @@ import pyarrow.parquet as pq
 import pytest
 from lerobot_checks import TOP, check, samples_of, spec_of
 from lerobot_files import FPS, HEIGHT, WIDTH, LeRobotFiles, picture, write_video
-from rlds_files import episode, write_dataset
-from streams import spec_of as rlds_spec_of
 
 from autoloader import AutoLoader, PipelineSpec
 from autoloader.errors import (
     AutoloaderError,
-    MissingExtraError,
     SourceError,
     SpecError,
 )
@@ -229,19 +225,3 @@ def test_a_frame_whose_packets_are_damaged_later_is_a_flagged_repeat(tmp_path: P
     ) as loader:  # fmt: skip
         rows = sum(len(batch["action"]) for batch in loader)
     assert rows == sum(files.lengths)
-
-
-def test_without_the_extra_lerobot_data_asks_for_it_and_rlds_data_works(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    root = LeRobotFiles(lengths=(4, 3)).write(tmp_path / "arm")
-    for name in ("av", "pyarrow"):  # as if they were not installed
-        monkeypatch.setitem(sys.modules, name, None)
-    with pytest.raises(MissingExtraError, match="pyarrow") as caught:
-        AutoLoader(spec_of(root), ram_floor="200MB", isolation="thread", controller=False)
-    assert "autoloader-rlds[lerobot]" in caught.value.remedy
-    rlds = write_dataset(tmp_path, [[episode(0, 5)]])
-    with AutoLoader(
-        rlds_spec_of(rlds), ram_floor="200MB", isolation="thread", controller=False
-    ) as loader:
-        assert next(iter(loader))["action"].shape[0] == 4

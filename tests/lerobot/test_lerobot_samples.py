@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -71,20 +70,3 @@ def test_init_writes_an_entry_for_it_beside_rlds_data(
     assert [term.path for term in dataset.state.terms] == ["observation.state"]
     assert dataset.language is not None
     assert dataset.language.paths == ("task",)
-
-
-def test_inspect_tells_what_its_first_episode_and_its_columns_hold(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    files = LeRobotFiles(lengths=(4, 3, 5), pictures=[SIDE])
-    root = files.write(tmp_path / "arm")
-    assert main(["inspect", str(root), "--episodes", "2", "--json"]) == 0
-    told = json.loads(capsys.readouterr().out)["read"]
-    assert (told["episodes"], told["steps"], told["damaged"], told["first_steps"]) == (2, 7, 0, 4)
-    assert told["first"]["task"] == [files.tasks[0]]
-    assert told["first"][TOP]["stored_as"] == "h264"
-    assert (told["first"][TOP]["height"], told["first"][TOP]["width"]) == (64, 96)
-    assert told["first"][SIDE]["stored_as"] == "png"
-    column = told["ranges"]["action"][1]
-    assert (column["low"], column["high"]) == (0, 3)
-    assert told["texts"] == {"task": 2}

@@ -18,7 +18,6 @@ from autoloader.cli.run_report.findings import findings
 from autoloader.cli.run_report.page import page
 from autoloader.cli.run_report.run import Run, find_ideal, read_run
 from autoloader.host.units import GIB
-from autoloader.telemetry.pictures.charts import scale
 from autoloader.telemetry.run_record import RunLog
 from autoloader.telemetry.statistics import ConsumerMoment, MemoryMoment, Move, Snapshot
 
@@ -80,13 +79,6 @@ def test_it_says_which_stage_limits_a_run_that_waits(left: Callable[..., Path]) 
     assert "decoding images" in told["What limits this run?"]
     assert "The loader costs you 25 %" in told["Would a perfect loader help?"]
     assert told["Was memory short?"].startswith("No: the least headroom was 8.00 GiB")
-
-
-def test_a_little_waiting_is_told_as_a_little(left: Callable[..., Path]) -> None:
-    few = [replace(one, consumer=replace(one.consumer, wait_ratio=0.04)) for one in moments()]
-    told = answers(read_run(left(few)))["What limits this run?"]
-    assert told.startswith("Mostly the training step, and a little the loader")
-    assert "4.0 % of its time" in told
 
 
 def test_it_says_that_the_loader_does_not_limit_a_run_that_does_not_wait(
@@ -266,14 +258,6 @@ def test_two_runs_stand_side_by_side_with_axes_that_compare(left: Callable[..., 
         assert axes[0] == axes[1]
         assert len(axes[0]) > 1
     assert text.index('id="A-memory"') < text.index('id="B-memory"') < text.index('id="A-ring"')
-
-
-@pytest.mark.parametrize(("low", "high"), [(0, 1), (0, 0.003), (0, 9_999_999), (-3, 8), (0, 0)])
-def test_an_axis_has_few_round_values_that_enclose_all(low: float, high: float) -> None:
-    ticks = scale(low, high)
-    assert ticks[0] <= low + 1e-9
-    assert ticks[-1] >= high - 1e-9
-    assert 2 <= len(ticks) <= 7
 
 
 # --- the command --------------------------------------------------------------------------------

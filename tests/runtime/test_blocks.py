@@ -12,7 +12,6 @@ import pytest
 from rlds_files import Written, episode, jpeg, write_dataset
 from streams import mixture_of
 
-from autoloader.decode.quarantine import Quarantine
 from autoloader.decode.ring.memory import RingMemory
 from autoloader.index.counting import count_mixture
 from autoloader.pipeline.indexed import IndexedReader
@@ -218,11 +217,3 @@ def test_every_kind_of_order_reads_blocks(written: Written, own: dict[str, Any])
     assert came.blocks is not None
     assert came.blocks.read_blocks
     assert came.blocks.single <= len(came.samples) // 5
-
-
-def test_whoever_builds_batches_from_here_and_there_holds_no_blocks(written: Written) -> None:
-    mixture = mixture_of(written, **LOCAL)
-    order = mixture_order(mixture, {n: c.samples for n, c in count_mixture(mixture).items()})
-    reader = IndexedReader(mixture, order, by_blocks=False)
-    reader.open(Quarantine(mixture))
-    assert reader._blocks is None

@@ -311,13 +311,6 @@ def test_a_file_that_does_not_fit_is_refused(
     assert "autoloader stats" in caught.value.remedy
 
 
-@pytest.mark.parametrize("dims", ["[5:]", [7]])
-def test_dims_that_a_dataset_does_not_have_are_refused(written: Written, dims: Any) -> None:
-    spec = spec_of(written, normalize={"action": {"method": "q01_q99", "dims": dims}})
-    with pytest.raises(SpecError, match="does not fit the 2 columns of dataset 'robot'"):
-        AutoLoader(spec, ram_floor=0, isolation="thread")
-
-
 RARE = 250
 """Steps of an episode of which one differs: both quantiles of such a column are its usual value."""
 

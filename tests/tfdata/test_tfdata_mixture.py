@@ -215,14 +215,6 @@ def test_batches_hold_the_samples_in_their_order_with_the_shapes_of_a_loaders(
             np.testing.assert_array_equal(values, np.stack(own))
 
 
-@pytest.mark.parametrize("metadata", ["none", "dataset_only", "full"])
-def test_metadata_says_which_places_come_along(lean_mixture: dict[str, Any], metadata: str) -> None:
-    keys = as_dataset(spec_of(lean_mixture, metadata=metadata)).element_spec.keys()
-    places = {"none": set(), "dataset_only": {"dataset_index"}}
-    found = keys & {"dataset_index", "provenance"}
-    assert found == places.get(metadata, {"dataset_index", "provenance"})
-
-
 @pytest.mark.parametrize("strategy", ["python", "choose"])
 def test_turns_are_those_of_the_schedule_and_passes_follow_each_other(
     lean_mixture: dict[str, Any], strategy: str

@@ -52,16 +52,6 @@ def test_a_run_that_is_not_there_is_refused_with_those_that_are(
     assert moment.run in error["what"]
 
 
-def test_where_nothing_runs_top_says_so(
-    tmp_path: object, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setenv("AUTOLOADER_RUNTIME_DIR", f"{tmp_path}/none")
-    assert main(["top"]) == 0
-    assert capsys.readouterr().out == "no loader of yours runs on this machine\n"
-    assert main(["top", "--json"]) == 0
-    assert json.loads(capsys.readouterr().out) == {"runs": []}
-
-
 def test_top_follows_a_run_in_a_terminal_and_leaves_it_as_it_was(look: Look) -> None:
     moment = look(lambda one: one.phase == "running")
     screen, terminal = pty.openpty()
