@@ -17,9 +17,7 @@ from rlds_files import PLAIN, TEXT, Declared, image, jpeg, numbers, write_datase
 
 from autoloader import AutoLoader
 from autoloader.cli.app import main
-from autoloader.cli.init import as_they_lie, with_flags
 from autoloader.errors import SourceError, SpecError
-from autoloader.formats import open_source
 from autoloader.formats.registry import known_dataset, known_mixes, known_names, pair_offset
 from autoloader.recipes import recipe
 from autoloader.samples.resolve import resolve
@@ -121,20 +119,6 @@ def test_what_is_known_comes_from_the_registry_and_the_rest_is_proposed_and_mark
         assert len(resolve(PipelineSpec.from_mapping(plain), split).datasets) == 3
 
 
-def test_pairs_of_frames_are_stage_2s_affair(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    write(tmp_path, "viola", VIOLA)
-    write(tmp_path, "pour_tea", UNKNOWN)
-    plain, _ = spec_of_init([str(tmp_path), "--style", "stage2"], capsys)
-    found = {one["name"]: one for one in plain["datasets"]}
-    assert found["viola"]["sample"] == {"frame_offsets": [0, 10], "action_horizon": 10}
-    assert found["viola"]["action"][-1]["ops"] == [{"clip": [0, 1]}, "invert"]
-    assert found["pour_tea"]["sample"] == {"frame_offsets": [0, 5], "action_horizon": 5}
-    assert plain["sample"]["action_reduce"] == "sum"
-    resolve(PipelineSpec.from_mapping(plain))
-
-
 def test_every_feature_that_is_not_used_stands_in_the_file_as_a_comment(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -152,44 +136,6 @@ def test_every_feature_that_is_not_used_stands_in_the_file_as_a_comment(
                 assert (path in used) != any(path in line for line in left), (style, path)
         assert "more/depth_map (4, zlib)" in text
         assert "observation/depth (12×16×1, uint16)" in text
-
-
-def test_a_camera_that_has_a_flag_is_written_with_it(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    features = {name: one for name, one in PLAIN.items() if "image" not in name}
-    features |= {f"observation/image_{k}": image() for k in range(2)}
-    features["episode_metadata/has_image_0"] = numbers(dtype="bool")
-    write(tmp_path, "pour_tea", features)
-    plain, _ = spec_of_init([str(tmp_path)], capsys)
-    flagged = {"path": "observation/image_0", "present": "episode_metadata/has_image_0"}
-    assert plain["datasets"][0]["images"] == {"primary": flagged}
-    resolve(PipelineSpec.from_mapping(plain))
-    found = open_source(tmp_path / "pour_tea/1.0.0", dataset="x").features
-    turned = {"path": "observation/image_0", "ops": ["flip_channels"]}
-    drawn = {"any_of": ["observation/image_0", "observation/image_1"]}
-    assert with_flags({"a": turned, "b": drawn, "c": "observation/image_1"}, found) == {
-        "a": {**turned, "present": "episode_metadata/has_image_0"},
-        "b": drawn,
-        "c": "observation/image_1",
-    }
-
-
-@pytest.mark.parametrize(
-    ("terms", "wanted"),
-    [
-        (["action[:1]", {"path": "action[-1:]", "ops": ["invert"]}], ["action"]),
-        (["action[:1]", {"zeros": 3}], ["action[:1]"]),
-        (["action[1:]", "action[:1]"], ["action[1:]", "action[:1]"]),
-        ([{"path": "action[:1]", "ops": ["invert"]}, "observation/state"],
-         ["action[:1]", "observation/state"]),
-    ],
-)  # fmt: skip
-def test_terms_as_they_lie_have_neither_operations_nor_zeros(
-    terms: list[Any], wanted: list[Any], tmp_path: Path
-) -> None:
-    features = open_source(write(tmp_path, "arm", dict(PLAIN)), dataset="arm").features
-    assert as_they_lie(terms, features) == wanted
 
 
 def test_a_registry_entry_that_does_not_fit_the_files_is_replaced_and_said(
@@ -231,16 +177,6 @@ def test_a_mix_weighs_its_datasets_and_leaves_out_the_others(
     resolve(PipelineSpec.from_mapping(pairs))
 
 
-def test_wrong_arguments_are_answered_with_what_to_do(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["init", str(tmp_path)]) == 4
-    assert "holds no TFDS and no LeRobot dataset" in capsys.readouterr().err
-    assert main(["init", str(tmp_path / "nowhere")]) == 4
-    assert main(["init", str(tmp_path), "--mix", "octa"]) == 2
-    assert "did you mean 'octo'?" in capsys.readouterr().err
-
-
 def test_what_init_writes_of_29_datasets_is_measured_unedited(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -270,11 +206,6 @@ def test_the_registry_is_whole() -> None:
     assert sizes == {"octo": 25, "openvla": 27, "stage2-29": 29}
     for mix in known_mixes().values():
         assert set(mix.weights) <= set(known_names())
-
-
-def test_names_that_other_copies_have_lead_to_the_same_entry() -> None:
-    assert known_dataset("bridge_orig") == known_dataset("bridge_dataset")
-    assert known_dataset("no_such_dataset") is None
 
 
 BRIDGE = {
@@ -410,26 +341,6 @@ def test_a_style_trains_on_the_episodes_that_its_project_trains_on(
     assert plain["datasets"][0]["split"] == splits
 
 
-@pytest.mark.parametrize("name", ["bridge_orig", "bridge_dataset"])
-def test_the_name_of_one_dataset_is_a_mixture_of_it_alone(
-    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    words = [str(project_folder(tmp_path)), "--style", "openvla", "--mix", name]
-    plain, notes = spec_of_init(words, capsys)
-    assert [one["weight"] for one in plain["datasets"]] == [1.0]
-    assert f"1 of the 1 datasets of {name}" in notes
-    assert f"viola: not part of {name}, left out" in notes
-
-
-def test_a_mixture_of_one_dataset_of_one_project_needs_no_style(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["init", str(tmp_path), "--mix", "libero_goal_no_noops"]) == 4
-    assert "0 of the 1 datasets of libero_goal_no_noops" in capsys.readouterr().err
-    assert main(["init", str(tmp_path), "--mix", "bridge_orig"]) == 2
-    assert "add --style octo or --style openvla" in capsys.readouterr().err
-
-
 def test_openpis_style_is_that_of_droid(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write(tmp_path, "droid", DROID)
     plain, _ = spec_of_init([str(tmp_path), "--style", "openpi", "--mix", "droid"], capsys)
@@ -473,14 +384,6 @@ def test_a_mixture_is_a_styles(
 ) -> None:
     assert main(["init", str(tmp_path), *words]) == 2
     assert told in capsys.readouterr().err
-
-
-def test_a_mixture_that_one_style_alone_has_names_it(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    write(tmp_path, "bridge_dataset", BRIDGE)
-    assert main(["init", str(tmp_path), "--mix", "bridge_rt_1", "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["style"] == "openvla"
 
 
 @pytest.mark.parametrize(

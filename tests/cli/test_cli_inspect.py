@@ -99,38 +99,6 @@ def test_it_tells_splits_features_the_first_episode_and_ranges(
     assert success["mean"] == pytest.approx(1 / 3)
 
 
-def test_a_camera_that_is_always_black_is_told(
-    written: Written, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert answer([str(written.path)], capsys)["read"]["black"] == {"observation/dark": 3}
-    assert main(["inspect", str(written.path)]) == 0
-    (line,) = [one for one in capsys.readouterr().out.splitlines() if "BLACK" in one]
-    assert line.startswith("observation/dark")
-
-
-def test_the_text_names_every_feature_and_what_is_odd(
-    written: Written, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["inspect", str(written.path.parent), "--split", "val", "--episodes", "1"]) == 0
-    told = capsys.readouterr().out
-    for path in FEATURES:
-        assert path in told
-    assert "first episode of val: 6 steps. Ranges over 1 episodes, 6 steps" in told
-    assert "(not in the record)" in told
-    header, *rows = told.partition("-- ranges\n")[2].splitlines()
-    assert header.split() == ["feature", "column", "low", "mean", "high", "values", "not", "finite"]
-    assert any(line.split()[-2:] == ["-", "6"] for line in rows)
-    assert any(line.split()[-2:] == ["9", "0"] for line in rows)
-
-
-def test_a_damaged_record_is_passed_over_and_said(
-    written: Written, capsys: pytest.CaptureFixture[str]
-) -> None:
-    written.break_length(1, 0)
-    read = answer([str(written.path)], capsys)["read"]
-    assert (read["episodes"], read["damaged"]) == (2, 1)
-
-
 def test_a_folder_of_several_datasets_or_none_is_refused(
     written: Written, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -4,20 +4,18 @@ from __future__ import annotations
 
 import json
 import re
-import socket
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from autoloader.cli.app import main
-from autoloader.cli.measure import ENOUGH_BATCHES, ENOUGH_WARMUP
 from autoloader.cli.options import parse_sets
 from autoloader.errors import BudgetInfeasibleError, UsageError
 from autoloader.tune import measurement, offline
 from autoloader.tune.__main__ import main as tune_main
-from autoloader.tune.measurement import LEAST_BATCHES, LEAST_WARMUP, Measurement
-from autoloader.tune.trial import ProgressLines, TrialProgress
+from autoloader.tune.measurement import Measurement
+from autoloader.tune.trial import TrialProgress
 
 FOUND = Measurement(
     samples_per_s=100.0,
@@ -65,33 +63,6 @@ def test_json_is_the_one_document_on_stdout(
     assert json.loads(capsys.readouterr().out) == FOUND.as_dict()
 
 
-def test_options_reach_the_measurement_in_its_units(asked: dict[str, Any]) -> None:
-    words = ["--set", "decode_threads=4", "--set", "a.cycle_length=2", "--step-time", "120ms"]
-    words += ["--ram-floor", "5GB", "--warmup", "1", "--batches", "2", "--controller", "--settle"]
-    assert main(["measure", "--spec", "mix.yaml", "--profile", "p", *words]) == 0
-    assert asked == {
-        "names": ("a",),
-        "output": "numpy",
-        "profile": "p",
-        "knobs": {"decode_threads": "4", "a.cycle_length": "2"},
-        "warmup": 1,
-        "batches": 2,
-        "step_time_s": pytest.approx(0.12),
-        "controller": True,
-        "split": "train",
-        "ram_floor": "5GB",
-        "disk_floor": None,
-        "progress": None,
-        "settle": True,
-    }
-
-
-def test_the_defaults_are_what_a_figure_needs(asked: dict[str, Any]) -> None:
-    main(["measure", "--spec", "mix.yaml"])
-    assert (asked["warmup"], asked["batches"]) == (LEAST_WARMUP, LEAST_BATCHES)
-    assert (ENOUGH_WARMUP, ENOUGH_BATCHES) == (LEAST_WARMUP, LEAST_BATCHES)
-
-
 def test_people_get_a_table_and_are_told_when_it_says_little(
     asked: dict[str, Any], capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -108,15 +79,6 @@ def test_a_set_without_knob_or_value_is_refused(word: str) -> None:
     with pytest.raises(UsageError, match="--set"):
         parse_sets([word])
     assert main(["measure", "--spec", "mix.yaml", "--set", word]) == 2
-
-
-def test_progress_goes_to_the_descriptor_that_the_study_names(asked: dict[str, Any]) -> None:
-    ours, theirs = socket.socketpair()
-    with ours:
-        descriptor = theirs.detach()
-        assert main(["measure", "--spec", "mix.yaml", "--progress-fd", str(descriptor)]) == 0
-        assert ProgressLines().feed(ours.recv(4096)) == [TrialProgress(10, 99.0)]
-        assert ours.recv(1) == b""
 
 
 @pytest.mark.parametrize("run", [lambda words: main(["tune", *words]), tune_main])

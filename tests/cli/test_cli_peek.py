@@ -3,29 +3,19 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import Any
 
 import cv2
 import numpy as np
 import pytest
 import yaml
-from PIL import Image
 from rlds_files import PLAIN, Written, episode, image, write_dataset
 from streams import dataset_of, spec_of
 
 from autoloader.cli.app import main
 from autoloader.cli.peek import (
-    Column,
-    Panel,
-    Shown,
     TermLook,
-    columns_of,
-    draw_sheet,
-    gripper_columns,
     look_at,
-    not_binary,
-    strip,
 )
 from autoloader.samples.resolve import resolve
 
@@ -102,14 +92,6 @@ def test_a_page_shows_every_dataset_with_its_words_cameras_and_labelled_frames(
     assert "third (none)" in page
 
 
-def test_a_camera_that_is_black_throughout_is_named(sheet: tuple[str, Any]) -> None:
-    page, answer = sheet
-    assert answer["datasets"]["first_arm"]["black"] == ["third"]
-    assert answer["datasets"]["second_arm"]["black"] == []
-    assert any("camera third is black" in line for line in answer["odd"])
-    assert "third (BLACK)" in page
-
-
 def test_each_column_is_shown_as_stored_behind_each_op_and_as_the_model_gets_it(
     sheet: tuple[str, Any],
 ) -> None:
@@ -128,14 +110,6 @@ def test_each_column_is_shown_as_stored_behind_each_op_and_as_the_model_gets_it(
         assert word in page
     state = answer["datasets"]["second_arm"]["fields"]["state"]
     assert [one["name"] for one in state] == ["0: state 0", "1: state 1", "2: state 2"]
-
-
-def test_a_gripper_that_is_not_in_0_and_1_stands_out(sheet: tuple[str, Any]) -> None:
-    page, answer = sheet
-    _, gripper = answer["datasets"]["first_arm"]["fields"]["action"]
-    assert gripper["flag"] == "gripper not in {0, 1}: 0 to 8"
-    assert gripper["flag"] in page
-    assert any(line.startswith("first_arm: action 1: action 1: gripper") for line in answer["odd"])
 
 
 def test_the_steps_that_a_rule_removes_are_shown(sheet: tuple[str, Any]) -> None:
@@ -160,61 +134,3 @@ def test_an_op_that_sees_the_episode_is_shown_before_and_after(written: list[Wri
 def term(text: str, *widths: int, gripper: bool = False) -> TermLook:
     stages = [(str(n), np.zeros((2, width), np.float32)) for n, width in enumerate(widths)]
     return TermLook(text, stages, gripper)
-
-
-def test_grippers_are_told_by_name_by_mask_or_by_place() -> None:
-    arm = term("action/world_vector", 6)
-    assert gripper_columns([arm, term("action/gripper", 1, gripper=True)], None) == {6}
-    assert gripper_columns([term("action", 7)], [True] * 6 + [False]) == {6}
-    assert gripper_columns([term("action", 7)], None) == {6}
-    assert gripper_columns([term("action", 3)], None) == set()
-    assert gripper_columns([term("action", 7)], [False] * 7) == {6}
-
-
-def test_columns_that_an_op_takes_away_come_last() -> None:
-    found = columns_of(
-        [term("quaternion", 4, 3), term("x", 1)], np.ones((5, 4), np.float32), None, label="model",
-        grippers=False,
-    )  # fmt: skip
-    assert [one.name for one in found] == [
-        "0: quaternion 0", "1: quaternion 1", "2: quaternion 2", "3: x 0", "quaternion 3",
-    ]  # fmt: skip
-    assert [len(one.stages) for one in found] == [3, 3, 3, 2, 1]
-
-
-@pytest.mark.parametrize(
-    ("values", "words"),
-    [([0, 1, 1], ""), ([], ""), ([np.nan, 0], ""), ([-1, 0, 1], "-1, 0, 1"),
-     (list(np.linspace(0, 1, 9)), "0 to 1")],
-)  # fmt: skip
-def test_a_gripper_is_0_or_1(values: list[float], words: str) -> None:
-    found = not_binary(np.asarray(values, np.float32))
-    assert found.removeprefix("gripper not in {0, 1}: ") == words
-
-
-def test_a_picture_is_drawn_of_what_was_given(tmp_path: Path) -> None:
-    frames = np.zeros((2, 12, 16, 3), np.uint8)
-    frames[..., 0] = 200
-    one = Shown({"primary": frames}, ["t", "t+2"], frozenset(), 5, "costs $5 and $6")
-    many = [Column(f"{n}", [("stored", np.ones(3, np.float32))]) for n in range(40)]
-    draw_sheet({"arm": Panel([one], {"action": many})}, tmp_path / "sheet.png", title="one")
-    picture = np.asarray(Image.open(tmp_path / "sheet.png").convert("RGB"))
-    assert (picture == [200, 0, 0]).all(axis=-1).mean() > 0.005
-
-
-def test_cameras_stand_below_each_other_and_frames_in_a_row() -> None:
-    high, low = np.full((3, 8, 8, 3), 10, np.uint8), np.full((3, 4, 4, 3), 20, np.uint8)
-    found = strip([high, low])
-    assert found.shape == (8 + 4 + 4 + 4, 3 * 12, 3)
-    assert (found[:8, :8] == 10).all()
-    assert (found[12:16, 8:12] == 20).all()
-    assert (found[12:, 24:] == 255).all()
-
-
-def test_a_file_of_another_kind_or_in_no_folder_is_refused(
-    written: list[Written], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    mix = tmp_path / "mix.yaml"
-    mix.write_text(yaml.safe_dump({"datasets": [{"name": "a", "path": str(written[0].path)}]}))
-    assert main(["peek", "--spec", str(mix), "--out", str(tmp_path / "sheet.bmp")]) == 2
-    assert ".png, .html" in capsys.readouterr().err

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -13,18 +12,12 @@ import platformdirs
 import pytest
 import rlds_files
 import simplejpeg
-from doubles import ManualClock
 from rlds_files import tagged
 
-from autoloader import AutoLoader
 from autoloader.cli.app import main
 from autoloader.controller.profile import HostFacts, Limits, Profile, Provenance
-from autoloader.decode.probe import probe_copy, probe_decode
-from autoloader.errors import WorkerError
 from autoloader.formats.tfrecord import masked_crc32c
-from autoloader.host.clock import SystemClock
 from autoloader.index.counting import count_mixture
-from autoloader.process.planning.start import plan_loader
 from autoloader.samples.resolve import resolve
 from autoloader.spec import PipelineSpec
 from autoloader.spec.knobs import Knobs
@@ -125,17 +118,6 @@ def planned(mix: Path, capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
     return plan_json(mix, capsys, "queue_samples=24", "reader=stream")
 
 
-def test_datasets_are_told_as_they_lie_on_disk(planned: dict[str, Any]) -> None:
-    arm = planned["datasets"]["arm"]
-    assert arm["tfds"] == "arm:1.0.0"
-    assert (arm["shards"], arm["episodes"], arm["frames"]) == (2, 4, sum(FRAMES))
-    assert (arm["samples"], arm["share"]) == (sum(FRAMES), 0.75)
-    assert arm["cameras"] == {"primary": ["image"]}
-    assert (arm["action_width"], arm["state_width"]) == (6, 0)
-    assert (arm["reader"], arm["reader_why"]) == ("stream", "the knob says so")
-    assert arm["lost"] == []
-
-
 def test_what_rules_leave_out_is_told_rule_by_rule(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -177,27 +159,6 @@ def test_what_gives_no_sample_is_told_with_the_reason(planned: dict[str, Any]) -
     ]
 
 
-def test_lengths_that_nobody_counted_are_estimated_and_say_so(
-    mix: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["plan", "--spec", str(mix), "--ram-floor", "64MiB"]) == 0
-    said = capsys.readouterr().out
-    assert re.search(r"2 datasets, about \d+ samples, ", said)
-    assert said.splitlines()[-1] == f"Next   autoloader index --spec {mix}"
-
-
-def test_every_knob_says_where_its_value_came_from(planned: dict[str, Any]) -> None:
-    knobs = planned["knobs"]
-    assert set(knobs) == set(Knobs().flat())
-    assert (knobs["queue_samples"]["value"], knobs["queue_samples"]["from"]) == (24, "--set")
-    assert knobs["ring_slots"]["from"] == "profile local_dev"
-    assert knobs["read_ahead"]["from"] == "default"
-    assert not knobs["read_ahead"]["used"]
-    assert knobs["ring_slots"]["range"] == "2–64"
-    assert knobs["reader"]["range"] == "auto | stream | indexed"
-    assert knobs["cycle_length"]["class"] == "order"
-
-
 def test_a_knob_that_the_host_or_mixture_cannot_give_is_told_as_clamped(
     mix: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -213,73 +174,6 @@ def test_a_knob_that_the_host_or_mixture_cannot_give_is_told_as_clamped(
     assert (cycle["value"], cycle["from"]) == (2, "profile wide, clamped from 8")
     assert (calls["value"], calls["from"]) == (2, "follows cycle_length=2")
     assert any("no dataset has more than 2 shards" in line for line in document["notes"])
-
-
-def test_the_bytes_add_up_and_the_floor_is_taken_off(planned: dict[str, Any]) -> None:
-    found = planned["bytes"]
-    parts = ("framework", "streams", "queued", "ring", "cache", "blocks", "requests")
-    assert found["total"] == sum(found[part] for part in parts)
-    assert found["ram_floor"] == 64 * 2**20
-    assert found["left_above_floor"] == found["headroom"] - found["total"] - 64 * 2**20
-    assert found["ring"] == planned["knobs"]["ring_slots"]["value"] * found["ring_slot"]
-
-
-def test_the_batch_is_told_as_it_will_be(planned: dict[str, Any]) -> None:
-    assert planned["batch"]["images/primary"] == {"shape": [4, 2, 16, 16, 3], "dtype": "uint8"}
-    assert planned["batch"]["action"]["shape"] == [4, 1, 6]
-    assert "ledger" not in planned["batch"]
-
-
-def test_the_graph_names_every_stage_with_the_knobs_in_force(planned: dict[str, Any]) -> None:
-    stream = planned["graph"]["datasets"]["arm"]
-    for word in ("2 shards", "interleave 1", "parse 2 features", "prefetch", "queue 24 samples"):
-        assert word in stream
-    assert "2 queues → mix (python, block 1, owe) → decode" in planned["graph"]["mixture"]
-
-
-def test_local_files_are_read_by_index_unless_somebody_says_otherwise(
-    mix: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    planned = plan_json(mix, capsys)
-    arm = planned["datasets"]["arm"]
-    assert (arm["reader"], arm["reader_why"]) == ("indexed", "all files are local")
-    assert planned["graph"]["datasets"]["arm"].endswith("→ global shuffle")
-    assert planned["graph"]["mixture"].startswith("plan (block 1) → read 2 runs ahead")
-    assert planned["knobs"]["read_ahead"]["used"]
-    assert not planned["knobs"]["cycle_length"]["used"]
-
-
-def test_the_bound_weighs_decode_costs_by_share(planned: dict[str, Any]) -> None:
-    bound, datasets = planned["bound"], planned["datasets"].values()
-    mean_s = sum(entry["share"] * entry["decode_s"] for entry in datasets)
-    assert bound["mean_decode_s"] == pytest.approx(mean_s)
-    assert bound["samples_per_s"] == pytest.approx(bound["threads"] / mean_s)
-    assert (bound["datasets_probed"], bound["share_probed"]) == (2, 1.0)
-    assert all(1 <= entry["decoded_frames"] <= 2 for entry in datasets)
-
-
-def test_what_memory_would_hold_of_decoded_frames_is_foretold(
-    mix: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    count_mixture(resolve(PipelineSpec.from_yaml(mix)))
-    planned = plan_json(mix, capsys, "cache_bytes=20000")
-    frame_bytes = 16 * 16 * 3
-    cache = planned["cache"]
-    # In "hand" the shortest episode is too short for a window.
-    assert cache["all_frames"] == 2 * sum(FRAMES) * frame_bytes - FRAMES[0] * frame_bytes
-    set_, left = cache["forecasts"]
-    assert [one["memory"] for one in (set_, left)] == ["as set", "above the floor"]
-    assert 0.2 < set_["hit_ratio"] < 0.9
-    assert 0.8 * 20_000 < set_["held_bytes"] <= 20_000
-    assert set_["cache_bytes"] == planned["bytes"]["cache"] == 20_000
-    assert 0 < left["cache_bytes"] < planned["bytes"]["headroom"]
-    assert left["hit_ratio"] == pytest.approx(1)
-    assert left["held_bytes"] == pytest.approx(cache["all_frames"])
-
-
-def test_the_stream_reader_holds_no_decoded_frames(planned: dict[str, Any]) -> None:
-    assert planned["knobs"]["reader"]["value"] == "stream"
-    assert planned["cache"] is None
 
 
 def chained_mix(mix: Path) -> Path:
@@ -310,15 +204,6 @@ def test_which_datasets_chain_and_what_they_decode_is_told(
     assert planned["bound"]["mean_decode_s"] == pytest.approx(expected)
     assert main(["plan", "--spec", str(mix), "--ram-floor", "64MiB", "-v"]) == 0
     assert re.search(r"hand +no +per_episode: 2 draws each t on its own", capsys.readouterr().out)
-
-
-def test_chaining_without_effect_is_noted(mix: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    chained_mix(mix)
-    notes = plan_json(mix, capsys, "reader=stream")["notes"]
-    assert any("mixing.chain has no effect: the stream reader" in note for note in notes)
-    mix.write_text(mix.read_text().replace("[0, 4]", "[0]").replace("per_episode: 2", ""))
-    notes = plan_json(mix, capsys)["notes"]
-    assert "mixing.chain has no effect: a sample has one frame, so there is none to share" in notes
 
 
 def with_profile(mix: Path, **knobs: Any) -> str:
@@ -365,64 +250,3 @@ def test_what_a_profile_says_gives_way_to_the_spec_with_a_note(
     told = [note for note in document["notes"] if "of the profile gives way" in note]
     assert len(told) == (why is not None)
     assert all(why in note for note in told)
-
-
-def test_a_first_epoch_without_a_batch_is_told_where_people_look(
-    mix: Path, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
-) -> None:
-    small = SPEC.replace("size: 4", "size: 100")
-    mix.write_text(small)
-    told = f"the first epoch gives no batch: it has {2 * sum(FRAMES) - 16} samples"
-    document = plan_json(mix, capsys, "reader=stream")
-    assert document["epoch"]["batches"] == 0
-    assert any(note.startswith(told) for note in document["notes"])
-    with AutoLoader(PipelineSpec.from_yaml(mix), isolation="thread", ram_floor="64MiB"):
-        assert any(one.message.startswith("the first epoch gives no") for one in caplog.records)
-    mix.write_text(small.replace("size: 100", "size: 100, drop_last: false"))
-    document = plan_json(mix, capsys, "reader=stream")
-    assert document["epoch"]["batches"] == 1
-    assert not any("no batch" in note for note in document["notes"])
-
-
-def test_people_see_a_verdict_in_five_lines_and_the_tables_when_asked(
-    mix: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    words = ["plan", "--spec", str(mix), "--ram-floor", "64MiB"]
-    assert main(words) == 0
-    said = capsys.readouterr()
-    labels = [line.split(" ")[0] for line in said.out.splitlines()]
-    assert labels == ["Fits", "Speed", "Limit", "Data", "Next"]
-    assert "yes: the loader takes" in said.out
-    assert "shipped default local_dev" in said.err
-    monkeypatch.setenv("COLUMNS", "60")
-    assert main([*words, "--verbose"]) == 0
-    said = capsys.readouterr()
-    verdict, *tables = said.out.split("\nspec ")
-    assert len(verdict.splitlines()) <= 14
-    assert all(len(line) <= 60 for line in verdict.splitlines()[:-1])
-    for heading in ("datasets", "fields", "graph", "batch", "knobs", "memory", "bound", "cache"):
-        assert f"-- {heading}\n" in tables[0]
-    assert "edges: drop leaves out" in tables[0]
-
-
-def test_a_damaged_first_record_is_stepped_over_by_the_probe(mix: Path, tmp_path: Path) -> None:
-    shard = tmp_path / "arm/1.0.0/arm-train.tfrecord-00000-of-00002"
-    data = bytearray(shard.read_bytes())
-    data[12:40] = b"\xff" * 28
-    shard.write_bytes(data)
-    plan = plan_loader(PipelineSpec.from_yaml(mix), ram_floor="64MiB", probe_only=True)
-    assert set(probe_decode(plan.mixture, SystemClock())) == {"arm", "hand"}
-
-
-def test_a_probe_without_time_has_nothing_to_say(mix: Path) -> None:
-    plan = plan_loader(PipelineSpec.from_yaml(mix), ram_floor="64MiB", probe_only=True)
-    assert probe_decode(plan.mixture, ManualClock(), budget_s=0.0) == {}
-
-
-def test_a_copy_is_timed_in_a_process_and_one_that_ends_without_a_rate_is_told(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    assert probe_copy() > 1e6
-    monkeypatch.setattr(sys, "executable", "/bin/false")
-    with pytest.raises(WorkerError, match="the process that times a copy ended with 1"):
-        probe_copy()

@@ -10,7 +10,6 @@ from collections.abc import Iterator
 
 import numpy as np
 import pytest
-from doubles import FakeHeadroom
 
 from autoloader.cache.slab import FrameSlab
 from autoloader.errors import PipelineError
@@ -126,29 +125,6 @@ def test_frames_in_the_process_own_memory_are_not_what_it_holds() -> None:
     assert abs(memory.held_bytes - before) < 8 * MIB
 
 
-def test_the_peak_outlives_what_caused_it_and_excludes_the_baseline() -> None:
-    with PeakSampler(period_s=60) as sampler:
-        held = bytearray(b"x") * (64 * MIB)
-        sampler.sample()
-        del held
-    assert 60 * MIB < sampler.peak_rss_bytes < 128 * MIB
-
-
-def test_the_least_headroom_is_kept() -> None:
-    fake = FakeHeadroom(100)
-    with PeakSampler(fake, period_s=60, reading=lambda: 0) as sampler:
-        fake.headroom_bytes = 40
-        sampler.sample()
-        fake.headroom_bytes = 70
-    assert sampler.min_headroom_bytes == 40
-
-
-def test_headroom_that_was_not_asked_for_is_absent() -> None:
-    with PeakSampler(period_s=60, reading=lambda: 0) as sampler:
-        pass
-    assert sampler.min_headroom_bytes is None
-
-
 class _BlindHeadroom:
     def read(self) -> Headroom:
         raise PipelineError("blind", remedy="look elsewhere")
@@ -161,11 +137,3 @@ def test_headroom_that_cannot_be_read_is_absent() -> None:
     with PeakSampler(_BlindHeadroom(), period_s=60, reading=lambda: 0) as sampler:
         sampler.sample()
     assert sampler.min_headroom_bytes is None
-
-
-def test_the_block_ends_its_thread_when_it_fails() -> None:
-    import threading
-
-    with pytest.raises(ZeroDivisionError), PeakSampler(period_s=60):
-        _ = 1 / 0
-    assert "peak-sampler" not in {thread.name for thread in threading.enumerate()}

@@ -8,7 +8,6 @@ import json
 import os
 import signal
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,11 +16,10 @@ from hypothesis import strategies as st
 from rlds_files import Written
 from streams import dataset_of, every_strategy, spec_of
 
-from autoloader import AutoLoader, PipelineSpec, join_states, validation_loaders
-from autoloader.cli.app import main
+from autoloader import AutoLoader, PipelineSpec, join_states
 from autoloader.errors import SpecError, UsageError
 from autoloader.process.checkpoint import sealed
-from autoloader.validation import IdleLoader, validation_specs
+from autoloader.validation import IdleLoader
 
 KNOBS = {"ring_slots": 4, "decode_threads": 1, "io_threads": 1, "read_ahead": 1, "queue_samples": 4}
 BATCH = 3
@@ -206,22 +204,6 @@ def test_ranks_name_the_batch_and_share_what_comes(trio: list[Written], strategy
         join_states([states[0], forgot])
 
 
-def test_streams_of_two_ranks_change_together_and_join_to_one(trio: list[Written]) -> None:
-    spec = mixture(trio, [1, 1, 0], reader="stream")
-    states, rows = [], []
-    for rank in range(2):
-        with opened(spec, rank=rank, world_size=2) as loader:
-            loader.set_weights({"b": 0, "c": 1}, at_batch=2)
-            rows.append(taken(loader, 4))
-            states.append(state_of(loader))
-    for own in rows:
-        assert near(own[: 2 * BATCH], 3, 3, 0)
-        assert near(own[2 * BATCH :], 3, 0, 3)
-    with opened(spec) as alone:
-        alone.load_state_dict(join_states(states))
-        assert near(taken(alone, 4), 6, 0, 6)
-
-
 def test_a_schedule_moves_the_shares_is_saved_and_ends_when_weights_are_set(
     trio: list[Written],
 ) -> None:
@@ -246,30 +228,6 @@ def test_a_schedule_moves_the_shares_is_saved_and_ends_when_weights_are_set(
         again.load_state_dict(state)
         assert again.state_dict()["rebased"]["position"] == 60
         assert near(taken(again, 20), 37, 0, 23)  # from a quarter of the way to a half
-
-
-def test_a_dataset_of_weight_0_has_no_samples_and_a_validation_of_its_own(
-    trio: list[Written],
-) -> None:
-    for top in ({"mixing": {"epoch": "pass"}}, {"weights": "natural"}, {"mixing": {}}):
-        with opened(mixture(trio, [1, 0, 1], **{"mixing": {}, **top})) as loader:
-            assert loader.plan.order.epoch_samples == 15 + 9
-            rows = [tuple(row) for batch in loader for row in batch["provenance"].tolist()]
-            if "mixing" not in top or top["mixing"]:
-                assert counts(rows) == [15, 0, 9]
-            assert loader.statistics().datasets["b"].share == 0
-    datasets = [dataset_of(one, weight=w, split={"train": "train", "val": "train"})
-                for one, w in zip(trio, (1, 0, 1), strict=True)]  # fmt: skip
-    spec = spec_of(*datasets, batch={"size": 3}, validation={"per_dataset": True})
-    options = {"isolation": "thread", "ram_floor": "64MiB", "knobs": KNOBS, "output": "numpy"}
-    loaders = validation_loaders(spec, **options)
-    try:
-        assert sum(len(batch["language"]) for batch in loaders["b"]) == 12
-    finally:
-        for one in loaders.values():
-            one.close()
-    with pytest.raises(SpecError, match=r"every dataset of split 'train' has weight 0: a, b, c"):
-        opened(mixture(trio, [0, 0, 0]), IdleLoader)
 
 
 @pytest.fixture(scope="module")
@@ -315,36 +273,3 @@ def test_a_schedule_that_cannot_be_is_refused_with_its_field(
 ) -> None:
     with pytest.raises(SpecError, match=said):
         mixture(trio, [1, 1, 1], weights=weights)
-
-
-def test_validation_is_of_the_shares_at_the_end_of_a_schedule(trio: list[Written]) -> None:
-    datasets = [dataset_of(one, split={"train": "train", "val": "train"}) for one in trio]
-    moves = {"from": {"a": 9}, "to": {"b": 0, "c": 4}, "over": 90, "kind": "natural_scaled"}
-    spec = spec_of(*datasets, weights=moves)
-    own = validation_specs(spec, "val")["val"]
-    assert own.weights == "natural_scaled"
-    assert [one.weight for one in own.datasets] == [1, 0, 4]
-    for one in validation_specs(spec, "val", per_dataset=True).values():
-        assert one.weights == "explicit"
-
-
-def test_plan_shows_the_shares_at_begin_and_end(
-    trio: list[Written], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    moves = {"from": {"a": 3, "b": 1, "c": 0}, "to": {"a": 0}, "over": 90}
-    spec = mixture(trio, [1, 1, 1], weights=moves)
-    path = tmp_path / "mix.yaml"
-    path.write_text(json.dumps(spec.model_dump(mode="json", exclude_defaults=True)))
-    assert main(["plan", "--spec", str(path), "--ram-floor", "64MiB", "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)["datasets"]
-    told = {name: (one["share"], one["share_end"]) for name, one in found.items()}
-    assert told == {"a": (0.75, 0), "b": (0.25, 0.5), "c": (0, 0.5)}
-
-
-def test_a_schedule_is_written_as_it_is_read(trio: list[Written]) -> None:
-    moves = {"from": {"a": 1.0}, "to": {"a": 0.0}, "over": 9, "kind": "natural_scaled"}
-    spec = mixture(trio, [1, 1, 1], weights=moves)
-    assert spec.model_dump(mode="json")["weights"] == moves
-    assert PipelineSpec.model_validate(spec.model_dump(mode="json")) == spec
-    with pytest.raises(SpecError, match=r"mixing\.epoch: pass"):
-        mixture(trio, [1, 1, 1], weights=moves, mixing={"epoch": "pass"})

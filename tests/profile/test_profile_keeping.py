@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 from autoloader.controller.profile import (
-    Entry,
     HostFacts,
     MixtureKind,
     Profile,
@@ -174,35 +173,3 @@ def test_a_machine_in_full_has_a_fingerprint_of_what_rates_hang_on(tmp_path: Pat
         other = found.model_copy(update=change)
         assert other.fingerprint != found.fingerprint
         assert not other.is_same(found)
-
-
-def test_knobs_for_every_kind_are_clamped_line_by_line_and_strict_refuses() -> None:
-    both = tuned(SMALL, 16, 1).with_entries(
-        [*tuned(SMALL, 16, 1).all_entries, *tuned(LARGE, 12, 1).all_entries]
-    )
-    small = HOST.model_copy(update={"cpus": 2})
-    fitted, notes = both.fit(small)
-    assert [entry.knobs.decode_threads for entry in fitted.all_entries] == [4, 4]
-    assert "decode_threads: 16 → 4" in notes[0]
-    assert "for 29 datasets, batch 32" in notes[1]
-    assert "decode_threads: 12 → 4" in notes[1]
-    with pytest.raises(ProfileError, match="decode_threads: 12 → 4"):
-        both.fit(small, strict=True)
-    assert both.fit(HOST, strict=True) == (both, [])
-
-
-def test_entries_are_checked_like_the_profile_itself() -> None:
-    text = (
-        tuned(LARGE, 8, 900)
-        .with_entries(
-            [
-                Entry.model_validate(tuned(k, 2, 1).model_dump(include=set(Entry.model_fields)))
-                for k in (LARGE, SMALL)
-            ]
-        )
-        .to_yaml()
-    )
-    wrong = text.replace(" datasets: 1\n", " dataset: 1\n")
-    with pytest.raises(ProfileError, match=r"entries\[0\]\.mixture: unknown key 'dataset'") as no:
-        Profile.from_yaml_text(wrong)
-    assert "'datasets'" in no.value.remedy

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import lab_hooks
@@ -15,16 +14,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from plain_samples import Episode, Sample, samples_of
 from rlds_files import PLAIN, TEXT, episode, image, numbers, png, write_dataset
-from streams import dataset_of, episodes_of_pass, mixture_of, spec_of
+from streams import dataset_of, episodes_of_pass, mixture_of
 from test_both_readers import PASSES, Data, Key, check, read_from_index, read_from_stream, samples
 
-from autoloader import AutoLoader
-from autoloader.errors import SourceError, SpecError
-from autoloader.formats import tensorflow_process
+from autoloader.errors import SpecError
 from autoloader.index import count_indexed, open_dataset_index
 from autoloader.index.counting import count_mixture
-from autoloader.index.statistics import dataset_statistics
-from autoloader.index.statistics.mixture import statistics_key
 from autoloader.samples.block import EmptyEpisode
 from autoloader.samples.counts import DatasetCount
 from autoloader.samples.resolve import ResolvedMixture
@@ -212,16 +207,6 @@ def test_functions_written_for_octo_run_unchanged(data: Data, read: Any) -> None
         check(wanted_by(data, mixture, hand, WINDOW), read(mixture))
 
 
-@pytest.mark.slow
-def test_a_failing_assertion_of_tensorflow_quarantines_its_episode(data: Data) -> None:
-    mixture = mixture_with(data, "octo_hooks:fails_late", framework="tensorflow")
-    index = open_dataset_index(mixture.datasets[0])
-    assert [(one.slice, one.record) for one in index.damaged] == [(1, 0), (1, 1), (2, 0)]
-    assert all("octo_hooks:fails_late raised Invalid" in one.reason for one in index.damaged)
-    assert index.steps.tolist() == [5, 0, 7]
-    tensorflow_process.process.close()
-
-
 # --- rules of keep: over the episode as the function leaves it ------------------------------------
 
 
@@ -260,10 +245,6 @@ def keeping(data: Data, keep: dict[str, Any], sample: Any, stride: int) -> Resol
     return mixture_with(data, call, sample, stride=stride, language="said", keep=keep)
 
 
-def wanted_with(data: Data, mixture: ResolvedMixture, keep: Any, sample: Any, stride: int) -> Any:
-    return wanted_by(data, mixture, relabelled, sample, stride, keep=keep)
-
-
 @st.composite
 def rules(draw: st.DrawFn) -> dict[str, Any]:
     keep: dict[str, Any] = {"match": {p: MATCHES[p] for p in MATCHES if draw(st.booleans())}}
@@ -274,55 +255,7 @@ def rules(draw: st.DrawFn) -> dict[str, Any]:
     return keep
 
 
-@given(samples(), st.integers(1, 3), rules())
-@settings(max_examples=30)
-def test_keep_speaks_of_the_episode_as_the_function_leaves_it_by_index(
-    data: Data, sample: dict[str, Any], stride: int, keep: dict[str, Any]
-) -> None:
-    mixture = keeping(data, keep, sample, stride)
-    check(wanted_with(data, mixture, keep, sample, stride), read_from_index(mixture))
-
-
-def test_keep_speaks_of_the_episode_as_the_function_leaves_it_in_streams(data: Data) -> None:
-    keep: dict[str, Any] = {"match": MATCHES, "language": "required", "ranges": {}}
-    mixture = keeping(data, keep, WINDOW, 1)
-    wanted = wanted_with(data, mixture, keep, WINDOW, 1)
-    assert {key[1:] for key in wanted} == {(0, 2, 5), (2, 0, 4), (2, 0, 5)}
-    check(wanted, read_from_stream(mixture))
-
-
-def test_what_function_and_rules_take_is_told_in_order(data: Data) -> None:
-    keep: dict[str, Any] = {"match": MATCHES, "language": "required", "ranges": {}}
-    count = counted(keeping(data, keep, {}, 1))
-    rules_ = ["keep.language", *(f"keep.match.{path}" for path in MATCHES), "keep.ranges"]
-    assert [one.rule for one in count.lost] == ["transform", "transform.valid", *rules_]
-    left = sum(length - 1 for length in (5, 1, 7, 6, 9)) - sum(one.samples for one in count.lost)
-    assert count.samples == left > 0
-
-
-def test_another_rule_runs_no_function_anew(data: Data) -> None:
-    lab_hooks.calls.clear()
-    found = []
-    for pattern in ("[0-2]$", "5$"):
-        keep = {"match": {"episode_metadata/file_path": pattern}}
-        mixture = mixture_with(data, "lab_hooks:counted", version=9, keep=keep)
-        found.append(counted(mixture).samples)
-    assert found == [5 + 1 + 7, 9]
-    assert len(lab_hooks.calls) == 1 + len(data.episodes)
-
-
 # --- dropped, barred, failed --------------------------------------------------------------------
-
-
-def test_dropped_episodes_and_barred_steps_are_counted(data: Data) -> None:
-    (lost,) = counted(mixture_with(data, "lab_hooks:only_even")).lost
-    assert (lost.rule, lost.episodes) == ("transform", 3)
-    count = counted(mixture_with(data, "lab_hooks:barred"))
-    states = [one.state for one in data.episodes.values()]
-    barred = sum(int(((s[:, 1] % 3 == 0) | (s[:, 0] == 3)).sum()) for s in states)
-    (lost,) = count.lost
-    assert (lost.rule, lost.samples, count.samples) == ("transform.valid", barred, 32 - barred)
-    assert lost.episodes == 2  # episode 1 has one step, and it is barred
 
 
 def test_an_exception_quarantines_the_episode_with_its_reason_in_both_readers(data: Data) -> None:
@@ -344,32 +277,6 @@ def test_a_function_runs_once_for_an_episode_and_its_results_are_kept(data: Data
     assert len(lab_hooks.calls) == tried + len(data.episodes)
     open_dataset_index(mixture_with(data, "lab_hooks:counted", version=8).datasets[0])
     assert len(lab_hooks.calls) == 2 * (tried + len(data.episodes))
-
-
-def test_statistics_are_of_the_transformed_values_and_known_by_the_source(
-    data: Data, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    dataset = mixture_with(data, "lab_hooks:rebuilt", {}).datasets[0]
-    found = dataset_statistics(open_dataset_index(dataset)).action
-    rows = np.concatenate([rebuilt(one).action for one in data.episodes.values()])
-    assert found is not None
-    np.testing.assert_allclose(found.mean, rows.mean(axis=0, dtype=np.float64), rtol=1e-6)
-    monkeypatch.syspath_prepend(tmp_path)
-    keys = set()
-    for source in ("def f(e):\n    return e\n", "def f(e):\n    return  e\n"):
-        (tmp_path / "lab_of_versions.py").write_text(source)
-        mixture = mixture_with(data, "lab_of_versions:f")
-        keys.add(statistics_key(mixture.datasets[0], mixture.spec.datasets[0], "steps"))
-    assert len(keys) == 2
-
-
-def test_a_loader_calls_the_function_in_its_child(data: Data) -> None:
-    declared = dataset_of(data.written, transform={"call": "lab_hooks:even_from_one"})
-    spec = spec_of(declared, mixing={"epoch": "pass"}, weights="natural", batch={"size": 1})
-    with AutoLoader(spec, ram_floor=0, controller=False) as loader:
-        rows = np.concatenate([np.asarray(batch["state"])[:, 0] for batch in loader])
-    states = [one.state[1:] for one in data.episodes.values() if one.state[0, 0] % 2 == 0]
-    assert sorted(map(tuple, rows)) == sorted(map(tuple, np.concatenate(states)))
 
 
 # --- refusals -----------------------------------------------------------------------------------
@@ -400,28 +307,6 @@ def test_what_cannot_be_is_refused_before_a_process_starts(
         mixture_of(dataset_of(data.written, transform=transform))
     assert error.value.path == f"datasets[robot].{path}"
     assert words in str(error.value)
-
-
-def test_a_field_that_the_transform_does_not_give_is_refused_by_what_it_gives(data: Data) -> None:
-    with pytest.raises(SpecError, match=r"'observation/image' is no feature.*\n.*observation/head"):
-        mixture_of(dataset_of(data.written, transform={"call": "lab_hooks:renamed"}))
-
-
-def test_pictures_that_were_computed_with_are_no_pictures(data: Data) -> None:
-    with pytest.raises(SpecError, match="observation/image"):
-        mixture_of(dataset_of(data.written, transform={"call": "lab_hooks:computes"}))
-
-
-def test_a_transform_that_drops_everything_is_a_source_error(data: Data) -> None:
-    with pytest.raises(SourceError, match="drops every one of the first 6 episodes"):
-        mixture_of(dataset_of(data.written, transform={"call": "lab_hooks:drops_all"}))
-
-
-def test_rules_over_what_the_function_does_not_give_are_refused(data: Data) -> None:
-    keep = {"match": {"episode_metadata/file_path": "lab"}}
-    with pytest.raises(SpecError, match=r"keep\.match\.episode_metadata/file_path") as error:
-        mixture_with(data, "lab_hooks:relabelled", keep=keep)
-    assert "episode_metadata/name" in error.value.remedy
 
 
 @pytest.mark.slow

@@ -10,7 +10,6 @@ import pytest
 from rlds_files import PLAIN, TEXT, Written, episode, numbers, write_dataset
 from streams import dataset_of, mixture_of
 
-from autoloader.cli.demo import demo_directory
 from autoloader.errors import SourceError, SpecError
 from autoloader.formats.tfrecord import read_records
 from autoloader.index import count_indexed, open_dataset_index
@@ -19,7 +18,6 @@ from autoloader.index.records import RecordSamples
 from autoloader.samples.block import Place
 from autoloader.samples.counts import DatasetCount
 from autoloader.samples.resolve import ResolvedMixture
-from autoloader.samples.transforms.keep import RuleLoss
 
 PATH = "episode_metadata/file_path"
 ID = "episode_metadata/id"
@@ -112,16 +110,6 @@ def ranges_in(folder: Path, document: Any, key: str) -> dict[str, Any]:
     return {"ranges": {"file": str(file), "key": key}}
 
 
-def test_ranges_are_of_steps_before_the_stride_and_found_by_a_formatted_key(
-    written: Written, tmp_path: Path
-) -> None:
-    document = {"0:größe": [[9, 9]], "/success/größe 2#2": [[4, 5], [0, 2], [1, 3]],
-                "/failure/größe 5#5": [[5, 900]]}  # fmt: skip
-    keep = ranges_in(tmp_path, document, f"{{{PATH}}}#{{{ID}}}")
-    assert kept_t(keeping(written, keep)) == [NONE, NONE, [0, 1, 2, 4], NONE, NONE, [5]]
-    assert kept_t(keeping(written, keep, stride=2)) == [NONE, NONE, [0, 1, 2], NONE, NONE, NONE]
-
-
 def test_a_split_keeps_what_its_own_records_say(written: Written) -> None:
     keep = {"match": {PATH: "success"}}
     mixture = keeping(written, keep, split="train[4:]+train[1:3]")
@@ -133,20 +121,6 @@ def test_windows_may_leave_what_is_kept(written: Written, tmp_path: Path) -> Non
     sample = {"frame_offsets": [-2, 0, 2], "edges": {"start": "drop", "end": "drop"}}
     mixture = mixture_of(dataset_of(written, keep=keep), sample=sample)
     assert kept_t(mixture)[2] == [2]
-
-
-def test_what_every_rule_takes_is_told_in_order(written: Written, tmp_path: Path) -> None:
-    keep = {
-        "language": "required",
-        "match": {PATH: "success", "other_language": "twice"},
-        **ranges_in(tmp_path, {"0": [[0, 1]], "2": [[0, 6]]}, f"{{{ID}}}"),
-    }
-    assert counted(keeping(written, keep)).lost == (
-        RuleLoss("keep.language", 0, 6),
-        RuleLoss(f"keep.match.{PATH}", 3, 18),
-        RuleLoss("keep.match.other_language", 0, 1),
-        RuleLoss("keep.ranges", 1, 3 + 2),
-    )
 
 
 def test_a_rule_that_leaves_nothing_is_named_with_what_it_takes(written: Written) -> None:
@@ -190,18 +164,6 @@ def test_a_file_that_holds_no_ranges_is_refused(
         keeping(written, ranges_in(tmp_path, document, f"{{{ID}}}"))
     assert caught.value.path == "datasets[robot].keep.ranges.file"
     assert "[[start, end], …]" in caught.value.remedy
-
-
-def test_everything_that_is_kept_lies_below_the_cache_directory_that_was_named(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("AUTOLOADER_CACHE_DIR", str(tmp_path / "mine"))
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "users"))
-    own = write_dataset(tmp_path, [[record(0, 4), record(2, 4)]], features=FEATURES)
-    counted(keeping(own, {"match": {PATH: "."}}))
-    assert {file.name for file in (tmp_path / "mine").iterdir()} == {"index"}
-    assert demo_directory().is_relative_to(tmp_path / "mine")
-    assert not (tmp_path / "users").exists()
 
 
 def test_a_record_that_cannot_be_walked_gives_no_sample(tmp_path: Path) -> None:

@@ -15,13 +15,10 @@ from PIL import Image
 
 from autoloader.cli import witness
 from autoloader.decode.frames import FrameDecoder
-from autoloader.decode.resample import resample
 from autoloader.integrations.tfdata import values as tensor_values
 from autoloader.integrations.tfdata.mixture import decode_frame, turns
 from autoloader.pipeline.graph.tensorflow import tf
 from autoloader.samples import windows as numpy_windows
-from autoloader.samples.draws import splitmix64
-from autoloader.samples.transforms import fields as numpy_fields
 from autoloader.samples.transforms.fields import NumericField
 from autoloader.sampling.mixture import BlockSequence, MixtureOrder
 from autoloader.spec import CameraSpec, SampleSpec
@@ -120,13 +117,6 @@ character = st.one_of(
 ).filter(lambda point: point & 0xFFFE != 0xFFFE)
 
 
-@quick
-@given(st.lists(st.lists(character, min_size=6, max_size=6), min_size=1, max_size=3))
-def test_code_points_become_the_same_text(points: list[list[int]]) -> None:
-    found = tensor_values.text_of_points(tf.constant(points, tf.int64)).numpy().tolist()
-    assert found == [numpy_fields.text_of_points(np.array(row, dtype=np.int64)) for row in points]
-
-
 shares = st.lists(st.integers(1, 50), min_size=1, max_size=6)
 
 
@@ -157,28 +147,6 @@ def test_the_schedule_in_the_graph_is_the_one_of_numpy(
     sequence = BlockSequence(order)
     due = itertools.chain.from_iterable([d] * n for d, n in map(sequence.block, itertools.count()))
     assert found == list(itertools.islice(due, position, position + 120))
-
-
-def test_drawn_turns_are_keyed_hashes_of_the_blocks_number() -> None:
-    order = order_of([1, 2, 5], 2, seed=0, key=7)
-    bounds = np.cumsum(order.shares)
-
-    def drawn(position: int) -> int:
-        hashed = (splitmix64(position // 2 ^ 7) >> 11) * 2.0**-53
-        return min(2, int(np.searchsorted(bounds, hashed, side="right")))
-
-    for start in (0, 5, 4_099):
-        found = [int(index) for index in turns(order).skip(start).take(50)]
-        assert found == [drawn(position) for position in range(start, start + 50)]
-
-
-def test_drawn_turns_keep_the_shares_in_expectation() -> None:
-    order = order_of([1, 2, 5], 1, seed=0, key=3)
-    found = np.array([int(index) for index in turns(order).take(8000)])
-    shares = np.bincount(found, minlength=3) / len(found)
-    # Four standard deviations of a binomial share.
-    spread = 4 * np.sqrt(np.array(order.shares) * (1 - np.array(order.shares)) / len(found))
-    assert (np.abs(shares - order.shares) < spread).all()
 
 
 def scene(height: int, width: int) -> np.ndarray:
@@ -213,25 +181,6 @@ def test_kernels_decode_resize_and_fit_as_the_pool_does(
 
 
 side = st.integers(1, 20) | st.integers(1, 300)
-
-
-@quick
-@given(
-    height=side,
-    width=side,
-    size=st.tuples(side, side),
-    resize=st.sampled_from(["tf_bilinear", "tf_lanczos3"]),
-    seed=st.integers(0, 99),
-)
-def test_the_pool_resizes_as_tensorflow_does_within_one_level(
-    height: int, width: int, size: tuple[int, int], resize: str, seed: int
-) -> None:
-    picture = np.random.default_rng(seed).integers(0, 256, (height, width, 3), dtype=np.uint8)
-    resized = tf.image.resize(picture, size, method=resize.removeprefix("tf_"), antialias=True)
-    wanted = np.clip(np.rint(resized), 0, 255)
-    found = np.empty((*size, 3), np.uint8)
-    resample(picture, found, resize)
-    assert np.abs(found - wanted).max() <= 1
 
 
 @quick

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 from moments import GIB, a_moment
 
-from autoloader.cli.top import Frame, draw_list, draw_run
+from autoloader.cli.top import Frame, draw_run
 from autoloader.telemetry.statistics import (
     CacheStatistics,
     ConsumerMoment,
@@ -15,7 +13,6 @@ from autoloader.telemetry.statistics import (
     LatelyMoment,
     MemoryMoment,
     Move,
-    RingStatistics,
     Snapshot,
 )
 from autoloader.telemetry.verdict import cost_words, limit_words
@@ -47,19 +44,6 @@ def test_a_frame_fits_and_fills_its_room(width: int) -> None:
     assert max(map(len, lines)) <= width
 
 
-def test_what_is_in_trouble_is_seen_though_most_datasets_are_not() -> None:
-    lines = lines_of(a_crowd())
-    table = lines[next(n for n, line in enumerate(lines) if line.startswith("dataset")) :]
-    assert table[1].split() == ["set_17", "1.0", "%", "3.4", "%", "0", "2", "4"]
-    assert table[-1].startswith("and 2")
-    assert table[-1].endswith("more, all well")
-
-
-def test_a_tall_terminal_shows_every_dataset() -> None:
-    lines = lines_of(a_crowd(), frame=Frame(100, 60, NOW))
-    assert sum(line.startswith("set_") for line in lines) == 29
-
-
 def test_ranks_are_shown_worst_wait_first() -> None:
     group = [
         a_moment(rank=n, world_size=4, consumer=ConsumerMoment(wait_ratio=wait, batches=7))
@@ -72,25 +56,6 @@ def test_ranks_are_shown_worst_wait_first() -> None:
 def test_a_loader_whose_process_stands_still_is_called_silent() -> None:
     frame = Frame(80, 24, NOW + 60)
     assert "silent for 60 s: its process does not run" in lines_of(a_moment(), frame=frame)
-
-
-def test_names_that_a_terminal_would_obey_are_shown_and_not_obeyed() -> None:
-    wicked = a_moment(datasets={"a\x1b[2Jb": DatasetStatistics(1.0)}, script="t\x07.py")
-    assert not any(character < " " for line in lines_of(wicked) for character in line)
-
-
-def test_a_terminal_without_these_characters_gets_others() -> None:
-    moment = a_moment(lately=LatelyMoment((0.0, 1.0, None), ()))
-    waits = next(line for line in lines_of(moment) if line.startswith("waits"))
-    assert "▁█-" in waits  # a second in which nothing was measured is not one without waiting
-    plain = replace(FRAME, blocks=Frame.of(80, 24, "ascii").blocks)
-    assert "▁" not in "".join(lines_of(moment, frame=plain))
-
-
-def test_several_runs_are_a_line_each() -> None:
-    groups = [[a_moment(run=f"host-{n}", script=f"{n}.py")] for n in (1, 2)]
-    lines = [line.plain for line in draw_list(groups, FRAME)]
-    assert [line.split()[:2] for line in lines[1:3]] == [["1.py", "host-1"], ["2.py", "host-2"]]
 
 
 @pytest.mark.parametrize(
@@ -154,11 +119,6 @@ def test_held_frames_have_a_line_that_is_whole_at_80_characters() -> None:
 def test_training_that_takes_nothing_is_told_as_such() -> None:
     words = cost_words(a_moment(consumer=ConsumerMoment(wait_ratio=None, silent_s=7.2)))
     assert words == "training has taken no batch for 7 s: what the loader costs is not measured"
-
-
-def test_a_ring_that_was_just_made_smaller_is_not_fuller_than_full() -> None:
-    lines = lines_of(a_moment(ring=RingStatistics(slots=4, filled=6, allocated_bytes=2**20)))
-    assert any("6 batches ready, 4 from now on, 1.0 MiB" in line for line in lines)
 
 
 def test_memory_that_is_not_measured_is_not_called_empty() -> None:
