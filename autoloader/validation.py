@@ -9,7 +9,7 @@ Invariants:
     1. Every iteration of a ``ValidationLoader`` gives the same samples in the same batches.
     2. No sample comes twice in a validation of one dataset.
 
-Not here: parking the training loader meanwhile, and Lightning (``lightning``).
+Not here: parking the training loader meanwhile, and Lightning (``integrations.lightning``).
 """
 
 from __future__ import annotations

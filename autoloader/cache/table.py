@@ -24,7 +24,7 @@ Invariants:
        and for one black frame a camera.
     3. Nothing here decides which samples come: a frame that is not held is decoded.
 
-Not here: when a frame is shown next (``order``), the memory (``cache.slab``), the budget's size
+Not here: when a frame is shown next (``sampling``), the memory (``cache.slab``), the budget's size
 (``controller``).
 """
 

@@ -3,7 +3,7 @@
 A transform is a function that a spec names. It is found on the import path, in the working
 directory or in the spec's folder; ``--no-transforms`` refuses it.
 
-Not here: reading a spec (``spec``), finding and calling transforms (``transforms``).
+Not here: reading a spec (``spec``), finding and calling transforms (``samples.transforms``).
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """``autoloader report``: one HTML page of a run from the record that it left, or of two.
 
-Not here: the record (``telemetry.run_record``), the page (``report``).
+Not here: the record (``telemetry.run_record``), the page (``cli.run_report``).
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
 ``autoloader verify`` and the tests hold both readers against it. So this module is slow and
 straightforward on purpose, goes through the steps one by one, and shares nothing with the loader
-but the spec: an import contract keeps it from ``samples``, ``transforms``, ``order``, ``index``,
-``graph``, ``decode`` and ``read``.
+but the spec: an import contract keeps it from ``samples``, ``samples.transforms``, ``sampling``,
+``index``, ``pipeline.graph``, ``decode`` and ``pipeline.read``.
 
 A user's function gets a number in the place of each decoded picture; where it returns that number,
 the picture is put back.

@@ -24,8 +24,8 @@ Invariants:
     2. Shares sum to at most the whole.
     3. Unknown headroom has no room.
 
-Not here: prices (``admission``), refusing a start (``planning``), which change (``policy``),
-who shrinks for a loader that opens (``autoloader.process.planning.preemption``).
+Not here: prices (``admission``), refusing a start (``process.planning``), which change
+(``policy``), who shrinks for a loader that opens (``autoloader.process.planning.preemption``).
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Time as an interface, so that what depends on it can be driven by hand in tests.
 
-Not here: durations and their text (``units``).
+Not here: durations and their text (``host.units``).
 """
 
 from __future__ import annotations

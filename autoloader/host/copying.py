@@ -3,7 +3,7 @@
 A process of its own, for the C library is told how to copy where a process starts
 (``host.supervision.start``). It imports next to nothing, as ``autoloader plan`` waits for it.
 
-Not here: what is made of the rate (``bound``).
+Not here: what is made of the rate (``tune.bound``).
 """
 
 from __future__ import annotations

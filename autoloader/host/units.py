@@ -3,7 +3,7 @@
 Sizes parse with pydantic's ``ByteSize`` ("5GB" is 5·10⁹, "5GiB" is 5·2³⁰) and print in GiB or MiB.
 Durations parse as "90s", "10m", "1h", "250ms" or a plain number of seconds.
 
-Not here: which sizes and durations are allowed where (``spec``, ``knobs``, ``cli``).
+Not here: which sizes and durations are allowed where (``spec``, ``spec.knobs``, ``cli``).
 """
 
 from __future__ import annotations

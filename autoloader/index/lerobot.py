@@ -7,14 +7,14 @@ it never gets a picture of another one. Where the schema has a transform, an epi
 as a record of RLDS, in which marks stand for pictures: the result says which steps' they are.
 
 Step i of an episode is frame f + i of its video; f follows from the list of episodes and the number
-of frames (``catalog.lerobot.videos``). The times of the video must agree with the frame rate.
+of frames (``formats.lerobot.videos``). The times of the video must agree with the frame rate.
 
 Invariants:
     1. An episode is indexed whole or not at all.
     2. The tables are a function of the files' bytes, the metadata and the schema alone. The
        identity covers all of these: metadata by content, Parquet files and videos by size and time.
 
-Not here: the metadata and the files (``catalog.lerobot``), RLDS shards (``index.build``), decoding
+Not here: the metadata and the files (``formats.lerobot``), RLDS shards (``index.build``), decoding
 (``decode.video``), unpacking pictures (``samples.encoded``).
 """
 

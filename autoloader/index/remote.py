@@ -6,7 +6,7 @@ used. A server of plain files tells times in whole seconds: there an index file 
 local copy of the same time and size is one of this version.
 
 Not here: what is in an index file (``index.format``), where it lies (``index.shard``),
-fetching (``remote``).
+fetching (``storage``).
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ Each imports its framework only when it is used, and no other integration:
     ``layouts``: batches in the nested dictionaries of Octo, OpenVLA and openpi.
     ``ray``: batches that are filled by other hosts, and indexes built by them.
 
-People import ``autoloader.lightning``, ``.jax``, ``.tfdata`` and ``.layouts``.
+People import ``autoloader.integrations.lightning``, ``.jax``, ``.tfdata`` and ``.layouts``.
 
 Never here: anything that a plain loop over ``AutoLoader`` needs.
 """

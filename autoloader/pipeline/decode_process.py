@@ -1,9 +1,9 @@
 """A decode process: a light process that builds batches for the loader's child.
 
-Started by ``supervision`` with inherited descriptors: its end of a socket pair, the ring, and the
-memory of the frame cache, which decides in the child (``pipeline.frame_messages``).
-It imports neither TensorFlow nor torch, opens the indexes that the child has built, and ends when
-its socket does; where it cannot even see that, the kernel ends it with the thread that started it.
+Started by ``host.supervision`` with inherited descriptors: its end of a socket pair, the ring, and
+the memory of the frame cache, which decides in the child (``pipeline.frame_messages``). It imports
+neither TensorFlow nor torch, opens the indexes that the child has built, and ends when its socket
+does; where it cannot even see that, the kernel ends it with the thread that started it.
 
 Not here: the child's side (``pipeline.decode_client``).
 """

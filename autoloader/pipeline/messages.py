@@ -4,7 +4,7 @@ A message is JSON with a length before it.
 
 No pickle: a message can hold numbers, text, lists and mappings, and descriptors beside it.
 
-Not here: who sends what when (``process.child``, ``worker``).
+Not here: who sends what when (``process.child``, ``process.worker``).
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """A process that works for this one, at the other end of a socket pair: started, heard, restarted.
 
 Theory of operation. A thread starts the process, takes what it sends, and starts it again where it
-ends or hangs (``supervision``). The kernel ends the process with that thread (PR_SET_PDEATHSIG).
-Otherwise a stopped process could outlive a child that was killed, and later write into a slot that
-the next child uses.
+ends or hangs (``host.supervision``). The kernel ends the process with that thread
+(PR_SET_PDEATHSIG). Otherwise a stopped process could outlive a child that was killed, and later
+write into a slot that the next child uses.
 
 Invariant: ``gone`` is called when the process has ended, so that it writes nothing any more, and
 before another one starts.

@@ -12,8 +12,8 @@ it has fewer than two to fill, helpers take the next ones when they have room. W
 fills more, and nobody is told how fast he is. A batch that does not come back in time is filled by
 a builder. So a slot has one writer, and training waits for no helper.
 
-The same pipeline runs in the loader's child (``worker``) and, for debugging, in the trainer's own
-process. Whoever holds it calls ``next`` and gives slots back by ``release``.
+The same pipeline runs in the loader's child (``process.worker``) and, for debugging, in the
+trainer's own process. Whoever holds it calls ``next`` and gives slots back by ``release``.
 
 Invariants:
     1. An exception in any thread comes out of ``next``, with dataset and stage.
@@ -25,7 +25,8 @@ Invariants:
     6. A builder has no batch without a slot behind one that may still come back from a helper.
 
 Not here: what the readers read (``pipeline.read.streams``, ``pipeline.read.planned``), building a
-batch (``decode.batch_builder``), choosing knobs (``profile``, ``controller``), tensors (``batch``).
+batch (``decode.batch_builder``), choosing knobs (``controller.profile``, ``controller``), tensors
+(``batch``).
 """
 
 from __future__ import annotations

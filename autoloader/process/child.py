@@ -14,8 +14,8 @@ every trainer of its own accord, when it comes to read the socket, and the first
 starts the child for all. The heartbeat on the control page and every message are signs of life.
 
 Not here: finding it (``process.discovery``), whether it hangs, and when it is given up
-(``supervision``), the child's side (``worker``), cursors (``loader``), what counts as an OOM kill
-(``host.probes.headroom``).
+(``host.supervision``), the child's side (``process.worker``), cursors (``loader``), what counts as
+an OOM kill (``host.probes.headroom``).
 """
 
 from __future__ import annotations

@@ -19,8 +19,8 @@ Every connection begins with the child's ``Hello``. A connection that ends befor
 child that was ending: the trainer tries again. A trainer that finds a child hung before its
 ``Hello`` kills it and starts another one; it waits for a child that only gets no processor.
 
-Not here: what is said over the connection (``process.child``), the child's side (``worker``),
-starting and watching a process (``supervision``).
+Not here: what is said over the connection (``process.child``), the child's side
+(``process.worker``), starting and watching a process (``host.supervision``).
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ _TIMEVAL = struct.Struct("ll")
 _REAP_S = 0.1
 _KEPT_BYTES = 64 * 2**20
 """What malloc keeps of what was freed; less than what a few runs read ahead hold."""
-_PICTURE_BYTES = 1 * 2**20
+_PICTURE_BYTES = 2**20
 """Size from which malloc maps memory of its own; pictures up to 640x480 stay below it."""
 _MOST_PIXELS = str(64_000_000)
 """Of a picture that OpenCV decodes, of whatever format; see ``decode.frames``."""
@@ -366,7 +366,7 @@ def _environment() -> Mapping[str, str]:
 
     Runs of frames and pictures are allocated and freed all the time. Without the two thresholds
     malloc would give their pages back and fault them in anew: a fifth of what reading costs, a
-    tenth of decoding AV1 at 640x480, a third of windows of H.264 frames. What is really to go back
+    tenth of decoding AV1 at 640x480, a sixth of windows of H.264 frames. What is really to go back
     is given back by hand (``control.pipeline.give_memory_back``).
 
     NumPy's BLAS computes in the threads that decode (``decode.resample``): its own threads would

@@ -1,7 +1,7 @@
 """A block of samples as a reader hands it over: encoded frames, and every sample's numbers.
 
-Not here: making them (``index.planned``), where the bytes come from (``graph``, ``read``), decoding
-(``decode``).
+Not here: making them (``index.planned``), where the bytes come from (``pipeline.graph``,
+``pipeline.read``), decoding (``decode``).
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 Of a video that is the packets that it takes to decode a frame; of a file that packs its pictures,
 the stretch that holds one.
 
-Not here: where they lie (``catalog.lerobot``), decoding them (``decode.video``, ``decode.frames``).
+Not here: where they lie (``formats.lerobot``), decoding them (``decode.video``, ``decode.frames``).
 """
 
 from __future__ import annotations

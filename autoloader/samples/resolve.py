@@ -1,10 +1,11 @@
 """Resolves a spec against the datasets on disk: checks and binds all that a reader needs.
 
 The way goes down once: which datasets take part in a split (``find_sources``), each of them opened
-and bound (``bind_dataset``), the layout of their batches (``resolve``). ``transforms`` has a binder
-for what rewrites episodes, and one for each part of a sample.
+and bound (``bind_dataset``), the layout of their batches (``resolve``). ``samples.transforms`` has
+a binder for what rewrites episodes, and one for each part of a sample.
 
-Not here: opening files for data (``graph``, ``index``), sample counts (``samples.counts``).
+Not here: opening files for data (``pipeline.graph``, ``index``), sample counts
+(``samples.counts``).
 """
 
 from __future__ import annotations

@@ -25,7 +25,7 @@ Three kinds of ops::
 Ops of the last two kinds are worked out once for a whole episode, before windows, stride and
 ``keep``; with them goes whatever else their term lists.
 
-Not here: whether the features exist (``catalog``), their values (``samples``).
+Not here: whether the features exist (``formats``), their values (``samples``).
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ person's ``retune`` all come through here, so none of them can pass an illegal c
 Two classes (design: "free" and "order"): a *free* knob never changes which samples come nor their
 order; an *order* knob changes the order, never the set.
 
-Not here: choosing values (``tune``, ``controller``), applying them (``actuation``).
+Not here: choosing values (``tune``, ``controller``), applying them (``process.control``).
 """
 
 from __future__ import annotations

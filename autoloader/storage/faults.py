@@ -3,7 +3,7 @@
 A client's own text may hold a signed address, a token or a header. So none of it is kept: an error
 here says what happened in words of this module, and names the path that the user wrote.
 
-Not here: which exception of which client means what (``remote.clients``), who tries again
+Not here: which exception of which client means what (``storage.clients``), who tries again
 (``storage.patience``).
 """
 

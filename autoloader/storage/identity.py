@@ -1,6 +1,6 @@
 """What a file far away is at a moment: enough to notice that it is another one.
 
-Not here: asking for it (``remote.clients``).
+Not here: asking for it (``storage.clients``).
 """
 
 from __future__ import annotations

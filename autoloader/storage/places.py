@@ -2,7 +2,7 @@
 
 It imports next to nothing: every process asks.
 
-Not here: the clients (``remote.clients``).
+Not here: the clients (``storage.clients``).
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ the pauses of the others. What a directory holds is asked for once a start: the 
 kept on the disk for ``LISTED_FOR_S``, for the other processes and ranks of the same start. (An
 object that changes meanwhile is noticed when it is read: the version is part of each request.)
 
-Not here: what is asked how (``remote.clients``), shards (``storage.shards``).
+Not here: what is asked how (``storage.clients``), shards (``storage.shards``).
 """
 
 from __future__ import annotations

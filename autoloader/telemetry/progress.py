@@ -9,7 +9,8 @@ the name is said, by the thread of the outer one. What waits in a loop of its ow
 Words go to the logger of this module at INFO. If a process has set up no logging, as in a notebook
 or a plain script, they go to its stderr at once. ``AUTOLOADER_PROGRESS=off`` silences them.
 
-Not here: what is said of a batch that does not come (``delivery``), bars of commands (``cli``).
+Not here: what is said of a batch that does not come (``process.delivery``), bars of commands
+(``cli``).
 """
 
 from __future__ import annotations

@@ -14,7 +14,8 @@ short to be looked at leaves nothing there.
 
 The policy's thread writes.
 
-Not here: what a snapshot says (``statistics``), what is concluded from a record (``report``).
+Not here: what a snapshot says (``telemetry.statistics``), what is concluded from a record
+(``cli.run_report``).
 """
 
 from __future__ import annotations

@@ -9,10 +9,10 @@ Searched are the knobs of ``SEARCHED`` that the reader at hand has a use for, an
 than one value here: with one shard a dataset there is one cycle length. Where the spec leaves the
 reader open it is drawn first, and then what it uses. Everything else stays as the start has it:
 ``shuffle_samples`` is the user's choice of quality, ``min_ready_datasets`` above 1 only delays the
-first batch, and what ``cache_bytes`` gives comes of a model (``bound``), for a trial is over before
-a frame is shown again.
+first batch, and what ``cache_bytes`` gives comes of a model (``tune.bound``), for a trial is over
+before a frame is shown again.
 
-Not here: the rules themselves (``knobs``), the sampler (``study``).
+Not here: the rules themselves (``spec.knobs``), the sampler (``study``).
 """
 
 from __future__ import annotations

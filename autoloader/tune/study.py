@@ -1,11 +1,11 @@
 """The study: Optuna asks, a measurer answers, the finals decide.
 
 The order of a run: the start (the profile's knobs) is measured first, and its trace says what a
-sample costs, so how fast any setting can be (``bound``). A set from that reasoning follows. Where
-the start is within noise of the bound the study ends there: no trial can win. Else TPE draws from
-the search space; successive halving prunes on the running rate; the best feasible sets meet the
-start in the finals. Every trial keeps its knobs and what it found in the storage, so a study can be
-resumed by name, and equal hosts can share its trials; each host judges its own finals.
+sample costs, so how fast any setting can be (``tune.bound``). A set from that reasoning follows.
+Where the start is within noise of the bound the study ends there: no trial can win. Else TPE draws
+from the search space; successive halving prunes on the running rate; the best feasible sets meet
+the start in the finals. Every trial keeps its knobs and what it found in the storage, so a study
+can be resumed by name, and equal hosts can share its trials; each host judges its own finals.
 
 A measurement during which other processes used the processors is marked, and made again where there
 is time; the quieter one counts.
@@ -13,9 +13,8 @@ is time; the quieter one counts.
 Time: the search ends when the next trial would eat into what the finals need; the finals may pass
 the budget by a quarter, never more.
 
-Not here: running a trial (``trial``), what is kept of it (``ledger``), what is sought
-(``objective``), judging finalists (``finals``), the errors of a storage (``storage``), showing any
-of it (``report``).
+Not here: running a trial (``trial``), the storage and its errors (``ledger``), what is sought and
+judging finalists (``finals``), showing any of it (``report``).
 """
 
 from __future__ import annotations

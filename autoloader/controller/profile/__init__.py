@@ -1,6 +1,6 @@
 """Host profiles: what a machine is, how far it may be used, and the knobs that suit it.
 
-Not here: finding better knobs (``tune``), which combinations are legal (``knobs``).
+Not here: finding better knobs (``tune``), which combinations are legal (``spec.knobs``).
 """
 
 from autoloader.controller.profile.lookup import (

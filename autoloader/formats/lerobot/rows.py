@@ -5,7 +5,7 @@ had as such a record: its numbers and texts under the names of its features, and
 mark that says which camera's and which step's it is.
 
 Not here: which episodes there are (``episodes``), where pictures lie (``parquet``), videos
-(``videos``), what is done with records (``transforms``).
+(``videos``), what is done with records (``samples.transforms``).
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 A process knows its rank from an initialised ``jax.distributed`` (``process.ranks``).
 
 Not here: the loader (``loader``), and TensorFlow's front door, which JAX programs may use as well
-(``tfdata``).
+(``integrations.tfdata``).
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ NumPy array, and with it the slot, until the copy is done. On the CPU, JAX makes
 that is aligned as a slot's are: it would keep the slot for as long as the JAX array lives. So there
 the batch is copied first, and the slot is free at once.
 
-Not here: which rows are this process's (``sampling.dealing``), the slot (``ring``).
+Not here: which rows are this process's (``sampling.dealing``), the slot (``decode.ring``).
 """
 
 from __future__ import annotations

@@ -2,5 +2,5 @@
 
 The only package that imports TensorFlow. Foreign errors are translated here.
 
-Not here: threads that pull from a stream (``read``).
+Not here: threads that pull from a stream (``pipeline.read``).
 """

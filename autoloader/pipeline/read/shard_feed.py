@@ -9,7 +9,7 @@ go on with the next.
 
 A shard that cannot be fetched ahead is left to the run that needs it, which tells why.
 
-Not here: the cache (``remote``), the order (``sampling.plan``).
+Not here: the cache (``storage``), the order (``sampling.plan``).
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ fetches its shards one after the other and indexes each. The next start finds al
 reads by index. Of several processes and ranks one fetches a shard. Where the disk has no room, or
 the store fails, the rest is left as it is: a stream needs none of it.
 
-Not here: the cache (``remote``), the stream (``pipeline.graph.reader``), fetching by plan
+Not here: the cache (``storage``), the stream (``pipeline.graph.reader``), fetching by plan
 (``pipeline.read.shard_feed``).
 """
 

@@ -7,7 +7,8 @@ they are *proposed* for its profile; a person accepts them. What was given back 
 says how fast that trainer was, not what the machine can give. Nor are frames that were held: memory
 is the run's.
 
-Not here: deciding (``controller``), profiles (``profile``), asking the person (``cli.profile``).
+Not here: deciding (``controller``), profiles (``controller.profile``), asking the person
+(``cli.profile``).
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ A pipeline's gate is closed when its trainer has parked it or the reflex admits 
 are kept apart here, so that neither opens what the other has closed.
 
 Not here: reading the pipeline and its host (``process.control.observer``), deciding
-(``controller``), running (``pipeline``), messages (``worker``).
+(``controller``), running (``pipeline``), messages (``process.worker``).
 """
 
 from __future__ import annotations

@@ -18,7 +18,8 @@ Invariants:
     1. The same sample of the same pass gets bit-identical parameters, wherever and whenever.
     2. Frames that hold nothing (a missing camera, ``edges: zero``) stay zero.
 
-Not here: the language (``spec.augment``), when it is called (``lightning``, or the user).
+Not here: the language (``spec.augment``), when it is called (``integrations.lightning``, or the
+user).
 """
 
 from __future__ import annotations

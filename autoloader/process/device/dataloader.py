@@ -4,7 +4,7 @@ Such a trainer asks for the length, iterates once an epoch, and may save ``state
 reads ahead by itself and belongs to the process that made it, so there are no workers here, and
 nothing is shuffled, sharded or collated again: an item of the dataset is a whole batch.
 
-Not here: the loader (``loader``); Lightning needs none of this (``lightning``).
+Not here: the loader (``loader``); Lightning needs none of this (``integrations.lightning``).
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The arguments of the Python interface, held against what each may be before anything starts.
 
-Not here: what they mean together (``planning``, ``process.ranks``), knobs (``knobs``).
+Not here: what they mean together (``process.planning``, ``process.ranks``), knobs (``spec.knobs``).
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Chooses the reader of a mixture: by index, or as a stream.
 
-Not here: either (``read``), where the indexes come from (``index.opening``).
+Not here: either (``pipeline.read``), where the indexes come from (``index.opening``).
 """
 
 from __future__ import annotations

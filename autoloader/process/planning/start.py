@@ -2,7 +2,7 @@
 
 Starts nothing and imports no framework; ``autoloader plan`` shows the result.
 
-Not here: running it (``loader``, ``worker``).
+Not here: running it (``loader``, ``process.worker``).
 """
 
 from __future__ import annotations

@@ -8,7 +8,8 @@ next, so whatever was read ahead in the order before is dropped.
 A stream that owes datasets their turns has dealt blocks of later turns meanwhile, at most
 ``MAX_DEBTS``: those stay as they were dealt.
 
-Not here: the legs of an order (``sampling.schedule``), what a state says of it (``checkpoint``).
+Not here: the legs of an order (``sampling.schedule``), what a state says of it
+(``process.checkpoint``).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
 """Changes of an episode before samples are drawn: fields, rules, the user's functions.
 
-Not here: what lies on disk (``catalog``), what a sample holds (``samples``).
+Not here: what lies on disk (``formats``), what a sample holds (``samples``).
 """

@@ -6,9 +6,9 @@ the function comes first.
 A record on which the function fails is quarantined like a damaged one.
 
 Both readers ask for the same thing: the record's values after the function, by feature, and which
-frames its pictures are. TensorFlow's own graph (``tfdata``) has the record written anew
-(``rewritten``), so that what parses it knows nothing of transforms. Which steps may be t goes along
-as a feature of its own (``VALID_KEY``).
+frames its pictures are. TensorFlow's own graph (``integrations.tfdata``) has the record written
+anew (``rewritten``), so that what parses it knows nothing of transforms. Which steps may be t goes
+along as a feature of its own (``VALID_KEY``).
 
 Not here: calling the function (``user_function``), what an episode is (``rlds``), trying a
 transform before anything starts (``trial``, ``binding``).
