@@ -399,17 +399,18 @@ class PositionSequence:
         Where the datasets' turns are drawn it is the position at which the sample is due; where
         the dataset gives no such sample any more it is ``NEVER``.
         """
-        position = np.full(len(number), NEVER, dtype=np.int64)
         if self._pass_samples is None:
-            every = np.arange(len(number))
-            self._place(position, self._pieces, dataset, number, number, every)
-            return position
+            return self._placed(self._pieces, dataset, number, number)
         epoch, rest = np.divmod(number, self._pass_samples[dataset])
         first = epoch * self._epoch
-        head = -first % self._round
-        for own in np.unique(head).tolist() if self._round > 1 else (0,):
-            at = np.flatnonzero(head == own)
-            self._place(position, self._of_pass(own), dataset, number, rest, at)
+        if self._round == 1:
+            position = self._placed(self._of_pass(0), dataset, number, rest)
+        else:
+            position = np.empty(len(number), dtype=np.int64)
+            head = -first % self._round
+            for own in np.unique(head).tolist():
+                at = np.flatnonzero(head == own)
+                position[at] = self._placed(self._of_pass(own), dataset[at], number[at], rest[at])
         return np.where(position == NEVER, NEVER, position + first)
 
     def _piece_at(self, position: int) -> tuple[_Piece, int]:
@@ -420,44 +421,35 @@ class PositionSequence:
             pieces = self._of_pass(-epoch * self._epoch % self._round)
         return pieces[bisect_right([one.start for one in pieces], position) - 1], epoch
 
-    def _place(
-        self,
-        position: Ints,
-        pieces: list[_Piece],
-        dataset: Ints,
-        number: Ints,
-        rest: Ints,
-        at: Ints,
-    ) -> None:
-        """Set the positions, in their epochs, of the samples ``at``, which these pieces deal.
+    def _placed(self, pieces: list[_Piece], dataset: Ints, number: Ints, rest: Ints) -> Ints:
+        """Position [n] in its epoch of each sample, ``NEVER`` where no piece deals it.
 
         Args:
-            position: [n] positions; those of ``at`` are set.
             pieces: all pieces of the order, or of one kind of epoch.
             dataset: [n] dataset of each sample.
             number: [n] number of each sample in its dataset, over all passes.
             rest: [n] its number in the epoch.
-            at: indices of the samples that are meant.
         """
+        position = np.full(len(number), NEVER, dtype=np.int64)
         given = np.stack([one.given for one in pieces])
-        of_dataset = dataset[at]
-        which = (given[:, of_dataset] <= rest[at]).sum(axis=0) - 1
+        which = (given[:, dataset] <= rest).sum(axis=0) - 1
         for row, of in enumerate(pieces):
-            rows = at[(which == row) & of.schedule.deals[of_dataset]]
-            if not len(rows):
+            at = np.flatnonzero((which == row) & of.schedule.deals[dataset])
+            if not len(at):
                 continue
-            own = dataset[rows]
-            place = rest[rows] - of.given[own]
+            own = dataset[at]
+            place = rest[at] - of.given[own]
             if of.laned:
                 turn = self._in_schedule(of, own, place // self._lanes)
-                batch = turn // self._batch * self._lanes + number[rows] % self._lanes
+                batch = turn // self._batch * self._lanes + number[at] % self._lanes
                 place = batch * self._batch + turn % self._batch
             else:
                 place = self._in_schedule(of, own, place)
             place += of.start
             if of.stop is not None:
                 place = np.minimum(place, of.stop - 1)  # drawn turns: told by when they are due
-            position[rows] = place
+            position[at] = place
+        return position
 
     def _in_schedule(self, of: _Piece, dataset: Ints, number: Ints) -> Ints:
         if of.size == 1:
