@@ -64,6 +64,7 @@ class StreamReader:
     ) -> None:
         self._dataset = dataset
         self._ordered = ordered
+        self._number = next(records.numbers)
         self._samples = RecordSamples(dataset, layout)
         if dataset.transform is not None:
             user_functions.enter()
@@ -84,7 +85,9 @@ class StreamReader:
         """``PASSES`` passes."""
         walked = _Walked(
             self._dataset.index,
-            records.records(self._dataset, start, knobs, ordered=self._ordered),
+            records.records(
+                self._dataset, start, knobs, number=self._number, ordered=self._ordered
+            ),
             self._walk,
             knobs.parse_parallel_calls,
         )
@@ -161,8 +164,9 @@ class StreamReader:
                 path = reason.partition(";")[0]
                 return too_many_open(None, path, dataset=self._dataset.name)
             return self._failed(reason)
-        for path in {piece.path for piece in self._dataset.slices} & set(records.failures):
-            return self._of_file(records.failures.pop(path), path)
+        if failed := records.failures.pop(self._number, None):
+            path, why = failed
+            return self._of_file(why, path)
         path = self._dataset.directory.path
         return self._of_file(files.as_os_error(error, path), path)
 

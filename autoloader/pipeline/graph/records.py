@@ -17,6 +17,7 @@ Not here: what a record holds (``index.records``).
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import threading
 from collections.abc import Iterator
@@ -39,8 +40,11 @@ PASSES = 256
 over files that were emptied while it ran."""
 _lock = threading.Lock()
 _traced: dict[tuple[bool, bool, bool], Any] = {}
-failures: dict[str, OSError] = {}
-"""Path of a remote shard → why its last read failed; TensorFlow keeps the words alone."""
+numbers = itertools.count()
+"""Numbers of the streams of this process."""
+failures: dict[int, tuple[str, OSError]] = {}
+"""Number of a stream → remote shard and error of its last failed read; TensorFlow keeps the words
+alone."""
 
 _STRUCTURE = (tf.TensorSpec([3], tf.int64), tf.TensorSpec([], tf.string))
 
@@ -50,14 +54,16 @@ def records(
     start: ReaderStart,
     knobs: ResolvedDatasetKnobs,
     *,
+    number: int,
     ordered: bool = False,
 ) -> Iterator[Any]:
     """The records of ``dataset`` from ``start`` on, for ``PASSES`` passes.
 
     Args:
-        dataset: whose records.
-        start: where to begin.
-        knobs: its stream knobs.
+        dataset: the dataset that the records are of.
+        start: pass, and records of each shard to skip.
+        knobs: the dataset's knobs of its stream.
+        number: number of the stream, by which ``failures`` names what could not be read.
         ordered: whether shards read side by side take turns, however late one is.
     """
     with _lock:
@@ -77,6 +83,7 @@ def records(
             tf.constant(start.pass_, tf.int64),
             tf.constant(knobs.cycle_length, tf.int64),
             tf.constant(knobs.num_parallel_calls, tf.int64),
+            tf.constant(number, tf.int64),
         )
         stream = tf.data.experimental.from_variant(variant, _STRUCTURE)
         if knobs.stream_prefetch:
@@ -100,6 +107,7 @@ def _trace(side_by_side: bool, ordered: bool, remote: bool) -> Any:
         number,
         number,
         number,
+        number,
     ]
 
     def variant(*inputs: Any) -> Any:
@@ -118,21 +126,21 @@ def numbered_records(path: Any, first: Any, stop: Any, pass_: Any, shard: Any) -
     )
 
 
-def _remote_records(path: Any, first: Any, stop: Any, pass_: Any, shard: Any) -> Any:
+def _remote_records(path: Any, first: Any, stop: Any, pass_: Any, shard: Any, stream: Any) -> Any:
     """The same of a remote file: read here, as ``_whole_records`` would fetch it once more."""
 
-    def read(name: bytes, start: int, end: int) -> Iterator[tuple[int, bytes]]:
+    def read(name: bytes, start: int, end: int, of: int) -> Iterator[tuple[int, bytes]]:
         try:
             for found in read_records(name.decode(), start, end):
                 if found.number is not None and found.payload is not None:
                     yield found.number, found.payload
         except OSError as error:
-            failures[name.decode()] = error
+            failures[int(of)] = name.decode(), error
             raise
 
     signature = (tf.TensorSpec([], tf.int64), tf.TensorSpec([], tf.string))
     found = tf.data.Dataset.from_generator(
-        read, args=(path, first, stop), output_signature=signature
+        read, args=(path, first, stop, stream), output_signature=signature
     )
     return found.map(lambda record, raw: (tf.stack([pass_, shard, record]), raw))
 
@@ -170,6 +178,7 @@ def _variant(
     first_pass: Any,
     cycle: Any,
     calls: Any,
+    number: Any,
     *,
     side_by_side: bool,
     ordered: bool,
@@ -184,7 +193,9 @@ def _variant(
 
         def records_of_shard(shard: Any) -> Any:
             if remote:
-                return _remote_records(paths[shard], done[shard], stops[shard], pass_, shard)
+                return _remote_records(
+                    paths[shard], done[shard], stops[shard], pass_, shard, number
+                )
             whole = tf.numpy_function(_whole_records, [paths[shard], stops[shard]], tf.int64)
             return numbered_records(paths[shard], done[shard], whole, pass_, shard)
 
