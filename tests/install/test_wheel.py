@@ -111,7 +111,9 @@ def quickstart(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Followe
     (packages,) = folder.glob("environment/lib/*/site-packages")
     having = [place for place in sys.path if place.endswith("site-packages")]
     (packages / "extras.pth").write_text("\n".join(having))
-    kept = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
+    # A page shows what a pipe gets; the width of some terminal is not the reader's.
+    left_out = ("PYTHONPATH", "COLUMNS", "LINES")
+    kept = {key: value for key, value in os.environ.items() if key not in left_out}
     kept |= {"PATH": os.pathsep.join([str(python.parent), kept["PATH"]])}
     kept |= {key: str(folder / key) for key in ("AUTOLOADER_CACHE_DIR", "AUTOLOADER_CONFIG_DIR")}
     (folder / "first").mkdir()
