@@ -5,9 +5,9 @@ view of it (``statistics()``, ``autoloader top``, the run report, Prometheus) is
 
 Start here:
     ``statistics.Statistics``: what ``loader.statistics()`` returns.
-    ``snapshot.Snapshot``: one second of a run: rates, memory, knobs, what limits it.
+    ``statistics.Snapshot``: one second of a run: rates, memory, knobs, what limits it.
     ``metrics``: names, units and labels for Prometheus and for trainers' loggers.
-    ``run_log`` and ``run_record``: the record that a run leaves, written and read.
+    ``run_record``: the record that a run leaves, written and read.
     ``pictures``: charts as SVG and pages by Jinja, for the run report, the study and the docs.
 
 Never here: decisions that follow from a figure (``controller``), layout on a terminal (``cli``).
