@@ -146,6 +146,7 @@ class Failed(Message):
 class Retuned(Message):
     """Child → trainer: these knobs are in force now, and this is the controller's state."""
 
+    generation: int
     knobs: dict[str, Any]
     state: str
 

@@ -557,7 +557,7 @@ class ChildPipeline:
         elif isinstance(message, Activity):
             self._quarantined = tuple(BadRecord(**bad) for bad in message.quarantined)
             self.control = message.control
-        elif isinstance(message, Retuned):
+        elif isinstance(message, Retuned) and message.generation == self._generation:
             self._set_knobs(Knobs.build(message.knobs))
             self.state = message.state or self.state
 

@@ -146,7 +146,8 @@ class _ServedPipeline:
         return self.pipeline.close(STUCK_S if within_s is None else within_s)
 
     def _told(self, knobs: Knobs, state: str) -> bool:
-        return self._wire.send_now(messages.Retuned(self._number, knobs.flat(), state))
+        told = messages.Retuned(self._number, self._generation, knobs.flat(), state)
+        return self._wire.send_now(told)
 
     def _run(self) -> None:
         # A trainer that is gone is noticed where its messages are read.

@@ -9,6 +9,7 @@ from leftovers import loader_children
 
 from autoloader import AutoLoader, PipelineSpec
 from autoloader.errors import BudgetInfeasibleError, SourceError, SpecError
+from autoloader.pipeline.messages import Retuned
 from autoloader.process.child import Child
 from autoloader.process.ranks import Neighbours
 
@@ -53,3 +54,16 @@ def test_a_child_that_is_expected_outlives_the_loader_before_it(small_spec: Pipe
     assert child.usable
     child.spare()
     assert not child.usable
+
+
+def test_knobs_of_before_a_loader_shrank_do_not_come_back_with_a_late_message(
+    small_spec: PipelineSpec,
+) -> None:
+    knobs = {"ring_slots": 12}
+    with AutoLoader(small_spec, output="numpy", ram_floor="1GB", knobs=knobs) as loader:
+        next(iter(loader))
+        (pipeline,) = Child.open_clients()
+        before = loader.knobs
+        pipeline.shrink_to_minimum()
+        pipeline.note(Retuned(pipeline.number, 1, before.flat(), "HOLD"))
+        assert loader.knobs.ring_slots == 4
