@@ -71,7 +71,7 @@ def test_plan_shows_what_storage_gives_of_an_order(
     assert found["file_system"].startswith("fuse")
     anywhere, asked = found["orders"]
     assert min(asked["storage_samples_per_s"], anywhere["storage_samples_per_s"]) > 0
-    assert main(["plan", "--spec", str(spec), "--ram-floor", "64MiB"]) == 0
+    assert main(["plan", "--spec", str(spec), "--ram-floor", "64MiB", "-v"]) == 0
     assert "as asked for" in capsys.readouterr().out
 
 
