@@ -3,7 +3,7 @@
 Tensors are made through NumPy (``torch.from_numpy`` keeps the array, and with it the slot, alive;
 ``torch.frombuffer`` would not). A slot is lent until the last tensor over it is gone.
 
-Not here: the slot itself (``decode.ring.memory``), moving to a device (``integrations.lightning``).
+Not here: the slot itself (``decode.ring``), moving to a device (``integrations.lightning``).
 """
 
 from __future__ import annotations

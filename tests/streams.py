@@ -14,8 +14,8 @@ import pytest
 from rlds_files import Written
 
 from autoloader import AutoLoader
-from autoloader.decode.ring.memory import RingMemory
-from autoloader.decode.ring.message import BatchMessage, PipelineStart, languages
+from autoloader.decode.message import BatchMessage, PipelineStart, languages
+from autoloader.decode.ring import RingMemory
 from autoloader.host.clock import Clock
 from autoloader.index.counting import count_mixture
 from autoloader.pipeline.pipeline import Pipeline

@@ -8,7 +8,7 @@ Start here:
     ``pool``: the threads, and the jobs that they take.
     ``assembler`` and ``batch_builder``: fill one batch: numbers copied, decode jobs submitted.
     ``video``: frames of a video file, from the keyframe before them.
-    ``decode.ring.memory.RingMemory``: the shared memory of finished batches, in slots.
+    ``decode.ring.RingMemory``: the shared memory of finished batches, in slots.
 
 A picture that cannot be decoded is quarantined by name, and its row is a flagged repeat.
 

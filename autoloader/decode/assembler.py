@@ -24,10 +24,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 import numpy as np
 
 from autoloader.decode.gather import GatherJob, held_rows, stretches
+from autoloader.decode.message import BatchMessage, languages
 from autoloader.decode.pool import DecodePool
 from autoloader.decode.quarantine import Quarantine
-from autoloader.decode.ring.memory import RingMemory
-from autoloader.decode.ring.message import BatchMessage, languages
+from autoloader.decode.ring import RingMemory
 from autoloader.decode.row_jobs import Chains, Decoder, PendingBatch, RowJob
 from autoloader.decode.source import SampleSource
 from autoloader.errors import AutoloaderError, SourceError, as_fault

@@ -5,7 +5,7 @@ slot for each of their batches, in the same order; it hands the filled batches o
 It neither knows what other builders do nor where the sequence ends. One may live in the pipeline's
 own process, or one in each of several light processes (``pipeline.decode_process``).
 
-Not here: who is assigned what (``sampling.dealing``), the slots' numbers (``decode.ring.slots``).
+Not here: who is assigned what (``sampling.dealing``), the slots' numbers (``decode.ring``).
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from autoloader.cache.disk import FramesOnDisk
 from autoloader.decode.activity import BuilderActivity
 from autoloader.decode.assembler import Assembler
 from autoloader.decode.decoders import decoders_of
+from autoloader.decode.message import BatchMessage
 from autoloader.decode.pool import DecodePool
 from autoloader.decode.quarantine import Quarantine
-from autoloader.decode.ring.memory import RingMemory
-from autoloader.decode.ring.message import BatchMessage
+from autoloader.decode.ring import RingMemory
 from autoloader.decode.source import MakeSource, Spans
 from autoloader.errors import as_fault
 from autoloader.host.clock import Clock, SystemClock

@@ -21,8 +21,8 @@ from typing import Protocol
 import numpy as np
 
 from autoloader.decode.frames import UndecodableFrameError
+from autoloader.decode.message import BatchMessage
 from autoloader.decode.pool import Job
-from autoloader.decode.ring.message import BatchMessage
 from autoloader.errors import as_fault
 from autoloader.samples.block import Encoded, FrameLease, Place, SampleBlock
 

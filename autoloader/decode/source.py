@@ -14,8 +14,8 @@ from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from autoloader.decode.activity import DatasetActivity
+from autoloader.decode.message import BatchMessage
 from autoloader.decode.quarantine import Quarantine
-from autoloader.decode.ring.message import BatchMessage
 from autoloader.samples.block import SampleBlock
 from autoloader.spec.knobs import Knobs
 

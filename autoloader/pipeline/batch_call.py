@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from autoloader.batch import assemble
-from autoloader.decode.ring.message import BatchMessage, texts_of
+from autoloader.decode.message import BatchMessage, texts_of
 from autoloader.errors import PipelineError, shown
 from autoloader.samples.layout import CALLED
 from autoloader.samples.resolve import ResolvedMixture

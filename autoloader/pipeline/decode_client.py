@@ -22,7 +22,7 @@ from dataclasses import replace
 from autoloader.cache.lease import Lease
 from autoloader.cache.table import FrameTable
 from autoloader.decode.activity import BuilderActivity
-from autoloader.decode.ring.message import BatchMessage
+from autoloader.decode.message import BatchMessage
 from autoloader.decode.source import Spans
 from autoloader.errors import as_fault
 from autoloader.pipeline import messages

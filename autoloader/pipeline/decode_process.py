@@ -23,7 +23,7 @@ from autoloader.cache.slab import FrameSlab, machine_bytes
 from autoloader.decode import costs
 from autoloader.decode.batch_builder import BatchBuilder
 from autoloader.decode.quarantine import Quarantine
-from autoloader.decode.ring.memory import RingMemory
+from autoloader.decode.ring import RingMemory
 from autoloader.errors import AutoloaderError
 from autoloader.host.threads import LoaderThread, become, end_with
 from autoloader.pipeline import messages

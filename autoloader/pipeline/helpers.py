@@ -30,7 +30,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from autoloader.decode.ring.message import BatchMessage
+from autoloader.decode.message import BatchMessage
 from autoloader.host.machine import versions
 from autoloader.index.dataset import DatasetIndex
 from autoloader.pipeline import messages

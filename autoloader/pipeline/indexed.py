@@ -21,7 +21,7 @@ from autoloader.cache.disk import DiskRoom
 from autoloader.cache.lease import FrameCache
 from autoloader.cache.table import FrameCosts, FrameTable
 from autoloader.decode.quarantine import Quarantine
-from autoloader.decode.ring.memory import RingMemory
+from autoloader.decode.ring import RingMemory
 from autoloader.host.supervision.start import import_path
 from autoloader.index.dataset import DatasetIndex
 from autoloader.pipeline.helpers import HelperRequest

@@ -49,10 +49,9 @@ from autoloader.cache.slab import private_bytes
 from autoloader.cache.table import FrameCosts
 from autoloader.decode.activity import BuilderActivity, PipelineActivity
 from autoloader.decode.batch_builder import BatchBuilder
+from autoloader.decode.message import BatchMessage
 from autoloader.decode.quarantine import BadRecord, Quarantine
-from autoloader.decode.ring.memory import RingMemory
-from autoloader.decode.ring.message import BatchMessage
-from autoloader.decode.ring.slots import SlotPool
+from autoloader.decode.ring import RingMemory, SlotPool
 from autoloader.decode.source import SampleSource
 from autoloader.errors import AutoloaderError, as_fault
 from autoloader.host.clock import Clock

@@ -10,7 +10,7 @@ import logging
 from collections.abc import Mapping, Sequence
 from typing import Any, TypedDict
 
-from autoloader.decode.ring.message import BatchMessage, PipelineStart
+from autoloader.decode.message import BatchMessage, PipelineStart
 from autoloader.errors import UsageError
 from autoloader.pipeline.read.mixer import MAX_DEBTS, rename_datasets
 from autoloader.samples.resolve import ResolvedMixture

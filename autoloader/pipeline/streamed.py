@@ -12,8 +12,8 @@ import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from autoloader.decode.message import PipelineStart
 from autoloader.decode.quarantine import Quarantine
-from autoloader.decode.ring.message import PipelineStart
 from autoloader.errors import SourceError
 from autoloader.pipeline.pipeline import MixtureReader
 from autoloader.pipeline.read.open_mixture import CompiledMixture

@@ -34,9 +34,9 @@ from typing import ClassVar, cast
 
 from autoloader.controller.admission import price_start
 from autoloader.decode.activity import PipelineActivity
+from autoloader.decode.message import BatchMessage
 from autoloader.decode.quarantine import BadRecord
-from autoloader.decode.ring.memory import MAX_SLOTS
-from autoloader.decode.ring.message import BatchMessage
+from autoloader.decode.ring import MAX_SLOTS
 from autoloader.errors import AutoloaderError, WorkerError
 from autoloader.host.probes.headroom import named_by_kernel, oom_kills
 from autoloader.host.probes.processes import tree_pss_bytes

@@ -32,8 +32,8 @@ import numpy as np
 
 from autoloader.batch import AugmentableBatch, Batch, assemble, wrapper
 from autoloader.decode.activity import DatasetActivity
-from autoloader.decode.ring.memory import Lender, RingMemory
-from autoloader.decode.ring.message import BatchMessage, PipelineStart, texts_of
+from autoloader.decode.message import BatchMessage, PipelineStart, texts_of
+from autoloader.decode.ring import Lender, RingMemory
 from autoloader.host.extras import needs
 from autoloader.pipeline.progress import DeliveryProgress
 from autoloader.process.child import ChildPipeline

@@ -9,8 +9,8 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
 from autoloader.controller.request import ControlRequest
-from autoloader.decode.ring.memory import RingMemory
-from autoloader.decode.ring.message import PipelineStart
+from autoloader.decode.message import PipelineStart
+from autoloader.decode.ring import RingMemory
 from autoloader.process.control_page import ControlPage
 from autoloader.samples.resolve import ResolvedMixture
 from autoloader.sampling.dealing import Ranks

@@ -31,8 +31,8 @@ from pathlib import Path
 
 from autoloader.cache.slab import private_bytes
 from autoloader.controller.request import ControlRequest
-from autoloader.decode.ring.memory import RingMemory
-from autoloader.decode.ring.message import PipelineStart
+from autoloader.decode.message import PipelineStart
+from autoloader.decode.ring import RingMemory
 from autoloader.errors import AutoloaderError
 from autoloader.formats.descriptors import raise_descriptor_limit
 from autoloader.formats.files import is_remote

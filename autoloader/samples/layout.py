@@ -5,7 +5,7 @@ The same layout serves the ring, the decode pool and the trainer's side. ``ledge
 sample that each row stands for (a provenance, and the samples of its episode), also where the row
 repeats another because its own frame could not be decoded.
 
-Not here: the memory itself (``decode.ring.memory``), torch tensors (``batch``).
+Not here: the memory itself (``decode.ring``), torch tensors (``batch``).
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Metrics of a loader, each declared once: its field; the docstring there says what it means.
 
-A metric is the path of its field in ``Snapshot``: ``decode.ring.slots`` is ``ring_slots``. The
+A metric is the path of its field in ``Snapshot``: ``decode.ring`` is ``ring_slots``. The
 docstring of the class says of a field what it means, and behind the first full stop what to do
 about its value. The same names stand in the Prometheus text (after ``autoloader_``), in Lightning's
 loggers (after ``loader/``), in ``AutoLoader.metrics`` and in docs/reference/metrics.md, which is

@@ -16,7 +16,7 @@ from rlds_files import Written, write_steps
 from streams import dataset_of, mixture_of, spec_of
 
 from autoloader import AutoLoader
-from autoloader.decode.ring.memory import RingMemory
+from autoloader.decode.ring import RingMemory
 from autoloader.index.counting import count_mixture
 from autoloader.pipeline.indexed import IndexedReader
 from autoloader.pipeline.pipeline import Pipeline

@@ -12,7 +12,7 @@ import pytest
 from rlds_files import Written, episode, jpeg, write_dataset
 from streams import mixture_of
 
-from autoloader.decode.ring.memory import RingMemory
+from autoloader.decode.ring import RingMemory
 from autoloader.index.counting import count_mixture
 from autoloader.pipeline.indexed import IndexedReader
 from autoloader.pipeline.pipeline import Pipeline

@@ -14,9 +14,9 @@ from rlds_files import episode, jpeg, write_dataset, write_steps
 from streams import dataset_of, mixture_of
 
 from autoloader.decode.frames import FrameDecoder, UndecodableFrameError
+from autoloader.decode.message import BatchMessage
 from autoloader.decode.pool import Job
-from autoloader.decode.ring.memory import RingMemory
-from autoloader.decode.ring.message import BatchMessage
+from autoloader.decode.ring import RingMemory
 from autoloader.decode.row_jobs import ChainJob, Chains, PendingBatch, RowJob
 from autoloader.index import DatasetIndex, open_dataset_index
 from autoloader.index.counting import count_mixture

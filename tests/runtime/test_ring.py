@@ -14,8 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from autoloader.decode.ring.memory import COPY_RESERVE, MAX_SLOTS, Lender, RingMemory
-from autoloader.decode.ring.slots import SlotPool
+from autoloader.decode.ring import COPY_RESERVE, MAX_SLOTS, Lender, RingMemory, SlotPool
 from autoloader.samples.layout import BatchLayout
 
 LAYOUT = BatchLayout(2, {"primary": (64, 64)}, 1, 1, 3, 1, 0)

@@ -23,9 +23,9 @@ from typing import Any
 import numpy as np
 
 from autoloader.decode.batch_builder import BatchBuilder
+from autoloader.decode.message import BatchMessage
 from autoloader.decode.quarantine import Quarantine
-from autoloader.decode.ring.memory import RingMemory
-from autoloader.decode.ring.message import BatchMessage
+from autoloader.decode.ring import RingMemory
 from autoloader.errors import AutoloaderError, BudgetInfeasibleError
 from autoloader.host.probes.headroom import HeadroomProbe
 from autoloader.host.supervision.start import extend_import_path

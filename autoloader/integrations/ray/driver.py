@@ -33,8 +33,8 @@ from typing import Any
 
 import numpy as np
 
-from autoloader.decode.ring.memory import RingMemory
-from autoloader.decode.ring.message import BatchMessage, texts_of
+from autoloader.decode.message import BatchMessage, texts_of
+from autoloader.decode.ring import RingMemory
 from autoloader.errors import AutoloaderError
 from autoloader.host.threads import LoaderThread, become, end_with
 from autoloader.integrations.ray import ray_client

@@ -39,7 +39,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from autoloader.decode.activity import DatasetActivity
-from autoloader.decode.ring.message import BatchMessage
+from autoloader.decode.message import BatchMessage
 from autoloader.decode.source import Spans
 from autoloader.formats.descriptors import descriptors
 from autoloader.host.threads import LoaderThread, all_ended

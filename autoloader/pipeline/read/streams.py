@@ -15,8 +15,8 @@ import threading
 from collections.abc import Callable, Sequence
 
 from autoloader.decode.activity import DatasetActivity
+from autoloader.decode.message import BatchMessage, PipelineStart
 from autoloader.decode.quarantine import Quarantine
-from autoloader.decode.ring.message import BatchMessage, PipelineStart
 from autoloader.decode.source import Spans
 from autoloader.errors import AutoloaderError, SourceError
 from autoloader.host.machine import usable_processors

@@ -13,8 +13,8 @@ from dataclasses import replace
 
 from autoloader.cache.slab import private_bytes
 from autoloader.decode.activity import PipelineActivity
+from autoloader.decode.message import BatchMessage
 from autoloader.decode.quarantine import BadRecord
-from autoloader.decode.ring.message import BatchMessage
 from autoloader.host.probes.headroom import HeadroomSource
 from autoloader.host.probes.processes import loader_bytes
 from autoloader.pipeline.pipeline import STUCK_S, Pipeline

@@ -38,7 +38,7 @@ from autoloader.controller.reflex import Action, ReflexLimits, ReflexState, is_c
 from autoloader.controller.states import ControllerState, State
 from autoloader.controller.surplus import lowered_cache, missing_bytes
 from autoloader.controller.verification import Verdict
-from autoloader.decode.ring.message import PipelineStart
+from autoloader.decode.message import PipelineStart
 from autoloader.errors import UsageError
 from autoloader.host.probes.headroom import HeadroomSource, headroom_or_none
 from autoloader.pipeline.helpers import HelperRequest

@@ -18,7 +18,7 @@ Invariants:
     2. A slot is registered once, however often it comes by.
     3. Memory is never given back to the kernel while it is registered.
 
-Not here: the ring (``decode.ring.memory``), who lends (``loader``).
+Not here: the ring (``decode.ring``), who lends (``loader``).
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from typing import Any, Protocol
 
 import torch
 
-from autoloader.decode.ring.memory import RingMemory
+from autoloader.decode.ring import RingMemory
 from autoloader.errors import UsageError
 from autoloader.host.threads import Owner
 

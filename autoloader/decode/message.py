@@ -26,11 +26,11 @@ class BatchMessage:
     Attributes:
         slot: number of the slot that holds the batch.
         rows: number of samples in the batch.
-        number: its number since the pipeline began, from 0.
+        number: number of the batch since the pipeline began, from 0.
         texts: languages too long for the slot, by row.
         empties: records without samples that were passed over since the last batch.
-        mixer: the mixer's place after this batch.
-        replaced: how many rows repeat another one because their own sample could not be used.
+        mixer: state of the mixer after this batch.
+        replaced: number of rows that repeat another row, as their own sample was unusable.
         non_finite: rows whose own action or state holds a value that is not finite.
         called: texts that ``batch.call`` gave, by name.
     """
@@ -67,11 +67,11 @@ class PipelineStart:
 
     Attributes:
         cursors: one for each dataset.
-        mixer: the mixer's place, or ``None`` for the start.
+        mixer: state of the mixer, or ``None`` for the start.
         first_number: number of the first batch.
         position: samples handed out before, over all ranks.
-        in_epoch: how many of them are of the epoch that goes on; negative where some of the one
-            before were carried into it.
+        in_epoch: number of these samples that belong to the current epoch; negative where samples
+            of the epoch before were carried into it.
     """
 
     cursors: tuple[DatasetCursor, ...]
