@@ -24,8 +24,8 @@ if TYPE_CHECKING:
         WorkerError,
     )
     from autoloader.loader import AutoLoader
+    from autoloader.process.augmentation import augment
     from autoloader.process.checkpoint import join_states
-    from autoloader.process.device.augmentation import augment
     from autoloader.spec import PipelineSpec
     from autoloader.validation import ValidationLoader, validation_loaders
 
@@ -57,7 +57,7 @@ _HOME = {
     "Batch": "autoloader.batch",
     "PipelineSpec": "autoloader.spec",
     "ValidationLoader": "autoloader.validation",
-    "augment": "autoloader.process.device.augmentation",
+    "augment": "autoloader.process.augmentation",
     "join_states": "autoloader.process.checkpoint",
     "validation_loaders": "autoloader.validation",
 }

@@ -26,24 +26,22 @@ from autoloader.host.extras import needs
 from autoloader.host.probes.headroom import HeadroomProbe
 from autoloader.host.threads import Background, Owner
 from autoloader.pipeline.progress import DeliveryProgress
+from autoloader.process.arguments import check_arguments, check_retune, with_helpers
 from autoloader.process.checkpoint import (
     fingerprint,
     is_rebased,
     order_from,
     order_state,
     read_state,
+    reweighted,
     sealed,
 )
-from autoloader.process.child import Child, pipeline_number
+from autoloader.process.child import Child, OpenLoaders, pipeline_number
 from autoloader.process.delivery import Delivery, InHand, Iteration
+from autoloader.process.described import PlannedLoader
 from autoloader.process.discovery import is_up
-from autoloader.process.planning.arguments import check_arguments, check_retune
-from autoloader.process.planning.described import PlannedLoader
-from autoloader.process.planning.helpers import with_helpers
-from autoloader.process.planning.opening import control_request, log_notes, open_planned
-from autoloader.process.planning.preemption import OpenLoaders
-from autoloader.process.planning.start import plan_loader, retuned
-from autoloader.process.planning.weights import reweighted
+from autoloader.process.opening import control_request, log_notes, open_planned
+from autoloader.process.planning import plan_loader, retuned
 from autoloader.process.ranks import ALONE, find_neighbours, find_ranks, refuse_torch_worker
 from autoloader.process.setup import PipelineSetup
 from autoloader.sampling.dealing import mixture_part, order_of_part
@@ -54,7 +52,7 @@ from autoloader.telemetry.progress import told_while
 from autoloader.telemetry.statistics import Statistics
 
 if TYPE_CHECKING:
-    from autoloader.process.device.transfer import Transfer
+    from autoloader.process.torch_side import Transfer
 
 logger = logging.getLogger(__name__)
 
@@ -354,7 +352,7 @@ class AutoLoader(PlannedLoader):
     def as_torch_dataloader(self, collate_fn: Callable[[Batch], Any] | None = None) -> Any:
         """A torch ``DataLoader`` of these batches, or of what ``collate_fn`` makes of each."""
         with needs("a torch DataLoader"):
-            from autoloader.process.device.dataloader import LoaderAsDataLoader
+            from autoloader.process.torch_side import LoaderAsDataLoader
         return LoaderAsDataLoader(self, collate_fn)
 
     def _take_back(self) -> None:

@@ -20,7 +20,7 @@ from typing import Any
 from autoloader.batch import Batch
 from autoloader.index.counting import count_mixture
 from autoloader.loader import AutoLoader
-from autoloader.process.planning.reader import choose_reader
+from autoloader.process.planning import choose_reader
 from autoloader.samples.resolve import ResolvedMixture, resolve
 from autoloader.spec import CurriculumSpec, PipelineSpec, SpecSource
 

@@ -19,7 +19,7 @@ from autoloader.host.clock import SystemClock
 from autoloader.host.units import format_bytes
 from autoloader.index import open_indexes
 from autoloader.index.counting import count_mixture
-from autoloader.process.planning.start import admit_disk_floor, disk_floor_kept
+from autoloader.process.planning import admit_disk_floor, disk_floor_kept
 from autoloader.samples.resolve import resolve
 from autoloader.spec import PipelineSpec
 
@@ -70,7 +70,7 @@ def index(
 
         if over_hosts:
             from autoloader.integrations.ray.catalogue import index_over_hosts
-            from autoloader.process.planning.helpers import cluster_address
+            from autoloader.process.arguments import cluster_address
 
             address = cluster_address("--ray")
             built, nodes = index_over_hosts(address, declared, split, beside=beside, progress=tell)

@@ -33,7 +33,7 @@ from autoloader.formats import Feature
 from autoloader.formats.tfrecord import MalformedRecordError
 from autoloader.host.extras import require
 from autoloader.loader import AutoLoader
-from autoloader.process.device.augmentation import augmenter
+from autoloader.process.augmentation import augmenter
 from autoloader.samples.resolve import ResolvedDataset
 from autoloader.samples.transforms.binding import records
 from autoloader.samples.transforms.episode_ops import apply_op

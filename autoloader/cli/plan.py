@@ -10,7 +10,7 @@ run is faster; readers, memory bandwidth or the trainer may make it slower.
 ``--ranks N --nodes M`` adds a rank's part of an epoch and a node's load. Ranks are dealt evenly
 over nodes, as launchers do. Every node is taken to be like this one: its memory, cores and limits.
 The ranks of a node have one child with a pipeline for each of them. The memory of all of them must
-fit under the floor; ``process.planning.start`` refuses what does not fit.
+fit under the floor; ``process.planning`` refuses what does not fit.
 
 Bytes that are read are those of the files, whether or not the page cache has them. By index a
 sample costs its own encoded frames; as a stream it costs its part of an episode.
@@ -18,7 +18,7 @@ sample costs its own encoded frames; as a stream it costs its part of an episode
 The storage is probed for half a second where the data lies on a network or FUSE file system, or
 where the spec asks for locality.
 
-Not here: deciding any of it (``process.planning.start``).
+Not here: deciding any of it (``process.planning``).
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ from autoloader.host.probes.storage import by_file_system, is_far, probe_reads, 
 from autoloader.host.units import GIB, format_bytes
 from autoloader.index.counting import quick_tables
 from autoloader.pipeline.batch_call import try_call
-from autoloader.process.planning.start import LoaderPlan, plan_loader
+from autoloader.process.planning import LoaderPlan, plan_loader
 from autoloader.samples.counts import valid_per_episode
 from autoloader.samples.resolve import ResolvedDataset
 from autoloader.sampling.chains import why_unchained

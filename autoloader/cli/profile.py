@@ -1,7 +1,7 @@
 """``autoloader profile``: list, show, compare, check, export and accept host profiles.
 
 Not here: what a profile is and where it is found (``autoloader.controller.profile``), what of a run
-lasts (``process.control.lasting``, ``cli.run_report.run``).
+lasts (``process.lasting``, ``cli.run_report.run``).
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ from autoloader.controller.profile import (
 )
 from autoloader.errors import ProfileError, UsageError
 from autoloader.host.files import write_whole
-from autoloader.process.control.lasting import Lasting, lasting, proposed
+from autoloader.process.lasting import Lasting, lasting, proposed
 
 profile = typer.Typer(
     help="Host profiles: a machine, its limits, and the knobs that suit it.",

@@ -58,7 +58,7 @@ def stats(
     with progress_bar("computing statistics") as advance:
         if over_hosts:
             from autoloader.integrations.ray.catalogue import statistics_over_hosts
-            from autoloader.process.planning.helpers import cluster_address
+            from autoloader.process.arguments import cluster_address
 
             address = cluster_address("--ray")
             nodes = statistics_over_hosts(address, declared, split, progress=advance)

@@ -25,7 +25,7 @@ Invariants:
     3. Unknown headroom has no room.
 
 Not here: prices (``admission``), refusing a start (``process.planning``), which change
-(``policy``), who shrinks for a loader that opens (``autoloader.process.planning.preemption``).
+(``policy``), who shrinks for a loader that opens (``autoloader.process.child``).
 """
 
 from __future__ import annotations

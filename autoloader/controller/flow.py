@@ -7,7 +7,7 @@ that rates of different readings share nothing and may be compared by a test. Wa
 taken between moments at which the consumer took or wanted a batch: a pause is no time spent
 without waiting, and what was before a long one says nothing of what is now.
 
-Not here: collecting totals (``autoloader.process.control.pipeline``), judging readings
+Not here: collecting totals (``autoloader.process.control``), judging readings
 (``policy``).
 """
 

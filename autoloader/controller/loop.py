@@ -8,7 +8,7 @@ with ``isolation="thread"``. The reflex waits for nobody. It reads headroom and 
 policy's thread waits for the GPU or for a slow file system. An error in either thread is counted,
 logged once, and leaves all knobs as they are: the controller fails static.
 
-Not here: what is done (``reflex``, ``policy``), to what (``autoloader.process.control.pipeline``).
+Not here: what is done (``reflex``, ``policy``), to what (``autoloader.process.control``).
 """
 
 from __future__ import annotations

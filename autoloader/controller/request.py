@@ -1,6 +1,6 @@
 """What a trainer asks of the controller that governs its pipeline, and what it lends it.
 
-Not here: governing (``autoloader.process.control.pipeline``).
+Not here: governing (``autoloader.process.control``).
 """
 
 from __future__ import annotations

@@ -7,8 +7,8 @@ another host, makes batches of them.
 
 Start here:
     ``pipeline.Pipeline``: deals batches to builders, in order; retunes, parks, goes elsewhere.
-    ``indexed`` and ``streamed``: a pipeline put together for each reader.
-    ``peer.Peer`` and ``messages``: how processes of the loader talk.
+    ``readers``: by index and as streams, as a pipeline uses them.
+    ``messages``: how processes of the loader talk.
 
 Never here: what to change while running (``controller``), the trainer's side (``process``).
 """

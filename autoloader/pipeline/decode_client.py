@@ -16,19 +16,19 @@ Not here: the process's side (``pipeline.decode_process``), starting it again (`
 from __future__ import annotations
 
 import collections
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 
-from autoloader.cache.lease import Lease
+import numpy as np
+
+from autoloader.cache.lease import CameraFrames, Ints, Lease
 from autoloader.cache.table import FrameTable
 from autoloader.decode.activity import BuilderActivity
 from autoloader.decode.message import BatchMessage
 from autoloader.decode.source import Spans
 from autoloader.errors import as_fault
 from autoloader.pipeline import messages
-from autoloader.pipeline.frame_messages import answered, frames_of, note_stored
-from autoloader.pipeline.messages import Message, Wire
-from autoloader.pipeline.peer import Peer
+from autoloader.pipeline.messages import Message, Peer, Wire
 from autoloader.samples.block import Place
 from autoloader.spec.knobs import Knobs
 
@@ -180,13 +180,14 @@ class RemoteBuilder(Peer):
             self._now = BuilderActivity.from_plain(message.activity)
         elif isinstance(message, messages.AskFrames):
             lease = self._frames.ask(
-                message.files, frames_of(message), message.now, message.rows, elsewhere=True
+                message.files, _frames_of(message), message.now, message.rows, elsewhere=True
             )
             self._leases[message.number] = lease
-            self.send(answered(message.number, lease))
+            self.send(_answered(message.number, lease))
         elif isinstance(message, messages.FramesStored):
             lease = self._leases.pop(message.number)
-            note_stored(lease, message)
+            for camera, rows in message.stored.items():
+                lease.written[camera][lease.slots[camera][rows]] = True
             lease.give_up()
         elif isinstance(message, messages.ForgetFrames):
             self._frames.forget()
@@ -208,3 +209,24 @@ class RemoteBuilder(Peer):
     def failed(self, error: BaseException) -> None:
         """The next ``next`` behind what is filled raises it."""
         self._failure = error
+
+
+def _frames_of(message: messages.AskFrames) -> dict[str, CameraFrames]:
+    """The frames that a question is about."""
+    return {
+        camera: CameraFrames(*(np.asarray(column, np.int64) for column in columns))
+        for camera, columns in message.frames.items()
+    }
+
+
+def _answered(number: int, lease: Lease) -> messages.HeldFrames:
+    """The answer as a message."""
+    held, kept = {}, {}
+    for camera, slots in lease.slots.items():
+        held[camera] = np.where(lease.held[camera], slots, -1)
+        kept[camera] = np.where(lease.held[camera], -1, slots)
+    return messages.HeldFrames(0, number, _plain(held), _plain(kept))
+
+
+def _plain(columns: Mapping[str, Ints]) -> dict[str, list[int]]:
+    return {camera: column.tolist() for camera, column in columns.items()}

@@ -1,9 +1,14 @@
 """A decode process: a light process that builds batches for the loader's child.
 
 Started by ``host.supervision`` with inherited descriptors: its end of a socket pair, the ring, and
-the memory of the frame cache, which decides in the child (``pipeline.frame_messages``). It imports
-neither TensorFlow nor torch, opens the indexes that the child has built, and ends when its socket
-does; where it cannot even see that, the kernel ends it with the thread that started it.
+the memory of the frame cache. It imports neither TensorFlow nor torch, opens the indexes that the
+child has built, and ends when its socket does; where it cannot even see that, the kernel ends it
+with the thread that started it.
+
+The frame cache has one decider, in the child. A read thread here sends the frames of the run that
+it has planned and waits for the answer: slots to show them from, and slots to fill. The slots are
+in memory that both have mapped. When the run's batches are filled this process says which slots it
+has filled; the child then unpins them.
 
 Not here: the child's side (``pipeline.decode_client``).
 """
@@ -13,13 +18,21 @@ from __future__ import annotations
 import argparse
 import contextlib
 import dataclasses
+import itertools
 import logging
 import os
+import queue
 import socket
+import threading
 import time
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+
+import numpy as np
 
 from autoloader.cache.disk import DiskRoom, FramesOnDisk
-from autoloader.cache.slab import FrameSlab, machine_bytes
+from autoloader.cache.lease import CameraFrames, Ints, Lease
+from autoloader.cache.slab import BLACK, FrameSlab, machine_bytes
 from autoloader.decode import costs
 from autoloader.decode.batch_builder import BatchBuilder
 from autoloader.decode.quarantine import Quarantine
@@ -27,9 +40,8 @@ from autoloader.decode.ring import RingMemory
 from autoloader.errors import AutoloaderError
 from autoloader.host.threads import LoaderThread, become, end_with
 from autoloader.pipeline import messages
-from autoloader.pipeline.frame_messages import RemoteFrames
-from autoloader.pipeline.indexed import IndexedReader
 from autoloader.pipeline.messages import Message, Wire
+from autoloader.pipeline.readers import IndexedReader
 from autoloader.samples.block import Place
 from autoloader.samples.resolve import ResolvedMixture, resolve_plain
 from autoloader.sampling.dealing import NodePart
@@ -38,6 +50,71 @@ from autoloader.spec.knobs import Knobs
 
 _POLL_S = 0.5
 _TELL_S = 0.5
+
+
+class RemoteFrames:
+    """The child's frame cache, as a decode process asks it; see ``cache.lease.FrameCache``.
+
+    Args:
+        send: function that sends a message to the child.
+        slab: the memory, mapped here too.
+        budget_bytes: what the knobs say; kept up to date by who hears of them.
+    """
+
+    def __init__(self, send: Callable[[Message], None], slab: FrameSlab, budget_bytes: int) -> None:
+        self.budget_bytes = budget_bytes
+        self._send = send
+        self._slab = slab
+        self._numbers = itertools.count()
+        self._asking: dict[int, queue.SimpleQueue[messages.HeldFrames]] = {}
+        self._lock = threading.Lock()
+
+    def ask(
+        self, files: Sequence[str], frames: Mapping[str, CameraFrames], now: int, rows: int
+    ) -> Lease:
+        """See ``FrameCache.ask``; waits for the child, which answers or ends this process."""
+        number, answer = next(self._numbers), queue.SimpleQueue[messages.HeldFrames]()
+        self._asking[number] = answer
+        plain = {
+            name: [one.key.tolist(), one.next_use.tolist(), one.dataset.tolist(), one.uses.tolist()]
+            for name, one in frames.items()
+        }
+        self._send(messages.AskFrames(0, number, list(files), plain, now, rows))
+        told = answer.get()
+        lease = Lease(self._slab, rows, partial(self._settle, number), self)
+        for camera, written in self._slab.written.items():
+            if camera in told.held:
+                held, kept = (
+                    np.asarray(slots[camera], np.int64) for slots in (told.held, told.kept)
+                )
+                written[kept[kept >= 0]] = False
+                written[held[held >= 0]] = True
+                lease.slots[camera], lease.held[camera] = np.maximum(held, kept), held >= 0
+        return lease
+
+    def told(self, message: messages.HeldFrames) -> None:
+        """The child's answer has come."""
+        self._asking.pop(message.number).put(message)
+
+    def forget(self) -> None:
+        """See ``FrameCache.forget``."""
+        self._send(messages.ForgetFrames(0))
+
+    def _settle(self, number: int, lease: Lease) -> None:
+        with self._lock:
+            if lease.over:
+                return
+            lease.over = True
+        stored = {
+            camera: np.flatnonzero(~lease.held[camera] & (slots > BLACK) & written[slots])
+            for camera, slots in lease.slots.items()
+            for written in [lease.written[camera]]
+        }
+        self._send(messages.FramesStored(0, number, _plain(stored)))
+
+
+def _plain(columns: Mapping[str, Ints]) -> dict[str, list[int]]:
+    return {camera: column.tolist() for camera, column in columns.items()}
 
 
 class _ReportingQuarantine(Quarantine):

@@ -34,8 +34,7 @@ from autoloader.decode.message import BatchMessage
 from autoloader.host.machine import versions
 from autoloader.index.dataset import DatasetIndex
 from autoloader.pipeline import messages
-from autoloader.pipeline.messages import Message, Wire
-from autoloader.pipeline.peer import Peer
+from autoloader.pipeline.messages import Message, Peer, Wire
 from autoloader.samples.block import Place
 from autoloader.samples.resolve import ResolvedMixture
 from autoloader.spec.knobs import BATCHES_OF_A_HELPER

@@ -4,11 +4,10 @@ The trainer's process runs no TensorFlow. Loaders of a process, and ranks of a n
 that is started afresh (no fork) and started again if it dies; nothing is lost or repeated.
 
 Start here:
-    ``process.planning.start``: decides a start: files, reader, knobs, order, memory; gives a
-    ``LoaderPlan``.
+    ``planning``: decides a start: files, reader, knobs, order, memory; gives a ``LoaderPlan``.
     ``child.Child`` and ``child.ChildPipeline``: the child, and one pipeline in it.
     ``worker``: the child's main module.
-    ``control.pipeline.ControlledPipeline``: a pipeline under the controller.
+    ``control.ControlledPipeline``: a pipeline under the controller.
     ``delivery``: filled slots as batches; a batch counts once the trainer has it.
     ``checkpoint``: what a state says, and which loader may resume from it.
 

@@ -1,21 +1,27 @@
 """The trainer's side of the loader's child, and of each pipeline in it.
 
 Theory of operation. One child serves all loaders of this process (train, validation), and those of
-all other ranks on this node; whoever comes first starts it (``process.discovery``). It is started
+all other ranks on this node; the first that comes starts it (``process.discovery``). It is started
 afresh (``host.supervision.start``): no fork, no pickle, no main guard in scripts. It sees no GPU,
-    has a
-bounded number of malloc arenas, and raises its own ``oom_score_adj``.
+has a bounded number of malloc arenas, and raises its own ``oom_score_adj``.
 
-No thread on this side waits for messages: whoever waits for a batch reads the socket, and hands
-what belongs to another loader to that loader's inbox.
+No thread on this side waits for messages: the loader that waits for a batch reads the socket, and
+puts messages for another loader into that loader's inbox.
 
-A child that ends, or hangs, is started again, and every loader begins at what it has delivered: in
-every trainer of its own accord, when it comes to read the socket, and the first one that does
-starts the child for all. The heartbeat on the control page and every message are signs of life.
+A child that ends, or hangs, is started again, and every loader begins behind what it has delivered.
+Each trainer notices when it comes to read the socket; the first one starts the child for all. The
+heartbeat on the control page and every message are signs of life.
 
-Not here: finding it (``process.discovery``), whether it hangs, and when it is given up
-(``host.supervision``), the child's side (``process.worker``), cursors (``loader``), what counts as
-an OOM kill (``host.probes.headroom``).
+Preemption. Loaders of one trainer share a RAM floor. When another loader opens, headroom does not
+show yet what the open ones reserved (a ring that is not filled, libraries that are being imported):
+that is taken off. Where even the smallest new loader would not leave floor + margin free, each open
+one shrinks to its minimum knobs and begins again behind its last batch. Nothing is lost or comes
+twice; the controller lets it grow again. A loader without a controller is never preempted, nor is
+one that runs in the trainer's own threads.
+
+Not here: finding the child (``process.discovery``), whether it hangs, and when it is given up
+(``host.supervision``), the child's side (``process.worker``), what pipelines of one child may take
+while they run (``controller.budget``), what counts as an OOM kill (``host.probes.headroom``).
 """
 
 from __future__ import annotations
@@ -28,7 +34,7 @@ import os
 import threading
 import time
 from collections import deque
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import ClassVar, cast
 
@@ -38,10 +44,12 @@ from autoloader.decode.message import BatchMessage
 from autoloader.decode.quarantine import BadRecord
 from autoloader.decode.ring import MAX_SLOTS
 from autoloader.errors import AutoloaderError, WorkerError
+from autoloader.host.clock import Clock, SystemClock
 from autoloader.host.probes.headroom import named_by_kernel, oom_kills
 from autoloader.host.probes.processes import tree_pss_bytes
 from autoloader.host.supervision.start import import_path
 from autoloader.host.supervision.supervisor import Supervisor
+from autoloader.host.units import format_bytes
 from autoloader.pipeline.messages import (
     Activity,
     AskActivity,
@@ -57,15 +65,15 @@ from autoloader.pipeline.messages import (
     Start,
     Stop,
 )
-from autoloader.process.control_page import ControlPage
 from autoloader.process.discovery import find_or_start
 from autoloader.process.ranks import Neighbours
-from autoloader.process.setup import PipelineSetup
+from autoloader.process.setup import ControlPage, PipelineSetup
 from autoloader.sampling.mixture import MixtureOrder
 from autoloader.spec.knobs import Knobs
 from autoloader.telemetry.lines import script_name
 
 logger = logging.getLogger(__name__)
+
 
 CLOSE_S = 1.0
 _END_S = 2.0
@@ -670,3 +678,51 @@ class ChildPipeline:
         if not self._closed:
             self._closed = True
             self._child.leave(self._number, self._setup.lent())
+
+
+_SHRINK_S = 2.0
+_SHRINK_POLL_S = 0.01
+
+
+class OpenLoaders:
+    """The loaders that are open while another one opens.
+
+    Args:
+        loaders: of this process, in the same child.
+        clock: time source that waits are measured by.
+    """
+
+    def __init__(self, loaders: Sequence[ChildPipeline] = (), clock: Clock | None = None) -> None:
+        self._loaders = loaders
+        self._clock = clock or SystemClock()
+
+    @classmethod
+    def of_this_process(cls) -> OpenLoaders:
+        """Those whose pipelines run in this process's child."""
+        return cls(Child.open_clients())
+
+    def have_libraries_of(self, reader: str) -> bool:
+        """True if the child has the libraries that such a reader imports."""
+        return any(reader in ("indexed", one.reader) for one in self._loaders)
+
+    def reserved_bytes(self) -> int:
+        """Memory that they were admitted with and do not hold yet."""
+        return sum(one.reserved_bytes() for one in self._loaders)
+
+    def preempt(self, missing_bytes: int) -> None:
+        """Shrink the largest ones, until ``missing_bytes`` are free or all have shrunk."""
+        shrinking: list[ChildPipeline] = []
+        for one in sorted(self._loaders, key=lambda one: -one.spare_bytes()):
+            spare = one.spare_bytes()
+            if missing_bytes <= 0 or spare <= 0:
+                break
+            logger.info(
+                "an open loader shrinks to its minimum knobs, since another one opens: it frees %s",
+                format_bytes(spare),
+            )
+            one.shrink_to_minimum()
+            shrinking.append(one)
+            missing_bytes -= spare
+        deadline = self._clock.now_s() + _SHRINK_S
+        while not all(one.has_shrunk() for one in shrinking) and self._clock.now_s() < deadline:
+            self._clock.sleep(_SHRINK_POLL_S)

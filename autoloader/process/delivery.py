@@ -37,7 +37,7 @@ from autoloader.decode.ring import Lender, RingMemory
 from autoloader.host.extras import needs
 from autoloader.pipeline.progress import DeliveryProgress
 from autoloader.process.child import ChildPipeline
-from autoloader.process.control_page import ControlPage
+from autoloader.process.setup import ControlPage
 from autoloader.samples.resolve import ResolvedMixture
 from autoloader.sampling.dealing import Ranks
 from autoloader.sampling.mixture import MixtureOrder
@@ -51,8 +51,8 @@ from autoloader.telemetry.statistics import (
 )
 
 if TYPE_CHECKING:
-    from autoloader.process.control.in_thread import ThreadPipeline
-    from autoloader.process.device.transfer import Transfer
+    from autoloader.process.in_thread import ThreadPipeline
+    from autoloader.process.torch_side import Transfer
 
 
 def _repeated(tree: Any) -> Any:
@@ -437,7 +437,7 @@ class Delivery:
     def transfer(self, device: Any) -> Transfer:
         """See ``AutoLoader.transfer``."""
         with needs("transfer"):
-            from autoloader.process.device.transfer import Transfer, open_device
+            from autoloader.process.torch_side import Transfer, open_device
 
         if self._transfer is None:
             port = device if hasattr(device, "register") else open_device(device)

@@ -42,9 +42,8 @@ from autoloader.host.threads import LoaderThread, become
 from autoloader.pipeline import messages
 from autoloader.pipeline.messages import Message, Wire, peer_of
 from autoloader.pipeline.read.open_mixture import CompiledMixture
-from autoloader.process.control.pipeline import Control, give_memory_back
-from autoloader.process.control_page import ControlPage
-from autoloader.process.setup import PipelineSetup
+from autoloader.process.control import Control, give_memory_back
+from autoloader.process.setup import ControlPage, PipelineSetup
 from autoloader.samples.resolve import resolve_plain
 from autoloader.sampling.dealing import Ranks
 from autoloader.sampling.mixture import MixtureOrder
@@ -320,7 +319,7 @@ class Worker:
     def end(self, reason: str) -> None:
         """End the process now."""
         logger.info("ending: %s; connections refused: %d", reason, self._refused)
-        from autoloader.process.control.moments import end_all  # in use by now
+        from autoloader.process.observer import end_all  # in use by now
 
         end_all()
         logging.shutdown()
@@ -448,8 +447,6 @@ def main(arguments: list[str] | None = None) -> None:
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s: %(message)s")
     logging.getLogger("autoloader").addHandler(_LogsToTrainers(worker))
     # What every pipeline needs of this (OpenCV most of all) is there when the trainer has planned.
-    import autoloader.pipeline.indexed
-    import autoloader.pipeline.pipeline  # noqa: F401
 
     worker.run()
 

@@ -8,7 +8,7 @@
         saturation: 0.1
         hue: 0.05                  # a turn of the colour circle in [-0.05, 0.05]
 
-Not here: drawing parameters and applying them (``autoloader.process.device.augmentation``).
+Not here: drawing parameters and applying them (``autoloader.process.augmentation``).
 """
 
 from __future__ import annotations

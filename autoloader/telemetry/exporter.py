@@ -5,7 +5,7 @@ port has every rank of a node. Pipelines differ by the labels ``rank``, ``split`
 prometheus-client makes the text when somebody asks; no reader can hold up a loader. Any user of the
 machine may ask, so the number of clients is bounded.
 
-Not here: the metrics (``metrics``), taking snapshots (``process.control.moments``).
+Not here: the metrics (``metrics``), taking snapshots (``process.observer``).
 """
 
 from __future__ import annotations
@@ -137,7 +137,7 @@ os.register_at_fork(after_in_child=_ports.clear)  # a fork has no threads to ser
 
 
 class Exporter:
-    """Exports the metrics of one pipeline; see ``process.control.moments.Sink``.
+    """Exports the metrics of one pipeline; see ``process.observer.Sink``.
 
     Args:
         run: name of the trainer's process.

@@ -7,7 +7,7 @@ loggers (after ``loader/``), in ``AutoLoader.metrics`` and in docs/reference/met
 made from here.
 
 Not here: where metrics go (``exporter``, ``integrations.lightning.monitor``), measuring
-(``process.control.moments``, ``process.delivery``).
+(``process.observer``, ``process.delivery``).
 """
 
 from __future__ import annotations

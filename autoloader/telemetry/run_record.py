@@ -55,7 +55,7 @@ _REMEDY = "name a folder that AUTOLOADER_RUN_DIR names, or a run that `autoloade
 
 
 class RunLog:
-    """Writes the record of one pipeline; see ``process.control.moments.Sink``.
+    """Writes the record of one pipeline; see ``process.observer.Sink``.
 
     Args:
         path: the file; appended to.

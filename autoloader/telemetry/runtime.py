@@ -7,7 +7,7 @@ once the processes that the file names are gone.
 
 The files lie in the user's runtime folder (``host.files``).
 
-Not here: what a snapshot says (``telemetry.statistics``), taking one (``process.control.moments``),
+Not here: what a snapshot says (``telemetry.statistics``), taking one (``process.observer``),
 showing it (``cli.top``).
 """
 

@@ -12,7 +12,7 @@ again with a child that was started again, as a Prometheus counter does.
 A snapshot crosses processes and versions as JSON: a reader skips what it does not know, and takes
 the default of what is not there.
 
-Not here: collecting them (``loader``, ``process.control.moments``), where a snapshot lies for
+Not here: collecting them (``loader``, ``process.observer``), where a snapshot lies for
 others (``telemetry.runtime``).
 """
 

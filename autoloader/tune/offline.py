@@ -20,8 +20,7 @@ from autoloader.controller.profile import check_name, described_host
 from autoloader.errors import AutoloaderError, ProfileError, UsageError
 from autoloader.host.clock import Clock, SystemClock
 from autoloader.host.probes.headroom import HeadroomProbe, HeadroomSource
-from autoloader.process.planning.reader import choose_reader
-from autoloader.process.planning.start import LoaderPlan, chain_saves, kind_of, plan_loader
+from autoloader.process.planning import LoaderPlan, chain_saves, choose_reader, kind_of, plan_loader
 from autoloader.spec import PipelineSpec
 from autoloader.spec.knobs import KnobLimits, Knobs
 from autoloader.tune.bound.model import Analyst, Supplies, cache_model

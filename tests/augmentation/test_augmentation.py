@@ -16,7 +16,7 @@ from streams import dataset_of, spec_of
 import autoloader
 from autoloader import AutoLoader, PipelineSpec
 from autoloader.errors import UsageError
-from autoloader.process.device.augmentation import Augmenter, augmenter
+from autoloader.process.augmentation import Augmenter, augmenter
 
 FULL = {
     "primary": {

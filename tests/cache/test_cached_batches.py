@@ -18,8 +18,8 @@ from streams import dataset_of, mixture_of, spec_of
 from autoloader import AutoLoader
 from autoloader.decode.ring import RingMemory
 from autoloader.index.counting import count_mixture
-from autoloader.pipeline.indexed import IndexedReader
 from autoloader.pipeline.pipeline import Pipeline
+from autoloader.pipeline.readers import IndexedReader
 from autoloader.samples.resolve import ResolvedMixture
 from autoloader.sampling.dealing import Deal, Ranks
 from autoloader.sampling.mixture import mixture_order

@@ -14,7 +14,7 @@ from simulated.scenarios import FLOOR_BYTES
 from autoloader.cli.app import main
 from autoloader.controller.decisions import DecisionLog
 from autoloader.controller.profile import Profile, find_profile, host_facts, user_profiles_dir
-from autoloader.process.control.lasting import LEAST_S, lasting
+from autoloader.process.lasting import LEAST_S, lasting
 
 
 @pytest.fixture(autouse=True)

@@ -16,8 +16,8 @@ from autoloader.errors import AutoloaderError, MissingExtraError, UsageError
 from autoloader.host import extras
 from autoloader.index import open_indexes
 from autoloader.integrations.ray.ray_client import other_nodes
-from autoloader.process.planning.helpers import with_helpers
-from autoloader.process.planning.start import LoaderPlan, plan_loader
+from autoloader.process.arguments import with_helpers
+from autoloader.process.planning import LoaderPlan, plan_loader
 from autoloader.spec.knobs import Knobs
 
 

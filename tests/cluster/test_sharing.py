@@ -24,7 +24,6 @@ from autoloader.index import open_indexes
 from autoloader.integrations.ray.actor import Helper
 from autoloader.integrations.ray.driver import Driver, Patience, dataset_of, difference
 from autoloader.pipeline.helpers import identity_of
-from autoloader.pipeline.indexed import IndexedReader
 from autoloader.pipeline.messages import (
     HelperAsk,
     HelpersLost,
@@ -34,6 +33,7 @@ from autoloader.pipeline.messages import (
     Wire,
 )
 from autoloader.pipeline.pipeline import Pipeline
+from autoloader.pipeline.readers import IndexedReader
 from autoloader.samples.resolve import ResolvedMixture, resolve_plain
 from autoloader.sampling.dealing import Deal, Ranks
 from autoloader.spec.knobs import Knobs

@@ -15,7 +15,7 @@ from situations import FLOOR
 from streams import spec_of
 
 import autoloader.loader
-import autoloader.process.control.pipeline
+import autoloader.process.control
 from autoloader import AutoLoader
 from autoloader.cli.app import main
 from autoloader.controller.loop import ControlLoop
@@ -169,9 +169,7 @@ def test_no_batch_waits_for_a_policy_or_a_probe_that_hangs(
     with load(written) as loader:
         stream, loop = iter(loader), loop_of(loader)
         take(stream, 1)
-        monkeypatch.setattr(
-            autoloader.process.control.pipeline, "decide", lambda *_: hang("policy")
-        )
+        monkeypatch.setattr(autoloader.process.control, "decide", lambda *_: hang("policy"))
         policy = threading.Thread(target=loop.govern_once)
         policy.start()
         hanging["policy"].wait()

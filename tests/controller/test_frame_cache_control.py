@@ -22,8 +22,8 @@ from autoloader.controller.surplus import grown_cache, lowered_cache, missing_by
 from autoloader.decode.activity import DatasetActivity, PipelineActivity
 from autoloader.host.probes.processes import StorageReads
 from autoloader.host.units import GIB, MIB
-from autoloader.pipeline.indexed import RUN_SAMPLES
-from autoloader.process.control.observer import Displaced
+from autoloader.pipeline.readers import RUN_SAMPLES
+from autoloader.process.observer import Displaced
 from autoloader.spec.knobs import KnobLimits, Knobs
 from autoloader.telemetry.statistics import CacheStatistics
 

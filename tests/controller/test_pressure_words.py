@@ -11,7 +11,7 @@ import pytest
 from autoloader.controller.states import State
 from autoloader.host.probes.processes import OtherProcesses
 from autoloader.host.units import GIB, MIB
-from autoloader.process.control.moments import Pressure
+from autoloader.process.observer import Pressure
 from autoloader.spec.knobs import Knobs
 
 FLOOR = 5 * GIB
@@ -33,7 +33,7 @@ def a_host(folder: Path, **held: int) -> Path:
 
 @pytest.fixture
 def said(caplog: pytest.LogCaptureFixture) -> Iterator[pytest.LogCaptureFixture]:
-    with caplog.at_level(logging.INFO, "autoloader.process.control.moments"):
+    with caplog.at_level(logging.INFO, "autoloader.process.observer"):
         yield caplog
 
 

@@ -25,7 +25,7 @@ from autoloader.host.probes.processes import (
     tree_pss_bytes,
 )
 from autoloader.host.units import MIB
-from autoloader.process.control.observer import ProcessMemory
+from autoloader.process.observer import ProcessMemory
 
 HOLDER = """
 import mmap, os, sys

@@ -170,7 +170,7 @@ def throttled() -> Iterator[Path]:
 SCRIPT = """
 import json, pathlib, sys, os
 pathlib.Path(sys.argv[1], "cgroup.procs").write_text(str(os.getpid()))
-from autoloader.process.planning.start import cores_of_rank
+from autoloader.process.planning import cores_of_rank
 from autoloader.host.machine import CgroupProcessors, usable_processors
 from autoloader.controller.profile import host_facts
 found = CgroupProcessors().read()

@@ -29,7 +29,7 @@ from streams import (
 
 from autoloader.decode.frames import FrameDecoder
 from autoloader.host.threads import all_ended
-from autoloader.pipeline.graph.records import PASSES
+from autoloader.pipeline.graph.reader import PASSES
 from autoloader.samples.block import EmptyEpisode, ReaderStart, SampleBlock
 from autoloader.samples.draws import PURPOSE_SHARDS, fold, order
 from autoloader.samples.resolve import ResolvedMixture

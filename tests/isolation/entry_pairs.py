@@ -367,9 +367,7 @@ class Pairs:
         return found
 
     def _loader(self, spec: Mapping[str, Any], knobs: Mapping[str, Any]) -> AutoLoader:
-        with patch(
-            "autoloader.process.planning.start.cores_of_rank", lambda _: 4
-        ):  # wherever this runs
+        with patch("autoloader.process.planning.cores_of_rank", lambda _: 4):  # wherever this runs
             return AutoLoader(
                 PipelineSpec.from_mapping(spec),
                 profile=str(self._profile),

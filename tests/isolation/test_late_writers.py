@@ -21,7 +21,7 @@ from autoloader.decode import costs
 from autoloader.decode.frames import FrameDecoder
 from autoloader.errors import PipelineError
 from autoloader.host.supervision.vitals import read_vitals
-from autoloader.process.control import in_thread
+from autoloader.process import in_thread
 
 LONG_S = 60.0
 THREAD: dict[str, Any] = {

@@ -19,7 +19,7 @@ from streams import spec_of
 from autoloader import PipelineSpec
 from autoloader.errors import AutoloaderError
 from autoloader.formats import files
-from autoloader.process.planning.start import plan_loader
+from autoloader.process.planning import plan_loader
 from autoloader.storage.faults import LimitError
 
 RLDS = ["dataset_info.json", "features.json", "*.tfrecord*"]

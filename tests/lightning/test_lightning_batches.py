@@ -22,7 +22,7 @@ from autoloader import AutoLoader, PipelineSpec, augment, layouts
 from autoloader.integrations.lightning.datamodule import Delivery
 from autoloader.integrations.lightning.streams import HostBatch
 from autoloader.lightning import LoaderMonitor, Stage2Layout
-from autoloader.process.device.augmentation import augmenter
+from autoloader.process.augmentation import augmenter
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "transfer"))
 from fake_device import FakeDevice

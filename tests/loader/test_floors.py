@@ -18,7 +18,7 @@ from autoloader.controller.profile import Profile
 from autoloader.errors import ProfileError, UsageError
 from autoloader.host.units import LEAST_FLOOR_BYTES, parse_floor
 from autoloader.process.child import Child
-from autoloader.process.planning.start import plan_loader
+from autoloader.process.planning import plan_loader
 
 TOO_SMALL: list[Any] = [5, "5", "5 ", "5MB", 5.0, "0.5", "0.4kB", 63 * 2**20, LEAST_FLOOR_BYTES - 1]
 COMMANDS = [

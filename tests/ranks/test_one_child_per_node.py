@@ -20,7 +20,7 @@ from autoloader.errors import BudgetInfeasibleError
 from autoloader.host.probes.headroom import Headroom
 from autoloader.host.probes.processes import pss_bytes
 from autoloader.host.units import MIB
-from autoloader.process.planning.start import LoaderPlan, plan_loader
+from autoloader.process.planning import LoaderPlan, plan_loader
 
 FOLDER = Path(__file__).parent
 KNOBS = {"ring_slots": 4, "decode_threads": 1, "io_threads": 1, "read_ahead": 2}

@@ -17,7 +17,7 @@ from streams import dataset_of, every_sample, mixture_of, spec_of
 
 from autoloader import AutoLoader, PipelineSpec
 from autoloader.cli.app import main
-from autoloader.process.planning.start import plan_loader
+from autoloader.process.planning import plan_loader
 
 STEPS, RECORDS, SHARDS = 3, 4, 2
 KNOBS = {"ring_slots": 4, "queue_samples": 8}

@@ -23,7 +23,7 @@ import pytest
 from autoloader import AutoLoader, layouts
 from autoloader.cli.app import main
 from autoloader.index.statistics import read_statistics
-from autoloader.process.planning.start import plan_loader
+from autoloader.process.planning import plan_loader
 from autoloader.recipes import recipe
 from autoloader.spec import PipelineSpec
 from autoloader.spec.reading import parse_yaml

@@ -24,7 +24,7 @@ from streams import dataset_of, spec_of
 
 from autoloader import PipelineSpec
 from autoloader.errors import AutoloaderError, SourceError
-from autoloader.process.planning.start import plan_loader
+from autoloader.process.planning import plan_loader
 from autoloader.storage import patience, store
 from autoloader.storage.clients import client as clients
 from autoloader.storage.faults import LimitError, PassingError

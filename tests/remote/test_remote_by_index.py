@@ -22,7 +22,7 @@ from autoloader import AutoLoader
 from autoloader.cli.app import main
 from autoloader.errors import SourceError
 from autoloader.formats import files
-from autoloader.process.planning.start import plan_loader
+from autoloader.process.planning import plan_loader
 from autoloader.storage.part import CHUNK_BYTES
 from autoloader.storage.shards import shard_cache
 from autoloader.storage.store import store

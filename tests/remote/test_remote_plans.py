@@ -18,7 +18,7 @@ from autoloader.index import open_dataset_index
 from autoloader.index.counting import mean_frames
 from autoloader.index.statistics import statistics_of
 from autoloader.index.statistics.mixture import statistics_key
-from autoloader.process.planning.start import LoaderPlan, plan_loader
+from autoloader.process.planning import LoaderPlan, plan_loader
 from autoloader.samples.resolve import resolve
 from autoloader.sampling.dealing import Ranks, mixture_part
 from autoloader.storage import places, store

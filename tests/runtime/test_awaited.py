@@ -17,7 +17,7 @@ from autoloader.decode.activity import DatasetActivity
 from autoloader.errors import SourceError
 from autoloader.pipeline.read import frame_reads
 from autoloader.pipeline.read.frame_reads import NowRead, Stretches, read_all
-from autoloader.process.control.moments import waited_for
+from autoloader.process.observer import waited_for
 from autoloader.samples.block import EmptyEpisode, EpisodeStream, SampleBlock
 from autoloader.samples.draws import PURPOSE_SHARDS, fold, order
 from autoloader.samples.resolve import ResolvedDataset

@@ -14,9 +14,9 @@ from streams import mixture_of
 
 from autoloader.decode.ring import RingMemory
 from autoloader.index.counting import count_mixture
-from autoloader.pipeline.indexed import IndexedReader
 from autoloader.pipeline.pipeline import Pipeline
 from autoloader.pipeline.read.blocks import Blocks
+from autoloader.pipeline.readers import IndexedReader
 from autoloader.samples.resolve import ResolvedMixture
 from autoloader.sampling.dealing import Deal, Ranks
 from autoloader.sampling.mixture import mixture_order

@@ -11,7 +11,7 @@ from streams import dataset_of, mixture_of, spec_of
 
 from autoloader.errors import SourceError, SpecError
 from autoloader.index.counting import count_mixture
-from autoloader.process.planning.start import plan_loader
+from autoloader.process.planning import plan_loader
 from autoloader.samples.resolve import resolve
 
 

@@ -16,7 +16,7 @@ from autoloader.cli.app import main
 from autoloader.errors import SpecError
 from autoloader.index.statistics import read_statistics, statistics_of
 from autoloader.index.statistics.formats import FORMATS
-from autoloader.process.planning.start import plan_loader
+from autoloader.process.planning import plan_loader
 from autoloader.samples.resolve import normalised
 from autoloader.samples.statistics import NormalizationStatistics
 

@@ -15,7 +15,7 @@ from autoloader import AutoLoader, PipelineSpec
 from autoloader.cli.app import main
 from autoloader.errors import SpecError
 from autoloader.index.statistics import compute, statistics_of
-from autoloader.process.planning.start import plan_loader
+from autoloader.process.planning import plan_loader
 
 Q = {"q01": 0.01, "q99": 0.99}
 OF_SAMPLES = {"action": {"method": "q01_q99"}, "statistics_of": "samples"}

@@ -16,7 +16,7 @@ from streams import dataset_of, spec_of
 
 from autoloader.errors import SpecError
 from autoloader.index.statistics import statistics_document, statistics_of
-from autoloader.process.planning.start import plan_loader
+from autoloader.process.planning import plan_loader
 from autoloader.samples.statistics import FieldStatistics
 
 STEPS = (6, 9, 1, 13, 4)

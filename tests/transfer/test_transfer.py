@@ -12,7 +12,7 @@ from rlds_files import episode, write_dataset
 from streams import dataset_of, spec_of
 
 from autoloader import AutoLoader, PipelineSpec
-from autoloader.process.device.transfer import CudaDevice, Transfer, mapped
+from autoloader.process.torch_side import CudaDevice, Transfer, mapped
 
 KNOBS = {"ring_slots": 6, "decode_threads": 1, "reader": "indexed"}
 needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")

@@ -17,7 +17,7 @@ from typing import Any
 
 from autoloader.controller.profile import MixtureKind
 from autoloader.errors import UsageError
-from autoloader.process.control.lasting import Lasting, Paid, at_least, gathered
+from autoloader.process.lasting import Lasting, Paid, at_least, gathered
 from autoloader.telemetry.run_record import (
     PipelineRecord,
     files_of,

@@ -16,7 +16,7 @@ versions, the storage of the data and its speed. ``HostFacts.fingerprint`` is on
 measured here and there may be compared": equal nodes of a cluster have the same.
 
 Not here: finding and keeping profiles (``lookup``), legal combinations of knobs (``spec.knobs``),
-the kind of a mixture (``process.planning.start``), memory during a run (``host.probes.headroom``).
+the kind of a mixture (``process.planning``), memory during a run (``host.probes.headroom``).
 """
 
 from __future__ import annotations

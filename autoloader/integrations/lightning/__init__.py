@@ -1,6 +1,6 @@
 """Lightning's side of the loader: a data module, a monitor, and the layouts of other trainers.
 
-Not here: the loader (``loader``), moving batches to a device (``process.device.transfer``).
+Not here: the loader (``loader``), moving batches to a device (``process.torch_side``).
 """
 
 from autoloader.host.extras import needs

@@ -32,10 +32,10 @@ from autoloader.integrations.lightning.streams import (
     ValidationStream,
 )
 from autoloader.loader import AutoLoader
+from autoloader.process.arguments import check_arguments
+from autoloader.process.augmentation import Augmenter, augmenter
 from autoloader.process.checkpoint import join_states, read_state
-from autoloader.process.device.augmentation import Augmenter, augmenter
-from autoloader.process.device.transfer import mapped
-from autoloader.process.planning.arguments import check_arguments
+from autoloader.process.torch_side import mapped
 from autoloader.spec import PipelineSpec, SpecSource
 from autoloader.validation import IdleLoader, validation_specs
 

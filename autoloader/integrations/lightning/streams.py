@@ -26,7 +26,7 @@ from typing import Any
 from autoloader.batch import Batch
 from autoloader.loader import AutoLoader
 from autoloader.process.delivery import InHand, Iteration
-from autoloader.process.device.transfer import Transfer
+from autoloader.process.torch_side import Transfer
 
 ToBatch = Callable[[Batch, Sequence[str]], Any]
 """Maps a loader's batch, with ``loader.dataset_names``, to what a trainer wants."""

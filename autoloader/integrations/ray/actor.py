@@ -31,8 +31,8 @@ from autoloader.host.probes.headroom import HeadroomProbe
 from autoloader.host.supervision.start import extend_import_path
 from autoloader.host.units import format_bytes
 from autoloader.pipeline.helpers import identity_of
-from autoloader.pipeline.indexed import IndexedReader
 from autoloader.pipeline.messages import Failed
+from autoloader.pipeline.readers import IndexedReader
 from autoloader.samples.block import Place
 from autoloader.samples.resolve import ResolvedMixture, resolve_plain
 from autoloader.sampling.mixture import MixtureOrder

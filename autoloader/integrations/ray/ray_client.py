@@ -1,6 +1,6 @@
 """A cluster of Ray's: joined, never started; its nodes, and what goes wrong in plain words.
 
-Not here: which cluster (``process.planning.helpers``), what runs on its nodes (``driver``,
+Not here: which cluster (``process.arguments``), what runs on its nodes (``driver``,
 ``catalogue``).
 """
 

@@ -37,7 +37,7 @@ from autoloader.integrations.tfdata.values import (
     window_values,
 )
 from autoloader.pipeline.graph import draws, user_functions
-from autoloader.pipeline.graph.records import numbered_records
+from autoloader.pipeline.graph.reader import numbered_records
 from autoloader.pipeline.graph.tensorflow import tf
 from autoloader.samples.block import field_offsets
 from autoloader.samples.draws import (

@@ -1,6 +1,6 @@
 """The keyed draws of ``samples.draws``, as TensorFlow operations; a test holds both together.
 
-Not here: what is drawn (``pipeline.graph.records``, ``integrations.tfdata``).
+Not here: what is drawn (``pipeline.graph.reader``, ``integrations.tfdata``).
 """
 
 from __future__ import annotations

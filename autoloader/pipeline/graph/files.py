@@ -4,7 +4,7 @@ What TensorFlow raises becomes an ``OSError`` here; its clients have repeated by
 pass. A scheme that TensorFlow does not know is looked for in ``tensorflow_io``, which brings more,
 where it is installed; a file of that name in another folder is not it.
 
-Not here: streams of records, which tf.data opens by itself (``pipeline.graph.records``).
+Not here: streams of records, which tf.data opens by itself (``pipeline.graph.reader``).
 """
 
 from __future__ import annotations

@@ -37,7 +37,7 @@ from autoloader.decode.probe import DecodeCost, probe_copy, probe_decode
 from autoloader.host.clock import Clock
 from autoloader.host.units import format_bytes
 from autoloader.index.counting import quick_tables
-from autoloader.process.planning.start import LoaderPlan
+from autoloader.process.planning import LoaderPlan
 from autoloader.sampling.episodes import DatasetTable
 from autoloader.sampling.mixture import mixture_order
 from autoloader.sampling.plan import Reuse, foretell_reuse

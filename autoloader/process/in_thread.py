@@ -2,7 +2,7 @@
 
 For debugging: TensorFlow, where it is needed, and torch share a process.
 
-Not here: the pipeline (``pipeline.pipeline``), governing it (``process.control.pipeline``).
+Not here: the pipeline (``pipeline.pipeline``), governing it (``process.control``).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from autoloader.host.probes.headroom import HeadroomSource
 from autoloader.host.probes.processes import loader_bytes
 from autoloader.pipeline.pipeline import STUCK_S, Pipeline
 from autoloader.pipeline.read.open_mixture import CompiledMixture
-from autoloader.process.control.pipeline import Control
+from autoloader.process.control import Control
 from autoloader.process.setup import PipelineSetup
 from autoloader.sampling.mixture import MixtureOrder
 from autoloader.spec.knobs import Knobs

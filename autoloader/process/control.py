@@ -9,7 +9,7 @@ promised to it in the budget that all pipelines of the process share.
 A pipeline's gate is closed when its trainer has parked it or the reflex admits no reads. The two
 are kept apart here, so that neither opens what the other has closed.
 
-Not here: reading the pipeline and its host (``process.control.observer``), deciding
+Not here: reading the pipeline and its host (``process.observer``), deciding
 (``controller``), running (``pipeline``), messages (``process.worker``).
 """
 
@@ -43,14 +43,14 @@ from autoloader.errors import UsageError
 from autoloader.host.probes.headroom import HeadroomSource, headroom_or_none
 from autoloader.pipeline.helpers import HelperRequest
 from autoloader.pipeline.read.open_mixture import CompiledMixture
-from autoloader.process.control.observer import Observer, Probes
+from autoloader.process.observer import Observer, Probes
 from autoloader.process.setup import PipelineSetup
 from autoloader.sampling.dealing import Deal, NodePart
 from autoloader.spec.knobs import Knobs
 
 if TYPE_CHECKING:
     from autoloader.pipeline.pipeline import MixtureReader, Pipeline
-    from autoloader.process.control.moments import Moments
+    from autoloader.process.observer import Moments
 
 logger = logging.getLogger(__name__)
 
@@ -85,7 +85,7 @@ def open_pipeline(setup: PipelineSetup, compiled: CompiledMixture) -> Pipeline:
     disk = None if room is None else FramesOnDisk(room, mixture.layout.colour_bytes)
     reader: MixtureReader
     if setup.knobs.reader == "indexed":
-        from autoloader.pipeline.indexed import IndexedReader
+        from autoloader.pipeline.readers import IndexedReader
 
         _check_reader(start)
         reader = IndexedReader(
@@ -99,7 +99,7 @@ def open_pipeline(setup: PipelineSetup, compiled: CompiledMixture) -> Pipeline:
             disk_floor_bytes=setup.control.disk_floor_bytes,
         )
     else:
-        from autoloader.pipeline.streamed import StreamsReader, opener
+        from autoloader.pipeline.readers import StreamsReader, opener
 
         world_size = setup.ranks.world_size
         reader = StreamsReader(mixture, order, opener(mixture, compiled), start, world_size)
@@ -215,7 +215,7 @@ class ControlledPipeline:
         """Made when there is something to say: its classes cost milliseconds that batches want."""
         with self._lock:
             if self._made is None:
-                from autoloader.process.control.moments import Moments, open_sinks
+                from autoloader.process.observer import Moments, open_sinks
 
                 sinks = open_sinks(self._setup, self._number, self.pipeline.quarantined)
                 self._made = Moments(self._setup, self._number, sinks)

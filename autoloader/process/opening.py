@@ -1,7 +1,7 @@
 """Opens the pipeline that was planned: in the loader's child, or in this process for debugging.
 
-Not here: the plan (``process.planning.start``), the two kinds (``process.child`` and
-``process.control.in_thread``).
+Not here: the plan (``process.planning``), the two kinds (``process.child`` and
+``process.in_thread``).
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from autoloader.errors import UsageError, shown
 from autoloader.host.extras import require
 from autoloader.host.probes.headroom import HeadroomSource
 from autoloader.process.child import Child, ChildPipeline
-from autoloader.process.planning.start import LoaderPlan, kind_of, minimum_knobs
+from autoloader.process.planning import LoaderPlan, kind_of, minimum_knobs
 from autoloader.process.ranks import Neighbours
 from autoloader.process.setup import PipelineSetup
 from autoloader.storage.places import cache_root
 from autoloader.telemetry.lines import log_path, run_name, script_name
 
 if TYPE_CHECKING:
-    from autoloader.process.control.in_thread import ThreadPipeline
+    from autoloader.process.in_thread import ThreadPipeline
 
 logger = logging.getLogger(__name__)
 
@@ -50,7 +50,7 @@ def open_planned(
     """
     if child is not None:
         return ChildPipeline(setup, child)
-    from autoloader.process.control.in_thread import ThreadPipeline
+    from autoloader.process.in_thread import ThreadPipeline
 
     return ThreadPipeline(replace(setup, ranks_here=1), headroom, number)
 

@@ -1,9 +1,14 @@
-"""The indexed reader: planned samples over the sidecar index, built here or in decode processes.
+"""The two readers as a pipeline uses them: by index, and as a tf.data stream for each dataset.
 
-There is no mixer and no cursor: the plan names the sample of every position, so where a pipeline
-is, is one number, and no knob moves the order. TensorFlow is not imported.
+By index there is no mixer and no cursor: the plan names the sample of every position, so the place
+of a pipeline is one number, and no knob moves the order. Batches are built here or in decode
+processes; TensorFlow is not imported.
 
-Not here: the plan and the index (``index``), reading what is planned (``pipeline.read.planned``).
+Streams are opened when they are first read: TensorFlow is imported with the first one. A stream
+that an earlier pipeline over the same mixture has compiled is used again.
+
+Not here: the plan and the index (``index``), the graphs (``pipeline.graph.reader``), reading
+(``pipeline.read``).
 """
 
 from __future__ import annotations
@@ -20,8 +25,10 @@ import numpy as np
 from autoloader.cache.disk import DiskRoom
 from autoloader.cache.lease import FrameCache
 from autoloader.cache.table import FrameCosts, FrameTable
+from autoloader.decode.message import PipelineStart
 from autoloader.decode.quarantine import Quarantine
 from autoloader.decode.ring import RingMemory
+from autoloader.errors import SourceError
 from autoloader.host.supervision.start import import_path
 from autoloader.index.dataset import DatasetIndex
 from autoloader.pipeline.helpers import HelperRequest
@@ -31,8 +38,9 @@ from autoloader.pipeline.read.blocks import Blocks
 from autoloader.pipeline.read.held import HeldFrames
 from autoloader.pipeline.read.open_mixture import CompiledMixture
 from autoloader.pipeline.read.planned import PlannedSource
-from autoloader.samples.block import Place
-from autoloader.samples.resolve import ResolvedMixture
+from autoloader.pipeline.read.streams import StreamSource
+from autoloader.samples.block import EpisodeStream, Place
+from autoloader.samples.resolve import ResolvedDataset, ResolvedMixture
 from autoloader.sampling.dealing import NodePart
 from autoloader.sampling.mixture import MixtureOrder
 from autoloader.sampling.plan import SamplePlan
@@ -42,6 +50,8 @@ from autoloader.telemetry.statistics import CacheStatistics
 if TYPE_CHECKING:
     from autoloader.pipeline.decode_client import RemoteBuilder
     from autoloader.pipeline.helpers import Answers, Helpers
+    from autoloader.pipeline.read.shard_fill import ShardFill
+
 
 RUN_SAMPLES = 256
 """Samples of a run that are read at most, or somewhat more: a run is whole batches."""
@@ -285,3 +295,95 @@ class IndexedReader(MixtureReader):
             held = self._frames.lately_held
             room = self._frames.budget_bytes / self._frames_bytes
         return run_samples(knobs.decode_threads, self._ranks_here, self._sample_bytes, held, room)
+
+
+OpenStream = Callable[[ResolvedDataset], EpisodeStream]
+"""Makes a dataset's stream; called on that dataset's thread."""
+_importing = threading.Lock()
+
+
+class StreamsReader(MixtureReader):
+    """Reads one mixture by streams, in this process.
+
+    Args:
+        mixture: the resolved mixture that is read.
+        order: the order of the mixture's samples.
+        open_stream: makes a dataset's stream.
+        start: position at which to begin.
+        world_size: ranks that stream a part of the mixture each.
+    """
+
+    def __init__(
+        self,
+        mixture: ResolvedMixture,
+        order: MixtureOrder,
+        open_stream: OpenStream,
+        start: PipelineStart,
+        world_size: int = 1,
+    ) -> None:
+        self._mixture = mixture
+        self._order = order
+        self._open_stream = open_stream
+        self._start = start
+        self._world_size = world_size
+        self._fill: ShardFill | None = None
+
+    def open(self, quarantine: Quarantine) -> None:
+        """See ``MixtureReader.open``: the cache of shards begins to fill, if the spec lets it."""
+        del quarantine
+        away = [one for one in self._mixture.datasets if one.remote and one.indexable]
+        if away and self._mixture.spec.reader == "auto":
+            from autoloader.pipeline.read.shard_fill import ShardFill  # local data goes without
+
+            self._fill = ShardFill(away)
+            self._fill.start()
+
+    def close(self) -> None:
+        """See ``MixtureReader.close``."""
+        if self._fill is not None:
+            self._fill.close()
+
+    def source(
+        self,
+        knobs: Knobs,
+        quarantine: Quarantine,
+        condition: threading.Condition,
+        failed: Callable[[BaseException], None],
+    ) -> StreamSource:
+        """See ``MixtureReader.source``."""
+        return StreamSource(
+            self._mixture,
+            self._order,
+            knobs,
+            self._open_stream,
+            start=self._start,
+            world_size=self._world_size,
+            quarantine=quarantine,
+            condition=condition,
+            failed=failed,
+        )
+
+
+def opener(mixture: ResolvedMixture, compiled: CompiledMixture) -> OpenStream:
+    """Makes the streams of a mixture, or takes those that are compiled already.
+
+    What it returns raises ``SourceError`` where TensorFlow cannot be imported.
+    """
+
+    def open_stream(dataset: ResolvedDataset) -> EpisodeStream:
+        if (compiled_before := compiled.readers.get(dataset.name)) is not None:
+            return compiled_before
+        with _importing:
+            try:
+                from autoloader.pipeline.graph.reader import StreamReader
+            except ImportError as error:
+                raise SourceError(
+                    f"TensorFlow cannot be imported: {error}",
+                    remedy="install tensorflow; the stream reader needs it",
+                ) from error
+        # A mixture that waits promises an order that does not depend on timing.
+        ordered = mixture.spec.mixing.waits
+        reader = StreamReader(dataset, mixture.layout, ordered=ordered)
+        return compiled.readers.setdefault(dataset.name, reader)
+
+    return open_stream

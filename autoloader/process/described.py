@@ -14,7 +14,7 @@ import numpy as np
 from autoloader.host.threads import OfOneProcess, Owner
 from autoloader.index.statistics import statistics_document
 from autoloader.pipeline.progress import DeliveryProgress
-from autoloader.process.planning.start import LoaderPlan
+from autoloader.process.planning import LoaderPlan
 from autoloader.process.ranks import Neighbours, gathered
 from autoloader.samples.resolve import SampleLocation, locate
 from autoloader.sampling.dealing import Ranks

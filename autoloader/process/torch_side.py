@@ -1,10 +1,10 @@
-"""Moves batches from the ring to a device, without stopping for the copy.
+"""Torch's side of a loader: the copy of batches to a device, and the shape of a ``DataLoader``.
 
 Theory of operation. A copy runs beside the host only from pinned memory. So a ring slot is
 registered with the driver where it lies, once, when it first comes by; its batch is copied on a
-stream of its own, an event is recorded behind the copies, and the device's current stream waits for
-that event, not the host. Until the event is done the source tensors are held here, and with them
-the slot stays lent. A slot that is to be given back to the kernel is unregistered first.
+stream of its own, and an event is recorded behind the copies. The device's current stream waits for
+that event, not the host. Until the event is done ``Transfer`` holds the source tensors, and with
+them the slot stays lent. A slot that is to be given back to the kernel is unregistered first.
 
 torch's allocator does not know this memory and ignores events on it: whoever copied from a pinned
 slot with ``non_blocking=True`` by himself would see the slot refilled under the copy. So slots are
@@ -13,12 +13,17 @@ memory.
 
 Called by the consumer's thread; the loader's own thread calls ``collect``, ``close`` and ``unpin``.
 
+A trainer that insists on a ``DataLoader`` asks for the length, iterates once an epoch, and may save
+``state_dict``. The loader reads ahead by itself and belongs to the process that made it. So there
+are no workers here, and nothing is shuffled, sharded or collated again.
+
 Invariants:
     1. A slot is not returned before the event behind its copies is done.
     2. A slot is registered once, however often it comes by.
     3. Memory is never given back to the kernel while it is registered.
 
-Not here: the ring (``decode.ring``), who lends (``loader``).
+Not here: the ring (``decode.ring``), who lends (``process.delivery``), Lightning
+(``integrations.lightning``).
 """
 
 from __future__ import annotations
@@ -28,11 +33,13 @@ import contextlib
 import copy
 import logging
 import threading
-from collections.abc import Callable
-from typing import Any, Protocol
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Protocol, cast
 
 import torch
+from torch.utils.data import DataLoader, IterableDataset
 
+from autoloader.batch import Batch
 from autoloader.decode.ring import RingMemory
 from autoloader.errors import UsageError
 from autoloader.host.threads import Owner
@@ -259,3 +266,71 @@ def mapped(tree: Any, change: Callable[[torch.Tensor], torch.Tensor]) -> Any:
     if isinstance(tree, (list, tuple)) and not (tree and isinstance(tree[0], str)):
         return type(tree)(mapped(value, change) for value in tree)
     return tree
+
+
+class Resumable(Protocol):
+    """Methods of an ``AutoLoader`` that are needed here."""
+
+    def _iterate(
+        self, change: Callable[[Batch], Any] | None = None, *, after_end: bool = False
+    ) -> Iterator[Any]: ...
+
+    def __len__(self) -> int: ...
+
+    def state_dict(self) -> dict[str, Any]: ...
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None: ...
+
+
+class _Batches(IterableDataset[Batch]):
+    """A loader's batches as items; its length is the epoch's, in batches.
+
+    A trainer that counts to the length leaves the epoch behind its last batch, not ended.
+    """
+
+    def __init__(self, loader: Resumable) -> None:
+        self._loader = loader
+
+    def __iter__(self) -> Iterator[Batch]:
+        return self._loader._iterate(after_end=True)  # noqa: SLF001 of the package
+
+    def __len__(self) -> int:
+        return len(self._loader)
+
+
+class LoaderAsDataLoader(DataLoader[Any]):
+    """A ``DataLoader`` without workers whose items are a loader's batches.
+
+    Args:
+        loader: opened and closed by the caller.
+        collate_fn: makes of each batch what the trainer wants.
+    """
+
+    def __init__(self, loader: Resumable, collate_fn: Callable[[Batch], Any] | None = None) -> None:
+        self._loader = loader
+        self._change = collate_fn
+        super().__init__(
+            _Batches(loader),
+            batch_size=None,
+            num_workers=0,
+            collate_fn=cast("Callable[[Any], Any]", collate_fn or _as_it_is),
+        )
+
+    def __iter__(self) -> Iterator[Any]:  # type: ignore[override]
+        """The loader's own iteration: what ``next`` returns is delivered, and nothing else.
+
+        torch's would have a batch in hand that a raising signal handler loses.
+        """
+        return self._loader._iterate(self._change, after_end=True)  # noqa: SLF001
+
+    def state_dict(self) -> dict[str, Any]:
+        """The loader's place, to the sample."""
+        return self._loader.state_dict()
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go to where ``state`` was saved."""
+        self._loader.load_state_dict(state)
+
+
+def _as_it_is(batch: Batch) -> Batch:
+    return batch

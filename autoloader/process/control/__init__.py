@@ -1,4 +1,0 @@
-"""Puts a running pipeline under the controller: observes it, applies what was decided.
-
-Not here: deciding (``controller``), running (``pipeline``).
-"""
