@@ -23,11 +23,10 @@ if TYPE_CHECKING:
         UsageError,
         WorkerError,
     )
-    from autoloader.loader import AutoLoader
+    from autoloader.loader import AutoLoader, ValidationLoader, validation_loaders
     from autoloader.process.augmentation import augment
     from autoloader.process.checkpoint import join_states
     from autoloader.spec import PipelineSpec
-    from autoloader.validation import ValidationLoader, validation_loaders
 
 __version__ = "0.1.0"
 __all__ = [
@@ -56,10 +55,10 @@ _HOME = {
     "AutoLoader": "autoloader.loader",
     "Batch": "autoloader.batch",
     "PipelineSpec": "autoloader.spec",
-    "ValidationLoader": "autoloader.validation",
+    "ValidationLoader": "autoloader.loader",
     "augment": "autoloader.process.augmentation",
     "join_states": "autoloader.process.checkpoint",
-    "validation_loaders": "autoloader.validation",
+    "validation_loaders": "autoloader.loader",
 }
 """Where a name of ``__all__`` is declared, if not in ``autoloader.errors``."""
 

@@ -3,7 +3,7 @@
 Train and validation loaders of the demo mixture live in one child, as a data module has them. A
 stretch of training, then a validation, several times over; the last one comes right behind another.
 
-Not here: what a validation gives (``autoloader.validation``).
+Not here: what a validation gives (``autoloader.loader``).
 """
 
 from __future__ import annotations

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from autoloader.cli.app import main
+from autoloader.loader import validation_specs
 from autoloader.spec import PipelineSpec
-from autoloader.validation import validation_specs
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 NAMES = ("octo", "openvla", "droid", "stage2", "validation", "transforms")

@@ -15,7 +15,7 @@ from streams import until
 from autoloader import AutoLoader, PipelineSpec
 from autoloader.integrations.lightning.streams import ValidationStream
 from autoloader.lightning import AutoLoaderDataModule
-from autoloader.validation import IdleLoader
+from autoloader.loader import IdleLoader
 
 
 def streams(module: AutoLoaderDataModule) -> tuple[Iterator[Any], list[ValidationStream]]:

@@ -17,8 +17,8 @@ from streams import dataset_of, spec_of
 
 from autoloader import AutoLoader, PipelineSpec, join_states
 from autoloader.errors import UsageError
+from autoloader.loader import IdleLoader
 from autoloader.process.checkpoint import sealed
-from autoloader.validation import IdleLoader
 
 KNOBS = {"ring_slots": 4, "decode_threads": 1, "io_threads": 1, "read_ahead": 1, "queue_samples": 4}
 SAVED = json.loads((Path(__file__).parent / "saved_states.json").read_text())

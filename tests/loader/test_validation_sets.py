@@ -13,7 +13,7 @@ from streams import dataset_of, spec_of
 
 from autoloader import PipelineSpec
 from autoloader.errors import KnobError
-from autoloader.validation import ValidationLoader, validation_loaders, validation_specs
+from autoloader.loader import ValidationLoader, validation_loaders, validation_specs
 
 OPTIONS: dict[str, Any] = {
     "isolation": "thread",

@@ -31,13 +31,12 @@ from autoloader.integrations.lightning.streams import (
     TrainStream,
     ValidationStream,
 )
-from autoloader.loader import AutoLoader
+from autoloader.loader import AutoLoader, IdleLoader, validation_specs
 from autoloader.process.arguments import check_arguments
 from autoloader.process.augmentation import Augmenter, augmenter
 from autoloader.process.checkpoint import join_states, read_state
 from autoloader.process.torch_side import mapped
 from autoloader.spec import PipelineSpec, SpecSource
-from autoloader.validation import IdleLoader, validation_specs
 
 _READ_ON_THE_HOST = ("provenance", "dataset_index")
 
@@ -128,7 +127,7 @@ class AutoLoaderDataModule(LightningDataModule):
         spec: a ``PipelineSpec``, its path, or a dict that says the same. Its split ``train`` is
             trained on; where its datasets have a split ``val``, the first ``validation.samples``
             samples of that are the validation, the same ones at every call
-            (``autoloader.validation``); with ``validation.per_dataset`` Lightning gets one
+            (``autoloader.loader``); with ``validation.per_dataset`` Lightning gets one
             dataloader for each dataset.
         profile, ram_floor, disk_floor, knobs, isolation, controller, reproducible, helpers: as for
             ``AutoLoader``.
