@@ -58,7 +58,7 @@ from autoloader.process.opening import control_request, log_notes, open_planned
 from autoloader.process.planning import choose_reader, plan_loader, retuned
 from autoloader.process.ranks import ALONE, find_neighbours, find_ranks, refuse_torch_worker
 from autoloader.process.setup import PipelineSetup
-from autoloader.samples.resolve import ResolvedMixture, resolve
+from autoloader.samples.resolve import resolve
 from autoloader.sampling.dealing import mixture_part, order_of_part
 from autoloader.sampling.mixture import MixtureOrder
 from autoloader.spec import CurriculumSpec, PipelineSpec, SpecSource
@@ -589,9 +589,7 @@ def _close_all() -> None:
         loader.close()
 
 
-def validation_specs(
-    spec: PipelineSpec, split: str = "val", *, per_dataset: bool | None = None
-) -> dict[str, PipelineSpec]:
+def validation_specs(spec: PipelineSpec, split: str = "val") -> dict[str, PipelineSpec]:
     """The spec of each validation loader, by name; an epoch of it is what a validation sees.
 
     Weights that move (``weights: {from: …, to: …}``) are those of the end. A dataset of weight 0
@@ -604,7 +602,6 @@ def validation_specs(
     Args:
         spec: the pipeline spec of the mixture.
         split: of each dataset; those that say ``null`` to it have no part.
-        per_dataset: over the spec's ``validation.per_dataset``.
 
     Returns:
         Empty where no dataset has a part.
@@ -622,20 +619,23 @@ def validation_specs(
         by_index=spec.reader != "stream",
         fetch=choose_reader(whole, "auto")[0] == "indexed",
     )
-    apart = spec.validation.per_dataset if per_dataset is None else per_dataset
-    if not apart:
+    if not spec.validation.per_dataset:
         spec = _settled(spec)
         total = sum(count.samples for count in counts.values())
         return {split: _epoch(spec, total)}
-    wide = spec.model_copy(update={"pad_to": _widths(whole)})
-    return {name: _epoch(_only(wide, split, [name]), counts[name].samples) for name in names}
+    layout = whole.layout
+    widths = {"action": layout.action_width, "state": layout.state_width}
+    wide = spec.model_copy(
+        update={"pad_to": {one: width for one, width in widths.items() if width}}
+    )
+    return {name: _epoch(_only(wide, split, name), counts[name].samples) for name in names}
 
 
-def _only(spec: PipelineSpec, split: str, names: list[str]) -> PipelineSpec:
-    """The spec with ``split: {SPLIT: null}`` for every other dataset; weights have no say."""
+def _only(spec: PipelineSpec, split: str, name: str) -> PipelineSpec:
+    """The spec with ``split: {SPLIT: null}`` for every other dataset, and weight 1 for this one."""
     datasets = [
         one.model_copy(update={"weight": 1.0})
-        if one.name in names
+        if one.name == name
         else one.model_copy(update={"split": {**one.split, split: None}})
         for one in spec.datasets
     ]
@@ -669,12 +669,6 @@ def _epoch(spec: PipelineSpec, available: int) -> PipelineSpec:
             ),
         }
     )
-
-
-def _widths(mixture: ResolvedMixture) -> Mapping[str, int]:
-    layout = mixture.layout
-    widths = {"action": layout.action_width, "state": layout.state_width}
-    return {field: width for field, width in widths.items() if width}
 
 
 class IdleLoader(AutoLoader):
