@@ -42,6 +42,7 @@ from autoloader.formats.registry import (
 )
 from autoloader.formats.sources import same_files
 from autoloader.index.counting import count_mixture
+from autoloader.recipes import Recipe, mixtures, names, other_names, recipe
 from autoloader.samples.resolve import resolve
 from autoloader.samples.transforms.cameras import is_depth_picture, is_depth_tensor
 from autoloader.samples.transforms.fields import (
@@ -55,7 +56,6 @@ from autoloader.samples.transforms.fields import (
 )
 from autoloader.spec import PipelineSpec, parse_expression
 from autoloader.spec.reading import flow, parse_yaml
-from autoloader.spec.recipes import Recipe, mixtures, names, other_names, recipe
 
 WIDEST = 64
 """Columns above which a feature is an embedding, not a state."""
@@ -95,7 +95,7 @@ class Style:
         augment: camera → YAML lines of its operations.
         augmented: comment on the block ``augment``.
         rest: YAML lines at the end.
-        project: whose recipes (``autoloader.spec.recipes``) datasets are written by, if any's.
+        project: whose recipes (``autoloader.recipes``) datasets are written by, if any's.
         only_cameras: whether the batch has the style's cameras and no others: those that no
             dataset fills are black.
         state: whether the project reads the state; else it stands as a comment.

@@ -8,10 +8,9 @@ Start here:
     ``model.PipelineSpec`` and ``model.DatasetSpec``: one class for each block of the file.
     ``fields.FieldExpression``: how a spec names numbers, texts and pictures of a dataset.
     ``knobs.Knobs``: settings that may change while running and never change which samples come.
-    ``recipes``: the fields that Octo, OpenVLA and openpi take from each known dataset, as data.
 
-Never here: a look at the dataset's files (``samples.resolve`` compares a spec with them), and any
-framework.
+Never here: a look at the dataset's files (``samples.resolve`` compares a spec with them), fields of
+known datasets (``autoloader.recipes``), and any framework.
 """
 
 from autoloader.spec.augment import AugmentOp

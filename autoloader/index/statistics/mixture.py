@@ -40,13 +40,13 @@ from autoloader.index.statistics.compute import (
     shared_statistics,
 )
 from autoloader.index.statistics.formats import EVERY, FILE_OF, read_document
+from autoloader.recipes import other_names
 from autoloader.samples.counts import DatasetCount
 from autoloader.samples.resolve import ResolvedDataset, ResolvedMixture, resolve
 from autoloader.samples.schema import RecordSchema
 from autoloader.samples.statistics import FieldStatistics, NormalizationStatistics, scaling_of
 from autoloader.samples.transforms.fields import FieldName
 from autoloader.spec import DatasetSpec, NormalizeSpec, PipelineSpec
-from autoloader.spec.recipes import other_names
 from autoloader.telemetry.progress import doing
 
 TRAIN = "train"

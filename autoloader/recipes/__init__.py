@@ -1,6 +1,18 @@
-"""The library of recipes: reads the tables, and puts a style's words over those that all share.
+"""Fields that Octo, OpenVLA, OpenVLA-OFT and openpi take from each dataset, as a spec has them.
 
-Not here: the facts themselves (``datasets.yaml``, ``mixtures.yaml``).
+::
+
+    from autoloader import recipes
+
+    recipes.names("octo")                            # the datasets of a project's registry
+    recipes.recipe("fractal20220817_data", "octo")   # its fields, ready for a spec
+    recipes.mixtures("octo")["oxe_magic_soup"]       # dataset → weight
+
+The recipes are data (``datasets.yaml``, ``mixtures.yaml``). Transforms that no field expression can
+say are ``functions``; specs name them as ``autoloader.recipes.functions:NAME``.
+
+Not here: whether files on disk have the features that a recipe names (``samples.resolve``), whole
+specs (``autoloader init``).
 """
 
 from __future__ import annotations
@@ -15,6 +27,8 @@ from typing import Any
 from autoloader.errors import UsageError, nearest
 from autoloader.spec.fields import parse_expression
 from autoloader.spec.reading import parse_yaml
+
+__all__ = ["STYLES", "Recipe", "mixtures", "names", "other_names", "own_name", "recipe"]
 
 STYLES = ("octo", "openvla", "oft", "openpi")
 """Projects whose conventions there are: ``oft`` is OpenVLA-OFT."""
