@@ -50,11 +50,11 @@ from autoloader.process.checkpoint import (
     reweighted,
     sealed,
 )
-from autoloader.process.child import Child, OpenLoaders, pipeline_number
+from autoloader.process.child import Child, ChildPipeline, pipeline_number
 from autoloader.process.delivery import Delivery, InHand, Iteration
 from autoloader.process.described import PlannedLoader
 from autoloader.process.discovery import is_up
-from autoloader.process.opening import control_request, log_notes, open_planned
+from autoloader.process.opening import control_request, log_notes
 from autoloader.process.planning import choose_reader, plan_loader, retuned
 from autoloader.process.ranks import ALONE, find_neighbours, find_ranks, refuse_torch_worker
 from autoloader.process.setup import PipelineSetup
@@ -173,7 +173,7 @@ class AutoLoader(PlannedLoader):
                 ranks=self._ranks,
                 ranks_here=neighbours.local_world_size,
                 joining=isolation == "process" and is_up(neighbours),
-                open_loaders=OpenLoaders.of_this_process() if isolation == "process" else None,
+                open_loaders=Child.open_clients() if isolation == "process" else (),
                 once_found=self._start_child if isolation == "process" else None,
             )
             self.plan = with_helpers(plan, helpers)
@@ -205,17 +205,19 @@ class AutoLoader(PlannedLoader):
         self._closed = self._ended = False
         neighbours = self._neighbours
         control = control_request(self.plan, neighbours, moves=self._controller, replays=replays)
-        if isolation == "process" and self._child is None:
-            self._child = Child.shared(neighbours)
-        page, number = self._child.page if self._child else None, pipeline_number()
+        if isolation == "thread":
+            from autoloader.process.in_thread import ThreadChild  # for debugging
+
+            self._child = ThreadChild(self._headroom)
+        child = self._child = self._child or Child.shared(neighbours)
         planned, mixture = self.plan.knobs.reader == "indexed", self.plan.mixture
         delivery = self._delivery = Delivery(
             mixture,
             self.plan.order,
             self._ranks,
             output,
-            page,
-            number,
+            child.page,
+            pipeline_number(),
             planned=planned,
             replays=replays,
         )
@@ -231,11 +233,11 @@ class AutoLoader(PlannedLoader):
             page=delivery.page,
             control=control,
             ranks=self._ranks,
-            ranks_here=neighbours.local_world_size,
+            ranks_here=child.ranks_here,
             position=delivery.position,
             lent=lambda: delivery.lender.lent,
         )
-        self._pipeline = open_planned(setup, self._child, headroom=self._headroom, number=number)
+        self._pipeline = ChildPipeline(setup, child)
 
     def _start(self) -> None:
         if not self._started:

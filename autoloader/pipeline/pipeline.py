@@ -69,10 +69,6 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 CLOSE_S = 1.5
-STUCK_S = 5.0
-"""A thread that still writes so long after it was told to end is not waited for."""
-
-
 _HERE = 2
 """Batches that a builder has to fill at a time, while helpers work."""
 

@@ -35,7 +35,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Collection, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, replace
 from typing import ClassVar, cast
 
 from autoloader.controller.admission import price_start
@@ -44,7 +44,6 @@ from autoloader.decode.message import BatchMessage
 from autoloader.decode.quarantine import BadRecord
 from autoloader.decode.ring import MAX_SLOTS
 from autoloader.errors import AutoloaderError, WorkerError
-from autoloader.host.clock import Clock, SystemClock
 from autoloader.host.probes.headroom import named_by_kernel, oom_kills
 from autoloader.host.probes.processes import tree_pss_bytes
 from autoloader.host.supervision.start import import_path
@@ -78,18 +77,14 @@ logger = logging.getLogger(__name__)
 CLOSE_S = 1.0
 _END_S = 2.0
 _ANSWER_S = 5.0
+_SHRINK_S = 2.0
+_SHRINK_POLL_S = 0.01
 _numbers = itertools.count()
 
 
 def pipeline_number() -> int:
     """A number that no other pipeline of this process has had."""
     return next(_numbers)
-
-
-@dataclass(slots=True)
-class _Inbox:
-    client: ChildPipeline
-    messages: deque[Message] = field(default_factory=deque)
 
 
 class Child:
@@ -107,7 +102,7 @@ class Child:
         self._neighbours = neighbours
         self._owner = os.getpid()
         self._lock = threading.RLock()
-        self._clients: dict[int, _Inbox] = {}
+        self.clients: dict[int, ChildPipeline] = {}
         self._active = -1
         self._closed = False
         self._given_up: WorkerError | None = None
@@ -145,12 +140,7 @@ class Child:
     def open_clients(cls) -> list[ChildPipeline]:
         """The loaders of this process that have joined a child and not left it."""
         children = [child for child in cls._current.values() if child.usable]
-        return [client for child in children for client in child.clients]
-
-    @property
-    def clients(self) -> list[ChildPipeline]:
-        """Those that have joined and not left."""
-        return [inbox.client for inbox in self._clients.values()]
+        return [client for child in children for client in child.clients.values()]
 
     def expect(self) -> bool:
         """A loader will join; False where it would find this closed."""
@@ -165,7 +155,7 @@ class Child:
             if self._closed or os.getpid() != self._owner:
                 return
             self._expected = max(0, self._expected - 1)
-            if self._clients or self._expected:
+            if self.clients or self._expected:
                 return
             if self._neighbours.local_world_size == 1:
                 self._link.kill()  # it has nothing to put in order, and may be busy importing
@@ -180,6 +170,12 @@ class Child:
     def pid(self) -> int:
         """Process id of the child."""
         return self._supervisor.pid
+
+    def held_bytes(self) -> int:
+        """Bytes that it and its decode processes hold beside shared memory and frames."""
+        if not self.pid:
+            return 0
+        return max(0, tree_pss_bytes(self.pid, shared_memory=False) - self.page.frame_bytes)
 
     @property
     def started_here(self) -> bool:
@@ -200,7 +196,7 @@ class Child:
         """Register a loader; returns its pipeline number."""
         with self._lock:
             number = pipeline_number()
-            self._clients[number] = _Inbox(client)
+            self.clients[number] = client
             self._expected = max(0, self._expected - 1)
             return number
 
@@ -212,9 +208,9 @@ class Child:
         if os.getpid() != self._owner:
             return
         with self._lock:
-            if self._clients.pop(number, None) is None or self._closed:
+            if self.clients.pop(number, None) is None or self._closed:
                 return
-            last = not self._clients and not self._expected
+            last = not self.clients and not self._expected
             if not last or self.ranks_here > 1:
                 with contextlib.suppress(OSError):
                     self._link.wire.send(Stop(number, sorted(lent)))
@@ -226,11 +222,11 @@ class Child:
         with self._lock:
             if self._active == number:
                 return False
-            before = self._clients.get(self._active)
+            before = self.clients.get(self._active)
             if before is not None:
-                before.client.use(False)
+                before.use(False)
             self._active = number
-            self._clients[number].client.use(True)
+            self.clients[number].use(True)
             return before is not None
 
     def send(self, message: Message, descriptors: tuple[int, ...] = ()) -> None:
@@ -248,12 +244,12 @@ class Child:
         """
         deadline = time.monotonic() + timeout_s
         with self._lock:
-            known = self._clients.get(number)
-            inbox = known.messages if known is not None else deque()
+            known = self.clients.get(number)
+            inbox: deque[Message] = known.inbox if known is not None else deque()
             while not inbox:
                 if self._given_up is not None:
                     raise self._given_up
-                if self._closed or number not in self._clients:
+                if self._closed or number not in self.clients:
                     return None
                 left = deadline - time.monotonic()
                 if left <= 0:
@@ -282,14 +278,14 @@ class Child:
                 while (message := self._link.wire.receive(0.0)) is not None:
                     self._supervisor.watch.saw_life()
                     self._deliver(message)
-            inbox = self._clients[number].messages
+            inbox = self.clients[number].inbox
             ready = inbox[0] if inbox else None
             return cast("BatchReady", inbox.popleft()) if isinstance(ready, BatchReady) else None
 
     def put_back(self, number: int, messages: list[Message]) -> None:
         """Return messages that were received while waiting for another one."""
         with self._lock:
-            self._clients[number].messages.extendleft(reversed(messages))
+            self.clients[number].inbox.extendleft(reversed(messages))
 
     def note_progress(self) -> None:
         """A batch was delivered: earlier restarts no longer count."""
@@ -299,11 +295,11 @@ class Child:
         if isinstance(message, Logged):
             logging.getLogger(message.name).log(message.level, "%s", message.text)
             return
-        inbox = self._clients.get(message.pipeline)
+        client = self.clients.get(message.pipeline)
         if isinstance(message, Hello):
             self._supervisor.watch.pid = message.pid
-        elif inbox is not None:
-            inbox.messages.append(message)
+        elif client is not None:
+            client.inbox.append(message)
         elif isinstance(message, Failed):
             logger.debug("a closed loader failed: %s", message.what)
 
@@ -337,16 +333,12 @@ class Child:
             self.close()
             raise
         self.restarts += 1
-        for inbox in self._clients.values():
-            for message in inbox.messages:
-                if isinstance(message, Retuned):  # the last of them say what to begin again with
-                    inbox.client.note(message)
-            inbox.messages.clear()
-            inbox.client.lost(reason, out_of_memory)
+        for client in self.clients.values():
+            client.lost(out_of_memory)
         self.page.renew()
         self._connect()
-        for inbox in self._clients.values():
-            inbox.client.begin(self)
+        for client in self.clients.values():
+            client.begin()
 
     def close(self) -> None:
         """End the child, or with neighbours our part of it; within ``CLOSE_S`` and a little."""
@@ -413,14 +405,16 @@ class ChildPipeline:
         self._quarantined: tuple[BadRecord, ...] = ()
         self.state = "WARMUP"
         self.control: dict[str, int] = {}
-        self.number = self._number = child.join(self)
+        self.inbox: deque[Message] = deque()
+        """Messages that the child's connection has brought and nobody has read."""
+        self.number = child.join(self)
 
     def start(self) -> None:
         """Begin at ``position()``; also called to begin elsewhere."""
         with self._child.lock:
             self._begun = True
             self._failure = None
-            self.begin(self._child)
+            self.begin()
 
     def go_to(self, order: MixtureOrder) -> None:
         """Begin at ``position()`` of ``order`` with the next ``start``."""
@@ -443,10 +437,7 @@ class ChildPipeline:
 
     def held_bytes(self) -> int:
         """Bytes that the child and its decode processes hold beside shared memory and frames."""
-        if not self._child.pid:
-            return 0
-        held = tree_pss_bytes(self._child.pid, shared_memory=False)
-        return max(0, held - self._child.page.frame_bytes)
+        return self._child.held_bytes()
 
     @property
     def reader(self) -> str:
@@ -485,7 +476,7 @@ class ChildPipeline:
         with self._child.lock:
             self._set_knobs(self._setup.control.limits.least(self.knobs))
             self._make_pageable(self._setup.lent())
-            self.begin(self._child)
+            self.begin()
 
     def has_shrunk(self) -> bool:
         """True once the kernel has the pages back."""
@@ -496,15 +487,15 @@ class ChildPipeline:
         slots = self._setup.control.limits.least(self.knobs).ring_slots
         return (slots + len(self._setup.lent())) * self._setup.memory.slot_bytes
 
-    def begin(self, child: Child) -> None:
+    def begin(self) -> None:
         """Send ``Start`` (again), from what has been delivered."""
         if not self._begun:
             return
         self._generation += 1
         setup = self._setup
-        child.send(
+        self._child.send(
             Start(
-                self._number,
+                self.number,
                 generation=self._generation,
                 mixture=setup.mixture.plain(),
                 knobs=setup.knobs.flat(),
@@ -520,11 +511,14 @@ class ChildPipeline:
             (setup.memory.descriptor, setup.page.descriptor),
         )
         if self._parked:
-            child.send(Park(self._number, True))
+            self._child.send(Park(self.number, True))
 
-    def lost(self, reason: str, out_of_memory: bool) -> None:
-        """The child is gone; forget what was under way, give free ring pages back."""
-        del reason
+    def lost(self, out_of_memory: bool) -> None:
+        """The child is gone; forget batches under way, give free ring pages back."""
+        for message in self.inbox:
+            if isinstance(message, Retuned):  # the last of them say what to begin again with
+                self.note(message)
+        self.inbox.clear()
         if out_of_memory:
             self._set_knobs(self._setup.control.limits.smaller(self.knobs))
         self._setup.memory.punch_all_but(self._setup.lent())
@@ -535,7 +529,7 @@ class ChildPipeline:
         while True:
             if self._failure is not None:
                 raise self._failure
-            message = self._child.receive(self._number, max(0.0, deadline - time.monotonic()))
+            message = self._child.receive(self.number, max(0.0, deadline - time.monotonic()))
             if message is None:
                 return None
             if isinstance(message, BatchReady):
@@ -546,7 +540,7 @@ class ChildPipeline:
 
     def next_now(self) -> BatchMessage | None:
         """A batch that has come already, and is the next thing that the child says."""
-        while (message := self._child.receive_batch(self._number)) is not None:
+        while (message := self._child.receive_batch(self.number)) is not None:
             if (batch := self._of_now(message)) is not None:
                 return batch
         return None
@@ -571,7 +565,7 @@ class ChildPipeline:
 
     def activate(self) -> bool:
         """This is the loader in use; another one that shares the child is parked."""
-        return self._child.activate(self._number)
+        return self._child.activate(self.number)
 
     def use(self, used: bool) -> None:
         """Batches are wanted of this loader (True), or of another one from now on."""
@@ -593,7 +587,7 @@ class ChildPipeline:
                 self._begun = self._prepares = False
                 lent = self._setup.lent()
                 self._make_pageable(lent)
-                self._child.send(Stop(self._number, sorted(lent)))
+                self._child.send(Stop(self.number, sorted(lent)))
 
     def _make_pageable(self, lent: Collection[int]) -> None:
         """Unregister all other slots from a device, so that the child may give their pages back."""
@@ -603,7 +597,7 @@ class ChildPipeline:
 
     def release(self, slot: int) -> None:
         """See ``Pipeline.release``."""
-        self._child.send(Release(self._number, [slot]))
+        self._child.send(Release(self.number, [slot]))
 
     @property
     def knobs(self) -> Knobs:
@@ -616,14 +610,14 @@ class ChildPipeline:
     def retune(self, knobs: Knobs) -> None:
         """See ``Pipeline.retune``."""
         self._set_knobs(knobs)
-        self._child.send(Retune(self._number, knobs.flat()))
+        self._child.send(Retune(self.number, knobs.flat()))
 
     def park(self, parked: bool) -> None:
         """See ``Pipeline.park``."""
         if parked != self._parked:
             self._parked = parked
             if self._begun:
-                self._child.send(Park(self._number, parked))
+                self._child.send(Park(self.number, parked))
 
     def activity(self) -> PipelineActivity:
         """See ``Pipeline.activity``; once it is closed, what the child told last.
@@ -645,15 +639,15 @@ class ChildPipeline:
         kept: list[Message] = []
         with self._child.lock:
             restarts = self._child.restarts
-            self._child.send(AskActivity(self._number, request))
+            self._child.send(AskActivity(self.number, request))
             deadline = time.monotonic() + _ANSWER_S
             answer = None
             while answer is None and time.monotonic() < deadline:
-                message = self._child.receive(self._number, 0.5)
+                message = self._child.receive(self.number, 0.5)
                 if self._child.restarts != restarts:
                     kept.clear()
                     restarts = self._child.restarts
-                    self._child.send(AskActivity(self._number, request))
+                    self._child.send(AskActivity(self.number, request))
                     deadline = time.monotonic() + _ANSWER_S
                 if isinstance(message, Activity) and message.request == request:
                     answer = message
@@ -661,7 +655,7 @@ class ChildPipeline:
                     self.note(message)
                 elif message is not None:
                     kept.append(message)
-            self._child.put_back(self._number, kept)
+            self._child.put_back(self.number, kept)
         if answer is None:
             return self._idle()
         self.note(answer)
@@ -677,52 +671,23 @@ class ChildPipeline:
         """See ``Pipeline.close``."""
         if not self._closed:
             self._closed = True
-            self._child.leave(self._number, self._setup.lent())
+            self._child.leave(self.number, self._setup.lent())
 
 
-_SHRINK_S = 2.0
-_SHRINK_POLL_S = 0.01
-
-
-class OpenLoaders:
-    """The loaders that are open while another one opens.
-
-    Args:
-        loaders: of this process, in the same child.
-        clock: time source that waits are measured by.
-    """
-
-    def __init__(self, loaders: Sequence[ChildPipeline] = (), clock: Clock | None = None) -> None:
-        self._loaders = loaders
-        self._clock = clock or SystemClock()
-
-    @classmethod
-    def of_this_process(cls) -> OpenLoaders:
-        """Those whose pipelines run in this process's child."""
-        return cls(Child.open_clients())
-
-    def have_libraries_of(self, reader: str) -> bool:
-        """True if the child has the libraries that such a reader imports."""
-        return any(reader in ("indexed", one.reader) for one in self._loaders)
-
-    def reserved_bytes(self) -> int:
-        """Memory that they were admitted with and do not hold yet."""
-        return sum(one.reserved_bytes() for one in self._loaders)
-
-    def preempt(self, missing_bytes: int) -> None:
-        """Shrink the largest ones, until ``missing_bytes`` are free or all have shrunk."""
-        shrinking: list[ChildPipeline] = []
-        for one in sorted(self._loaders, key=lambda one: -one.spare_bytes()):
-            spare = one.spare_bytes()
-            if missing_bytes <= 0 or spare <= 0:
-                break
-            logger.info(
-                "an open loader shrinks to its minimum knobs, since another one opens: it frees %s",
-                format_bytes(spare),
-            )
-            one.shrink_to_minimum()
-            shrinking.append(one)
-            missing_bytes -= spare
-        deadline = self._clock.now_s() + _SHRINK_S
-        while not all(one.has_shrunk() for one in shrinking) and self._clock.now_s() < deadline:
-            self._clock.sleep(_SHRINK_POLL_S)
+def preempt(loaders: Sequence[ChildPipeline], missing_bytes: int) -> None:
+    """Shrink the largest open loaders, until ``missing_bytes`` are free or all have shrunk."""
+    shrinking: list[ChildPipeline] = []
+    for one in sorted(loaders, key=lambda one: -one.spare_bytes()):
+        spare = one.spare_bytes()
+        if missing_bytes <= 0 or spare <= 0:
+            break
+        logger.info(
+            "an open loader shrinks to its minimum knobs, since another one opens: it frees %s",
+            format_bytes(spare),
+        )
+        one.shrink_to_minimum()
+        shrinking.append(one)
+        missing_bytes -= spare
+    deadline = time.monotonic() + _SHRINK_S
+    while not all(one.has_shrunk() for one in shrinking) and time.monotonic() < deadline:
+        time.sleep(_SHRINK_POLL_S)

@@ -26,7 +26,7 @@ import dataclasses
 import math
 import time
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 import numpy as np
 
@@ -51,7 +51,6 @@ from autoloader.telemetry.statistics import (
 )
 
 if TYPE_CHECKING:
-    from autoloader.process.in_thread import ThreadPipeline
     from autoloader.process.torch_side import Transfer
 
 
@@ -168,7 +167,6 @@ class Iteration(Iterator[Any]):
 
 
 _GONE = object()
-_Pipeline: TypeAlias = "ChildPipeline | ThreadPipeline"
 
 
 class Delivery:
@@ -179,8 +177,7 @@ class Delivery:
         order: the order of the mixture's samples.
         ranks, planned: see ``DeliveryProgress``.
         output: "torch" tensors or "numpy" arrays.
-        page: where the loader's child reads how long the training loop waits; ``None``: it has no
-            child.
+        page: control page, where the loader's child reads how long the training loop waits.
         number: of the loader in the batch log.
         replays: whether the first batch is handed out again and again.
     """
@@ -191,7 +188,7 @@ class Delivery:
         order: MixtureOrder,
         ranks: Ranks,
         output: Literal["torch", "numpy"],
-        page: ControlPage | None,
+        page: ControlPage,
         number: int,
         *,
         planned: bool,
@@ -202,12 +199,11 @@ class Delivery:
         doing(f"importing {output}")
         self._wrap = wrapper(output)
         doing("")
-        self._own_page = page is None
-        self.page = page or ControlPage()
+        self.page = page
         self._replays = replays
         self._kept: Batch | None = None
         self._transfer: Transfer | None = None
-        self._prepares = page is not None and not replays
+        self._prepares = not replays
         self._in_hand: collections.deque[InHand] = collections.deque()
         self._arrived: BatchMessage | None = None
         self._made = 0
@@ -322,7 +318,7 @@ class Delivery:
         """The training loop waits from now on."""
         self._patience.begin()
 
-    def await_next(self, pipeline: _Pipeline, timeout_s: float) -> None:
+    def await_next(self, pipeline: ChildPipeline, timeout_s: float) -> None:
         """Put the next batch in hand, where it comes in time; under the pipeline's lock."""
         if self._steps_left() == 0:
             self._put(InHand(self._made, None, ends=True))
@@ -359,13 +355,12 @@ class Delivery:
         """True if the next batch is made during a training step that takes so long."""
         return self._prepares and step_s >= _SHORT_STEP_S
 
-    def prepare(self, pipeline: _Pipeline, after: int) -> None:
+    def prepare(self, pipeline: ChildPipeline, after: int) -> None:
         """While the training loop does its step: give slots back, and make the next batch.
 
         Under the lock nothing begins anew, with other slots lent. It is not waited for: whoever
         has it may wait for this thread.
         """
-        pipeline = cast("ChildPipeline", pipeline)
         if not pipeline.lock.acquire(blocking=False):
             return
         try:
@@ -454,7 +449,7 @@ class Delivery:
 
     def statistics(
         self,
-        pipeline: ChildPipeline | ThreadPipeline,
+        pipeline: ChildPipeline,
         *,
         headroom_bytes: int | None,
         shares: Sequence[float],
@@ -510,5 +505,3 @@ class Delivery:
         self._kept = None
         self.lender.close()
         self.memory.close()
-        if self._own_page:
-            self.page.close()

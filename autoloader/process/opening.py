@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import logging
 import os
-from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from autoloader.cache.disk import DiskRoom
 from autoloader.controller.limits import ControllerLimits
@@ -23,36 +22,12 @@ from autoloader.controller.request import (
 )
 from autoloader.errors import UsageError, shown
 from autoloader.host.extras import require
-from autoloader.host.probes.headroom import HeadroomSource
-from autoloader.process.child import Child, ChildPipeline
 from autoloader.process.planning import LoaderPlan, kind_of, minimum_knobs
 from autoloader.process.ranks import Neighbours
-from autoloader.process.setup import PipelineSetup
 from autoloader.storage.places import cache_root
 from autoloader.telemetry.lines import log_path, run_name, script_name
 
-if TYPE_CHECKING:
-    from autoloader.process.in_thread import ThreadPipeline
-
 logger = logging.getLogger(__name__)
-
-
-def open_planned(
-    setup: PipelineSetup, child: Child | None, *, headroom: HeadroomSource, number: int
-) -> ChildPipeline | ThreadPipeline:
-    """The pipeline of a loader, not yet started.
-
-    Args:
-        setup: what it is opened with.
-        child: where it runs; ``None`` is this process.
-        headroom: what the machine can still give.
-        number: of the loader in logs.
-    """
-    if child is not None:
-        return ChildPipeline(setup, child)
-    from autoloader.process.in_thread import ThreadPipeline
-
-    return ThreadPipeline(replace(setup, ranks_here=1), headroom, number)
 
 
 def log_notes(plan: LoaderPlan) -> None:

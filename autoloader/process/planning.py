@@ -32,7 +32,7 @@ from autoloader.index.counting import count_mixture
 from autoloader.index.opening import find_indexes
 from autoloader.index.statistics import file_differences, statistics_of, with_recorded_sizes
 from autoloader.pipeline.batch_call import check_call
-from autoloader.process.child import OpenLoaders
+from autoloader.process.child import ChildPipeline, preempt
 from autoloader.samples.counts import DatasetCount
 from autoloader.samples.resolve import ResolvedDataset, ResolvedMixture, normalised, resolve
 from autoloader.sampling.chains import why_unchained
@@ -341,7 +341,7 @@ def plan_loader(
     ranks: Ranks = _ALONE,
     ranks_here: int = 1,
     joining: bool = False,
-    open_loaders: OpenLoaders | None = None,
+    open_loaders: Sequence[ChildPipeline] = (),
     once_found: Callable[[], object] | None = None,
 ) -> LoaderPlan:
     """Decide everything a loader needs, without starting anything.
@@ -395,7 +395,7 @@ def plan_loader(
         reader=reader,
         ranks=1 if joining else ranks_here,
         joining=joining,
-        open_loaders=open_loaders or OpenLoaders(),
+        open_loaders=open_loaders,
     )
     limits = KnobLimits(
         cpus=cores_of_rank(ranks_here),
@@ -469,7 +469,7 @@ def _admitted(
     reader: str,
     ranks: int,
     joining: bool,
-    open_loaders: OpenLoaders,
+    open_loaders: Sequence[ChildPipeline],
 ) -> int:
     """Bytes left above the floor after a start at minimum knobs; may preempt open loaders."""
     least = minimum_knobs(mixture.spec.mixing.block_length, reader)
@@ -478,14 +478,15 @@ def _admitted(
         least,
         replace(sizes, block_bytes=0, request_bytes=0) if joining else sizes,  # the node's
         ranks=ranks,
-        joining=joining or open_loaders.have_libraries_of(reader),
+        joining=joining or any(reader in ("indexed", one.reader) for one in open_loaders),
     )
-    missing = floor + MARGIN_BYTES + price.total_bytes + open_loaders.reserved_bytes()
-    missing -= probe.read().headroom_bytes
-    if missing > 0:
-        open_loaders.preempt(missing)
-    available = probe.read().headroom_bytes - open_loaders.reserved_bytes()
-    return admit_start(price, headroom_bytes=available, ram_floor_bytes=floor)
+
+    def available() -> int:
+        return probe.read().headroom_bytes - sum(one.reserved_bytes() for one in open_loaders)
+
+    if (missing := floor + MARGIN_BYTES + price.total_bytes - available()) > 0:
+        preempt(open_loaders, missing)
+    return admit_start(price, headroom_bytes=available(), ram_floor_bytes=floor)
 
 
 def _profile_knobs(found: ResolvedProfile, mixture: ResolvedMixture, notes: list[str]) -> Knobs:

@@ -26,11 +26,14 @@ import select
 import socket
 import threading
 import time
-from dataclasses import asdict
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 
 from autoloader.cache.slab import private_bytes
 from autoloader.controller.request import ControlRequest
+from autoloader.decode.activity import PipelineActivity
 from autoloader.decode.message import PipelineStart
 from autoloader.decode.ring import RingMemory
 from autoloader.errors import AutoloaderError
@@ -54,6 +57,8 @@ logger = logging.getLogger(__name__)
 OOM_SCORE_ADJ = 600
 _BEAT_S = 0.1
 _POLL_S = 0.25
+STUCK_S = 5.0
+"""A thread that still writes so long after it was told to end is not waited for."""
 _ADMITTED_AT_ONCE = socket.SOMAXCONN
 """Connections looked at before anything else is done; no more wait at a time."""
 _LIMITS_FOR_S = 0.5
@@ -63,7 +68,7 @@ _LIMITS_FOR_S = 0.5
 class _DeclaredMixture:
     """A mixture as a trainer declared it, its rank's part, and what that was compiled to."""
 
-    def __init__(self, start: messages.Start) -> None:
+    def __init__(self, start: messages.Start, *, own_process: bool) -> None:
         self._declared = start.mixture
         datasets, streamed = start.mixture["spec"]["datasets"], start.knobs["reader"] == "stream"
         if streamed and any(is_remote(one["path"] or one["data_dir"]) for one in datasets):
@@ -75,7 +80,7 @@ class _DeclaredMixture:
             from autoloader.sampling.dealing import mixture_part  # by index a rank knows the whole
 
             self.mixture = mixture_part(self.mixture, Ranks(start.rank, start.world_size))
-        self.compiled = CompiledMixture(own_process=True)
+        self.compiled = CompiledMixture(own_process=own_process)
 
     def is_of(self, start: messages.Start) -> bool:
         """True if ``start`` declares the same one."""
@@ -83,21 +88,32 @@ class _DeclaredMixture:
 
 
 class _ServedPipeline:
-    """One pipeline that this child runs, in its current generation."""
+    """One pipeline of a trainer, in its current generation.
+
+    Args:
+        service: service that it belongs to.
+        start: the trainer's message.
+        declared: mixture that the message declares.
+        memory: the ring's memory, mapped for this pipeline.
+        page: the trainer's control page.
+        earlier: earlier pipelines of the same loader whose threads still write into the ring.
+    """
 
     def __init__(
         self,
-        wire: Wire,
+        service: TrainerService,
         start: messages.Start,
         declared: _DeclaredMixture,
         memory: RingMemory,
         page: ControlPage,
-        worker: Worker,
+        earlier: list[_ServedPipeline],
     ) -> None:
-        self._wire = wire
+        self._wire = service.wire
         self._number = start.pipeline
         self._generation = start.generation
         self._memory = memory
+        self._earlier = earlier
+        self._stuck = stuck_slots(earlier)
         self.declared = declared
         place = PipelineStart.from_plain(declared.mixture, start.place)
         setup = PipelineSetup(
@@ -111,14 +127,16 @@ class _ServedPipeline:
             start.ranks_here,
             position=lambda: place,
             lent=lambda: start.held_slots,
+            stuck=self._stuck,
         )
-        self._control = worker.control
+        self._control = service.control
         self.controlled = self._control.open(
             setup,
             declared.compiled,
-            told=self._told,
-            restart=worker.end,
+            told=partial(_tell, service.wire, start),
+            restart=service.restart,
             number=self._number,
+            own_process=service.own_process,
         )
         self.pipeline = self.controlled.pipeline
         self._closed = False
@@ -129,24 +147,29 @@ class _ServedPipeline:
         self.pipeline.start()
         self._thread.start()
 
+    def activity(self) -> PipelineActivity:
+        """Activity of the pipeline, and frames that earlier ones still pin."""
+        found = self.pipeline.activity()
+        stuck = sum(one.pipeline.leased_frames for one in self._earlier)
+        return replace(found, cache=replace(found.cache, stuck=stuck)) if stuck else found
+
     def close(self, held_slots: list[int] | None = None) -> None:
-        """End this generation; the ring's pages but those of ``held_slots`` are given back."""
+        """End this generation; give the ring's pages back, except those of ``held_slots``."""
         self._closed = True
         self._control.leave(self.controlled)
         self.pipeline.close()
         if held_slots is not None:
-            self._memory.punch_all_but(held_slots)
+            self._memory.punch_all_but({*held_slots, *self._stuck, *self.pipeline.slots})
         self._memory.close()
 
-    def ended(self, within_s: float | None = None) -> bool:
+    def ended(self, within_s: float) -> bool:
         """True if, in time, nobody writes into the ring any more; asked once it is closed."""
-        from autoloader.pipeline.pipeline import STUCK_S  # imported by now
+        return self.pipeline.close(within_s)
 
-        return self.pipeline.close(STUCK_S if within_s is None else within_s)
-
-    def _told(self, knobs: Knobs, state: str) -> bool:
-        told = messages.Retuned(self._number, self._generation, knobs.flat(), state)
-        return self._wire.send_now(told)
+    @property
+    def leftovers(self) -> bool:
+        """True while threads of the closed pipeline write to slots, or pin cached frames."""
+        return bool(self.pipeline.slots or self.pipeline.leased_frames)
 
     def _run(self) -> None:
         # A trainer that is gone is noticed where its messages are read.
@@ -154,29 +177,67 @@ class _ServedPipeline:
             try:
                 while not self._closed:
                     batch = self.pipeline.next(_POLL_S)
+                    if self._earlier:
+                        self._take_back()
                     if batch is not None:
                         ready = messages.BatchReady(self._number, self._generation, batch.plain())
                         self._wire.send(ready)
             except AutoloaderError as error:
+                logger.debug("pipeline %d failed", self._number, exc_info=True)
                 if not self._closed:
                     self._wire.send(messages.Failed.of(self._number, error))
 
+    def _take_back(self) -> None:
+        """Use the slots again that threads of earlier pipelines no longer write to."""
+        self._earlier[:] = [one for one in self._earlier if one.leftovers]
+        still = stuck_slots(self._earlier)
+        for slot in self._stuck - still:
+            self.pipeline.ended(slot)
+        self._stuck &= still
 
-class _Trainer:
-    """One trainer's connection, its control page and its pipelines.
+
+def _tell(wire: Wire, start: messages.Start, knobs: Knobs, state: str) -> bool:
+    """Tell the trainer of knobs and the controller's state, where that does not wait."""
+    return wire.send_now(messages.Retuned(start.pipeline, start.generation, knobs.flat(), state))
+
+
+def stuck_slots(closed: Sequence[_ServedPipeline]) -> frozenset[int]:
+    """Slots that threads of closed pipelines still write to."""
+    return frozenset().union(*(one.pipeline.slots for one in closed))
+
+
+class TrainerService:
+    """Runs the pipelines of one trainer, as its messages say.
+
+    In the loader's child there is one service for each trainer. With ``isolation="thread"`` a
+    thread of the trainer's process runs it.
 
     Args:
-        worker: worker that serves the trainer.
-        connection: socket to the trainer's process.
-        pid: its process id; 0 where it cannot be seen from here.
+        connection: socket to the trainer.
+        control: control of this process.
+        pid: process id of the trainer; 0 where it cannot be seen from here.
+        restart: ends this process, for a smaller one to begin; ``None``: it cannot.
+        give_way: called where threads of an earlier pipeline write into a ring that is wanted
+            again; ``None``: their slots stay out of use until they end.
     """
 
-    def __init__(self, worker: Worker, connection: socket.socket, pid: int) -> None:
-        self._worker = worker
+    def __init__(
+        self,
+        connection: socket.socket,
+        control: Control,
+        pid: int = 0,
+        *,
+        restart: Callable[[str], None] | None = None,
+        give_way: Callable[[], None] | None = None,
+    ) -> None:
         self.wire = Wire(connection)
-        self._served: dict[int, _ServedPipeline] = {}
-        self._stopped: dict[int, _ServedPipeline] = {}
-        """Pipelines that were stopped, and into whose rings threads still write."""
+        self.control = control
+        self.restart = restart
+        self._give_way = give_way
+        self.served: dict[int, _ServedPipeline] = {}
+        """Pipeline number → pipeline that runs."""
+        self._earlier: dict[int, list[_ServedPipeline]] = {}
+        """Pipeline number → closed pipelines into whose rings threads still write."""
         self._page: ControlPage | None = None
         self._membership = b""
         self.pidfd = -1
@@ -184,10 +245,14 @@ class _Trainer:
             with contextlib.suppress(OSError):
                 self.pidfd = os.pidfd_open(pid)
 
+    @property
+    def own_process(self) -> bool:
+        """True if this process's memory is the loader's alone."""
+        return self._give_way is not None
+
     def serve(self) -> None:
         """Read messages until the trainer is done or gone."""
         with contextlib.suppress(EOFError, OSError):
-            self.wire.send(messages.Hello(-1, os.getpid()))
             while True:
                 message = self.wire.receive(None)
                 if isinstance(message, messages.Stop) and message.pipeline < 0:
@@ -201,8 +266,10 @@ class _Trainer:
 
     def close(self) -> None:
         """End its pipelines; the memory they filled is the trainer's own."""
-        for served in self._served.values():
+        for number, served in list(self.served.items()):
             served.close()
+            served.declared.compiled.let_go()
+            self._note_ended(number, served)
         self.wire.close()
         if self._page is not None:
             page, self._page = self._page, None
@@ -220,7 +287,7 @@ class _Trainer:
                 self._note_cgroup(page)
 
     def _handle(self, message: Message) -> None:
-        served = self._served.get(message.pipeline)
+        served = self.served.get(message.pipeline)
         if isinstance(message, messages.Start):
             self._start(message)
         elif served is None:
@@ -237,17 +304,16 @@ class _Trainer:
                 messages.Activity(
                     message.pipeline,
                     message.request,
-                    asdict(served.pipeline.activity()),
+                    asdict(served.activity()),
                     [asdict(bad) for bad in served.pipeline.quarantined()],
                     served.controlled.counted(),
                 )
             )
         elif isinstance(message, messages.Stop):
-            del self._served[message.pipeline]
+            del self.served[message.pipeline]
             served.close(message.held_slots)
             served.declared.compiled.let_go()
-            self._stopped[message.pipeline] = served
-            self._stopped = {n: one for n, one in self._stopped.items() if not one.ended(0.0)}
+            self._note_ended(message.pipeline, served)
 
     def _start(self, message: messages.Start) -> None:
         ring, page = self.wire.descriptors(2)
@@ -256,33 +322,46 @@ class _Trainer:
             self._note_cgroup(self._page)
         else:
             os.close(page)
-        earlier = self._served.pop(message.pipeline, None)
-        if earlier is not None:
-            earlier.close()
+        running = self.served.pop(message.pipeline, None)
+        if running is not None:
+            running.close()
             give_memory_back()
-        before = earlier or self._stopped.pop(message.pipeline, None)
-        if before is not None and not before.ended():
-            self._worker.give_way()
+            self._note_ended(message.pipeline, running)
+        earlier = self._earlier.pop(message.pipeline, [])
+        if self._give_way is not None and not all(one.ended(STUCK_S) for one in earlier):
+            self._give_way()
         try:
             extend_import_path(message.import_path)
-            declared = earlier.declared if earlier is not None else None
+            declared = running.declared if running is not None else None
             if declared is None or not declared.is_of(message):
                 if declared is not None:
                     declared.compiled.let_go()
-                declared = _DeclaredMixture(message)
+                declared = _DeclaredMixture(message, own_process=self.own_process)
             memory = RingMemory(declared.mixture.layout, descriptor=ring)
-            served = _ServedPipeline(self.wire, message, declared, memory, self._page, self._worker)
+            served = _ServedPipeline(self, message, declared, memory, self._page, earlier)
         except AutoloaderError as error:
             self.wire.send(messages.Failed.of(message.pipeline, error))
             return
-        self._served[message.pipeline] = served
+        self.served[message.pipeline] = served
         try:
             served.start()
         except AutoloaderError as error:  # no further thread
             self.wire.send(messages.Failed.of(message.pipeline, error))
 
-    def give_way(self) -> None:
-        """This process ends for another one."""
+    def _note_ended(self, number: int, served: _ServedPipeline) -> None:
+        """A pipeline is closed; keep it while its threads write on. A child waits for none yet."""
+        if self._give_way is None and not served.ended(STUCK_S):
+            logger.warning(
+                "threads that decode have not ended %.0f s after they were told to: what they "
+                "write to stays out of use until they do",
+                STUCK_S,
+            )
+        kept = [*self._earlier.pop(number, []), served]
+        if kept := [one for one in kept if one.leftovers or not one.ended(0.0)]:
+            self._earlier[number] = kept
+
+    def show_gives_way(self) -> None:
+        """Tell the trainer that this process ends for another one to begin."""
         if self._page is not None:
             self._page.note_gives_way()
         self.hang_up()
@@ -309,7 +388,7 @@ class Worker:
     def __init__(self, listener: socket.socket, parent: int) -> None:
         self._listener = listener
         self._parent = parent
-        self._trainers: list[_Trainer] = []
+        self._trainers: list[TrainerService] = []
         self._lock = threading.Lock()
         self._had_trainer = False
         self._refused = 0
@@ -328,7 +407,7 @@ class Worker:
     def give_way(self) -> None:
         """End the process: a ring that is wanted again is written to by threads that do not end."""
         for trainer in list(self._trainers):
-            trainer.give_way()
+            trainer.show_gives_way()
         self.end("threads that decode do not end")
 
     def run(self) -> None:
@@ -360,7 +439,9 @@ class Worker:
                         uid,
                     )
                 continue
-            trainer = _Trainer(self, connection, pid)
+            trainer = TrainerService(
+                connection, self.control, pid, restart=self.end, give_way=self.give_way
+            )
             self._trainers.append(trainer)
             self._had_trainer = True
             _use_cores_of(pid)
@@ -371,8 +452,10 @@ class Worker:
         for trainer in list(self._trainers):
             trainer.wire.send_now(message)
 
-    def _serve(self, trainer: _Trainer) -> None:
+    def _serve(self, trainer: TrainerService) -> None:
         try:
+            with contextlib.suppress(OSError):
+                trainer.wire.send(messages.Hello(-1, os.getpid()))
             trainer.serve()
         except Exception:  # the boundary of this thread: one trainer's trouble is no other's
             logger.exception("a trainer's messages cannot be read")

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from doubles import FakeHeadroom
+from governed import controlled_of, knobs_of, loop_of
 from rlds_files import Written, written_steps
 from situations import FLOOR
 from streams import spec_of
@@ -18,7 +19,6 @@ import autoloader.loader
 import autoloader.process.control
 from autoloader import AutoLoader
 from autoloader.cli.app import main
-from autoloader.controller.loop import ControlLoop
 from autoloader.controller.policy import Decision
 from autoloader.controller.request import DECISIONS_VARIABLE
 from autoloader.controller.states import ControllerState, Event, State
@@ -45,10 +45,6 @@ def take(stream: Iterator[Any], count: int) -> list[tuple[int, ...]]:
     return [tuple(row) for _ in range(count) for row in next(stream)["provenance"].tolist()]
 
 
-def loop_of(loader: AutoLoader) -> ControlLoop:
-    return loader._pipeline._control._loop
-
-
 @pytest.mark.parametrize("reader", ["indexed", "stream"])
 def test_below_the_floor_the_loader_is_at_minimum_at_once_and_batches_still_come(
     written: Written, headroom: FakeHeadroom, reader: str
@@ -62,7 +58,7 @@ def test_below_the_floor_the_loader_is_at_minimum_at_once_and_batches_still_come
         got = take(stream, 10)
         headroom.headroom_bytes = FLOOR - MIB
         loop.react_once()
-        assert (loader.knobs.ring_slots, loader.knobs.decode_threads) == (4, 2)
+        assert (knobs_of(loader).ring_slots, loader.knobs.decode_threads) == (4, 2)
         if reader == "indexed":
             assert loader.knobs.read_ahead == 1
         else:
@@ -93,12 +89,11 @@ def test_within_the_margin_nothing_is_read_but_for_the_consumers_next_batches(
             take(stream, 0)
         headroom.headroom_bytes = FLOOR + 100 * MIB
         loop.react_once()
-        assert loader._pipeline._controlled is not None
-        assert not loader._pipeline._controlled._admit
+        assert not controlled_of(loader)._admit
         assert loader.knobs.ring_slots == 12
         loop.govern_once()
         assert loader.statistics().state == State.SHRINK.value
-        assert loader.knobs.ring_slots == 6
+        assert knobs_of(loader).ring_slots == 6
         for _ in range(30):
             take(stream, 1)
             loop.react_once()
@@ -108,8 +103,7 @@ def test_a_parked_pipeline_is_looked_at_every_second_time_and_at_once_when_it_is
     written: Written, headroom: FakeHeadroom
 ) -> None:
     with load(written) as loader:
-        controlled = loader._pipeline._controlled
-        assert controlled is not None
+        controlled = controlled_of(loader)
         take(iter(loader), 1)
         decided = []
         for second in range(12):
@@ -117,6 +111,7 @@ def test_a_parked_pipeline_is_looked_at_every_second_time_and_at_once_when_it_is
                 loader.park()
             if second == 9:
                 loader.park(False)
+            loader.statistics()  # the service has heeded that
             controlled.govern(float(second), 0)
             decided.append(controlled.counted()["decisions"])
         assert decided == [1, 2, 3, 4, 5, 5, 6, 6, 7, 8, 9, 10]
@@ -130,7 +125,7 @@ def test_a_persons_retune_stands_and_the_policy_goes_on_from_it(
         assert loader.knobs.ring_slots == 5
         take(iter(loader), 3)
         loop_of(loader).govern_once()
-        assert loader.knobs.ring_slots == 5
+        assert knobs_of(loader).ring_slots == 5
 
 
 @pytest.mark.parametrize("error", [PipelineError("gone", remedy="mount /proc"), KeyError("Mem")])
@@ -149,9 +144,9 @@ def test_a_fault_of_headroom_or_policy_leaves_things_as_they_are(
         for _ in range(5):
             loop.react_once()
             loop.govern_once()
-        assert loader.knobs == before
         assert loop.faults >= 5
         take(iter(loader), 5)
+        assert loader.knobs == before
         monkeypatch.undo()
 
 
@@ -197,8 +192,7 @@ def test_without_a_controller_nothing_governs(written: Written, headroom: FakeHe
 
 def test_promised_orders_reach_the_limits(written: Written, headroom: FakeHeadroom) -> None:
     with load(written, reproducible=True) as loader:
-        assert loader._pipeline._controlled is not None
-        assert loader._pipeline._controlled._limits.order_fixed
+        assert controlled_of(loader)._limits.order_fixed
 
 
 def test_the_child_is_governed_tells_its_state_and_its_log_replays(
@@ -230,8 +224,7 @@ def test_a_child_far_above_its_minimum_is_restarted_small_once(
     written: Written, headroom: FakeHeadroom
 ) -> None:
     with load(written) as loader:
-        controlled = loader._pipeline._controlled
-        assert controlled is not None
+        controlled = controlled_of(loader)
         take(iter(loader), 2)
         asked: list[str] = []
         controlled._restart = asked.append
@@ -240,7 +233,7 @@ def test_a_child_far_above_its_minimum_is_restarted_small_once(
             observer._held_bytes, observer._held_at_s = 4 * GIB, tenth / 10
             controlled.reflex(tenth / 10, FLOOR - MIB, 0)
         assert len(asked) == 1
-        assert loader.knobs.ring_slots == 4
+        assert knobs_of(loader).ring_slots == 4
 
 
 def test_loaders_of_a_process_share_what_is_above_the_floor(
@@ -248,33 +241,30 @@ def test_loaders_of_a_process_share_what_is_above_the_floor(
 ) -> None:
     left = headroom.headroom_bytes - FLOOR - 256 * MIB
     with load(written) as one, load(written) as two:
-        first, second = one._pipeline._controlled, two._pipeline._controlled
-        assert first is not None
-        assert second is not None
+        first, second = controlled_of(one), controlled_of(two)
         rooms = [each.observe(0.0, 0).room_bytes or 0 for each in (first, second)]
         assert min(rooms) > 0
         assert sum(rooms) <= left
         two.park()
+        two.statistics()
         assert second.observe(0.0, 0).room_bytes == 0
         assert rooms[0] < (first.observe(0.0, 0).room_bytes or 0) <= left
     with load(written) as alone:
-        assert alone._pipeline._controlled is not None
-        assert rooms[0] < (alone._pipeline._controlled.observe(0.0, 0).room_bytes or 0)
+        assert rooms[0] < (controlled_of(alone).observe(0.0, 0).room_bytes or 0)
 
 
 def test_a_growth_is_refused_where_the_room_has_gone_before_it_is_applied(
     written: Written, headroom: FakeHeadroom
 ) -> None:
     with load(written) as loader:
-        controlled, before = loader._pipeline._controlled, loader.knobs
-        assert controlled is not None
+        controlled, before = controlled_of(loader), loader.knobs
         seen = controlled.observe(0.0, 0)
         larger = Knobs.build({"ring_slots": 16, "read_ahead": 5}, base=before)
         answer = Decision(ControllerState(), Event.HUNGRY, "grow", knobs=larger)
         headroom.headroom_bytes = FLOOR + 257 * MIB
         controlled._apply(seen, answer)
-        assert loader.knobs == before
+        assert knobs_of(loader) == before
         headroom.headroom_bytes = FLOOR + 4 * GIB
         controlled._apply(seen, answer)
-        assert loader.knobs == larger
+        assert knobs_of(loader) == larger
         assert controlled.counted() == {"refused": 1, "changes": 1}

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from doubles import FakeHeadroom
+from governed import knobs_of, loop_of
 from rlds_files import Written, written_steps
 from situations import FLOOR
 from streams import spec_of
@@ -240,14 +241,14 @@ def test_the_reflex_takes_frames_and_leaves_ring_queues_and_reads_alone(
 ) -> None:
     with load(written, cache_bytes="500MiB") as loader:
         batches: Iterator[Any] = iter(loader)
-        loop = loader._pipeline._control._loop
+        loop = loop_of(loader)
         for _ in range(120):
             next(batches)
         held = loader.statistics().cache.held_bytes
         assert held > 40 * MIB
         headroom.headroom_bytes = FLOOR + MARGIN - 2 * MIB
         loop.react_once()
-        assert loader.knobs.cache_bytes == 0  # less than a step would be left
+        assert knobs_of(loader).cache_bytes == 0  # less than a step would be left
         assert loader.knobs.ring_slots == 8
         assert loader.knobs.read_ahead == 2
         # What runs in hand and read ahead show goes once they are shown.

@@ -1,4 +1,4 @@
-"""A state that is damaged, forged or of another loader is refused by field, and nothing changes."""
+"""A state that is damaged or of another loader is refused, and nothing changes."""
 
 from __future__ import annotations
 
@@ -252,19 +252,16 @@ def test_a_running_loader_goes_on_whatever_it_is_asked_to_load(
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ({"in_epoch": 10**30}, r"in_epoch: saved 10{30}, allowed is less than or equal to"),
-        ({"position": "9"}, r"position: saved '9', allowed is a valid integer"),
-        ({"batches": -1}, r"batches: saved -1, allowed is greater than or equal to 0"),
-        ({"mixer": {"next": 3}}, r"mixer.debts: is missing"),
-        ({"taken": {"a": 5, "b": 4}}, r"checksum: saved '\w+', and the rest of the state gives"),
-        ({"more": 1}, r"more: is no field of a state"),
+        ({"position": "9"}, r"its checksum is '\w+', and the rest of it gives"),
+        ({"taken": {"a": 5, "b": 4}}, r"its checksum is '\w+', and the rest of it gives"),
+        ({"more": 1}, r"its checksum is '\w+', and the rest of it gives"),
         ({"seed": float("nan")}, r"field 'seed' does not hold plain values: Out of range float"),
         ({"seed": object()}, r"field 'seed' does not hold plain values: Object of type object"),
         ({"schema_version": 3}, r"schema_version 3; this version of autoloader reads 2"),
-        ({"checksum": None}, r"checksum: saved None, allowed is a valid string"),
+        ({"checksum": None}, r"its checksum is None"),
     ],
 )
-def test_a_damaged_state_is_refused_by_field(
+def test_a_damaged_state_is_refused(
     change: State, said: str, resting: dict[str, tuple[AutoLoader, State]]
 ) -> None:
     loader, state = resting["indexed"]

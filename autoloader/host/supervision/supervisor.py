@@ -9,7 +9,7 @@ crash, or an exit with a status, is past only when ``PAST_BATCHES`` batches came
 crashes it may lie behind batches that come again each time.
 
 Not here: what is said to the process, and where it begins again (``process.child``,
-``process.peer``, ``formats.tensorflow_process``); the judgement itself (``vitals``).
+``pipeline.messages``, ``formats.tensorflow_process``); the judgement itself (``vitals``).
 """
 
 from __future__ import annotations
