@@ -43,7 +43,7 @@ from autoloader.spec import (
     SampleSpec,
     TransformSpec,
 )
-from autoloader.spec.keep import key_parts, matcher
+from autoloader.spec.sample import key_parts, matcher
 
 Rows = NDArray[np.float64]
 _Columns = list[NDArray[np.float32]]

@@ -31,7 +31,7 @@ from autoloader.samples.windows import valid_ranges
 from autoloader.sampling.episodes import DatasetTable
 from autoloader.sampling.mixture import MixtureOrder
 from autoloader.spec import EdgesSpec
-from autoloader.spec.keep import matcher
+from autoloader.spec.sample import matcher
 
 MOST_LOOKED_AT = 16
 """Episodes whose texts are looked at where there is no index, if all of them are blank."""

@@ -22,13 +22,14 @@ from autoloader.spec.fields import (
     LanguageChoice,
     parse_expression,
 )
-from autoloader.spec.keep import KeepSpec, MovingSpec, RangesSpec
 from autoloader.spec.mixture import (
     BatchSpec,
     CurriculumSpec,
+    FieldNormalizeSpec,
     GivesSpec,
     LocalitySpec,
     MixingSpec,
+    NormalizeSpec,
     TransformSpec,
 )
 from autoloader.spec.model import (
@@ -39,8 +40,15 @@ from autoloader.spec.model import (
     SpecSource,
     ValidationSpec,
 )
-from autoloader.spec.normalise import FieldNormalizeSpec, NormalizeSpec
-from autoloader.spec.sample import DeltaTimestamps, EdgesSpec, SampleOverride, SampleSpec, StepsSpec
+from autoloader.spec.sample import (
+    DeltaTimestamps,
+    EdgesSpec,
+    KeepSpec,
+    MovingSpec,
+    RangesSpec,
+    SampleSpec,
+    StepsSpec,
+)
 
 __all__ = [
     "AnyOf",
@@ -65,7 +73,6 @@ __all__ = [
     "NormalizeSpec",
     "PipelineSpec",
     "RangesSpec",
-    "SampleOverride",
     "SampleSpec",
     "SpecSource",
     "StepsSpec",

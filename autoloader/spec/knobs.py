@@ -13,11 +13,10 @@ Not here: choosing values (``tune``, ``controller``), applying them (``process.c
 
 from __future__ import annotations
 
-import functools
 import operator
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, NamedTuple
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
@@ -26,14 +25,19 @@ from autoloader.host.units import size_of
 
 KnobClass = Literal["free", "order", "fixed"]
 
-STREAM_KNOBS = (
-    "cycle_length",
-    "num_parallel_calls",
-    "parse_parallel_calls",
-    "stream_prefetch",
-    "shuffle_samples",
-    "queue_samples",
-)
+
+class ResolvedDatasetKnobs(NamedTuple):
+    """The stream knobs in force for one dataset; see ``DatasetKnobs`` for units."""
+
+    cycle_length: int
+    num_parallel_calls: int
+    parse_parallel_calls: int
+    stream_prefetch: int
+    shuffle_samples: int
+    queue_samples: int
+
+
+STREAM_KNOBS = ResolvedDatasetKnobs._fields
 """The knobs a dataset may have a value of its own for (``bridge.cycle_length``)."""
 
 UNUSED_KNOBS: Mapping[str, tuple[str, ...]] = {
@@ -44,24 +48,6 @@ UNUSED_KNOBS: Mapping[str, tuple[str, ...]] = {
 """What each reader has no use for; of "auto" nothing is known."""
 
 _stream_values = operator.attrgetter(*STREAM_KNOBS)
-
-KNOB_CLASS: Mapping[str, KnobClass] = {
-    "ring_slots": "free",
-    "queue_samples": "free",
-    "min_ready_datasets": "free",
-    "decode_threads": "free",
-    "decode_processes": "free",
-    "helper_slots": "free",
-    "reader": "fixed",
-    "cycle_length": "order",
-    "num_parallel_calls": "free",
-    "parse_parallel_calls": "free",
-    "stream_prefetch": "free",
-    "shuffle_samples": "order",
-    "io_threads": "free",
-    "read_ahead": "free",
-    "cache_bytes": "free",
-}
 
 BATCHES_OF_A_HELPER = 4
 """At a time, for each of ``helper_slots``: one that it fills, one that it reads for, and two that
@@ -209,11 +195,9 @@ class Knobs(BaseModel):
     def for_dataset(self, name: str | None) -> ResolvedDatasetKnobs:
         """The stream knobs in force for one dataset (``None``: the common ones)."""
         common = _stream_values(self)
-        if name is None or name not in self.datasets:
-            return _resolved(common)
-        own = _stream_values(self.datasets[name])
-        pairs = zip(own, common, strict=True)
-        return _resolved(tuple(shared if mine is None else mine for mine, shared in pairs))
+        known = self.datasets.get(name) if name else None
+        pairs = zip(_stream_values(known) if known else common, common, strict=True)
+        return ResolvedDatasetKnobs(*(shared if mine is None else mine for mine, shared in pairs))
 
     def changed(self, other: Knobs) -> dict[str, tuple[Any, Any]]:
         """Knobs whose value differs: ``{name: (here, there)}``; datasets as ``name.knob``."""
@@ -302,13 +286,12 @@ class Knobs(BaseModel):
             moves.lower(f"{name}.cycle_length", shards[name], rule)
         self._limit_total_cycle(moves, limits)
         for dataset in (None, *self.datasets):
-            cycle = moves.of(dataset, "cycle_length")
+            cycle, own = moves.of(dataset, "cycle_length"), f"{dataset}." if dataset else ""
             if moves.of(dataset, "num_parallel_calls") > cycle:
-                rule = f"at most cycle_length={cycle}"
-                moves.set(dataset, "num_parallel_calls", cycle, rule)
+                moves.set(f"{own}num_parallel_calls", cycle, f"at most cycle_length={cycle}")
             if moves.of(dataset, "queue_samples") < limits.block_length:
                 rule = f"a queue holds at least one block ({limits.block_length} samples)"
-                moves.set(dataset, "queue_samples", limits.block_length, rule)
+                moves.set(f"{own}queue_samples", limits.block_length, rule)
         return Knobs.build(moves.values), moves.clamps()
 
     @staticmethod
@@ -331,6 +314,17 @@ class Knobs(BaseModel):
             moves.lower(largest, used[largest] - 1, rule)
 
 
+KNOB_CLASS: Mapping[str, KnobClass] = {
+    name: "fixed"
+    if name == "reader"
+    else "order"
+    if name in ("cycle_length", "shuffle_samples")
+    else "free"
+    for name in Knobs.model_fields
+    if name != "datasets"
+}
+
+
 def _allowed(message: str) -> str:
     return message.partition(",")[0].replace("Input should be", "it should be")
 
@@ -347,49 +341,28 @@ class _Moves:
 
     def __init__(self, values: dict[str, Any]) -> None:
         self.values = values
-        self._before: dict[str, int] = {}
-        self._rules: dict[str, str] = {}
+        self._clamps: dict[str, Clamp] = {}
 
     def of(self, dataset: str | None, knob: str) -> int:
         """The value in force for a dataset, or the common one."""
         return int(self.values.get(f"{dataset}.{knob}", self.values[knob]))
 
-    def set(self, dataset: str | None, knob: str, to: int, rule: str) -> None:
+    def set(self, key: str, to: int, rule: str) -> None:
         """Move a value, because of ``rule``."""
-        key = f"{dataset}.{knob}" if dataset else knob
-        self._before.setdefault(key, self.of(dataset, knob))
-        self.values[key], self._rules[key] = to, rule
+        dataset, _, knob = key.rpartition(".")
+        known = self._clamps.get(key)
+        before = known.value if known else self.of(dataset, knob)
+        self._clamps[key] = Clamp(key, before, to, rule)
+        self.values[key] = to
 
     def lower(self, key: str, to: int, rule: str) -> None:
         """Move a value down to ``to`` where it is above; one that is not set stays so."""
         if key in self.values and self.values[key] > to:
-            dataset, _, knob = key.rpartition(".")
-            self.set(dataset or None, knob, to, rule)
+            self.set(key, to, rule)
 
     def clamps(self) -> list[Clamp]:
-        """Names and values of the knobs that were clamped."""
-        return [
-            Clamp(key, self._before[key], self.values[key], rule)
-            for key, rule in self._rules.items()
-        ]
-
-
-@dataclass(frozen=True, slots=True)
-class ResolvedDatasetKnobs:
-    """The stream knobs in force for one dataset; see ``DatasetKnobs`` for units."""
-
-    cycle_length: int
-    num_parallel_calls: int
-    parse_parallel_calls: int
-    stream_prefetch: int
-    shuffle_samples: int
-    queue_samples: int
-
-
-@functools.lru_cache(maxsize=64)
-def _resolved(values: tuple[int, ...]) -> ResolvedDatasetKnobs:
-    """All datasets without values of their own have the same ones, and are many."""
-    return ResolvedDatasetKnobs(**dict(zip(STREAM_KNOBS, values, strict=True)))
+        """Knobs that had to move, the first one first."""
+        return list(self._clamps.values())
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,17 +16,25 @@ from autoloader.errors import SpecError, UsageError, nearest, shown
 from autoloader.spec.augment import Augmentations
 from autoloader.spec.block import Block, wrong
 from autoloader.spec.fields import Camera, Expression, Language
-from autoloader.spec.keep import KeepSpec
 from autoloader.spec.mixture import (
     BatchSpec,
     CurriculumSpec,
+    FieldNormalizeSpec,
     MixingSpec,
+    NormalizeOverride,
+    NormalizeSpec,
     TransformSpec,
     Weight,
     Weights,
 )
-from autoloader.spec.normalise import FieldNormalizeSpec, NormalizeOverride, NormalizeSpec
-from autoloader.spec.sample import SampleOverride, Samples, SampleSpec, StepsSpec, merged
+from autoloader.spec.sample import (
+    KeepSpec,
+    OwnSample,
+    Samples,
+    SampleSpec,
+    StepsSpec,
+    merged,
+)
 
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_\-]*$", max_length=100)]
 Width = Annotated[int, Field(ge=1, le=10_000)]
@@ -129,7 +137,9 @@ class DatasetSpec(Block):
         le=1e6,
         description="frames a second, for delta_timestamps; LeRobot datasets say it themselves",
     )
-    sample: SampleOverride = Field(default_factory=SampleOverride)
+    sample: OwnSample = Field(
+        default_factory=SampleSpec, description="fields over the mixture's `sample`"
+    )
     normalize: NormalizeOverride = Field(default_factory=NormalizeOverride)
     keep: KeepSpec | None = Field(None, description="which episodes and steps give samples")
     transform: TransformSpec | None = Field(

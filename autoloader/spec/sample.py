@@ -1,18 +1,26 @@
-"""Contents of a sample as users write them: offsets around t, and rules at an episode's ends.
+"""Samples of a dataset as users write them: offsets around t, edges, steps, and rules (``keep``).
 
-Not here: the rest of the spec (``model``), which frames follow from it (``samples.windows``).
+Rules of ``keep`` restrict t only: windows may reach steps that are not kept. All rules given must
+hold. They speak of the episode as a transform leaves it, where there is one.
+
+Not here: the rest of the spec (``model``); frames that follow from offsets (``samples.windows``);
+whether features exist, and what rules leave (``samples.transforms.keep``).
 """
 
 from __future__ import annotations
 
+import functools
 import itertools
-from collections.abc import Sequence
+import string
+from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, PlainSerializer, field_validator, model_validator
+from pydantic_core import SchemaError, SchemaValidator, core_schema
 
-from autoloader.errors import SpecError
-from autoloader.spec.block import Block, wrong
+from autoloader.errors import SpecError, shown
+from autoloader.spec.block import Block, is_number, wrong
+from autoloader.spec.fields import Expression, FieldExpression
 
 Offset = Annotated[int, Field(ge=-1_000_000, le=1_000_000)]
 Dim = Annotated[int, Field(ge=0, le=9_999)]
@@ -24,14 +32,6 @@ class EdgesSpec(Block):
 
     start: Literal["repeat", "zero", "drop"] = Field("repeat", description="before the first frame")
     end: Literal["repeat", "zero", "drop"] = Field("repeat", description="after the last frame")
-
-
-def each_once(dims: tuple[int, ...]) -> tuple[int, ...]:
-    """The dims as they are; refuses one that is named twice."""
-    for dim in dims:
-        if dims.count(dim) > 1:
-            raise wrong(f"dim {dim} is named twice", "name each dim of action once")
-    return dims
 
 
 Seconds = Annotated[float, Field(ge=-1e5, le=1e5, allow_inf_nan=False)]
@@ -175,69 +175,41 @@ class SampleSpec(Block):
     @field_validator("action_relative_to_state")
     @classmethod
     def _names_each_dim_once(cls, dims: tuple[int, ...]) -> tuple[int, ...]:
-        return each_once(dims)
+        for dim in dims:
+            if dims.count(dim) > 1:
+                raise wrong(f"dim {dim} is named twice", "name each dim of action once")
+        return dims
 
     @model_validator(mode="after")
     def _says_each_offset_once(self) -> SampleSpec:
-        check_said_once(self, ((0,), (0,), 0, 1, 1))
+        for name, part in OFFSETS.items():
+            default = type(self).model_fields[name].default
+            if getattr(self.delta_timestamps, part) and getattr(self, name) != default:
+                raise wrong(
+                    f"{name} beside delta_timestamps.{part}, which says the same in seconds",
+                    f"leave out {name}, or delta_timestamps.{part}",
+                )
         return self
 
 
-class SampleOverride(Block):
-    """A dataset's own ``sample``; what it leaves out comes from the mixture's."""
-
-    frame_offsets: tuple[Offset, ...] | None = Field(None, min_length=1)
-    state_offsets: tuple[Offset, ...] | None = Field(None, min_length=1)
-    action_start: Offset | None = None
-    action_horizon: int | None = Field(None, ge=1, le=10_000)
-    action_step: int | None = Field(None, ge=1, le=1_000_000)
-    action_reduce: Literal["none", "sum"] | None = None
-    action_per: Literal["sample", "step"] | None = None
-    action_relative_to_state: tuple[Dim, ...] | None = None
-    edges: EdgesSpec | None = None
-    goal: Literal["none", "uniform"] | None = None
-    per_episode: Literal["all"] | Samples | None = None
-    delta_timestamps: DeltaTimestamps = Field(default_factory=DeltaTimestamps)
-
-    @field_validator("action_relative_to_state")
-    @classmethod
-    def _names_each_dim_once(cls, dims: tuple[int, ...] | None) -> tuple[int, ...] | None:
-        return None if dims is None else each_once(dims)
-
-    @model_validator(mode="after")
-    def _says_each_offset_once(self) -> SampleOverride:
-        check_said_once(self, (None,) * len(OFFSETS))
-        return self
-
-
-def check_said_once(sample: SampleSpec | SampleOverride, nothing: tuple[Any, ...]) -> None:
-    """Refuse offsets in frames beside the same ones in seconds.
-
-    Args:
-        sample: the block as it was written.
-        nothing: what each of ``OFFSETS`` is where nothing is said.
-    """
-    said = dict(zip(OFFSETS, nothing, strict=True))
-    for name, part in OFFSETS.items():
-        if getattr(sample.delta_timestamps, part) and getattr(sample, name) != said[name]:
-            raise wrong(
-                f"{name} beside delta_timestamps.{part}, which says the same in seconds",
-                f"leave out {name}, or delta_timestamps.{part}",
-            )
-
-
-def merged(sample: SampleSpec, own: SampleOverride) -> SampleSpec:
-    """A mixture's ``sample`` with what a dataset says over it, in frames or in seconds."""
-    said = own.model_dump(exclude_none=True)
-    seconds = said.pop("delta_timestamps", {})
+def merged(sample: SampleSpec, own: SampleSpec) -> SampleSpec:
+    """A mixture's ``sample`` with the fields that a dataset's own one sets."""
+    said = own.model_dump(exclude_unset=True)
+    seconds = {part: times for part, times in said.pop("delta_timestamps", {}).items() if times}
     whole = sample.model_dump()
     before = whole.pop("delta_timestamps")
     for name, part in OFFSETS.items():
-        if seconds.get(part):
+        if part in seconds:
             whole.pop(name)
         elif name in said:
             before[part] = None
     return SampleSpec.model_validate({**whole, **said, "delta_timestamps": {**before, **seconds}})
+
+
+OwnSample = Annotated[
+    SampleSpec, PlainSerializer(lambda own: own.model_dump(exclude_unset=True), return_type=dict)
+]
+"""A dataset's own ``sample``: the fields that are set go over the mixture's."""
 
 
 class StepsSpec(Block):
@@ -258,3 +230,141 @@ class StepsSpec(Block):
     def takes_all(self) -> bool:
         """True if no step is taken away."""
         return (self.drop_first, self.every, self.drop_last) == (0, 1, 0)
+
+
+_EXAMPLE = 'such as "{episode_metadata/file_path}"'
+
+
+@functools.cache
+def matcher(pattern: str) -> Callable[[str], bool]:
+    """Test for ``pattern`` in a text, in time that grows with the text's length alone.
+
+    The engine is Rust's ``regex``, which pydantic brings: it never backtracks, so it knows no
+    look-around and no backreferences.
+
+    Raises:
+        ValueError: it is no regular expression, or one of those; says why.
+    """
+    try:
+        schema = core_schema.str_schema(pattern=pattern, regex_engine="rust-regex", strict=True)
+        return SchemaValidator(schema).isinstance_python
+    except SchemaError as error:
+        raise ValueError(str(error).strip().splitlines()[-1].strip()) from error
+
+
+def key_parts(key: str) -> tuple[tuple[str, str | None], ...]:
+    """(text, the feature behind it or ``None``) of a formatted key, in order.
+
+    Raises:
+        ValueError: it is no format of plain ``{feature}`` fields; says why.
+    """
+    parts = []
+    for text, feature, spec, conversion in string.Formatter().parse(key):
+        if feature is not None and (not feature.strip("/ ") or spec or conversion):
+            raise ValueError(f"{{{feature}{spec and ':' + spec}}} is no feature")
+        parts.append((text, None if feature is None else feature.strip("/ ")))
+    return tuple(parts)
+
+
+class RangesSpec(Block):
+    """Ranges of steps from a JSON file: a mapping of keys to lists of [start, end)."""
+
+    file: str = Field(
+        description="JSON: key → [[start, end), …] in steps (before stride, after transform)"
+    )
+    key: str = Field(description="an episode's key in it, from {features} of the episode")
+
+    @field_validator("key")
+    @classmethod
+    def _names_a_feature(cls, key: str) -> str:
+        try:
+            parts = key_parts(key)
+        except ValueError as error:
+            raise wrong(
+                f"{shown(key)} is no key: {error}", f"put features in braces, {_EXAMPLE}"
+            ) from error
+        if all(feature is None for _, feature in parts):
+            raise wrong(
+                f"{shown(key)} is the same for every episode", f"name a feature, {_EXAMPLE}"
+            )
+        return key
+
+
+class MovingSpec(Block):
+    """Only steps where a number is further from zero than a bound."""
+
+    path: Expression = Field(description="columns of one feature, before the stride")
+    above: float | tuple[float, ...] = Field(
+        description="one bound, or one for each column; a step moves where |x| of any is above its"
+    )
+
+    @field_validator("path")
+    @classmethod
+    def _is_one_feature(cls, path: FieldExpression) -> FieldExpression:
+        if len(path.terms) > 1 or path.terms[0].ops:
+            raise wrong("more than the columns of a feature", "name one, such as action[:6]")
+        return path
+
+    @field_validator("above")
+    @classmethod
+    def _bounds(cls, above: float | tuple[float, ...]) -> float | tuple[float, ...]:
+        for bound in above if isinstance(above, tuple) else (above,):
+            if not is_number(bound) or bound < 0:
+                raise wrong(f"a bound of {bound}", "give numbers of at least 0")
+        return above
+
+
+class KeepSpec(Block):
+    """Which t a dataset keeps; windows may leave what is kept."""
+
+    language: Literal["required", "anywhere"] | None = Field(
+        None,
+        description="required: only steps whose language is not blank; anywhere: only episodes "
+        "with such a step",
+    )
+    match: Mapping[Annotated[str, Field(min_length=1)], str] = Field(
+        default_factory=dict, description="text feature → regular expression found in it"
+    )
+    ranges: RangesSpec | None = Field(None, description="only steps in ranges listed in a file")
+    flags: tuple[Annotated[str, Field(min_length=1)], ...] = Field(
+        (), description="booleans of the episode or of a step that must be true"
+    )
+    moving: MovingSpec | None = Field(None, description="only steps that move")
+
+    @property
+    def looks_at_texts(self) -> bool:
+        """True if there are rules besides ``moving``, which a pass over each episode applies."""
+        return bool(self.language or self.match or self.ranges or self.flags)
+
+    @property
+    def of_episodes(self) -> KeepSpec | None:
+        """The rules that say which recordings are meant (``flags``, ``match``), if there are any.
+
+        So do Octo's ``filter_functions``; the other rules choose among what was recorded.
+        """
+        if not self.match and not self.flags:
+            return None
+        return KeepSpec(match=self.match, flags=self.flags)
+
+    @field_validator("match")
+    @classmethod
+    def _are_regular_expressions(cls, match: Mapping[str, str]) -> Mapping[str, str]:
+        for path, pattern in match.items():
+            try:
+                matcher(pattern)
+            except ValueError as error:
+                raise wrong(
+                    f"{shown(pattern)} of {shown(path)} is no regular expression: {error}",
+                    "write one without look-around and backreferences, which can take for ever; "
+                    "quote it in YAML with single quotes",
+                ) from error
+        return match
+
+    @model_validator(mode="after")
+    def _has_a_rule(self) -> KeepSpec:
+        if not self.looks_at_texts and self.moving is None:
+            raise wrong(
+                "keep has no rule",
+                "give language: required, match, ranges, flags or moving, or leave keep out",
+            )
+        return self

@@ -19,7 +19,7 @@ import rlds_files
 from ruamel.yaml import YAML
 
 from autoloader.cli.app import main
-from autoloader.spec.keep import matcher
+from autoloader.spec.sample import matcher
 
 COUNT = int(os.environ.get("AUTOLOADER_HOSTILE_SPECS", "20"))
 SEED = int(os.environ.get("AUTOLOADER_HOSTILE_SEED", "0"))

@@ -25,7 +25,6 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 
 from autoloader.decode.quarantine import Quarantine
 from autoloader.errors import AutoloaderError, SourceError, as_fault
@@ -237,8 +236,8 @@ class DatasetReader:
 
 def _same_stream(one: ResolvedDatasetKnobs, other: ResolvedDatasetKnobs) -> bool:
     """Whether they differ at most in what the queue heeds by itself."""
-    return one == other or one == replace(
-        other, queue_samples=one.queue_samples, shuffle_samples=one.shuffle_samples
+    return one == other._replace(
+        queue_samples=one.queue_samples, shuffle_samples=one.shuffle_samples
     )
 
 

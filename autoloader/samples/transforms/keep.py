@@ -13,7 +13,7 @@ within each. Shifted by episode · 2³² they are one ascending row of disjoint 
 intersecting two sets, and finding the k-th number of an episode, is a binary search over arrays.
 An episode costs 8 bytes and a range 24, however long it is.
 
-Not here: the language (``spec.keep``), the texts of all episodes (``autoloader.index``), what a
+Not here: the language (``spec.sample``), the texts of all episodes (``autoloader.index``), what a
 plan does with the sets (``sampling.plan``).
 """
 
@@ -39,7 +39,7 @@ from autoloader.samples.transforms.fields import (
     texts_of,
 )
 from autoloader.spec import KeepSpec
-from autoloader.spec.keep import key_parts, matcher
+from autoloader.spec.sample import key_parts, matcher
 
 Ints = NDArray[np.int64]
 Pairs = tuple[tuple[int, int], ...]

@@ -30,7 +30,7 @@ from autoloader.samples.transforms.fields import (
 )
 from autoloader.samples.transforms.keep import Keep
 from autoloader.spec import DatasetSpec, LanguageChoice
-from autoloader.spec.keep import matcher
+from autoloader.spec.sample import matcher
 
 
 @dataclass(frozen=True, slots=True)
