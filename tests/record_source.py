@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterator
 
-from autoloader.formats.tfrecord import read_records
+from autoloader.formats.records import read_records
 from autoloader.index.records import RecordSamples
 from autoloader.samples.block import EmptyEpisode, EpisodeStream, Place, ReaderStart, SampleBlock
 from autoloader.samples.layout import BatchLayout

@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 import simplejpeg
 
-from autoloader.formats.tfrecord import masked_crc32c
+from autoloader.formats.records import masked_crc32c
 
 Values = Mapping[str, Sequence[Any]]
 """One record: feature path → its values, those of all steps in a row."""

@@ -221,7 +221,7 @@ class Running:
 
 def every_sample(mixture: ResolvedMixture, index: int, pass_: int) -> set[Sample]:
     """The samples of one pass, found by reading each record on its own."""
-    from autoloader.formats.tfrecord import MalformedRecordError, read_records
+    from autoloader.formats.records import MalformedRecordError, read_records
     from autoloader.index.records import RecordSamples
 
     dataset = mixture.datasets[index]

@@ -161,6 +161,6 @@ def _put(found: Sequence[Any], out: str | None, *, beside: bool) -> int | None:
     away = [one for one in found if out is not None or (beside and one.dataset.remote)]
     if not away:
         return None
-    from autoloader.index.remote import put_beside  # local data goes without
+    from autoloader.index.opening import put_beside  # local data goes without
 
     return sum(put_beside(one, normal(out) if out else "") for one in away)

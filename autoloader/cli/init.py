@@ -28,8 +28,7 @@ from autoloader.cli.inspect import dataset_versions
 from autoloader.cli.options import JsonFlag
 from autoloader.cli.output import emit, emit_json, note
 from autoloader.errors import AutoloaderError, SourceError, UsageError, nearest
-from autoloader.formats import Feature, VersionDirectory, open_source
-from autoloader.formats.directories import folder_name
+from autoloader.formats import DatasetFormat, Feature, open_source
 from autoloader.formats.features import TASKS
 from autoloader.formats.files import is_remote, normal
 from autoloader.formats.lerobot.metadata import TASK
@@ -41,6 +40,7 @@ from autoloader.formats.registry import (
     pair_offset,
 )
 from autoloader.formats.sources import same_files
+from autoloader.formats.tfds import folder_name
 from autoloader.index.counting import count_mixture
 from autoloader.recipes import Recipe, mixtures, names, other_names, recipe
 from autoloader.samples.resolve import resolve
@@ -463,7 +463,7 @@ class Entry:
 
     name: str
     known_as: str
-    directory: VersionDirectory
+    directory: DatasetFormat
     values: dict[str, Any]
     split: Mapping[str, str | None]
     hz: float | None = None
@@ -478,7 +478,7 @@ class Entry:
         return tuple(self.values.get("images", ()))
 
 
-def entry_of(directory: VersionDirectory, style: Style) -> Entry:
+def entry_of(directory: DatasetFormat, style: Style) -> Entry:
     """The entry of a version directory, by the style's recipe, or as proposed where there is none.
 
     A dataset is looked up by the name of its folder, then by the name that its files have.
@@ -507,7 +507,7 @@ def entry_of(directory: VersionDirectory, style: Style) -> Entry:
     return entry
 
 
-def _names(directory: VersionDirectory) -> list[str]:
+def _names(directory: DatasetFormat) -> list[str]:
     """Names that it may be known by, without the config: of its folder, and of its files."""
     own, *config = directory.name.split("/")
     place = Path(directory.path)
@@ -515,7 +515,7 @@ def _names(directory: VersionDirectory) -> list[str]:
     return list(dict.fromkeys([folder, own]))
 
 
-def _by_recipe(directory: VersionDirectory, name: str, found: Recipe, style: Style) -> Entry:
+def _by_recipe(directory: DatasetFormat, name: str, found: Recipe, style: Style) -> Entry:
     values, commented = dict(found.dataset), {}
     if not style.state and "state" in values:
         why = f"{style.project} does not read it in training"
@@ -528,7 +528,7 @@ def _by_recipe(directory: VersionDirectory, name: str, found: Recipe, style: Sty
 
 def _entry_with(
     values: Mapping[str, Any],
-    directory: VersionDirectory,
+    directory: DatasetFormat,
     found_by: str,
     known_as: str,
     style: Style,
@@ -583,7 +583,7 @@ def fault_of(entry: Entry) -> AutoloaderError | None:
     return None
 
 
-def _proposed(directory: VersionDirectory, style: Style) -> Entry:
+def _proposed(directory: DatasetFormat, style: Style) -> Entry:
     features, missing = dict(directory.features), {}
     for camera in directory.cameras_without_files:
         del features[camera]
@@ -716,7 +716,7 @@ def _described(feature: Feature) -> str:
     return f"{feature.path} ({', '.join(said)})" if said else feature.path
 
 
-def _split(directory: VersionDirectory, style: Style) -> dict[str, str | None]:
+def _split(directory: DatasetFormat, style: Style) -> dict[str, str | None]:
     """A split to train on and one to validate on, neither empty."""
     counts = {
         name: sum(shard.records for shard in shards) for name, shards in directory.splits.items()

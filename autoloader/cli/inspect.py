@@ -4,7 +4,7 @@ It finds the datasets below a folder: TFDS version directories, and LeRobot's. A
 once. Folders that links lead to are told and left out; so is every revision but one in a cache of
 the Hugging Face Hub. Records are read as they lie, without TensorFlow.
 
-Not here: metadata of such a directory (``formats.metadata``), a spec of it (``cli.init``).
+Not here: metadata of such a directory (``formats.tfds``), a spec of it (``cli.init``).
 """
 
 from __future__ import annotations
@@ -31,8 +31,7 @@ from autoloader.cli.output import emit_document, emit_json, note
 from autoloader.cli.plain_readers import value_at
 from autoloader.decode.depth import UNDECODABLE, depth_values
 from autoloader.errors import SourceError, UsageError, nearest
-from autoloader.formats import Feature, ShardSlice, VersionDirectory, open_source
-from autoloader.formats.directories import INFO_FILE, VERSION, HubRepository, version_order
+from autoloader.formats import DatasetFormat, Feature, ShardSlice, open_source
 from autoloader.formats.features import PARQUET, RAGGED
 from autoloader.formats.files import (
     directory_names,
@@ -42,13 +41,14 @@ from autoloader.formats.files import (
     refuse_stand_ins,
     unreadable,
 )
-from autoloader.formats.lerobot.episodes import Episode
-from autoloader.formats.lerobot.metadata import metadata_of
+from autoloader.formats.lerobot import metadata_of
+from autoloader.formats.lerobot.metadata import Episode
 from autoloader.formats.lerobot.parquet import read_columns
 from autoloader.formats.lerobot.rows import DamagedEpisodeError, EpisodeRows
 from autoloader.formats.lerobot.videos import UnreadableVideoError, read_packets
+from autoloader.formats.records import MalformedRecordError, read_records
 from autoloader.formats.sources import is_lerobot
-from autoloader.formats.tfrecord import MalformedRecordError, read_records
+from autoloader.formats.tfds import INFO_FILE, VERSION, HubRepository, version_order
 from autoloader.samples.transforms.cameras import is_depth_picture
 from autoloader.samples.transforms.fields import text_of_points
 from autoloader.samples.transforms.rlds import METADATA, camera_numbers, read_episode
@@ -116,7 +116,7 @@ def inspect(
     emit_document({**document, "features": features, **read}, {"ranges": _RANGES})
 
 
-def _only_version(place: Path) -> VersionDirectory:
+def _only_version(place: Path) -> DatasetFormat:
     """The version directory at or below ``place``, the newest of one dataset.
 
     Raises:
@@ -234,7 +234,7 @@ class DatasetFacts:
     black: dict[str, int] = field(default_factory=dict)
 
 
-def read_facts(directory: VersionDirectory, split: str, episodes: int) -> DatasetFacts:
+def read_facts(directory: DatasetFormat, split: str, episodes: int) -> DatasetFacts:
     """Facts over the first ``episodes`` episodes of a split of the metadata.
 
     Raises:
@@ -301,7 +301,7 @@ _Pictures = Callable[[], dict[str, Picture]]
 
 
 def _payloads(
-    shards: tuple[ShardSlice, ...], directory: VersionDirectory, found: DatasetFacts
+    shards: tuple[ShardSlice, ...], directory: DatasetFormat, found: DatasetFacts
 ) -> Iterator[tuple[bytes, None]]:
     for shard in shards:
         try:
@@ -315,7 +315,7 @@ def _payloads(
 
 
 def _lerobot_payloads(
-    shards: tuple[ShardSlice, ...], directory: VersionDirectory, found: DatasetFacts
+    shards: tuple[ShardSlice, ...], directory: DatasetFormat, found: DatasetFacts
 ) -> Iterator[tuple[bytes, _Pictures]]:
     """Episodes as records, and what the first picture of each camera is: they hold none."""
     known = metadata_of(directory)
@@ -335,7 +335,7 @@ def _lerobot_payloads(
 
 
 def _first_pictures(
-    directory: VersionDirectory, path: str, one: Episode, row: int
+    directory: DatasetFormat, path: str, one: Episode, row: int
 ) -> dict[str, Picture]:
     """The first picture inside the Parquet file, and the first packet of a video."""
     found = {}

@@ -30,12 +30,11 @@ from autoloader.cli.output import emit, emit_json, file_errors, note, progress_b
 from autoloader.cli.verify import evenly
 from autoloader.errors import UsageError
 from autoloader.formats import Feature
-from autoloader.formats.tfrecord import MalformedRecordError
+from autoloader.formats.records import MalformedRecordError
 from autoloader.host.extras import require
 from autoloader.loader import AutoLoader
 from autoloader.process.augmentation import augmenter
 from autoloader.samples.resolve import ResolvedDataset
-from autoloader.samples.transforms.binding import records
 from autoloader.samples.transforms.episode_ops import apply_op
 from autoloader.samples.transforms.fields import find_feature, is_text
 from autoloader.samples.transforms.keep import Ranges, runs_of_episode
@@ -450,7 +449,7 @@ def look_at(dataset: ResolvedDataset, declared: DatasetSpec, episodes: int) -> D
     }
     parts: dict[tuple[str, int], list[list[NDArray[np.float32]]]] = {}
     look = DatasetLook()
-    for _, payload in records(dataset.slices):
+    for _, payload in dataset.directory.records(dataset.slices):
         if len(look.episodes) == episodes:
             break
         try:

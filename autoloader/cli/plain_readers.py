@@ -21,10 +21,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from autoloader.errors import SourceError
+from autoloader.formats.dataset import DatasetFormat, ShardSlice
 from autoloader.formats.features import TASKS, VIDEO
-from autoloader.formats.lerobot.episodes import Episode
-from autoloader.formats.lerobot.metadata import EPISODE, metadata_of, task_column
-from autoloader.formats.metadata import LEROBOT, ShardSlice, VersionDirectory
+from autoloader.formats.lerobot import LeRobotDirectory
+from autoloader.formats.lerobot.metadata import EPISODE, Episode, task_column
 from autoloader.host.extras import needs
 
 Step = Mapping[str, Any]
@@ -34,14 +34,14 @@ _SEEK_BACK_S = 5.0
 """How far before a frame decoding begins: some show frames before their keyframe."""
 
 
-def reader_of(directory: VersionDirectory, *, by_row: bool = False) -> TfdsReader | LeRobotReader:
+def reader_of(directory: DatasetFormat, *, by_row: bool = False) -> TfdsReader | LeRobotReader:
     """Give the plain reader of a dataset's episodes.
 
     Args:
         directory: the dataset's version directory.
         by_row: whether frames are taken by the numbers of rows (``timestamps: ignore``).
     """
-    if directory.file_format == LEROBOT:
+    if isinstance(directory, LeRobotDirectory):
         return LeRobotReader(directory, by_row=by_row)
     return TfdsReader(directory)
 
@@ -56,7 +56,7 @@ class TfdsReader:
     fps: float | None = None
     """Frames a second; RLDS datasets do not say them."""
 
-    def __init__(self, directory: VersionDirectory) -> None:
+    def __init__(self, directory: DatasetFormat) -> None:
         self._directory = directory
         self._builder: Any = None
 
@@ -126,11 +126,11 @@ class LeRobotReader:
         by_row: whether frames are taken by the numbers of rows (``timestamps: ignore``).
     """
 
-    def __init__(self, directory: VersionDirectory, *, by_row: bool = False) -> None:
+    def __init__(self, directory: LeRobotDirectory, *, by_row: bool = False) -> None:
         self._directory = directory
         self._by_row = by_row
         self._times: dict[str, Sequence[int]] = {}
-        self._known = metadata_of(directory)
+        self._known = directory.known
         self.fps: float | None = self._known.fps
 
     def episode(self, piece: ShardSlice, record: int) -> list[Step]:

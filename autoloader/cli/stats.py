@@ -16,8 +16,8 @@ from autoloader.cli.options import JsonFlag, NoTransforms, SpecFile, Split, read
 from autoloader.cli.output import emit, emit_json, emit_table, file_errors, note, progress_bar
 from autoloader.errors import UsageError, nearest
 from autoloader.host.units import format_bytes
-from autoloader.index.statistics import statistics_document, statistics_of
-from autoloader.index.statistics.formats import FILE_OF, FORMATS, written
+from autoloader.index.statistics import statistics_of
+from autoloader.index.statistics_files import FILE_OF, FORMATS, statistics_document, written
 from autoloader.samples.resolve import normalised, resolve
 from autoloader.spec import PipelineSpec
 

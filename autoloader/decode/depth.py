@@ -18,8 +18,7 @@ from numpy.typing import NDArray
 
 from autoloader.decode.frames import UndecodableFrameError, decoded, fitted, nearest_into
 from autoloader.formats import Feature
-from autoloader.formats.example import decode_varints
-from autoloader.formats.tfrecord import MalformedRecordError
+from autoloader.formats.records import MalformedRecordError, decode_varints
 from autoloader.samples.block import Encoded
 from autoloader.samples.encoded import PackedPicture, VideoFrame
 from autoloader.spec import CameraSpec

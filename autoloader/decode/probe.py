@@ -25,8 +25,8 @@ from autoloader.decode.decoders import decoders_of
 from autoloader.decode.frames import UndecodableFrameError
 from autoloader.decode.row_jobs import Decoder
 from autoloader.errors import WorkerError
-from autoloader.formats.metadata import LEROBOT
-from autoloader.formats.tfrecord import MalformedRecordError, read_records
+from autoloader.formats.lerobot import LeRobotDirectory
+from autoloader.formats.records import MalformedRecordError, read_records
 from autoloader.host.clock import Clock
 from autoloader.host.supervision.start import start
 from autoloader.index.records import RecordSamples
@@ -126,7 +126,7 @@ def probe_copy() -> float:
 
 
 def _first_episode(dataset: ResolvedDataset, mixture: ResolvedMixture) -> SampleBlock | None:
-    if dataset.directory.file_format == LEROBOT:
+    if isinstance(dataset.directory, LeRobotDirectory):
         from autoloader.decode.probe_lerobot import first_samples  # others start without it
 
         return first_samples(dataset)

@@ -3,7 +3,7 @@
 No index is asked or built: of one video the first packets are read, of one Parquet file the first
 pages.
 
-Not here: measuring (``decode.probe``), the index's places of frames (``index.lerobot``).
+Not here: measuring (``decode.probe``), the index's places of frames (``formats.lerobot.tables``).
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ import numpy as np
 
 from autoloader.formats import files
 from autoloader.formats.features import VIDEO
-from autoloader.formats.lerobot.episodes import Episode
-from autoloader.formats.lerobot.metadata import LeRobotDirectory, metadata_of
+from autoloader.formats.lerobot import metadata_of
+from autoloader.formats.lerobot.metadata import Episode, LeRobotMetadata
 from autoloader.formats.lerobot.parquet import UnreadableParquetError, read_pictures
 from autoloader.formats.lerobot.videos import UnreadableVideoError, read_packets
 from autoloader.samples.block import Encoded, SampleBlock
@@ -66,7 +66,7 @@ def first_samples(dataset: ResolvedDataset) -> SampleBlock | None:
 
 
 def _frames(
-    known: LeRobotDirectory, camera: str, one: Episode, record: int, count: int
+    known: LeRobotMetadata, camera: str, one: Episode, record: int, count: int
 ) -> list[Encoded]:
     """The first frames of an episode."""
     if known.features[camera].encoding != VIDEO:
@@ -90,7 +90,7 @@ def _frames(
 
 
 def _pictures(
-    known: LeRobotDirectory, camera: str, path: str, record: int, count: int
+    known: LeRobotMetadata, camera: str, path: str, record: int, count: int
 ) -> list[Encoded]:
     lengths = known.episodes.length[known.episodes.data.rows_in(path)]
     first = int(lengths[:record].sum())

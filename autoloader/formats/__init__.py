@@ -5,30 +5,27 @@ JSON. So nothing here imports TensorFlow. Damage is named with file, record and 
 
 Start here:
     ``sources.open_source``: opens a dataset whatever its format.
-    ``metadata.VersionDirectory``: the face of a dataset on disk: name, features, splits, episodes,
-    files. ``lerobot.LeRobotDirectory`` has the same face.
-    ``example``: walks ``tf.train.Example`` records without copying their pictures.
+    ``dataset.DatasetFormat``: a dataset on disk: name, features, splits, files, records, tables.
+    ``tfds.TfdsDirectory`` and ``lerobot.LeRobotDirectory`` are such.
+    ``tables``: what a format gives an index: columns, and where each frame lies.
+    ``records``: walks ``tf.train.Example`` records without copying their pictures.
     ``registry``: what is publicly known of datasets by name (Open X-Embodiment).
 
-Never here: what a user wants of a dataset (``spec``), where each frame lies (``index``).
+Never here: what a user wants of a dataset (``spec``), index files (``index``).
 """
 
 from __future__ import annotations
 
-from autoloader.formats.directories import locate_version
-from autoloader.formats.features import Feature, parse_features
-from autoloader.formats.metadata import (
-    ShardSlice,
-    VersionDirectory,
-)
+from autoloader.formats.dataset import DatasetFormat, ShardSlice
+from autoloader.formats.features import Feature
 from autoloader.formats.sources import check_source, open_source
+from autoloader.formats.tfds import locate_version
 
 __all__ = [
+    "DatasetFormat",
     "Feature",
     "ShardSlice",
-    "VersionDirectory",
     "check_source",
     "locate_version",
     "open_source",
-    "parse_features",
 ]

@@ -1,7 +1,7 @@
 """Feature trees of ``features.json``, flattened into the paths that users name.
 
 Not here: which features a sample needs (``autoloader.spec``) and how their values are parsed
-(``autoloader.pipeline.graph``, ``autoloader.formats.example``).
+(``autoloader.pipeline.graph``, ``autoloader.formats.records``).
 
 A TFDS feature tree is written as JSON in one of two ways. Today's is the JSON form of a protobuf
 message: a node has ``pythonClassName`` and exactly one content field (``featuresDict``,

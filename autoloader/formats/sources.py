@@ -11,11 +11,13 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from autoloader.formats import files
-from autoloader.formats.directories import check_version
-from autoloader.formats.metadata import LEROBOT_INFO, VersionDirectory, open_version
+from autoloader.formats.dataset import DatasetFormat
+from autoloader.formats.lerobot import open_lerobot
+from autoloader.formats.lerobot.metadata import INFO_FILE
+from autoloader.formats.tfds import check_version, open_version
 
 
-def open_source(path: str | Path, *, dataset: str) -> VersionDirectory:
+def open_source(path: str | Path, *, dataset: str) -> DatasetFormat:
     """Reads the metadata of a TFDS version directory or a LeRobot dataset.
 
     Args:
@@ -27,8 +29,6 @@ def open_source(path: str | Path, *, dataset: str) -> VersionDirectory:
         MissingExtraError: it needs a package of the extra ``lerobot``.
     """
     if is_lerobot(path):
-        from autoloader.formats.lerobot.metadata import open_lerobot  # others start without it
-
         return open_lerobot(path, dataset=dataset)
     return open_version(path, dataset=dataset)
 
@@ -47,7 +47,7 @@ def check_source(path: str | Path, *, dataset: str) -> str:
 def is_lerobot(path: str | Path) -> bool:
     """True of a local LeRobot dataset that may be looked into."""
     try:
-        return not files.is_remote(path) and Path(files.normal(path), LEROBOT_INFO).is_file()
+        return not files.is_remote(path) and Path(files.normal(path), INFO_FILE).is_file()
     except OSError:
         return False  # whoever opens it says why
 
@@ -55,7 +55,7 @@ def is_lerobot(path: str | Path) -> bool:
 _EDGE_BYTES = 2**16
 
 
-def same_files(directories: Sequence[VersionDirectory]) -> list[tuple[int, int]]:
+def same_files(directories: Sequence[DatasetFormat]) -> list[tuple[int, int]]:
     """Pairs (earlier, later) of local datasets that read the same files, linked or copied.
 
     Files are taken for the same where they agree in names, sizes, and the edges of the first and
@@ -78,17 +78,17 @@ def same_files(directories: Sequence[VersionDirectory]) -> list[tuple[int, int]]
     return pairs
 
 
-def _repository(directory: VersionDirectory) -> Path | None:
+def _repository(directory: DatasetFormat) -> Path | None:
     """The Hub's repository that a dataset is a revision of, or ``None``."""
     place = Path(directory.path)
     return place.parents[1] if place.parent.name == "snapshots" else None
 
 
-def _shard_paths(directory: VersionDirectory) -> list[str]:
+def _shard_paths(directory: DatasetFormat) -> list[str]:
     return sorted({shard.path for shards in directory.splits.values() for shard in shards})
 
 
-def _edges(directory: VersionDirectory) -> object:
+def _edges(directory: DatasetFormat) -> object:
     """Names and sizes of all shard files, and a hash of the edges of the first and the last."""
     paths = _shard_paths(directory)
     digest = hashlib.blake2b()

@@ -16,8 +16,7 @@ Never here: reading frames (``pipeline``), pixels (``decode``), the order of sam
 
 from __future__ import annotations
 
-from autoloader.index.dataset import DamagedRecord, DatasetIndex
-from autoloader.index.episodes import GatheredEpisodes
+from autoloader.index.dataset import DamagedRecord, DatasetIndex, GatheredEpisodes
 from autoloader.index.opening import find_indexes, open_dataset_index, open_indexes
 from autoloader.index.valid import count_indexed
 

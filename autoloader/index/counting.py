@@ -20,7 +20,6 @@ import numpy as np
 from autoloader.errors import SourceError
 from autoloader.formats import Feature, ShardSlice
 from autoloader.formats.cache import JsonCache
-from autoloader.formats.example import parse_example
 from autoloader.formats.features import RAGGED
 from autoloader.formats.files import (
     RemoteFile,
@@ -31,7 +30,12 @@ from autoloader.formats.files import (
     unreadable,
     version_of,
 )
-from autoloader.formats.tfrecord import HEADER_BYTES, MalformedRecordError, walk_records
+from autoloader.formats.records import (
+    HEADER_BYTES,
+    MalformedRecordError,
+    parse_example,
+    walk_records,
+)
 from autoloader.host.units import MIB
 from autoloader.index.opening import find_indexes, open_indexes, versions_of
 from autoloader.index.valid import count_indexed, empty_texts, table_of
@@ -210,7 +214,7 @@ def mean_frames(
     their estimate is kept in the user's cache directory.
 
     Args:
-        slices: stretches of files, from ``VersionDirectory.resolve``.
+        slices: stretches of files, from ``DatasetFormat.resolve``.
         features: all features of the same version directory.
         dataset: the name that the spec gives this dataset, for messages.
 
@@ -252,7 +256,7 @@ def _mean(
         try:
             with opened_anywhere(part.path) as file:
                 window = _Window(file)
-                walk = walk_records(file, len(window), verify=True)
+                walk = walk_records(file, len(window))
                 for _, (start, length, lost) in zip(range(records), walk, strict=False):
                     if lost is not None:
                         break

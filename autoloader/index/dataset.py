@@ -1,31 +1,36 @@
 """A dataset's index: every readable episode of its slices, and the records that cannot be read.
 
-Not here: opening and building index files (``index.opening``), one shard's tables (``index.build``,
-``index.shard``), which t are valid (``index.valid``), the order of samples (``sampling.plan``).
+Nothing is parsed: every value is a slice of a mapped section, or gathered from several.
+
+Not here: opening and building index files (``index.opening``, ``index.shard``), which t are valid
+(``index.valid``), the order of samples (``sampling.plan``).
 """
 
 from __future__ import annotations
 
 import copy
 import hashlib
-from collections.abc import Callable, Iterator, Sequence, Set
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from functools import partial
+from itertools import pairwise
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from autoloader.formats.features import PARQUET
-from autoloader.index.episodes import FeatureNumbers, GatheredEpisodes
-from autoloader.index.format import (
-    REST_OF_FILE,
-    Front,
-    Section,
-)
-from autoloader.index.shard import ShardIndex
+from autoloader.formats.tables import NO_FEATURE, NUMBERS, REST_OF_FILE, Key, Section
+from autoloader.index.shard import Rebuilds, ShardIndex
+from autoloader.samples.encoded import PackedPicture, VideoCodec, VideoFrame
 from autoloader.samples.resolve import ResolvedDataset
 from autoloader.samples.schema import RecordSchema
 from autoloader.samples.transforms.transform import VALID_KEY
+
+_FEATURE_BITS = 10
+"""Room for the number of a feature in a picture's key."""
+_FIRST_ROWS = Section.FIRST_ROWS, NO_FEATURE
 
 
 class DamagedRecord(NamedTuple):
@@ -43,9 +48,10 @@ class DatasetIndex:
         dataset: dataset that the episodes belong to.
         schema: features that are indexed of each episode.
         shards: the open index of each slice's file.
+        rebuilds: counts the indexes that are opened together and prove damaged.
 
     Attributes:
-        dataset, schema: those that it was made with.
+        dataset, schema: dataset and schema that it was made with.
         steps: [E] int32 raw (unstrided) steps; 0 is possible.
         slice_of: [E] int32 number of the slice, which is a provenance's shard.
         record_of: [E] int64 record in the slice's file, which is a provenance's episode.
@@ -53,10 +59,15 @@ class DatasetIndex:
     """
 
     def __init__(
-        self, dataset: ResolvedDataset, schema: RecordSchema, shards: Sequence[ShardIndex]
+        self,
+        dataset: ResolvedDataset,
+        schema: RecordSchema,
+        shards: Sequence[ShardIndex],
+        rebuilds: Rebuilds,
     ) -> None:
         self.dataset = dataset
         self.schema = schema
+        self._rebuilds = rebuilds
         self._shards = tuple(shards)
         self._by_path = {shard.path: shard for shard in self._shards}
         self._numbers = FeatureNumbers(schema)
@@ -64,13 +75,12 @@ class DatasetIndex:
         records: list[NDArray[np.int64]] = []
         damaged: list[DamagedRecord] = []
         for number, (piece, shard) in enumerate(zip(dataset.slices, self._shards, strict=True)):
-            there = shard.steps[piece.start : piece.stop]
+            there = shard.front.steps[piece.start : piece.stop]
             whole = np.flatnonzero(there >= 0)
             steps.append(there[whole])
             records.append(whole + piece.start)
             if len(whole) < piece.records:
-                every = _damaged(number, piece.start, piece.stop, shard.front)
-                damaged += [one for one in every if not _excluded(dataset, piece.path, one.record)]
+                damaged += _damaged(dataset, number, shard)
         counts = [len(part) for part in records]
         self._first = np.concatenate([[0], np.cumsum(counts, dtype=np.int64)])
         self.steps = np.concatenate(steps)
@@ -107,9 +117,9 @@ class DatasetIndex:
         number = self._numbers["language", feature_path]
         for slice_, shard in enumerate(self._shards):
             mine = slice(*self._first[slice_ : slice_ + 2].tolist())
-            ids, records = shard.section(Section.TEXT_IDS, number), self.record_of[mine]
+            ids, records = shard.sections[Section.TEXT_IDS, number], self.record_of[mine]
             if self._numbers.per_step[number]:
-                begin = int(shard.section(Section.FIRST_ROWS)[records[0]]) if len(records) else 0
+                begin = int(shard.sections[_FIRST_ROWS][records[0]]) if len(records) else 0
                 ids = ids[begin : begin + int(self.steps[mine].sum(dtype=np.int64))]
             else:
                 ids = ids[records]
@@ -118,7 +128,7 @@ class DatasetIndex:
     @property
     def nbytes(self) -> int:
         """Bytes of the index files."""
-        return sum(shard.nbytes for shard in self._by_path.values())
+        return sum(shard.front.file_bytes for shard in self._by_path.values())
 
     def column(self, e: int, feature_path: str) -> NDArray[np.float32]:
         """[T, width] float32 values of a numeric feature in episode ``e``, read-only.
@@ -127,8 +137,8 @@ class DatasetIndex:
             KeyError: the spec names no such numeric feature.
         """
         shard, number = self._shards[self.slice_of[e]], self._numbers["column", feature_path]
-        first = int(shard.section(Section.FIRST_ROWS)[self.record_of[e]])
-        found: NDArray[np.float32] = shard.section(Section.COLUMN, number)[first:]
+        first = int(shard.sections[_FIRST_ROWS][self.record_of[e]])
+        found: NDArray[np.float32] = shard.sections[Section.COLUMN, number][first:]
         return found[: self.steps[e]]
 
     def episodes_at(self, numbers: NDArray[np.int64]) -> GatheredEpisodes:
@@ -146,9 +156,9 @@ class DatasetIndex:
         number = self._numbers["column", VALID_KEY]
         parts = [np.empty(0, dtype=np.bool_)]
         for piece, shard in zip(self.dataset.slices, self._shards, strict=True):
-            first = shard.section(Section.FIRST_ROWS)
+            first = shard.sections[_FIRST_ROWS]
             begin, end = first[np.minimum([piece.start, piece.stop], len(first) - 1)].tolist()
-            parts.append(shard.section(Section.COLUMN, number)[begin:end, 0] != 0)
+            parts.append(shard.sections[Section.COLUMN, number][begin:end, 0] != 0)
         return np.concatenate(parts)
 
     def digest(self) -> str:
@@ -189,6 +199,14 @@ class DatasetIndex:
         for path, shard in self._by_path.items():
             yield path, shard.content()
 
+    @property
+    def rebuilds(self) -> int:
+        """Indexes opened together with this one that proved damaged and were built anew.
+
+        Where it moves, values that were taken before may be wrong.
+        """
+        return self._rebuilds.count
+
     def check_unchanged(self, paths: Set[str] | None) -> None:
         """See ``ShardIndex.check_unchanged``; of the indexes of these shard files, or of all.
 
@@ -212,23 +230,287 @@ class DatasetIndex:
         return [path for path, one in self._by_path.items() if not one.derive_again()]
 
 
-def _excluded(dataset: ResolvedDataset, path: str, record: int) -> bool:
-    """True if ``keep`` leaves a damaged episode out by its number alone."""
-    function = dataset.transform is not None and dataset.transform.spec is not None
-    if dataset.keep is None or function:
-        return False
-    number = dataset.directory.episode_number(path, record)
-    if number is None:
-        return False
-    from autoloader.formats.lerobot.metadata import EPISODE  # others go without it
-
-    return dataset.keep.excludes({EPISODE: str(number)})
-
-
-def _damaged(number: int, start: int, stop: int, front: Front) -> Iterator[DamagedRecord]:
+def _damaged(dataset: ResolvedDataset, number: int, shard: ShardIndex) -> Iterator[DamagedRecord]:
+    """The quarantined records of a slice, except those that ``keep`` leaves out by number alone."""
+    piece, front = dataset.slices[number], shard.front
+    keep = dataset.keep
+    if dataset.transform is not None and dataset.transform.spec is not None:
+        keep = None  # the user's function may change what the rules look at
     behind = front.damage.get(REST_OF_FILE, "the file has fewer records than its metadata says")
-    for record in range(start, min(stop, len(front.steps))):
-        if front.steps[record] < 0:
-            yield DamagedRecord(number, record, front.damage[record])
-    for record in range(max(start, len(front.steps)), stop):
-        yield DamagedRecord(number, record, behind)
+    for record in range(piece.start, piece.stop):
+        if record < len(front.steps) and front.steps[record] >= 0:
+            continue
+        told = dataset.directory.told_of(piece.path, record)
+        if keep is None or not told or not keep.excludes(told):
+            yield DamagedRecord(number, record, front.damage.get(record, behind))
+
+
+# -- gathering -----------------------------------------------------------------------------------
+
+
+class FeatureNumbers(dict[tuple[str, str], int]):
+    """Feature numbers by use (role, or "language" of texts) and path, "steps/" or not."""
+
+    def __init__(self, schema: RecordSchema) -> None:
+        super().__init__()
+        self.per_step = tuple(feature.per_step for feature in schema.features)
+        for number, feature in enumerate(schema.features):
+            use = feature.role if feature.role in ("frames", *NUMBERS) else "language"
+            self[use, feature.path] = number
+            self[use, "steps/" + feature.path] = number
+
+    def __missing__(self, key: tuple[str, str]) -> int:
+        known = sorted(path for use, path in self if use == key[0] and path[:6] != "steps/")
+        raise KeyError(f"{key[1]!r} is not indexed as {key[0]}; indexed are {known}")
+
+
+class EpisodeTables(Protocol):
+    """The tables of a shard file: ``ShardIndex``, or those of one record in memory."""
+
+    @property
+    def path(self) -> str:
+        """The file that frames lie in."""
+        ...
+
+    @property
+    def sections(self) -> Mapping[Key, NDArray[Any]]:
+        """Values of each section."""
+        ...
+
+    def has(self, kind: Section, feature: int) -> bool:
+        """True if there is such a section."""
+        ...
+
+    def text(self, number: int) -> bytes:
+        """A text by its id."""
+        ...
+
+    def texts(self, numbers: NDArray[np.int32]) -> list[bytes]:
+        """Texts by their ids [n]."""
+        ...
+
+
+class FramePlace(NamedTuple):
+    """Everything but the bytes that makes a stretch of a file a frame.
+
+    Attributes:
+        key: number that no other frame of its file has (of pictures: in indexes alike).
+        frame: makes the frame of the bytes that were read.
+    """
+
+    key: int
+    frame: Callable[[memoryview], VideoFrame | PackedPicture]
+
+
+class GatheredEpisodes:
+    """n episodes of one dataset, sorted by slice and gathered shard by shard.
+
+    Args:
+        shards: the tables of each slice's file.
+        slices, records, steps: as of the attributes.
+        numbers: of the indexed features.
+        rows: [n] which of their shard's tables' records they are; default: ``records``.
+
+    Attributes:
+        slice_of, record_of: [n] int64, as in a provenance.
+        steps: [n] int64 raw (unstrided) steps.
+    """
+
+    __slots__ = ("_first", "_numbers", "_parts", "_rows", "record_of", "slice_of", "steps")
+
+    def __init__(
+        self,
+        shards: Sequence[EpisodeTables] | Mapping[int, EpisodeTables],
+        slices: NDArray[np.int32],
+        records: NDArray[np.int64],
+        steps: NDArray[np.int32],
+        numbers: FeatureNumbers,
+        rows: NDArray[np.int64] | None = None,
+    ) -> None:
+        self.slice_of = slices.astype(np.int64)
+        self.record_of = records
+        self._rows = records if rows is None else rows
+        self.steps = steps.astype(np.int64)
+        self._numbers = numbers
+        of = self.slice_of
+        edges = [0, *(np.flatnonzero(of[1:] != of[:-1]) + 1).tolist(), len(of)]
+        self._parts = [
+            (slice(start, stop), shards[number])
+            for (start, stop), number in zip(pairwise(edges), of[edges[:-1]].tolist(), strict=True)
+        ]
+        firsts = [shard.sections[_FIRST_ROWS][self._rows[part]] for part, shard in self._parts]
+        self._first = np.concatenate(firsts)
+
+    def shards(self) -> Iterator[str]:
+        """The shard files that their index speaks of."""
+        for _, shard in self._parts:
+            yield shard.path
+
+    def frames(
+        self, feature_path: str, raw: NDArray[np.int64]
+    ) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
+        """Byte offsets and lengths, [n, F] each, of the encoded frames at raw steps [n, F].
+
+        Raises:
+            KeyError: the spec names no such camera feature.
+        """
+        number = self._numbers["frames", feature_path]
+        return (
+            self._gathered(Section.FRAME_OFFSETS, number, raw),
+            self._gathered(Section.FRAME_LENGTHS, number, raw),
+        )
+
+    def frame_files(self, feature_path: str, files: dict[str, int]) -> NDArray[np.int32]:
+        """[n] number of the file that each episode's frames lie in: the shard's own, or a video.
+
+        Args:
+            feature_path: a camera's feature.
+            files: path → number; files that are not there yet are added.
+
+        Raises:
+            KeyError: the spec names no such camera feature.
+        """
+        number = self._numbers["frames", feature_path]
+        found = np.empty(len(self.steps), np.int32)
+        for rows, shard in self._parts:
+            if not shard.has(Section.FRAME_FILES, number):
+                found[rows] = files.setdefault(shard.path, len(files))
+                continue
+            ids = shard.sections[Section.FRAME_FILES, number][self._rows[rows]]
+            for each in np.unique(ids).tolist():
+                path = _video_path(shard, each)
+                found[rows][ids == each] = files.setdefault(path, len(files))
+        return found
+
+    def frame_places(self, feature_path: str, raw: NDArray[np.int64]) -> NDArray[Any] | None:
+        """[n, F] ``FramePlace`` or ``None`` of the frames at raw steps [n, F].
+
+        ``None`` alone where every stretch of a file is a picture as it is.
+
+        Raises:
+            KeyError: the spec names no such camera feature.
+        """
+        number = self._numbers["frames", feature_path]
+        kinds = (Section.FRAME_KEYS, Section.PICTURE_STARTS)
+        if not any(shard.has(kind, number) for _, shard in self._parts for kind in kinds):
+            return None
+        found = np.full(raw.shape, None)
+        for rows, shard in self._parts:
+            at = self._first[rows, None] + raw[rows]
+            of = _video_places if shard.has(Section.FRAME_KEYS, number) else _picture_places
+            flat = list(of(shard, number, self._rows[rows], at))
+            found[rows] = np.fromiter(flat, object, len(flat)).reshape(at.shape)
+        return found
+
+    def column(self, feature_path: str, raw: NDArray[np.int64]) -> NDArray[np.float32]:
+        """[n, R, width] float32 values of a numeric feature at raw steps [n, R].
+
+        Raises:
+            KeyError: the spec names no such numeric feature.
+        """
+        return self._gathered(Section.COLUMN, self._numbers["column", feature_path], raw)
+
+    def numbers(self, role: str, feature_path: str, raw: NDArray[np.int64]) -> NDArray[Any]:
+        """[n, R, width] values of a feature that is stored as ``role``, at raw steps [n, R].
+
+        [n, 1, width] of a feature that only the episode has.
+
+        Raises:
+            KeyError: the spec names no such feature.
+        """
+        (found,) = self.several([(role, feature_path)], raw)
+        return found[0] if len(found) == 1 else np.concatenate(found)
+
+    def several(
+        self, features: Sequence[tuple[str, str]], raw: NDArray[np.int64]
+    ) -> list[list[NDArray[Any]]]:
+        """Of each of these (role, path) what ``numbers`` gives, as pieces to be put together.
+
+        Raises:
+            KeyError: the spec names no such feature.
+        """
+        wanted = [(NUMBERS[key[0]], self._numbers[key]) for key in features]
+        per_step = [self._numbers.per_step[number] for _, number in wanted]
+        found: list[list[NDArray[Any]]] = [[] for _ in wanted]
+        at = self._first[:, None] + raw
+        for rows, shard in self._parts:
+            steps, records = at[rows], self._rows[rows, None]
+            for pieces, (kind, number), of_steps in zip(found, wanted, per_step, strict=True):
+                values = shard.sections[kind, number]
+                pieces.append(values.take(steps if of_steps else records, axis=0))
+        return found
+
+    def language(self, feature_path: str, raw: NDArray[np.int64]) -> list[bytes]:
+        """UTF-8 texts at raw steps [n]; an episode's one text where it has but one.
+
+        Raises:
+            KeyError: the spec names no such language feature.
+        """
+        number = self._numbers["language", feature_path]
+        at = self._first + raw if self._numbers.per_step[number] else self._rows
+        texts: list[bytes] = []
+        for rows, shard in self._parts:
+            texts += shard.texts(shard.sections[Section.TEXT_IDS, number].take(at[rows]))
+        return texts
+
+    def _gathered(self, kind: Section, number: int, raw: NDArray[np.int64]) -> NDArray[Any]:
+        """A section's values at steps [n, R] of each episode."""
+        at = self._first[:, None] + raw
+        found = [shard.sections[kind, number].take(at[rows], axis=0) for rows, shard in self._parts]
+        return found[0] if len(found) == 1 else np.concatenate(found)
+
+
+def _video_path(shard: EpisodeTables, number: int) -> str:
+    place = os.fsdecode(shard.text(number))
+    return os.path.normpath(os.path.join(os.path.dirname(shard.path), place))  # noqa: PTH118, PTH120
+
+
+def _video_places(
+    shard: EpisodeTables, number: int, records: NDArray[np.int64], at: NDArray[np.int64]
+) -> Iterator[FramePlace]:
+    """The places of the frames at rows [n, F] of a shard's table, whose records are [n]."""
+    offsets, sizes, numbers = (
+        shard.sections[kind, number]
+        for kind in (Section.PACKET_OFFSETS, Section.PACKET_SIZES, Section.PACKET_NUMBERS)
+    )
+    keys = shard.sections[Section.FRAME_KEYS, number][at].tolist()
+    ends = shard.sections[Section.FRAME_PACKETS, number][at].tolist()
+    codecs = shard.sections[Section.FRAME_CODECS, number][records].tolist()
+    files = shard.sections[Section.FRAME_FILES, number][records].tolist()
+    known: dict[int, VideoCodec] = {}
+    paths: dict[int, str] = {}
+    for row, (file, codec) in enumerate(zip(files, codecs, strict=True)):
+        if codec not in known:
+            name, _, setup = shard.text(codec).partition(b"\0")
+            known[codec] = VideoCodec(name.decode(), setup)
+        if file not in paths:
+            paths[file] = _video_path(shard, file)
+        for first, last in zip(keys[row], ends[row], strict=True):
+            own = slice(first, last + 1)
+            begin = int(offsets[first])
+            packets = zip(
+                (offsets[own] - begin).tolist(), sizes[own].tolist(), numbers[own].tolist(),
+                strict=True,
+            )  # fmt: skip
+            make = partial(
+                VideoFrame,
+                packets=tuple(packets),
+                number=int(numbers[last]),
+                codec=known[codec],
+                origin=(paths[file], begin),
+            )
+            yield FramePlace(int(offsets[last] + sizes[last]), make)
+
+
+def _picture_places(
+    shard: EpisodeTables, number: int, records: NDArray[np.int64], at: NDArray[np.int64]
+) -> Iterator[FramePlace]:
+    """The places of the pictures at rows [n, F] of a shard's table, whose records are [n]."""
+    codecs = shard.sections[Section.FRAME_CODECS, number][records].tolist()
+    kinds = (Section.UNPACKED_BYTES, Section.PICTURE_STARTS, Section.PICTURE_BYTES)
+    columns = [shard.sections[kind, number][at].tolist() for kind in kinds]
+    for rows, codec, *places in zip(at.tolist(), codecs, *columns, strict=True):
+        name = shard.text(codec).decode()
+        for row, unpacked, start, size in zip(rows, *places, strict=True):
+            make = partial(PackedPicture, codec=name, unpacked=unpacked, start=start, size=size)
+            yield FramePlace(row << _FEATURE_BITS | number, make)

@@ -1,13 +1,17 @@
 """Opens the index files of datasets, and builds those that are missing or stale.
 
-Not here: the open index (``index.dataset``), one shard's tables (``index.build``,
-``index.lerobot``), an index file's place and publication (``index.shard``), remote files
-(``index.remote``).
-
 Theory of operation. Every shard file has an index file of its own, so that an interrupted build
 continues where it stopped, and a changed shard costs one build. A few threads build the missing
 ones of all datasets. Each process shuffles them and looks again before it builds one, so that
 several builders of one cache share the work instead of repeating it.
+
+An index file beside a remote shard names the version of the shard that it was made of: size and
+generation, or whatever number the store tells versions apart by. One of another version is not
+used. A server of plain files tells times in whole seconds: there an index file that was made of the
+local copy of the same time and size is one of this version.
+
+Not here: the open index (``index.dataset``), one shard's tables (``formats``), an index file's
+bytes, place and publication (``index.shard``).
 """
 
 from __future__ import annotations
@@ -20,33 +24,41 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Protocol
+
+import google_crc32c
 
 from autoloader.errors import SourceError, SpecError
-from autoloader.formats import ShardSlice
-from autoloader.formats.files import is_remote, unreadable
-from autoloader.formats.metadata import LEROBOT
-from autoloader.formats.tfrecord import FileChangedError
-from autoloader.index.build import index_shard
-from autoloader.index.dataset import DatasetIndex
-from autoloader.index.format import (
-    FIRST_NOTE,
-    REST_OF_FILE,
-    ShardTables,
-    SourceIdentity,
-    UnusableIndexError,
-    pack,
+from autoloader.formats import DatasetFormat, ShardSlice
+from autoloader.formats.files import (
+    is_remote,
+    join,
+    name_of,
+    opened,
+    scheme_of,
+    unreadable,
+    version_of,
 )
+from autoloader.formats.records import FileChangedError
+from autoloader.formats.tables import FIRST_NOTE, REST_OF_FILE, ShardTables, SourceIdentity
+from autoloader.formats.tfds import read_tables
+from autoloader.index.dataset import DatasetIndex
+from autoloader.index.records import read_record
 from autoloader.index.shard import (
+    Front,
+    Rebuilds,
     ShardIndex,
+    UnusableIndexError,
     beside_data,
     cached_path,
     front_of,
     index_directory,
     lie_beside,
+    pack,
     publish,
     remove_leftovers,
+    source_of,
     usable_front,
+    with_source,
 )
 from autoloader.samples.resolve import ResolvedDataset
 from autoloader.samples.schema import RecordSchema
@@ -57,6 +69,8 @@ _OPENING_THREADS = 8
 _ASKING_THREADS = 16
 _REMOTE_THREADS = 4
 _MANY_FILES = 256
+_SECOND_NS = 10**9
+_PIECE_BYTES = 2**20
 
 logger = logging.getLogger(__name__)
 
@@ -120,12 +134,13 @@ def open_indexes(
                 "does), or copy it to a local disk",
                 path=f"datasets[{dataset.name}].path",
             )
-    files = _files_of(datasets, cache_dir, beside=beside, keep=keep)
+    rebuilds = Rebuilds()
+    files = _files_of(datasets, rebuilds, cache_dir, beside=beside, keep=keep)
     found = _open_all(files)
     if missing := {key: file for key, file in files.items() if key not in found}:
         found |= _build(missing, progress, max(1, threads))
     doing("")
-    return tuple(index for index in _joined(datasets, found) if index is not None)
+    return tuple(index for index in _joined(datasets, found, rebuilds) if index is not None)
 
 
 def find_indexes(datasets: Sequence[ResolvedDataset]) -> tuple[DatasetIndex | None, ...]:
@@ -134,14 +149,15 @@ def find_indexes(datasets: Sequence[ResolvedDataset]) -> tuple[DatasetIndex | No
     Raises:
         SourceError: a shard file is not there, or cannot be asked for.
     """
-    found = _open_all(_files_of(datasets))
+    rebuilds = Rebuilds()
+    found = _open_all(_files_of(datasets, rebuilds))
     doing("")
-    return _joined(datasets, found)
+    return _joined(datasets, found, rebuilds)
 
 
 def missing_files(datasets: Sequence[ResolvedDataset], *, beside: bool = False) -> list[str]:
     """Shard files of local datasets that have no index, or a stale one; builds nothing."""
-    files = _files_of(datasets, beside=beside)
+    files = _files_of(datasets, Rebuilds(), beside=beside)
     found = _open_all(files)
     doing("")
     return list(dict.fromkeys(file.path for key, file in files.items() if key not in found))
@@ -159,16 +175,18 @@ def index_numbers(dataset: ResolvedDataset) -> DatasetIndex:
     numbers = replace(dataset, cameras={}, language=(), held={}, present={})
     schema = RecordSchema.of(numbers)
 
+    rebuilds, read = Rebuilds(), partial(read_record, schema)
+
     def shard(piece: ShardSlice) -> ShardIndex:
         records = range(piece.start, piece.stop)
         identity, content = _content(
-            piece.path, schema, dataset.name, lambda: index_shard(piece.path, schema, records)
+            piece.path, schema, dataset.name, lambda: read_tables(piece.path, schema, read, records)
         )
         front = front_of(content, identity, schema.fingerprint)
-        return ShardIndex(piece.path, front, content, lambda _: content)
+        return ShardIndex(piece.path, front, content, lambda _: content, rebuilds)
 
     with ThreadPoolExecutor(_REMOTE_THREADS, "autoloader-statistics") as pool:
-        index = DatasetIndex(numbers, schema, list(pool.map(shard, dataset.slices)))
+        index = DatasetIndex(numbers, schema, list(pool.map(shard, dataset.slices)), rebuilds)
     for reason in index.damage_reasons():
         logger.warning("%s; the record is left out", reason)
     return index
@@ -180,6 +198,7 @@ _FileKey = tuple[str, bytes]
 
 def _files_of(
     datasets: Sequence[ResolvedDataset],
+    rebuilds: Rebuilds,
     cache_dir: Path | None = None,
     *,
     beside: bool = False,
@@ -189,7 +208,7 @@ def _files_of(
     home = index_directory() if cache_dir is None else cache_dir
     files: dict[_FileKey, _ShardFile] = {}
     for dataset in datasets:
-        schema, format_ = RecordSchema.of(dataset), format_of(dataset)
+        schema = RecordSchema.of(dataset)
         fingerprint = schema.fingerprint
         folders = {piece.path.rpartition("/")[0] for piece in dataset.slices}
         data = {one: _data_of(one, dataset.name) for one in folders}
@@ -202,13 +221,15 @@ def _files_of(
                 place = asked[0] if beside else asked[-1]
                 folder = data[path.rpartition("/")[0]]
                 files[path, fingerprint] = _ShardFile(
-                    path, schema, dataset.name, format_, asked, place, keep, folder
+                    path, schema, dataset.directory, asked, place, keep, folder, rebuilds
                 )
     return files
 
 
 def _joined(
-    datasets: Sequence[ResolvedDataset], found: Mapping[_FileKey, ShardIndex]
+    datasets: Sequence[ResolvedDataset],
+    found: Mapping[_FileKey, ShardIndex],
+    rebuilds: Rebuilds,
 ) -> tuple[DatasetIndex | None, ...]:
     """The index of each dataset; ``None`` where a shard file's is not found."""
     indexes: list[DatasetIndex | None] = []
@@ -217,7 +238,7 @@ def _joined(
         shards = [found.get((piece.path, schema.fingerprint)) for piece in dataset.slices]
         there = [shard for shard in shards if shard is not None]
         whole = len(there) == len(shards)
-        indexes.append(DatasetIndex(dataset, schema, there) if whole else None)
+        indexes.append(DatasetIndex(dataset, schema, there, rebuilds) if whole else None)
     return tuple(indexes)
 
 
@@ -277,40 +298,43 @@ class _ShardFile:
     Attributes:
         path: local path or URL of the shard file.
         schema: features that are indexed.
-        dataset: name of the dataset, for messages.
-        format: of the dataset's files.
+        directory: dataset that the file belongs to.
         asked: paths at which an index may lie, the first that can be used wins.
         place: path of a new index.
         keep: whether a new index must be written.
         data: stat of the folder that the file lies in; ``None`` of a remote one.
+        rebuilds: counts the indexes that prove damaged.
     """
 
     path: str
     schema: RecordSchema
-    dataset: str
-    format: ShardFormat
+    directory: DatasetFormat
     asked: Sequence[Path]
     place: Path
     keep: bool
     data: os.stat_result | None
+    rebuilds: Rebuilds
+
+    @property
+    def dataset(self) -> str:
+        """Name of the dataset, for messages."""
+        return self.directory.dataset
 
     def open(self) -> ShardIndex | None:
         """The index that is there, or ``None`` where none can be used."""
         doing(f"opening the index of {self.dataset}, {shard_words(self.path)}")
         try:
-            identity = self.format.identity(self.path, self.schema)
+            identity = self.directory.identity(self.path, self.schema)
         except OSError as error:
             raise unreadable(error, self.path, dataset=self.dataset) from error
         for place in self.asked:
             front = usable_front(place, identity, self.schema.fingerprint, self.data)
             if front is not None:
-                return ShardIndex(self.path, front, place, partial(self._rebuilt, place, identity))
+                return self._opened(front, place, place, identity)
         return self._fetched(identity) if is_remote(self.path) else None
 
     def _fetched(self, identity: SourceIdentity) -> ShardIndex | None:
         """The index that lies beside a remote shard, from now on in the cache too."""
-        from autoloader.index.remote import fetch_beside  # local data goes without
-
         try:
             content = fetch_beside(self.path, self.schema.fingerprint, identity)
             return self._kept(content, identity, self.asked[-1]) if content else None
@@ -324,7 +348,13 @@ class _ShardFile:
         """An index file that was made or fetched, opened at its place, or in memory."""
         front = front_of(content, identity, self.schema.fingerprint)
         source = place if self._publish(content, place, identity) else content
-        return ShardIndex(self.path, front, source, partial(self._rebuilt, place, identity))
+        return self._opened(front, source, place, identity)
+
+    def _opened(
+        self, front: Front, source: Path | bytes, place: Path, identity: SourceIdentity
+    ) -> ShardIndex:
+        rebuild = partial(self._rebuilt, place, identity)
+        return ShardIndex(self.path, front, source, rebuild, self.rebuilds)
 
     def open_or_build(self, begins: Callable[[_ShardFile], None]) -> ShardIndex:
         """The index that another builder has made meanwhile, or a new one."""
@@ -346,8 +376,13 @@ class _ShardFile:
         return content
 
     def _content(self) -> tuple[SourceIdentity, bytes]:
-        read = partial(self.format.tables, self.path, self.schema)
-        return _content(self.path, self.schema, self.dataset, read)
+        read = partial(read_record, self.schema)
+        return _content(
+            self.path,
+            self.schema,
+            self.dataset,
+            lambda: self.directory.tables(self.path, self.schema, read),
+        )
 
     def _publish(
         self, content: bytes, place: Path, identity: SourceIdentity, *, replace: bool = False
@@ -409,34 +444,6 @@ def _changed(path: str, dataset: str) -> SourceError:
     )
 
 
-# -- formats ------------------------------------------------------------------------------------
-
-
-class ShardFormat(Protocol):
-    """Questions of the index to a format; for any number of threads."""
-
-    def identity(self, path: str, schema: RecordSchema) -> SourceIdentity:
-        """Present state of a shard file, and of all that belongs to it."""
-        ...
-
-    def tables(self, path: str, schema: RecordSchema) -> ShardTables:
-        """The tables of a shard file."""
-        ...
-
-
-class RldsShards:
-    """TFRecord files."""
-
-    def identity(self, path: str, schema: RecordSchema) -> SourceIdentity:
-        """See ``ShardFormat``."""
-        del schema
-        return SourceIdentity.of(os.stat(path))  # noqa: PTH116
-
-    def tables(self, path: str, schema: RecordSchema) -> ShardTables:
-        """See ``ShardFormat``."""
-        return index_shard(path, schema)
-
-
 def versions_of(dataset: ResolvedDataset) -> list[SourceIdentity]:
     """Present state of each shard file of a local dataset, and of all that belongs to it.
 
@@ -445,24 +452,95 @@ def versions_of(dataset: ResolvedDataset) -> list[SourceIdentity]:
     """
     if dataset.remote:
         return []
-    format_, schema = format_of(dataset), RecordSchema.of(dataset)
+    schema, paths = RecordSchema.of(dataset), sorted({one.path for one in dataset.slices})
     try:
-        return [
-            format_.identity(path, schema) for path in sorted({one.path for one in dataset.slices})
-        ]
+        return [dataset.directory.identity(path, schema) for path in paths]
     except OSError as error:
         raise unreadable(error, error.filename or "", dataset=dataset.name) from error
 
 
-def format_of(dataset: ResolvedDataset) -> ShardFormat:
-    """The format of a dataset's files."""
-    if dataset.remote:
-        from autoloader.index.remote import RemoteShards  # others start without it
+# -- index files beside remote data -------------------------------------------------------------
 
-        return RemoteShards()
-    if dataset.directory.file_format == LEROBOT:
-        from autoloader.formats.lerobot.metadata import metadata_of  # others start without it
-        from autoloader.index.lerobot import LeRobotShards
 
-        return LeRobotShards(metadata_of(dataset.directory))
-    return RldsShards()
+def fetch_beside(shard: str, fingerprint: bytes, identity: SourceIdentity) -> bytes | None:
+    """The index file beside a remote shard, of this version of it; ``None`` where there is none.
+
+    Raises:
+        OSError: the store does not answer, or refuses.
+    """
+    from autoloader.storage.store import store  # local data goes without
+
+    address = beside_data(shard, fingerprint)
+    try:
+        content = store.read_all(address, most="list_bytes")
+    except FileNotFoundError:
+        return None
+    found = source_of(content)
+    if found == identity:
+        return content
+    if _is_copy(found, identity, scheme_of(shard)):
+        return with_source(content, identity)
+    logger.warning("%s is not used: it is of another version of the shard", address)
+    return None
+
+
+def put_beside(index: DatasetIndex, out: str = "") -> int:
+    """Put a dataset's index files beside a remote copy of it, where they are not there already.
+
+    Args:
+        index: open, of local or remote data.
+        out: the version directory of the copy; "" is where the dataset itself lies.
+
+    Returns:
+        How many were put.
+
+    Raises:
+        SourceError: a shard there is another one, or the index files cannot be written.
+    """
+    from autoloader.storage.store import store  # local data goes without
+
+    fingerprint, put = index.schema.fingerprint, 0
+    for path, content in index.contents():
+        address = join(out, name_of(path)) if out else path
+        try:
+            identity = store.identity(address)
+            if address != path:
+                _check_copy(path, address, identity.size, identity.crc32c, index.dataset.name)
+            source = SourceIdentity(identity.size, identity.number)
+            if fetch_beside(address, fingerprint, source) is None:
+                beside = beside_data(address, fingerprint)
+                store.write(beside, with_source(content, source))
+                put += 1
+        except OSError as error:
+            raise unreadable(error, address, dataset=index.dataset.name) from error
+    return put
+
+
+def _check_copy(path: str, address: str, size: int, crc32c: int | None, dataset: str) -> None:
+    """Refuse a shard that is no copy of one that was indexed: by size, and checksum if there is."""
+    same = version_of(path)[0] == size
+    if same and crc32c is not None and not is_remote(path):
+        same = _crc_of(path) == crc32c
+    if not same:
+        raise SourceError(
+            f"dataset {dataset}: {address} is no copy of {path}, which was indexed",
+            remedy="copy the dataset there anew, or index what lies there (path: in the spec)",
+            dataset=dataset,
+        )
+
+
+def _crc_of(path: str) -> int:
+    crc, at = 0, 0
+    with opened(path) as descriptor:
+        while piece := os.pread(descriptor, _PIECE_BYTES, at):
+            crc, at = google_crc32c.extend(crc, piece), at + len(piece)
+    return crc
+
+
+def _is_copy(found: SourceIdentity, identity: SourceIdentity, scheme: str) -> bool:
+    """True if an index file is of a copy of the shard, by its time."""
+    if scheme not in ("http", "https"):
+        return False
+    return found.size == identity.size and found.stamp // _SECOND_NS * _SECOND_NS == (
+        identity.stamp
+    )

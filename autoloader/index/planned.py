@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from autoloader.index.episodes import FramePlace, GatheredEpisodes
+from autoloader.index.dataset import FramePlace, GatheredEpisodes
 from autoloader.samples import windows
 from autoloader.samples.block import (
     Encoded,

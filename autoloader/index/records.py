@@ -1,10 +1,10 @@
-"""The samples of one record whose bytes are in memory: walked as the index walks it, then planned.
+"""One record whose bytes are in memory: read as an index takes it, and the samples that it gives.
 
 The stream reader has records and no index. A record becomes an index of one episode, with the same
 columns and frame ranges as in an index file, so that what makes samples is the same for both.
 
-Not here: finding the record's bytes (``pipeline.graph.reader``), what a sample is
-(``index.planned``).
+Not here: the tables of a whole file (``formats.tables``), finding a record's bytes
+(``pipeline.graph.reader``), what a sample is (``index.planned``).
 """
 
 from __future__ import annotations
@@ -12,15 +12,23 @@ from __future__ import annotations
 import itertools
 import threading
 from collections.abc import Callable, Iterator
-from typing import Any
+from itertools import chain, pairwise
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from autoloader.index.build import index_payload
-from autoloader.index.dataset import DatasetIndex
-from autoloader.index.episodes import FeatureNumbers, GatheredEpisodes
-from autoloader.index.format import NO_FEATURE, Section
+from autoloader.formats.records import FeatureValue, MalformedRecordError, parse_example
+from autoloader.formats.tables import (
+    NO_FEATURE,
+    NUMBERS,
+    Section,
+    StoredFeature,
+    Texts,
+    Values,
+    numbered,
+)
+from autoloader.index.dataset import DatasetIndex, FeatureNumbers, GatheredEpisodes
 from autoloader.index.planned import RunPlanner
 from autoloader.index.valid import valid_t
 from autoloader.samples import draws
@@ -28,9 +36,13 @@ from autoloader.samples.block import Encoded, Place, SampleBlock, episode_key
 from autoloader.samples.layout import BatchLayout
 from autoloader.samples.resolve import ResolvedDataset
 from autoloader.samples.schema import RecordSchema
-from autoloader.samples.transforms.transform import VALID_KEY
+from autoloader.samples.transforms.fields import joined, text_of_points
+from autoloader.samples.transforms.rlds import spans_of
+from autoloader.samples.transforms.transform import VALID_KEY, Transform
 from autoloader.samples.windows import valid_range
 from autoloader.sampling.plan import PlannedSamples
+
+MAX_FRAME_BYTES = 2**31 - 1
 
 _planning = threading.Lock()
 """A mixture drains its queues evenly, so many readers wake together: planning one at a time, they
@@ -125,12 +137,12 @@ class RecordIndex(DatasetIndex):
     ) -> None:
         self.dataset = dataset
         self._numbers = numbers
-        steps, self._sections, texts = index_payload(payload, schema)
+        steps, self.sections, texts = read_record(schema, payload)
         self.steps = np.array([steps], np.int32)
-        self._sections[Section.FIRST_ROWS, NO_FEATURE] = np.zeros(1, np.int64)
+        self.sections[Section.FIRST_ROWS, NO_FEATURE] = np.zeros(1, np.int64)
         self._texts: list[bytes] = []
         for number, own in texts.items():
-            self._sections[Section.TEXT_IDS, number] += np.int32(len(self._texts))
+            self.sections[Section.TEXT_IDS, number] += np.int32(len(self._texts))
             self._texts += own
 
     def drawn(self, place: Place) -> NDArray[np.int64]:
@@ -150,22 +162,18 @@ class RecordIndex(DatasetIndex):
     def valid_steps(self) -> NDArray[np.bool_]:
         """See ``DatasetIndex``."""
         number = self._numbers["column", VALID_KEY]
-        return np.asarray(self._sections[Section.COLUMN, number][:, 0] != 0)
+        return np.asarray(self.sections[Section.COLUMN, number][:, 0] != 0)
 
     def text_ids(
         self, feature_path: str
     ) -> Iterator[tuple[slice, NDArray[np.int32], Callable[[int], bytes]]]:
         """See ``DatasetIndex``."""
         number = self._numbers["language", feature_path]
-        yield slice(0, 1), self._sections[Section.TEXT_IDS, number], self.text
+        yield slice(0, 1), self.sections[Section.TEXT_IDS, number], self.text
 
-    def section(self, kind: Section, feature: int = NO_FEATURE) -> NDArray[Any]:
+    def has(self, kind: Section, feature: int) -> bool:
         """See ``EpisodeTables``."""
-        return self._sections[kind, feature]
-
-    def has(self, kind: Section, feature: int = NO_FEATURE) -> bool:
-        """See ``EpisodeTables``."""
-        return (kind, feature) in self._sections
+        return (kind, feature) in self.sections
 
     def text(self, number: int) -> bytes:
         """See ``EpisodeTables``."""
@@ -174,3 +182,101 @@ class RecordIndex(DatasetIndex):
     def texts(self, numbers: NDArray[np.int32]) -> list[bytes]:
         """See ``EpisodeTables``."""
         return [self._texts[number] for number in numbers.tolist()]
+
+
+# -- reading ------------------------------------------------------------------------------------
+
+
+def read_record(
+    schema: RecordSchema, payload: Any, stop: int | None = None
+) -> tuple[int, Values, Texts]:
+    """A record as an index takes it; see ``formats.tables.ReadRecord``.
+
+    A record is read whole or not at all: one feature amiss, and it is damaged. Every range lies
+    inside the record, and every per-step feature has as many values as the others.
+
+    Raises:
+        MalformedRecordError: the record is not exactly what the schema says.
+    """
+    if schema.transform is None:
+        found = parse_example(payload, stop=stop, only=schema.keys, stretches=schema.stretches)
+    else:
+        found, payload = _transformed(payload, stop, schema.transform, schema.keys)
+    steps = schema.steps(found)
+    values: Values = {}
+    texts: Texts = {}
+    for number, feature in enumerate(schema.features):
+        value = found.get(feature.key)
+        if feature.role == "frames":
+            spans = _pairs(value)
+            lengths = spans[:, 1] - spans[:, 0]
+            if len(lengths) and int(lengths.max()) > MAX_FRAME_BYTES:
+                raise MalformedRecordError(f"{feature.path} has a frame of more than 2 GiB")
+            values[Section.FRAME_OFFSETS, number] = spans[:, 0]
+            values[Section.FRAME_LENGTHS, number] = lengths.astype(np.int32)
+        elif feature.role in NUMBERS:
+            kind = NUMBERS[feature.role]
+            numbers = _numbers(value).reshape(-1, feature.width)
+            values[kind, number] = numbers.astype(kind.dtype)
+        else:
+            ids, texts[number] = _texts(payload, value, feature)
+            values[Section.TEXT_IDS, number] = ids
+    return steps, values, texts
+
+
+def _transformed(
+    payload: Any, stop: int | None, transform: Transform, keys: frozenset[str]
+) -> tuple[dict[str, FeatureValue], bytes]:
+    """(the lists of a record as its transform leaves it, the bytes that its texts lie in).
+
+    Frames lie where they lay, in ``payload``.
+
+    Raises:
+        MalformedRecordError: the record is damaged, or the function fails on it.
+    """
+    result, spans = transform.apply(payload, stop=stop, only=keys)
+    pictures = {feature.key for feature in transform.features.values() if feature.kind == "image"}
+    found = {VALID_KEY: FeatureValue("int64", values=result.valid.astype(np.int64))}
+    texts = bytearray()
+    for key, value in result.values.items():
+        if key in pictures:
+            places = spans_of(value, spans).tolist()
+            found[key] = FeatureValue("bytes", ranges=[(first, end) for first, end in places])
+        elif isinstance(value, list):
+            ends = np.cumsum([len(texts), *map(len, value)]).tolist()
+            texts += b"".join(value)
+            found[key] = FeatureValue("bytes", ranges=list(pairwise(ends)))
+        else:
+            kind: Literal["float", "int64"] = "float" if value.dtype == np.float32 else "int64"
+            found[key] = FeatureValue(kind, values=value)
+    return found, bytes(texts)
+
+
+def _pairs(value: FeatureValue | None) -> NDArray[np.int64]:
+    """[T, 2] int64 start and stop of every string."""
+    ranges = value.ranges if value is not None else []
+    flat = np.fromiter(chain.from_iterable(ranges), np.int64, 2 * len(ranges))
+    return flat.reshape(-1, 2)
+
+
+def _numbers(value: FeatureValue | None) -> NDArray[Any]:
+    assert value is not None, "checked by the schema"
+    assert value.values is not None, "checked by the schema"
+    return value.values
+
+
+def _texts(
+    payload: Any, value: FeatureValue | None, feature: StoredFeature
+) -> tuple[NDArray[np.int32], list[bytes]]:
+    """Id of every step's text, and the texts; of the episode's one text, one id."""
+    if feature.role == "points":
+        rows = _numbers(value).astype(np.int64).reshape(-1, feature.width)
+        ids, different = numbered(row.tobytes() for row in rows)
+        return ids, [text_of_points(np.frombuffer(row, np.int64)) for row in different]
+    if feature.role == "number":
+        return numbered(str(int(one)).encode() for one in _numbers(value).tolist())
+    ranges = value.ranges if value is not None else []
+    if not feature.per_step and not ranges:
+        return np.zeros(1, np.int32), [b""]
+    strings = [bytes(payload[start:stop]) for start, stop in ranges]
+    return numbered(strings if feature.width == 1 else joined(strings, feature.width))

@@ -1,18 +1,19 @@
-"""The index of one shard file, open: its episode table at once, its sections mapped when touched.
+"""The index file of one shard: its bytes, where it lies, and an index that is open.
 
-Here is also where index files lie, and how one is published there. Not here: the format
-(``index.format``), building (``index.build``), datasets (``index.dataset``).
+``docs/reference/index-format.md`` describes every byte: a header, a directory, sections.
 
 Theory of operation. Opening reads a few kilobytes and maps nothing, so that tens of thousands of
 shards open fast. The first access to a value maps the file. A map holds one of the process's
-descriptors; when there are too many, ``formats.descriptors`` drops the oldest map, whose memory
-stays until the last view of it is gone. A section's checksum is verified at the first access, by
-reads rather than through the map, which would make the whole section resident. A section that fails
-is damaged on disk: the index is built anew and used from memory. The library never writes to an
-index file again. Somebody else may: readers that have taken values call ``check_unchanged`` before
-they use them, which compares the modification time.
+descriptors; when there are too many, ``formats.files`` drops the oldest map, whose memory
+stays until the last view of it is gone.
 
-Thread-safe. Arrays are read-only views.
+An index file is written once and never changed. Its identity is the version of the format, the
+stamp of all files that it was made from, and the fingerprint of the indexed features. The header
+carries a checksum of itself and of the directory, the directory one of each section. A section's
+checksum is verified at the first access, by reads: through the map the whole section would become
+resident. A damaged section has the index built anew and used from memory. The library never writes
+to an index file again. Somebody else may: readers that have taken values call ``check_unchanged``
+before they use them, which compares the modification time.
 
 An index file lies in the cache directory, under a hash of the shard file's absolute path, or beside
 the data, in a folder ``.autoloader-index`` next to the shard files. Both names end with the
@@ -22,6 +23,11 @@ Any number of threads, processes and hosts may publish the same index at a time.
 temporary file with a random name and links it to the final path. The link fails where another
 builder was faster; its file then stays, because another host may have mapped it. Only a file that
 cannot be used is replaced.
+
+Thread-safe. Arrays are read-only views.
+
+Not here: what is in the tables (``formats.tables``), datasets (``index.dataset``), which shards
+need an index (``index.opening``).
 """
 
 from __future__ import annotations
@@ -29,46 +35,280 @@ from __future__ import annotations
 import contextlib
 import errno
 import hashlib
+import json
 import logging
 import mmap
 import os
 import secrets
+import struct
 import threading
 import time
-from collections.abc import Callable, Collection
+import weakref
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, NamedTuple
 
 import google_crc32c
 import numpy as np
 from numpy.typing import NDArray
 
-from autoloader.formats.descriptors import OUT_OF_DESCRIPTORS, descriptors, too_many_open
-from autoloader.formats.files import is_remote, join, opened
-from autoloader.host.files import check_file, written_by_others
-from autoloader.index.format import (
-    HEADER,
+from autoloader.formats.files import (
+    OUT_OF_DESCRIPTORS,
+    descriptors,
+    is_remote,
+    join,
+    opened,
+    too_many_open,
+)
+from autoloader.formats.tables import (
+    FIRST_NOTE,
     NO_FEATURE,
     NUMBERS,
-    Entry,
-    Front,
+    Key,
     Section,
+    ShardTables,
     SourceIdentity,
-    UnusableIndexError,
-    read_front,
 )
+from autoloader.host.files import check_file, written_by_others
+from autoloader.samples.schema import RecordSchema
 from autoloader.storage.places import cache_root
+
+MAGIC = b"ALINDEX\0"
+VERSION = 1
+ALIGNMENT = 64
+"""Sections start at multiples of this, in bytes."""
+FIRST_READ_BYTES = 8192
+"""One read of this gives the header, the directory and, of most files, the episode table."""
+HEADER = struct.Struct("<8sIIqq32sqqqII")
+"""Magic, version, sections, source size, source stamp, fingerprint, records, rows, bytes of this
+file, zero, CRC-32C of header (with 0 in this place) and directory."""
+ENTRY = struct.Struct("<HHIqqII")
+"""Kind, feature, CRC-32C, offset, items, numbers an item, zero."""
+_CRC_AT = HEADER.size - 4
+
+
+class UnusableIndexError(Exception):
+    """An index file that is stale, damaged or of another version; the message is the reason.
+
+    Internal: whoever meets it builds the index anew.
+    """
+
+
+class Entry(NamedTuple):
+    """One section in the directory: ``items`` × ``width`` numbers of the kind's type."""
+
+    kind: Section
+    feature: int
+    crc: int
+    offset: int
+    items: int
+    width: int
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the section."""
+        return int(self.items * self.width * self.kind.dtype.itemsize)
+
+
+def pack(tables: ShardTables, schema: RecordSchema) -> bytes:
+    """The bytes of an index file; the same tables give the same bytes."""
+    first_rows = np.zeros(len(tables.steps) + 1, np.int64)
+    np.cumsum(np.maximum(tables.steps, 0), out=first_rows[1:])
+    text_starts = np.zeros(len(tables.texts) + 1, np.int64)
+    text_starts[1:] = np.cumsum([len(text) for text in tables.texts], dtype=np.int64)
+    damage = json.dumps(sorted(tables.damage.items())).encode() if tables.damage else b""
+    parts: dict[Key, NDArray[Any]] = {
+        (Section.STEPS, NO_FEATURE): tables.steps,
+        (Section.DAMAGE, NO_FEATURE): np.frombuffer(damage, np.uint8),
+        (Section.SCHEMA, NO_FEATURE): np.frombuffer(schema.document, np.uint8),
+        (Section.RECORD_OFFSETS, NO_FEATURE): tables.record_offsets,
+        (Section.RECORD_LENGTHS, NO_FEATURE): tables.record_lengths,
+        (Section.FIRST_ROWS, NO_FEATURE): first_rows,
+        **tables.sections,
+        (Section.TEXT_STARTS, NO_FEATURE): text_starts,
+        (Section.TEXT_BYTES, NO_FEATURE): np.frombuffer(b"".join(tables.texts), np.uint8),
+    }
+    position = _aligned(HEADER.size + len(parts) * ENTRY.size)
+    listed, bodies = b"", []
+    for (kind, feature), values in parts.items():
+        body = np.ascontiguousarray(values, kind.dtype).tobytes()
+        width = values.shape[1] if values.ndim > 1 else 1
+        crc = google_crc32c.value(body)
+        listed += ENTRY.pack(kind, feature, crc, position, len(values), width, 0)
+        bodies.append((position, body))
+        position = _aligned(position + len(body))
+    records, rows = len(tables.steps), int(first_rows[-1])
+    header = [MAGIC, VERSION, len(parts), *tables.source, schema.fingerprint]
+    header += [records, rows, position, 0]
+    file = bytearray(position)
+    file[: HEADER.size + len(listed)] = _sealed(header, listed) + listed
+    for offset, body in bodies:
+        file[offset : offset + len(body)] = body
+    return bytes(file)
+
+
+def _sealed(header: list[Any], directory: bytes) -> bytes:
+    """The header, with the checksum of itself and of the directory."""
+    crc = google_crc32c.value(HEADER.pack(*header, 0) + directory)
+    return HEADER.pack(*header, crc)
+
+
+def source_of(content: bytes) -> SourceIdentity:
+    """The file that an index file was made of; of what is none, of no file."""
+    if len(content) < HEADER.size:
+        return SourceIdentity(-1, -1)
+    return SourceIdentity(*HEADER.unpack(content[: HEADER.size])[3:5])
+
+
+def with_source(content: bytes, source: SourceIdentity) -> bytes:
+    """An index file, of a copy of the file that it was made of."""
+    *header, _ = HEADER.unpack(content[: HEADER.size])
+    header[3:5] = source
+    listed = content[HEADER.size : HEADER.size + header[2] * ENTRY.size]
+    return _sealed(header, listed) + content[HEADER.size :]
+
+
+@dataclass(frozen=True, slots=True)
+class Front:
+    """The front of an index file: enough to count episodes without mapping it.
+
+    Attributes:
+        header: its bytes, which no other content has.
+        steps: [R] int32, -1 for damaged records.
+        damage: record → reason, as of ``ShardTables``.
+        rows: frames of the whole records.
+        file_bytes: size of the index file.
+        directory: packed entries of the sections.
+    """
+
+    header: bytes
+    steps: NDArray[np.int32]
+    damage: Mapping[int, str]
+    rows: int
+    file_bytes: int
+    directory: bytes
+
+    @property
+    def notes(self) -> list[str]:
+        """Facts about the shard file that a person should know."""
+        return [told for record, told in self.damage.items() if record <= FIRST_NOTE]
+
+    def entries(self) -> dict[Key, Entry]:
+        """The directory, by kind and feature. Raises UnusableIndexError."""
+        found = _entries(self.directory, self.file_bytes)
+        return {(entry.kind, entry.feature): entry for entry in found}
+
+
+def read_front(
+    read: Callable[[int, int], bytes], size: int, source: SourceIdentity, fingerprint: bytes
+) -> Front:
+    """Checks header, directory and episode table of an index file.
+
+    Args:
+        read: gives (count, offset) bytes of it, fewer at its end.
+        size: bytes of the index file.
+        source: what the source file looks like now.
+        fingerprint: of the features that are wanted.
+
+    Raises:
+        UnusableIndexError: it is stale, damaged, cut off, of another version or schema.
+        OSError: it cannot be read.
+    """
+    front = read(FIRST_READ_BYTES, 0)
+    if len(front) < HEADER.size or front[:8] != MAGIC:
+        raise UnusableIndexError("it is no index file")
+    header = front[: HEADER.size]
+    _, version, count, *identity, found, records, rows, file_bytes, _, crc = HEADER.unpack(header)
+    if version != VERSION:
+        raise UnusableIndexError(f"it has version {version}, not {VERSION}")
+    if size != file_bytes:
+        raise UnusableIndexError("it is cut off")
+    if not 2 * ENTRY.size <= count * ENTRY.size <= size - HEADER.size:
+        raise UnusableIndexError("its header is damaged")
+    front = _longer(read, front, HEADER.size + count * ENTRY.size)
+    directory = front[HEADER.size : HEADER.size + count * ENTRY.size]
+    if google_crc32c.value(header[:_CRC_AT] + bytes(4) + directory) != crc:
+        raise UnusableIndexError("the checksum of its header is wrong")
+    if found != fingerprint:
+        raise UnusableIndexError("it holds other features")
+    if tuple(identity) != source:
+        raise UnusableIndexError("the file that it indexes has changed")
+    steps, damage = _entries(directory[: 2 * ENTRY.size], size)
+    if (steps.kind, damage.kind, steps.items) != (Section.STEPS, Section.DAMAGE, records):
+        raise UnusableIndexError("its directory is not in order")
+    front = _longer(read, front, damage.offset + damage.nbytes)
+    bodies = [front[one.offset : one.offset + one.nbytes] for one in (steps, damage)]
+    if [google_crc32c.value(body) for body in bodies] != [steps.crc, damage.crc]:
+        raise UnusableIndexError("the checksum of its episode table is wrong")
+    return Front(
+        header=header,
+        steps=np.frombuffer(bodies[0], Section.STEPS.dtype).astype(np.int32, copy=False),
+        damage=dict(json.loads(bodies[1])) if bodies[1] else {},
+        rows=rows,
+        file_bytes=file_bytes,
+        directory=directory,
+    )
+
+
+def _entries(directory: bytes, file_bytes: int) -> list[Entry]:
+    try:
+        found = [Entry(Section(kind), *rest) for kind, *rest, _ in ENTRY.iter_unpack(directory)]
+    except ValueError as error:
+        raise UnusableIndexError(f"its directory is not in order: {error}") from error
+    for entry in found:
+        if min(entry.offset, entry.items) < 0 or entry.offset + entry.nbytes > file_bytes:
+            raise UnusableIndexError(f"its {entry.kind.name.lower()} lies outside of it")
+    return found
+
+
+def _longer(read: Callable[[int, int], bytes], front: bytes, size: int) -> bytes:
+    """At least ``size`` bytes of the file; ``front`` are its first."""
+    if len(front) < size:
+        front += read(size - len(front), len(front))
+    if len(front) < size:
+        raise UnusableIndexError("it is cut off")
+    return front
+
+
+def _aligned(position: int) -> int:
+    return -(-position // ALIGNMENT) * ALIGNMENT
+
+
+# -- an open index -------------------------------------------------------------------------------
 
 _PIECE_BYTES = 2**20
 BESIDE_FOLDER = ".autoloader-index"
 SUFFIX = ".index"
+_TEXT_STARTS = Section.TEXT_STARTS, NO_FEATURE
+_TEXT_BYTES = Section.TEXT_BYTES, NO_FEATURE
 LEFTOVER_S = 24 * 3600.0
 """Temporary files older than this are of builders that were killed."""
 
 logger = logging.getLogger(__name__)
 
-_Key = tuple[Section, int]
 Rebuild = Callable[[bytes | None], bytes]
+
+
+@dataclass(slots=True)
+class Rebuilds:
+    """Counts indexes that proved damaged and were built anew, of those opened together."""
+
+    count: int = 0
+
+
+class _Sections(dict[Key, NDArray[Any]]):
+    """Sections of an index by kind and feature; one is mapped at its first use."""
+
+    def __init__(self, touch: Callable[[Key], NDArray[Any]]) -> None:
+        super().__init__()
+        self._touch = weakref.WeakMethod(touch)  # an index that is dropped lets go of its map
+
+    def __missing__(self, key: Key) -> NDArray[Any]:
+        touch = self._touch()
+        assert touch is not None, "its index is asked for it"
+        return touch(key)
 
 
 class ShardIndex:
@@ -81,42 +321,29 @@ class ShardIndex:
         rebuild: builds the index anew, writes it if possible, and gives its content; where it is
             given the content that there is, nothing is written unless it differs. Raises
             ``SourceError``.
+        rebuilds: counts the indexes that prove damaged.
 
     Attributes:
-        rebuilt: indexes of this process that proved damaged and were built anew; where it moves,
-            what was taken before may be wrong.
+        path, front: path and front that it was made with.
+        sections: values of each section, read-only; numbers have a width, ``[F, w]``.
     """
 
-    rebuilt: ClassVar[int] = 0
-
-    def __init__(self, path: str, front: Front, source: Path | bytes, rebuild: Rebuild) -> None:
+    def __init__(
+        self, path: str, front: Front, source: Path | bytes, rebuild: Rebuild, rebuilds: Rebuilds
+    ) -> None:
         self.path = path
         self.front = front
+        self.sections = _Sections(self._touch)
         self._source = source
         self._rebuild = rebuild
+        self._rebuilds = rebuilds
         self._lock = threading.Lock()
-        self._entries: dict[_Key, Entry] = {}
-        self._verified: set[_Key] = set()
-        self._sections: dict[_Key, NDArray[Any]] = {}
+        self._entries: dict[Key, Entry] = {}
+        self._verified: set[Key] = set()
         self._data: Any = None
         self._seen: tuple[int, int] | None = None
 
-    @property
-    def steps(self) -> NDArray[np.int32]:
-        """[R] int32 steps of every record, -1 for damaged ones."""
-        return self.front.steps
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of the index file."""
-        return self.front.file_bytes
-
-    def section(self, kind: Section, feature: int = NO_FEATURE) -> NDArray[Any]:
-        """The values of a section, read-only; those of numbers have a width, ``[F, w]``."""
-        found = self._sections.get((kind, feature))
-        return self._touch((kind, feature)) if found is None else found
-
-    def has(self, kind: Section, feature: int = NO_FEATURE) -> bool:
+    def has(self, kind: Section, feature: int) -> bool:
         """True if there is such a section."""
         if not self._entries:
             with self._lock:
@@ -125,13 +352,12 @@ class ShardIndex:
 
     def text(self, number: int) -> bytes:
         """A text by its id."""
-        starts = self.section(Section.TEXT_STARTS)
-        return self.section(Section.TEXT_BYTES)[starts[number] : starts[number + 1]].tobytes()
+        starts = self.sections[_TEXT_STARTS]
+        return self.sections[_TEXT_BYTES][starts[number] : starts[number + 1]].tobytes()
 
     def texts(self, numbers: NDArray[np.int32]) -> list[bytes]:
         """Texts by their ids [n]."""
-        starts = self.section(Section.TEXT_STARTS).data
-        data = self.section(Section.TEXT_BYTES).data
+        starts, data = self.sections[_TEXT_STARTS].data, self.sections[_TEXT_BYTES].data
         return [bytes(data[starts[number] : starts[number + 1]]) for number in numbers.tolist()]
 
     def content(self) -> bytes:
@@ -146,11 +372,11 @@ class ShardIndex:
 
     def derive_again(self) -> bool:
         """True if the shard file still gives this index; one that differs is replaced on disk."""
-        held = self.content()
-        return self._rebuild(held) == held
+        now = self.content()
+        return self._rebuild(now) == now
 
     def check_unchanged(self) -> None:
-        """Builds the index anew where it was written to and proves damaged; ``rebuilt`` moves then.
+        """Builds the index anew where it was written to and proves damaged; that is counted.
 
         Raises:
             SourceError: it cannot be built anew.
@@ -174,9 +400,9 @@ class ShardIndex:
 
     def unmap(self) -> None:
         """Let go of the map; the next value that is wanted maps the file again."""
-        self._sections, self._data = {}, None
+        self.sections, self._data = _Sections(self._touch), None
 
-    def _touch(self, key: _Key) -> NDArray[Any]:
+    def _touch(self, key: Key) -> NDArray[Any]:
         with self._lock:
             try:
                 return self._values(key)
@@ -192,26 +418,21 @@ class ShardIndex:
         self._source = self._rebuild(None)
         self.unmap()
         self._verified.clear()
-        ShardIndex.rebuilt += 1
+        self._rebuilds.count += 1
 
-    def _values(self, key: _Key) -> NDArray[Any]:
+    def _values(self, key: Key) -> NDArray[Any]:
         if not self._entries:
             self._entries = self.front.entries()
         entry = self._entries[key]
-        if (
-            min(entry.offset, entry.items) < 0
-            or entry.offset + entry.nbytes > self.front.file_bytes
-        ):
-            raise UnusableIndexError(f"its {entry.kind.name.lower()} lies outside of it")
-        sections, data = self._sections, self._data  # ``unmap`` may replace them at any time
+        sections, data = self.sections, self._data  # ``unmap`` may replace them at any time
         if data is None:
             data = self._opened()
         if key not in self._verified:
             self._verify(entry)
             self._verified.add(key)
         if self._data is not data:
-            sections = {}
-            self._sections, self._data = sections, data
+            sections = _Sections(self._touch)
+            self.sections, self._data = sections, data
             if not isinstance(self._source, bytes):
                 descriptors.note_map(self)
         values = np.frombuffer(data, entry.kind.dtype, entry.items * entry.width, entry.offset)
@@ -266,11 +487,7 @@ def usable_front(
     try:
         with opened(place, links=False) as fd:
             check_file(fd, place, data)
-
-            def read(count: int, offset: int) -> bytes:
-                return os.pread(fd, count, offset)
-
-            return read_front(read, os.fstat(fd).st_size, identity, fingerprint)
+            return read_front(partial(os.pread, fd), os.fstat(fd).st_size, identity, fingerprint)
     except FileNotFoundError:
         return None
     except (OSError, UnusableIndexError) as error:
@@ -279,12 +496,10 @@ def usable_front(
 
 
 def front_of(content: bytes, identity: SourceIdentity, fingerprint: bytes) -> Front:
-    """The front of an index file that is held. Raises UnusableIndexError."""
-
-    def read(count: int, offset: int) -> bytes:
-        return content[offset : offset + count]
-
-    return read_front(read, len(content), identity, fingerprint)
+    """The front of an index file in memory. Raises UnusableIndexError."""
+    return read_front(
+        lambda count, offset: content[offset : offset + count], len(content), identity, fingerprint
+    )
 
 
 def _identity(stat: os.stat_result) -> tuple[int, int]:

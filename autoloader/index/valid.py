@@ -5,7 +5,7 @@ drops has no step in the index, and a column (``VALID_KEY``) says which steps th
 The index does not hold the rules but the texts that they look at, so that changing a rule builds no
 index anew.
 
-Not here: running the transform (``index.build``, ``samples.transforms.transform``), what one rule
+Not here: running the transform (``index.records``, ``samples.transforms.transform``), what one rule
 leaves (``samples.transforms.keep``), the arithmetic of the plan (``sampling.plan``).
 """
 
@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from autoloader.errors import SourceError
 from autoloader.formats import Feature
-from autoloader.formats.tfrecord import MalformedRecordError
+from autoloader.formats.records import MalformedRecordError
 from autoloader.index.dataset import DatasetIndex
 from autoloader.samples.counts import DatasetCount, samples_per_episode, valid_per_episode
 from autoloader.samples.resolve import ResolvedDataset, ResolvedMixture
@@ -103,10 +103,8 @@ def empty_texts(dataset: ResolvedDataset, index: DatasetIndex | None) -> tuple[s
         return tuple(f"{path} is empty in all {index.episodes} episodes" for path in silent)
     if dataset.remote:
         return ()
-    from autoloader.samples.transforms.binding import records  # an index tells more
-
     seen, rewritten = 0, dataset.transform
-    for _, payload in islice(records(dataset.slices), MOST_LOOKED_AT):
+    for _, payload in islice(dataset.directory.records(dataset.slices), MOST_LOOKED_AT):
         if not speaks:
             break
         keys = {one.key for one in speaks}

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from autoloader.host.threads import OfOneProcess, Owner
-from autoloader.index.statistics import statistics_document
+from autoloader.index.statistics_files import statistics_document
 from autoloader.pipeline.progress import DeliveryProgress
 from autoloader.process.planning import LoaderPlan
 from autoloader.process.ranks import Neighbours, gathered

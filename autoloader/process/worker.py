@@ -37,8 +37,7 @@ from autoloader.decode.activity import PipelineActivity
 from autoloader.decode.message import PipelineStart
 from autoloader.decode.ring import RingMemory
 from autoloader.errors import AutoloaderError
-from autoloader.formats.descriptors import raise_descriptor_limit
-from autoloader.formats.files import is_remote
+from autoloader.formats.files import is_remote, raise_descriptor_limit
 from autoloader.host.probes.headroom import HeadroomProbe, memory_cgroup, oom_kills
 from autoloader.host.supervision.start import extend_import_path
 from autoloader.host.threads import LoaderThread, become

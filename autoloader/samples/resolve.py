@@ -18,16 +18,15 @@ from typing import Any
 
 from autoloader.errors import SpecError, UsageError
 from autoloader.formats import (
+    DatasetFormat,
     Feature,
     ShardSlice,
-    VersionDirectory,
     check_source,
     files,
     locate_version,
     open_source,
 )
-from autoloader.formats.directories import INFO_FILE
-from autoloader.formats.metadata import FEATURES_FILE
+from autoloader.formats.tfds import FEATURES_FILE, INFO_FILE
 from autoloader.host.units import MIB
 from autoloader.samples.draws import dataset_key
 from autoloader.samples.features import forms_of
@@ -80,7 +79,7 @@ class ResolvedDataset:
     name: str
     index: int
     weight: float
-    directory: VersionDirectory
+    directory: DatasetFormat
     slices: tuple[ShardSlice, ...]
     key: int
     sample: SampleSpec
@@ -351,7 +350,7 @@ class DatasetSource:
             return []
         return [files.join(self.declared.path, name) for name in (INFO_FILE, FEATURES_FILE)]
 
-    def open(self) -> tuple[VersionDirectory, tuple[ShardSlice, ...]]:
+    def open(self) -> tuple[DatasetFormat, tuple[ShardSlice, ...]]:
         """Open the directory, and the records of the split, by shard.
 
         Raises:
@@ -365,7 +364,7 @@ class DatasetSource:
         slices = directory.resolve(self.expression, field=f"{self.where}.split.{self.split}")
         return directory, slices
 
-    def _of_episodes(self, directory: VersionDirectory, numbers: Sequence[int]) -> VersionDirectory:
+    def _of_episodes(self, directory: DatasetFormat, numbers: Sequence[int]) -> DatasetFormat:
         where = f"{self.where}.episodes"
         if not directory.numbered:
             raise SpecError(
@@ -571,7 +570,7 @@ _LARGEST_DIFFERENCE = 1e-6
 
 
 def sample_in_frames(
-    sample: SampleSpec, declared: DatasetSpec, directory: VersionDirectory
+    sample: SampleSpec, declared: DatasetSpec, directory: DatasetFormat
 ) -> SampleSpec:
     """``sample`` with all offsets in (strided) frames.
 
@@ -600,7 +599,7 @@ def sample_in_frames(
     return sample.model_copy(update={**found, "delta_timestamps": DeltaTimestamps()})
 
 
-def _fps(declared: DatasetSpec, directory: VersionDirectory) -> float | None:
+def _fps(declared: DatasetSpec, directory: DatasetFormat) -> float | None:
     told = directory.fps
     if told is None:
         return declared.fps

@@ -4,7 +4,7 @@ Both readers and the index check every record against the schema, so that they a
 records are damaged.
 
 Not here: what the spec's fields mean (``samples.transforms.fields``), the bytes of an index file
-(``index.format``).
+(``index.shard``).
 
 Shards indexed for different sets of features live side by side: the fingerprint of the set is in
 the index file's name and header.
@@ -20,40 +20,13 @@ from functools import cached_property
 from typing import Literal
 
 from autoloader.formats import Feature
-from autoloader.formats.example import FeatureValue
-from autoloader.formats.tfrecord import MalformedRecordError
+from autoloader.formats.records import FeatureValue, MalformedRecordError
+from autoloader.formats.tables import Role, StoredFeature
 from autoloader.samples.resolve import ResolvedDataset
 from autoloader.samples.transforms.fields import SINGLE, is_several, is_text, texts_a_step
 from autoloader.samples.transforms.transform import VALID_KEY, Transform
 
 MAX_STEPS = 2**31 - 1
-
-Role = Literal["frames", "column", "integers", "text", "texts", "points", "number"]
-
-
-@dataclass(frozen=True, slots=True)
-class StoredFeature:
-    """One feature of a record.
-
-    Attributes:
-        role: "frames" (byte ranges of encoded pictures), "column" (numbers as float32),
-            "integers" (numbers as int64), "text" (stored as bytes), "texts" (several of them,
-            taken together), "points" (stored as Unicode code points) or "number" (an integer,
-            taken as decimal text).
-        key: its key in the ``tf.train.Example``.
-        path: as users name it.
-        list_kind: the list that the record must hold: "bytes", "float" or "int64".
-        width: numbers, or texts, of one step; 1 for frames that are byte strings; 0 of texts of
-            which an episode has any number.
-        per_step: whether every step has one, or only the episode.
-    """
-
-    role: Role
-    key: str
-    path: str
-    list_kind: Literal["bytes", "float", "int64"]
-    width: int
-    per_step: bool
 
 
 @dataclass(frozen=True)

@@ -17,8 +17,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rlds_files import tagged
 
-from autoloader.formats import example as module
-from autoloader.formats.example import (
+from autoloader.formats import records as module
+from autoloader.formats.records import (
     FeatureValue,
     MalformedRecordError,
     parse_example,

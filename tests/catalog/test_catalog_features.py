@@ -177,7 +177,7 @@ def test_keys_and_counts_are_those_that_tfds_writes() -> None:
     import numpy as np
     from tensorflow_datasets.core import example_serializer
 
-    from autoloader.formats.example import parse_example
+    from autoloader.formats.records import parse_example
 
     kinds = tfds.features
     tree = kinds.FeaturesDict(

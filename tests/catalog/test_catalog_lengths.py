@@ -10,9 +10,9 @@ import pytest
 from rlds_files import tagged
 
 from autoloader.errors import SourceError
+from autoloader.formats.dataset import ShardSlice
 from autoloader.formats.features import Feature, FeatureKind
-from autoloader.formats.metadata import ShardSlice
-from autoloader.formats.tfrecord import masked_crc32c
+from autoloader.formats.records import masked_crc32c
 from autoloader.index.counting import mean_frames
 
 BRIDGE = Path(__file__).parents[2].parent / "shared/data/bridge_dataset/1.0.0"

@@ -9,9 +9,8 @@ from typing import Any
 import pytest
 
 from autoloader.errors import SourceError, SpecError
-from autoloader.formats.directories import locate_version
-from autoloader.formats.metadata import VersionDirectory, open_version
-from autoloader.formats.tfrecord import masked_crc32c
+from autoloader.formats.dataset import DatasetFormat
+from autoloader.formats.tfds import locate_version, open_version
 
 BRIDGE = Path(__file__).parents[2].parent / "shared/data/bridge_dataset/1.0.0"
 
@@ -59,7 +58,7 @@ def write(directory: Path, *splits: dict[str, Any], **info: Any) -> Path:
     return directory
 
 
-def episodes(found: VersionDirectory, split: str) -> int:
+def episodes(found: DatasetFormat, split: str) -> int:
     return sum(part.records for part in found.resolve(split, field="split"))
 
 
@@ -68,17 +67,6 @@ def test_split_errors_carry_the_field_of_the_spec(tmp_path: Path) -> None:
     with pytest.raises(SpecError, match=r"train\[:1%\] of 25 episodes is empty") as caught:
         found.resolve("train[:1%]", field="datasets.mine.split")
     assert caught.value.path == "datasets.mine.split"
-
-
-def test_old_metadata_without_shard_lengths_is_counted_from_the_files(tmp_path: Path) -> None:
-    path = write(tmp_path / "kitchen/1.0.0", split("train", 1))
-    info = json.loads((path / "dataset_info.json").read_text())
-    info["splits"] = [{"name": "train", "numShards": "1"}]
-    (path / "dataset_info.json").write_text(json.dumps(info))
-    header = (2).to_bytes(8, "little")
-    record = header + masked_crc32c(header).to_bytes(4, "little") + b"hi" + bytes(4)
-    (path / "kitchen-train.tfrecord-00000-of-00001").write_bytes(record * 3)
-    assert episodes(open_version(path, dataset="mine"), "train") == 3
 
 
 def test_a_missing_shard_file_is_named_when_its_split_is_used(tmp_path: Path) -> None:
@@ -188,9 +176,9 @@ def test_a_data_dir_that_does_not_exist_is_a_source_error(tmp_path: Path) -> Non
 @pytest.mark.slow
 def test_file_names_are_those_of_tfds() -> None:
     naming = pytest.importorskip("tensorflow_datasets.core.naming", reason="needs tfds")
-    from autoloader.formats.metadata import DEFAULT_TEMPLATE, _shard_file
+    from autoloader.formats.tfds import _DEFAULT_TEMPLATE, _shard_file
 
-    for template in (DEFAULT_TEMPLATE, "{SPLIT}/{DATASET}-{SHARD_INDEX}.{FILEFORMAT}"):
+    for template in (_DEFAULT_TEMPLATE, "{SPLIT}/{DATASET}-{SHARD_INDEX}.{FILEFORMAT}"):
         for count in (1, 7, 99_999, 100_000):
             theirs = naming.ShardedFileTemplate(
                 data_dir="/d",
@@ -199,5 +187,5 @@ def test_file_names_are_those_of_tfds() -> None:
                 split="train",
                 filetype_suffix="tfrecord",
             ).relative_filepath(shard_index=count - 1, num_shards=count)
-            ours = _shard_file(template, "kitchen", "train", "tfrecord", count - 1, count)
+            ours = _shard_file(template, "kitchen", "train", count - 1, count)
             assert ours == theirs

@@ -7,16 +7,24 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from autoloader.errors import SpecError
-from autoloader.formats.splits import resolve_split
+from autoloader.formats.dataset import ShardSlice, resolve_split
 
 SHARDS = {"train": [10, 0, 5, 10], "val": [4], "empty": []}
+
+
+def slices_of(shards: dict[str, list[int]]) -> dict[str, tuple[ShardSlice, ...]]:
+    """Whole shards of these numbers of records."""
+    return {
+        split: tuple(ShardSlice("", k, 0, count, split) for k, count in enumerate(counts))
+        for split, counts in shards.items()
+    }
 
 
 def named(expression: str, shards: dict[str, list[int]] = SHARDS) -> list[tuple[str, int]]:
     """(split, record counted from the start of the split) of everything that is named."""
     records = []
-    for part in resolve_split(expression, shards, field="datasets.x.split"):
-        base = sum(shards[part.split][: part.shard])
+    for part in resolve_split(expression, slices_of(shards), field="datasets.x.split"):
+        base = sum(shards[part.split][: part.index])
         records += [(part.split, base + place) for place in range(part.start, part.stop)]
     return records
 
@@ -55,21 +63,21 @@ def test_a_split_that_is_named_like_a_keyword_wins_over_the_keyword() -> None:
 )
 def test_what_tfds_would_not_read_is_refused_naming_the_field(expression: str) -> None:
     with pytest.raises(SpecError) as caught:
-        resolve_split(expression, SHARDS, field="datasets.bridge.split")
+        resolve_split(expression, slices_of(SHARDS), field="datasets.bridge.split")
     assert caught.value.path == "datasets.bridge.split"
     assert "datasets.bridge.split" in str(caught.value)
 
 
 def test_an_unknown_split_names_those_that_exist_and_the_nearest() -> None:
     with pytest.raises(SpecError, match=r"'trian'.*train, val, empty") as caught:
-        resolve_split("trian[:5]", SHARDS, field="split")
+        resolve_split("trian[:5]", slices_of(SHARDS), field="split")
     assert "'train'" in caught.value.remedy
 
 
 @pytest.mark.parametrize("expression", ["train[:1%]", "train[:0]", "train[5:5]", "train[20:10]"])
 def test_an_empty_selection_says_how_long_the_split_is(expression: str) -> None:
     with pytest.raises(SpecError) as caught:
-        resolve_split(expression, SHARDS, field="split")
+        resolve_split(expression, slices_of(SHARDS), field="split")
     assert f"{expression} of 25 episodes is empty" in caught.value.what
     assert "train[:4%]" in caught.value.remedy
     assert len(named("train[:4%]")) == 1
@@ -78,11 +86,11 @@ def test_an_empty_selection_says_how_long_the_split_is(expression: str) -> None:
 @given(st.text(alphabet="trainvl[]:%+-0123456789.shd _", max_size=24))
 def test_any_text_gives_ranges_within_the_shards_or_a_spec_error(text: str) -> None:
     try:
-        ranges = resolve_split(text, SHARDS, field="split")
+        ranges = resolve_split(text, slices_of(SHARDS), field="split")
     except SpecError:
         return
     for part in ranges:
-        assert 0 <= part.start < part.stop <= SHARDS[part.split][part.shard]
+        assert 0 <= part.start < part.stop <= SHARDS[part.split][part.index]
 
 
 @pytest.mark.slow
@@ -141,8 +149,8 @@ def test_every_expression_means_what_it_means_to_tfds() -> None:
             expected = []
         try:
             found = [
-                (part.split, part.shard, place)
-                for part in resolve_split(expression, shards, field="split")
+                (part.split, part.index, place)
+                for part in resolve_split(expression, slices_of(shards), field="split")
                 for place in range(part.start, part.stop)
             ]
         except SpecError:

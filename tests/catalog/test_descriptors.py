@@ -11,8 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from autoloader.formats.descriptors import Descriptors, too_many_open
-from autoloader.formats.files import unreadable
+from autoloader.formats.files import Descriptors, too_many_open, unreadable
 
 
 def open_now() -> int:

@@ -16,7 +16,7 @@ from rlds_files import tagged
 
 from autoloader.cli.app import main
 from autoloader.controller.profile import HostFacts, Limits, Profile, Provenance
-from autoloader.formats.tfrecord import masked_crc32c
+from autoloader.formats.records import masked_crc32c
 from autoloader.index.counting import count_mixture
 from autoloader.samples.resolve import resolve
 from autoloader.spec import PipelineSpec

@@ -20,15 +20,17 @@ import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
 from google.protobuf import descriptor_pb2, descriptor_pool, message, message_factory
 
-from autoloader.formats.tfrecord import masked_crc32c
-from autoloader.index.build import index_shard
-from autoloader.index.format import REST_OF_FILE, Section, ShardTables
-from autoloader.samples.schema import RecordSchema, StoredFeature
+from autoloader.formats.records import masked_crc32c
+from autoloader.formats.tables import REST_OF_FILE, Section, ShardTables, StoredFeature
+from autoloader.formats.tfds import read_tables
+from autoloader.index.records import read_record
+from autoloader.samples.schema import RecordSchema
 from autoloader.samples.transforms.fields import text_of_points
 
 SCHEMA = RecordSchema(
@@ -272,7 +274,7 @@ def run(cases: int, seed: int) -> Report:
             os.ftruncate(fd, 0)
             os.pwrite(fd, file, 0)
             begun = time.perf_counter()
-            tables = index_shard(f"/proc/self/fd/{fd}", SCHEMA)
+            tables = read_tables(f"/proc/self/fd/{fd}", SCHEMA, partial(read_record, SCHEMA))
             report.slowest_s = max(report.slowest_s, (time.perf_counter() - begun) / RECORDS_A_FILE)
             assert cut or len(tables.steps) == RECORDS_A_FILE
             compare(tables, payloads, file, report)

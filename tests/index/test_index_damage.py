@@ -9,7 +9,7 @@ from index_views import EpisodeView
 from rlds_files import Written, episode, jpeg, write_dataset, write_steps
 from streams import dataset_of, mixture_of
 
-from autoloader.formats import tfrecord
+from autoloader.formats import records
 from autoloader.index import DatasetIndex, open_dataset_index
 
 
@@ -102,8 +102,8 @@ def test_features_that_differ_in_length_are_named_with_their_lengths(tmp_path: P
 def test_records_above_the_usual_size_are_indexed_alike(
     written: Written, monkeypatch: pytest.MonkeyPatch, large_bytes: int
 ) -> None:
-    monkeypatch.setattr(tfrecord, "LARGE_BYTES", large_bytes)
-    monkeypatch.setattr(tfrecord, "PIECE_BYTES", 100)
+    monkeypatch.setattr(records, "LARGE_BYTES", large_bytes)
+    monkeypatch.setattr(records, "PIECE_BYTES", 100)
     written.break_payload(1, 0)
     index = open_index(written)
     assert whole(index) == [at for at in ALL if at != (1, 0)]

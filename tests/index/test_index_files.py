@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -17,18 +18,17 @@ from streams import dataset_of, mixture_of
 from user_groups import give_to_another_group, give_to_own_group
 
 from autoloader.errors import SourceError
+from autoloader.formats import tfds
+from autoloader.formats.tables import Section, ShardTables
 from autoloader.index import (
     DatasetIndex,
     open_dataset_index,
     open_indexes,
-    opening,
 )
-from autoloader.index import build as build_module
-from autoloader.index import format as format_module
+from autoloader.index import records as records_module
 from autoloader.index import shard as shard_module
-from autoloader.index.format import HEADER, Section
+from autoloader.index.shard import HEADER
 from autoloader.samples.resolve import ResolvedDataset
-from autoloader.samples.schema import RecordSchema
 
 
 @pytest.fixture
@@ -52,13 +52,12 @@ class Builds:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.paths: list[str] = []
-        monkeypatch.setattr(opening, "index_shard", self)
+        self._read = tfds.read_tables
+        monkeypatch.setattr(tfds, "read_tables", self)
 
-    def __call__(
-        self, path: str, schema: RecordSchema, records: range | None = None
-    ) -> format_module.ShardTables:
+    def __call__(self, path: str, *arguments: Any) -> ShardTables:
         self.paths.append(path)
-        return build_module.index_shard(path, schema, records)
+        return self._read(path, *arguments)
 
     def count(self) -> int:
         """Since the last call."""
@@ -179,8 +178,8 @@ def section_at(place: Path, kind: Section) -> int:
     """Byte offset of the first section of a kind."""
     content = place.read_bytes()
     count = HEADER.unpack_from(content)[2]
-    entries = format_module.ENTRY.iter_unpack(
-        content[HEADER.size : HEADER.size + count * format_module.ENTRY.size]
+    entries = shard_module.ENTRY.iter_unpack(
+        content[HEADER.size : HEADER.size + count * shard_module.ENTRY.size]
     )
     return next(offset for found, _, _, offset, *_ in entries if found == kind)
 
@@ -210,13 +209,13 @@ def test_data_that_change_while_they_are_used_are_an_error_where_the_index_is_go
 def test_data_that_are_written_while_they_are_indexed_are_an_error(
     dataset: ResolvedDataset, cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real, times = build_module.parse_example, itertools.count(5)
+    real, times = records_module.parse_example, itertools.count(5)
 
     def touching(*arguments: object, **named: object) -> object:
         os.utime(dataset.slices[0].path, ns=(5, next(times)))
         return real(*arguments, **named)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(build_module, "parse_example", touching)
+    monkeypatch.setattr(records_module, "parse_example", touching)
     with pytest.raises(SourceError, match="written to while") as caught:
         open_dataset_index(dataset, cache_dir=cache, threads=1)
     assert caught.value.dataset == "robot"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import fuzz_index
 import pytest
 
@@ -15,15 +17,15 @@ def test_damaged_records_are_quarantined_or_mean_what_protobuf_reads() -> None:
 
 
 def test_the_trial_notices_a_wrong_frame(monkeypatch: pytest.MonkeyPatch) -> None:
-    real = fuzz_index.index_shard
+    real = fuzz_index.read_tables
 
-    def shifted(path: str, schema: fuzz_index.RecordSchema) -> fuzz_index.ShardTables:
-        tables = real(path, schema)
+    def shifted(path: str, *arguments: Any) -> fuzz_index.ShardTables:
+        tables = real(path, *arguments)
         for (kind, _), values in tables.sections.items():
             if kind is fuzz_index.Section.FRAME_OFFSETS:
                 values[-1:] -= 1
         return tables
 
-    monkeypatch.setattr(fuzz_index, "index_shard", shifted)
+    monkeypatch.setattr(fuzz_index, "read_tables", shifted)
     with pytest.raises(AssertionError):
         fuzz_index.run(cases=400, seed=3)

@@ -11,8 +11,7 @@ from index_views import EpisodeView, number_of
 from rlds_files import PLAIN, episode, jpeg, write_dataset
 from streams import dataset_of, every_sample, mixture_of
 
-from autoloader.formats.example import parse_example
-from autoloader.formats.tfrecord import MalformedRecordError, read_records
+from autoloader.formats.records import MalformedRecordError, parse_example, read_records
 from autoloader.index import DatasetIndex, count_indexed, open_dataset_index, open_indexes
 from autoloader.index.records import RecordSamples
 from autoloader.samples.block import Place

@@ -20,7 +20,7 @@ from autoloader import AutoLoader
 from autoloader.cli.app import main
 from autoloader.cli.host_checks.data import indexes
 from autoloader.errors import SourceError
-from autoloader.formats.lerobot import episodes
+from autoloader.formats.lerobot import metadata
 from autoloader.index import counting
 from autoloader.index.opening import find_indexes, open_indexes
 from autoloader.samples.resolve import resolve
@@ -419,13 +419,13 @@ def test_a_start_makes_no_object_of_each_episode(
     root = LeRobotFiles(lengths=(3,) * 12, version=version, rows_a_file=4).write(tmp_path / "arm")
     open_indexes(resolve(spec_of(root)).datasets)
     made: list[int] = []
-    real = episodes.Episode
+    real = metadata.Episode
 
-    def noted(index: int, *rest: Any) -> episodes.Episode:
+    def noted(index: int, *rest: Any) -> metadata.Episode:
         made.append(index)
         return real(index, *rest)
 
-    monkeypatch.setattr(episodes, "Episode", noted)
+    monkeypatch.setattr(metadata, "Episode", noted)
     (index,) = find_indexes(resolve(spec_of(root)).datasets)
     assert index is not None
     assert index.episodes == 12

@@ -16,8 +16,7 @@ from autoloader.formats import files
 from autoloader.formats.cache import FileFindings, JsonCache
 from autoloader.index import open_dataset_index
 from autoloader.index.counting import mean_frames
-from autoloader.index.statistics import statistics_of
-from autoloader.index.statistics.mixture import statistics_key
+from autoloader.index.statistics import statistics_key, statistics_of
 from autoloader.process.planning import LoaderPlan, plan_loader
 from autoloader.samples.resolve import resolve
 from autoloader.sampling.dealing import Ranks, mixture_part

@@ -11,7 +11,7 @@ from rlds_files import PLAIN, TEXT, Written, episode, numbers, write_dataset
 from streams import dataset_of, mixture_of
 
 from autoloader.errors import SourceError, SpecError
-from autoloader.formats.tfrecord import read_records
+from autoloader.formats.records import read_records
 from autoloader.index import count_indexed, open_dataset_index
 from autoloader.index.counting import count_mixture
 from autoloader.index.records import RecordSamples

@@ -15,7 +15,7 @@ from streams import dataset_of, mixture_of, spec_of
 from autoloader.cli.app import main
 from autoloader.errors import SpecError
 from autoloader.index.statistics import read_statistics, statistics_of
-from autoloader.index.statistics.formats import FORMATS
+from autoloader.index.statistics_files import FORMATS
 from autoloader.process.planning import plan_loader
 from autoloader.samples.resolve import normalised
 from autoloader.samples.statistics import NormalizationStatistics

@@ -14,7 +14,8 @@ from streams import dataset_of, spec_of
 from autoloader import AutoLoader, PipelineSpec
 from autoloader.cli.app import main
 from autoloader.errors import SpecError
-from autoloader.index.statistics import compute, statistics_of
+from autoloader.index import statistics
+from autoloader.index.statistics import statistics_of
 from autoloader.process.planning import plan_loader
 
 Q = {"q01": 0.01, "q99": 0.99}
@@ -228,13 +229,13 @@ def test_statistics_are_computed_once_and_again_when_something_changes(
     written: Written, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     computed = []
-    real = compute.dataset_rows
+    real = statistics.dataset_rows
 
     def counting(index: Any, of: Any) -> Any:
         computed.append(index.dataset.name)
         return real(index, of)
 
-    monkeypatch.setattr("autoloader.index.statistics.mixture.dataset_rows", counting)
+    monkeypatch.setattr("autoloader.index.statistics.dataset_rows", counting)
     spec = spec_of(written)
     first = statistics_of(spec)
     assert statistics_of(spec) == first

@@ -15,7 +15,8 @@ from rlds_files import PLAIN, TEXT, Written, episode, write_dataset
 from streams import dataset_of, spec_of
 
 from autoloader.errors import SpecError
-from autoloader.index.statistics import statistics_document, statistics_of
+from autoloader.index.statistics import statistics_of
+from autoloader.index.statistics_files import statistics_document
 from autoloader.process.planning import plan_loader
 from autoloader.samples.statistics import FieldStatistics
 

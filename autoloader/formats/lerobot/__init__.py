@@ -1,5 +1,278 @@
 """LeRobot datasets (v2.0, v2.1, v3.0): Parquet columns, MP4 videos and JSON or Parquet metadata.
 
-Not here: TFDS directories (``formats.metadata``), index tables (``index.lerobot``), decoding
-(``decode.video``).
+A Parquet file under ``data/`` is a shard: in v2.0 and v2.1 it holds one episode, in v3.0 several.
+Its records are its episodes, in their order.
+
+Not here: TFDS directories (``formats.tfds``), decoding (``decode.video``).
 """
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import re
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from autoloader.formats import files
+from autoloader.formats.dataset import DatasetFormat, MissingVideos, ShardSlice, broken
+from autoloader.formats.features import TASKS, VIDEO, Feature
+from autoloader.formats.lerobot.metadata import (
+    EPISODE,
+    INFO_FILE,
+    EpisodeList,
+    LeRobotMetadata,
+    read_metadata,
+)
+from autoloader.formats.lerobot.rows import DamagedEpisodeError, EpisodeRows
+from autoloader.formats.lerobot.tables import Videos, read_tables
+from autoloader.formats.tables import ReadRecord, ShardTables, SourceIdentity, Wanted
+from autoloader.formats.tfds import folder_name
+
+_RANGE = re.compile(r"(\d+):(\d+)")
+
+
+@dataclass(frozen=True)
+class LeRobotDirectory(DatasetFormat):
+    """A LeRobot dataset; see ``DatasetFormat``.
+
+    Attributes:
+        stored: metadata of the dataset, whose features are those on disk.
+    """
+
+    streamable: ClassVar[bool] = False
+    numbered: ClassVar[bool] = True
+    texts_only: ClassVar[bool] = True
+
+    stored: LeRobotMetadata = field(kw_only=True, compare=False, repr=False)
+
+    @cached_property
+    def known(self) -> LeRobotMetadata:
+        """Metadata of the dataset, with the features of this directory."""
+        return replace(self.stored, features=self.features)
+
+    @property
+    def fps(self) -> float:
+        """Frames a second."""
+        return self.stored.fps
+
+    @cached_property
+    def _videos(self) -> Videos:
+        return Videos(self.known)
+
+    def identity(self, path: str, wanted: Wanted) -> SourceIdentity:
+        """See ``DatasetFormat``; of a Parquet file, its episodes' videos, and the metadata.
+
+        Any of the files may be missing. Paths count from the dataset's folder: an index beside data
+        that was moved stays right.
+        """
+        cameras = (  # only the user's function knows which cameras it shows
+            self.known.cameras
+            if wanted.transform is not None
+            else [one.key for one in wanted.features if one.role == "frames"]
+        )
+        stamp = hashlib.blake2b(self.known.digest, digest_size=8)
+        size = 0
+        for file in [path, *sorted(self.known.episodes.videos_of(path, cameras))]:
+            stamp.update(os.fsencode(file.removeprefix(f"{self.path}/")))
+            try:
+                found = os.stat(file)  # noqa: PTH116
+            except OSError:
+                stamp.update(b"\0missing\0")
+                continue
+            size += found.st_size
+            stamp.update(b"\0%d %d\0" % (found.st_size, found.st_mtime_ns))
+        return SourceIdentity(size, int.from_bytes(stamp.digest(), "little") >> 1)
+
+    def tables(self, path: str, wanted: Wanted, read: ReadRecord) -> ShardTables:
+        """See ``DatasetFormat``."""
+        source = self.identity(path, wanted)
+        return read_tables(path, wanted, read, self._videos).tables(source)
+
+    def records(self, slices: Sequence[ShardSlice]) -> Iterator[tuple[str, bytes]]:
+        """See ``DatasetFormat``; an episode's pictures are marks of the camera and the step.
+
+        Raises:
+            OSError: a file cannot be opened.
+            MissingExtraError: pyarrow is not installed.
+        """
+        for piece in slices:
+            try:
+                rows = EpisodeRows.whole(piece.path, self.known)
+            except DamagedEpisodeError:
+                continue
+            of = self.known.episodes.in_file(piece.path, piece.start, piece.stop)
+            for record, one in enumerate(of, start=piece.start):
+                with contextlib.suppress(DamagedEpisodeError):
+                    yield f"{piece.path}, record {record}", rows.record(one)[1]
+
+    def require(self, slices: Sequence[ShardSlice]) -> None:
+        """Nothing: a file that is not there costs its episodes."""
+
+    @cached_property
+    def cameras_without_files(self) -> tuple[str, ...]:
+        """See ``DatasetFormat``."""
+        videos = self.known.episodes.videos
+        return tuple(
+            one
+            for one in self.known.cameras
+            if self.features[one].encoding == VIDEO
+            and not any(map(os.path.exists, videos[one].paths))
+        )
+
+    @property
+    def episode_numbers(self) -> Sequence[int]:
+        """See ``DatasetFormat``."""
+        numbers: list[int] = self.known.episodes.index.tolist()
+        return numbers
+
+    def told_of(self, shard: str, record: int) -> Mapping[str, str]:
+        """See ``DatasetFormat``: the number of the episode."""
+        return {EPISODE: str(self.known.episodes.at(shard, record).index)}
+
+    def with_episodes(self, numbers: Sequence[int]) -> DatasetFormat:
+        """See ``DatasetFormat``."""
+        episodes = self.known.episodes
+        wanted = np.isin(episodes.index, np.asarray(numbers, np.int64))
+        splits = {}
+        for name, pieces in self.splits.items():
+            rows = [episodes.data.rows_in(one.path)[one.start : one.stop] for one in pieces]
+            every = np.concatenate([np.empty(0, np.int64), *rows])
+            splits[name] = _slices(episodes, every[wanted[every]], name)
+        return replace(self, splits=splits)
+
+    def check_first(
+        self, slices: Sequence[ShardSlice], cameras: Collection[str], texts: Iterable[Feature]
+    ) -> None:
+        """See ``DatasetFormat``.
+
+        Raises:
+            SourceError: as ``check_texts``; the first and the last video are pointers of Git LFS or
+                the like.
+        """
+        self.check_texts(texts)
+        ends = ((slices[0].path, slices[0].start), (slices[-1].path, slices[-1].stop - 1))
+        edges = [self.known.episodes.at(path, record) for path, record in ends]
+        for camera in cameras:
+            places = [place for one in edges if (place := one.videos.get(camera)) is not None]
+            files.refuse_stand_ins([place.path for place in places], dataset=self.dataset)
+
+    def check_texts(self, texts: Iterable[Feature]) -> None:
+        """See ``DatasetFormat``.
+
+        Raises:
+            SourceError: texts of tasks are taken, and no list says what they are.
+        """
+        if any(feature.encoding == TASKS for feature in texts):
+            assert self.known.tasks, "a list without a task is refused"
+
+    def missing_videos(self) -> MissingVideos | None:
+        """See ``DatasetFormat``."""
+        videos = self.known.episodes.videos.values()
+        named = {path for of in videos for path in of.paths}
+        missing = {path for path in named if not Path(path).exists()}
+        if not missing:
+            return None
+        count = len(self.known.episodes)
+        lost = np.zeros(count, np.bool_)
+        for of in videos:
+            gone = [path in missing for path in of.paths]
+            lost |= np.asarray([*gone, False])[of.number]  # the last: no video is told
+        return MissingVideos(min(missing), len(missing), len(named), int(lost.sum()), count)
+
+
+def open_lerobot(path: str | Path, *, dataset: str) -> LeRobotDirectory:
+    """Reads the metadata of a LeRobot dataset.
+
+    Args:
+        path: the directory that holds ``meta/info.json``; local.
+        dataset: the name that the spec gives this dataset, for messages.
+
+    Raises:
+        SourceError: it is broken, or of a version that is not known.
+        MissingExtraError: it is of v3.0, whose metadata is Parquet, and pyarrow is not installed.
+    """
+    root = Path(files.normal(path))
+    known = read_metadata(root, dataset=dataset)
+    episodes = known.episodes
+    splits, notes = _splits(known.info, root, episodes, dataset=dataset)
+    return LeRobotDirectory(
+        name=folder_name(root),
+        version=str(known.info["codebase_version"]),
+        path=str(root),
+        features=known.features,
+        splits=splits,
+        dataset=dataset,
+        steps={
+            path: tuple(episodes.length[episodes.data.rows_in(path)].tolist())
+            for path in episodes.data.paths
+        },
+        notes=(*episodes.notes, *notes),
+        stored=known,
+    )
+
+
+def metadata_of(directory: DatasetFormat) -> LeRobotMetadata:
+    """Metadata of a directory that is known to be of LeRobot."""
+    assert isinstance(directory, LeRobotDirectory), "only LeRobot datasets are asked"
+    return directory.known
+
+
+def _splits(
+    info: Mapping[str, Any], root: Path, episodes: EpisodeList, *, dataset: str
+) -> tuple[dict[str, tuple[ShardSlice, ...]], list[str]]:
+    """(each split's files, what a person should know).
+
+    A range counts places in the list of episodes, so gaps in their numbers change nothing. A split
+    that is the only one has all episodes, whatever its range is: writers often leave it stale.
+    Where a split begins or ends within a file, it has a part of its records.
+    """
+    total = len(episodes)
+    told = info.get("splits") or {"train": f"0:{total}"}
+    if not isinstance(told, Mapping):
+        raise broken(str(root / INFO_FILE), "its splits are no mapping", dataset=dataset)
+    ranges = {}
+    for name, text in told.items():
+        match = _RANGE.fullmatch(str(text))
+        if match is None or not int(match[1]) <= int(match[2]):
+            why = f"split {str(name)[:40]!r} is {str(text)[:40]!r}, not FIRST:LAST"
+            raise broken(str(root / INFO_FILE), why, dataset=dataset)
+        ranges[str(name)] = slice(int(match[1]), int(match[2]))
+    if len(ranges) == 1:
+        ranges = dict.fromkeys(ranges, slice(0, total))
+    rows = np.arange(total)
+    splits = {name: _slices(episodes, rows[own], name) for name, own in ranges.items()}
+    taken = np.zeros(total, np.bool_)
+    for own in ranges.values():
+        taken[own] = True
+    lost = episodes.index[~taken]
+    if not len(lost):
+        return splits, []
+    some = ", ".join(map(str, lost[:5])) + (", …" if len(lost) > 5 else "")
+    ways = ", ".join(f"{name} {told[name]}" for name in told)
+    return splits, [
+        f"{len(lost)} of {total} episodes lie in no split of info.json ({ways}): episode {some}"
+    ]
+
+
+def _slices(episodes: EpisodeList, rows: NDArray[np.int64], split: str) -> tuple[ShardSlice, ...]:
+    """Stretches of files that hold the episodes of these rows, in their order."""
+    file, record = episodes.data.number[rows], episodes.data.records[rows]
+    begins = np.ones(len(rows), np.bool_)
+    begins[1:] = (file[1:] != file[:-1]) | (record[1:] != record[:-1] + 1)
+    first = np.flatnonzero(begins)
+    start = record[first]
+    stretches = (file[first], start, start + np.diff(np.append(first, len(rows))))
+    return tuple(
+        ShardSlice(episodes.data.paths[number], place, begin, end, split)
+        for place, (number, begin, end) in enumerate(
+            zip(*(one.tolist() for one in stretches), strict=True)
+        )
+    )

@@ -1,73 +1,274 @@
-"""Metadata of a LeRobot dataset, as a ``VersionDirectory``.
+"""Metadata of a LeRobot dataset: features, frame rate, tasks, and where each episode lies.
 
-``meta/info.json`` has the features, the frame rate, the splits and the templates of all paths. A
-Parquet file under ``data/`` is a shard: in v2.0 and v2.1 it holds one episode, in v3.0 several.
-Its records are its episodes, in their order.
+``meta/info.json`` has the features, the frame rate, the splits and the templates of all paths.
 
-Not here: the list of episodes (``episodes``), the packets of a video (``videos``).
+    v2.0, v2.1   meta/episodes.jsonl, a line an episode; one Parquet file and one MP4 a camera each
+    v3.0         meta/episodes/**.parquet, a row an episode; files hold several, one after another
+
+Only the table of paths differs between the versions. The list of episodes may have millions of
+rows, so it is read and kept by columns; an ``Episode`` is made where somebody asks for one.
+
+Not here: splits (``lerobot``), the rows themselves (``rows``), the packets of a video (``videos``).
 """
 
 from __future__ import annotations
 
 import hashlib
+import json
 import math
 import os
 import re
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import count
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from autoloader.errors import SourceError
 from autoloader.formats import files
-from autoloader.formats.directories import folder_name
+from autoloader.formats.dataset import broken, read_json
 from autoloader.formats.features import PARQUET, TASKS, VIDEO, Feature, FeatureKind
-from autoloader.formats.lerobot.episodes import EpisodeList, read_episodes, tasks
-from autoloader.formats.metadata import (
-    LEROBOT,
-    LEROBOT_INFO,
-    MissingVideos,
-    ShardSlice,
-    VersionDirectory,
-    broken,
-    read_json,
-)
+from autoloader.formats.lerobot.parquet import read_columns
+from autoloader.formats.lerobot.videos import Placement, Span, place
+from autoloader.host.units import MIB
 
+INFO_FILE = "meta/info.json"
+"""File that every LeRobot dataset has."""
 VERSIONS = ("v2.0", "v2.1", "v3.0")
 TASK = "task"
 """Path of the feature that holds the text of each frame's task."""
 EPISODE = "episode_metadata/episode_index"
 """Path of the one feature that an episode has once: its number, for rules and functions."""
+MOST_EPISODES = 10**7
 _ANNOTATION = "annotation."
 """Integers under such names are numbers of tasks, as GR00T writes them."""
-_RANGE = re.compile(r"(\d+):(\d+)")
 _DTYPES = frozenset(
     ["bool", "float16", "float32", "float64"]
     + [f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)]
 )
+_FIELD = re.compile(r"\{(\w+)(?::0?(\d{1,2})d)?\}")
+_OLD_FIELDS = ("episode_chunk", "episode_index")
+_NEW_FIELDS = ("chunk_index", "file_index")
+_NEEDED = ("episode_index", "length")
+_ROWS = ("dataset_from_index", "dataset_to_index")
+_TIMES = ("from_timestamp", "to_timestamp")
+_LONGEST_LINE = 16 * MIB
 
 
-@dataclass(frozen=True)
-class LeRobotDirectory(VersionDirectory):
-    """A LeRobot dataset; see ``VersionDirectory``.
+@dataclass(frozen=True, slots=True)
+class VideoPlace:
+    """Place of a camera's frames of an episode.
 
     Attributes:
+        path: path of the MP4 file.
+        from_s: when the episode begins in it, in seconds.
+        to_s: when it ends; ``None`` where the list does not say it.
+    """
+
+    path: str
+    from_s: float
+    to_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Episode:
+    """One episode, as the metadata has it.
+
+    Attributes:
+        index: its number in the dataset.
+        length: number of frames.
+        path: the Parquet file that holds its rows.
+        videos: camera feature → where its frames lie; absent where the list does not say it.
+        damage: why the episode cannot be used; "" where its row of the list is whole.
+    """
+
+    index: int
+    length: int
+    path: str
+    videos: Mapping[str, VideoPlace]
+    damage: str = ""
+
+
+@dataclass(frozen=True, eq=False)
+class FileColumn:
+    """In which file of a kind each episode lies.
+
+    Attributes:
+        number: [E] int32 place of the file in ``paths``; -1 where the list does not say it.
+        paths: of the files, each once.
+    """
+
+    number: NDArray[np.int32]
+    paths: Sequence[str]
+
+    @cached_property
+    def _by_file(self) -> tuple[NDArray[np.int64], NDArray[np.int64], dict[str, int]]:
+        """(rows in the order of their files, where each file begins there, path → number)."""
+        order = np.argsort(self.number, kind="stable")
+        begins = np.searchsorted(self.number[order], np.arange(len(self.paths) + 1))
+        return order, begins, {path: number for number, path in enumerate(self.paths)}
+
+    def rows_in(self, path: str) -> NDArray[np.int64]:
+        """Rows of the list whose episodes lie in a file; they ascend."""
+        order, begins, numbers = self._by_file
+        number = numbers[path]
+        return order[begins[number] : begins[number + 1]]
+
+    @cached_property
+    def records(self) -> NDArray[np.int64]:
+        """[E] which of its file's episodes each is."""
+        order, begins, _ = self._by_file
+        found = np.empty_like(order)
+        found[order] = np.arange(len(order)) - begins[self.number[order]]
+        return found
+
+    def take(self, rows: NDArray[np.int64]) -> FileColumn:
+        """Of these rows of the list."""
+        return FileColumn(self.number[rows], self.paths)
+
+
+@dataclass(frozen=True, eq=False)
+class VideoColumn(FileColumn):
+    """Places of a camera's frames of every episode; see ``VideoPlace``.
+
+    Attributes:
+        from_s: [E] float64 begin of the episode in its video, in seconds.
+        to_s: [E] float64 end in seconds; NaN where the list does not say it.
+    """
+
+    from_s: NDArray[np.float64]
+    to_s: NDArray[np.float64]
+
+    def take(self, rows: NDArray[np.int64]) -> VideoColumn:
+        """Of these rows of the list."""
+        return VideoColumn(self.number[rows], self.paths, self.from_s[rows], self.to_s[rows])
+
+    def place(self, row: int) -> VideoPlace | None:
+        """Of an episode; ``None`` where the list does not say it."""
+        number, to_s = self.number[row], float(self.to_s[row])
+        if number < 0:
+            return None
+        end = None if math.isnan(to_s) else to_s
+        return VideoPlace(self.paths[number], float(self.from_s[row]), end)
+
+
+@dataclass(frozen=True, eq=False)
+class EpisodeList:
+    """All episodes of a dataset, a row each, by their numbers.
+
+    Attributes:
+        index: [E] int64 numbers of the episodes, which ascend.
+        length: [E] int64 number of frames.
+        data: Parquet file of each episode.
+        videos: camera feature → its videos.
+        damage: row → why the episode cannot be used; absent where its row of the list is whole.
+        notes: what a person should know of the list.
+    """
+
+    index: NDArray[np.int64]
+    length: NDArray[np.int64]
+    data: FileColumn
+    videos: Mapping[str, VideoColumn]
+    damage: Mapping[int, str]
+    notes: tuple[str, ...] = ()
+
+    def __len__(self) -> int:
+        """E."""
+        return len(self.index)
+
+    def __getitem__(self, row: int) -> Episode:
+        """The episode of a row."""
+        places = ((camera, of.place(row)) for camera, of in self.videos.items())
+        return Episode(
+            int(self.index[row]),
+            int(self.length[row]),
+            self.data.paths[self.data.number[row]],
+            {camera: place for camera, place in places if place is not None},
+            self.damage.get(row, ""),
+        )
+
+    def at(self, path: str, record: int) -> Episode:
+        """An episode of a Parquet file."""
+        return self[int(self.data.rows_in(path)[record])]
+
+    def in_file(self, path: str, start: int = 0, stop: int | None = None) -> Iterator[Episode]:
+        """The episodes of a Parquet file in their order, or a stretch of them."""
+        return map(self.__getitem__, self.data.rows_in(path)[start:stop].tolist())
+
+    def videos_of(self, path: str, cameras: Iterable[str]) -> set[str]:
+        """The videos of a Parquet file's episodes; a camera that has none is passed over."""
+        rows = self.data.rows_in(path)
+        own = (self.videos[camera] for camera in cameras if camera in self.videos)
+        return {of.paths[k] for of in own for k in set(of.number[rows].tolist()) if k >= 0}
+
+    def take(self, rows: NDArray[np.int64]) -> EpisodeList:
+        """The list of these rows, in this order."""
+        damage = self.damage and {
+            new: self.damage[row] for new, row in enumerate(rows.tolist()) if row in self.damage
+        }
+        videos = {camera: of.take(rows) for camera, of in self.videos.items()}
+        data = self.data.take(rows)
+        return EpisodeList(self.index[rows], self.length[rows], data, videos, damage, self.notes)
+
+    def placed(
+        self, camera: str, path: str, frames: int, fps: float, *, by_row: bool = False
+    ) -> Placement:
+        """First frame of each episode of a video; see ``videos.place``.
+
+        Args:
+            camera: feature that holds the videos.
+            path: path of the video.
+            frames: number of the video's frames.
+            fps: frame rate of the dataset.
+            by_row: true if starts by time are ignored.
+        """
+        videos = self.videos[camera]
+        own = videos.rows_in(path)
+        own = own[self.length[own] > 0]
+        if not len(own):
+            return Placement({})
+        columns = self.index, self.length, videos.from_s, videos.to_s
+        spans = [
+            Span(index, length, start * fps, None if math.isnan(end) else end * fps, sure)
+            for index, length, start, end, sure in zip(
+                *(column[own].tolist() for column in columns),
+                (row not in self.damage for row in own.tolist()),
+                strict=True,
+            )
+        ]
+        last, after = own[-1], own[-1] + 1
+        followed = bool(
+            after < len(self)
+            and spans[-1].end is not None  # in v2.1 a video is of one episode alone
+            and (self.index[after] > self.index[last] + 1 or videos.number[after] < 0)
+        )
+        return place(spans, frames, followed=followed, by_row=by_row)
+
+
+@dataclass(frozen=True, eq=False)
+class LeRobotMetadata:
+    """Metadata of one dataset.
+
+    Attributes:
+        path: directory that holds ``meta/info.json``.
+        dataset: name that the spec gives this dataset, for messages.
         info: content of the file ``meta/info.json``.
+        features: features by path.
         episodes: list of all episodes.
         digest: hash of the content of every metadata file that an index is made from.
     """
 
-    streamable: ClassVar[bool] = False
-    numbered: ClassVar[bool] = True
-    texts_only: ClassVar[bool] = True
-
-    info: Mapping[str, Any] = field(kw_only=True, compare=False, repr=False)
-    episodes: EpisodeList = field(kw_only=True, compare=False, repr=False)
-    digest: bytes = field(kw_only=True, compare=False, repr=False)
+    path: str
+    dataset: str
+    info: Mapping[str, Any]
+    features: Mapping[str, Feature]
+    episodes: EpisodeList
+    digest: bytes
 
     @property
     def fps(self) -> float:
@@ -81,7 +282,7 @@ class LeRobotDirectory(VersionDirectory):
         Raises:
             SourceError: there is no list of tasks, or it is broken or empty.
         """
-        found = tasks(Path(self.path), self.info, dataset=self.dataset)
+        found = read_tasks(Path(self.path), self.info, dataset=self.dataset)
         return {number: text.encode() for number, text in found.items()}
 
     @cached_property
@@ -97,116 +298,19 @@ class LeRobotDirectory(VersionDirectory):
         """Features that are pictures, in the order of their names."""
         return tuple(sorted(path for path, one in self.features.items() if one.kind == "image"))
 
-    @cached_property
-    def cameras_without_files(self) -> tuple[str, ...]:
-        """See ``VersionDirectory``."""
-        videos = self.episodes.videos
-        return tuple(
-            one
-            for one in self.cameras
-            if self.features[one].encoding == VIDEO
-            and not any(map(os.path.exists, videos[one].paths))
-        )
 
-    @property
-    def episode_numbers(self) -> Sequence[int]:
-        """See ``VersionDirectory``."""
-        numbers: list[int] = self.episodes.index.tolist()
-        return numbers
-
-    def episode_number(self, shard: str, record: int) -> int | None:
-        """See ``VersionDirectory``."""
-        return self.episodes.at(shard, record).index
-
-    def with_episodes(self, numbers: Sequence[int]) -> VersionDirectory:
-        """See ``VersionDirectory``."""
-        episodes = self.episodes
-        wanted = np.isin(episodes.index, np.asarray(numbers, np.int64))
-        splits = {}
-        for name, pieces in self.splits.items():
-            rows = [episodes.data.rows_in(one.path)[one.start : one.stop] for one in pieces]
-            every = np.concatenate([np.empty(0, np.int64), *rows])
-            splits[name] = _slices(episodes, every[wanted[every]], name)
-        return replace(self, splits=splits)
-
-    def check_first(
-        self, slices: Sequence[ShardSlice], cameras: Collection[str], texts: Iterable[Feature]
-    ) -> None:
-        """See ``VersionDirectory``.
-
-        Raises:
-            SourceError: as ``check_texts``; the first and the last video are pointers of Git LFS or
-                the like.
-        """
-        self.check_texts(texts)
-        ends = ((slices[0].path, slices[0].start), (slices[-1].path, slices[-1].stop - 1))
-        edges = [self.episodes.at(path, record) for path, record in ends]
-        for camera in cameras:
-            places = [place for one in edges if (place := one.videos.get(camera)) is not None]
-            files.refuse_stand_ins([place.path for place in places], dataset=self.dataset)
-
-    def check_texts(self, texts: Iterable[Feature]) -> None:
-        """See ``VersionDirectory``.
-
-        Raises:
-            SourceError: texts of tasks are taken, and no list says what they are.
-        """
-        if any(feature.encoding == TASKS for feature in texts):
-            assert self.tasks, "a list without a task is refused"
-
-    def missing_videos(self) -> MissingVideos | None:
-        """See ``VersionDirectory``."""
-        videos = self.episodes.videos.values()
-        named = {path for of in videos for path in of.paths}
-        missing = {path for path in named if not Path(path).exists()}
-        if not missing:
-            return None
-        count = len(self.episodes)
-        lost = np.zeros(count, np.bool_)
-        for of in videos:
-            gone = [path in missing for path in of.paths]
-            lost |= np.asarray([*gone, False])[of.number]  # the last: no video is told
-        return MissingVideos(min(missing), len(missing), len(named), int(lost.sum()), count)
-
-    def _require(self, slices: Sequence[ShardSlice]) -> None:
-        """Nothing: a file that is not there costs its episodes."""
-
-
-def open_lerobot(path: str | Path, *, dataset: str) -> VersionDirectory:
-    """Reads the metadata of a LeRobot dataset.
-
-    Args:
-        path: the directory that holds ``meta/info.json``; local.
-        dataset: the name that the spec gives this dataset, for messages.
+def read_metadata(root: Path, *, dataset: str) -> LeRobotMetadata:
+    """Metadata of the dataset in ``root``.
 
     Raises:
         SourceError: it is broken, or of a version that is not known.
         MissingExtraError: it is of v3.0, whose metadata is Parquet, and pyarrow is not installed.
     """
-    root = Path(files.normal(path))
     digest = _digest(root)  # of what is read after it: metadata edited meanwhile makes it stale
     info = _read_info(root, dataset=dataset)
     features = _features(info, root, dataset=dataset)
     episodes = read_episodes(root, info, dataset=dataset)
-    splits, notes = _splits(info, root, episodes, dataset=dataset)
-    return LeRobotDirectory(
-        name=folder_name(root),
-        version=str(info["codebase_version"]),
-        path=str(root),
-        features=features,
-        splits=splits,
-        record_bytes={},
-        file_format=LEROBOT,
-        dataset=dataset,
-        steps={
-            path: tuple(episodes.length[episodes.data.rows_in(path)].tolist())
-            for path in episodes.data.paths
-        },
-        notes=(*episodes.notes, *notes),
-        info=info,
-        episodes=episodes,
-        digest=digest,
-    )
+    return LeRobotMetadata(str(root), dataset, info, features, episodes, digest)
 
 
 def _digest(root: Path) -> bytes:
@@ -214,7 +318,7 @@ def _digest(root: Path) -> bytes:
     found = hashlib.blake2b(digest_size=16)
     meta = root / "meta"
     lists = (meta.glob(name) for name in ("tasks.*", "episodes.jsonl", "episodes/*/*.parquet"))
-    for file in [root / LEROBOT_INFO, *sorted(file for each in lists for file in each)]:
+    for file in [root / INFO_FILE, *sorted(file for each in lists for file in each)]:
         try:
             content = files.read_local(file, "list_bytes")
         except OSError:  # whoever needs the file says why
@@ -224,19 +328,13 @@ def _digest(root: Path) -> bytes:
     return found.digest()
 
 
-def metadata_of(directory: VersionDirectory) -> LeRobotDirectory:
-    """A directory that is known to be of LeRobot, by its own type."""
-    assert isinstance(directory, LeRobotDirectory), "only LeRobot datasets are asked"
-    return directory
-
-
 def _read_info(root: Path, *, dataset: str) -> Mapping[str, Any]:
     """``meta/info.json``, checked as far as paths and times need it.
 
     Raises:
         SourceError: it is broken, or of a version that is not known.
     """
-    file = str(root / LEROBOT_INFO)
+    file = str(root / INFO_FILE)
     info = read_json(file, dataset=dataset)
     version = str(info.get("codebase_version"))
     if version not in VERSIONS:
@@ -261,7 +359,7 @@ def _features(info: Mapping[str, Any], root: Path, *, dataset: str) -> dict[str,
             features[name] = _feature(str(name), node)
         except (KeyError, TypeError, ValueError) as error:
             why = f"feature {str(name)[:80]!r} has no dtype and shape"
-            raise broken(str(root / LEROBOT_INFO), why, dataset=dataset) from error
+            raise broken(str(root / INFO_FILE), why, dataset=dataset) from error
     features[EPISODE] = Feature(EPISODE, EPISODE, "tensor", "int64", (), None, per_step=False)
     if "task_index" in features and TASK not in features:
         features[TASK] = Feature(TASK, TASK, "text", "string", (), TASKS, per_step=True)
@@ -304,54 +402,360 @@ def _are_channels(size: int) -> bool:
     return size in (1, 3)
 
 
-def _splits(
-    info: Mapping[str, Any], root: Path, episodes: EpisodeList, *, dataset: str
-) -> tuple[dict[str, tuple[ShardSlice, ...]], list[str]]:
-    """(each split's files, what a person should know).
+# -- the list of episodes -----------------------------------------------------------------------
 
-    A range counts places in the list of episodes, so gaps in their numbers change nothing. A split
-    that is the only one has all episodes, whatever its range is: writers often leave it stale.
-    Where a split begins or ends within a file, it has a part of its records.
+
+def read_episodes(root: Path, info: Mapping[str, Any], *, dataset: str) -> EpisodeList:
+    """The episodes of the dataset in ``root``.
+
+    Args:
+        root: the directory that holds ``meta``.
+        info: content of the file ``meta/info.json``.
+        dataset: the name that the spec gives this dataset, for messages.
+
+    Raises:
+        SourceError: the list is missing or broken.
+        MissingExtraError: it is Parquet, and pyarrow is not installed.
     """
-    total = len(episodes)
-    told = info.get("splits") or {"train": f"0:{total}"}
-    if not isinstance(told, Mapping):
-        raise broken(str(root / LEROBOT_INFO), "its splits are no mapping", dataset=dataset)
-    ranges = {}
-    for name, text in told.items():
-        match = _RANGE.fullmatch(str(text))
-        if match is None or not int(match[1]) <= int(match[2]):
-            why = f"split {str(name)[:40]!r} is {str(text)[:40]!r}, not FIRST:LAST"
-            raise broken(str(root / LEROBOT_INFO), why, dataset=dataset)
-        ranges[str(name)] = slice(int(match[1]), int(match[2]))
-    if len(ranges) == 1:
-        ranges = dict.fromkeys(ranges, slice(0, total))
-    rows = np.arange(total)
-    splits = {name: _slices(episodes, rows[own], name) for name, own in ranges.items()}
-    taken = np.zeros(total, np.bool_)
-    for own in ranges.values():
-        taken[own] = True
-    lost = episodes.index[~taken]
-    if not len(lost):
-        return splits, []
-    some = ", ".join(map(str, lost[:5])) + (", …" if len(lost) > 5 else "")
-    ways = ", ".join(f"{name} {told[name]}" for name in told)
-    return splits, [
-        f"{len(lost)} of {total} episodes lie in no split of info.json ({ways}): episode {some}"
+    cameras = [
+        str(name)
+        for name, node in info["features"].items()
+        if isinstance(node, Mapping) and node.get("dtype") == "video"
     ]
+    source = root / "meta" / ("episodes" if _several(info) else "episodes.jsonl")
+    _check_version(root, info, dataset=dataset)
+    paths = _Paths(root, info, cameras, dataset=dataset)
+    with _readable(source, dataset):
+        listed = _tables(source, cameras, dataset) if _several(info) else [_columns(source)]
+        return _each_once(paths.episodes(_Listed(listed)), source, dataset=dataset)
 
 
-def _slices(episodes: EpisodeList, rows: NDArray[np.int64], split: str) -> tuple[ShardSlice, ...]:
-    """Stretches of files that hold the episodes of these rows, in their order."""
-    file, record = episodes.data.number[rows], episodes.data.records[rows]
-    begins = np.ones(len(rows), np.bool_)
-    begins[1:] = (file[1:] != file[:-1]) | (record[1:] != record[:-1] + 1)
-    first = np.flatnonzero(begins)
-    start = record[first]
-    stretches = (file[first], start, start + np.diff(np.append(first, len(rows))))
-    return tuple(
-        ShardSlice(episodes.data.paths[number], place, begin, end, split)
-        for place, (number, begin, end) in enumerate(
-            zip(*(one.tolist() for one in stretches), strict=True)
+@contextmanager
+def _readable(source: Path, dataset: str) -> Iterator[None]:
+    """Words what goes wrong while a list is read as a ``SourceError``."""
+    try:
+        yield
+    except OSError as error:
+        raise files.unreadable(error, error.filename or str(source), dataset=dataset) from error
+    except (ValueError, TypeError, LookupError) as error:
+        why = f"a row has no {error}" if isinstance(error, KeyError) else str(error)[:120]
+        raise broken(str(source), why, dataset=dataset) from error
+
+
+def _each_once(found: EpisodeList, source: Path, *, dataset: str) -> EpisodeList:
+    """The episodes by their numbers; of one that is listed twice in the same words, one.
+
+    Raises:
+        SourceError: two rows of an episode differ.
+    """
+    if np.all(np.diff(found.index) > 0):
+        return found
+    found = found.take(np.argsort(found.index, kind="stable"))
+    again = 1 + np.flatnonzero(np.diff(found.index) == 0)
+    if not len(again):
+        return found
+    for row in again.tolist():
+        first, one = found[row - 1], found[row]
+        if one != first:
+            why = (
+                f"episode {one.index} stands there twice, with {first.length} frames in "
+                f"{first.path} and with {one.length} frames in {one.path}"
+            )
+            remedy = "take the row away that does not fit the files"
+            raise broken(str(source), why, dataset=dataset, remedy=remedy)
+    twice = np.unique(found.index[again])
+    some = ", ".join(map(str, twice[:5])) + (", …" if len(twice) > 5 else "")
+    note = f"listed twice in {source}, and taken once: episode {some}"
+    return replace(found.take(np.delete(np.arange(len(found)), again)), notes=(note,))
+
+
+def _check_version(root: Path, info: Mapping[str, Any], *, dataset: str) -> None:
+    """Refuse a list of episodes of another version than ``info.json`` says."""
+    told, meta = str(info["codebase_version"]), root / "meta"
+    old, new = (meta / "episodes.jsonl").exists(), (meta / "episodes").is_dir()
+    if (old, new) == ((True, False) if _several(info) else (False, True)):
+        raise broken(
+            str(root / INFO_FILE),
+            f"its codebase_version is {told}, and the episodes are listed as "
+            + ("v2.1 lists them, in meta/episodes.jsonl" if old else "v3.0 does, in meta/episodes"),
+            dataset=dataset,
+            remedy="convert the whole dataset with lerobot, or restore the info.json that belongs "
+            "to these files",
         )
+
+
+def read_tasks(root: Path, info: Mapping[str, Any], *, dataset: str) -> dict[int, str]:
+    """The text of every task, by its index; at least one.
+
+    Raises:
+        SourceError: there is no such list, or it is broken or empty.
+        MissingExtraError: it is Parquet, and pyarrow is not installed.
+    """
+    names = ("tasks.parquet", "tasks.jsonl")
+    file, other = (root / "meta" / name for name in (names if _several(info) else names[::-1]))
+    found: dict[int, str] = {}
+    try:
+        with _readable(file, dataset):
+            for number, text in (_task_table if _several(info) else _task_lines)(file):
+                if not isinstance(text, str):
+                    raise ValueError(f"task {number} has no text")  # noqa: TRY004
+                first = found.setdefault(int(number), text)
+                if first != text:
+                    raise ValueError(f"task {number} stands there twice, as {first!r} and {text!r}")
+    except SourceError as error:
+        if not isinstance(error.__cause__, FileNotFoundError):
+            raise
+        why = f"{file.parent} has no {file.name}, which says what the tasks of its frames are"
+        if other.exists():
+            why += f"; {other.name} is of another version of LeRobot's files"
+        raise SourceError(
+            f"dataset {dataset}: {why}",
+            remedy=f"restore {file.name}, or convert the whole dataset with lerobot; without its "
+            "texts leave language out",
+            dataset=dataset,
+        ) from error
+    if not found:
+        raise broken(str(file), "it lists no task", dataset=dataset)
+    return found
+
+
+def _task_lines(file: Path) -> Iterator[tuple[Any, Any]]:
+    return ((row["task_index"], row["task"]) for row in _lines(file))
+
+
+def _task_table(file: Path) -> Iterator[tuple[Any, Any]]:
+    table = read_columns(file, lambda names: names, "list_bytes")
+    # Writers keep the text as the index of a data frame, whose column has no name of its own.
+    others = [name for name in table.column_names if name != "task_index"]
+    if len(others) == len(table.column_names) or not others:
+        raise ValueError(f"its columns are {', '.join(table.column_names)[:80]}")
+    texts = "task" if "task" in others else others[0]
+    columns = (table.column(name).to_pylist() for name in ("task_index", texts))
+    return zip(*columns, strict=True)
+
+
+def _several(info: Mapping[str, Any]) -> bool:
+    """True of versions whose files hold several episodes."""
+    return str(info["codebase_version"]) == "v3.0"
+
+
+class _Listed:
+    """The rows of a list of episodes, by columns.
+
+    Args:
+        tables: of each of its files, name → values of a column: Python's, or pyarrow's.
+    """
+
+    def __init__(self, tables: Iterable[Mapping[str, Any]]) -> None:
+        self._tables = [one for one in tables if len(one["episode_index"])]
+
+    def numbers(self, name: str, limit: int = 2**53, *, needed: bool = False) -> NDArray[np.int64]:
+        """[E] whole numbers from 0 to below a limit; -1 where there is none.
+
+        Raises:
+            KeyError: they are needed, and a file has no such column.
+        """
+        found = self._floats(name, needed=needed)
+        known = (found >= 0) & (found < limit) & (found == np.floor(found))
+        return np.where(known, found, -1).astype(np.int64)
+
+    def seconds(self, name: str) -> NDArray[np.float64]:
+        """[E] times from 0 on; NaN where there is none."""
+        found = self._floats(name)
+        return np.where((found >= 0) & (found < 1e9), found, np.nan)
+
+    def value(self, name: str, row: int) -> Any:
+        """Content of a row of a column."""
+        for table in self._tables:
+            column = table[name]
+            if row < len(column):
+                return column[row] if isinstance(column, list) else column[row].as_py()
+            row -= len(column)
+        raise IndexError(row)
+
+    def _floats(self, name: str, *, needed: bool = False) -> NDArray[np.float64]:
+        """[E] the numbers of a column, exact below 2**53; NaN of anything else."""
+        parts = [np.empty(0)]
+        for table in self._tables:
+            if needed or name in table:
+                parts.append(_floats(table[name]))
+            else:
+                parts.append(np.full(len(table["episode_index"]), np.nan))
+        return np.concatenate(parts)
+
+
+def _floats(column: Any) -> NDArray[np.float64]:
+    """[n] see ``_Listed``."""
+    if not isinstance(column, list):
+        from pyarrow import types
+
+        if types.is_integer(column.type) or types.is_floating(column.type):
+            return np.asarray(column.to_numpy(), np.float64)
+        column = column.to_pylist()
+    number = (int, float)  # and no bool
+    return np.asarray(
+        [one if type(one) in number and abs(one) <= 2**53 else np.nan for one in column], np.float64
     )
+
+
+class _Paths:
+    """The path table of one dataset."""
+
+    def __init__(
+        self, root: Path, info: Mapping[str, Any], cameras: list[str], *, dataset: str
+    ) -> None:
+        self._folder = os.path.join(root, "")  # noqa: PTH118  (a path is text here)
+        self._cameras = cameras
+        self._several = _several(info)
+        self._file, self._dataset = str(root / INFO_FILE), dataset
+        self._data = self._template(info, "data_path")
+        self._video = self._template(info, "video_path") if cameras else ""
+        chunk = info.get("chunks_size") or 1000
+        if isinstance(chunk, bool) or not isinstance(chunk, int) or chunk < 1:
+            raise broken(self._file, f"chunks_size is {str(chunk)[:40]}", dataset=dataset)
+        self._chunk = min(chunk, MOST_EPISODES)  # the same, and no larger than a column's numbers
+
+    def _template(self, info: Mapping[str, Any], name: str) -> str:
+        """A path, whose fields are to be filled in by ``%``.
+
+        Raises:
+            SourceError: there is none, or it names a field that the version does not have.
+        """
+        found = info.get(name)
+        if not isinstance(found, str) or not found:
+            raise broken(self._file, f"it has no {name}", dataset=self._dataset)
+        known = _NEW_FIELDS if self._several else _OLD_FIELDS
+        for field in (match[1] for match in _FIELD.finditer(found)):
+            if field not in (*known, "video_key") or (field == "video_key" and name == "data_path"):
+                names = ", ".join(f"{{{one}}}" for one in known)
+                raise broken(
+                    self._file,
+                    f"its {name} names {{{field}}}; paths of {info['codebase_version']} are made "
+                    f"of {names}",
+                    dataset=self._dataset,
+                    remedy=f"write {name} as the files are called, or restore the file",
+                )
+
+        def filled(match: re.Match[str]) -> str:
+            return "%(video_key)s" if match[1] == "video_key" else f"%({match[1]})0{match[2] or 0}d"
+
+        return _FIELD.sub(filled, found.replace("%", "%%"))
+
+    def episodes(self, listed: _Listed) -> EpisodeList:
+        """The episodes, in the order of the list.
+
+        A null, or what is no number, costs the episode, or a camera of it: the camera has no video,
+        the episode is damaged. It has the number of its row where none is told, and the file of
+        the row before where that is not told.
+
+        Raises:
+            KeyError: there is no such column at all.
+            ValueError: no row names a file, or a path is not below the dataset.
+        """
+        index = listed.numbers("episode_index", MOST_EPISODES, needed=True)
+        told = {"episode_index": index, "length": listed.numbers("length", 2**31, needed=True)}
+        keys = {"episode_index": index, "episode_chunk": index // self._chunk}
+        if self._several:
+            keys = {name: listed.numbers(f"data/{name}", needed=True) for name in _NEW_FIELDS}
+            told |= {f"data/{name}": values for name, values in keys.items()}
+        damage = _damage(listed, told)
+        data = self._files(self._data, keys)
+        videos = {camera: self._videos_of(camera, listed, keys) for camera in self._cameras}
+        named = data.number >= 0
+        if not named.all():
+            if not named.any():
+                raise ValueError(damage[0])
+            rows = np.where(named, np.arange(len(index)), np.argmax(named))
+            data = data.take(np.maximum.accumulate(rows))
+        lost = np.flatnonzero(index < 0).tolist()
+        taken = set(index[index >= 0].tolist()) if lost else set()
+        index = index.copy()  # the paths are of what is told
+        for row in lost:
+            index[row] = next(number for number in count(row) if number not in taken)
+            taken.add(int(index[row]))
+        return EpisodeList(index, np.maximum(told["length"], 0), data, videos, damage)
+
+    def _videos_of(
+        self, camera: str, listed: _Listed, keys: Mapping[str, NDArray[np.int64]]
+    ) -> VideoColumn:
+        """Places of a camera's frames; ``keys`` are of the Parquet files."""
+        rows = len(keys[next(iter(keys))])
+        from_s, to_s = np.zeros(rows), np.full(rows, np.nan)
+        if self._several:
+            of = f"videos/{camera}"
+            from_s, to_s = (listed.seconds(f"{of}/{name}") for name in _TIMES)
+            numbers = {name: listed.numbers(f"{of}/{name}") for name in _NEW_FIELDS}
+            lost = np.isnan(from_s)
+            keys = {name: np.where(lost, -1, values) for name, values in numbers.items()}
+        file = self._files(self._video, keys, video_key=camera)
+        return VideoColumn(file.number, file.paths, from_s, to_s)
+
+    def _files(
+        self, template: str, keys: Mapping[str, NDArray[np.int64]], **names: str
+    ) -> FileColumn:
+        """The files whose paths have these numbers in them; none where one is below 0."""
+        of = np.stack(list(keys.values()), axis=1)
+        begins = np.ones(len(of), np.bool_)
+        begins[1:] = np.any(of[1:] != of[:-1], axis=1)
+        first = np.flatnonzero(begins)
+        found: dict[str, int] = {}
+        numbers = np.full(len(first), -1, np.int32)
+        for stretch, values in enumerate(of[first].tolist()):
+            if min(values) >= 0:
+                path = self._folder + template % {**names, **dict(zip(keys, values, strict=True))}
+                numbers[stretch] = found.setdefault(path, len(found))
+        if found:  # the others differ in digits alone
+            path = next(iter(found)).removeprefix(self._folder)
+            if "\0" in path or {"", ".", ".."} & set(path.split("/")):
+                raise ValueError(f"{path[:80]!r} is no path below the dataset")
+        return FileColumn(np.repeat(numbers, np.diff(np.append(first, len(of)))), tuple(found))
+
+
+def _damage(listed: _Listed, told: Mapping[str, NDArray[np.int64]]) -> dict[int, str]:
+    """Row → why its episode cannot be used: numbers are not told, or contradict each other."""
+    length, begin, end = told["length"], *(listed.numbers(name) for name in _ROWS)
+    found = {}
+    for row in np.flatnonzero((begin >= 0) & (end >= 0) & (end - begin != length)).tolist():
+        found[row] = f"it has {length[row]} frames, and rows {begin[row]} to {end[row] - 1}"
+    for name in reversed(list(told)):
+        for row in np.flatnonzero(told[name] < 0).tolist():
+            found[row] = f"its {name} is {listed.value(name, row)!r:.40}"
+    return {row: f"row {row} of the list of episodes: {why}" for row, why in found.items()}
+
+
+def _lines(file: Path) -> Iterator[Mapping[str, Any]]:
+    with files.opened_regular(file, "list_bytes") as lines:
+        for number, line in enumerate(iter(lambda: lines.readline(_LONGEST_LINE), b""), start=1):
+            if not line.strip():
+                continue
+            try:
+                row = json.loads(line)
+            except ValueError as error:
+                raise ValueError(f"line {number} is no JSON: {error}") from error
+            if not isinstance(row, Mapping):
+                raise TypeError(f"line {number} is no JSON object")
+            yield row
+
+
+def _columns(file: Path) -> Mapping[str, Sequence[Any]]:
+    """The columns of a list that is lines of JSON."""
+    rows = list(_lines(file))
+    needed = {name: [row[name] for row in rows] for name in _NEEDED}
+    return needed | {name: [row.get(name) for row in rows] for name in _ROWS}
+
+
+def _tables(folder: Path, cameras: Sequence[str], dataset: str) -> Iterator[Mapping[str, Any]]:
+    """The columns of each file of a list that is Parquet."""
+    of = [f"videos/{camera}" for camera in cameras]
+    numbers = (f"{one}/{name}" for one in ("data", *of) for name in _NEW_FIELDS)
+    times = (f"{one}/{name}" for one in of for name in _TIMES)
+    wanted = {*_NEEDED, *_ROWS, *numbers, *times}
+    found = sorted(folder.glob("*/*.parquet"))
+    if not found:
+        raise FileNotFoundError(2, "No Parquet file", str(folder))
+    for file in found:
+        with _readable(file, dataset):
+            table = read_columns(
+                file, lambda names: [name for name in names if name in wanted], "list_bytes"
+            )
+        yield dict(zip(table.column_names, table.columns, strict=True))

@@ -11,29 +11,20 @@ Not here: which episodes there are (``episodes``), where pictures lie (``parquet
 from __future__ import annotations
 
 import struct
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from autoloader.formats.example import write_example
 from autoloader.formats.features import PARQUET, TASKS
-from autoloader.formats.lerobot.episodes import Episode
-from autoloader.formats.lerobot.metadata import (
-    EPISODE,
-    LeRobotDirectory,
-    metadata_of,
-    open_lerobot,
-    task_column,
-)
+from autoloader.formats.lerobot.metadata import EPISODE, Episode, LeRobotMetadata, task_column
 from autoloader.formats.lerobot.parquet import UnreadableParquetError, read_columns
 from autoloader.formats.lerobot.videos import LARGEST_DRIFT_FRAMES
-from autoloader.formats.metadata import LEROBOT_INFO, ShardSlice
+from autoloader.formats.records import write_example
 
 MARK = struct.Struct("<II")
-"""Stand-in for a picture: the camera's place in ``LeRobotDirectory.cameras``, and the step."""
+"""Stand-in for a picture: the camera's place in ``LeRobotMetadata.cameras``, and the step."""
 _EPISODE, _FRAME, _TIME = "episode_index", "frame_index", "timestamp"
 _LARGEST_OFFSET_FRAMES = 1.1
 """Times of some writers begin at one frame, not at 0; with what float32 makes of it."""
@@ -72,7 +63,7 @@ class EpisodeRows:
     def __init__(
         self,
         path: str,
-        known: LeRobotDirectory,
+        known: LeRobotMetadata,
         numbers: Mapping[str, Any],
         texts: Collection[str],
         pictures: Collection[str] = (),
@@ -127,7 +118,7 @@ class EpisodeRows:
         self._sorted = episode[self._order]
 
     @classmethod
-    def whole(cls, path: str, known: LeRobotDirectory, *, by_row: bool = False) -> EpisodeRows:
+    def whole(cls, path: str, known: LeRobotMetadata, *, by_row: bool = False) -> EpisodeRows:
         """The rows with every feature; without the tasks if no list says what they are."""
         every = [one for one in known.features.values() if one.per_step]
         texts = [one for one in every if one.kind == "text"]
@@ -271,25 +262,3 @@ def _flat(column: Any, width: int, dtype: np.dtype[Any]) -> tuple[NDArray[Any], 
     bad |= np.bincount(of, minlength=rows) != width
     found[~bad] = (flat[~bad[of]] if bad.any() else flat).reshape(-1, width)
     return found, bad
-
-
-def records_of(piece: ShardSlice) -> Iterator[tuple[str, bytes]]:
-    """(place, record) of the whole episodes of a slice of a dataset.
-
-    Raises:
-        OSError: the file cannot be opened.
-        SourceError: the dataset's metadata is broken.
-        MissingExtraError: pyarrow is not installed.
-    """
-    root = next(folder for folder in Path(piece.path).parents if (folder / LEROBOT_INFO).is_file())
-    known = metadata_of(open_lerobot(root, dataset=root.name))
-    try:
-        rows = EpisodeRows.whole(piece.path, known)
-    except DamagedEpisodeError:
-        return
-    of = known.episodes.in_file(piece.path, piece.start, piece.stop)
-    for record, one in enumerate(of, start=piece.start):
-        try:
-            yield f"{piece.path}, record {record}", rows.record(one)[1]
-        except DamagedEpisodeError:
-            continue

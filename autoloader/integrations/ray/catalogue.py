@@ -21,7 +21,7 @@ from typing import Any, TypeVar
 from autoloader.errors import AutoloaderError, PipelineError, UsageError
 from autoloader.index.opening import missing_files, open_indexes
 from autoloader.index.shard import index_directory
-from autoloader.index.statistics.mixture import (
+from autoloader.index.statistics import (
     keep_statistics,
     measured,
     missing_groups,

@@ -43,9 +43,14 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from autoloader.errors import SourceError
-from autoloader.formats.descriptors import OUT_OF_DESCRIPTORS, too_many_open
-from autoloader.formats.files import opened, source_bytes, unreadable
-from autoloader.formats.tfrecord import MalformedRecordError, Record, read_records, walk_records
+from autoloader.formats.files import (
+    OUT_OF_DESCRIPTORS,
+    opened,
+    source_bytes,
+    too_many_open,
+    unreadable,
+)
+from autoloader.formats.records import MalformedRecordError, Record, read_records, walk_records
 from autoloader.host.threads import LoaderThread
 from autoloader.index.records import RecordSamples
 from autoloader.pipeline.graph import draws, files, user_functions
@@ -192,7 +197,7 @@ def _records_within(name: str, size: int, mtime_ns: int, most: int) -> int:
     """See ``_whole_records``; a file is walked once as long as it stays as it is."""
     del size, mtime_ns
     with opened(name) as file:
-        walk = walk_records(file, source_bytes(file), verify=False)
+        walk = walk_records(file, source_bytes(file))
         ends = (number for number, (_, _, lost) in enumerate(walk) if lost or number >= most)
         return next(ends, most)
 

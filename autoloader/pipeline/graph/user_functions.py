@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from autoloader.formats import tensorflow_process
-from autoloader.formats.tfrecord import MalformedRecordError
+from autoloader.formats.records import MalformedRecordError
 from autoloader.pipeline.graph.tensorflow import tf
 from autoloader.samples.transforms import binding, transform, user_function
 from autoloader.samples.transforms.rlds import METADATA, FunctionResultError

@@ -16,12 +16,13 @@ from numpy.typing import NDArray
 
 from autoloader.cache.lease import FILE_BITS
 from autoloader.errors import SourceError
-from autoloader.formats.descriptors import (
+from autoloader.formats.files import (
     OUT_OF_DESCRIPTORS,
     descriptors,
+    is_remote,
     too_many_open,
+    unreadable,
 )
-from autoloader.formats.files import is_remote, unreadable
 from autoloader.host.files import read_whole
 from autoloader.samples.resolve import ResolvedDataset
 from autoloader.telemetry.progress import shard_words

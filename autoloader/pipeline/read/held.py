@@ -17,7 +17,6 @@ from autoloader.cache.lease import FILE_BITS, CameraFrames, FrameCache
 from autoloader.cache.slab import BLACK
 from autoloader.decode.source import Spans
 from autoloader.index.planned import PlannedReads
-from autoloader.index.shard import ShardIndex
 from autoloader.samples.block import SampleBlock
 from autoloader.sampling.dealing import NodePart
 from autoloader.sampling.next_use import NextUse
@@ -49,7 +48,7 @@ class HeldFrames:
         self._next_use = next_use
         self._chained = np.asarray(chained, np.bool_)
         self._block_length = block_length
-        self._built = ShardIndex.rebuilt
+        self._rebuilds = 0
 
     def lease(
         self,
@@ -58,7 +57,7 @@ class HeldFrames:
         block: SampleBlock,
         reads: PlannedReads,
         *,
-        built: int,
+        rebuilds: int,
     ) -> None:
         """Give a block its lease, if it has use for one; held frames are taken out of ``reads``.
 
@@ -67,10 +66,11 @@ class HeldFrames:
             planned: the samples.
             block: without frames yet.
             reads: what there is to read for it.
-            built: ``ShardIndex.rebuilt``: with another one what is held is of files that are gone.
+            rebuilds: indexes that were built anew so far; after one more, cached frames may be of
+                other places.
         """
-        if built != self._built:
-            self._built = built
+        if rebuilds != self._rebuilds:
+            self._rebuilds = rebuilds
             self._cache.forget()
         if not self._cache.budget_bytes or not reads.ranges:
             return

@@ -41,11 +41,10 @@ from numpy.typing import NDArray
 from autoloader.decode.activity import DatasetActivity
 from autoloader.decode.message import BatchMessage
 from autoloader.decode.source import Spans
-from autoloader.formats.descriptors import descriptors
+from autoloader.formats.files import descriptors
 from autoloader.host.threads import LoaderThread, all_ended
 from autoloader.index.dataset import DatasetIndex
 from autoloader.index.planned import PlannedReads, RunPlanner
-from autoloader.index.shard import ShardIndex
 from autoloader.pipeline.read.blocks import Blocks, BlockUser
 from autoloader.pipeline.read.frame_reads import MERGE_GAP_BYTES, NowRead, Stretches, read_all
 from autoloader.pipeline.read.held import HeldFrames
@@ -338,22 +337,26 @@ class PlannedSource:
     def _planned(self, spans: Spans) -> tuple[PlannedSamples, SampleBlock, PlannedReads]:
         """A run's samples, their block without frames, and what is to be read for it."""
         wanted = self._plan.spans(spans)
-        rebuilt = -1
-        while rebuilt != ShardIndex.rebuilt:  # once, unless an index was overwritten meanwhile
-            rebuilt = ShardIndex.rebuilt
+        rebuilds = -1
+        while rebuilds != self._rebuilds():  # once, unless an index was overwritten meanwhile
+            rebuilds = self._rebuilds()
             try:
                 block, reads = self._planner.run(wanted)
                 self._check_indexes(reads.shards)
             except (LookupError, ValueError, OverflowError):
                 self._check_indexes(None)
-                if rebuilt == ShardIndex.rebuilt:
+                if rebuilds == self._rebuilds():
                     raise
         if self._held is not None:
-            self._held.lease(spans, wanted, block, reads, built=rebuilt)
+            self._held.lease(spans, wanted, block, reads, rebuilds=rebuilds)
             if block.lease is not None:
                 self._leases = [lease for lease in self._leases if not lease.over]
                 self._leases.append(block.lease)
         return wanted, block, reads
+
+    def _rebuilds(self) -> int:
+        """Indexes that were built anew so far, a shared one counted for each dataset."""
+        return sum(index.rebuilds for index in self._indexes)
 
     def _check_indexes(self, paths: Set[str] | None) -> None:
         for index in self._indexes:

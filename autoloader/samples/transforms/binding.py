@@ -19,14 +19,14 @@ import contextlib
 import hashlib
 import json
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, replace
 from typing import Any, NamedTuple
 
 from autoloader.errors import SourceError, SpecError
-from autoloader.formats import Feature, ShardSlice, VersionDirectory
+from autoloader.formats import DatasetFormat, Feature, ShardSlice
 from autoloader.formats.cache import FileFindings, JsonCache
-from autoloader.formats.tfrecord import MalformedRecordError, read_records
+from autoloader.formats.records import MalformedRecordError
 from autoloader.samples.transforms import user_function
 from autoloader.samples.transforms.derive import Derivation, check_domain, plan_derivation
 from autoloader.samples.transforms.fields import FieldName
@@ -85,32 +85,31 @@ checks: FileFindings[int] = FileFindings(
 def try_function(
     spec: TransformSpec,
     identity: str,
-    sources: Mapping[str, Feature],
+    directory: DatasetFormat,
     slices: Sequence[ShardSlice],
     *,
     where: str,
-    dataset: str,
 ) -> TrialRun:
     """Try a function on the first episode that it does not drop.
 
     Args:
         spec: what the user says.
         identity: hash of all that decides what the function gives.
-        sources: features of the dataset, by path.
+        directory: dataset on disk.
         slices: records of the split.
         where: path of the dataset in the spec.
-        dataset: name of the dataset, for errors.
 
     Raises:
         SpecError: the function cannot be found, fails on the episode, or gives none.
         SourceError: no record can be read, or it drops every one of the first.
     """
+    sources = directory.features
     pictures = tuple(sorted(one.path for one in sources.values() if one.kind == "image"))
     return _trials.of(
         slices[0].path,
         (identity, slices[0], pictures, types_of(sources)),
-        lambda: _try_function(spec, sources, slices, where=where, dataset=dataset),
-        dataset=dataset,
+        lambda: _try_function(spec, directory, slices, where=where),
+        dataset=directory.dataset,
         shared=spec.framework not in user_function.CALLERS,
     )
 
@@ -118,17 +117,16 @@ def try_function(
 def check_values(
     transform: Transform,
     derivation: Derivation,
+    directory: DatasetFormat,
     slices: Sequence[ShardSlice],
-    *,
-    dataset: str,
 ) -> None:
     """Hold the first episodes of a split against what the ops of a pass take.
 
     Args:
         transform: of the dataset, with the pass behind it.
         derivation: ops of the pass, bound.
+        directory: dataset on disk.
         slices: records of the split.
-        dataset: name of the dataset, for errors.
 
     Raises:
         SpecError: an episode lies outside of it.
@@ -137,22 +135,17 @@ def check_values(
     checks.of(
         slices[0].path,
         ("derived", transform.identity, transform.given_types, slices[0]),
-        lambda: _check_first_episodes(transform, derivation, slices),
-        dataset=dataset,
+        lambda: _check_first_episodes(transform, derivation, directory.records(slices)),
+        dataset=directory.dataset,
     )
 
 
 def _try_function(
-    spec: TransformSpec,
-    sources: Mapping[str, Feature],
-    slices: Sequence[ShardSlice],
-    *,
-    where: str,
-    dataset: str,
+    spec: TransformSpec, directory: DatasetFormat, slices: Sequence[ShardSlice], *, where: str
 ) -> TrialRun:
-    field_ = f"{where}.transform"
+    field_, sources = f"{where}.transform", directory.features
     reason, count = "its files hold no whole record", 0
-    for place, payload in records(slices):
+    for place, payload in directory.records(slices):
         if count == MOST_TRIAL_EPISODES:
             break
         count += 1
@@ -176,9 +169,9 @@ def _try_function(
             return TrialRun(*found)
         reason = f"{spec.call} drops every one of the first {count} episodes"
     raise SourceError(
-        f"dataset {dataset!r}: its transform cannot be tried: {reason}",
+        f"dataset {directory.dataset!r}: its transform cannot be tried: {reason}",
         remedy="let the function return some episode of the split, or take the dataset out",
-        dataset=dataset,
+        dataset=directory.dataset,
     )
 
 
@@ -208,12 +201,12 @@ def describe_here(
 
 
 def _check_first_episodes(
-    transform: Transform, derivation: Derivation, slices: Sequence[ShardSlice]
+    transform: Transform, derivation: Derivation, records: Iterable[tuple[str, bytes]]
 ) -> int:
     """Check the first episodes, and return how many were looked at."""
     keys = {one.source.key for one in derivation.columns if one.has_domain}
     count = 0
-    for place, payload in records(slices):
+    for place, payload in records:
         if count == MOST_CHECKED_EPISODES:
             break
         count += 1
@@ -222,19 +215,6 @@ def _check_first_episodes(
             if found.steps:
                 check_domain(derivation, found, place)
     return count
-
-
-def records(slices: Sequence[ShardSlice]) -> Iterator[tuple[str, bytes]]:
-    """(where it lies, payload) of the records of a split; of LeRobot data, of its episodes."""
-    for piece in slices:
-        if piece.path.endswith(".parquet"):
-            from autoloader.formats.lerobot.rows import records_of  # others start without it
-
-            yield from records_of(piece)
-            continue
-        for one in read_records(piece.path, piece.start, piece.stop):
-            if one.payload is not None:
-                yield f"{piece.path}, record {one.number}", one.payload
 
 
 class BoundEpisodes(NamedTuple):
@@ -253,7 +233,7 @@ class BoundEpisodes(NamedTuple):
 
 def bind_episodes(
     declared: DatasetSpec,
-    directory: VersionDirectory,
+    directory: DatasetFormat,
     slices: Sequence[ShardSlice],
     *,
     where: str,
@@ -271,10 +251,12 @@ def bind_episodes(
             be had of these features; an episode lies outside of what an op takes.
         SourceError: no record can be read, or the function drops every one of the first.
     """
-    function, stored, dataset = declared.transform, directory.features, declared.name
+    function, stored = declared.transform, directory.features
     transform = None
     if function is not None:
-        transform = _tried(function, stored, slices, where=where, dataset=dataset)
+        identity = user_function.function_identity(function, where=where)
+        trial = try_function(function, identity, directory, slices, where=where)
+        transform = Transform(function, identity, stored, *trial)
     given = stored if transform is None else transform.features
     derivation, fields = plan_derivation(declared, given, where=where)
     if derivation is None:
@@ -284,19 +266,5 @@ def bind_episodes(
     identity = hashlib.sha256(f"{before.identity}\0{said}".encode()).hexdigest()
     derived = replace(before, identity=identity, derivation=derivation)
     if derivation.has_domain:
-        check_values(derived, derivation, slices, dataset=dataset)
+        check_values(derived, derivation, directory, slices)
     return BoundEpisodes(derived, derived.features, fields)
-
-
-def _tried(
-    function: TransformSpec,
-    stored: Mapping[str, Feature],
-    slices: Sequence[ShardSlice],
-    *,
-    where: str,
-    dataset: str,
-) -> Transform:
-
-    identity = user_function.function_identity(function, where=where)
-    trial = try_function(function, identity, stored, slices, where=where, dataset=dataset)
-    return Transform(function, identity, stored, *trial)

@@ -21,7 +21,7 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 from autoloader.errors import SpecError, UnsupportedError
-from autoloader.formats import Feature, VersionDirectory
+from autoloader.formats import DatasetFormat, Feature
 from autoloader.samples.transforms.fields import NUMBERS, check_camera, described, find_feature
 from autoloader.spec import CameraSpec, DatasetSpec
 
@@ -149,8 +149,8 @@ def _looked_up(features: Mapping[str, Feature], where: str) -> tuple[str, str]:
 
 
 def framed(
-    directory: VersionDirectory, declared: DatasetSpec, cameras: Mapping[str, CameraSpec]
-) -> VersionDirectory:
+    directory: DatasetFormat, declared: DatasetSpec, cameras: Mapping[str, CameraSpec]
+) -> DatasetFormat:
     """A dataset's directory, with the tensors that its depth cameras show as pictures.
 
     Args:

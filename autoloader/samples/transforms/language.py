@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from autoloader.errors import SpecError, UnsupportedError
-from autoloader.formats import Feature, VersionDirectory, files
+from autoloader.formats import DatasetFormat, Feature, files
 from autoloader.samples.transforms.fields import (
     BETWEEN,
     check_language,
@@ -95,7 +95,7 @@ class BoundLanguage(NamedTuple):
 def bind_language(
     declared: DatasetSpec,
     features: Mapping[str, Feature],
-    directory: VersionDirectory,
+    directory: DatasetFormat,
     *,
     where: str,
 ) -> BoundLanguage:
@@ -121,7 +121,7 @@ def bind_language(
 
 
 def _features_of(
-    declared: DatasetSpec, found: Mapping[str, Feature], directory: VersionDirectory, place: str
+    declared: DatasetSpec, found: Mapping[str, Feature], directory: DatasetFormat, place: str
 ) -> tuple[tuple[Feature, ...], Words]:
     choice = declared.language
     if choice is None:
@@ -165,7 +165,7 @@ def _features_of(
 
 
 def _names_of(
-    choice: LanguageChoice, feature: Feature, directory: VersionDirectory, place: str
+    choice: LanguageChoice, feature: Feature, directory: DatasetFormat, place: str
 ) -> dict[bytes, bytes]:
     if choice.names:
         return {str(number).encode(): text.encode() for number, text in choice.names}

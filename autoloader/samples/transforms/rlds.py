@@ -25,7 +25,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from autoloader.formats import Feature
-from autoloader.formats.example import FeatureValue, parse_example
 from autoloader.formats.features import (
     JOINED,
     RAGGED,
@@ -34,7 +33,7 @@ from autoloader.formats.features import (
     STEPS,
     list_frames,
 )
-from autoloader.formats.tfrecord import MalformedRecordError
+from autoloader.formats.records import FeatureValue, MalformedRecordError, parse_example
 from autoloader.samples.transforms.fields import BETWEEN
 
 METADATA = "episode_metadata"

@@ -25,8 +25,7 @@ from typing import Any
 import numpy as np
 
 from autoloader.formats import Feature
-from autoloader.formats.example import write_example
-from autoloader.formats.tfrecord import MalformedRecordError
+from autoloader.formats.records import MalformedRecordError, write_example
 from autoloader.samples.transforms import user_function
 from autoloader.samples.transforms.derive import Derivation
 from autoloader.samples.transforms.keep import Keep

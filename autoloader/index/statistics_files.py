@@ -11,15 +11,21 @@
 A document of one dataset holds for every dataset that it is used for. Octo's and OpenVLA's cache
 files, of one dataset each, are read too, and OpenVLA's ``norm_stats`` within a ``config.json``.
 
-Not here: finding and reading files (``mixture``), what the numbers mean (``samples.statistics``).
+Not here: computing statistics (``statistics``), what the numbers mean (``samples.statistics``).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import json
+from collections.abc import Iterable, Mapping
+from pathlib import Path
 from typing import Any, Literal, get_args
 
+from autoloader.errors import SpecError
+from autoloader.formats import files
+from autoloader.recipes import other_names
 from autoloader.samples.statistics import NormalizationStatistics
+from autoloader.spec import NormalizeSpec, PipelineSpec
 
 Format = Literal["autoloader", "octo", "openvla", "openpi", "lerobot"]
 FORMATS: tuple[Format, ...] = get_args(Format)
@@ -141,3 +147,87 @@ def _lerobot(entry: Mapping[str, Any]) -> dict[str, Any]:
         for ours, theirs in _LEROBOT_FIELDS.items()
         if ours in entry
     }
+
+
+def normalize_of(spec: PipelineSpec) -> NormalizeSpec:
+    """``normalize``, or its defaults where nothing is normalised."""
+    return spec.normalize or NormalizeSpec.model_construct()
+
+
+def read_statistics(path: str | Path, spec: PipelineSpec) -> dict[str, NormalizationStatistics]:
+    """The statistics that a file, or a folder of them, has for the datasets of a spec, by name.
+
+    A dataset has those under its own name, else under another name of the same dataset
+    (``bridge_orig`` and ``bridge_dataset``), else its group's (``normalize.group``), else those of
+    a file that names none. What the file says of other datasets is left out.
+
+    Args:
+        path: a file of one of the ``formats``; or a folder with one for each dataset, below its
+            name, as openpi and LeRobot keep them.
+        spec: the pipeline spec whose datasets count.
+
+    Raises:
+        SpecError: a file cannot be read, or is no statistics file.
+    """
+    folder = Path(path)
+    by_file = None if folder.is_dir() else _read_file(path)
+    found = {}
+    for dataset in spec.datasets:
+        group = normalize_of(spec).group_of(dataset.name)
+        names = [dataset.name, *other_names(dataset.name), *([] if group is None else [group])]
+        own = by_file
+        if own is None:
+            files = (_in_folder(folder, name) for name in names)
+            file = next((one for one in files if one is not None), None)
+            own = {} if file is None else _read_file(file)
+        entry = next((own[name] for name in (*names, EVERY) if name in own), None)
+        if entry is not None:
+            found[dataset.name] = entry
+    return found
+
+
+def _read_file(path: str | Path) -> dict[str, NormalizationStatistics]:
+    where = "normalize.statistics"
+    remedy = "write one with: autoloader stats --spec SPEC --out FILE"
+    try:
+        document = json.loads(files.read_local(path, "document_bytes"))
+    except OSError as error:
+        why = error.strerror or error
+        raise SpecError(f"{where}: {path}: {why}", remedy=remedy, path=where) from error
+    except (ValueError, RecursionError) as error:
+        raise SpecError(
+            f"{where}: {path} is no JSON: {error}", remedy=remedy, path=where
+        ) from error
+    if not isinstance(document, Mapping):
+        raise SpecError(f"{where}: {path} holds no mapping", remedy=remedy, path=where)
+    try:
+        return read_document(document)
+    except ValueError as error:
+        raise SpecError(f"{where}: {path}: {error}", remedy=remedy, path=where) from error
+
+
+def _in_folder(folder: Path, name: str) -> Path | None:
+    """The file of a dataset, or of a robot, in a folder of its own."""
+    asked = (folder / name / place for place in ("stats.json", *FILE_OF.values()))
+    return next((path for path in asked if path.is_file()), None)
+
+
+def statistics_document(
+    spec: PipelineSpec, statistics: Mapping[str, NormalizationStatistics], names: Iterable[str]
+) -> dict[str, Any]:
+    """The plain form of the statistics of ``names``, where there are any.
+
+    ``mask`` says which columns the spec normalises.
+    """
+    document = {}
+    for name in (name for name in names if name in statistics):
+        entry = statistics[name].plain()
+        for key, own in (("action", "action"), ("proprio", "state")):
+            if key not in entry:
+                continue
+            how = spec.normalize_of(name, own)
+            width = len(entry[key]["mean"])
+            given = entry[key].get("mask") or [True] * width
+            entry[key]["mask"] = list((how.mask(width) if how else None) or given)
+        document[name] = entry
+    return document

@@ -1,0 +1,383 @@
+"""A dataset on disk, whatever its format; and split expressions, resolved as TFDS resolves them.
+
+A format is a subclass of ``DatasetFormat``: its metadata, the state of its files, the tables of an
+index, and its episodes as records. Beside it, ``sources.open_source`` has to know its name.
+
+Not here: TFDS (``tfds``), LeRobot (``lerobot.metadata``), telling them apart (``sources``).
+
+Grammar of a split, as in https://www.tensorflow.org/datasets/splits:
+
+    expression = term {"+" term}
+    term       = "all" | name | name "[" [from] ":" [to] "]" | name "[" integer "shard]"
+    from, to   = number | number "%" | number "shard"     (negative: counted from the end)
+
+Percentages are turned into records by rounding to the closest, halves to even. Either side's unit
+counts for both. A term that would start before the first or end behind the last record is
+refused; so is an expression that holds no record at all. Two quirks of TFDS are kept, since the
+same string must mean the same records. A start that rounds to zero from below is the start of the
+split: ``train[-1%:]`` of 25 is all of it. And ``train[:0shard]`` is the whole split.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from abc import ABC, abstractmethod
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar, NamedTuple
+
+from autoloader.errors import SourceError, SpecError, nearest
+from autoloader.formats import files
+from autoloader.formats.features import Feature
+from autoloader.formats.tables import ReadRecord, ShardTables, SourceIdentity, Wanted
+
+_TERM = re.compile(r"(?P<name>[\w-]+)(\[(?P<slice>[^\[\]]*)\])?")
+_BOUND = re.compile(r"(?P<value>-?[\d_.]+)(?P<unit>%|shard)?")
+_REMEDY = (
+    'write a split as TFDS does, such as "train", "train[:90%]", "train[10:20]", '
+    '"train[-5:]", "train[:2shard]" or "train+val"'
+)
+
+
+@dataclass(frozen=True, slots=True)
+class ShardSlice:
+    """Records [``start``, ``stop``) of one shard file; ``index`` is the shard's in its split."""
+
+    path: str
+    index: int
+    start: int
+    stop: int
+    split: str
+
+    @property
+    def records(self) -> int:
+        """Number of records, which is the number of episodes."""
+        return self.stop - self.start
+
+
+class MissingVideos(NamedTuple):
+    """Videos that are not there.
+
+    Attributes:
+        example: path of one missing video.
+        missing, named: how many are not there, and how many the metadata names.
+        without, episodes: how many episodes lack one, and how many there are.
+    """
+
+    example: str
+    missing: int
+    named: int
+    without: int
+    episodes: int
+
+
+@dataclass(frozen=True)
+class DatasetFormat(ABC):
+    """A dataset on disk: its metadata, and what an index asks of its files.
+
+    Attributes:
+        name: TFDS's name of the dataset, with "/config" where it has one; else the directory's.
+        version: "major.minor.patch"; of LeRobot "v2.1" and the like.
+        path: absolute path of the directory, or its URL.
+        features: by path, see :class:`Feature`.
+        splits: whole shards of every split, in the metadata's order, with the records that it says.
+        dataset: the name that the spec gives this dataset, for messages.
+        record_bytes: mean bytes of a record, by split, as the metadata says; absent where it does
+            not.
+        steps: shard path → frames of each of its records, where the metadata says; else empty.
+        notes: facts that a person should know, a clause each, such as episodes in no split.
+        streamable: whether its records can be read as a stream; else by index alone.
+        numbered: whether its episodes have numbers, and its rows have times.
+        texts_only: whether only texts and single integers are read as language.
+    """
+
+    streamable: ClassVar[bool] = True
+    numbered: ClassVar[bool] = False
+    texts_only: ClassVar[bool] = False
+
+    name: str
+    version: str
+    path: str
+    features: Mapping[str, Feature]
+    splits: Mapping[str, tuple[ShardSlice, ...]]
+    dataset: str = ""
+    record_bytes: Mapping[str, int] = field(default_factory=dict)
+    steps: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+
+    # -- what every format has ------------------------------------------------------------------
+
+    @abstractmethod
+    def identity(self, path: str, wanted: Wanted) -> SourceIdentity:
+        """Present state of a shard file, and of all that its tables are made from.
+
+        Raises:
+            OSError: it is not there, or cannot be asked.
+        """
+
+    @abstractmethod
+    def tables(self, path: str, wanted: Wanted, read: ReadRecord) -> ShardTables:
+        """The tables of a shard file, for an index; any thread may ask.
+
+        Raises:
+            FileChangedError: it was written to meanwhile.
+            OSError: it cannot be read.
+        """
+
+    @abstractmethod
+    def records(self, slices: Sequence[ShardSlice]) -> Iterator[tuple[str, bytes]]:
+        """(where it lies, ``tf.train.Example``) of each whole episode of a split.
+
+        Raises:
+            OSError: a file cannot be opened.
+        """
+
+    @abstractmethod
+    def require(self, slices: Sequence[ShardSlice]) -> None:
+        """Refuse shard files that are not there, where a run cannot go without them."""
+
+    # -- what some formats have -----------------------------------------------------------------
+
+    @property
+    def fps(self) -> float | None:
+        """Frames a second, where the metadata says; else ``None``."""
+        return None
+
+    @property
+    def episode_numbers(self) -> Sequence[int]:
+        """The number of every episode, where ``numbered``; else none."""
+        return ()
+
+    @property
+    def cameras_without_files(self) -> tuple[str, ...]:
+        """Cameras that the metadata lists, and of which no file is there."""
+        return ()
+
+    def told_of(self, shard: str, record: int) -> Mapping[str, str]:
+        """Feature path → value of what the metadata says of a shard's record."""
+        del shard, record
+        return {}
+
+    def with_episodes(self, numbers: Sequence[int]) -> DatasetFormat:
+        """The dataset, whose splits have the episodes of these numbers alone."""
+        raise NotImplementedError(f"episodes {numbers} of a format without numbers")
+
+    def check_first(
+        self, slices: Sequence[ShardSlice], cameras: Collection[str], texts: Iterable[Feature]
+    ) -> None:
+        """Refuse, before anything is read, what would be amiss in every episode.
+
+        Args:
+            slices: stretches of files of the split.
+            cameras: features that are shown.
+            texts: features whose texts are taken.
+
+        Raises:
+            SourceError: the first or last file cannot be used, or texts are not told.
+        """
+        del slices, cameras, texts
+
+    def check_texts(self, texts: Iterable[Feature]) -> None:
+        """Refuse features whose texts cannot be told. Raises SourceError."""
+        del texts
+
+    def missing_videos(self) -> MissingVideos | None:
+        """The videos that the metadata names and that are not there; ``None`` where none is."""
+        return None
+
+    def resolve(self, split: str, *, field: str = "split") -> tuple[ShardSlice, ...]:
+        """The slices of shard files that a split expression names, in TFDS's order.
+
+        Only the files that are named need to be there: a directory of which a few shards were
+        copied serves ``train[:3shard]``.
+
+        Args:
+            split: a split expression, such as "train[:90%]" or "train+val".
+            field: path of the spec field that holds it, for messages.
+
+        Raises:
+            SpecError: the expression is wrong, or holds no episode.
+            SourceError: a shard file that it names is missing, or the first or last is something
+                else.
+        """
+        slices = resolve_split(split, self.splits, field=field)
+        self.require(slices)
+        files.refuse_stand_ins([slices[0].path, slices[-1].path], dataset=self.dataset or self.name)
+        return slices
+
+
+# -- splits -------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class _Term:
+    text: str
+    name: str
+    start: float | int | None = None
+    stop: float | int | None = None
+    unit: str = "abs"
+
+
+def resolve_split(
+    expression: str, splits: Mapping[str, Sequence[ShardSlice]], *, field: str
+) -> tuple[ShardSlice, ...]:
+    """The records that ``expression`` names, in TFDS's order, without empty slices.
+
+    Args:
+        expression: split expression of the spec.
+        splits: whole shards of every split, in the metadata's order.
+        field: path of the spec field that holds the expression, for messages.
+
+    Raises:
+        SpecError: the expression cannot be parsed, names an unknown split, reaches outside of
+            it, or holds no record.
+    """
+    try:
+        terms = list(_terms(expression.strip(), splits))
+    except ValueError as error:
+        raise SpecError(
+            f"{field}: {expression!r} cannot be read as a split: {error}",
+            remedy=_REMEDY,
+            path=field,
+        ) from error
+    slices: list[ShardSlice] = []
+    sizes: dict[str, int] = {}
+    for term in terms:
+        if term.name not in splits:
+            known = ", ".join(splits) or "none"
+            raise SpecError(
+                f"{field}: unknown split {term.name!r}; the dataset has: {known}",
+                remedy=nearest(term.name, [*splits, "all"]),
+                path=field,
+            )
+        records = [shard.records for shard in splits[term.name]]
+        base, total = 0, sum(records)
+        start, stop = _bounds(term, records, total)
+        if abs(start) > total or abs(stop) > total:
+            raise SpecError(
+                f"{field}: {term.text} reaches outside of {term.name}, which has {total} episodes",
+                remedy=f"keep both ends between -{total} and {total}, or use a percentage",
+                path=field,
+            )
+        start, stop = (one + total if one < 0 else one for one in (start, stop))
+        sizes[term.name] = total
+        for shard in splits[term.name]:
+            first, last = max(start - base, 0), min(stop - base, shard.records)
+            if first < last:
+                begin = shard.start
+                slices.append(replace(shard, start=begin + first, stop=begin + last))
+            base += shard.records
+    if not slices:
+        each = ", ".join(f"{name} has {count} episodes" for name, count in sizes.items())
+        short = f"of {next(iter(sizes.values()))} episodes" if len(sizes) == 1 else f"({each})"
+        raise SpecError(
+            f"{field}: {expression.strip()} {short} is empty"
+            if terms
+            else f"{field}: there is no split at all",
+            remedy=_empty_remedy(sizes),
+            path=field,
+        )
+    return tuple(slices)
+
+
+def _empty_remedy(sizes: Mapping[str, int]) -> str:
+    filled = {name: count for name, count in sizes.items() if count}
+    if not filled:
+        return "choose another split: dataset_info.json says that this one holds no episodes"
+    name, count = max(filled.items(), key=lambda item: item[1])
+    percent = -(-100 // count)
+    return f'take at least one episode, such as "{name}[:1]" or "{name}[:{percent}%]"'
+
+
+def _terms(text: str, names: Collection[str]) -> Iterator[_Term]:
+    """The terms of an expression. Raises ValueError, which says what is wrong with it."""
+    if text in names:  # a name wins over the grammar, also a split named "all"
+        yield _Term(text, text)
+        return
+    for part in re.split(r"\s*\+\s*", text):
+        if part == "all":
+            yield from (_Term(name, name) for name in names)
+            continue
+        match = _TERM.fullmatch(part)
+        if match is None:
+            raise ValueError(f"{part!r} is not a split")
+        name, inside = match["name"], match["slice"]
+        if inside is not None and name == "all":
+            raise ValueError('"all" takes no slice')
+        yield _Term(part, name) if inside is None else _Term(part, name, *_slice(inside))
+
+
+def _slice(inside: str) -> tuple[float | int | None, float | int | None, str]:
+    """(start, stop, unit) of what stands in brackets. Raises ValueError."""
+    sides = inside.split(":")
+    bounds = [_BOUND.fullmatch(side) if side else None for side in sides]
+    broken = any(side and bound is None for side, bound in zip(sides, bounds, strict=True))
+    if broken or len(sides) > 2 or not any(bounds):
+        raise ValueError(f"[{inside}] is not a slice")
+    units = [bound["unit"] for bound in bounds if bound is not None]
+    unit = next((unit for unit in units if unit), "abs")
+    try:
+        number = float if unit == "%" else int
+        values = [None if bound is None else number(bound["value"]) for bound in bounds]
+    except ValueError as error:
+        kind = "numbers" if unit == "%" else "whole numbers"
+        raise ValueError(f"[{inside}] needs {kind}") from error
+    if len(values) == 1:
+        if unit != "shard" or values[0] is None:
+            raise ValueError(f"[{inside}] is no slice: only shards can be single")
+        return values[0], values[0] + 1, unit
+    if unit == "%" and any(value is not None and abs(value) > 100 for value in values):
+        raise ValueError(f"[{inside}] leaves -100% to 100%")
+    return values[0], values[1], unit
+
+
+def _bounds(term: _Term, records: Sequence[int], total: int) -> tuple[int, int]:
+    """First record of a term and the one behind the last; a negative one counts from the end."""
+    start, stop = term.start, term.stop
+    if term.unit == "%":
+        first = 0 if start is None else round(start * total / 100.0)
+        return first, total if stop is None else round(stop * total / 100.0)
+    if term.unit == "shard":
+        first = 0 if start is None else sum(records[: int(start)])
+        if stop is not None and stop <= 0:
+            stop += len(records)
+        return first, total if stop is None else sum(records[: int(stop)])
+    return int(start or 0), total if stop is None else int(stop)
+
+
+# -- metadata files -----------------------------------------------------------------------------
+
+
+def read_json(path: str, *, dataset: str) -> Mapping[str, Any]:
+    """The JSON object in a metadata file.
+
+    Raises:
+        SourceError: it is missing, cannot be read, or holds no JSON object.
+    """
+    try:
+        document = json.loads(files.read_text(path))
+    except FileNotFoundError as error:
+        raise SourceError(
+            f"dataset {dataset}: {files.parent_of(path)} has no {files.name_of(path)}",
+            remedy="restore the file, or write the dataset again: tfds 4.0 or newer writes one",
+            dataset=dataset,
+        ) from error
+    except OSError as error:
+        raise files.unreadable(error, path, dataset=dataset) from error
+    except (ValueError, RecursionError) as error:
+        raise broken(path, str(error), dataset=dataset) from error
+    if not isinstance(document, Mapping):
+        raise broken(path, "it holds no JSON object", dataset=dataset)
+    return document
+
+
+def broken(path: str, why: str, *, dataset: str, remedy: str = "") -> SourceError:
+    """The error for a metadata file that does not hold what it should."""
+    if found := None if files.is_remote(path) else files.stand_in(path):
+        why, remedy = f"it is {found[0]}", found[1]
+    return SourceError(
+        f"dataset {dataset}: {path} is broken: {why}",
+        remedy=remedy or "restore the file from where the dataset came, or write the dataset again",
+        dataset=dataset,
+    )

@@ -1,0 +1,528 @@
+"""Exact statistics of every dataset's action and state, from indexes, kept in the user's cache.
+
+Theory of operation. A row that counts is of one of two multisets:
+
+- ``steps``: every step (after the stride) of the episodes from which filters leave something, once,
+  after field expressions. Windows, edges and chunks have no say. ``recorded`` is the same of more
+  episodes (``measured``).
+- ``samples``: what the model gets in a pass with ``per_episode: all``: the rows of every valid t's
+  window that lie in the episode. A horizon of 16 gives the same row up to 16 times; it is kept
+  once, with that weight.
+
+An action that is summed, or relative to the state at t, is a sample's and no step's: its rows are
+those of samples in either case.
+
+Sums are in float64; quantiles are NumPy's, by linear interpolation in float64, and exact, because a
+column is sorted whole. Memory: the float32 values of one field of the datasets that share it, and
+one column's float64 copies. Values that are not finite are left out, column by column, and counted.
+
+Statistics are computed over the records of the spec's split ``train``, whichever split is read:
+validation data is normalised with the scale of the training data. A dataset without a ``train``
+split is measured on the split that is read. ``statistics_of: recorded`` takes all splits.
+
+A cache file holds the statistics of one dataset or group. Its key holds all that they depend on:
+
+- the identity and features of each shard file's index, and the records of the files;
+- the field expressions and the widths of their features, the stride, and which rows count;
+- the sample window where it matters, and all else that the spec says of the dataset except
+  pictures and weights.
+
+A cache file that cannot be used is computed anew. A cache that cannot be written is none.
+
+Not here: statistics files (``statistics_files``), applying statistics (``samples.statistics``).
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from autoloader.errors import SpecError
+from autoloader.formats import files
+from autoloader.formats.cache import JsonCache
+from autoloader.index.dataset import DatasetIndex
+from autoloader.index.opening import Progress, find_indexes, index_numbers, open_dataset_index
+from autoloader.index.statistics_files import normalize_of, read_statistics
+from autoloader.index.valid import remaining_episodes, valid_t
+from autoloader.samples import windows
+from autoloader.samples.block import field_rows, field_windows
+from autoloader.samples.counts import DatasetCount, valid_per_episode
+from autoloader.samples.resolve import ResolvedDataset, ResolvedMixture, resolve
+from autoloader.samples.schema import RecordSchema
+from autoloader.samples.statistics import FieldStatistics, NormalizationStatistics, scaling_of
+from autoloader.samples.transforms.fields import FieldName
+from autoloader.samples.transforms.keep import Ranges
+from autoloader.spec import DatasetSpec, PipelineSpec
+from autoloader.telemetry.progress import doing
+
+TRAIN = "train"
+StatisticsOf = Literal["steps", "samples", "recorded"]
+MOST_STEPS = 2_000_000
+"""Of a mixture whose statistics a plan computes, which takes about a second a million."""
+APART = 0.01
+"""Of a normalised value: a difference that is told."""
+_NAMED = 3
+_IRRELEVANT = frozenset(
+    ("name", "path", "tfds", "data_dir", "split", "weight", "images", "features",
+     "sample", "num_samples", "normalize")
+)  # fmt: skip
+"""Fields of a dataset's spec that change no action or state, or that the key holds elsewhere."""
+
+logger = logging.getLogger(__name__)
+
+_cache = JsonCache("statistics", version=5)
+
+
+def statistics_of(
+    spec: PipelineSpec,
+    split: str = TRAIN,
+    *,
+    cached_only: bool = False,
+    read_remote: bool = False,
+    progress: Progress | None = None,
+    only: Collection[str] | None = None,
+) -> dict[str, NormalizationStatistics] | None:
+    """Statistics of every dataset that takes part in ``split``, by name.
+
+    Args:
+        spec: of the mixture; ``normalize.statistics`` names a file that is used as it is.
+        split: name of the split whose datasets count.
+        cached_only: compute nothing: ``None`` where some are missing.
+        read_remote: whether remote datasets without an index may be read whole for it, which takes
+            its time.
+        progress: called with datasets done and datasets in all, where something is computed.
+        only: these datasets, and those that share statistics with them; ``None``: all.
+
+    Raises:
+        SpecError: a split, a feature, or the file is wrong; or remote data needs a file.
+        SourceError: a dataset cannot be read.
+    """
+    how = normalize_of(spec)
+    if how.statistics is not None:
+        return read_statistics(how.statistics, spec)
+    groups = _groups(spec, split, only)
+    datasets = [one for group in groups.values() for one in group]
+    found: dict[str, NormalizationStatistics] = {}
+    for key, shared in groups.items():
+        kept = _load(key)
+        if kept is None:
+            for one in shared:
+                if one.remote and not read_remote and _found_index(one) is None:
+                    raise _needs_file(one)
+            if cached_only:
+                return None
+            if progress is not None:
+                progress(len(found), len(datasets))
+            place = f"{len(found) + 1} of {len(datasets)}"
+            doing(f"computing the statistics of {shared[0].name} ({place})")
+            rows = [dataset_rows(_index_of(one), how.statistics_of) for one in shared]
+            kept = shared_statistics(rows, how.group_of(shared[0].name) or "")
+            _cache.save(key, kept.plain())
+        found.update((one.name, kept) for one in shared)
+    return found
+
+
+def missing_groups(spec: PipelineSpec, split: str = TRAIN) -> list[tuple[str, ...]]:
+    """Names of datasets whose statistics are to be computed, those that share theirs together."""
+    if normalize_of(spec).statistics is not None:
+        return []
+    groups = _groups(spec, split, None).items()
+    return [tuple(one.name for one in group) for key, group in groups if _load(key) is None]
+
+
+def keep_statistics(
+    spec: PipelineSpec, split: str, found: Mapping[str, NormalizationStatistics]
+) -> None:
+    """Keep statistics that were computed elsewhere, as if they had been here."""
+    for key, group in _groups(spec, split, found).items():
+        _cache.save(key, found[group[0].name].plain())
+
+
+def _groups(
+    spec: PipelineSpec, split: str, only: Collection[str] | None
+) -> dict[str, list[ResolvedDataset]]:
+    """Datasets that share statistics, by the key under which these are kept."""
+    how, mixture = normalize_of(spec), measured(spec, split)
+    datasets = {dataset.name: dataset for dataset in mixture.datasets}
+    seen: set[str] = set()
+    groups: dict[str, list[ResolvedDataset]] = {}
+    for name in datasets:
+        if name in seen or (only is not None and name not in only):
+            continue
+        shared = [datasets[member] for member in how.members(name) if member in datasets]
+        seen.update(one.name for one in shared)
+        keys = [
+            statistics_key(one, mixture.spec.dataset(one.name), how.statistics_of) for one in shared
+        ]
+        groups[keys[0] if len(keys) == 1 else json.dumps(keys)] = shared
+    return groups
+
+
+def _index_of(dataset: ResolvedDataset) -> DatasetIndex:
+    if not dataset.remote:
+        return open_dataset_index(dataset)
+    return _found_index(dataset) or index_numbers(dataset)
+
+
+def _found_index(dataset: ResolvedDataset) -> DatasetIndex | None:
+    """The index of remote data, where it is here or lies beside it."""
+    return find_indexes([dataset])[0] if dataset.indexable else None
+
+
+def _needs_file(dataset: ResolvedDataset) -> SpecError:
+    where = "normalize.statistics"
+    return SpecError(
+        f"{where}: dataset {dataset.name!r} is remote ({dataset.directory.path}), and its "
+        "statistics would take reading all of it",
+        remedy="read it once with: autoloader stats --spec SPEC --out statistics.json; then set "
+        "normalize: {statistics: statistics.json}",
+        path=where,
+    )
+
+
+def with_recorded_sizes(
+    counts: Mapping[str, DatasetCount],
+    spec: PipelineSpec,
+    statistics: Mapping[str, NormalizationStatistics] | None,
+) -> dict[str, DatasetCount]:
+    """Counts whose sizes are the steps that recorded statistics are of, where these are known.
+
+    So do Octo and OpenVLA weigh: by the ``num_transitions`` of a dataset's statistics.
+    """
+    how = normalize_of(spec)
+    if how.statistics_of != "recorded" or statistics is None:
+        return dict(counts)
+    steps = {
+        name: one.transitions
+        for name, one in statistics.items()
+        if one.transitions and how.group_of(name) is None
+    }
+    return {
+        name: replace(count, size=steps.get(name, count.size)) for name, count in counts.items()
+    }
+
+
+def measured(spec: PipelineSpec, split: str) -> ResolvedMixture:
+    """The datasets of ``split``, and those that share statistics with them, as in ``train``.
+
+    With ``statistics_of: recorded`` all records of their files, less those that ``keep.flags`` and
+    ``keep.match`` leave out.
+    """
+    how = normalize_of(spec)
+    named = {one.name for one in spec.datasets if one.split.get(split) is not None}
+    named |= {member for name in named for member in how.members(name)}
+    taking_part = []
+    for dataset in spec.datasets:
+        records = dataset.split.get(TRAIN) or dataset.split.get(split)
+        if dataset.name not in named or records is None:
+            continue
+        if how.statistics_of == "recorded":
+            keep = dataset.keep and dataset.keep.of_episodes
+            dataset = dataset.model_copy(update={"split": {split: "all"}, "keep": keep})
+        else:
+            dataset = dataset.model_copy(update={"split": {split: records}})
+        taking_part.append(dataset)
+    plain = {"datasets": tuple(taking_part), "normalize": None}
+    return resolve(spec.model_copy(update=plain), split)
+
+
+def statistics_key(dataset: ResolvedDataset, declared: DatasetSpec, of: StatisticsOf) -> str:
+    """All that a dataset's statistics depend on, as text.
+
+    Args:
+        dataset: with the records that they are of.
+        declared: what the spec says of it.
+        of: which rows count.
+
+    Raises:
+        OSError: a shard file is gone.
+    """
+    schema = RecordSchema.of(dataset)
+    versions = {
+        path: files.version_of(path, one_by_one=False)
+        if dataset.remote
+        else dataset.directory.identity(path, schema)
+        for path in sorted({piece.path for piece in dataset.slices})
+    }
+    said = declared.model_dump(mode="json")
+    windowed = of == "samples" or is_of_samples(dataset, "action")
+    window = dataset.sample if windowed else None
+    identity = {
+        "files": versions,
+        "features": schema.fingerprint.hex(),
+        "slices": [(piece.path, piece.start, piece.stop) for piece in dataset.slices],
+        "widths": [bound.widths if bound else None for bound in (dataset.action, dataset.state)],
+        "of": of,
+        "sample": window.model_dump(mode="json", exclude={"per_episode"}) if window else None,
+        "keep": dataset.keep.identity if dataset.keep else None,
+        "transform": dataset.transform.identity if dataset.transform else None,
+        "said": {key: value for key, value in said.items() if key not in _IRRELEVANT},
+    }
+    return json.dumps(identity, sort_keys=True)
+
+
+def _load(key: str) -> NormalizationStatistics | None:
+    """The statistics saved under ``key``."""
+    try:
+        return NormalizationStatistics.from_plain(_cache.load(key))
+    except ValueError:  # there are none
+        return None
+
+
+def file_differences(mixture: ResolvedMixture, spec: PipelineSpec, split: str) -> tuple[str, ...]:
+    """Where the statistics that ``mixture`` is normalised by differ from its data's, for people.
+
+    Nothing is indexed for it: data without an index is not compared, nor is a large mixture whose
+    statistics are not cached.
+
+    Args:
+        mixture: normalised by the file that the spec names.
+        spec: the same pipeline spec as before.
+        split: name of the split that is read.
+    """
+    how = spec.normalize
+    if how is None or how.statistics is None or mixture.statistics is None:
+        return ()
+    name = Path(how.statistics).name
+    own = spec.model_copy(update={"normalize": how.model_copy(update={"statistics": None})})
+    found = None
+    if not any(dataset.remote for dataset in mixture.datasets):
+        found = statistics_of(own, split, cached_only=not _is_small(mixture))
+    if found is None:
+        return (
+            f"normalize.statistics: {name} was not compared with the data, which is not indexed, "
+            "remote or large",
+        )
+    told = []
+    for dataset in mixture.datasets:
+        for field in ("action", "state"):
+            given: FieldStatistics | None = getattr(mixture.statistics[dataset.name], field, None)
+            computed = getattr(found[dataset.name], field, None)
+            if field in dataset.scaling and given is not None and computed is not None:
+                told += list(_difference(spec, dataset, field, given, computed))
+    if not told:
+        return ()
+    more = f" and {len(told) - _NAMED} more" if len(told) > _NAMED else ""
+    return (
+        f"normalize.statistics: {name} differs from the {how.statistics_of} of this data: "
+        + "; ".join(told[:_NAMED])
+        + more
+        + ". Keep it for a model that was trained with it; else write it anew: autoloader stats",
+    )
+
+
+def _is_small(mixture: ResolvedMixture) -> bool:
+    indexes = find_indexes(mixture.datasets)
+    there = [index for index in indexes if index is not None]
+    return len(there) == len(indexes) and sum(int(i.steps.sum()) for i in there) <= MOST_STEPS
+
+
+def _difference(
+    spec: PipelineSpec,
+    dataset: ResolvedDataset,
+    field: FieldName,
+    given: FieldStatistics,
+    computed: FieldStatistics,
+) -> Iterator[str]:
+    """The column whose normalised values differ most, where they do."""
+    how = spec.normalize_of(dataset.name, field)
+    assert how is not None
+    width = len(computed.mean)
+    a, b = (
+        scaling_of(how, one, width, field=field, dataset=dataset.name) for one in (given, computed)
+    )
+    points = np.asarray([computed.q01, computed.mean, computed.q99], dtype=np.float64)
+    scaled = [(points - one.centre) * one.factor + one.shift for one in (a, b)]
+    apart = np.abs(scaled[0] - scaled[1]).max(axis=0)
+    apart[~(a.active & b.active)] = 0.0
+    worst = int(apart.argmax())
+    if apart[worst] > APART:
+        yield f"{dataset.name}: {field} column {worst} by {apart[worst]:.2g}"
+
+
+# -- one dataset's numbers -----------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class FieldRows:
+    """Rows [n, width] float32 of a field, row i counted ``weights[i]`` times."""
+
+    values: NDArray[np.float32]
+    weights: NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class DatasetRows:
+    """Rows that one dataset's statistics are of; ``None`` for a field that it does not have."""
+
+    name: str
+    action: FieldRows | None
+    state: FieldRows | None
+    transitions: int
+    trajectories: int
+
+
+def dataset_statistics(index: DatasetIndex, of: StatisticsOf = "steps") -> NormalizationStatistics:
+    """The statistics of the episodes of ``index``."""
+    return shared_statistics([dataset_rows(index, of)])
+
+
+def shared_statistics(datasets: Sequence[DatasetRows], group: str = "") -> NormalizationStatistics:
+    """One set of statistics, of the rows of all ``datasets``.
+
+    Args:
+        datasets: resolved datasets, at least one.
+        group: its name in ``normalize.group``, for messages.
+
+    Raises:
+        SpecError: their fields differ in width.
+    """
+    fields: dict[str, FieldStatistics | None] = {}
+    for name in ("action", "state"):
+        there = [(one.name, rows) for one in datasets if (rows := getattr(one, name)) is not None]
+        for other, rows in there[1:]:
+            width, first = rows.values.shape[1], there[0][1].values.shape[1]
+            if width != first:
+                raise SpecError(
+                    f"normalize.group.{group}: {name} of {there[0][0]!r} has {first} columns, that "
+                    f"of {other!r} has {width}",
+                    remedy="group datasets whose columns mean the same",
+                    path=f"normalize.group.{group}",
+                )
+        fields[name] = None
+        if there:
+            values = np.concatenate([rows.values for _, rows in there])
+            weights = np.concatenate([rows.weights for _, rows in there])
+            fields[name] = field_statistics(values, weights)
+    return NormalizationStatistics(
+        action=fields["action"],
+        state=fields["state"],
+        transitions=sum(one.transitions for one in datasets),
+        trajectories=sum(one.trajectories for one in datasets),
+    )
+
+
+def dataset_rows(index: DatasetIndex, of: StatisticsOf) -> DatasetRows:
+    """The rows that the statistics of the episodes of ``index`` are of."""
+    dataset, strided = index.dataset, index.strided
+    remain = remaining_episodes(index)
+    if of == "samples":
+        transitions = int(valid_per_episode(dataset.sample, strided, valid_t(index)).sum())
+    else:
+        transitions = int(strided[remain].sum())
+
+    def rows(name: FieldName) -> FieldRows | None:
+        if dataset.bound(name) is None:
+            return None
+        if of != "samples" and not is_of_samples(dataset, name):
+            return _noted(index, name, _step_rows(index, name, remain))
+        return _noted(index, name, _sample_rows(index, name, valid_t(index)))
+
+    return DatasetRows(dataset.name, rows("action"), rows("state"), transitions, int(remain.sum()))
+
+
+def is_of_samples(dataset: ResolvedDataset, name: FieldName) -> bool:
+    """True if a field's rows depend on t, so that no step has one of its own."""
+    sample = dataset.sample
+    return name == "action" and (
+        bool(sample.action_relative_to_state) or sample.action_reduce == "sum"
+    )
+
+
+def field_statistics(values: NDArray[np.float32], weights: NDArray[np.int64]) -> FieldStatistics:
+    """Statistics of rows [n, width], row i counted ``weights[i]`` times."""
+    columns = [_column(values[:, number], weights) for number in range(values.shape[1])]
+    mean, std, minimum, maximum, q01, q99, q10, q50, q90 = zip(*columns, strict=True)
+    return FieldStatistics(mean, std, minimum, maximum, q01, q99, q10, q50, q90)
+
+
+def _step_rows(index: DatasetIndex, name: FieldName, remain: NDArray[np.bool_]) -> FieldRows:
+    """Every step of the episodes that remain, once."""
+    dataset = index.dataset
+    bound = dataset.bound(name)
+    assert bound is not None
+    rows = [np.empty((0, bound.width), np.float32)]
+    for number in np.flatnonzero(remain).tolist():
+        columns = {path: index.column(number, path)[:: dataset.stride] for path in bound.paths()}
+        rows.append(bound.evaluate(columns, int(index.strided[number])))
+    values = np.concatenate(rows)
+    return FieldRows(values, np.ones(len(values), np.int64))
+
+
+def _sample_rows(index: DatasetIndex, name: FieldName, valid: Ranges | None) -> FieldRows:
+    """Rows of the samples of every valid t."""
+    dataset = index.dataset
+    bound = dataset.bound(name)
+    assert bound is not None
+    by_t = is_of_samples(dataset, name)
+    relative = name == "action" and bool(dataset.sample.action_relative_to_state)
+    terms = [*bound.terms, *(dataset.state.terms if relative and dataset.state else ())]
+    paths = dict.fromkeys(term.path for term in terms if term.path is not None)
+    rows: list[NDArray[np.float32]] = [np.empty((0, bound.width), np.float32)]
+    weights: list[NDArray[np.int64]] = [np.empty(0, np.int64)]
+    for number, steps in enumerate(index.strided.tolist()):
+        if valid is None:
+            t = np.arange(*windows.valid_range(dataset.sample, steps), dtype=np.int64)
+        else:
+            t = valid.numbers(number)
+        if not len(t):
+            continue
+        columns = {path: index.column(number, path)[:: dataset.stride] for path in paths}
+        if by_t:  # every t has rows of its own
+            values, mask = field_rows(dataset, name, t, steps, columns, bound.width)
+            found = values[mask[..., 0]]
+            weights.append(np.ones(len(found), np.int64))
+        else:
+            _, window = field_windows(dataset.sample, name, t, steps)
+            times = np.bincount(window.index[window.inside], minlength=steps)
+            used = np.flatnonzero(times)
+            found = bound.evaluate(columns, steps)[used]
+            weights.append(times[used].astype(np.int64))
+        rows.append(found)
+    return FieldRows(np.concatenate(rows), np.concatenate(weights))
+
+
+def _noted(index: DatasetIndex, name: FieldName, rows: FieldRows) -> FieldRows:
+    """``rows``; says how many of them hold values that no statistics can be of."""
+    lost = int(rows.weights[~np.isfinite(rows.values).all(axis=1)].sum())
+    if lost:
+        logger.warning(
+            "dataset %s: %d of %d rows of %s hold values that are not finite; these are left out",
+            index.dataset.name, lost, int(rows.weights.sum()), name,
+        )  # fmt: skip
+    return rows
+
+
+def _column(values: NDArray[np.float32], weights: NDArray[np.int64]) -> tuple[float, ...]:
+    """Mean, std, minimum, maximum, q01, q99, q10, q50, q90."""
+    finite = np.isfinite(values)
+    kept, times = values[finite].astype(np.float64), weights[finite]
+    total = int(times.sum())
+    if not total:
+        return (0.0,) * 9
+    mean = float((kept * times).sum() / total)
+    deviation = kept - mean
+    std = math.sqrt(float((deviation * deviation * times).sum() / total))
+    order = np.argsort(kept, kind="stable")
+    kept, upto = kept[order], np.cumsum(times[order])
+    quantiles = (_quantile(kept, upto, q) for q in (0.01, 0.99, 0.1, 0.5, 0.9))
+    return mean, std, float(kept[0]), float(kept[-1]), *quantiles
+
+
+def _quantile(ordered: NDArray[np.float64], upto: NDArray[np.int64], q: float) -> float:
+    """NumPy's linear quantile of ``ordered`` values, of which ``upto[i]`` are the first i + 1."""
+    place = q * (int(upto[-1]) - 1)
+    rank = math.floor(place)
+    part = place - rank
+    at = np.searchsorted(upto, [rank, min(rank + 1, int(upto[-1]) - 1)], side="right")
+    low, high = (float(one) for one in ordered[at])
+    step = high - low
+    return high - step * (1 - part) if part >= 0.5 else low + step * part
