@@ -27,7 +27,7 @@ import struct
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from typing import Any
 
 from autoloader import errors
@@ -320,14 +320,6 @@ class HelpersHere(Message):
 
 
 _KINDS = {kind.__name__: kind for kind in Message.__subclasses__()}
-_NAMES: dict[type[Message], tuple[str, ...]] = {}
-
-
-def _names(kind: type[Message]) -> tuple[str, ...]:
-    """Of a message's values."""
-    if kind not in _NAMES:  # to find them takes as long as to send the message
-        _NAMES[kind] = tuple(one.name for one in fields(kind))
-    return _NAMES[kind]
 
 
 @dataclass(slots=True)
@@ -418,8 +410,7 @@ class Wire:
         try:
             plain = json.loads(body)
             kind = _KINDS[plain.pop("type")]
-            known = _names(kind)
-            return kind(**{name: value for name, value in plain.items() if name in known})
+            return kind(**{name: plain[name] for name in kind.__match_args__ if name in plain})
         except (ValueError, LookupError, TypeError, AttributeError) as error:
             raise _no_message(str(body[:60])) from error
 
@@ -448,7 +439,7 @@ def _no_message(what: str) -> WorkerError:
 
 
 def _packed(message: Message) -> bytes:
-    values = {name: getattr(message, name) for name in _names(type(message))}
+    values = {name: getattr(message, name) for name in message.__match_args__}
     body = json.dumps({"type": type(message).__name__, **values}).encode()
     return _LENGTH.pack(len(body)) + body
 

@@ -38,19 +38,17 @@ from autoloader.controller.reflex import Action, ReflexLimits, ReflexState, is_c
 from autoloader.controller.states import ControllerState, State
 from autoloader.controller.surplus import lowered_cache, missing_bytes
 from autoloader.controller.verification import Verdict
-from autoloader.decode.message import PipelineStart
 from autoloader.errors import UsageError
 from autoloader.host.probes.headroom import HeadroomSource, headroom_or_none
 from autoloader.pipeline.helpers import HelperRequest
 from autoloader.pipeline.read.open_mixture import CompiledMixture
-from autoloader.process.observer import Observer, Probes
+from autoloader.process.observer import Observer, Probes, SnapshotWriter
 from autoloader.process.setup import PipelineSetup
 from autoloader.sampling.dealing import Deal, NodePart
 from autoloader.spec.knobs import Knobs
 
 if TYPE_CHECKING:
     from autoloader.pipeline.pipeline import MixtureReader, Pipeline
-    from autoloader.process.observer import Moments
 
 logger = logging.getLogger(__name__)
 
@@ -87,7 +85,14 @@ def open_pipeline(setup: PipelineSetup, compiled: CompiledMixture) -> Pipeline:
     if setup.knobs.reader == "indexed":
         from autoloader.pipeline.readers import IndexedReader
 
-        _check_reader(start)
+        if start.mixer is not None and "position" not in start.mixer:
+            raise UsageError(
+                "the saved state is of the stream reader, this loader reads by index",
+                remedy="resume with the reader that the state was saved with: reader: stream",
+            )
+        asked = setup.control
+        floor_bytes = asked.limits.ram_floor_bytes
+        helpers = HelperRequest(asked.helpers, floor_bytes) if asked.helpers else None
         reader = IndexedReader(
             mixture,
             order,
@@ -95,8 +100,8 @@ def open_pipeline(setup: PipelineSetup, compiled: CompiledMixture) -> Pipeline:
             compiled=compiled,
             on_disk=room if disk else None,
             node=NodePart.of(deal, setup.ranks_here),
-            helpers=_helpers(setup),
-            disk_floor_bytes=setup.control.disk_floor_bytes,
+            helpers=helpers,
+            disk_floor_bytes=asked.disk_floor_bytes,
         )
     else:
         from autoloader.pipeline.readers import StreamsReader, opener
@@ -122,19 +127,6 @@ def open_pipeline(setup: PipelineSetup, compiled: CompiledMixture) -> Pipeline:
         )
         pipeline.at_close = kept.pop_all().close
     return pipeline
-
-
-def _helpers(setup: PipelineSetup) -> HelperRequest | None:
-    asked = setup.control
-    return HelperRequest(asked.helpers, asked.limits.ram_floor_bytes) if asked.helpers else None
-
-
-def _check_reader(start: PipelineStart) -> None:
-    if start.mixer is not None and "position" not in start.mixer:
-        raise UsageError(
-            "the saved state is of the stream reader, this loader reads by index",
-            remedy="resume with the reader that the state was saved with: reader: stream",
-        )
 
 
 class ControlledPipeline:
@@ -177,7 +169,7 @@ class ControlledPipeline:
         self._told = told
         self._restart = restart
         self._lock = threading.RLock()
-        self._made: Moments | None = None
+        self._snapshots = SnapshotWriter(setup, number, pipeline.quarantined)
         self._parked = False
         self._admit = True
         self._closed = False
@@ -210,25 +202,12 @@ class ControlledPipeline:
         """The controller's state."""
         return self._state.name.value
 
-    @property
-    def _moments(self) -> Moments:
-        """Made when there is something to say: its classes cost milliseconds that batches want."""
-        with self._lock:
-            if self._made is None:
-                from autoloader.process.observer import Moments, open_sinks
-
-                sinks = open_sinks(self._setup, self._number, self.pipeline.quarantined)
-                self._made = Moments(self._setup, self._number, sinks)
-            return self._made
-
     def close(self) -> None:
         """End the log; what was promised is free again."""
         self._budget.leave(self._share)
         if self._log is not None:
             self._log.close()
-        with self._lock:
-            if self._made is not None:
-                self._made.close()
+        self._snapshots.close()
 
     # --- from the trainer -------------------------------------------------------------------------
 
@@ -246,7 +225,7 @@ class ControlledPipeline:
             before = self.pipeline.knobs
             self._budget.take(self._share, price_change(before, knobs, shards, prices))
             self.pipeline.retune(knobs)
-            self._moments.moved("person", "retune", knobs, before)
+            self._snapshots.moved("person", "retune", knobs, before)
             self._tell()
 
     # --- the reflex's thread ----------------------------------------------------------------------
@@ -325,8 +304,8 @@ class ControlledPipeline:
         """Tell that knobs are smaller now, because memory is short."""
         after = self.pipeline.knobs
         self._counted["shrinks"] += 1
-        why = self._moments.pressure.shrunk(at_s, headroom_bytes, before, after)
-        self._moments.moved(by, why, after, before)
+        why = self._snapshots.pressure.shrunk(at_s, headroom_bytes, before, after)
+        self._snapshots.moved(by, why, after, before)
 
     def _set_gate(self) -> None:
         """Under the lock; the pipeline's threads are woken where something changes only."""
@@ -344,7 +323,7 @@ class ControlledPipeline:
         self._parked_seen_s = at_s if self._parked else float("-inf")
         if not self._setup.control.moves:
             seen = self.observe(at_s, growth_bytes)
-            self._moments.publish(seen, self._activity, opened=self.pipeline.opened)
+            self._snapshots.publish(seen, self._activity, opened=self.pipeline.opened)
             return
         if self._begun_s is None:
             self._begun_s = at_s
@@ -358,14 +337,14 @@ class ControlledPipeline:
         self._counted["decisions"] += 1
         self._counted["taken_back"] += answer.verdict in (Verdict.NOTHING, Verdict.LOST)
         if answer.verdict is not None:
-            self._moments.judged(answer.verdict.value)
+            self._snapshots.judged(answer.verdict.value)
         if answer.knobs is not None:
             self._apply(seen, answer)
         self._tell()
         headroom = None if seen.headroom_bytes is None else int(seen.headroom_bytes.value)
-        if back := self._moments.pressure.look(at_s, headroom, self._state.name):
-            self._moments.moved("policy", back, seen.knobs, seen.knobs)
-        self._moments.publish(
+        if back := self._snapshots.pressure.look(at_s, headroom, self._state.name):
+            self._snapshots.moved("policy", back, seen.knobs, seen.knobs)
+        self._snapshots.publish(
             seen,
             self._activity,
             opened=self.pipeline.opened,
@@ -414,7 +393,7 @@ class ControlledPipeline:
                 known = None if headroom is None else int(headroom.value)
                 self._shrunk("policy", seen.at_s, known, seen.knobs)
             else:
-                self._moments.moved("policy", answer.rule, answer.knobs, seen.knobs)
+                self._snapshots.moved("policy", answer.rule, answer.knobs, seen.knobs)
             self._tell()
 
     def _promised(self, price: int, seen: Observation, answer: Decision) -> bool:

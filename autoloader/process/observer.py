@@ -24,7 +24,7 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from autoloader.cache.slab import private_bytes
 from autoloader.controller.admission import Prices, RollingPrices, price_knobs, price_start
@@ -62,18 +62,13 @@ from autoloader.telemetry.statistics import (
 )
 from autoloader.telemetry.verdict import changes_words
 
+if TYPE_CHECKING:
+    from autoloader.telemetry.exporter import Exporter
+
 logger = logging.getLogger(__name__)
 
 
 WINDOW_S = 10.0
-
-
-class Storage(Protocol):
-    """Tells bytes from storage (``host.probes.processes.StorageReads``)."""
-
-    def read(self, pids: Sequence[int]) -> int | None:
-        """So far, by these processes and others before; ``None``: not known."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,11 +94,13 @@ class Displaced:
     Fed about once a second by the thread that observes.
 
     Args:
-        storage: what was read from storage.
+        storage: gives the bytes that these processes, and others before, read from storage.
         file_bytes: tells the size of all files of the mixture; asked once, where it matters.
     """
 
-    def __init__(self, storage: Storage, file_bytes: Callable[[], int]) -> None:
+    def __init__(
+        self, storage: Callable[[Sequence[int]], int | None], file_bytes: Callable[[], int]
+    ) -> None:
         self._storage = storage
         self._ask_size = file_bytes
         self._file_bytes: int | None = None
@@ -113,7 +110,7 @@ class Displaced:
 
     def note(self, at_s: float, activity: PipelineActivity, pids: Sequence[int]) -> None:
         """Note the bytes read by now; ``pids``: the processes that read."""
-        storage_bytes = self._storage.read(pids)
+        storage_bytes = self._storage(pids)
         if storage_bytes is None:
             return
         decoded = activity.datasets.values()
@@ -236,7 +233,7 @@ class Observer:
         self._meter = FlowMeter(mixture.spec.batch.size)
         self._page_before = setup.page.consumer[:2]
         self._own = (0, 0)
-        self._displaced = Displaced(StorageReads(), lambda: bytes_of_files(mixture))
+        self._displaced = Displaced(StorageReads().read, lambda: bytes_of_files(mixture))
 
     @property
     def wanting(self) -> bool:
@@ -452,28 +449,13 @@ class Pressure:
         return f" (+{format_bytes(most.grown_bytes)} by pid {most.pid}{name})"
 
 
-class Sink(Protocol):
-    """Where snapshots go. Called from the policy's thread: it must not wait, and not raise."""
-
-    def write(self, moment: Snapshot) -> None:
-        """One more."""
-        ...
-
-    def close(self) -> None:
-        """There are no more."""
-        ...
+Sink: TypeAlias = "RunFile | RunLog | Exporter"
+"""Receiver of snapshots. It is called from the policy's thread: it must not wait, nor raise."""
 
 
-def open_sinks(
+def _open_sinks(
     setup: PipelineSetup, number: int, quarantined: Callable[[], Sequence[BadRecord]]
 ) -> tuple[Sink, ...]:
-    """Where the snapshots of a pipeline go.
-
-    Args:
-        setup: what it is opened with.
-        number: which pipeline of its trainer.
-        quarantined: gives its bad records.
-    """
     request = setup.control
     found: list[Sink] = [RunFile(request.run, number)]
     if request.record:
@@ -527,21 +509,26 @@ _KEPT_MOMENTS = 60
 _UNJUDGED = ("", "undecided")
 
 
-class Moments:
-    """The snapshots of one pipeline.
+class SnapshotWriter:
+    """Makes snapshots of one pipeline, for ``top``, the record of the run and exports.
 
     Args:
-        setup: what it was opened with.
-        number: which pipeline of its trainer.
-        sinks: receivers of each snapshot.
+        setup: setup that the pipeline was opened with.
+        number: number of the pipeline among those of its trainer.
+        quarantined: gives its bad records.
 
     Attributes:
         pressure: tells people when memory is short.
     """
 
-    def __init__(self, setup: PipelineSetup, number: int, sinks: Sequence[Sink]) -> None:
+    def __init__(
+        self,
+        setup: PipelineSetup,
+        number: int,
+        quarantined: Callable[[], Sequence[BadRecord]],
+    ) -> None:
         request, mixture = setup.control, setup.mixture
-        self._sinks = tuple(sinks)
+        self._sinks = _open_sinks(setup, number, quarantined)
         self._limits = request.limits
         self.pressure = Pressure(request.limits.ram_floor_bytes)
         self._memory, self._page = setup.memory, setup.page

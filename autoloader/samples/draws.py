@@ -6,7 +6,7 @@ where a run was resumed. The n drawn t of an episode are the n smallest of
 their sorted order is the order in which the episode's samples come.
 
 splitmix64 is the finaliser of Steele, Lea and Flood, "Fast splittable pseudorandom number
-generators" (OOPSLA 2014). ``pipeline.graph.draws`` holds the same function in TensorFlow.
+generators" (OOPSLA 2014). ``pipeline.graph.tensorflow`` holds the same function in TensorFlow.
 
 Invariants:
     1. Same arguments, same draw: on every platform, in NumPy and in TensorFlow.

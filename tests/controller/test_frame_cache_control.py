@@ -195,7 +195,7 @@ def test_reads_from_storage_beyond_the_files_are_put_down_to_what_is_held(
     size: int, storage: int | None, held: int, reread: float
 ) -> None:
     counter = FakeStorage()
-    price = Displaced(counter, lambda: size)
+    price = Displaced(counter.read, lambda: size)
     for second in range(40):
         counter.bytes = None if storage is None else second * storage
         price.note(float(second), activity(second, held=held), [1])

@@ -34,8 +34,8 @@ from autoloader.errors import SourceError, UnsupportedError, UsageError
 from autoloader.index.counting import count_mixture
 from autoloader.index.statistics import statistics_of, with_recorded_sizes
 from autoloader.integrations.tfdata.samples import sample_stream
-from autoloader.pipeline.graph import draws, files
-from autoloader.pipeline.graph.tensorflow import tf
+from autoloader.pipeline.graph import files
+from autoloader.pipeline.graph.tensorflow import splitmix64, tf
 from autoloader.samples.resolve import ResolvedMixture, normalised, resolve
 from autoloader.sampling.mixture import MixtureOrder, mixture_order
 from autoloader.spec import CameraSpec, CurriculumSpec, PipelineSpec, SpecSource
@@ -227,7 +227,7 @@ def _drawn(order: MixtureOrder, key: int) -> Any:
     def chunk(number: Any) -> Any:
         first = number * _CHUNK
         blocks = tf.bitcast(tf.range(first, first + _CHUNK), tf.uint64)
-        hashes = draws.splitmix64(tf.bitwise.bitwise_xor(blocks, tf.constant(key, tf.uint64)))
+        hashes = splitmix64(tf.bitwise.bitwise_xor(blocks, tf.constant(key, tf.uint64)))
         top = tf.bitcast(tf.bitwise.right_shift(hashes, tf.constant(11, tf.uint64)), tf.int64)
         units = tf.cast(top, tf.float64) * 2.0**-53
         drawn = tf.searchsorted(tf.constant(bounds), units, side="right", out_type=tf.int64)

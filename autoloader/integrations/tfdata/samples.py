@@ -36,9 +36,9 @@ from autoloader.integrations.tfdata.values import (
     window_rows,
     window_values,
 )
-from autoloader.pipeline.graph import draws, user_functions
+from autoloader.pipeline.graph import user_functions
 from autoloader.pipeline.graph.reader import numbered_records
-from autoloader.pipeline.graph.tensorflow import tf
+from autoloader.pipeline.graph.tensorflow import by_draw, choose, drawn_order, fold, tf
 from autoloader.samples.block import field_offsets
 from autoloader.samples.draws import (
     PURPOSE_CAMERA,
@@ -100,7 +100,7 @@ def _records(
     @tf.autograph.experimental.do_not_convert  # type: ignore[untyped-decorator]
     def of_file(number: Any) -> Any:
         pass_ = number // count
-        which = draws.order(draws.fold(key, PURPOSE_SHARDS, pass_), 0, count)[number % count]
+        which = drawn_order(fold(key, PURPOSE_SHARDS, pass_), 0, count)[number % count]
         return numbered_records(paths[which], starts[which], stops[which], pass_, which)
 
     numbers = tf.data.Dataset.range(_ENDLESS if passes is None else passes * count)
@@ -126,9 +126,7 @@ class _Sampler:
     @tf.autograph.experimental.do_not_convert  # type: ignore[untyped-decorator]
     def samples_of(self, place: Any, raw: Any) -> dict[str, Any]:
         """All samples of an episode: columns [n, ...], and ``used`` [C, U] its frames."""
-        key = draws.fold(
-            tf.constant(self._dataset.key, tf.uint64), PURPOSE_ORDER, *tf.unstack(place)
-        )
+        key = fold(tf.constant(self._dataset.key, tf.uint64), PURPOSE_ORDER, *tf.unstack(place))
         parsed = self._parsed(key, raw)
         t, steps = parsed["t"], parsed["steps"]
         count = tf.size(t, out_type=tf.int64)
@@ -224,11 +222,11 @@ class _Sampler:
         first, end = dropped_edges(sample)
         stop = tf.maximum(steps - end, first)
         if valid is None:
-            t = draws.order(key, first, stop)
+            t = drawn_order(key, first, stop)
         else:
             allowed = tf.range(tf.cast(first, tf.int64), stop)
             may = tf.gather(valid, self._step_of(allowed)) != 0
-            t = draws.ordered(key, tf.boolean_mask(allowed, may))
+            t = by_draw(key, tf.boolean_mask(allowed, may))
         return t if sample.per_episode == "all" else t[: sample.per_episode]
 
     def _frames_used(self, t: Any, steps: Any, key: Any) -> tuple[Any, Any]:
@@ -327,7 +325,7 @@ def _agreed_steps(per_step: list[Any]) -> Any:
 def _choose(key: Any, purpose: tuple[int, ...], choices: list[Any]) -> Any:
     if len(choices) == 1:
         return choices[0]
-    drawn = draws.choose(draws.fold(key, *purpose), len(choices))
+    drawn = choose(fold(key, *purpose), len(choices))
     return tf.switch_case(drawn, [lambda c=choice: c for choice in choices])
 
 

@@ -11,8 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from autoloader.pipeline.graph import draws
-from autoloader.pipeline.graph.tensorflow import tf
+from autoloader.pipeline.graph.tensorflow import fold, splitmix64, tf
 from autoloader.samples.draws import PURPOSE_GOAL
 from autoloader.samples.statistics import Scaling
 from autoloader.samples.transforms.fields import NumericField
@@ -68,7 +67,7 @@ def frame_rows(t: Any, steps: Any, sample: SampleSpec, key: Any) -> WindowTensor
     window = window_rows(t, tf.constant(sample.frame_offsets, tf.int64), steps, sample)
     if sample.goal == "none":
         return window
-    hashes = draws.splitmix64(draws.fold(draws.fold(key, PURPOSE_GOAL), t))
+    hashes = splitmix64(fold(fold(key, PURPOSE_GOAL), t))
     left = steps - 1 - t
     drawn = hashes % tf.bitcast(tf.maximum(left, 1), tf.uint64)
     goal = tf.where(left > 0, t + 1 + tf.bitcast(drawn, tf.int64), t)[:, None]

@@ -53,8 +53,8 @@ from autoloader.formats.files import (
 from autoloader.formats.records import MalformedRecordError, Record, read_records, walk_records
 from autoloader.host.threads import LoaderThread
 from autoloader.index.records import RecordSamples
-from autoloader.pipeline.graph import draws, files, user_functions
-from autoloader.pipeline.graph.tensorflow import tf
+from autoloader.pipeline.graph import files, user_functions
+from autoloader.pipeline.graph.tensorflow import drawn_order, fold, tf
 from autoloader.samples.block import (
     EmptyEpisode,
     Place,
@@ -219,9 +219,7 @@ def _variant(
 ) -> Any:
     def records_of_pass(pass_: Any) -> Any:
         done = starts + tf.where(tf.equal(pass_, first_pass), skip, tf.zeros_like(skip))
-        shards = draws.order(
-            draws.fold(key, PURPOSE_SHARDS, pass_), 0, tf.size(paths, out_type=tf.int64)
-        )
+        shards = drawn_order(fold(key, PURPOSE_SHARDS, pass_), 0, tf.size(paths, out_type=tf.int64))
         left = tf.boolean_mask(shards, tf.gather(done < stops, shards))
 
         def records_of_shard(shard: Any) -> Any:

@@ -10,6 +10,8 @@ server that is not there), it gives up within about a minute rather than an hour
 Keras, which TensorFlow loads at once and no graph here needs, waits until somebody asks for
 ``tf.keras``: that is a fifth of the time of the import, and 64 MB of each process.
 
+It holds the keyed draws of ``samples.draws`` as TensorFlow operations; a test compares both.
+
 Not here: the graphs themselves (the package's other modules).
 """
 
@@ -22,6 +24,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from autoloader.host.extras import needs
+from autoloader.samples.draws import GOLDEN, MIX_1, MIX_2
 
 
 def _on_google_cloud() -> bool:
@@ -68,4 +71,43 @@ if _ours:
 
 READ_BUFFER_BYTES = int(os.environ["GCS_READ_CACHE_BLOCK_SIZE_MB"]) * 2**20
 
-__all__ = ["READ_BUFFER_BYTES", "tf"]
+__all__ = ["READ_BUFFER_BYTES", "by_draw", "choose", "drawn_order", "fold", "splitmix64", "tf"]
+
+
+def _u64(value: int) -> Any:
+    return tf.constant(value, tf.uint64)
+
+
+def splitmix64(values: Any) -> Any:
+    """Hash of each element of a uint64 tensor."""
+    shift, xor = tf.bitwise.right_shift, tf.bitwise.bitwise_xor
+    z = values + _u64(GOLDEN)
+    z = xor(z, shift(z, _u64(30))) * _u64(MIX_1)
+    z = xor(z, shift(z, _u64(27))) * _u64(MIX_2)
+    return xor(z, shift(z, _u64(31)))
+
+
+def fold(key: Any, *parts: Any) -> Any:
+    """A key below ``key`` (uint64) for each int64 part, mixed in one after the other."""
+    for part in parts:
+        key = splitmix64(
+            tf.bitwise.bitwise_xor(key, tf.bitcast(tf.cast(part, tf.int64), tf.uint64))
+        )
+    return key
+
+
+def drawn_order(key: Any, first: Any, stop: Any) -> Any:
+    """First … stop−1 [n] int64 in the order of their hashes under ``key``; ties by number."""
+    return by_draw(key, tf.range(tf.cast(first, tf.int64), tf.cast(stop, tf.int64)))
+
+
+def by_draw(key: Any, numbers: Any) -> Any:
+    """``numbers`` [n] int64, which ascend, in the order of their hashes under ``key``."""
+    hashes = splitmix64(tf.bitwise.bitwise_xor(tf.bitcast(numbers, tf.uint64), key))
+    signed = tf.bitcast(tf.bitwise.bitwise_xor(hashes, _u64(1 << 63)), tf.int64)
+    return tf.gather(numbers, tf.argsort(signed, stable=True))
+
+
+def choose(key: Any, count: int) -> Any:
+    """One of 0 … count−1, as an int32 scalar."""
+    return tf.cast(splitmix64(key) % _u64(count), tf.int32)
