@@ -44,7 +44,7 @@ from autoloader.formats.tfds import folder_name
 from autoloader.index.counting import count_mixture
 from autoloader.recipes import Recipe, mixtures, names, other_names, recipe
 from autoloader.samples.resolve import resolve
-from autoloader.samples.transforms.cameras import is_depth_picture, is_depth_tensor
+from autoloader.samples.transforms.binding import is_depth_picture, is_depth_tensor
 from autoloader.samples.transforms.fields import (
     check_camera,
     check_language,

@@ -49,7 +49,7 @@ from autoloader.formats.lerobot.videos import UnreadableVideoError, read_packets
 from autoloader.formats.records import MalformedRecordError, read_records
 from autoloader.formats.sources import is_lerobot
 from autoloader.formats.tfds import INFO_FILE, VERSION, HubRepository, version_order
-from autoloader.samples.transforms.cameras import is_depth_picture
+from autoloader.samples.transforms.binding import is_depth_picture
 from autoloader.samples.transforms.fields import text_of_points
 from autoloader.samples.transforms.rlds import METADATA, camera_numbers, read_episode
 

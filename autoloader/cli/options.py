@@ -22,13 +22,13 @@ from autoloader.host.units import parse_floor
 
 def with_transforms(context: typer.Context, spec: Path | None) -> Path | None:
     """Let the transforms of the command's specs be imported, or refuse them, before one is read."""
-    from autoloader.samples.transforms import user_function
+    from autoloader.samples.transforms import transform
 
     if context.params.get("_no_transforms"):
-        user_function.refuse()
+        transform.refuse()
     elif spec is not None:
         with contextlib.suppress(OSError):  # the working directory is gone
-            user_function.permit(str(Path.cwd()), str(spec.absolute().parent))
+            transform.permit(str(Path.cwd()), str(spec.absolute().parent))
     return spec
 
 

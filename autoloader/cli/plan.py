@@ -49,8 +49,8 @@ from autoloader.host.units import GIB, format_bytes
 from autoloader.index.counting import quick_tables
 from autoloader.pipeline.batch_call import try_call
 from autoloader.process.planning import LoaderPlan, plan_loader
-from autoloader.samples.counts import valid_per_episode
 from autoloader.samples.resolve import ResolvedDataset
+from autoloader.samples.transforms.keep import valid_per_episode
 from autoloader.sampling.chains import why_unchained
 from autoloader.sampling.dealing import Ranks, epoch_steps
 from autoloader.sampling.episodes import DatasetTable

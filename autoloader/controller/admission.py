@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 
 from autoloader.errors import BudgetInfeasibleError
 from autoloader.host.units import MIB, format_bytes
-from autoloader.samples.encoded import DECODED_TOGETHER_BYTES
+from autoloader.samples.block import DECODED_TOGETHER_BYTES
 from autoloader.samples.resolve import MixtureSizes
 from autoloader.spec.knobs import BATCHES_OF_A_HELPER, Knobs
 

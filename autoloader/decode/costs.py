@@ -24,7 +24,7 @@ from collections.abc import Callable, Iterator
 from autoloader.errors import PipelineError
 from autoloader.host.probes.headroom import HeadroomProbe
 from autoloader.host.units import MIB, format_bytes
-from autoloader.samples.encoded import DECODED_TOGETHER_BYTES
+from autoloader.samples.block import DECODED_TOGETHER_BYTES
 
 MOST_COST = 2**28
 """Pixels × scans of a picture; ``VARIABLE`` gives another number."""

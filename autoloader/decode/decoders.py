@@ -17,7 +17,7 @@ for a byte of such files: a PNG of 480×640 takes some milliseconds, a JPEG that
 size half a millisecond.
 
 Not here: decoding (``decode.frames``, ``decode.depth``), which cameras are turned
-(``samples.transforms.cameras``).
+(``samples.transforms.binding``).
 """
 
 from __future__ import annotations

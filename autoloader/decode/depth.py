@@ -3,7 +3,7 @@
 A frame is resized by taking values at the nearest places, never by mixing them. A value of another
 type than the camera's is cast where that loses nothing (16-bit integers to float32), else refused.
 
-Not here: which features are depth frames (``samples.transforms.cameras``), pictures of colours
+Not here: which features are depth frames (``samples.transforms.binding``), pictures of colours
 (``decode.frames``).
 """
 
@@ -19,8 +19,7 @@ from numpy.typing import NDArray
 from autoloader.decode.frames import UndecodableFrameError, decoded, fitted, nearest_into
 from autoloader.formats import Feature
 from autoloader.formats.records import MalformedRecordError, decode_varints
-from autoloader.samples.block import Encoded
-from autoloader.samples.encoded import PackedPicture, VideoFrame
+from autoloader.samples.block import Encoded, PackedPicture, VideoFrame
 from autoloader.spec import CameraSpec
 
 UNDECODABLE = (ValueError, MalformedRecordError, zlib.error, cv2.error, MemoryError)
@@ -34,7 +33,7 @@ class DepthDecoder:
 
     Args:
         camera: a depth camera: size, fit and type.
-        feature: how the frames are stored, see ``samples.transforms.cameras``.
+        feature: how the frames are stored, see ``samples.transforms.binding``.
     """
 
     def __init__(self, camera: CameraSpec, feature: Feature) -> None:

@@ -23,8 +23,7 @@ import simplejpeg
 from numpy.typing import NDArray
 
 from autoloader.decode import costs
-from autoloader.samples.block import Encoded
-from autoloader.samples.encoded import PackedPicture, UnpackableError, VideoFrame
+from autoloader.samples.block import Encoded, PackedPicture, UnpackableError, VideoFrame
 from autoloader.spec import CameraSpec
 
 if TYPE_CHECKING:

@@ -11,8 +11,7 @@ from typing import Any
 import numpy as np
 
 from autoloader.samples.block import Place
-from autoloader.samples.features import split_texts
-from autoloader.samples.layout import BatchLayout
+from autoloader.samples.layout import BatchLayout, split_texts
 from autoloader.samples.resolve import ResolvedMixture
 from autoloader.sampling.cursor import DatasetCursor
 

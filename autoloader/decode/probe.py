@@ -32,7 +32,7 @@ from autoloader.host.supervision.start import start
 from autoloader.index.records import RecordSamples
 from autoloader.samples.block import Place, SampleBlock
 from autoloader.samples.resolve import ResolvedDataset, ResolvedMixture
-from autoloader.samples.transforms import user_function
+from autoloader.samples.transforms import transform
 
 _TRIES = 4
 _LEAST_ROUNDS, _MOST_ROUNDS = 4, 8
@@ -78,10 +78,8 @@ def probe_decode(
     """
     cv2.setNumThreads(1)
     for framework in {d.transform.framework for d in mixture.datasets if d.transform}:
-        with contextlib.suppress(
-            user_function.FunctionFailedError
-        ):  # its records then give no samples
-            user_function.prepare(framework)
+        with contextlib.suppress(transform.FunctionFailedError):  # its records then give no samples
+            transform.prepare(framework)
     deadline = clock.now_s() + budget_s
     episodes: dict[str, SampleBlock] = {}
     for dataset in mixture.datasets:

@@ -19,8 +19,7 @@ from autoloader.formats.lerobot import metadata_of
 from autoloader.formats.lerobot.metadata import Episode, LeRobotMetadata
 from autoloader.formats.lerobot.parquet import UnreadableParquetError, read_pictures
 from autoloader.formats.lerobot.videos import UnreadableVideoError, read_packets
-from autoloader.samples.block import Encoded, SampleBlock
-from autoloader.samples.encoded import PackedPicture, VideoCodec, VideoFrame
+from autoloader.samples.block import Encoded, PackedPicture, SampleBlock, VideoCodec, VideoFrame
 from autoloader.samples.resolve import ResolvedDataset
 from autoloader.samples.windows import frame_rows
 

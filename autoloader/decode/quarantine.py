@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 from autoloader.samples.block import Place
-from autoloader.samples.counts import too_many_bad
 from autoloader.samples.resolve import ResolvedMixture
+from autoloader.samples.transforms.keep import too_many_bad
 
 logger = logging.getLogger(__name__)
 

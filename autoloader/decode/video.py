@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from autoloader.host.extras import needs
-from autoloader.samples.encoded import SharedFrames, VideoCodec, VideoFrame
+from autoloader.samples.block import SharedFrames, VideoCodec, VideoFrame
 
 Pixels = NDArray[np.uint8]
 

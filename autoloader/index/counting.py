@@ -39,8 +39,8 @@ from autoloader.formats.records import (
 from autoloader.host.units import MIB
 from autoloader.index.opening import find_indexes, open_indexes, versions_of
 from autoloader.index.valid import count_indexed, empty_texts, table_of
-from autoloader.samples.counts import DatasetCount, too_many_bad
 from autoloader.samples.resolve import ResolvedDataset, ResolvedMixture
+from autoloader.samples.transforms.keep import DatasetCount, too_many_bad
 from autoloader.sampling.episodes import DatasetTable
 from autoloader.telemetry.progress import doing
 

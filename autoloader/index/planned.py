@@ -29,10 +29,12 @@ from autoloader.samples import windows
 from autoloader.samples.block import (
     Encoded,
     SampleBlock,
+    VideoFrame,
     by_sample,
     different_frames,
     field_windows,
     linked_rows,
+    share,
 )
 from autoloader.samples.draws import (
     PURPOSE_CAMERA,
@@ -43,9 +45,7 @@ from autoloader.samples.draws import (
     fold_array,
     words_drawn,
 )
-from autoloader.samples.encoded import VideoFrame, share
-from autoloader.samples.features import FeatureRows
-from autoloader.samples.layout import PROVENANCE, BatchLayout, empty_columns
+from autoloader.samples.layout import PROVENANCE, BatchLayout, FeatureRows, empty_columns
 from autoloader.samples.resolve import ResolvedDataset
 from autoloader.samples.schema import held_role
 from autoloader.samples.transforms.fields import FieldName, NumericField

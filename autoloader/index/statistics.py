@@ -54,12 +54,11 @@ from autoloader.index.statistics_files import normalize_of, read_statistics
 from autoloader.index.valid import remaining_episodes, valid_t
 from autoloader.samples import windows
 from autoloader.samples.block import field_rows, field_windows
-from autoloader.samples.counts import DatasetCount, valid_per_episode
 from autoloader.samples.resolve import ResolvedDataset, ResolvedMixture, resolve
 from autoloader.samples.schema import RecordSchema
 from autoloader.samples.statistics import FieldStatistics, NormalizationStatistics, scaling_of
 from autoloader.samples.transforms.fields import FieldName
-from autoloader.samples.transforms.keep import Ranges
+from autoloader.samples.transforms.keep import DatasetCount, Ranges, valid_per_episode
 from autoloader.spec import DatasetSpec, PipelineSpec
 from autoloader.telemetry.progress import doing
 

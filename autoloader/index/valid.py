@@ -22,10 +22,18 @@ from autoloader.errors import SourceError
 from autoloader.formats import Feature
 from autoloader.formats.records import MalformedRecordError
 from autoloader.index.dataset import DatasetIndex
-from autoloader.samples.counts import DatasetCount, samples_per_episode, valid_per_episode
 from autoloader.samples.resolve import ResolvedDataset, ResolvedMixture
 from autoloader.samples.transforms.fields import is_text, texts_of
-from autoloader.samples.transforms.keep import ALL_STEPS, Ranges, RuleLoss, TextRuns, left_by_rules
+from autoloader.samples.transforms.keep import (
+    ALL_STEPS,
+    DatasetCount,
+    Ranges,
+    RuleLoss,
+    TextRuns,
+    left_by_rules,
+    samples_per_episode,
+    valid_per_episode,
+)
 from autoloader.samples.transforms.rlds import read_values
 from autoloader.samples.windows import valid_ranges
 from autoloader.sampling.episodes import DatasetTable

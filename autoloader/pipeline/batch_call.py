@@ -8,7 +8,7 @@ handed out, in their order, on the thread that hands them out, ahead of the cons
 batches as the ring holds. A batch that is made again, after the child was lost, is given to it
 again.
 
-Not here: finding and importing functions (``samples.transforms.user_function``).
+Not here: finding and importing functions (``samples.transforms.transform``).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from autoloader.decode.message import BatchMessage, texts_of
 from autoloader.errors import PipelineError, shown
 from autoloader.samples.layout import CALLED
 from autoloader.samples.resolve import ResolvedMixture
-from autoloader.samples.transforms.user_function import (
+from autoloader.samples.transforms.transform import (
     CALLERS,
     FunctionFailedError,
     call_here,

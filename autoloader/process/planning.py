@@ -33,8 +33,8 @@ from autoloader.index.opening import find_indexes
 from autoloader.index.statistics import file_differences, statistics_of, with_recorded_sizes
 from autoloader.pipeline.batch_call import check_call
 from autoloader.process.child import ChildPipeline, preempt
-from autoloader.samples.counts import DatasetCount
 from autoloader.samples.resolve import ResolvedDataset, ResolvedMixture, normalised, resolve
+from autoloader.samples.transforms.keep import DatasetCount
 from autoloader.sampling.chains import why_unchained
 from autoloader.sampling.dealing import Ranks, check_parts, epoch_steps
 from autoloader.sampling.mixture import MixtureOrder, mixture_order

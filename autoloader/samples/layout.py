@@ -5,20 +5,251 @@ The same layout serves the ring, the decode pool and the trainer's side. ``ledge
 sample that each row stands for (a provenance, and the samples of its episode), also where the row
 repeats another because its own frame could not be decoded.
 
-Not here: the memory itself (``decode.ring``), torch tensors (``batch``).
+Further features of samples are any numbers or texts of a dataset, by the names in the spec. A
+feature of the steps comes as rows at the state offsets, with their edges; one of the episode comes
+once. Its form (type, shape, one of the two) is the same in every dataset of the mixture that has
+it; the others give zeros, and a mask that says so. Texts travel behind the language: a sample has
+one text, and ``text_length`` holds the length of the language and of each feature's text, in the
+order of the layout.
+
+Not here: the memory itself (``decode.ring``), torch tensors (``batch``), which bytes a value is of
+(``samples.schema``), reading it by index (``index.planned``).
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from autoloader.samples.features import FeatureForm, text_places
+from autoloader.errors import SpecError, UnsupportedError
+from autoloader.formats import Feature
+from autoloader.samples import windows
+from autoloader.samples.transforms.fields import NUMBERS, described, is_text
+
+MOST_NUMBERS = 2**16
+"""Of one step (or episode): an index holds them all."""
+
+FeatureKind = Literal["float32", "int64", "bool", "text"]
+
+
+@dataclass(frozen=True, slots=True)
+class FeatureForm:
+    """Form of a feature in a batch: shape, type, number of values.
+
+    Attributes:
+        kind: NumPy type of its values in a batch.
+        shape: of one step or episode; () of texts.
+        per_step: whether it comes as rows at the state offsets, or once.
+    """
+
+    kind: FeatureKind
+    shape: tuple[int, ...]
+    per_step: bool
+
+    def rows(self, state_rows: int) -> int:
+        """Number of values that a sample has."""
+        return state_rows if self.per_step else 1
+
+    def __str__(self) -> str:
+        shape = f" {list(self.shape)}" if self.shape else ""
+        return f"{self.kind}{shape} of {'the steps' if self.per_step else 'the episode'}"
+
+
+def form_of(feature: Feature, *, field: str) -> FeatureForm:
+    """The form that a feature has in a batch.
+
+    Raises:
+        SpecError: it is a picture, of varying shape, too large, or neither numbers nor text.
+    """
+    if is_text(feature):
+        return FeatureForm("text", (), feature.per_step)
+    if feature.kind == "image":
+        raise SpecError(
+            f"{field}: {feature.path!r} is a picture, {described(feature)}",
+            remedy="name it as a camera, in images; features are numbers and texts",
+            path=field,
+        )
+    shape = tuple(size for size in feature.shape if size is not None)
+    if len(shape) < len(feature.shape) or feature.kind == "other":
+        raise SpecError(
+            f"{field}: {feature.path!r} is {described(feature)}, of varying length, and a batch "
+            "has one shape",
+            remedy="name a feature of fixed shape, or cut and pad it in a transform",
+            path=field,
+        )
+    if feature.kind != "tensor" or feature.dtype not in NUMBERS:
+        raise SpecError(
+            f"{field}: {feature.path!r} is {described(feature)}, neither numbers nor one text",
+            remedy="name a numeric feature, or a text",
+            path=field,
+        )
+    if feature.encoding is not None:
+        raise UnsupportedError(
+            f"{field}: {feature.path!r} is stored as {feature.encoding}, not supported yet",
+            remedy="name a feature stored as plain numbers",
+            path=field,
+        )
+    if math.prod(shape) > MOST_NUMBERS:
+        raise SpecError(
+            f"{field}: {feature.path!r} has {math.prod(shape)} numbers, more than {MOST_NUMBERS}",
+            remedy="name a smaller feature, or shrink it in a transform",
+            path=field,
+        )
+    kind: FeatureKind = "float32" if "float" in feature.dtype else "int64"
+    return FeatureForm("bool" if feature.dtype == "bool" else kind, shape, feature.per_step)
+
+
+def forms_of(datasets: Sequence[tuple[str, Mapping[str, Feature]]]) -> dict[str, FeatureForm]:
+    """The form of every feature of a mixture, from (name, features) of its datasets.
+
+    Raises:
+        SpecError: datasets disagree on one.
+    """
+    found: dict[str, tuple[str, FeatureForm]] = {}
+    for dataset, features in datasets:
+        for name, feature in features.items():
+            field = f"datasets[{dataset}].features.{name}"
+            form = form_of(feature, field=field)
+            other, wanted = found.setdefault(name, (dataset, form))
+            if form != wanted:
+                raise SpecError(
+                    f"{field}: {feature.path!r} is {form}, and in dataset {other!r} it is {wanted}",
+                    remedy="give it another name, leave it out of one of them, or make them alike "
+                    "in a transform",
+                    path=field,
+                )
+    return {name: form for name, (_, form) in found.items()}
+
+
+def text_places(forms: Mapping[str, FeatureForm], state_rows: int) -> dict[str, slice]:
+    """Which entries of ``text_length`` are a text feature's; entry 0 is the language's."""
+    places, at = {}, 1
+    for name, form in forms.items():
+        if form.kind == "text":
+            places[name] = slice(at, at + form.rows(state_rows))
+            at = places[name].stop
+    return places
+
+
+class FeatureRows:
+    """The features of n samples, filled one episode or group of datasets at a time.
+
+    Args:
+        forms: forms of the mixture's further features.
+        state_rows: rows of a feature of the steps.
+        columns: name of a batch's array → [n, …] zeros, written to: ``features/…``,
+            ``feature_mask/…`` and, where there are texts, ``text_length``.
+        count: number of samples n.
+
+    Attributes:
+        forms: forms of the mixture's further features.
+    """
+
+    def __init__(
+        self,
+        forms: Mapping[str, FeatureForm],
+        state_rows: int,
+        columns: Mapping[str, NDArray[Any]],
+        count: int,
+    ) -> None:
+        self.forms = forms
+        self._rows = state_rows
+        self._columns = columns
+        self._places = text_places(forms, state_rows)
+        self._texts: dict[str, list[list[bytes]]] = {
+            name: [[b""] * count for _ in range(forms[name].rows(state_rows))]
+            for name in self._places
+        }
+
+    def nothing(self, name: str, count: int) -> NDArray[Any]:
+        """The values of ``count`` samples of a dataset without a numeric feature."""
+        column, rows = self._columns[f"features/{name}"], self.forms[name].rows(self._rows)
+        return np.zeros((count, rows, math.prod(self.forms[name].shape)), column.dtype)
+
+    def numbers(
+        self,
+        name: str,
+        own: slice,
+        values: NDArray[Any],
+        window: windows.WindowRows,
+        has: NDArray[np.bool_] | None = None,
+    ) -> None:
+        """Samples ``own`` have ``values`` [m, R or 1, width], of the rows of ``window``.
+
+        ``has`` [m] says which of them are of a dataset that has the feature; default: all.
+        """
+        column = self._columns[f"features/{name}"][own]
+        column[:] = values.reshape(column.shape)
+        if self.forms[name].per_step:
+            column[window.zeroed] = 0
+        self._mask(name, own, window, has)
+
+    def texts(
+        self,
+        name: str,
+        own: slice,
+        texts: Sequence[Sequence[bytes]],
+        window: windows.WindowRows,
+        has: NDArray[np.bool_] | None = None,
+    ) -> None:
+        """Samples ``own`` have these texts: by row, m each; ``has`` as of ``numbers``."""
+        for row, found in enumerate(texts):
+            mine = self._texts[name][row]
+            mine[own] = found
+            if self.forms[name].per_step:
+                for k in np.flatnonzero(window.zeroed[:, row]).tolist():
+                    mine[own.start + k] = b""
+        self._mask(name, own, window, has)
+
+    def _mask(
+        self, name: str, own: slice, window: windows.WindowRows, has: NDArray[np.bool_] | None
+    ) -> None:
+        mask = self._columns[f"feature_mask/{name}"][own]
+        mask[:] = window.inside if self.forms[name].per_step else True
+        if has is not None:
+            mask[~has] = False
+
+    def joined(self, languages: Sequence[bytes]) -> Sequence[bytes]:
+        """Every sample's one text, its language in front; notes how long the parts are."""
+        if not self._places:
+            return languages
+        parts = [languages, *(row for name in self._places for row in self._texts[name])]
+        lengths = self._columns["text_length"]
+        for number, texts in enumerate(parts):
+            lengths[:, number] = np.fromiter(map(len, texts), np.int64, len(lengths))
+        return [b"".join(sample) for sample in zip(*parts, strict=True)]
+
+
+def split_texts(
+    forms: Mapping[str, FeatureForm],
+    state_rows: int,
+    texts: Sequence[bytes],
+    lengths: NDArray[np.int32],
+) -> tuple[list[bytes], dict[str, list[Any]]]:
+    """Split what ``FeatureRows.joined`` put together: languages, and each feature's texts as str.
+
+    Args:
+        forms: forms of the mixture's further features.
+        state_rows: rows of a feature of the steps, of which each sample has a list.
+        texts: [B] joined texts of the batch's rows.
+        lengths: [B, 1 + texts of a sample] ``text_length``.
+    """
+    ends = np.cumsum(lengths, axis=1).tolist()
+    parts = [
+        [text[a:b] for a, b in zip([0, *end[:-1]], end, strict=True)]
+        for text, end in zip(texts, ends, strict=True)
+    ]
+    found: dict[str, list[Any]] = {}
+    for name, place in text_places(forms, state_rows).items():
+        words = [[one.decode("utf-8", "replace") for one in part[place]] for part in parts]
+        found[name] = words if forms[name].per_step else [word for (word,) in words]
+    return [part[0] for part in parts], found
+
 
 ALIGNMENT = 64
 PROVENANCE = ("dataset", "pass", "shard", "episode", "t")

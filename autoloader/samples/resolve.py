@@ -5,7 +5,7 @@ and bound (``bind_dataset``), the layout of their batches (``resolve``). ``sampl
 a binder for what rewrites episodes, and one for each part of a sample.
 
 Not here: opening files for data (``pipeline.graph``, ``index``), sample counts
-(``samples.counts``).
+(``samples.transforms.keep``).
 """
 
 from __future__ import annotations
@@ -29,15 +29,12 @@ from autoloader.formats import (
 from autoloader.formats.tfds import FEATURES_FILE, INFO_FILE
 from autoloader.host.units import MIB
 from autoloader.samples.draws import dataset_key
-from autoloader.samples.features import forms_of
-from autoloader.samples.layout import BatchLayout
+from autoloader.samples.layout import BatchLayout, forms_of
 from autoloader.samples.statistics import NormalizationStatistics, Scaling, scaling_of
-from autoloader.samples.transforms.binding import bind_episodes
-from autoloader.samples.transforms.cameras import bind_cameras, framed
+from autoloader.samples.transforms.binding import Words, bind_cameras, bind_language, framed
 from autoloader.samples.transforms.fields import FieldName, NumericField, bind_numbers, find_feature
 from autoloader.samples.transforms.keep import Keep
-from autoloader.samples.transforms.language import Words, bind_language
-from autoloader.samples.transforms.transform import Transform
+from autoloader.samples.transforms.transform import Transform, bind_episodes
 from autoloader.spec import DatasetSpec, DeltaTimestamps, PipelineSpec, SampleSpec
 from autoloader.storage.places import has_client
 from autoloader.telemetry.progress import doing, told

@@ -24,7 +24,6 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from autoloader.samples.counts import samples_per_episode, valid_per_episode
 from autoloader.samples.draws import (
     MASK,
     PURPOSE_ORDER,
@@ -34,7 +33,7 @@ from autoloader.samples.draws import (
     splitmix64_in_place,
     unmixed_array,
 )
-from autoloader.samples.transforms.keep import Ranges
+from autoloader.samples.transforms.keep import Ranges, samples_per_episode, valid_per_episode
 from autoloader.samples.windows import valid_range
 from autoloader.spec import SampleSpec
 

@@ -16,7 +16,7 @@ from lerobot_files import LeRobotFiles
 
 from autoloader.decode.probe_lerobot import first_samples
 from autoloader.decode.video import UndecodableVideoError, VideoDecoder
-from autoloader.samples.encoded import VideoFrame, share
+from autoloader.samples.block import VideoFrame, share
 from autoloader.samples.resolve import resolve
 
 FILES = LeRobotFiles(lengths=(40,), gop=20)

@@ -18,7 +18,7 @@ from autoloader.formats.lerobot.parquet import (
     PictureTable,
     read_pictures,
 )
-from autoloader.samples.encoded import PackedPicture, UnpackableError
+from autoloader.samples.block import PackedPicture, UnpackableError
 
 ROWS = "data/chunk-000/file-000.parquet"
 BEARS = {"max_corrupt_ratio": 0.9}

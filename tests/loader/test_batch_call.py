@@ -16,7 +16,7 @@ from streams import dataset_of, spec_of
 from autoloader import AutoLoader, PipelineSpec
 from autoloader.cli.app import main
 from autoloader.errors import PipelineError, SpecError, UnsupportedError
-from autoloader.samples.transforms import user_function
+from autoloader.samples.transforms import transform
 
 KNOBS = {"ring_slots": 4, "decode_threads": 1, "io_threads": 1, "read_ahead": 1}
 MODULE = """
@@ -181,6 +181,6 @@ def test_a_function_that_is_not_there_or_not_wanted_is_refused_before_anything_s
 ) -> None:
     with pytest.raises(SpecError, match=r"batch\.call: 'nowhere:tokens' cannot be imported"):
         opened(spec_with(robot, "nowhere:tokens"))
-    monkeypatch.setattr(user_function, "_refused", True)
+    monkeypatch.setattr(transform, "_refused", True)
     with pytest.raises(SpecError, match=r"batch\.call: .*--no-transforms runs none"):
         opened(spec_with(robot, "batch_functions:tokens"))

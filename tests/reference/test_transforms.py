@@ -21,9 +21,9 @@ from autoloader.errors import SpecError
 from autoloader.index import count_indexed, open_dataset_index
 from autoloader.index.counting import count_mixture
 from autoloader.samples.block import EmptyEpisode
-from autoloader.samples.counts import DatasetCount
 from autoloader.samples.resolve import ResolvedMixture
-from autoloader.samples.transforms.user_function import FunctionFailedError, ask_elsewhere
+from autoloader.samples.transforms.keep import DatasetCount
+from autoloader.samples.transforms.transform import FunctionFailedError, ask_elsewhere
 
 SHARDS = [[5, 1, 7], [6, 4], [9]]
 Hand = Callable[[Episode], tuple[Episode | None, Sequence[bool] | None]]

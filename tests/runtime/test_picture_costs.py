@@ -15,7 +15,7 @@ from slow_pictures import SCANS_MOST, slow_jpeg
 from autoloader.decode import costs
 from autoloader.decode.frames import FrameDecoder, UndecodableFrameError
 from autoloader.host.units import MIB
-from autoloader.samples.encoded import DECODED_TOGETHER_BYTES
+from autoloader.samples.block import DECODED_TOGETHER_BYTES
 from autoloader.spec import CameraSpec
 
 LONG_S = 30.0

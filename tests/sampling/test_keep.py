@@ -16,8 +16,8 @@ from autoloader.index import count_indexed, open_dataset_index
 from autoloader.index.counting import count_mixture
 from autoloader.index.records import RecordSamples
 from autoloader.samples.block import Place
-from autoloader.samples.counts import DatasetCount
 from autoloader.samples.resolve import ResolvedMixture
+from autoloader.samples.transforms.keep import DatasetCount
 
 PATH = "episode_metadata/file_path"
 ID = "episode_metadata/id"

@@ -10,7 +10,7 @@ the stretch of a picture is the pieces that it lies in, which are unpacked alone
 codec is one stretch.
 
 Not here: the meaning of columns (``episodes``, ``rows``), unpacking a picture
-(``samples.encoded``).
+(``samples.block``).
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ Invariants:
     2. The tables are a function of the files' bytes, the metadata and the wanted features alone.
 
 Not here: the metadata (``metadata``), the rows (``rows``), decoding (``decode.video``), unpacking
-pictures (``samples.encoded``).
+pictures (``samples.block``).
 """
 
 from __future__ import annotations

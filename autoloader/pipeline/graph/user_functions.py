@@ -21,9 +21,9 @@ from numpy.typing import NDArray
 from autoloader.formats import tensorflow_process
 from autoloader.formats.records import MalformedRecordError
 from autoloader.pipeline.graph.tensorflow import tf
-from autoloader.samples.transforms import binding, transform, user_function
+from autoloader.samples.transforms import transform
 from autoloader.samples.transforms.rlds import METADATA, FunctionResultError
-from autoloader.samples.transforms.user_function import FunctionFailedError
+from autoloader.samples.transforms.transform import FunctionFailedError
 from autoloader.spec import TransformSpec
 
 _OF_TRAJECTORY = "traj_metadata"
@@ -32,7 +32,7 @@ _OF_TRAJECTORY = "traj_metadata"
 def call_eagerly(
     function: Callable[..., Any], episode: dict[str, Any], steps: int, kwargs: Mapping[str, Any]
 ) -> Any:
-    """See ``samples.transforms.user_function.Caller``."""
+    """See ``samples.transforms.transform.Caller``."""
     with tf.device("/CPU:0"):
         once = episode.pop(METADATA)
         trajectory = _tensors(episode)
@@ -94,7 +94,7 @@ def answered(question: str, spec: Any, arguments: tuple[Any, ...]) -> Any:
     """What the process that runs TensorFlow answers to ``samples.transforms.transform``."""
     if question == "prepare":
         return None
-    asked = binding.describe_here if question == "describe" else transform.apply_here
+    asked = transform.describe_here if question == "describe" else transform.apply_here
     try:
         return asked(TransformSpec.model_validate(spec), call_eagerly, *arguments)
     except (MalformedRecordError, FunctionFailedError, FunctionResultError) as error:
@@ -103,6 +103,6 @@ def answered(question: str, spec: Any, arguments: tuple[Any, ...]) -> Any:
 
 def enter() -> None:
     """From now on this process calls such functions itself; the other one is not needed."""
-    if "tensorflow" not in user_function.CALLERS:
-        user_function.CALLERS["tensorflow"] = call_eagerly
+    if "tensorflow" not in transform.CALLERS:
+        transform.CALLERS["tensorflow"] = call_eagerly
         tensorflow_process.process.close()

@@ -1,270 +1,402 @@
-"""Binds what rewrites the episodes of a dataset: its function, and the spec's own pass behind it.
+"""Binds the cameras and the language of a dataset to features of its episodes.
 
-Binding is a planning step: a function that cannot be found, or does not give an episode, and an op
-that does not take the values, are refused before a process starts.
+Octo and OpenVLA rewrote the public files before training: every picture with a side of 64 or more
+became a JPEG of 256×256, and channels that the public files hold in the wrong order were put
+right. So a repair of channels is for public files alone; on the others it would turn right colours
+wrong.
 
-A function is called on the first episode that it does not drop, of at most
-``MOST_TRIAL_EPISODES``. Its result decides the features that the spec's fields are held against.
-The ops of the spec's own pass are held against the first ``MOST_CHECKED_EPISODES``. Each is tried
-once, and again when the file, the function or what the spec says of it changes. A process that does
-not call such functions itself takes the trial run that another one saved in the user's cache
-directory.
+Depth frames are stored in four forms: 16-bit PNG, TFDS's float pictures (a PNG of four channels,
+the bytes of a float32 each), tensors of [H, W] or [H, W, 1] as they lie in a record's list of
+numbers, and such tensors packed as bytes (zlib or plain). A tensor that a depth camera shows counts
+as a picture from the start. So all code that moves encoded frames, a user's function among them,
+treats the four alike.
 
-Not here: what a transform does to every episode (``transform``).
+A text as it is *stored* is UTF-8: of texts and code points the text itself, of an integer its
+decimal digits, of several strings all of them with NULs in between. So an index holds one text a
+step, whatever a spec makes of it.
+
+Not here: the words of the spec (``spec.fields``), turning channels (``decode.decoders``), decoding
+(``decode``), reading features (``samples``, ``index``).
 """
 
 from __future__ import annotations
 
-import contextlib
-import hashlib
-import json
-import time
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, replace
-from typing import Any, NamedTuple
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal, NamedTuple
 
-from autoloader.errors import SourceError, SpecError
-from autoloader.formats import DatasetFormat, Feature, ShardSlice
-from autoloader.formats.cache import FileFindings, JsonCache
-from autoloader.formats.records import MalformedRecordError
-from autoloader.samples.transforms import user_function
-from autoloader.samples.transforms.derive import Derivation, check_domain, plan_derivation
-from autoloader.samples.transforms.fields import FieldName
-from autoloader.samples.transforms.rlds import (
-    FunctionResultError,
-    describe,
-    leaves_of,
-    read_episode,
-    read_result,
-    steps_of,
+import numpy as np
+from numpy.typing import NDArray
+
+from autoloader.errors import SpecError, UnsupportedError
+from autoloader.formats import DatasetFormat, Feature, files
+from autoloader.samples.transforms.fields import (
+    BETWEEN,
+    NUMBERS,
+    check_camera,
+    check_language,
+    check_same_kind,
+    described,
+    find_feature,
+    is_code,
+    is_several,
+    is_text,
 )
-from autoloader.samples.transforms.transform import Transform, answer, types_of
-from autoloader.samples.transforms.user_function import Caller, FunctionFailedError
-from autoloader.spec import DatasetSpec, FieldExpression, TransformSpec
+from autoloader.samples.transforms.keep import Keep
+from autoloader.spec import CameraSpec, DatasetSpec, LanguageChoice
+from autoloader.spec.sample import matcher
 
-MOST_TRIAL_EPISODES = 16
-"""Episodes that a trial run may see dropped before it gives up."""
-MOST_CHECKED_EPISODES = 4
-"""Episodes that are held against what ops along the episode take."""
-
-
-class TrialRun(NamedTuple):
-    """Result of a transform for the one episode that it was tried on.
-
-    Attributes:
-        features: of the result, by path.
-        cost_s: seconds that the function took.
-        kept_ratio: share of the episode's steps that it left.
-    """
-
-    features: Mapping[str, Feature]
-    cost_s: float
-    kept_ratio: float
-
-    @property
-    def plain(self) -> dict[str, Any]:
-        """As a cache holds it."""
-        return {**self._asdict(), "features": [asdict(one) for one in self.features.values()]}
-
-    @classmethod
-    def from_plain(cls, found: Any) -> TrialRun:
-        """Read what ``plain`` gave; ValueError, TypeError or KeyError of anything else."""
-        features = [Feature(**{**one, "shape": tuple(one["shape"])}) for one in found["features"]]
-        described = {one.path: one for one in features}
-        return cls(described, float(found["cost_s"]), float(found["kept_ratio"]))
+SIDE = 256
+"""Of every picture in a rewritten copy that was not smaller than ``LEAST``."""
+LEAST = 64
 
 
-_cache = JsonCache("transforms", version=2)
-_trials = FileFindings(_cache, lambda trial: trial.plain, TrialRun.from_plain)
-checks: FileFindings[int] = FileFindings(
-    _cache, lambda count: {"checked": count}, lambda document: int(document["checked"])
+_WHOLE = ("int16", "uint16", "int32", "uint32", "int64")
+_FLOATING = ("float16", "float32")
+_LISTED_FLOATS = ("float16", "bfloat16", "float32", "float64")
+"""A record holds them as float32, whatever their type."""
+_PACKINGS = ("floats", "integers", "bytes", "zlib")
+_ALLOWED = (
+    "name a 16-bit PNG image (uint16), a float32 image, or a tensor of [H, W] or [H, W, 1] numbers"
 )
-"""How many episodes were held against what ops take."""
 
 
-def try_function(
-    spec: TransformSpec,
-    identity: str,
-    directory: DatasetFormat,
-    slices: Sequence[ShardSlice],
-    *,
-    where: str,
-) -> TrialRun:
-    """Try a function on the first episode that it does not drop.
+class BoundCameras(NamedTuple):
+    """The cameras of a dataset; attributes as of ``samples.resolve.ResolvedDataset``."""
 
-    Args:
-        spec: what the user says.
-        identity: hash of all that decides what the function gives.
-        directory: dataset on disk.
-        slices: records of the split.
-        where: path of the dataset in the spec.
-
-    Raises:
-        SpecError: the function cannot be found, fails on the episode, or gives none.
-        SourceError: no record can be read, or it drops every one of the first.
-    """
-    sources = directory.features
-    pictures = tuple(sorted(one.path for one in sources.values() if one.kind == "image"))
-    return _trials.of(
-        slices[0].path,
-        (identity, slices[0], pictures, types_of(sources)),
-        lambda: _try_function(spec, directory, slices, where=where),
-        dataset=directory.dataset,
-        shared=spec.framework not in user_function.CALLERS,
-    )
+    cameras: Mapping[str, tuple[Feature, ...]]
+    present: Mapping[str, Feature]
+    reversed: frozenset[str]
+    files_are: str
 
 
-def check_values(
-    transform: Transform,
-    derivation: Derivation,
-    directory: DatasetFormat,
-    slices: Sequence[ShardSlice],
-) -> None:
-    """Hold the first episodes of a split against what the ops of a pass take.
-
-    Args:
-        transform: of the dataset, with the pass behind it.
-        derivation: ops of the pass, bound.
-        directory: dataset on disk.
-        slices: records of the split.
-
-    Raises:
-        SpecError: an episode lies outside of it.
-        SourceError: no record can be read.
-    """
-    checks.of(
-        slices[0].path,
-        ("derived", transform.identity, transform.given_types, slices[0]),
-        lambda: _check_first_episodes(transform, derivation, directory.records(slices)),
-        dataset=directory.dataset,
-    )
-
-
-def _try_function(
-    spec: TransformSpec, directory: DatasetFormat, slices: Sequence[ShardSlice], *, where: str
-) -> TrialRun:
-    field_, sources = f"{where}.transform", directory.features
-    reason, count = "its files hold no whole record", 0
-    for place, payload in directory.records(slices):
-        if count == MOST_TRIAL_EPISODES:
-            break
-        count += 1
-        caller = user_function.CALLERS.get(spec.framework)
-        try:
-            found = (
-                describe_here(spec, caller, sources, payload)
-                if caller is not None
-                else answer("describe", spec, sources, payload)
-            )
-        except MalformedRecordError as error:
-            reason = f"{place}: {error}"
-            continue
-        except (FunctionFailedError, FunctionResultError) as error:
-            raise SpecError(
-                f"{field_}: tried on {place}: {error}",
-                remedy="mend the function; it is given " + ", ".join(sorted(sources)),
-                path=field_,
-            ) from error
-        if found is not None:
-            return TrialRun(*found)
-        reason = f"{spec.call} drops every one of the first {count} episodes"
-    raise SourceError(
-        f"dataset {directory.dataset!r}: its transform cannot be tried: {reason}",
-        remedy="let the function return some episode of the split, or take the dataset out",
-        dataset=directory.dataset,
-    )
-
-
-def describe_here(
-    spec: TransformSpec, caller: Caller, sources: Mapping[str, Feature], payload: Any
-) -> TrialRun | None:
-    """Features that the function gives for a record, called in this process; ``None``: dropped.
-
-    Raises:
-        MalformedRecordError, FunctionFailedError, FunctionResultError: it failed.
-    """
-    episode, steps, spans = read_episode(payload, sources)
-    if not steps:
-        return None
-    began = time.perf_counter()
-    result = user_function.call_here(spec, caller, episode, steps)
-    cost_s = time.perf_counter() - began
-    if result is None:
-        return None
-    leaves = leaves_of(result)
-    kept = steps_of(leaves)
-    if not kept:
-        return None
-    features = describe(leaves, sources)
-    read_result(result, features, spans)
-    return TrialRun(features, cost_s, kept / steps)
-
-
-def _check_first_episodes(
-    transform: Transform, derivation: Derivation, records: Iterable[tuple[str, bytes]]
-) -> int:
-    """Check the first episodes, and return how many were looked at."""
-    keys = {one.source.key for one in derivation.columns if one.has_domain}
-    count = 0
-    for place, payload in records:
-        if count == MOST_CHECKED_EPISODES:
-            break
-        count += 1
-        with contextlib.suppress(MalformedRecordError):  # quarantined when it is read
-            found, _ = transform.before_pass(payload, None, keys)
-            if found.steps:
-                check_domain(derivation, found, place)
-    return count
-
-
-class BoundEpisodes(NamedTuple):
-    """The episodes of a dataset as samples are drawn from them.
-
-    Attributes:
-        transform: what rewrites each of them, or ``None``.
-        features: that they have then, by path.
-        fields: "action" and "state" over these features, where the dataset has them.
-    """
-
-    transform: Transform | None
-    features: Mapping[str, Feature]
-    fields: Mapping[FieldName, FieldExpression]
-
-
-def bind_episodes(
+def bind_cameras(
     declared: DatasetSpec,
-    directory: DatasetFormat,
-    slices: Sequence[ShardSlice],
+    mixture: Mapping[str, CameraSpec],
+    features: Mapping[str, Feature],
+    stored: Mapping[str, Feature],
     *,
     where: str,
-) -> BoundEpisodes:
-    """Bind the transform, steps and ops of a dataset: the episodes that come of them.
+) -> BoundCameras:
+    """The cameras that a dataset declares.
 
     Args:
         declared: the dataset as the spec declares it.
-        directory: what lies on disk.
-        slices: records of the split.
+        mixture: the cameras of the mixture.
+        features: of its episodes, by path.
+        stored: of its files, by path.
         where: its path in the spec.
 
     Raises:
-        SpecError: the function cannot be found, fails on an episode, or gives none; a field cannot
-            be had of these features; an episode lies outside of what an op takes.
-        SourceError: no record can be read, or the function drops every one of the first.
+        SpecError: a feature is missing, is no colour picture (of a depth camera: no depth), or
+            no flag; the order of the
+            channels hangs on what ``features.json`` does not say.
     """
-    function, stored = declared.transform, directory.features
-    transform = None
-    if function is not None:
-        identity = user_function.function_identity(function, where=where)
-        trial = try_function(function, identity, directory, slices, where=where)
-        transform = Transform(function, identity, stored, *trial)
-    given = stored if transform is None else transform.features
-    derivation, fields = plan_derivation(declared, given, where=where)
-    if derivation is None:
-        return BoundEpisodes(transform, given, fields)
-    before = transform or Transform(None, "", stored, stored)
-    said = json.dumps(derivation.plain, sort_keys=True)
-    identity = hashlib.sha256(f"{before.identity}\0{said}".encode()).hexdigest()
-    derived = replace(before, identity=identity, derivation=derivation)
-    if derivation.has_domain:
-        check_values(derived, derivation, directory, slices)
-    return BoundEpisodes(derived, derived.features, fields)
+    turned, files_are = _reversed_cameras(declared, stored, where=where)
+    cameras, present = {}, {}
+    for camera, choice in declared.images.items():
+        field = f"{where}.images.{camera}"
+        cameras[camera] = tuple(
+            find_feature(features, path, field=field, dataset=declared.name)
+            for path in choice.paths
+        )
+        check_frames(cameras[camera], mixture[camera], field=field)
+        if choice.present:
+            flag = find_feature(
+                features, choice.present, field=f"{field}.present", dataset=declared.name
+            )
+            _check_flag(flag, field=f"{field}.present")
+            present[camera] = flag
+    return BoundCameras(cameras, present, turned, files_are)
+
+
+def _check_flag(feature: Feature, *, field: str) -> None:
+    if feature.kind != "tensor" or feature.dtype not in NUMBERS or feature.shape:
+        raise SpecError(
+            f"{field}: {feature.path!r} is {described(feature)}, and no flag",
+            remedy="name a bool or a number, of the steps or of the episode; 0 is absent",
+            path=field,
+        )
+    if feature.encoding is not None:
+        raise UnsupportedError(
+            f"{field}: {feature.path!r} is stored as {feature.encoding}, not supported yet",
+            remedy="name a feature stored as a plain number",
+            path=field,
+        )
+
+
+def _reversed_cameras(
+    declared: DatasetSpec, features: Mapping[str, Feature], *, where: str
+) -> tuple[frozenset[str], str]:
+    """(the cameras whose channels change places, what the files were taken for, and why).
+
+    The second is "" where nothing hangs on it.
+
+    Args:
+        declared: the dataset as the spec declares it.
+        features: of its files, by path.
+        where: its path in the spec.
+
+    Raises:
+        SpecError: it is to be looked up, and ``features.json`` does not say.
+    """
+    asked = [camera for camera, choice in declared.images.items() if choice.flip == "public"]
+    always = [camera for camera, choice in declared.images.items() if choice.flip == "always"]
+    if not asked:
+        return frozenset(always), ""
+    told = declared.files != "auto"
+    kind, why = (declared.files, "as the spec says") if told else _looked_up(features, where)
+    turned = frozenset([*always, *asked] if kind == "public" else always)
+    return turned, f"{kind} files ({why})"
+
+
+def _looked_up(features: Mapping[str, Feature], where: str) -> tuple[str, str]:
+    colours = [one for one in features.values() if one.kind == "image" and one.dtype == "uint8"]
+    for feature in colours:
+        height, width, *_ = (*feature.shape, None, None)
+        if height is None or width is None:
+            raise SpecError(
+                f"{where}.files: auto, and features.json gives no size of {feature.path!r}, by "
+                "which public files are told from rewritten ones",
+                remedy="say which they are, since channels hang on it: files: public, or files: "
+                "rewritten (256×256 JPEG, as Octo and OpenVLA trained on)",
+                path=f"{where}.files",
+            )
+        as_rewritten = (height, width) == (SIDE, SIDE) or max(height, width) < LEAST
+        if not as_rewritten or feature.encoding == "png":
+            form = f" {feature.encoding}" if feature.encoding else ""
+            return "public", f"{feature.path} is {height}×{width}{form}"
+    return "rewritten", f"every picture that is not small is {SIDE}×{SIDE}"
+
+
+def framed(
+    directory: DatasetFormat, declared: DatasetSpec, cameras: Mapping[str, CameraSpec]
+) -> DatasetFormat:
+    """A dataset's directory, with the tensors that its depth cameras show as pictures.
+
+    Args:
+        directory: what lies on disk.
+        declared: the dataset as the spec declares it.
+        cameras: canonical cameras of the mixture.
+    """
+    found = dict(directory.features)
+    for camera, choice in declared.images.items():
+        for path in choice.paths if cameras[camera].depth else ():
+            feature = found.get(path)
+            if feature is not None and is_depth_tensor(feature):
+                listed = "floats" if "float" in feature.dtype else "integers"
+                encoding = feature.encoding or listed
+                found[path] = replace(feature, kind="image", encoding=encoding)
+    return replace(directory, features=found)
+
+
+def is_depth_tensor(feature: Feature) -> bool:
+    """True if a tensor has the form of a depth frame for every step."""
+    shape = feature.shape
+    if feature.kind != "tensor" or not feature.per_step or None in shape:
+        return False
+    if len(shape) != 2 and (len(shape) != 3 or shape[-1] != 1):
+        return False
+    numbers = _LISTED_FLOATS if feature.encoding is None else _FLOATING
+    return feature.dtype in (*_WHOLE, *numbers) and feature.encoding in (None, "bytes", "zlib")
+
+
+def is_depth_picture(feature: Feature) -> bool:
+    """True if a picture as TFDS stores it holds depth."""
+    encodings: Sequence[Any] = (None, "png")
+    pictured = feature.kind == "image" and feature.per_step and feature.encoding in encodings
+    return pictured and feature.dtype in ("uint16", "float32") and feature.shape[-1:] == (1,)
+
+
+def check_frames(choices: Sequence[Feature], camera: CameraSpec, *, field: str) -> None:
+    """Refuse what a camera cannot show.
+
+    Args:
+        choices: the features that a dataset's camera is drawn from, as ``framed`` gives them.
+        camera: name of a canonical camera.
+        field: the camera's path in the dataset.
+
+    Raises:
+        SpecError: no colour picture; of a depth camera: no depth frame, values that its type
+            cannot hold, or choices that are stored in different ways.
+    """
+    if camera.depth:
+        _check_depth(choices, camera, field=field)
+    for feature in () if camera.depth else choices:
+        check_camera(feature, field=field)
+
+
+def _check_depth(choices: Sequence[Feature], camera: CameraSpec, *, field: str) -> None:
+    for feature in choices:
+        in_numbers = feature.kind == "image" and feature.encoding in _PACKINGS
+        if not in_numbers and not is_depth_picture(feature):
+            raise SpecError(
+                f"{field}: {feature.path!r} is {described(feature)}, and no depth frame",
+                remedy=_ALLOWED,
+                path=field,
+            )
+        if camera.depth == "uint16" and "float" in feature.dtype:
+            raise SpecError(
+                f"{field}: {feature.path!r} is {described(feature)}, which the camera's depth: "
+                "uint16 cannot hold",
+                remedy="write depth: float32 for the camera, which holds both exactly",
+                path=field,
+            )
+    if len({(one.encoding, one.dtype, one.shape) for one in choices}) > 1:
+        raise SpecError(
+            f"{field}: any_of mixes depth frames that are stored in different ways: "
+            + ", ".join(f"{one.path} ({described(one)})" for one in choices),
+            remedy="draw from features of one type and shape",
+            path=field,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Words:
+    """Rules by which a dataset's stored texts become those of its samples.
+
+    Attributes:
+        names: path of an integer feature → its decimal digits → the text that it stands for.
+        several: which of several strings a sample has; "" where there is one.
+    """
+
+    names: Mapping[str, Mapping[bytes, bytes]] = field(default_factory=dict)
+    several: Literal["", "first", "draw"] = ""
+
+    def __bool__(self) -> bool:
+        """True if they change anything."""
+        return bool(self.names or self.several)
+
+    def told(
+        self, path: str, stored: Sequence[bytes], drawn: NDArray[np.uint64] | None
+    ) -> list[bytes]:
+        """The texts of samples, UTF-8.
+
+        Args:
+            path: path of the language feature.
+            stored: the texts [n] as they are stored, or one for all samples.
+            drawn: [n] a random number for each sample; needed where one of several is drawn.
+
+        Returns:
+            As many texts as there are stored ones; n where they are drawn.
+        """
+        if path in self.names:
+            names = self.names[path]
+            return [names.get(one, b"") for one in stored]
+        if not self.several:
+            return list(stored)
+        said = [[one for one in text.split(BETWEEN) if one.strip()] for text in stored]
+        if self.several == "first" or drawn is None:
+            return [texts[0] if texts else b"" for texts in said]
+        said = said * len(drawn) if len(said) == 1 else said
+        return [
+            texts[number % len(texts)] if texts else b""
+            for texts, number in zip(said, drawn.tolist(), strict=True)
+        ]
+
+    def speaks(self, path: str) -> Callable[[str], bool]:
+        """Test of a stored text of this feature: does it stand for one that is not blank?"""
+        if path in self.names:
+            spoken = {key.decode() for key, text in self.names[path].items() if text.strip()}
+            return spoken.__contains__
+        return matcher(r"[^\s\x00]" if self.several else r"\S")
+
+
+class BoundLanguage(NamedTuple):
+    """The language of a dataset; attributes as of ``samples.resolve.ResolvedDataset``."""
+
+    features: tuple[Feature, ...]
+    words: Words
+    keep: Keep | None
+
+
+def bind_language(
+    declared: DatasetSpec,
+    features: Mapping[str, Feature],
+    directory: DatasetFormat,
+    *,
+    where: str,
+) -> BoundLanguage:
+    """The language that a dataset declares, and the rules that look at texts.
+
+    Args:
+        declared: the dataset as the spec declares it.
+        features: of its episodes, by path.
+        directory: of the dataset; the names of its class labels lie there.
+        where: its path in the spec.
+
+    Raises:
+        SpecError: a feature is missing or holds no language, or another kind than its fellows;
+            integers without names; several strings of which the spec does not say which.
+    """
+    chosen, words = _features_of(declared, features, directory, f"{where}.language")
+    keep = None
+    if declared.keep is not None and declared.keep.looks_at_texts:
+        keep = Keep(
+            declared.keep, features, chosen, words.speaks, where=where, dataset=declared.name
+        )
+    return BoundLanguage(chosen, words, keep)
+
+
+def _features_of(
+    declared: DatasetSpec, found: Mapping[str, Feature], directory: DatasetFormat, place: str
+) -> tuple[tuple[Feature, ...], Words]:
+    choice = declared.language
+    if choice is None:
+        return (), Words()
+    features = tuple(
+        find_feature(found, path, field=place, dataset=declared.name) for path in choice.paths
+    )
+    names = {}
+    for feature in features:
+        as_stored = declared.transform is None and directory.texts_only
+        if as_stored and not is_text(feature) and not is_code(feature):
+            raise UnsupportedError(
+                f"{place}: {feature.path!r} is {described(feature)}; of a LeRobot dataset "
+                "texts and single integers alone are read as language yet",
+                remedy="name task, the text of each frame's task",
+                path=place,
+            )
+        if is_code(feature):
+            names[feature.path] = _names_of(choice, feature, directory, place)
+            continue
+        if choice.names:
+            raise SpecError(
+                f"{place}.names: {feature.path!r} is {described(feature)}, and no integer",
+                remedy="leave names out, or name the feature that holds the number of the task",
+                path=f"{place}.names",
+            )
+        if not is_several(feature):
+            check_language(feature, field=place)
+        if is_several(feature) != bool(choice.several):
+            raise SpecError(
+                f"{place}: {feature.path!r} is {described(feature)}, of which a sample has one"
+                if is_several(feature)
+                else f"{place}.several: {feature.path!r} is {described(feature)}, one text",
+                remedy=f"write language: {{path: {feature.path}, several: draw}} (or first)"
+                if is_several(feature)
+                else "leave several out",
+                path=place,
+            )
+    check_same_kind(features, field=place)
+    return features, Words(names, choice.several)
+
+
+def _names_of(
+    choice: LanguageChoice, feature: Feature, directory: DatasetFormat, place: str
+) -> dict[bytes, bytes]:
+    if choice.names:
+        return {str(number).encode(): text.encode() for number, text in choice.names}
+    file = f"{feature.key.replace('/', '-')}.labels.txt"  # as TFDS names it
+    try:
+        lines = files.read_text(files.join(directory.path, file)).splitlines()
+    except (OSError, UnicodeDecodeError):
+        lines = []
+    if not lines:
+        raise SpecError(
+            f"{place}: {feature.path!r} is {described(feature)}, and {directory.path} has no "
+            f"{file} that says what its numbers stand for",
+            remedy=f"write language: {{path: {feature.path}, names: {{0: pick up the block}}}}",
+            path=place,
+        )
+    return {str(number).encode(): line.encode() for number, line in enumerate(lines)}

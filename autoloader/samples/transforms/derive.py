@@ -11,8 +11,8 @@ over each episode, behind the user's function where there is one:
 So ops look at an episode as far as it goes, whatever windows, strides and rules take of it later.
 Tensors that are stored compressed are unpacked by the same pass.
 
-Not here: the ops' arithmetic (``episode_ops``), user functions (``user_function``), who calls the
-pass (``transform``).
+Not here: the ops' arithmetic (``episode_ops``), user functions and who calls the pass
+(``transform``).
 """
 
 from __future__ import annotations

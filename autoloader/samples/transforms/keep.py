@@ -1,4 +1,4 @@
-"""``keep``: which t of a dataset give samples, beyond what windows allow.
+"""``keep``: which t of a dataset give samples, beyond what windows allow, and how many these are.
 
 Theory of operation. Every rule becomes a set of steps for each episode (``Ranges``), from
 the texts that it looks at; the sets are intersected one after the other, so that what each rule
@@ -31,14 +31,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from autoloader.errors import SpecError, UnsupportedError
+from autoloader.errors import SourceError, SpecError, UnsupportedError
 from autoloader.formats import Feature, files
 from autoloader.samples.transforms.fields import (
     check_language,
     find_feature,
     texts_of,
 )
-from autoloader.spec import KeepSpec
+from autoloader.samples.windows import valid_ranges
+from autoloader.spec import KeepSpec, SampleSpec
 from autoloader.spec.sample import key_parts, matcher
 
 Ints = NDArray[np.int64]
@@ -477,3 +478,81 @@ class Ranges:
         inside = ~none & (self.start[low] <= number) & (number < self.stop[low])
         found = self.before[low] - self.before[self.first[episode]] + number - self.start[low]
         return np.where(inside, found, -1)
+
+
+@dataclass(frozen=True, slots=True)
+class DatasetCount:
+    """Counts of one dataset: episodes, valid steps, samples.
+
+    Attributes:
+        episodes: records of the split that can be read.
+        frames: their frames, before the stride.
+        samples: samples of a pass.
+        size: what ``natural_scaled`` multiplies a weight by: samples of a pass that takes every
+            valid t, whatever ``per_episode`` draws; or the steps of recorded statistics.
+        short_episodes: episodes that give no sample because no window fits.
+        damaged: records that cannot be read, with their reasons.
+        estimated: whether samples are an estimate from a probe.
+        frames_estimated: True if the number of frames is an estimate.
+        lost: what each rule of ``keep`` leaves out, in order.
+        notes: what a person should know of the files.
+        empty_texts: a clause for each text that its samples have and that is "" in all of them.
+    """
+
+    episodes: int
+    frames: int
+    samples: int
+    size: int
+    short_episodes: int
+    damaged: tuple[str, ...]
+    estimated: bool
+    lost: tuple[RuleLoss, ...] = ()
+    frames_estimated: bool = False
+    empty_texts: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+def too_many_bad(
+    dataset: str, bad: int, records: int, ratio: float, last: str
+) -> SourceError | None:
+    """The error of a dataset with too many bad records; ``None`` where a run bears them.
+
+    Args:
+        dataset: name of the dataset, for errors.
+        bad: records that cannot be used.
+        records: records of the split, by shard.
+        ratio: ``errors.max_corrupt_ratio``; one bad record is always borne.
+        last: where one of them lies, and why it is bad.
+    """
+    if bad <= max(1, int(ratio * records)):
+        return None
+    return SourceError(
+        f"dataset {dataset!r}: {bad} of {records} episodes are bad, more than "
+        f"errors.max_corrupt_ratio={ratio}; the last is {last}",
+        remedy="mend or take out the dataset, or raise errors.max_corrupt_ratio",
+        dataset=dataset,
+    )
+
+
+def samples_per_episode(
+    sample: SampleSpec, strided: NDArray[np.int64], kept: Ranges | None = None
+) -> NDArray[np.int64]:
+    """[E] samples that episodes of ``strided`` [E] frames give in a pass.
+
+    Args:
+        sample: windows, and how many t of an episode are drawn.
+        strided: frames after the stride.
+        kept: their valid t where rules leave some out.
+    """
+    counted = valid_per_episode(sample, strided, kept)
+    return counted if sample.per_episode == "all" else np.minimum(counted, sample.per_episode)
+
+
+def valid_per_episode(
+    sample: SampleSpec, strided: NDArray[np.int64], kept: Ranges | None = None
+) -> NDArray[np.int64]:
+    """[E] valid t of episodes, drawn or not; arguments as of ``samples_per_episode``."""
+    if kept is not None:
+        return np.asarray(kept.counts(), dtype=np.int64)
+    first, stop = valid_ranges(sample, strided)
+    return np.asarray(stop - first, dtype=np.int64)

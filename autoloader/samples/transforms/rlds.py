@@ -10,7 +10,7 @@ still say which frames are meant. Arithmetic on them is refused.
 What comes back is flattened again. The first episode's result decides the features (paths, types,
 shapes); later ones must agree with it.
 
-Not here: calling the function (``user_function``), records and files (``transform``).
+Not here: calling the function, records and files (``transform``).
 """
 
 from __future__ import annotations

@@ -1,46 +1,218 @@
-"""A dataset's transform, bound: which features it gives, and a record as it leaves it.
+"""A dataset's transform: the user's function, what it gives, and a record as it leaves it.
 
 A transform is the user's function, or the spec's own pass over an episode (``derive``), or both:
-the function comes first.
+the function comes first. A record on which the function fails is quarantined like a damaged one.
 
-A record on which the function fails is quarantined like a damaged one.
+A function is named ``module:function``. It is imported in the process that calls it, on the import
+path of the trainer's process. The command line adds the working directory and the spec's folder to
+that path (``permit``), only once a spec declares a transform: with a spec without one, nothing that
+lies beside it is ever imported. ``refuse`` has every transform refused. A function is identified by
+a hash of its module's file, its arguments and the version that the spec gives it. So nothing has to
+be imported to tell whether saved results are still valid. Functions are called one at a time: they
+need not be thread-safe.
 
-Both readers ask for the same thing: the record's values after the function, by feature, and which
-frames its pictures are. TensorFlow's own graph (``integrations.tfdata``) has the record written
-anew (``rewritten``), so that what parses it knows nothing of transforms. Which steps may be t goes
-along as a feature of its own (``VALID_KEY``).
+A caller turns the library's episode (NumPy arrays) into what the framework's functions take, and
+their result back. The caller for NumPy is here. The one for TensorFlow is in
+``pipeline.graph.user_functions`` and registers itself in ``CALLERS`` where a graph is built.
+Elsewhere ``formats.tensorflow_process`` runs such functions, so that indexing and planning import
+no TensorFlow.
 
-Not here: calling the function (``user_function``), what an episode is (``rlds``), trying a
-transform before anything starts (``trial``, ``binding``).
+Both readers ask for the record's values after the function, by feature, and which frames its
+pictures are. TensorFlow's own graph (``integrations.tfdata``) has the record written anew
+(``rewritten``), so that the code that parses it knows nothing of transforms. A feature of its own
+says which steps may be t (``VALID_KEY``).
+
+Binding a transform is a planning step. A function that cannot be found, or does not give an
+episode, and an op that does not take the values, are refused before a process starts. The function
+is called on the first episode that it does not drop, of at most ``MOST_TRIAL_EPISODES``. Its result
+decides the features that the spec's fields are held against. The ops of the spec's own pass are
+held against the first ``MOST_CHECKED_EPISODES``. Each is tried once, and again when the file, the
+function or what the spec says of it changes. A process that does not call such functions itself
+takes the trial run that another one saved in the user's cache directory.
+
+Not here: what an episode is (``rlds``), binding cameras and language (``binding``).
 """
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import hashlib
-from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
+import importlib
+import importlib.util
+import json
+import operator
+import threading
+import time
+import traceback
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
-from typing import Any
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from autoloader.formats import Feature
+from autoloader.errors import SourceError, SpecError
+from autoloader.formats import DatasetFormat, Feature, ShardSlice, tensorflow_process
+from autoloader.formats.cache import FileFindings, JsonCache
 from autoloader.formats.records import MalformedRecordError, write_example
-from autoloader.samples.transforms import user_function
-from autoloader.samples.transforms.derive import Derivation
+from autoloader.host.supervision.start import extend_import_path
+from autoloader.samples.transforms.derive import Derivation, check_domain, plan_derivation
+from autoloader.samples.transforms.fields import FieldName
 from autoloader.samples.transforms.keep import Keep
 from autoloader.samples.transforms.rlds import (
     FunctionResultError,
     Spans,
     Transformed,
+    describe,
+    leaves_of,
     nothing,
     read_episode,
     read_result,
     read_values,
     spans_of,
+    steps_of,
 )
-from autoloader.samples.transforms.user_function import Caller, FunctionFailedError
-from autoloader.spec import TransformSpec
+from autoloader.spec import DatasetSpec, FieldExpression, TransformSpec
+
+Caller = Callable[[Callable[..., Any], dict[str, Any], int, Mapping[str, Any]], Any]
+"""(function, episode, its steps, keyword arguments) → what the function gave, as NumPy arrays."""
+
+
+class FunctionFailedError(Exception):
+    """A transform could not be found or raised; the message says what. Internal: a reason."""
+
+
+def _call_numpy(
+    function: Callable[..., Any], episode: dict[str, Any], steps: int, kwargs: Mapping[str, Any]
+) -> Any:
+    del steps
+    return function(episode, **kwargs)
+
+
+CALLERS: dict[str, Caller] = {"numpy": _call_numpy}
+calling = threading.RLock()
+_folders: tuple[str, ...] = ()
+_refused = False
+
+
+def permit(*folders: str) -> None:
+    """Transforms may run; their modules are looked for in these folders too, behind all others."""
+    global _folders, _refused
+    _folders, _refused = folders, False
+
+
+def refuse() -> None:
+    """From now on no function that a spec names is imported or called in this process."""
+    global _refused
+    _refused = True
+
+
+def function_identity(spec: TransformSpec, *, where: str, field: str | None = None) -> str:
+    """A hash of all that decides what a transform gives for a record; imports nothing of it.
+
+    Args:
+        spec: the dataset's ``transform`` block.
+        where: path of the dataset in the spec.
+        field: path of the function in the spec; ``None``: that of the dataset's transform.
+
+    Raises:
+        SpecError: its module cannot be found, or has no source, or transforms are refused.
+    """
+    module = spec.call.partition(":")[0]
+    field = field or f"{where}.transform.call"
+    if _refused:
+        raise SpecError(
+            f"{field}: the spec asks to run the function {spec.call!r}, and --no-transforms runs "
+            "none",
+            remedy="read that function, then leave --no-transforms out, or take it out of the spec",
+            path=field,
+        )
+    extend_import_path(_folders)
+    try:
+        importlib.invalidate_caches()
+        found = importlib.util.find_spec(module)
+    except (ImportError, ValueError, AttributeError) as error:
+        raise _not_found(spec, field, str(error)) from error
+    except Exception as error:  # the package above it is the user's code
+        raise _not_found(spec, field, f"{type(error).__name__}: {error}") from error
+    if found is None or found.origin is None:
+        raise _not_found(spec, field, f"there is no module {module!r}")
+    try:
+        source = Path(found.origin).read_bytes()
+    except OSError as error:
+        raise _not_found(spec, field, f"{found.origin}: {error.strerror or error}") from error
+    said = json.dumps(spec.model_dump(mode="json"), sort_keys=True)
+    return hashlib.sha256(said.encode() + b"\0" + source).hexdigest()
+
+
+def _not_found(spec: TransformSpec, field: str, reason: str) -> SpecError:
+    return SpecError(
+        f"{field}: {spec.call!r} cannot be imported: {reason}",
+        remedy="put its file where this Python imports from (PYTHONPATH, an installed package, or "
+        "the folder of the script)",
+        path=field,
+    )
+
+
+def call_here(spec: TransformSpec, caller: Caller, episode: dict[str, Any], steps: int) -> Any:
+    """Call a transform on an episode in this process; its result as NumPy arrays.
+
+    Raises:
+        FunctionFailedError: it cannot be found, or raised.
+    """
+    with calling:
+        function = _function(spec.call)
+        try:
+            return caller(function, episode, steps, json.loads(json.dumps(dict(spec.kwargs))))
+        except Exception as error:  # the user's code: one bad episode is that episode's
+            raise FunctionFailedError(f"{spec.call} raised {_told(error)}") from error
+
+
+@functools.lru_cache(maxsize=256)
+def _function(call: str) -> Callable[..., Any]:
+    module, _, name = call.partition(":")
+    try:
+        found = operator.attrgetter(name)(importlib.import_module(module))
+    except Exception as error:  # importing runs the user's code
+        raise FunctionFailedError(f"{call} cannot be imported: {_told(error)}") from error
+    if not callable(found):
+        raise FunctionFailedError(f"{call} is {type(found).__name__}, not a function")
+    return found  # type: ignore[no-any-return]
+
+
+def _told(error: Exception) -> str:
+    words = " ".join(str(error).split())[:300]
+    frames = traceback.extract_tb(error.__traceback__)
+    place = f" ({Path(frames[-1].filename).name}, line {frames[-1].lineno})" if frames else ""
+    return f"{type(error).__name__}: {words}{place}"
+
+
+# -- frameworks that this process does not import ------------------------------------------------
+
+
+def ask_elsewhere(question: object) -> Any:
+    """Ask the process that runs TensorFlow.
+
+    Raises:
+        FunctionFailedError: the process ended before it answered.
+    """
+    try:
+        return tensorflow_process.process.ask(question)
+    except tensorflow_process.ProcessEndedError as error:
+        raise FunctionFailedError("the process that runs TensorFlow transforms ended") from error
+
+
+def prepare(framework: str) -> None:
+    """Have the process started that functions of ``framework`` need, if they need one.
+
+    Raises:
+        FunctionFailedError: the process ended before it answered.
+    """
+    if framework not in CALLERS:
+        ask_elsewhere(("prepare", None, ()))
+
 
 VALID_KEY = "autoloader/valid"
 
@@ -123,7 +295,7 @@ class Transform:
         """
         if self.spec is None:
             return read_values(payload, self.sources, only, stop=stop)
-        caller = user_function.CALLERS.get(self.spec.framework)
+        caller = CALLERS.get(self.spec.framework)
         try:
             if caller is not None:
                 return apply_here(self.spec, caller, self.sources, self.given, payload, stop, only)
@@ -186,9 +358,7 @@ def apply_here(
     episode, steps, spans = read_episode(payload, sources, stop=stop)
     if not steps:
         return nothing(features, only), spans
-    return read_result(
-        user_function.call_here(spec, caller, episode, steps), features, spans, only
-    ), spans
+    return read_result(call_here(spec, caller, episode, steps), features, spans, only), spans
 
 
 def answer(question: str, spec: TransformSpec, *arguments: Any) -> Any:
@@ -197,7 +367,235 @@ def answer(question: str, spec: TransformSpec, *arguments: Any) -> Any:
     Raises:
         MalformedRecordError, FunctionFailedError, FunctionResultError: it failed there.
     """
-    answer = user_function.ask_elsewhere((question, spec.model_dump(mode="json"), arguments))
+    answer = ask_elsewhere((question, spec.model_dump(mode="json"), arguments))
     if isinstance(answer, Exception):
         raise answer
     return answer
+
+
+MOST_TRIAL_EPISODES = 16
+"""Episodes that a trial run may see dropped before it gives up."""
+MOST_CHECKED_EPISODES = 4
+"""Episodes that are held against what ops along the episode take."""
+
+
+class TrialRun(NamedTuple):
+    """Result of a transform for the one episode that it was tried on.
+
+    Attributes:
+        features: of the result, by path.
+        cost_s: seconds that the function took.
+        kept_ratio: share of the episode's steps that it left.
+    """
+
+    features: Mapping[str, Feature]
+    cost_s: float
+    kept_ratio: float
+
+    @property
+    def plain(self) -> dict[str, Any]:
+        """As a cache holds it."""
+        return {**self._asdict(), "features": [asdict(one) for one in self.features.values()]}
+
+    @classmethod
+    def from_plain(cls, found: Any) -> TrialRun:
+        """Read what ``plain`` gave; ValueError, TypeError or KeyError of anything else."""
+        features = [Feature(**{**one, "shape": tuple(one["shape"])}) for one in found["features"]]
+        described = {one.path: one for one in features}
+        return cls(described, float(found["cost_s"]), float(found["kept_ratio"]))
+
+
+_cache = JsonCache("transforms", version=2)
+_trials = FileFindings(_cache, lambda trial: trial.plain, TrialRun.from_plain)
+checks: FileFindings[int] = FileFindings(
+    _cache, lambda count: {"checked": count}, lambda document: int(document["checked"])
+)
+"""How many episodes were held against what ops take."""
+
+
+def try_function(
+    spec: TransformSpec,
+    identity: str,
+    directory: DatasetFormat,
+    slices: Sequence[ShardSlice],
+    *,
+    where: str,
+) -> TrialRun:
+    """Try a function on the first episode that it does not drop.
+
+    Args:
+        spec: what the user says.
+        identity: hash of all that decides what the function gives.
+        directory: dataset on disk.
+        slices: records of the split.
+        where: path of the dataset in the spec.
+
+    Raises:
+        SpecError: the function cannot be found, fails on the episode, or gives none.
+        SourceError: no record can be read, or it drops every one of the first.
+    """
+    sources = directory.features
+    pictures = tuple(sorted(one.path for one in sources.values() if one.kind == "image"))
+    return _trials.of(
+        slices[0].path,
+        (identity, slices[0], pictures, types_of(sources)),
+        lambda: _try_function(spec, directory, slices, where=where),
+        dataset=directory.dataset,
+        shared=spec.framework not in CALLERS,
+    )
+
+
+def check_values(
+    transform: Transform,
+    derivation: Derivation,
+    directory: DatasetFormat,
+    slices: Sequence[ShardSlice],
+) -> None:
+    """Hold the first episodes of a split against what the ops of a pass take.
+
+    Args:
+        transform: of the dataset, with the pass behind it.
+        derivation: ops of the pass, bound.
+        directory: dataset on disk.
+        slices: records of the split.
+
+    Raises:
+        SpecError: an episode lies outside of it.
+        SourceError: no record can be read.
+    """
+    checks.of(
+        slices[0].path,
+        ("derived", transform.identity, transform.given_types, slices[0]),
+        lambda: _check_first_episodes(transform, derivation, directory.records(slices)),
+        dataset=directory.dataset,
+    )
+
+
+def _try_function(
+    spec: TransformSpec, directory: DatasetFormat, slices: Sequence[ShardSlice], *, where: str
+) -> TrialRun:
+    field_, sources = f"{where}.transform", directory.features
+    reason, count = "its files hold no whole record", 0
+    for place, payload in directory.records(slices):
+        if count == MOST_TRIAL_EPISODES:
+            break
+        count += 1
+        caller = CALLERS.get(spec.framework)
+        try:
+            found = (
+                describe_here(spec, caller, sources, payload)
+                if caller is not None
+                else answer("describe", spec, sources, payload)
+            )
+        except MalformedRecordError as error:
+            reason = f"{place}: {error}"
+            continue
+        except (FunctionFailedError, FunctionResultError) as error:
+            raise SpecError(
+                f"{field_}: tried on {place}: {error}",
+                remedy="mend the function; it is given " + ", ".join(sorted(sources)),
+                path=field_,
+            ) from error
+        if found is not None:
+            return TrialRun(*found)
+        reason = f"{spec.call} drops every one of the first {count} episodes"
+    raise SourceError(
+        f"dataset {directory.dataset!r}: its transform cannot be tried: {reason}",
+        remedy="let the function return some episode of the split, or take the dataset out",
+        dataset=directory.dataset,
+    )
+
+
+def describe_here(
+    spec: TransformSpec, caller: Caller, sources: Mapping[str, Feature], payload: Any
+) -> TrialRun | None:
+    """Features that the function gives for a record, called in this process; ``None``: dropped.
+
+    Raises:
+        MalformedRecordError, FunctionFailedError, FunctionResultError: it failed.
+    """
+    episode, steps, spans = read_episode(payload, sources)
+    if not steps:
+        return None
+    began = time.perf_counter()
+    result = call_here(spec, caller, episode, steps)
+    cost_s = time.perf_counter() - began
+    if result is None:
+        return None
+    leaves = leaves_of(result)
+    kept = steps_of(leaves)
+    if not kept:
+        return None
+    features = describe(leaves, sources)
+    read_result(result, features, spans)
+    return TrialRun(features, cost_s, kept / steps)
+
+
+def _check_first_episodes(
+    transform: Transform, derivation: Derivation, records: Iterable[tuple[str, bytes]]
+) -> int:
+    """Check the first episodes, and return how many were looked at."""
+    keys = {one.source.key for one in derivation.columns if one.has_domain}
+    count = 0
+    for place, payload in records:
+        if count == MOST_CHECKED_EPISODES:
+            break
+        count += 1
+        with contextlib.suppress(MalformedRecordError):  # quarantined when it is read
+            found, _ = transform.before_pass(payload, None, keys)
+            if found.steps:
+                check_domain(derivation, found, place)
+    return count
+
+
+class BoundEpisodes(NamedTuple):
+    """The episodes of a dataset as samples are drawn from them.
+
+    Attributes:
+        transform: what rewrites each of them, or ``None``.
+        features: that they have then, by path.
+        fields: "action" and "state" over these features, where the dataset has them.
+    """
+
+    transform: Transform | None
+    features: Mapping[str, Feature]
+    fields: Mapping[FieldName, FieldExpression]
+
+
+def bind_episodes(
+    declared: DatasetSpec,
+    directory: DatasetFormat,
+    slices: Sequence[ShardSlice],
+    *,
+    where: str,
+) -> BoundEpisodes:
+    """Bind the transform, steps and ops of a dataset: the episodes that come of them.
+
+    Args:
+        declared: the dataset as the spec declares it.
+        directory: what lies on disk.
+        slices: records of the split.
+        where: its path in the spec.
+
+    Raises:
+        SpecError: the function cannot be found, fails on an episode, or gives none; a field cannot
+            be had of these features; an episode lies outside of what an op takes.
+        SourceError: no record can be read, or the function drops every one of the first.
+    """
+    function, stored = declared.transform, directory.features
+    transform = None
+    if function is not None:
+        identity = function_identity(function, where=where)
+        trial = try_function(function, identity, directory, slices, where=where)
+        transform = Transform(function, identity, stored, *trial)
+    given = stored if transform is None else transform.features
+    derivation, fields = plan_derivation(declared, given, where=where)
+    if derivation is None:
+        return BoundEpisodes(transform, given, fields)
+    before = transform or Transform(None, "", stored, stored)
+    said = json.dumps(derivation.plain, sort_keys=True)
+    identity = hashlib.sha256(f"{before.identity}\0{said}".encode()).hexdigest()
+    derived = replace(before, identity=identity, derivation=derivation)
+    if derivation.has_domain:
+        check_values(derived, derivation, directory, slices)
+    return BoundEpisodes(derived, derived.features, fields)
