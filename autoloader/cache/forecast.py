@@ -4,7 +4,7 @@ A frame that is needed again x positions later is held where
 
     x ≤ threshold × decode seconds ÷ bytes
 
-and the threshold is the one that fills the cache (``sampling.next_use``; Belady, IBM Systems
+and the threshold is the one that fills the cache (``sampling.plan``; Belady, IBM Systems
 Journal 5(2), 1966, with sizes and costs). Two laws say how long x is, counted in passes of the
 dataset:
 
@@ -25,7 +25,7 @@ the mixture have passes of equal length. Held against a walk of real plans, use 
 datasets, equal, set and natural weights, one and two frames a sample, 5 to 100 % held), the hits
 are right within 4 points. The steady state is meant: from the third pass on, little read ahead.
 
-Not here: the next use of one frame (``sampling.next_use``), holding frames (``cache.table``).
+Not here: the next use of one frame (``sampling.plan``), holding frames (``cache.table``).
 """
 
 from __future__ import annotations

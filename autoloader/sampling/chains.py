@@ -44,8 +44,8 @@ from autoloader.samples.draws import (
     fold_array,
 )
 from autoloader.sampling.episodes import DatasetTable, EpisodeCounts, Ints
-from autoloader.sampling.local import Locality, gather, scatter
-from autoloader.sampling.permutation import permute, unpermute
+from autoloader.sampling.mixture import Locality
+from autoloader.sampling.permutation import gather, permute, scatter, unpermute
 from autoloader.spec import SampleSpec
 
 

@@ -1,7 +1,7 @@
 """The order of a mixture: its shares, its epochs, and the dataset of each block and position.
 
 Not here: the low-discrepancy schedule itself and shares that change during the run (``schedule``),
-lanes' parts of a dataset (``local``), debts (``pipeline.read.mixer``).
+lanes' parts of a dataset (``plan``), debts (``pipeline.read.mixer``).
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from numpy.typing import NDArray
 from autoloader.errors import SpecError
 from autoloader.samples.draws import PURPOSE_CHOICE, PURPOSE_PHASE, dataset_key, fold, unit
 from autoloader.samples.resolve import ResolvedMixture
-from autoloader.sampling.local import Ints, Locality, locality_of
 from autoloader.sampling.schedule import (
     NEVER,
     Change,
     Curriculum,
     DrawnSchedule,
+    Ints,
     Leg,
     Schedule,
     block_start,
@@ -35,6 +35,23 @@ from autoloader.sampling.schedule import (
 from autoloader.spec import CurriculumSpec
 
 _CHUNK = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Locality:
+    """Nearness in storage of the samples in a stretch of the order.
+
+    Attributes:
+        blocks: [D] samples of a block of each dataset.
+        window: K, blocks among which samples are shuffled; lanes have as many together.
+        lanes: G, parts of every dataset that batches take turns in; 1 is none.
+        batch: samples of a batch, by which lanes take turns.
+    """
+
+    blocks: tuple[int, ...]
+    window: int
+    lanes: int = 1
+    batch: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,6 +234,24 @@ def mixture_order(
     )
 
 
+def locality_of(mixture: ResolvedMixture, samples: Mapping[str, int]) -> Locality | None:
+    """The locality of a mixture's order; ``None`` where its spec asks for none.
+
+    Args:
+        mixture: the mixture; its files are asked for their sizes.
+        samples: of a pass, by dataset name.
+    """
+    asked = mixture.spec.mixing.locality
+    if asked is None:
+        return None
+    blocks = []
+    for dataset in mixture.datasets:
+        # A pass's samples lie evenly in the bytes of its records, near enough.
+        own = dataset.record_bytes * dataset.records / max(1, samples[dataset.name])
+        blocks.append(max(1, int(asked.block / max(1.0, own))))
+    return Locality(tuple(blocks), asked.window, asked.lanes, mixture.spec.batch.size)
+
+
 def phase_of(key: int) -> float:
     """The phase of the dataset whose draws have this key (``samples.draws.dataset_key``)."""
     return unit(fold(key, PURPOSE_PHASE))
@@ -339,7 +374,7 @@ class PositionSequence:
     """Position i of the endless sequence: its dataset, and which of that dataset's samples it is.
 
     The same order as ``BlockSequence``, counted in samples and reached without walking. It is what
-    a reader gives that never lets another dataset go first. With lanes (``local``) batches take
+    a reader gives that never lets another dataset go first. With lanes (``plan``) batches take
     turns in parts of every dataset; one lane is the whole of them.
 
     Invariants:

@@ -15,8 +15,7 @@ from autoloader.samples.draws import PURPOSE_PHASE, dataset_key, fold, unit
 from autoloader.samples.windows import rows
 from autoloader.sampling.episodes import DatasetTable
 from autoloader.sampling.mixture import MixtureOrder
-from autoloader.sampling.next_use import NextUse
-from autoloader.sampling.plan import SamplePlan
+from autoloader.sampling.plan import NextUse, SamplePlan
 from autoloader.sampling.schedule import NEVER
 from autoloader.spec import SampleSpec
 

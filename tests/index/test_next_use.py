@@ -13,9 +13,8 @@ from autoloader.samples.windows import rows
 from autoloader.sampling.dealing import Deal, NodePart, Ranks
 from autoloader.sampling.episodes import DatasetTable
 from autoloader.sampling.mixture import MixtureOrder
-from autoloader.sampling.next_use import NextUse
 from autoloader.sampling.permutation import MAX_SIZE, permute, unpermute
-from autoloader.sampling.plan import PlannedSamples, SamplePlan
+from autoloader.sampling.plan import NextUse, PlannedSamples, SamplePlan
 from autoloader.sampling.schedule import Curriculum
 from tests.index.test_plan_chains import mixtures as chained_mixtures
 from tests.index.test_plan_samples import mixture_of, mixtures, samples, tables

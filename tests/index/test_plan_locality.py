@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 
 from autoloader.sampling.dealing import Deal, Ranks
 from autoloader.sampling.episodes import DatasetTable
-from autoloader.sampling.local import Locality
-from autoloader.sampling.mixture import MixtureOrder
+from autoloader.sampling.mixture import Locality, MixtureOrder
 from autoloader.sampling.plan import PlannedSamples, SamplePlan
 from autoloader.sampling.schedule import Curriculum
 from autoloader.spec import SampleSpec

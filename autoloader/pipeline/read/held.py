@@ -19,8 +19,7 @@ from autoloader.decode.source import Spans
 from autoloader.index.planned import PlannedReads
 from autoloader.samples.block import SampleBlock
 from autoloader.sampling.dealing import NodePart
-from autoloader.sampling.next_use import NextUse
-from autoloader.sampling.plan import PlannedSamples
+from autoloader.sampling.plan import NextUse, PlannedSamples
 from autoloader.sampling.schedule import NEVER
 
 

@@ -30,8 +30,7 @@ from autoloader.pipeline.read.blocks import Blocks
 from autoloader.samples.block import EpisodeStream
 from autoloader.samples.resolve import ResolvedMixture
 from autoloader.sampling.mixture import MixtureOrder
-from autoloader.sampling.next_use import NextUse
-from autoloader.sampling.plan import SamplePlan
+from autoloader.sampling.plan import NextUse, SamplePlan
 
 
 class OpenMixture:
