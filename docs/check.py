@@ -16,18 +16,20 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import typer.main
 from api_tables import arguments_table, members_table, names_table
 from code_blocks import faults_of_code
 from pydantic import BaseModel
 
 import autoloader.spec
-from autoloader.cli.app import COMMANDS, command_of
+from autoloader.cli.commands import app
 from autoloader.cli.plan import knob_range
 from autoloader.controller.states import EVENT_MEANING, STATE_MEANING, TRANSITIONS, Event, State
 from autoloader.errors import AutoloaderError
 from autoloader.spec.knobs import KNOB_CLASS, STREAM_KNOBS, Knobs
 from autoloader.telemetry.metrics import METRICS
 
+COMMANDS: Any = typer.main.get_command(app).commands  # type: ignore[attr-defined]
 ROOT = Path(__file__).resolve().parent.parent
 _TABLE = re.compile(r"<!-- generated: (\w+) ?([\w ]*) -->\n.*?<!-- end -->", re.DOTALL)
 _LINK = re.compile(r"\[[^\]\n]*\]\(([^)\s]+)\)")
@@ -73,9 +75,8 @@ def spec_table(name: str) -> Iterator[tuple[str, ...]]:
 
 def cli_table(name: str) -> Iterator[tuple[str, ...]]:
     """Arguments and options of one command, such as "profile list"."""
-    first, *inner = name.split()
-    command = command_of(first)
-    for word in inner:
+    command: Any = typer.main.get_command(app)
+    for word in name.split():
         command = command.commands[word]
     yield ("argument", "default", "meaning")
     for parameter in command.params:

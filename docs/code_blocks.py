@@ -13,7 +13,7 @@ from typing import Any
 
 import typer.main
 
-from autoloader.cli.app import app, command_of
+from autoloader.cli.commands import app
 
 _FENCE = re.compile(r"^ *```(\w*)\n(.*?)^ *```", re.MULTILINE | re.DOTALL)
 _LINE = re.compile(r"^(?:\$ )?autoloader(?:\.(?=tune)| )(.*)", re.MULTILINE)
@@ -44,9 +44,10 @@ def _unknown_options(line: str) -> Iterator[str]:
             return
         if word.startswith("-") and word != "-":
             option = word.partition("=")[0]
-            known = {"-h", "--help"}.union(*(one.opts for one in command.params))
+            context = command.make_context(name, [], resilient_parsing=True)
+            known = {"--spec"}.union(*(one.opts for one in command.get_params(context)))
+            known |= set(context.help_option_names)
             if option not in known and not option.lstrip("-").isdigit():
                 yield f"`{name}` has no option {option}"
         elif word in getattr(command, "commands", ()):
-            inner = command_of(word) if name == "autoloader" else command.commands[word]
-            command, name = inner, f"{name} {word}"
+            command, name = command.commands[word], f"{name} {word}"

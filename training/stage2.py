@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from autoloader.cli.app import run_command
-from autoloader.cli.options import JsonFlag
-from autoloader.cli.output import emit, emit_json, note, progress_bar
+from autoloader.cli.commands import Command
+from autoloader.cli.output import answered, emit, progress_bar
 from autoloader.errors import UsageError
 from autoloader.host.units import format_bytes, parse_floor
 
@@ -49,7 +49,7 @@ class Isolation(str, Enum):
     thread = "thread"
 
 
-@app.command()
+@app.command(cls=Command)
 def stage2(
     spec: Annotated[
         Path | None, typer.Option(help="The mixture's spec file; default: the demo mixture.")
@@ -119,7 +119,6 @@ def stage2(
             help="Repeat the first batch: how fast the trainer is alone. It learns nothing.",
         ),
     ] = False,
-    as_json: JsonFlag = False,
 ) -> None:
     """Train a Stage-2 policy: latent actions from a frame and an instruction, by flow matching."""
     if ram_floor is not None:
@@ -127,6 +126,7 @@ def stage2(
     for path, flag in ((resume, "--resume"), (laq_checkpoint, "--laq-checkpoint")):
         if path is not None and not path.is_file():
             raise UsageError(f"{flag}: there is no file {path}", remedy="give a file's path")
+    from autoloader.cli.demo import demo_spec
     from autoloader.spec import PipelineSpec
     from training.run import LAST, Options, is_first_rank, run
     from training.stopping import StopSignals
@@ -134,7 +134,7 @@ def stage2(
     # Lightning's remarks on what hardware it found; importing it sets a level of its own.
     logging.getLogger("lightning.pytorch").setLevel(logging.WARNING)
     options = Options(
-        spec=PipelineSpec.from_yaml(_demo() if spec is None else spec),
+        spec=PipelineSpec.from_yaml(demo_spec() if spec is None else spec),
         output=output,
         profile=profile,
         ram_floor=ram_floor,
@@ -162,23 +162,13 @@ def stage2(
     signals = StopSignals()
     with signals.handled(), progress_bar("Stage 1") as on_step:
         figures = run(options, signals, on_step=on_step)
-    if not is_first_rank():
-        pass
-    elif as_json:
-        emit_json({**asdict(figures), "output": output, "stopped": signals.requested is not None})
-    else:
+    document = {
+        **asdict(figures), "output": output, "stopped": signals.requested is not None,
+    }  # fmt: skip
+    if is_first_rank() and not answered(document):
         _show(figures, output / LAST)
     if signals.requested is not None:
         raise typer.Exit(signals.exit_code)
-
-
-def _demo() -> Path:
-    from autoloader.cli.demo import ensure_demo
-
-    with progress_bar("writing the demo mixture") as advance:
-        spec_path = ensure_demo(progress=advance)
-    note(f"demo mixture: {spec_path}")
-    return spec_path
 
 
 def _show(figures: Figures, checkpoint: Path) -> None:

@@ -5,36 +5,28 @@ cannot be met, 4 a data source failed, 70 internal error, 130 interrupted. An ``
 shown as what happened and what to do, never as a traceback. With ``--json`` every error is the one
 JSON document on stdout as well, wrong arguments included.
 
-A command's module is imported when the command runs, so that ``autoloader --help`` is quick; the
-table ``COMMANDS`` says what each does.
-
-Not here: the commands; each has a module of its name in this package.
+Not here: the commands (``commands``).
 """
 
 from __future__ import annotations
 
-import importlib
-import logging
 import re
 import resource
 import sys
 import traceback
 from collections.abc import Sequence
-from enum import Enum
-from typing import Annotated, Any
+from typing import Any
 
 import typer
-from typer.core import TyperGroup
 
-import autoloader
-from autoloader.cli.options import JsonFlag
+from autoloader.cli.commands import app
 from autoloader.cli.output import (
+    answered,
     discard_unwritable,
-    emit,
-    emit_json,
     flush_stdout,
     note,
     open_streams,
+    use_json,
 )
 from autoloader.errors import AutoloaderError, BudgetInfeasibleError, UsageError, nearest
 from autoloader.host.units import format_bytes
@@ -44,125 +36,6 @@ INTERRUPTED = 130
 INTERNAL_REMEDY = "this is a fault of autoloader; please report it with this message"
 # Of whichever command line library typer stands on: that has no name of its own in typer.
 _CommandLineError: Any = typer.BadParameter.__mro__[2]
-
-COMMANDS = {
-    "demo": "Write the demo mixture (real TFDS/RLDS files) and its mix.yaml, unless it is there.",
-    "inspect": "Show a dataset's splits, features, first episode and ranges.",
-    "init": "Write a spec of the TFDS datasets below DATA_DIR to stdout.",
-    "plan": "Say whether a mixture fits, how fast it can be and what limits it; starts nothing.",
-    "peek": "Draw frames and language, histograms of each column op by op, and the steps rules "
-    "remove.",
-    "verify": "Compare samples with plain readers of the same files; exit code 4 if they differ.",
-    "index": "Index where every frame lies, so that samples are read at random; builds what is "
-    "missing.",
-    "stats": "Compute each dataset's statistics of action and state, from its records of train.",
-    "measure": "Measure the loader alone: rate, latency, memory and mixture; the knobs hold still.",
-    "tune": "Find the knobs that suit this machine, under a RAM floor, and save them as a profile.",
-    "top": "Show what your running loaders do, why, and what limits them, without disturbing them.",
-    "report": "Draw one HTML page of a run: what limited it, what was done and why; or two side "
-    "by side.",
-    "doctor": "Say what on this machine will hurt a run; changes nothing. Exit code 1: something "
-    "will.",
-    "replay": "Derive every decision of the logs again, and say where the answers differ.",
-    "schema": "Print the JSON schema of a file, for editors and checks, with --json or without.",
-    "profile": "Host profiles: a machine, its limits, and the knobs that suit it.",
-}
-"""Command → its line on the first screen, in the order in which a new user meets them."""
-
-
-def command_of(name: str) -> Any:
-    """Import a command and give it as the command line's library has it."""
-    made = schema if name == "schema" else None
-    made = made or getattr(importlib.import_module(f"autoloader.cli.{name}"), name)
-    if not isinstance(made, typer.Typer):
-        alone = typer.Typer(pretty_exceptions_enable=False, add_completion=False)
-        alone.command(name)(made)
-        made = alone
-    return typer.main.get_command(made)
-
-
-class _Commands(TyperGroup):
-    """Imports the command that is asked for; the help of all needs none of them."""
-
-    def resolve_command(self, ctx: Any, args: list[str]) -> tuple[str | None, Any, list[str]]:
-        name, _, rest = super().resolve_command(ctx, args)
-        return name, name and command_of(name), rest
-
-
-app = typer.Typer(
-    name="autoloader",
-    cls=_Commands,
-    help="Name your datasets and a RAM floor; get the fastest stream this machine can give.",
-    no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["-h", "--help"]},
-)
-
-
-class SchemaKind(str, Enum):
-    """Files that have a JSON schema."""
-
-    spec = "spec"
-    profile = "profile"
-
-
-class _StderrHandler(logging.Handler):
-    """Writes this library's log lines to whatever stderr is at that time."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.setFormatter(logging.Formatter("%(levelname)s %(name)s: %(message)s"))
-
-    def emit(self, record: logging.LogRecord) -> None:
-        note(self.format(record))
-
-
-def _show_version(asked: bool) -> None:
-    if asked:
-        emit(f"autoloader {autoloader.__version__}")
-        raise typer.Exit
-
-
-@app.callback()
-def _common(
-    verbose: Annotated[
-        int, typer.Option("--verbose", "-v", count=True, help="Say more; twice for everything.")
-    ] = 0,
-    version: Annotated[  # its callback does the work
-        bool,
-        typer.Option("--version", callback=_show_version, is_eager=True, help="Print the version."),
-    ] = False,
-) -> None:
-    """Adaptive, memory-aware data loading for mixtures of robot datasets."""
-    del version
-    log = logging.getLogger("autoloader")
-    log.setLevel({0: logging.WARNING, 1: logging.INFO}.get(verbose, logging.DEBUG))
-    if not any(isinstance(handler, _StderrHandler) for handler in log.handlers):
-        log.addHandler(_StderrHandler())
-
-
-def schema(
-    kind: Annotated[SchemaKind, typer.Argument(help="Which file.")] = SchemaKind.spec,
-    as_json: JsonFlag = False,
-) -> None:
-    """Print the JSON schema of a file, for editors and checks, with --json or without."""
-    del as_json
-    emit_json(_schema_of(kind))
-
-
-def _schema_of(kind: SchemaKind) -> dict[str, Any]:
-    if kind is SchemaKind.profile:
-        from autoloader.controller.profile import Profile
-
-        return Profile.model_json_schema()
-    from autoloader.spec import PipelineSpec
-
-    return PipelineSpec.model_json_schema()
-
-
-for _name, _help in COMMANDS.items():
-    app.command(_name, help=_help)(lambda: None)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -184,16 +57,17 @@ def run_command(program: typer.Typer, arguments: Sequence[str], name: str) -> in
     """
     words = list(arguments)
     open_streams()
-    as_json = "--json" in words
+    use_json("--json" in words)
     try:
-        code = _run(program, words, name, as_json=as_json)
+        code = _run(program, words, name)
     except AutoloaderError as error:  # the error's own document has nowhere to go either
-        code = _told(error, error, as_json=False)
+        use_json(False)
+        code = _told(error, error)
     discard_unwritable()
     return code
 
 
-def _run(program: typer.Typer, words: list[str], name: str, *, as_json: bool) -> int:
+def _run(program: typer.Typer, words: list[str], name: str) -> int:
     """Run it, all of its result written.
 
     Raises:
@@ -211,7 +85,7 @@ def _run(program: typer.Typer, words: list[str], name: str, *, as_json: bool) ->
     except Exception as error:  # noqa: BLE001  (the last place before the shell: say it, with a fixed code)
         if type(error).__name__ == "NoArgsIsHelpError":  # the help is shown already
             return UsageError.exit_code
-        return _told(error, _as_ours(error, name, words), as_json=as_json)
+        return _told(error, _as_ours(error, name, words))
     return code if isinstance(code, int) else 0
 
 
@@ -233,7 +107,7 @@ def _as_ours(error: Exception, program: str, words: Sequence[str]) -> Autoloader
     return None
 
 
-def _told(error: Exception, known: AutoloaderError | None, *, as_json: bool) -> int:
+def _told(error: Exception, known: AutoloaderError | None) -> int:
     """Show an error, and give the exit code."""
     if known is None:
         flush_stdout()  # where stdout is what failed, that is what to say
@@ -242,9 +116,8 @@ def _told(error: Exception, known: AutoloaderError | None, *, as_json: bool) -> 
     else:
         note(f"error: {known}")
         kind, what, remedy, code = type(known), known.what, known.remedy, known.exit_code
-    if as_json:
-        shown = {"kind": kind.__name__, "what": what, "remedy": remedy, "exit_code": code}
-        emit_json({"error": shown})
+    shown = {"kind": kind.__name__, "what": what, "remedy": remedy, "exit_code": code}
+    if answered({"error": shown}):
         flush_stdout()
     return code
 

@@ -52,17 +52,14 @@ import shutil
 import subprocess
 import tempfile
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass, field
 from importlib import resources
 from pathlib import Path
-from typing import IO, Annotated, Any
+from typing import IO, Any
 
-import typer
-
-from autoloader.cli.options import JsonFlag
-from autoloader.cli.output import emit, emit_json, note, progress_bar
+from autoloader.cli.output import Advance, answered, emit, note, progress_bar
 from autoloader.errors import SourceError, UsageError
 from autoloader.host.extras import require
 from autoloader.host.files import Waiting, locked
@@ -83,8 +80,6 @@ RANGES_FILE = "keep_ranges.json"
 CODE_POINTS = 96
 """Length of language that is stored as code points; what is left over is NUL."""
 _BUILT_WITHIN_S = 3600.0
-Progress = Callable[[int, int], None]
-"""Called with episodes done and in all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,19 +193,8 @@ DATASETS: tuple[DemoDataset, ...] = tuple(_declared())
 """The whole mixture as ``demo.yaml`` beside this file has it, in the order of ``mix.yaml``."""
 
 
-def demo(
-    directory: Annotated[
-        Path | None,
-        typer.Argument(metavar="[DIR]", help="Where to; default: the user's cache directory."),
-    ] = None,
-    datasets: Annotated[int, typer.Option(help="How many datasets, up to 29.")] = 29,
-    scale: Annotated[
-        float, typer.Option(help="Factor on the number of episodes; 1 is below 1 GB.")
-    ] = 1.0,
-    seed: Annotated[int, typer.Option(help="Seed of everything drawn.")] = 0,
-    as_json: JsonFlag = False,
-) -> None:
-    """Write the demo mixture (real TFDS/RLDS files) and its mix.yaml, unless it is there."""
+def show_demo(directory: Path | None, *, datasets: int, scale: float, seed: int) -> None:
+    """Write the demo mixture unless it is there, and say where its spec lies."""
     built = False
     with progress_bar("writing episodes") as advance:
 
@@ -220,12 +204,18 @@ def demo(
             advance(done, total)
 
         spec_path = ensure_demo(directory, datasets=datasets, scale=scale, seed=seed, progress=tell)
-    if as_json:
-        given = {"datasets": datasets, "scale": scale, "seed": seed}
-        emit_json({"spec": spec_path, "directory": spec_path.parent, **given, "built": built})
-        return
-    note("demo mixture written" if built else "the demo mixture is there already")
-    emit(str(spec_path))
+    given = {"datasets": datasets, "scale": scale, "seed": seed}
+    if not answered({"spec": spec_path, "directory": spec_path.parent, **given, "built": built}):
+        note("demo mixture written" if built else "the demo mixture is there already")
+        emit(str(spec_path))
+
+
+def demo_spec() -> Path:
+    """Give the spec of the demo mixture, written now unless it is there."""
+    with progress_bar("writing the demo mixture") as advance:
+        spec_path = ensure_demo(progress=advance)
+    note(f"demo mixture: {spec_path}")
+    return spec_path
 
 
 @dataclass(frozen=True, slots=True)
@@ -253,13 +243,8 @@ class _Asked:
     def identity(self) -> dict[str, Any]:
         """Content of the marker file by which this very mixture is known."""
         declared = hashlib.sha256(repr(self.chosen).encode()).hexdigest()[:12]
-        return {
-            "format": FORMAT,
-            "declared": declared,
-            "datasets": self.datasets,
-            "scale": float(self.scale),
-            "seed": self.seed,
-        }
+        given = {"datasets": self.datasets, "scale": float(self.scale), "seed": self.seed}
+        return {"format": FORMAT, "declared": declared, **given}
 
     def lies_in(self, directory: Path) -> bool:
         """Tell whether this very mixture lies there; raises where another one does."""
@@ -287,7 +272,7 @@ def ensure_demo(
     datasets: int = 29,
     scale: float = 1.0,
     seed: int = 0,
-    progress: Progress | None = None,
+    progress: Advance | None = None,
 ) -> Path:
     """Give the demo mixture's ``mix.yaml``, built now unless it is there.
 
@@ -321,7 +306,7 @@ def ensure_demo(
     return place / SPEC_FILE
 
 
-def _build(directory: Path, asked: _Asked, progress: Progress | None) -> None:
+def _build(directory: Path, asked: _Asked, progress: Advance | None) -> None:
     """Write the mixture into ``directory``, which is new or empty; the caller holds the lock."""
     require("tensorflow_datasets", "writing the demo mixture")
     if directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
@@ -361,9 +346,7 @@ def _locked(directory: Path) -> Iterator[None]:
             path.unlink(missing_ok=True)
 
 
-def _run_children(
-    directory: Path, asked: _Asked, progress: Progress | None
-) -> list[dict[str, Any]]:
+def _run_children(directory: Path, asked: _Asked, progress: Advance | None) -> list[dict[str, Any]]:
     """Start the children, pass their progress on, and give a row per dataset, in order."""
     chosen, scale = asked.chosen, asked.scale
     total = sum(one.train_episodes(scale) + one.val_episodes(scale) for one in chosen)
@@ -434,9 +417,8 @@ def spec_text(chosen: Sequence[DemoDataset], scale: float, seed: int) -> str:
         "datasets:",
     ]
     for one in chosen:
-        values: dict[str, Any] = {
-            "name": one.name, "path": f"{one.name}/{VERSION}", "weight": one.weight,
-        }  # fmt: skip
+        values: dict[str, Any] = {"name": one.name, "path": f"{one.name}/{VERSION}"}
+        values["weight"] = one.weight
         if not one.has_val:
             few = one.train_episodes(scale) < 40
             parts = ("train[:-1]", "train[-1:]") if few else ("train[:95%]", "train[95%:]")

@@ -22,14 +22,7 @@ import numpy as np
 import numpy.typing as npt
 import simplejpeg
 
-from autoloader.cli.demo import (
-    CODE_POINTS,
-    DATASETS,
-    RANGES_FILE,
-    VERSION,
-    DemoDataset,
-    Look,
-)
+from autoloader.cli.demo import CODE_POINTS, DATASETS, RANGES_FILE, VERSION, DemoDataset, Look
 from autoloader.cli.plain_readers import value_at
 
 _SPLIT_NUMBER = {"train": 0, "val": 1}

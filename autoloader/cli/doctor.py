@@ -1,51 +1,597 @@
 """``autoloader doctor``: what on this machine will hurt a run.
 
-Not here: the checks (``autoloader.cli.host_checks``).
+A check looks, reports facts and findings, and changes nothing. Checks take where to look from a
+``Machine``, so that tests can plant faults. ``examine`` runs them all; a check that fails itself is
+a finding too, and the others go on.
+
+A loader's child ends with its trainer. A child that is stopped (SIGSTOP, a debugger) cannot end,
+and keeps its memory.
+
+Not here: reading limits (``host.probes.headroom``), the probe of storage (``host.probes.storage``),
+mending anything.
 """
 
 from __future__ import annotations
 
-from dataclasses import asdict
+import contextlib
+import os
+import re
+import resource
+import stat
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from pathlib import Path
-from typing import Annotated
+from types import ModuleType
+from typing import Any, Literal
 
 import typer
 
-from autoloader.cli.options import (
-    JsonFlag,
-    NoTransforms,
-    ProfileName,
-    RamFloor,
-    Split,
-    floor_bytes,
-    with_transforms,
+from autoloader.cli.output import answered, emit, wants_json
+from autoloader.controller.profile import load_profile
+from autoloader.errors import AutoloaderError, PipelineError, ProfileError, UsageError
+from autoloader.host.cgroups import ROOT, ProcessGroups
+from autoloader.host.clock import Clock, SystemClock
+from autoloader.host.machine import CgroupProcessors
+from autoloader.host.probes.gpu import gpu_name, open_nvml
+from autoloader.host.probes.headroom import HeadroomProbe, kernel_records
+from autoloader.host.probes.storage import (
+    FRAME_BYTES,
+    Rates,
+    by_file_system,
+    is_far,
+    probe_reads,
+    propose_locality,
 )
-from autoloader.cli.output import emit, emit_json
-from autoloader.errors import UsageError
+from autoloader.host.units import GIB, MIB, format_bytes
+from autoloader.index import find_indexes
+from autoloader.index.counting import count_mixture
+from autoloader.index.shard import any_index
+from autoloader.index.valid import empty_texts
+from autoloader.samples.resolve import ResolvedDataset, resolve
+from autoloader.spec import PipelineSpec
 
 FOUND_SOMETHING = 1
+"""Exit code where a check found something."""
+SLOW_READ_S = 4e-3
+"""A random read that takes longer is a finding: a seek of a disk, or a network."""
+KERNEL_LOG = Path("/dev/kmsg")
+_KILLED = re.compile(
+    r"(?P<where>Memory cgroup out of memory|Out of memory)[^\n]*?Kill(?:ed)? process (?P<pid>\d+) "
+    r"\((?P<name>[^)\n]*)\)(?:[^\n]*?anon-rss:(?P<kib>\d+)kB)?"
+)
+_MOST_KILLS = 5
+_LIBRARY_MISSING = ("NVMLError_LibraryNotFound", "NVMLError_DriverNotLoaded", "ImportError")
+"""What a machine without an NVIDIA driver says."""
+_FEW_DESCRIPTORS = 512
+_FULL = 0.8
+_FEW_PROCESSORS = 2
+_MANY_TIMES = 4
+_CHILD = b"autoloader.process.worker"
+_RING = "/memfd:autoloader"
+_GROUPS = "autoloader-*"
 
 
-def doctor(
-    spec: Annotated[
-        Path | None,
-        typer.Option(
-            "--spec", help="A mixture whose data is examined as well.", callback=with_transforms
-        ),
-    ] = None,
-    split: Split = "train",
-    profile: ProfileName = None,
-    ram_floor: RamFloor = None,
-    kernel_log: Annotated[
-        Path | None,
-        typer.Option("--kernel-log", help="A copy of the kernel's log, to read instead."),
-    ] = None,
-    _no_transforms: NoTransforms = False,
-    as_json: JsonFlag = False,
+@dataclass(frozen=True, slots=True)
+class Fact:
+    """Something that was looked at and hurts no run.
+
+    Attributes:
+        text: one sentence of what was seen.
+        check: name of the check, such as "memory"; ``examine`` fills it in.
+    """
+
+    text: str
+    check: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """Something that will hurt a run.
+
+    Attributes:
+        evidence: observation of the check, with its numbers.
+        remedy: one sentence of what to do about it.
+        severity: "error" ends a run or makes its data wrong; "warning" makes it slow or fragile.
+        check: name of the check; ``examine`` fills it in.
+    """
+
+    evidence: str
+    remedy: str
+    severity: Literal["error", "warning"] = "warning"
+    check: str = ""
+
+
+@dataclass(frozen=True)
+class Machine:
+    """Places where the checks look.
+
+    Attributes:
+        proc: folder where procfs is mounted.
+        cgroup_root: stands for ``/sys/fs/cgroup`` in what mountinfo says.
+        kernel_log: the kernel's log, or a copy of it in a file.
+        nvml: stands for ``pynvml``; ``None``: the real one.
+        stdout: descriptor of the standard output of the examination; ``None``: it is not examined.
+        environment: variables of the environment, by name.
+    """
+
+    proc: Path = Path("/proc")
+    cgroup_root: Path = ROOT
+    kernel_log: Path = KERNEL_LOG
+    nvml: ModuleType | Any | None = None
+    stdout: int | None = 1
+    environment: Mapping[str, str] = field(default_factory=lambda: dict(os.environ))
+
+    def processes(self) -> list[Path]:
+        """Directories of all processes that can be seen."""
+        return [entry for entry in self.proc.iterdir() if entry.name.isdigit()]
+
+
+Seen = Fact | Finding
+Check = Callable[[Machine], Iterable[Seen]]
+
+
+def memory(machine: Machine, floor_bytes: int) -> Iterator[Seen]:
+    """The limits of host, cgroups and SLURM, and the headroom against the floor."""
+    probe = HeadroomProbe(machine.proc, machine.cgroup_root)
+    try:
+        room, total = probe.read(), probe.total_bytes()
+    except PipelineError as error:
+        yield Finding(error.what, error.remedy, severity="error")
+        return
+    for label, limit in probe.limits():
+        yield Fact(f"{label} is limited to {format_bytes(limit)}")
+    yield Fact(
+        f"{format_bytes(room.headroom_bytes)} of {format_bytes(total)} can still be taken; "
+        f"{room.source} binds"
+    )
+    if room.headroom_bytes < floor_bytes:
+        yield Finding(
+            f"{format_bytes(room.headroom_bytes)} can still be taken ({room.source} binds), less "
+            f"than the floor of {format_bytes(floor_bytes)}: a loader will not start",
+            "end what else uses memory, ask for more of it, or lower --ram-floor",
+            severity="error",
+        )
+    yield from _slurm(machine, probe.cgroup_limit_bytes())
+
+
+def _slurm(machine: Machine, cgroup_bytes: int | None) -> Iterator[Seen]:
+    """Memory that SLURM gives the job; it may kill by its own accounts, which no cgroup shows."""
+    mib = machine.environment.get("SLURM_MEM_PER_NODE", "")
+    if not mib.isdigit() or int(mib) == 0:  # 0: all of the node
+        return
+    given = int(mib) * MIB
+    yield Fact(f"SLURM gives the job {format_bytes(given)} on each node")
+    if cgroup_bytes is None or cgroup_bytes > given:
+        bound = "none" if cgroup_bytes is None else format_bytes(cgroup_bytes)
+        yield Finding(
+            f"SLURM gives the job {format_bytes(given)}, and the cgroup's limit is {bound}: SLURM "
+            "may kill by its own accounts, which the loader cannot see",
+            "raise --ram-floor by what of the node is not the job's, or have the cluster enforce "
+            "memory by cgroups (ConstrainRAMSpace=yes)",
+        )
+
+
+def kills(machine: Machine) -> Iterator[Seen]:
+    """Processes that the kernel killed for memory, by its log."""
+    try:
+        log = b"".join(kernel_records(machine.kernel_log)).decode(errors="replace")
+    except OSError as error:
+        yield Fact(f"{machine.kernel_log} cannot be read ({error.strerror})")
+        return
+    found = list(_KILLED.finditer(log))
+    if not found:
+        yield Fact("the kernel's log names no process that was killed for memory")
+        return
+    last = [
+        f"{kill['name']} (pid {kill['pid']}"
+        + (f", {format_bytes(int(kill['kib']) * 1024)}" if kill["kib"] else "")
+        + (", in its cgroup)" if kill["where"].startswith("Memory") else ")")
+        for kill in found[-_MOST_KILLS:]
+    ]
+    processes = "1 process" if len(found) == 1 else f"{len(found)} processes"
+    yield Finding(
+        f"the kernel killed {processes} for memory since the log began; the last: "
+        + ", ".join(reversed(last)),
+        "give the run a --ram-floor that the others on this machine need, and see what each "
+        "process holds",
+    )
+
+
+def gpus(machine: Machine) -> Iterator[Seen]:
+    """Each device's health, and who holds its memory."""
+    try:
+        with open_nvml(machine.nvml) as module:
+            for number in range(module.nvmlDeviceGetCount()):
+                yield from _device(machine, module, number)
+    except Exception as error:  # noqa: BLE001  (drivers fail in many ways)
+        yield _no_answer(error)
+
+
+def _no_answer(error: Exception) -> Seen:
+    kind = type(error).__name__
+    if kind in _LIBRARY_MISSING:
+        return Fact("no NVIDIA driver here")
+    return Finding(
+        f"NVML does not answer ({kind}: {error}): the controller cannot see whether the GPU waits",
+        "run nvidia-smi; after a driver update the machine must be started anew",
+    )
+
+
+def _device(machine: Machine, module: Any, number: int) -> Iterator[Seen]:
+    device = module.nvmlDeviceGetHandleByIndex(number)
+    called = f"GPU {number} ({gpu_name(module, device)})"
+    memory = module.nvmlDeviceGetMemoryInfo(device)
+    yield Fact(f"{called}: {format_bytes(memory.used)} of {format_bytes(memory.total)} in use")
+    errors = _uncorrected(module, device)
+    if errors:
+        yield Finding(
+            f"{called} counts {errors} memory errors that could not be corrected",
+            "take another GPU, and have this one reset or replaced",
+            severity="error",
+        )
+    held = 0
+    for process in module.nvmlDeviceGetComputeRunningProcesses(device):
+        taken = process.usedGpuMemory or 0
+        held += taken
+        if not (machine.proc / str(process.pid)).exists():
+            yield Finding(
+                f"{called}: {format_bytes(taken)} are held by pid {process.pid}, which cannot be "
+                "seen from here: it has ended, or runs in another container",
+                f"fuser -v /dev/nvidia{number} on the host names who keeps the device open",
+            )
+        else:
+            yield Fact(f"{called}: {format_bytes(taken)} are held by pid {process.pid}")
+    if memory.used - held > memory.total // 10 + GIB:
+        yield Finding(
+            f"{called}: {format_bytes(memory.used - held)} are in use and no process is named",
+            f"fuser -v /dev/nvidia{number} on the host names who keeps the device open",
+        )
+
+
+def _uncorrected(module: Any, device: Any) -> int:
+    """Memory errors since the driver was loaded that ECC could not correct; 0 without ECC."""
+    try:
+        return int(
+            module.nvmlDeviceGetTotalEccErrors(
+                device, module.NVML_MEMORY_ERROR_TYPE_UNCORRECTED, module.NVML_VOLATILE_ECC
+            )
+        )
+    except Exception:  # noqa: BLE001  (not every device has ECC)
+        return 0
+
+
+def limits(machine: Machine) -> Iterator[Seen]:
+    """Limits of the shell (``ulimit``)."""
+    descriptors = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    yield Fact(f"{_shown(descriptors)} open files (ulimit -n)")
+    if descriptors != resource.RLIM_INFINITY and descriptors < _FEW_DESCRIPTORS:
+        yield Finding(
+            f"a process may open {descriptors} files (ulimit -n): shard files are opened and "
+            "closed again and again",
+            "ulimit -n 4096",
+        )
+    threads, most = _threads(machine), resource.getrlimit(resource.RLIMIT_NPROC)[0]
+    yield Fact(f"{_shown(most)} threads of this user (ulimit -u), {threads} in use")
+    if most != resource.RLIM_INFINITY and threads > _FULL * most:
+        yield Finding(
+            f"{threads} of the {most} threads that this user may have are in use (ulimit -u)",
+            "end processes of this user, or raise ulimit -u",
+            severity="error",
+        )
+    space = resource.getrlimit(resource.RLIMIT_AS)[0]
+    if space != resource.RLIM_INFINITY:
+        yield Finding(
+            f"the address space is limited to {format_bytes(space)} (ulimit -v): maps of files "
+            "and rings count in full, though they hold no memory",
+            "ulimit -v unlimited; a cgroup or --ram-floor bounds memory itself",
+        )
+    locked = resource.getrlimit(resource.RLIMIT_MEMLOCK)[0]
+    shown = "unlimited" if locked == resource.RLIM_INFINITY else format_bytes(locked)
+    yield Fact(f"{shown} of locked memory (ulimit -l)")
+
+
+def _threads(machine: Machine) -> int:
+    """Threads of all processes of this user."""
+    count = 0
+    for entry in machine.processes():
+        try:
+            if entry.stat().st_uid == os.getuid():
+                count += len(list((entry / "task").iterdir()))
+        except OSError:
+            continue  # it has ended
+    return count
+
+
+def processors(machine: Machine) -> Iterator[Seen]:
+    """Affinity and quota against the processors there are."""
+    found = CgroupProcessors(machine.proc, machine.cgroup_root).read()
+    there = found.there
+    quota = "" if found.quota is None else f", a quota of {found.quota:g} ({found.source})"
+    yield Fact(f"{found.allowed} of {there} by affinity{quota}")
+    if found.count <= _FEW_PROCESSORS and there >= _MANY_TIMES * found.count:
+        yield Finding(
+            f"this process may use {found.count} of {there} processors "
+            f"(affinity {found.allowed}{quota})",
+            "ask the scheduler for more (SLURM: --cpus-per-task), or lift the quota",
+        )
+
+
+def output(machine: Machine) -> Iterator[Seen]:
+    """Buffering of a training's output by Python."""
+    if machine.stdout is None:
+        return
+    mode = os.fstat(machine.stdout).st_mode
+    into = "a file" if stat.S_ISREG(mode) else "a pipe" if stat.S_ISFIFO(mode) else ""
+    if not into:
+        yield Fact("stdout is not buffered by blocks")
+    elif machine.environment.get("PYTHONUNBUFFERED"):
+        yield Fact(f"stdout is {into}, and PYTHONUNBUFFERED is set")
+    else:
+        yield Finding(
+            f"stdout is {into}, and Python writes to it 8 KiB at a time: the last lines before a "
+            "kill are lost, and a run that waits looks hung",
+            "export PYTHONUNBUFFERED=1",
+        )
+
+
+def _shown(limit: int) -> str:
+    return "any number of" if limit == resource.RLIM_INFINITY else str(limit)
+
+
+def leftovers(machine: Machine) -> Iterator[Seen]:
+    """Children without a trainer, and cgroups without a process."""
+    orphans = 0
+    for entry in machine.processes():
+        with contextlib.suppress(OSError, ValueError):
+            words = (entry / "cmdline").read_bytes().split(b"\0")
+            if _CHILD not in words or b"--parent" not in words:
+                continue
+            trainer = int(words[words.index(b"--parent") + 1])
+            if int(_status(entry, "PPid")) == trainer:
+                continue
+            orphans += 1
+            yield Finding(
+                f"pid {entry.name} is the child of a loader whose trainer (pid {trainer}) is gone; "
+                f"it is {_status(entry, 'State')} and holds {_held(entry)}",
+                f"kill -9 {entry.name}",
+            )
+    for group in _groups(machine):
+        orphans += 1
+        yield Finding(
+            f"the cgroup {group} belongs to a run that is gone, and holds no process",
+            f"rmdir {group}",
+        )
+    if not orphans:
+        yield Fact("no child, ring or cgroup of a run that is gone")
+
+
+def _status(entry: Path, key: str) -> str:
+    for line in (entry / "status").read_text().splitlines():
+        name, _, value = line.partition(":")
+        if name == key:
+            return value.strip()
+    raise ValueError(key)
+
+
+def _held(entry: Path) -> str:
+    """Its own memory, and the ring that it keeps."""
+    own = int(_status(entry, "RssAnon").split()[0]) * 1024
+    rings: dict[int, int] = {}
+    with contextlib.suppress(OSError):  # of another user
+        for descriptor in (entry / "fd").iterdir():
+            if str(descriptor.readlink()).startswith(_RING):
+                there = descriptor.stat()
+                rings[there.st_ino] = there.st_blocks * 512
+    return f"{format_bytes(own)} of its own and {format_bytes(sum(rings.values()))} of rings"
+
+
+def _groups(machine: Machine) -> list[Path]:
+    """Empty cgroups of ours beside this process's own, in any memory hierarchy."""
+    groups = ProcessGroups("memory", machine.proc, machine.cgroup_root).read() or ()
+    found = {place for group in groups for place in group.directory.glob(_GROUPS)}
+    return sorted(place for place in found if place.is_dir() and not _has_process(place))
+
+
+def _has_process(group: Path) -> bool:
+    with contextlib.suppress(OSError):
+        return any(file.read_text().strip() for file in group.rglob("cgroup.procs"))
+    return True
+
+
+def readable(spec: PipelineSpec, split: str, into: list[ResolvedDataset]) -> Iterator[Seen]:
+    """Each dataset that cannot be read; those that can are added to ``into``."""
+    for declared in spec.datasets:
+        alone = spec.model_copy(update={"datasets": (declared,), "weights": "natural"})
+        try:
+            mixture = resolve(alone, split)
+            (dataset,) = mixture.datasets
+            if not dataset.streamable:
+                count_mixture(mixture, probe_only=True)
+        except AutoloaderError as error:
+            yield Finding(error.what, error.remedy, severity="error")
+        else:
+            into.append(dataset)
+
+
+def mirrors(dataset: ResolvedDataset, max_corrupt_ratio: float) -> Iterator[Seen]:
+    """Videos of a LeRobot dataset that its metadata names and that are not there.
+
+    Args:
+        dataset: dataset of any format.
+        max_corrupt_ratio: the part of its episodes without which a run still goes on.
+    """
+    videos = dataset.directory.missing_videos()
+    if videos is None:
+        return
+    stops = videos.without > max_corrupt_ratio * videos.episodes
+    yield Finding(
+        f"dataset {dataset.name!r}: {videos.missing} of {videos.named} videos that its metadata "
+        f"names are not there, such as {videos.example}: {videos.without} of {videos.episodes} "
+        "episodes cannot be "
+        + (f"read, more than errors.max_corrupt_ratio={max_corrupt_ratio}" if stops else "read"),
+        "fetch the rest of the dataset, or choose a split over the episodes that are whole",
+        severity="error" if stops else "warning",
+    )
+
+
+def indexes(datasets: list[ResolvedDataset], spec: Path) -> Iterator[Seen]:
+    """Indexes of local datasets: missing, stale, and what they say of blank texts."""
+    local = [dataset for dataset in datasets if not dataset.remote]
+    without: list[str] = []
+    stale: list[str] = []
+    unread = 0
+    for dataset, found in zip(local, find_indexes(local), strict=True):
+        for clause in empty_texts(dataset, found):
+            yield Finding(
+                f"dataset {dataset.name!r}: {clause}",
+                "name another feature as language, or leave the text out if that is meant",
+                check="data",
+            )
+        if found is not None:
+            continue
+        paths = {piece.path for piece in dataset.slices}
+        unread += sum(Path(path).stat().st_size for path in paths if Path(path).exists())
+        (stale if any(map(any_index, paths)) else without).append(dataset.name)
+    if stale:
+        yield Finding(
+            f"the index of {', '.join(stale)} is of other files, other features or another "
+            f"version: the next start reads {format_bytes(unread)} to build it",
+            f"autoloader index --spec {spec}",
+        )
+    if without:
+        yield Fact(
+            f"{len(without)} of {len(local)} datasets have no index yet; the first start by index "
+            f"reads {format_bytes(unread)} to build it"
+        )
+    if not stale and not without:
+        yield Fact(f"{len(local)} datasets are indexed")
+
+
+def storage(machine: Machine, files: Sequence[str], clock: Clock | None = None) -> Iterator[Seen]:
+    """Kind and speed of each file system that holds some of ``files``."""
+    for kind, here in sorted(by_file_system(files, machine.proc).items()):
+        place = str(Path(here[0]).parent)
+        rates = probe_reads(here, (clock or SystemClock()).now_s)
+        if rates is None:
+            yield Fact(f"{place} lies on {kind}; its files are too small to measure")
+            continue
+        shown = (
+            f"{place} lies on {kind}: 20 KiB at random take {1e3 * rates.random_s:.2f} ms, "
+            f"in order come {rates.in_order / 1e6:.0f} MB/s"
+            + (" (the page cache may have answered)" if rates.cached else "")
+        )
+        if rates.random_s > SLOW_READ_S:
+            yield Finding(
+                f"{shown}; reading by index takes frames from random places, and waits",
+                "copy the data to a local disk, or have it read by blocks "
+                f"({_locality(rates)}; `autoloader plan` proposes a window), or let memory above "
+                "the floor hold frames (cache_bytes), or read it in order (reader: stream)",
+            )
+        elif is_far(kind):
+            yield Finding(
+                f"{shown}; others share it, and it may be slower when they use it",
+                "copy the data to a local disk where there is one",
+            )
+        else:
+            yield Fact(shown)
+
+
+def _locality(rates: Rates) -> str:
+    """The block that suits; whoever has no mixture at hand sets the window by their memory."""
+    found = propose_locality(
+        rates, reads=1, sample_bytes=FRAME_BYTES, dataset_bytes=(), left_bytes=0
+    )
+    return f"mixing: {found.text}" if found else "mixing: {locality: {}}"
+
+
+def examine(
+    machine: Machine,
+    *,
+    spec: Path | None = None,
+    split: str = "train",
+    profile: str | None = None,
+    floor_bytes: int | None = None,
+) -> list[Seen]:
+    """Run every check.
+
+    Args:
+        machine: places where the checks look.
+        spec: a mixture's spec file, whose data is examined as well.
+        split: split of the spec that is examined.
+        profile: a host profile's name or file; by default the one that a run would take.
+        floor_bytes: memory that must stay free; by default the profile's.
+
+    Raises:
+        SpecError: the spec is wrong.
+        ProfileError: there is no such profile.
+    """
+    found = load_profile(profile)
+    floor = found.profile.limits.ram_floor if floor_bytes is None else floor_bytes
+    every: dict[str, Check] = {
+        "memory": lambda one: memory(one, floor),
+        "kills": kills,
+        "gpu": gpus,
+        "limits": limits,
+        "processors": processors,
+        "output": output,
+        "profile": lambda _: _profile(profile),
+        "leftovers": leftovers,
+    }
+    seen = [one for name, check in every.items() for one in _run(name, partial(check, machine))]
+    return seen if spec is None else seen + _of_data(machine, spec, split)
+
+
+def _of_data(machine: Machine, place: Path, split: str) -> list[Seen]:
+    spec = PipelineSpec.from_yaml(place)
+    datasets: list[ResolvedDataset] = []
+    seen = _run("data", lambda: readable(spec, split, datasets))
+    for dataset in datasets:
+        seen += _run("data", partial(mirrors, dataset, spec.errors.max_corrupt_ratio))
+    if not seen:
+        seen.append(Fact(f"all of {len(datasets)} datasets that their metadata names", "data"))
+    seen += _run("index", lambda: indexes(datasets, place))
+    files = sorted({piece.path for one in datasets if not one.remote for piece in one.slices})
+    return seen + _run("storage", lambda: storage(machine, files))
+
+
+def _profile(which: str | None) -> Iterator[Seen]:
+    try:
+        found = load_profile(which, strict=True)
+    except ProfileError as error:
+        yield Finding(error.what, error.remedy)
+    else:
+        yield Fact("; ".join(found.notes))
+
+
+def _run(name: str, check: Callable[[], Iterable[Seen]]) -> list[Seen]:
+    """Findings and facts of one check, and its failure, if it failed."""
+    seen: list[Seen] = []
+    try:
+        seen += (replace(one, check=one.check or name) for one in check())
+    except OSError as error:
+        place = f": {error.filename}" if error.filename else ""
+        text = f"a check could not be finished{place} ({error.strerror or error})"
+        seen.append(Finding(text, "run it as the user who trains", check="doctor"))
+    return seen
+
+
+def show_findings(
+    spec: Path | None,
+    split: str,
+    profile: str | None,
+    floor_bytes: int | None,
+    kernel_log: Path | None,
 ) -> None:
-    """Say what on this machine will hurt a run; changes nothing. Exit code 1: something will."""
-    from autoloader.cli.host_checks import KERNEL_LOG, Finding, Machine, examine
+    """Show what the checks found; exit code 1 where that is anything.
 
+    Args:
+        spec: spec file of a mixture whose data is examined as well; ``None``: the machine alone.
+        split: split of the spec that is examined.
+        profile: host profile, by name or file; ``None``: the one that a run would take.
+        floor_bytes: memory that must stay free; ``None``: the profile's floor.
+        kernel_log: copy of the kernel's log; ``None``: the log itself.
+    """
     if kernel_log is not None and not kernel_log.exists():
         raise UsageError(
             f"--kernel-log {kernel_log}: there is no such file",
@@ -53,17 +599,12 @@ def doctor(
             f"{KERNEL_LOG} read",
         )
     # With --json stdout is a pipe to a program, whatever the training's will be.
-    machine = Machine(kernel_log=kernel_log or KERNEL_LOG, stdout=None if as_json else 1)
-    seen = examine(
-        machine, spec=spec, split=split, profile=profile, floor_bytes=floor_bytes(ram_floor)
-    )
+    machine = Machine(kernel_log=kernel_log or KERNEL_LOG, stdout=None if wants_json() else 1)
+    seen = examine(machine, spec=spec, split=split, profile=profile, floor_bytes=floor_bytes)
     findings = [one for one in seen if isinstance(one, Finding)]
-    facts = [one for one in seen if not isinstance(one, Finding)]
-    if as_json:
-        emit_json(
-            {"findings": [asdict(one) for one in findings], "facts": list(map(asdict, facts))}
-        )
-    else:
+    facts = [one for one in seen if isinstance(one, Fact)]
+    document = {"findings": list(map(asdict, findings)), "facts": list(map(asdict, facts))}
+    if not answered(document):
         for one in findings:
             emit(f"{one.severity}: {one.check}: {one.evidence}\n  → {one.remedy}")
         if not findings:

@@ -15,18 +15,15 @@ import re
 import textwrap
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from enum import Enum
 from functools import cache, partial
 from importlib import resources
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
-import typer
 from pydantic import TypeAdapter
 
 from autoloader.cli.inspect import dataset_versions
-from autoloader.cli.options import JsonFlag
-from autoloader.cli.output import emit, emit_json, note
+from autoloader.cli.output import answered, emit, note
 from autoloader.errors import AutoloaderError, SourceError, UsageError, nearest
 from autoloader.formats import DatasetFormat, Feature, open_source
 from autoloader.formats.features import TASKS
@@ -73,16 +70,6 @@ _LEAST_SIDE = 16
 _COMMENT_WIDTH = 100
 
 
-class StyleName(str, Enum):
-    """Conventions, by the project that has them."""
-
-    plain = "plain"
-    octo = "octo"
-    openvla = "openvla"
-    openpi = "openpi"
-    stage2 = "stage2"
-
-
 @dataclass(frozen=True, slots=True)
 class Style:
     """Parts of a spec beside its datasets, in one project's convention.
@@ -123,27 +110,20 @@ class Style:
 
 
 @cache
-def styles() -> Mapping[StyleName, Style]:
+def styles() -> Mapping[str, Style]:
     """All styles, as ``styles.yaml`` beside this file has them."""
     text = resources.files(__package__).joinpath("styles.yaml").read_text(encoding="utf-8")
-    return TypeAdapter(dict[StyleName, Style]).validate_python(parse_yaml(text))
+    return TypeAdapter(dict[str, Style]).validate_python(parse_yaml(text))
 
 
-def init(
-    data_dir: Annotated[Path, typer.Argument(help="Where datasets lie, at any depth.")],
-    style: Annotated[
-        StyleName | None,
-        typer.Option(help="The convention to write in; default: plain, or the mixture's own."),
-    ] = None,
-    mix: Annotated[
-        str | None,
-        typer.Option(
-            help="A published mixture, such as oxe_magic_soup with --style octo, or one dataset."
-        ),
-    ] = None,
-    as_json: JsonFlag = False,
-) -> None:
-    """Write a spec of the TFDS datasets below DATA_DIR to stdout."""
+def write_spec(data_dir: Path, style: str | None, mix: str | None) -> None:
+    """Write a spec of the datasets below a folder to stdout.
+
+    Args:
+        data_dir: folder where datasets lie, at any depth.
+        style: convention of the spec; ``None``: plain, or the mixture's own.
+        mix: name of a published mixture, or of one of its datasets; ``None``: all datasets.
+    """
     name, weights = _style_and_mix(style, mix)
     if not is_remote(data_dir) and not os.path.isdir(data_dir):  # noqa: PTH112  (never raises)
         raise SourceError(
@@ -151,8 +131,7 @@ def init(
         )
     how, root, faults = styles()[name], normal(data_dir), list[AutoloaderError]()
     found = list(_entries(root, how, faults))
-    present: list[str] = []
-    absent: list[str] = []
+    present, absent = list[str](), list[str]()
     if weights is not None:
         for one in found:
             if one.known_as not in weights.weights:
@@ -187,48 +166,43 @@ def init(
             remedy="write the spec by hand, with the camera in images; or write the dataset again "
             "with one uint8 picture a step and camera",
         )
-    about = [f"Written by autoloader init --style {name.value}.", *how.about]
+    about = [f"Written by autoloader init --style {name}.", *how.about]
     if weights is not None:
         rest = f"; not here: {', '.join(absent)}" if absent else ""
         about.append(f"{mix}: {weights.about}.")
         about.append(f"{len(found)} of its {len(weights.weights)} datasets{rest}.")
     text = spec_text(found, how, about, weights)
     PipelineSpec.from_mapping(parse_yaml(text))  # what is written, holds
-    if as_json:
-        emit_json(
-            {
-                "spec": text,
-                "style": name.value,
-                "mix": weights and {"name": mix, "datasets": len(weights.weights),
-                                    "present": present, "absent": absent},
-                "datasets": {one.name: {"path": one.directory.path, "proposed": one.proposed}
-                             for one in found},
-            }
-        )  # fmt: skip
-    else:
+    known = weights and {
+        "name": mix, "datasets": len(weights.weights), "present": present, "absent": absent,
+    }  # fmt: skip
+    datasets = {one.name: {"path": one.directory.path, "proposed": one.proposed} for one in found}
+    if not answered({"spec": text, "style": name, "mix": known, "datasets": datasets}):
         emit(text.rstrip("\n"))
 
 
-def _style_and_mix(style: StyleName | None, mix: str | None) -> tuple[StyleName, KnownMix | None]:
+def _style_and_mix(style: str | None, mix: str | None) -> tuple[str, KnownMix | None]:
     """The style, the mixture's own where none is named, and the mixture.
 
     Raises:
         UsageError: no project has the mixture, or several have, or the style has not.
     """
+    if style is not None and style not in styles():
+        raise UsageError(f"--style {style!r}: no such style", remedy=nearest(style, styles()))
     if mix is None:
-        return style or StyleName.plain, None
+        return style or "plain", None
     bare = known_mixes()
     found = {one: _mixes_of(how.project) if how.project else bare for one, how in styles().items()}
     if style is None and mix in bare:
-        style = StyleName.stage2 if bare[mix].pairs else StyleName.plain
+        style = "stage2" if bare[mix].pairs else "plain"
     having = [one for one, mixes in found.items() if mix in mixes and style in (None, one)]
     if len(having) == 1:
         return having[0], found[having[0]][mix]
     if having:
         told = "several styles have one of this name"
-        remedy = "add " + " or ".join(f"--style {one.value}" for one in having)
+        remedy = "add " + " or ".join(f"--style {one}" for one in having)
     else:
-        told = f"--style {style.value} has no such mixture" if style else "there is no such mixture"
+        told = f"--style {style} has no such mixture" if style else "there is no such mixture"
         among = found[style] if style else {name for mixes in found.values() for name in mixes}
         remedy = nearest(mix, sorted(among))
     raise UsageError(f"--mix {mix}: {told}", remedy=remedy)
@@ -354,21 +328,16 @@ def _last(path: str) -> str:
 
 def guess_numbers(features: Mapping[str, Feature], *, name: str) -> list[Any]:
     """The terms of ``action`` or ``state``, by name."""
-    usable = [
-        path
-        for path, feature in features.items()
-        if _fits(partial(_width_within, feature)) and feature.per_step
-    ]
+    steps = [path for path, feature in features.items() if feature.per_step]
+    usable = [path for path in steps if _fits(partial(_width_within, features[path]))]
+    known = (
+        ("action", "actions") if name == "action" else ("observation/state", "observation.state")
+    )
+    if whole := [path for path in known if path in usable]:
+        return whole[:1]
     if name == "action":
-        whole = [path for path in ("action", "actions") if path in usable]
-        return whole[:1] or [
-            path
-            for path in usable
-            if path.startswith("action/") and not _NO_ACTION.search(path.rpartition("/")[2])
-        ]
-    for first in ("observation/state", "observation.state"):
-        if first in usable:
-            return [first]
+        parts = [path for path in usable if path.startswith("action/")]
+        return [path for path in parts if not _NO_ACTION.search(path.rpartition("/")[2])]
     return [
         path
         for path in usable
@@ -386,11 +355,8 @@ def guess_language(features: Mapping[str, Feature]) -> list[str]:
         return _fits(lambda: _language(features, [path]))
 
     # GR00T's tasks are often a flag of validity, and the instruction is an annotation.
-    annotated = [
-        path
-        for path, feature in features.items()
-        if feature.encoding == TASKS and path != TASK and _WORDS.search(path)
-    ]
+    by_task = [path for path, feature in features.items() if feature.encoding == TASKS]
+    annotated = [path for path in by_task if path != TASK and _WORDS.search(path)]
     if annotated:
         return sorted(annotated, key=lambda path: ("description" not in path, path))[:1]
     for first in _FIRST_WORDS:
@@ -545,29 +511,22 @@ def _entry_with(
     images = with_flags(values.get("images", {}), directory.features)
     if style.only_cameras:
         images = {camera: path for camera, path in images.items() if camera in style.cameras}
+    fields = {key: images if key == "images" else value for key, value in values.items()}
     _, slash, config = directory.name.partition("/")
     name = f"{found_by}{slash}{config}" if found_by else directory.name
     return Entry(
         name=re.sub(r"\W+", "_", name).strip("_")[:90] or "dataset",
         known_as=known_as,
         directory=directory,
-        values={
-            key: images if key == "images" else value
-            for key, value in values.items()
-            if (images if key == "images" else value)
-        },
+        values={key: value for key, value in fields.items() if value},
         split=_split(directory, style),
     )
 
 
 def fault_of(entry: Entry) -> AutoloaderError | None:
     """Error for which an entry cannot be read from its files, or ``None``."""
-    dataset: dict[str, Any] = {
-        "name": entry.name,
-        "path": entry.directory.path,
-        "split": dict(entry.split),
-    }
-    dataset |= entry.values
+    dataset: dict[str, Any] = {"name": entry.name, "path": entry.directory.path}
+    dataset |= {"split": dict(entry.split), **entry.values}
     if not entry.cameras:  # a spec has one, and be it here alone
         dataset["images"] = guess_cameras(entry.directory.features)
     cameras = {camera: {"size": [8, 8]} for camera in dataset["images"]}
@@ -659,11 +618,8 @@ def with_flags(images: Mapping[str, Any], features: Mapping[str, Feature]) -> di
 
 def as_they_lie(terms: Sequence[Any], features: Mapping[str, Feature]) -> list[Any]:
     """Terms without operations and zeros; slices that are all of one feature become its path."""
-    bare = [
-        term if isinstance(term, str) else term["path"]
-        for term in terms
-        if isinstance(term, str) or "path" in term
-    ]
+    plain = [{"path": term} if isinstance(term, str) else term for term in terms]
+    bare = [term["path"] for term in plain if "path" in term]
     if not bare:
         return bare
     parsed = parse_expression(bare).terms

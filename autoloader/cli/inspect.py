@@ -19,16 +19,15 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import numpy as np
-import typer
 from numpy.typing import NDArray
 from PIL import Image
 
-from autoloader.cli.options import JsonFlag, read_with_tensorflow_here
-from autoloader.cli.output import emit_document, emit_json, note
+from autoloader.cli.output import answered, emit_document, note
 from autoloader.cli.plain_readers import value_at
+from autoloader.cli.spec_file import read_with_tensorflow_here
 from autoloader.decode.depth import UNDECODABLE, depth_values
 from autoloader.errors import SourceError, UsageError, nearest
 from autoloader.formats import DatasetFormat, Feature, ShardSlice, open_source
@@ -68,19 +67,14 @@ _WORDS = re.compile(r"instruction|language|task|prompt", re.IGNORECASE)
 _NO_PICTURE = (OSError, Image.DecompressionBombError)
 
 
-def inspect(
-    directory: Annotated[
-        Path, typer.Argument(help="A TFDS version directory, or a folder that holds one dataset.")
-    ],
-    split: Annotated[
-        str | None, typer.Option(help="Which split to read; default: train, or the first.")
-    ] = None,
-    episodes: Annotated[
-        int, typer.Option(min=1, help="Episodes that are read for the ranges.")
-    ] = 16,
-    as_json: JsonFlag = False,
-) -> None:
-    """Show a dataset's splits, features, first episode and ranges."""
+def show_dataset(directory: Path, split: str | None, episodes: int) -> None:
+    """Show what one dataset holds.
+
+    Args:
+        directory: version directory, or a folder that holds one dataset.
+        split: split that is read; ``None``: train, or the first.
+        episodes: number of episodes that are read for the ranges.
+    """
     if is_remote(directory):
         read_with_tensorflow_here()
     found = _only_version(directory)
@@ -103,8 +97,7 @@ def inspect(
         path: {key: getattr(one, key) for key in _DECLARED} for path, one in found.features.items()
     }
     document = {"name": found.name, "version": found.version, "path": found.path, "splits": splits}
-    if as_json:
-        emit_json({**document, "features": declared, "read": asdict(facts) if facts else None})
+    if answered({**document, "features": declared, "read": asdict(facts) if facts else None}):
         return
     features = {
         path: {"kind": one.kind if one.per_step else f"{one.kind}, once", "type": one.dtype,
@@ -152,10 +145,10 @@ def _told(path: str, facts: DatasetFacts | None) -> str:
 def _ranges(facts: DatasetFacts) -> dict[str, Any]:
     """Ranges and texts, as ``emit_document`` shows them."""
     damaged = f", {facts.damaged} damaged records passed over" if facts.damaged else ""
+    every = ((path, one) for path, columns in facts.ranges.items() for one in columns)
     rows = [
         {"feature": path, **asdict(one), "column": "all" if one.column is None else one.column}
-        for path, columns in facts.ranges.items()
-        for one in columns
+        for path, one in every
     ]
     texts = [{"feature": path, "different texts": count} for path, count in facts.texts.items()]
     read = (
@@ -265,11 +258,8 @@ def read_facts(directory: DatasetFormat, split: str, episodes: int) -> DatasetFa
             found.first_steps = steps
             shown = {path: picture_of(encoded[0]) for path, encoded in frames.items()}
             first: dict[str, Any] = shown if first_pictures is None else first_pictures()
-            first |= {
-                path: _first_value(rows[0], features[path])
-                for path, rows in values.items()
-                if len(rows)
-            }
+            told = {path: rows[0] for path, rows in values.items() if len(rows)}
+            first |= {path: _first_value(value, features[path]) for path, value in told.items()}
             found.first = {path: first[path] for path in features if path in first}
             found.absent = [path for path in features if path not in found.first]
         for path, rows in values.items():

@@ -13,13 +13,14 @@ from __future__ import annotations
 import contextlib
 import io
 import json
+import logging
 import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, is_dataclass
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, Protocol
+from typing import IO, TYPE_CHECKING, Any
 
 import typer
 
@@ -32,10 +33,8 @@ if TYPE_CHECKING:
 _MOST_NOTED = 20
 
 
-class Advance(Protocol):
-    """Called with units done and units in all."""
-
-    def __call__(self, done: int, total: int) -> None: ...
+Advance = Callable[[int, int], None]
+"""Called with units done and units in all."""
 
 
 def open_streams() -> None:
@@ -109,6 +108,27 @@ def emit_json(document: Any) -> None:
     _write_result(
         json.dumps(document, indent=2, ensure_ascii=ascii_only, allow_nan=False, default=_plain)
     )
+
+
+_wants_json = False
+
+
+def use_json(wanted: bool) -> None:
+    """Set whether the commands that follow in this process write JSON."""
+    global _wants_json
+    _wants_json = wanted
+
+
+def wants_json() -> bool:
+    """Tell whether the command line has ``--json``."""
+    return _wants_json
+
+
+def answered(document: Any) -> bool:
+    """Write ``document`` where ``--json`` asks for it, and tell whether it does."""
+    if _wants_json:
+        emit_json(document)
+    return _wants_json
 
 
 def emit_rendered(show: Callable[[Console], None]) -> None:
@@ -247,7 +267,7 @@ def progress_bar(label: str) -> Iterator[Advance]:
     console = Console(stderr=True)
     if not console.is_terminal:
         with told(label):
-            yield _TenthTeller(label)
+            yield _tenths(label)
         return
     from rich.progress import (
         BarColumn,
@@ -257,13 +277,8 @@ def progress_bar(label: str) -> Iterator[Advance]:
         TimeRemainingColumn,
     )
 
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeRemainingColumn(),
-    )
-    with Progress(*columns, console=console) as bar:
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
+    with Progress(*columns, TimeRemainingColumn(), console=console) as bar:
         task = bar.add_task(label, total=None)
 
         def advance(done: int, total: int) -> None:
@@ -274,16 +289,35 @@ def progress_bar(label: str) -> Iterator[Advance]:
             bar.update(task, visible=False)
 
 
-class _TenthTeller:
-    def __init__(self, label: str) -> None:
-        self._label = label
-        self._told = 0
+class _StderrHandler(logging.Handler):
+    """Writes this library's log lines to whatever stderr is at that time."""
 
-    def __call__(self, done: int, total: int) -> None:
+    def emit(self, record: logging.LogRecord) -> None:
+        note(self.format(record))
+
+
+def log_to_stderr(verbose: int) -> None:
+    """Show warnings of this library on stderr; with 1 also what it does, with 2 everything."""
+    log = logging.getLogger("autoloader")
+    log.setLevel({0: logging.WARNING, 1: logging.INFO}.get(verbose, logging.DEBUG))
+    if not any(isinstance(handler, _StderrHandler) for handler in log.handlers):
+        handler = _StderrHandler()
+        handler.setFormatter(logging.Formatter("%(levelname)s %(name)s: %(message)s"))
+        log.addHandler(handler)
+
+
+def _tenths(label: str) -> Advance:
+    """Give what says a line at each tenth."""
+    told = 0
+
+    def advance(done: int, total: int) -> None:
+        nonlocal told
         tenth = 10 * done // total if total else 10
-        if tenth > self._told:
-            self._told = tenth
-            note(f"{self._label}: {done}/{total}")
+        if tenth > told:
+            told = tenth
+            note(f"{label}: {done}/{total}")
+
+    return advance
 
 
 def _plain(value: Any) -> Any:

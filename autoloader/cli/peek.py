@@ -15,18 +15,17 @@ from __future__ import annotations
 import html
 import io
 import textwrap
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
-import typer
 from numpy.typing import NDArray
 
 from autoloader.cli.inspect import column_range
-from autoloader.cli.options import JsonFlag, NoTransforms, RamFloor, SpecFile, Split
-from autoloader.cli.output import emit, emit_json, file_errors, note, progress_bar
+from autoloader.cli.output import answered, emit, file_errors, note, progress_bar
 from autoloader.cli.verify import evenly
 from autoloader.errors import UsageError
 from autoloader.formats import Feature
@@ -43,6 +42,7 @@ from autoloader.samples.windows import valid_range
 from autoloader.spec import DatasetSpec, FieldExpression, FieldTerm, PipelineSpec
 
 SUFFIXES = (".png", ".html", ".svg", ".pdf")
+_RANGE = ("low", "high", "mean", "values")
 STORED = "stored"
 """The stage before any op."""
 MOST_DRAWN = 32
@@ -60,47 +60,45 @@ _STRIP, _CELL, _STAGE, _EPISODES = 3.2, 0.62, 0.5, 2.6
 _MARGIN, _TITLE = 0.35, 0.7
 
 
-def peek(
-    spec: SpecFile,
-    out: Annotated[Path, typer.Option(help="The sheet: a .png, .html, .svg or .pdf file.")] = Path(
-        "contact-sheet.png"
-    ),
-    shown_samples: Annotated[
-        int, typer.Option(min=1, max=12, help="Samples of each dataset whose frames are shown.")
-    ] = 3,
-    samples: Annotated[
-        int, typer.Option(min=1, help="Samples of each dataset in the histograms.")
-    ] = 64,
-    episodes: Annotated[
-        int, typer.Option(min=1, help="Episodes of each dataset whose ops and rules are shown.")
-    ] = 8,
-    split: Split = "train",
-    ram_floor: RamFloor = None,
-    _no_transforms: NoTransforms = False,
-    as_json: JsonFlag = False,
+class Amounts(NamedTuple):
+    """Amounts of a dataset that the sheet is drawn from.
+
+    Attributes:
+        samples: number of samples in the histograms.
+        shown: number of samples whose frames are shown.
+        episodes: number of episodes whose ops and rules are shown.
+    """
+
+    samples: int
+    shown: int
+    episodes: int
+
+
+def show_sheet(
+    declared: PipelineSpec, output: Path, title: str, amounts: Amounts, given: Mapping[str, Any]
 ) -> None:
-    """Draw frames and language, histograms of each column op by op, and the steps rules remove."""
+    """Draw a contact sheet, and say what stands out.
+
+    Args:
+        declared: spec of the mixture.
+        output: the sheet, a .png, .html, .svg or .pdf file.
+        title: text at the top of the sheet.
+        amounts: amounts of each dataset.
+        given: arguments of the loader, by name.
+    """
     require("matplotlib", "the contact sheet")
-    if out.suffix not in SUFFIXES:
+    if output.suffix not in SUFFIXES:
         raise UsageError(
-            f"--out {out}: no kind of sheet ends so",
+            f"--output {output}: no kind of sheet ends so",
             remedy=f"end it in one of: {', '.join(SUFFIXES)}",
         )
-    asked = PipelineSpec.from_yaml(spec)
-    panels = _panels(asked, split, ram_floor, (samples, shown_samples, episodes))
-    with file_errors("--out", out):
-        draw_sheet(panels, out, title=f"{spec.name}, split {split}")
+    panels = _panels(declared, amounts, given)
+    with file_errors("--output", output):
+        draw_sheet(panels, output, title=title)
     odd = [f"{name}: {line}" for name, panel in panels.items() for line in _odd(panel)]
-    if as_json:
-        emit_json(
-            {
-                "sheet": out,
-                "datasets": {name: _plain(panel) for name, panel in panels.items()},
-                "odd": odd,
-            }
-        )
-    else:
-        emit(str(out))
+    datasets = {name: _plain(panel) for name, panel in panels.items()}
+    if not answered({"sheet": output, "datasets": datasets, "odd": odd}):
+        emit(str(output))
     for line in odd:
         note(line)
 
@@ -182,11 +180,10 @@ class DatasetLook:
 
     def removed(self) -> dict[str, int]:
         """Rule → how many steps it removes of the episodes that were looked at."""
-        found: dict[str, int] = {}
+        found: Counter[str] = Counter()
         for episode in self.episodes:
-            for rule, steps in episode.removed.items():
-                found[rule] = found.get(rule, 0) + len(steps)
-        return found
+            found.update({rule: len(steps) for rule, steps in episode.removed.items()})
+        return dict(found)
 
 
 @dataclass
@@ -207,21 +204,12 @@ class Column:
 
     def plain(self) -> dict[str, Any]:
         """Document of the column for ``--json``."""
-        return {
-            "name": self.name,
-            "normalised": self.normalised,
-            "flag": self.flag or None,
-            "stages": [
-                {
-                    "after": label,
-                    "low": one.low,
-                    "high": one.high,
-                    "mean": one.mean,
-                    "values": one.values,
-                }
-                for label, one in ((label, column_range(None, v)) for label, v in self.stages)
-            ],
-        }
+        stages = [
+            {"after": label} | {key: getattr(column_range(None, values), key) for key in _RANGE}
+            for label, values in self.stages
+        ]
+        told = {"name": self.name, "normalised": self.normalised, "flag": self.flag or None}
+        return {**told, "stages": stages}
 
 
 @dataclass
@@ -258,12 +246,12 @@ class Panel:
 
     def blocks(self) -> list[tuple[str, float]]:
         """(what, inches wide) of the blocks in its row."""
-        found: list[tuple[str, float]] = [("frames", _STRIP)] * len(self.shown)
-        for name, columns in self.fields.items():
-            found.append((name, _CELL * min(len(columns), MOST_DRAWN) + 0.3))
-        if self.look.episodes:
-            found.append(("episodes", _EPISODES))
-        return found
+        fields = ((name, len(columns)) for name, columns in self.fields.items())
+        return [
+            *[("frames", _STRIP)] * len(self.shown),
+            *((name, _CELL * min(count, MOST_DRAWN) + 0.3) for name, count in fields),
+            *[("episodes", _EPISODES)] * bool(self.look.episodes),
+        ]
 
     def height(self) -> float:
         """Inches of its row."""
@@ -275,24 +263,20 @@ class Panel:
         return min(max(found), 8.0) + _TITLE
 
 
-def _panels(
-    asked: PipelineSpec, split: str, ram_floor: str | None, sizes: tuple[int, int, int]
-) -> dict[str, Panel]:
+def _panels(asked: PipelineSpec, amounts: Amounts, given: Mapping[str, Any]) -> dict[str, Panel]:
     """Read samples and episodes, and give a row of the sheet for each dataset.
 
     Args:
         asked: spec whose datasets are shown.
-        split: split of the spec to read.
-        ram_floor: memory that must stay free, as written; ``None``: the profile's.
-        sizes: samples of a dataset, samples whose frames are shown, episodes that are looked at.
+        amounts: amounts of each dataset.
+        given: arguments of the loader, by name.
     """
-    samples, most_shown, episodes = sizes
-    augment, found = augmenter(asked, split), dict[str, Panel]()
+    samples, most_shown, episodes = amounts
+    augment, found = augmenter(asked, given["split"]), dict[str, Panel]()
     with (
         AutoLoader(
             evenly(asked),
-            split=split,
-            ram_floor=ram_floor,
+            **given,
             rank=0,
             world_size=1,
             output="torch" if augment.active else "numpy",
@@ -442,12 +426,9 @@ def look_at(dataset: ResolvedDataset, declared: DatasetSpec, episodes: int) -> D
     given: Mapping[str, Feature] = dataset.directory.features
     if dataset.transform is not None:
         given = dataset.transform.given
-    expressions = {
-        name: expression
-        for name, expression in (("action", declared.action), ("state", declared.state))
-        if expression is not None
-    }
-    parts: dict[tuple[str, int], list[list[NDArray[np.float32]]]] = {}
+    every = {"action": declared.action, "state": declared.state}
+    expressions = {name: one for name, one in every.items() if one is not None}
+    parts: defaultdict[tuple[str, int], list[list[NDArray[np.float32]]]] = defaultdict(list)
     look = DatasetLook()
     for _, payload in dataset.directory.records(dataset.slices):
         if len(look.episodes) == episodes:
@@ -460,20 +441,15 @@ def look_at(dataset: ResolvedDataset, declared: DatasetSpec, episodes: int) -> D
         look.episodes.append(filtered)
         for name, expression in expressions.items() if found.steps else ():
             for number, term in enumerate(expression.terms):
-                stages = _stages(term, found, given, declared)
-                parts.setdefault((name, number), []).append(stages)
+                parts[name, number].append(_stages(term, found, given, declared))
     for (name, number), of_episodes in parts.items():
         term = expressions[name].terms[number]
-        text = f"{'ones' if term.value else 'zeros'}: {term.constants}"
+        constant = f"{'ones' if term.value else 'zeros'}: {term.constants}"
+        text = constant if term.path is None else term.text()
         labels = [STORED, *map(_named, term.ops)]
         joined = [np.concatenate(values) for values in zip(*of_episodes, strict=True)]
-        look.fields.setdefault(name, []).append(
-            TermLook(
-                text if term.path is None else term.text(),
-                list(zip(labels, joined, strict=True)),
-                _is_gripper(term),
-            )
-        )
+        shown = TermLook(text, list(zip(labels, joined, strict=True)), _is_gripper(term))
+        look.fields.setdefault(name, []).append(shown)
     return look
 
 
@@ -525,13 +501,13 @@ def _filtered(
     remove("steps.drop_first", place < said.drop_first)
     remove("steps.drop_last", np.isin(place, taken[len(left) :]))
     remove("steps.every", ~np.isin(place, left))
-    keys = [] if dataset.keep is None else [one.key for one in dataset.keep.features]
+    keys = set() if dataset.keep is None else {one.key for one in dataset.keep.features}
     if dataset.transform is not None:
-        asked = set(keys) or {_any_key(dataset.transform.given)}
+        asked = keys or {_any_key(dataset.transform.given)}
         found = dataset.transform.apply(payload, only=asked)[0]
         remove(dataset.transform.rules[1], _at(left, ~found.valid, steps))
     elif keys:
-        found = read_values(payload, dataset.directory.features, set(keys))[0]
+        found = read_values(payload, dataset.directory.features, keys)[0]
     if dataset.keep is not None:
         texts = {one.key: runs_of_episode(found.values[one.key], one)
                  for one in dataset.keep.features}  # fmt: skip
@@ -596,19 +572,13 @@ def columns_of(
     wanted = gripper_columns(terms, masked) if grippers else set()
     for term in terms:
         tail = term.text.rpartition("/")[2]
-        width = term.width
         for number in range(max(values.shape[1] for _, values in term.stages)):
-            at = len(found)
-            own = number < width
-            column = Column(f"{at}: {tail} {number}" if own else f"{tail} {number}")
-            column.stages = [
-                (name, values[:, number])
-                for name, values in term.stages
-                if number < values.shape[1]
-            ]
+            at, own = len(found), number < term.width
+            stages = [(name, of[:, number]) for name, of in term.stages if number < of.shape[1]]
+            column = Column(f"{at}: {tail} {number}" if own else f"{tail} {number}", stages)
             (found if own else lost).append(column)
             if own and at in wanted:
-                column.flag = not_binary(column.stages[-1][1])
+                column.flag = not_binary(stages[-1][1])
     if model is not None and not terms:
         found = [Column(str(at)) for at in range(model.shape[1])]
     for at, column in enumerate(found):
@@ -690,16 +660,14 @@ def coloured(frames: NDArray[Any]) -> tuple[NDArray[np.uint8], Scale | None]:
 
 def strip(cameras: Sequence[NDArray[np.uint8]]) -> NDArray[np.uint8]:
     """Cameras [F, H, W, 3] below each other, their frames in a row; white in between."""
-    rows = []
-    for frames in cameras:
-        padded = np.pad(frames, ((0, 0), (0, _GAP), (0, _GAP), (0, 0)), constant_values=255)
-        rows.append(np.concatenate(list(padded), axis=1))
-    width = max(row.shape[1] for row in rows)
-    filled = [
-        np.pad(row, ((0, 0), (0, width - row.shape[1]), (0, 0)), constant_values=255)
-        for row in rows
-    ]
-    return np.concatenate(filled)
+    gaps = ((0, 0), (0, _GAP), (0, _GAP), (0, 0))
+    rows = [np.concatenate(list(np.pad(of, gaps, constant_values=255)), axis=1) for of in cameras]
+    filled = np.full((sum(map(len, rows)), max(row.shape[1] for row in rows), 3), 255, np.uint8)
+    down = 0
+    for row in rows:
+        filled[down : down + len(row), : row.shape[1]] = row
+        down += len(row)
+    return filled
 
 
 def draw_sheet(panels: Mapping[str, Panel], out: Path, *, title: str) -> None:

@@ -29,14 +29,11 @@ import typing
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 from urllib.parse import urlsplit
 
-import typer
-
 from autoloader.cache.forecast import forecast
-from autoloader.cli import options
-from autoloader.cli.output import emit, emit_document, emit_json, note
+from autoloader.cli.output import answered, emit, emit_document, note
 from autoloader.controller.admission import price_start
 from autoloader.controller.profile import ResolvedProfile, shipped_profiles_dir
 from autoloader.decode.probe import DecodeCost, probe_decode
@@ -76,52 +73,45 @@ _TABLES: dict[str, tuple[str, ...]] = {
     "chained": ("chained", "unchained_why", "decodes_per_sample"),
 }  # fmt: skip
 _COUNTS = ("episodes", "frames", "samples", "estimated", "frames_estimated")
+_PRICED = ("framework", "streams", "queued", "ring", "cache")
 _SHARDS_SHOWN = 8
 _NO_TERMINAL = 1000
 """Columns where stdout is no terminal: lines are left whole."""
 
 
-def plan(
-    spec: options.SpecFile,
-    profile: options.ProfileName = None,
-    strict: options.StrictProfile = False,
-    sets: options.KnobValues = None,
-    ram_floor: options.RamFloor = None,
-    disk_floor: options.DiskFloor = None,
-    split: options.Split = "train",
-    ranks: Annotated[
-        int, typer.Option(min=1, help="Trainers that share the epoch, over all nodes.")
-    ] = 1,
-    nodes: Annotated[
-        int, typer.Option(min=1, help="Machines like this one that they are dealt over.")
-    ] = 1,
-    verbose: Annotated[
-        bool, typer.Option("--verbose", "-v", help="Show the tables behind the answer, too.")
-    ] = False,
-    _no_transforms: options.NoTransforms = False,
-    as_json: options.JsonFlag = False,
+def show_plan(
+    declared: PipelineSpec,
+    place: Path,
+    given: Mapping[str, Any],
+    ranks: int,
+    nodes: int,
+    *,
+    verbose: bool,
 ) -> None:
-    """Say whether a mixture fits, how fast it can be and what limits it; starts nothing."""
-    knobs = options.parse_sets(sets)
-    if strict:
-        options.refuse_clamps(profile)
+    """Say whether a mixture fits, how fast it can be and what limits it; starts nothing.
+
+    Args:
+        declared: spec of the mixture.
+        place: path of the spec file, for the answer.
+        given: arguments of the loader, by name.
+        ranks: number of trainers that share the epoch, over all nodes.
+        nodes: number of machines like this one.
+        verbose: whether the tables behind the answer are shown, too.
+    """
     headroom = HeadroomProbe()
     found = plan_loader(
-        PipelineSpec.from_yaml(spec),
-        profile=profile,
-        ram_floor=ram_floor,
-        disk_floor=disk_floor,
-        split=split,
-        knobs=knobs,
+        declared,
+        **given,
         headroom=headroom,
         probe_only=True,
         ranks=Ranks(0, ranks),
         ranks_here=_ranks_of_a_node(ranks, nodes),
     )
     costs = probe_decode(found.mixture, SystemClock(), budget_s=DECODE_PROBE_S)
-    document = {"spec": str(spec)} | _Report(found, costs, nodes).document(knobs, headroom.read())
-    if as_json:
-        emit_json(document)
+    document = {"spec": str(place)} | _Report(found, costs, nodes).document(
+        given["knobs"], headroom.read()
+    )
+    if answered(document):
         return
     width = shutil.get_terminal_size((_NO_TERMINAL, 24)).columns
     for label, told in _answers(document):
@@ -232,10 +222,7 @@ class _Report:
             "share": self._shares[dataset.index],
             "share_end": plan.order.shares_at(_END)[dataset.index],
             "stride": dataset.stride,
-            "cameras": {
-                camera: [one.path for one in features]
-                for camera, features in dataset.cameras.items()
-            },
+            "cameras": {name: [one.path for one in of] for name, of in dataset.cameras.items()},
             "action_width": dataset.action.width if dataset.action else 0,
             "state_width": dataset.state.width if dataset.state else 0,
             "language": [feature.path for feature in dataset.language],
@@ -319,11 +306,7 @@ class _Report:
         price = price_start(self._plan.knobs, sizes, ranks=self._plan.world_size // self._nodes)
         floor = self._plan.ram_floor_bytes
         return {
-            "framework": price.framework_bytes,
-            "streams": price.streams_bytes,
-            "queued": price.queued_bytes,
-            "ring": price.ring_bytes,
-            "cache": price.cache_bytes,
+            **{part: getattr(price, f"{part}_bytes") for part in _PRICED},
             "blocks": price.block_bytes,
             "requests": price.request_bytes,
             "total": price.total_bytes,
@@ -379,30 +362,23 @@ class _Report:
         if not sets:
             return None
         sizes = {"as set": plan.knobs.cache_bytes, "above the floor": plan.limits.cache_bytes or 0}
-        found = [(memory, size, forecast(sets, size)) for memory, size in sizes.items() if size]
-        return {
-            "all_frames": round(sum(one.frames_bytes for one in sets)),
-            "forecasts": [
-                {
-                    "memory": memory,
-                    "cache_bytes": size,
-                    "hit_ratio": one.hit_ratio,
-                    "held_bytes": round(one.held_bytes),
-                }
-                for memory, size, one in found
-            ],
-        }
+        rows = []
+        for memory, size in sizes.items():
+            if size:
+                one = forecast(sets, size)
+                told = {"hit_ratio": one.hit_ratio, "held_bytes": round(one.held_bytes)}
+                rows.append({"memory": memory, "cache_bytes": size, **told})
+        return {"all_frames": round(sum(one.frames_bytes for one in sets)), "forecasts": rows}
 
     def _reuse_part(self) -> dict[str, Any]:
         """Decodes and episodes of the mixture; ``None`` with the stream reader."""
-        reuse = self._reuse
+        reuse, decodes = self._reuse, None
+        if reuse is not None:
+            by_camera = ((one.index, len(one.cameras)) for one in self._mixture.datasets)
+            decodes = sum(self._shares[n] * reuse.decodes[n] * count for n, count in by_camera)
         return {
             "chain": self._plan.order.chain,
-            "decodes_per_sample": reuse
-            and sum(
-                self._shares[one.index] * reuse.decodes[one.index] * len(one.cameras)
-                for one in self._mixture.datasets
-            ),
+            "decodes_per_sample": decodes,
             "distinct_episodes_per_batch": reuse and reuse.distinct_episodes,
         }
 
@@ -488,13 +464,11 @@ class _Report:
         if asked is not None:
             rows["as asked for"] = rates.by_blocks_per_s(asked.block, sample_bytes)
         else:
+            sizes = [d.record_bytes * d.records for d in datasets]
             found = propose_locality(
-                rates,
-                reads=reads,
-                sample_bytes=sample_bytes,
-                dataset_bytes=[d.record_bytes * d.records for d in datasets],
+                rates, reads=reads, sample_bytes=sample_bytes, dataset_bytes=sizes,
                 left_bytes=left_bytes,
-            )
+            )  # fmt: skip
         if found is not None:
             per_s = rates.by_blocks_per_s(found.block_bytes, sample_bytes)
             rows[f"mixing: {found.text}"] = per_s
@@ -527,14 +501,8 @@ class _Report:
                 missing = shard.missing_bytes
             except OSError as error:
                 raise unreadable(error, path, dataset=names[path]) from error
-            shards.append(
-                {
-                    "path": path,
-                    "bytes": shard.identity.size,
-                    "missing_bytes": missing,
-                    "needed_at": needed.get(path),
-                }
-            )
+            sizes = {"bytes": shard.identity.size, "missing_bytes": missing}
+            shards.append({"path": path, **sizes, "needed_at": needed.get(path)})
         with kept_free(self._plan.disk_floor_bytes):
             free_bytes = cache.room.free_bytes()
         rate = known_rate(urlsplit(next(iter(names)))._replace(path="").geturl())
@@ -599,10 +567,9 @@ def knob_range(knob: str, *, of_dataset: bool = False) -> str:
     words = [word for word in typing.get_args(field.annotation) if isinstance(word, str)]
     if words:
         return " | ".join(words)
-    least, most = (
-        next((getattr(one, key) for one in field.metadata if hasattr(one, key)), default)
-        for key, default in (("ge", 0), ("le", "datasets"))
-    )
+    bounds = {"ge": 0, "le": "datasets"}
+    bounds |= {k: getattr(one, k) for one in field.metadata for k in bounds if hasattr(one, k)}
+    least, most = bounds.values()
     if isinstance(most, int) and most >= GIB:
         most = f"{most // GIB} GiB"
     return f"{least}–{most}"
@@ -614,10 +581,9 @@ def _written_knobs(found: ResolvedProfile) -> dict[str, Any]:
     document = read_yaml_file(shipped if found.origin == "shipped" else Path(found.origin))
     entry = document["entries"][found.entry - 1] if found.entry else document
     knobs = entry.get("knobs") or {}
-    own = knobs.pop("datasets", None) or {}
-    return knobs | {
-        f"{name}.{knob}": v for name, values in own.items() for knob, v in values.items()
-    }
+    for name, values in (knobs.pop("datasets", None) or {}).items():
+        knobs |= {f"{name}.{knob}": value for knob, value in values.items()}
+    return dict(knobs)
 
 
 def _answers(document: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
@@ -625,9 +591,8 @@ def _answers(document: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     memory, bound, ranks = (document[key] for key in ("bytes", "bound", "ranks"))
     several = ranks["world_size"] > 1
     left, floor = memory["left_above_floor"], format_bytes(memory["ram_floor"])
-    needs = f"the loader takes {format_bytes(memory['total'])}"
-    if several:
-        needs = f"the {ranks['per_node']} loaders of a node take {format_bytes(memory['total'])}"
+    who = f"the {ranks['per_node']} loaders of a node take" if several else "the loader takes"
+    needs = f"{who} {format_bytes(memory['total'])}"
     if left < 0:
         yield "Fits", f"no: {needs}, {format_bytes(-left)} more than the RAM floor {floor} leaves"
     else:
@@ -651,7 +616,7 @@ def _answers(document: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     yield from _storage(document)
     estimated = document["epoch"]["estimated"] and document["remote"] is None
     command = "index" if estimated else "measure"
-    yield "Next", f"autoloader {command} --spec {document['spec']}"
+    yield "Next", f"autoloader {command} {document['spec']}"
 
 
 def _limit(document: Mapping[str, Any]) -> str:
@@ -710,6 +675,7 @@ def _tables(document: Mapping[str, Any]) -> dict[str, Any]:
     datasets, graph, remote = (document[key] for key in ("datasets", "graph", "remote"))
     sizes = {key: value for key, value in document["bytes"].items() if isinstance(value, int)}
     knobs = {key: row for key, row in document["knobs"].items() if row["used"]}
+    streams = {**graph["datasets"], "all of them": graph["mixture"]}
     found: dict[str, Any] = {
         "spec": f"{document['spec']}, split {document['split']}",
         "profile": "{name} ({origin}; numbers {source})".format(**document["profile"]),
@@ -720,10 +686,7 @@ def _tables(document: Mapping[str, Any]) -> dict[str, Any]:
             for name, one in datasets.items()
             for why in one["lost"]
         ],
-        "graph": [
-            {"dataset": name, "stream": stream}
-            for name, stream in (*graph["datasets"].items(), ("all of them", graph["mixture"]))
-        ],
+        "graph": [{"dataset": name, "stream": stream} for name, stream in streams.items()],
         "chained": datasets if document["reuse"]["chain"] else None,
         "reuse": document["reuse"] if document["reuse"]["decodes_per_sample"] else None,
         "batch": document["batch"],

@@ -1,7 +1,9 @@
-"""``autoloader profile``: list, show, compare, check, export and accept host profiles.
+"""``autoloader profile``: show, check and compare host profiles, and take over what is offered.
+
+A profile is offered by a teammate's file, or by a run whose controller found what lasts.
 
 Not here: what a profile is and where it is found (``autoloader.controller.profile``), what of a run
-lasts (``process.lasting``, ``cli.run_report.run``).
+lasts (``process.lasting``, ``cli.recorded_run``).
 """
 
 from __future__ import annotations
@@ -9,21 +11,20 @@ from __future__ import annotations
 import sys
 from datetime import date
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import typer
 
-from autoloader.cli.options import JsonFlag
 from autoloader.cli.output import (
+    answered,
     emit,
     emit_document,
-    emit_json,
     emit_table,
     file_errors,
     note,
+    wants_json,
 )
-from autoloader.cli.report import run_folder
-from autoloader.cli.run_report.run import lasting_of, read_run
+from autoloader.cli.recorded_run import is_run, lasting_of, read_run, run_folder
 from autoloader.controller.profile import (
     HostFacts,
     Profile,
@@ -46,177 +47,111 @@ from autoloader.errors import ProfileError, UsageError
 from autoloader.host.files import write_whole
 from autoloader.process.lasting import Lasting, lasting, proposed
 
-profile = typer.Typer(
-    help="Host profiles: a machine, its limits, and the knobs that suit it.",
-    add_completion=False,
-    no_args_is_help=True,
-    pretty_exceptions_enable=False,
-)
 _CELL_CHARACTERS = 48
 _LISTED = ("name", "default", "origin", "source", "for", "mixtures")
-Which = Annotated[str, typer.Argument(metavar="PROFILE", help="A name, or a path to a YAML file.")]
 
 
-@profile.command("list")
-def list_profiles(as_json: JsonFlag = False) -> None:
-    """List every profile that has a name here, and tell the one taken when none is named."""
+def show_list() -> None:
+    """Show every profile that has a name here, and tell the default."""
     host = host_facts()
     default = load_profile(host=host)
     rows = [_row(name, path, default) for name, path in profile_paths().items()]
-    if as_json:
-        emit_json({"host": host.model_dump(mode="json"), "profiles": rows})
-        return
-    emit_document({"profiles": rows}, {"profiles": _LISTED})
-    note(f"this host: {host.describe()}")
+    if not answered({"host": host.model_dump(mode="json"), "profiles": rows}):
+        emit_document({"profiles": rows}, {"profiles": _LISTED})
+        note(f"this host: {host.describe()}")
 
 
-@profile.command("show")
-def show(which: Which, as_json: JsonFlag = False) -> None:
-    """Print a profile in full; what would be clamped on this host goes to stderr."""
+def show_profile(which: str, output: Path | None) -> None:
+    """Print a profile in full, or write it as a file in this version's format.
+
+    Args:
+        which: name of a profile, or path of its file.
+        output: file or folder to write; ``None``: it is printed.
+
+    Raises:
+        UsageError: the file is there with another content, or cannot be written.
+    """
     found = find_profile(which)
+    text, path = found.profile.to_yaml(), None
+    if output is not None:
+        path = profile_path(found.profile.name, output)
+        with file_errors("--output", path):
+            if path.is_file() and path.read_text(encoding="utf-8") != text:
+                raise UsageError(
+                    f"{path} is there and says something else",
+                    remedy="name another file with --output, or delete this one",
+                )
+            write_whole(path, text)
     _, clamps = found.profile.fit(host_facts())
-    if as_json:
-        emit_json(
-            {"origin": found.origin, "profile": found.profile.as_dict(), "clamped_here": clamps}
-        )
+    document = {"origin": found.origin, "profile": found.profile.as_dict(), "clamped_here": clamps}
+    if answered({**document, "path": path}):
         return
     for line in (*found.notes, *clamps):
         note(line)
-    emit(found.profile.to_yaml().rstrip("\n"))
+    emit(text.rstrip("\n") if path is None else str(path))
 
 
-@profile.command("diff")
-def show_diff(
-    first: Annotated[str, typer.Argument(metavar="A", help="A name or a path.")],
-    second: Annotated[str, typer.Argument(metavar="B", help="A name or a path.")],
-    as_json: JsonFlag = False,
-) -> None:
-    """Fields in which two profiles differ."""
-    a, b = find_profile(first), find_profile(second)
-    differences = diff(a.profile, b.profile)
-    if as_json:
-        rows = [{"field": name, "a": left, "b": right} for name, left, right in differences]
-        emit_json({"a": a.origin, "b": b.origin, "differences": rows})
-        return
-    if not differences:
-        note("no field differs")
-        return
-    _show_changes((first, second), differences)
+def show_checks(which: list[str] | None, *, strict: bool) -> None:
+    """Read profiles as a loader would on this host; exit code 2 where one is broken.
 
-
-@profile.command("check")
-def check(
-    which: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="[PROFILE]...", help="Names or paths; default: all there are."),
-    ] = None,
-    strict: Annotated[
-        bool, typer.Option("--strict", help="A profile that this host must clamp is a fault.")
-    ] = False,
-    as_json: JsonFlag = False,
-) -> None:
-    """Read profiles as a loader would on this host; exit 2 when one is broken."""
+    Args:
+        which: names or paths; ``None``: every profile that has a name here.
+        strict: whether a profile that must be clamped is broken.
+    """
     host = host_facts()
     reports = [_report(name, host, strict=strict) for name in which or profile_paths()]
-    broken = [report for report in reports if not report["ok"]]
-    if as_json:
-        emit_json({"host": host.model_dump(mode="json"), "profiles": reports})
-    else:
+    if not answered({"host": host.model_dump(mode="json"), "profiles": reports}):
         for report in reports:
             emit(f"{'ok   ' if report['ok'] else 'BAD  '}{report['profile']}")
             for line in (*report["notes"], *report["problems"]):
                 emit(f"       {line}")
-    if broken:
+    if not all(report["ok"] for report in reports):
         raise typer.Exit(ProfileError.exit_code)
 
 
-@profile.command("export")
-def export(
-    which: Which,
-    out: Annotated[
-        Path | None, typer.Option(help="File or folder to write; default: NAME.yaml here.")
-    ] = None,
-    name: Annotated[str | None, typer.Option(help="Another name for it.")] = None,
-    force: Annotated[bool, typer.Option("--force", help="Write over a file that differs.")] = False,
-    as_json: JsonFlag = False,
-) -> None:
-    """Write a profile as a file for teammates, in this version's format."""
-    profile = find_profile(which).profile
-    if name is not None:
-        profile = profile.model_copy(update={"name": check_name(name)})
-    target = profile_path(profile.name, out or Path())
-    text = profile.to_yaml()
-    with file_errors("--out", target):
-        if target.is_file() and target.read_text(encoding="utf-8") != text and not force:
-            raise UsageError(
-                f"{target} is there and says something else",
-                remedy="name another file with --out, or write over it with --force",
-            )
-        write_whole(target, text)
-    if as_json:
-        emit_json({"path": str(target), "name": profile.name})
-    else:
-        emit(str(target))
+def show_diff(first: str, second: str | None, *, accept: bool, name: str | None, ask: bool) -> None:
+    """Show in which fields two profiles differ, and take the second over.
 
-
-@profile.command("accept")
-def accept(
-    source: Annotated[
-        str,
-        typer.Argument(
-            metavar="SOURCE",
-            help="A teammate's profile (.yaml), or a run: its name as `autoloader report` lists "
-            'it, "last", its folder, or its decision log.',
-        ),
-    ],
-    base: Annotated[
-        str | None,
-        typer.Option("--profile", help="The profile that a run's findings go into."),
-    ] = None,
-    name: Annotated[str | None, typer.Option(help="Name to keep it under.")] = None,
-    strict: Annotated[
-        bool, typer.Option("--strict", help="Refuse a profile that this host must clamp.")
-    ] = False,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
-    as_json: JsonFlag = False,
-) -> None:
-    """Take over a profile, or what a run's controller found to last, once a person agrees."""
+    Args:
+        first: profile that the other is held against; without a second, the profile offered.
+        second: profile or run that is offered; ``None``: ``first`` is, against what is here.
+        accept: whether the profile that is offered is kept.
+        name: name to keep it under; ``None``: its own.
+        ask: whether a person is asked first.
+    """
     if name is not None:
         check_name(name)
-    whole = source.endswith((".yaml", ".yml"))
-    if whole:
-        offered, before, said = _teammates(Path(source), name, host_facts(), strict=strict)
-    else:
-        offered, before, said = _from_run(source, base, name)
+    base, source = (None, first) if second is None else (first, second)
+    whole = source.endswith((".yaml", ".yml")) or source in profile_paths() or not is_run(source)
+    offer = _from_profile if whole else _from_run
+    offered, before, said = offer(source, base, name)
     changes = diff(before, offered) if before else [("name", None, offered.name)]
-    if not as_json and changes:
-        _show_changes(("now", "then"), changes)
-    for line in () if as_json else said:
-        note(line)
-    accepted = yes
-    if changes and not (yes or as_json):
-        terminal = sys.stdin is not None and sys.stdin.isatty()
-        accepted = terminal and typer.confirm("Accept?", err=True)
+    if not wants_json():
+        if changes:
+            _show_changes((base or "now", source), changes)
+        for line in said:
+            note(line)
+    if accept and changes and ask:
+        terminal = sys.stdin is not None and sys.stdin.isatty() and not wants_json()
+        accept = terminal and typer.confirm("Accept?", err=True)
     kept = None
-    if changes and accepted:
+    if accept and changes:
         kept = keep_whole(offered) if whole else keep_entry(offered, tuned_from=before)
-    if as_json:
-        emit_json(
-            {
-                "name": offered.name,
-                "changes": [{"field": f, "before": a, "after": b} for f, a, b in changes],
-                "evidence": said,
-                "path": str(kept.path) if kept is not None and kept.written else None,
-                "notes": [] if kept is None else kept.notes,
-            }
-        )
+    document = {
+        "name": offered.name,
+        "differences": [{"field": field, "a": a, "b": b} for field, a, b in changes],
+        "evidence": said,
+        "path": kept.path if kept is not None and kept.written else None,
+        "notes": [] if kept is None else kept.notes,
+    }
+    if answered(document):
         return
     for line in () if kept is None else kept.notes:
         note(line)
     if not changes:
-        note("nothing would change")
+        note("no field differs")
     elif kept is None:
-        note("not accepted: nothing was written; --yes accepts without asking")
+        note("nothing was written; --accept takes it over, and --yes does so without asking")
     elif kept.written:
         emit(str(kept.path))
 
@@ -262,21 +197,28 @@ def _report(name: str, host: HostFacts, *, strict: bool) -> dict[str, Any]:
     return {"profile": name, "ok": True, "problems": [], "notes": [*found.notes, *clamps]}
 
 
-def _teammates(
-    source: Path, name: str | None, host: HostFacts, *, strict: bool
+def _from_profile(
+    source: str, base: str | None, name: str | None
 ) -> tuple[Profile, Profile | None, list[str]]:
-    """The profile in a file, the one of its name here, and what this host would clamp.
+    """The profile offered, the one that it is held against, and what this host would clamp.
+
+    Args:
+        source: name or file of the profile.
+        base: name or file of the other; ``None``: the user's own profile of that name, if any.
+        name: name to keep it under; ``None``: its own.
 
     Raises:
-        ProfileError: it cannot be read; or ``strict``, and something would be clamped.
+        ProfileError: a profile cannot be read.
     """
-    found = Profile.from_yaml(source)
-    offered = found if name is None else found.model_copy(update={"name": name})
-    _, clamps = offered.fit(host, strict=strict)
+    offered = find_profile(source).profile
+    if name is not None:
+        offered = offered.model_copy(update={"name": name})
+    _, clamps = offered.fit(host_facts())
+    if base is not None:
+        return offered, find_profile(base).profile, clamps
     path = profile_paths().get(offered.name)
-    if path is None or path.parent == shipped_profiles_dir():
-        return offered, None, clamps
-    return offered, Profile.from_yaml(path), clamps
+    own = path is not None and path.parent != shipped_profiles_dir()
+    return offered, Profile.from_yaml(path) if own and path else None, clamps
 
 
 def _from_run(

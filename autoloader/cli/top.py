@@ -16,18 +16,15 @@ import textwrap
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated
 
-import typer
 from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
-from autoloader.cli.options import JsonFlag
-from autoloader.cli.output import emit, emit_json, emit_rendered
+from autoloader.cli.output import answered, emit, emit_rendered
 from autoloader.controller.states import STATE_MEANING, State
 from autoloader.errors import UsageError, printable
-from autoloader.host.units import format_bytes, format_seconds, parse_seconds
+from autoloader.host.units import format_bytes, format_seconds
 from autoloader.spec.knobs import UNUSED_KNOBS
 from autoloader.telemetry.runtime import living_runs
 from autoloader.telemetry.statistics import DatasetStatistics, Move, Snapshot
@@ -64,31 +61,27 @@ _UNTUNED = ("reader", "min_ready_datasets")
 """Knobs that never move while a run lasts."""
 
 
-def top(
-    run: Annotated[
-        str | None,
-        typer.Argument(
-            help="The run to show: its name, its script, a part of either, or a process id; "
-            "default: all that run."
-        ),
-    ] = None,
-    once: Annotated[bool, typer.Option("--once", help="Show it once, and end.")] = False,
-    every: Annotated[str, typer.Option("--every", help="Time between two looks.")] = "2s",
-    as_json: JsonFlag = False,
-) -> None:
-    """Show what your running loaders do, why, and what limits them, without disturbing them."""
-    period_s = max(0.1, parse_seconds(every, name="--every"))
+def show_runs(run: str | None, *, once: bool, period_s: float) -> None:
+    """Show running loaders, once or until the user ends it.
+
+    Args:
+        run: name, script or process id of a run; ``None``: all runs.
+        once: whether they are shown once.
+        period_s: seconds between two looks.
+
+    Raises:
+        UsageError: no such run is there.
+    """
     groups = _groups(run)
-    if as_json:
-        emit_json({"runs": [one.as_dict() for group in groups for one in group]})
-    elif once or not Console().is_terminal:
-        if groups:
-            emit_rendered(lambda console: _print(console, _frame(console, groups)))
-        else:
-            emit(_NONE)
-    else:
+    if answered({"runs": [one.as_dict() for group in groups for one in group]}):
+        return
+    if not once and Console().is_terminal:
         with contextlib.suppress(KeyboardInterrupt):
             _follow(run, period_s)
+    elif groups:
+        emit_rendered(lambda console: _print(console, _frame(console, groups)))
+    else:
+        emit(_NONE)
 
 
 def _groups(run: str | None) -> list[list[Snapshot]]:

@@ -1,6 +1,7 @@
-"""``autoloader tune`` (also ``autoloader.tune``): the offline study.
+"""Measurements by the command line: one of a loader (``measure``), and a study (``tune``).
 
-Not here: the study (``tune.offline``), what is shown of it (``tune.report``).
+Not here: how it is measured (``tune.measurement``), the study (``tune.offline``), what is shown of
+it (``tune.report``).
 """
 
 from __future__ import annotations
@@ -9,156 +10,123 @@ import json
 import shlex
 import statistics
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Any
 
-import typer
-
-from autoloader.cli import options
-from autoloader.cli.output import emit, emit_json, emit_table, note, progress_bar
+from autoloader.cli.output import answered, emit, emit_document, emit_table, note
 from autoloader.errors import UsageError
-from autoloader.host.extras import needs
 from autoloader.host.units import parse_seconds
 
+if TYPE_CHECKING:
+    from autoloader.spec import PipelineSpec
+    from autoloader.tune.offline import TuneOptions
 
-def tune(
-    profile: options.ProfileName = None,
-    ram_floor: options.RamFloor = None,
-    spec: options.DemoOrSpecFile = None,
-    trials: Annotated[int, typer.Option(help="Trials to run, the start among them.")] = 12,
-    budget: Annotated[str, typer.Option(help='Time for it all, such as "10m".')] = "5m",
-    storage: Annotated[
-        str | None,
-        typer.Option(help="Optuna storage URL, such as sqlite:///… or postgresql://…"),
-    ] = None,
-    study: Annotated[
-        str | None, typer.Option(help="Name of the study; an existing one is resumed.")
-    ] = None,
-    resume: Annotated[
-        bool,
-        typer.Option(
-            "--resume", help="Go on with --study, or with the last one: it must be there."
-        ),
-    ] = False,
-    name: Annotated[
-        str | None,
-        typer.Option(
-            help="Name of the profile to keep; default: the start's where it is your own, else "
-            "NAME-tuned."
-        ),
-    ] = None,
-    out: Annotated[
-        Path | None, typer.Option(help="Folder for the profile; default: your config folder.")
-    ] = None,
-    report_file: Annotated[
-        Path | None,
-        typer.Option(
-            "--report",
-            help="File for the HTML report; default: STUDY.html in --out, else your data folder.",
-        ),
-    ] = None,
-    plain: Annotated[
-        bool, typer.Option("--plain", help="Print the whole report as plain text.")
-    ] = False,
-    step_time: Annotated[
-        str | None,
-        typer.Option(
-            help='The trainer\'s step, such as "80ms": find the least memory and threads with '
-            "which it waits at most 1 % of its time."
-        ),
-    ] = None,
-    trace: Annotated[
-        str | None,
-        typer.Option(
-            metavar="RUN",
-            help='Take the step from a recorded run: as `autoloader report` names it ("last"), '
-            "its folder, or a batch log.",
-        ),
-    ] = None,
-    split: options.Split = "train",
-    seed: Annotated[int, typer.Option(min=0, max=2**32 - 1, help="Seed of the sampler.")] = 0,
-    warmup: Annotated[int, typer.Option(min=0, help="Batches before each measurement.")] = 8,
-    batches: Annotated[int, typer.Option(min=1, help="Batches of each measurement.")] = 160,
-    _no_transforms: options.NoTransforms = False,
-    as_json: options.JsonFlag = False,
+ENOUGH_WARMUP = 8
+ENOUGH_BATCHES = 160
+
+
+@contextmanager
+def measuring(progress_fd: int | None) -> Iterator[Callable[..., None] | None]:
+    """Give what tells a study of progress; ``None`` where a person has called.
+
+    Args:
+        progress_fd: descriptor of the study's socket; ``None`` without one.
+    """
+    from autoloader.tune.trial import ProgressWriter
+
+    link = None if progress_fd is None else ProgressWriter(progress_fd)
+    try:
+        yield None if link is None else link.send
+    finally:
+        if link is not None:
+            link.close()
+
+
+def show_measurement(
+    spec: PipelineSpec,
+    given: Mapping[str, Any],
+    *,
+    warmup: int,
+    batches: int,
+    how: Mapping[str, Any],
 ) -> None:
-    """Find the knobs that suit this machine, under a RAM floor, and save them as a profile."""
-    floor = options.floor_bytes(ram_floor)
-    budget_s = parse_seconds(budget, name="--budget")
-    step_time_s = _step_s(step_time, trace)
-    from autoloader.host.clock import SystemClock
+    """Measure a loader and show the figures.
 
-    with needs("the tuner"):
-        from autoloader.tune.offline import TuneOptions
-        from autoloader.tune.offline import tune as run_tune
-        from autoloader.tune.report import LiveWatcher
+    Args:
+        spec: spec of the mixture.
+        given: arguments of ``AutoLoader``, by name.
+        warmup: batches before measuring.
+        batches: batches measured.
+        how: further arguments of ``tune.measurement.measure``, by name.
+    """
+    from autoloader.loader import AutoLoader
+    from autoloader.tune.measurement import measure
 
-    chosen = TuneOptions(
-        spec_path=_demo() if spec is None else spec,
-        host_profile=profile,
-        floor_bytes=floor,
-        trials=trials,
-        budget_s=budget_s,
-        storage=storage,
-        study=study,
-        resume=resume,
-        name=name,
-        out=out,
-        split=split,
-        seed=seed,
-        warmup=warmup,
-        batches=batches,
-        command=_command_line(),
-        step_time_s=step_time_s,
-        report=report_file,
-    )
+    loader = partial(AutoLoader, spec, output="numpy", **given)
+    found = measure(loader, warmup=warmup, batches=batches, **how).as_dict()
+    if answered(found):
+        return
+    latency = " / ".join(f"{one * 1e3:.1f} ms" for one in found.pop("batch_latency_s").values())
+    del found["trace"]
+    emit_document({**found, "batch latency p50 / p90 / p99": latency})
+    if warmup < ENOUGH_WARMUP or batches < ENOUGH_BATCHES:
+        note(
+            f"{warmup} + {batches} batches say little; figures need a warm-up of "
+            f"{ENOUGH_WARMUP} and {ENOUGH_BATCHES} batches"
+        )
+
+
+def show_study(options: TuneOptions, *, plain: bool) -> None:
+    """Run a study and show its report.
+
+    Args:
+        options: options of the study.
+        plain: whether the whole report is printed as text.
+    """
     from rich.console import Console
 
+    from autoloader.host.clock import SystemClock
+    from autoloader.tune.offline import tune
+    from autoloader.tune.report import LiveWatcher
+
     clock = SystemClock()
-    watcher = LiveWatcher(Console(stderr=True), clock, budget_s)
+    watcher = LiveWatcher(Console(stderr=True), clock, options.budget_s)
     try:
-        report = run_tune(chosen, watcher, clock=clock)
+        report = tune(options, watcher, clock=clock)
     finally:
         watcher.close()
-    if as_json:
-        emit_json(report.as_dict())
-    elif plain:
+    if answered(report.as_dict()):
+        return
+    if plain:
         emit(report.plain_text())
-    else:
-        emit(f"study {report.result.name}")
-        emit_table(("", "start", "best"), report.rows())
-        emit("\n".join(report.lines()))
+        return
+    emit(f"study {report.result.name}")
+    emit_table(("", "start", "best"), report.rows())
+    emit("\n".join(report.lines()))
 
 
-def _step_s(step_time: str | None, trace: str | None) -> float | None:
-    """The trainer's step, given or recorded."""
+def trainer_step_s(step_time: str | None, trace: str | None) -> float | None:
+    """Seconds of the trainer's step, given or recorded; ``None`` where neither is asked for."""
     if trace is None:
         return None if step_time is None else parse_seconds(step_time, name="--step-time")
     if step_time is not None:
         raise UsageError(
             "--step-time and --trace both say how long a step takes", remedy="give one of them"
         )
-    from autoloader.cli.report import run_folder
+    from autoloader.cli.recorded_run import run_folder
 
     step_s = recorded_step_s(run_folder(trace))
     note(f"the recorded trainer's step: {step_s * 1e3:.1f} ms")
     return step_s
 
 
-def _command_line() -> str:
-    """What was typed, whichever of the command's names it was typed under."""
+def typed_command() -> str:
+    """Give the command line that was typed, whichever of the command's names it has."""
     words = sys.argv[1:]
     return shlex.join(["autoloader.tune", *(words[1:] if words[:1] == ["tune"] else words)])
-
-
-def _demo() -> Path:
-    from autoloader.cli.demo import ensure_demo
-
-    with progress_bar("writing the demo mixture") as advance:
-        spec_path = ensure_demo(progress=advance)
-    note(f"demo mixture: {spec_path}")
-    return spec_path
 
 
 LEAST_STEPS = 10

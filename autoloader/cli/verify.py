@@ -12,14 +12,15 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import numpy as np
 import typer
 
-from autoloader.cli import options, witness
-from autoloader.cli.output import emit_document, emit_json, note_some, progress_bar
+from autoloader.cli import witness
+from autoloader.cli.output import answered, emit_document, note_some, progress_bar
 from autoloader.cli.plain_readers import Step, reader_of, value_at
+from autoloader.cli.spec_file import read_remote_here
 from autoloader.errors import SourceError
 from autoloader.formats.sources import is_lerobot
 from autoloader.host.extras import require
@@ -35,18 +36,15 @@ _BATCH = 8
 _ARRAYS = ("frame_offset", "action", "action_mask", "state", "state_mask", "provenance")
 
 
-def verify(
-    spec: options.SpecFile,
-    samples: Annotated[
-        int, typer.Option("-n", "--samples", min=1, help="Samples, shared over all datasets.")
-    ] = 200,
-    split: options.Split = "train",
-    ram_floor: options.RamFloor = None,
-    _no_transforms: options.NoTransforms = False,
-    as_json: options.JsonFlag = False,
-) -> None:
-    """Compare samples with plain readers of the same files; exit code 4 if they differ."""
-    declared = evenly(PipelineSpec.from_yaml(spec))
+def show_differences(declared: PipelineSpec, samples: int, given: Mapping[str, Any]) -> None:
+    """Compare samples with plain readers of the same files; exit code 4 if they differ.
+
+    Args:
+        declared: spec of the mixture.
+        samples: number of samples, shared over all datasets.
+        given: arguments of the loader, by name.
+    """
+    declared = evenly(declared)
     if not all(is_lerobot(one.path or "") for one in declared.datasets):
         require("tensorflow_datasets", "the comparison with plain TFDS")
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
@@ -55,11 +53,9 @@ def verify(
         from autoloader.pipeline.graph import user_functions
 
         user_functions.enter()  # TensorFlow comes here anyway, with TFDS
-    options.read_remote_here(declared)
+    read_remote_here(declared)
     found = Comparison()
-    with AutoLoader(
-        declared, split=split, ram_floor=ram_floor, output="numpy", rank=0, world_size=1
-    ) as loader:
+    with AutoLoader(declared, output="numpy", rank=0, world_size=1, **given) as loader:
         rows = list(taken(loader, samples))
         with progress_bar("comparing with the files") as advance:
             for done in Comparer(declared, loader, found).rows(rows):
@@ -72,9 +68,7 @@ def verify(
         "largest_frame_difference": round(found.largest, 3),
         "differences": found.differences,
     }
-    if as_json:
-        emit_json(document)
-    else:
+    if not answered(document):
         emit_document(document | {"differences": len(found.differences)})
     note_some(f"differs: {difference}" for difference in found.differences)
     if found.differences:

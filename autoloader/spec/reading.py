@@ -41,16 +41,23 @@ def read_yaml(path: Path, kind: type[_Spec], dataset: type[BaseModel]) -> _Spec:
         kind: model class, such as ``PipelineSpec``.
         dataset: ``DatasetSpec``, whose fields ``defaults`` may set.
     """
+    return read_mapping(read_document(path), kind, dataset, folder=path.parent)
+
+
+def read_document(path: Path) -> dict[str, Any]:
+    """The mapping that a spec file holds, as it is written.
+
+    Raises:
+        SpecError: the file cannot be read, is empty, is no YAML, or holds no mapping.
+    """
     try:
         raw = read_yaml_file(path)
     except DocumentError as error:
         raise SpecError(f"{path}: {error.what}", remedy=error.remedy) from error
-    if not isinstance(raw, Mapping):
-        raise SpecError(
-            f"{path} holds {type(raw).__name__}, not a mapping",
-            remedy="start with schema_version, datasets and cameras",
-        )
-    return read_mapping(raw, kind, dataset, folder=path.parent)
+    if not isinstance(raw, dict):
+        holds = "is empty" if raw is None else f"holds {type(raw).__name__}, not a mapping"
+        raise SpecError(f"{path} {holds}", remedy="start with schema_version, datasets and cameras")
+    return raw
 
 
 def read_mapping(
@@ -298,6 +305,11 @@ def parse_yaml(text: str | bytes) -> Any:
         raise DocumentError(str(error), "write it shorter and flatter") from error
     # Numbers and dates that Python cannot hold, and lists as keys, are told by Python's own errors.
     except (YAMLError, ValueError, TypeError, OverflowError) as error:
+        if "end of stream" in str(error) or "<stream end>" in str(error):
+            raise DocumentError(
+                f"it ends in the middle of a value: {' '.join(str(error).split())}",
+                "write the rest of the file; it may have been saved or copied by half",
+            ) from error
         raise DocumentError(
             f"it is no YAML: {' '.join(str(error).split())}", "mend the file's syntax"
         ) from error

@@ -6,7 +6,7 @@ is simulated by sleeping. Warm-up batches are asked for and not counted; measure
 the last of them to the last measured batch and its step. Memory and headroom are sampled by a
 thread of their own, from before the loader is made until it is closed.
 
-Not here: watching a measurement from outside (``trial``), showing it (``cli.measure``).
+Not here: watching a measurement from outside (``trial``), showing it (``cli.tune``).
 """
 
 from __future__ import annotations

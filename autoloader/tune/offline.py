@@ -8,11 +8,13 @@ from __future__ import annotations
 import hashlib
 import logging
 import os
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import date, datetime
 from functools import partial
 from pathlib import Path
 from secrets import token_hex
+from typing import Any
 
 import platformdirs
 
@@ -68,6 +70,9 @@ class TuneOptions:
         step_time_s: the trainer's step; the cheapest setting that feeds it is sought. ``None``:
             the fastest is.
         report: file for the HTML report; ``None`` is ``STUDY.html`` beside profile or studies.
+        spec: the spec in ``spec_path`` with ``settings`` over it; ``None``: as the file has it.
+        knobs: knob values over the profile's, to start from.
+        settings: words of ``--set``, for the measuring children.
     """
 
     spec_path: Path
@@ -87,6 +92,9 @@ class TuneOptions:
     command: str = "autoloader.tune"
     step_time_s: float | None = None
     report: Path | None = None
+    spec: PipelineSpec | None = None
+    knobs: Mapping[str, Any] = field(default_factory=dict)
+    settings: Sequence[str] = ()
 
 
 def tune(
@@ -220,12 +228,13 @@ def _place(
 ) -> _Place:
     """Plan the loader that ``options`` speak of, and how it is measured."""
     spec_path = options.spec_path.absolute()
-    spec = PipelineSpec.from_yaml(spec_path)
+    spec = options.spec or PipelineSpec.from_yaml(spec_path)
     plan = plan_loader(
         spec,
         profile=options.host_profile,
         ram_floor=options.floor_bytes,
         split=options.split,
+        knobs=options.knobs,
         headroom=headroom,
         probe_only=True,
     )
@@ -249,6 +258,7 @@ def _place(
             batches=_batches(options),
             floor_bytes=plan.ram_floor_bytes,
             step_time_s=options.step_time_s or 0.0,
+            settings=options.settings,
         ),
         floor_bytes=plan.ram_floor_bytes,
         headroom=lambda: _bytes_or_none(headroom),

@@ -139,6 +139,7 @@ def measure_command(
     batches: int,
     floor_bytes: int,
     step_time_s: float = 0.0,
+    settings: Sequence[str] = (),
 ) -> list[str]:
     """The command line of a measuring child, without its knobs."""
     command = start.command("autoloader", ["measure", "--json"])
@@ -149,7 +150,7 @@ def measure_command(
     command += ["--ram-floor", str(floor_bytes)]
     if profile is not None:
         command += ["--profile", profile]
-    return command
+    return [*command, *(word for setting in settings for word in ("--set", setting))]
 
 
 def knob_arguments(knobs: Knobs) -> list[str]:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from autoloader.cli.app import main
-from autoloader.cli.options import parse_sets
+from autoloader.cli.spec_file import parse_settings
 from autoloader.errors import BudgetInfeasibleError, UsageError
 from autoloader.tune import measurement, offline
 from autoloader.tune.__main__ import main as tune_main
@@ -77,7 +77,7 @@ def test_people_get_a_table_and_are_told_when_it_says_little(
 @pytest.mark.parametrize("word", ["decode_threads", "=4", "decode_threads="])
 def test_a_set_without_knob_or_value_is_refused(word: str) -> None:
     with pytest.raises(UsageError, match="--set"):
-        parse_sets([word])
+        parse_settings([word])
     assert main(["measure", "--spec", "mix.yaml", "--set", word]) == 2
 
 

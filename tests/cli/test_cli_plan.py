@@ -115,7 +115,7 @@ def plan_json(mix: Path, capsys: pytest.CaptureFixture[str], *sets: str) -> dict
 def planned(mix: Path, capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
     """The document of a plan of the stream reader, the episodes' lengths counted before."""
     count_mixture(resolve(PipelineSpec.from_yaml(mix)))
-    return plan_json(mix, capsys, "queue_samples=24", "reader=stream")
+    return plan_json(mix, capsys, "queue_samples=24", "knobs.reader=stream")
 
 
 def test_what_rules_leave_out_is_told_rule_by_rule(

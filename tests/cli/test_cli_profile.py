@@ -93,11 +93,11 @@ def test_every_end_has_its_exit_code(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    def fail(kind: object) -> dict[str, Any]:
+    def fail() -> None:
         raise raised
 
-    monkeypatch.setattr(cli, "_schema_of", fail)
-    assert cli.main(["schema"]) == code
+    monkeypatch.setattr("autoloader.cli.profile.show_list", fail)
+    assert cli.main(["profile", "list"]) == code
     captured = capsys.readouterr()
     assert captured.out == ""
     assert shown in captured.err
@@ -105,7 +105,7 @@ def test_every_end_has_its_exit_code(
 
 @pytest.mark.parametrize("kind", ["spec", "profile"])
 def test_schema_prints_a_json_schema(kind: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["schema", kind]) == 0
+    assert cli.main(["--schema", kind]) == 0
     assert "schema_version" in document(capsys)["properties"]
 
 

@@ -1,4 +1,4 @@
-"""``autoloader profile accept`` and ``export``: what a person takes over, and passes on."""
+"""``autoloader profile diff --accept`` and ``show -o``: what is taken over, and passed on."""
 
 from __future__ import annotations
 
@@ -67,9 +67,9 @@ def test_what_lasts_was_judged_to_pay_and_is_still_in_force(run_log: Path) -> No
 def test_an_accepted_finding_is_a_profile_that_says_where_it_is_from(
     log_of_here: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["profile", "accept", str(log_of_here), "--yes", "--name", "lab", "--json"]) == 0
+    assert main(["profile", "diff", str(log_of_here), "--yes", "--name", "lab", "--json"]) == 0
     told = answer(capsys)
-    changed = {row["field"]: (row["before"], row["after"]) for row in told["changes"]}
+    changed = {row["field"]: (row["a"], row["b"]) for row in told["differences"]}
     profile = find_profile("lab").profile
     assert told["path"] == str(user_profiles_dir() / "lab.yaml")
     assert changed["knobs.decode_threads"][1] == profile.knobs.decode_threads
@@ -78,9 +78,9 @@ def test_an_accepted_finding_is_a_profile_that_says_where_it_is_from(
     assert profile.measurements == {}
     assert profile.knobs.reader == "auto"
 
-    assert main(["profile", "accept", str(log_of_here), "--yes", "--profile", "lab", "--json"]) == 0
+    assert main(["profile", "diff", "lab", str(log_of_here), "--yes", "--json"]) == 0
     again = answer(capsys)
-    assert again["changes"] == []
+    assert again["differences"] == []
     assert again["path"] is None
 
 
@@ -91,21 +91,22 @@ def test_a_run_of_another_host_and_a_file_that_is_no_log_are_refused(
     lines[0]["limits"]["knobs"]["cpus"] = 77
     path = tmp_path / "log"
     path.write_text("".join(json.dumps(line) + "\n" for line in lines))
-    assert main(["profile", "accept", str(path)]) == 2
+    assert main(["profile", "diff", str(path)]) == 2
     assert "77 processors" in capsys.readouterr().err
     (tmp_path / "text").write_text("hello\n")
     (tmp_path / "bytes").write_bytes(b"\xff\xfe\x00")
     for name in ("text", "bytes", "nowhere"):
-        assert main(["profile", "accept", str(tmp_path / name)]) == 2
+        assert main(["profile", "diff", str(tmp_path / name)]) == 2
         assert name in capsys.readouterr().err
 
 
 def test_a_teammates_profile_is_exported_and_accepted(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["profile", "export", "mcml_a100", "--name", "lab", "--json"]) == 0
-    assert answer(capsys) == {"path": "lab.yaml", "name": "lab"}
-    assert main(["profile", "accept", "lab.yaml", "--yes", "--json"]) == 0
+    assert main(["profile", "show", "mcml_a100", "-o", "lab.yaml", "--json"]) == 0
+    assert answer(capsys)["path"] == "lab.yaml"
+    words = ["profile", "diff", "lab.yaml", "--yes", "--name", "lab", "--json"]
+    assert main(words) == 0
     told = answer(capsys)
     assert told["path"] == str(user_profiles_dir() / "lab.yaml")
     if os.cpu_count() == 2:
@@ -114,9 +115,9 @@ def test_a_teammates_profile_is_exported_and_accepted(
 
     text = (tmp_path / "lab.yaml").read_text().replace("ring_slots: 8", "ring_slots: 9")
     (tmp_path / "lab.yaml").write_text(text)
-    assert main(["profile", "accept", "lab.yaml", "--yes", "--json"]) == 0
+    assert main(words) == 0
     told = answer(capsys)
-    assert told["changes"] == [{"field": "knobs.ring_slots", "before": 8, "after": 9}]
+    assert told["differences"] == [{"field": "knobs.ring_slots", "a": 8, "b": 9}]
     [kept] = (user_profiles_dir() / "replaced").iterdir()
     assert str(kept) in told["notes"][0]
     assert Profile.from_yaml(kept).knobs.ring_slots == 8

@@ -221,7 +221,8 @@ NAMED = {
     "a tag that builds": ("a: !!python/object/apply:os.system [ls]", "no YAML"),
     "bytes that are no text": (b"seed: \xff\xfe", "no YAML"),
     "a NUL byte": (b"seed: \x00", "no YAML"),
-    "nothing": ("", "not a mapping"),
+    "nothing": ("", "is empty"),
+    "half a file": (BASE[: BASE.index("]") - 1], "ends in the middle of a value"),
     "a pattern that looks ahead": (
         BASE.replace("episode [0-3]", "(?!x)"),
         "look-around",

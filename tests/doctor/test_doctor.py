@@ -17,7 +17,7 @@ from lerobot_files import LeRobotFiles
 from rlds_files import write_pair
 
 from autoloader.cli.app import main
-from autoloader.cli.host_checks import Finding, Machine, Seen, examine
+from autoloader.cli.doctor import Finding, Machine, Seen, examine
 from autoloader.controller.profile import Profile, load_profile
 from bench.control.slow_files import SlowFiles
 

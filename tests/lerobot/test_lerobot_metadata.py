@@ -18,7 +18,7 @@ from lerobot_files import LeRobotFiles
 
 from autoloader import AutoLoader
 from autoloader.cli.app import main
-from autoloader.cli.host_checks.data import indexes
+from autoloader.cli.doctor import indexes
 from autoloader.errors import SourceError
 from autoloader.formats.lerobot import metadata
 from autoloader.index import counting

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from autoloader.cli.app import main
-from autoloader.cli.run_report.run import Run, lasting_of
+from autoloader.cli.recorded_run import Run, lasting_of
 from autoloader.controller.profile import MixtureKind, find_profile, host_facts
 from autoloader.telemetry.run_record import PipelineRecord, RunLog
 from autoloader.telemetry.statistics import ConsumerMoment, Move, Snapshot
@@ -85,7 +85,7 @@ def test_a_run_is_accepted_by_its_folder(
     for one in LONG:
         log.write(one)
     log.close()
-    words = ["profile", "accept", str(tmp_path / "run"), "--yes", "--name", "lab"]
+    words = ["profile", "diff", str(tmp_path / "run"), "--yes", "--name", "lab"]
     assert main(words) == 0
     accepted = find_profile("lab").profile
     assert accepted.knobs.decode_threads == min(4, 2 * cpus)

@@ -16,7 +16,7 @@ from streams import spec_of
 
 from autoloader import AutoLoader
 from autoloader.cli.app import main
-from autoloader.cli.run_report.run import Run, read_run
+from autoloader.cli.recorded_run import Run, read_run
 from autoloader.errors import UsageError
 
 LIMIT_S = 100

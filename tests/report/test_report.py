@@ -14,9 +14,8 @@ import pytest
 from record_moments import BEGAN_S, a_moment
 
 from autoloader.cli.app import main
-from autoloader.cli.run_report.findings import findings
-from autoloader.cli.run_report.page import page
-from autoloader.cli.run_report.run import Run, find_ideal, read_run
+from autoloader.cli.recorded_run import Run, find_ideal, read_run
+from autoloader.cli.run_page import findings, page
 from autoloader.host.units import GIB
 from autoloader.telemetry.run_record import RunLog
 from autoloader.telemetry.statistics import ConsumerMoment, MemoryMoment, Move, Snapshot

@@ -1,6 +1,6 @@
 """A run as its record tells it: figures over all of it, and those of its stretches.
 
-Not here: sentences (``findings``), drawings (``charts``), reading files (``telemetry.run_record``).
+Not here: sentences and drawings (``run_page``), reading files (``telemetry.run_record``).
 """
 
 from __future__ import annotations
@@ -16,14 +16,10 @@ from statistics import median
 from typing import Any
 
 from autoloader.controller.profile import MixtureKind
-from autoloader.errors import UsageError
+from autoloader.errors import UsageError, nearest
 from autoloader.process.lasting import Lasting, Paid, at_least, gathered
-from autoloader.telemetry.run_record import (
-    PipelineRecord,
-    files_of,
-    first_facts,
-    read_pipeline,
-)
+from autoloader.storage.places import cache_root
+from autoloader.telemetry.run_record import PipelineRecord, files_of, first_facts, read_pipeline
 from autoloader.telemetry.statistics import Move, Snapshot
 
 _GAP_RATIO = 1 / 50
@@ -89,11 +85,8 @@ class Run:
     @cached_property
     def running(self) -> tuple[tuple[float, Snapshot], ...]:
         """(seconds that it stands for, moment) of all moments in which training took batches."""
-        return tuple(
-            (now.at_s - before.at_s, now)
-            for before, now in self._pairs()
-            if now.phase == "running" and before.phase == "running"
-        )
+        both = ((a, b) for a, b in self._pairs() if a.phase == b.phase == "running")
+        return tuple((now.at_s - before.at_s, now) for before, now in both)
 
     def _pairs(self) -> Iterator[tuple[Snapshot, Snapshot]]:
         longest = max(_GAP_S, self.length_s * _GAP_RATIO)
@@ -180,13 +173,10 @@ class Run:
 
     def _below(self, stretch: Sequence[Snapshot], after: Snapshot | None) -> Below:
         least = min(stretch, key=lambda one: one.memory.headroom_bytes or 0)
-        since_s = stretch[0].at_s - 30.0
-        before = [
-            one
-            for one in self.own.moments
-            if since_s <= one.at_s < stretch[0].at_s and one.memory.headroom_bytes is not None
-        ]
-        start = max(before, key=lambda one: one.memory.headroom_bytes or 0, default=least)
+        begin_s = stretch[0].at_s
+        before = [one for one in self.own.moments if begin_s - 30.0 <= one.at_s < begin_s]
+        known = [one for one in before if one.memory.headroom_bytes is not None]
+        start = max(known, key=lambda one: one.memory.headroom_bytes or 0, default=least)
         return Below(
             stretch[0].at_s - self.begin_s,
             (after or stretch[-1]).at_s - self.begin_s,
@@ -229,6 +219,34 @@ def held_bytes(moment: Snapshot) -> int | None:
     """Bytes that the loader holds, with its ring."""
     own = moment.memory.loader_bytes
     return None if own is None else own + moment.ring.allocated_bytes
+
+
+def runs_folder() -> Path:
+    """Folder of the cache directory that keeps records of runs."""
+    return cache_root() / "runs"
+
+
+def is_run(name: str) -> bool:
+    """Tell whether a name may be of a run: a path, "last", or the beginning of a kept one's."""
+    kept = runs_folder().glob("*/")
+    return Path(name).exists() or name == "last" or any(one.name.startswith(name) for one in kept)
+
+
+def run_folder(run: str) -> Path:
+    """Folder of a record: a path, a kept run's name or the beginning of one, or the latest."""
+    if Path(run).exists():
+        return Path(run)
+    kept = {one.name: one for one in runs_folder().glob("*/")}
+    if run == "last" and kept:
+        return max(kept.values(), key=lambda one: one.stat().st_mtime)
+    matching = [name for name in kept if name.startswith(run)]
+    if run in kept or len(matching) == 1:
+        return kept[run if run in kept else matching[0]]
+    where = f"there is no {run}, and {runs_folder()} keeps "
+    raise UsageError(
+        where + (f"{len(matching)} runs that begin so" if matching else "no run of that name"),
+        remedy=nearest(run, sorted(kept)) if kept else "set AUTOLOADER_RUN_DIR, and run again",
+    )
 
 
 def read_run(path: Path) -> Run:
@@ -287,17 +305,11 @@ def lasting_of(run: Run) -> Lasting:
     kind = facts.get("mixture")
     paid = []
     for move in run.moves:
-        grown = _growth(move)
-        if grown and _in_force(grown, move.at_s, run.own.moments):
-            paid.append(
-                Paid(
-                    grown,
-                    _rate(run.own.moments, move.at_s - _AROUND_S, move.at_s),
-                    _rate(run.own.moments, move.at_s, move.at_s + 2 * _AROUND_S),
-                    last.at_s - move.at_s,
-                    run.name,
-                )
-            )
+        grown, moments, at_s = _growth(move), run.own.moments, move.at_s
+        if grown and _in_force(grown, at_s, moments):
+            before = _rate(moments, at_s - _AROUND_S, at_s)
+            after = _rate(moments, at_s, at_s + 2 * _AROUND_S)
+            paid.append(Paid(grown, before, after, last.at_s - at_s, run.name))
     return gathered(
         [paid],
         reader=str(last.knobs.get("reader", "")),
@@ -327,9 +339,6 @@ def _in_force(grown: dict[str, int], since_s: float, moments: Iterable[Snapshot]
 
 
 def _rate(moments: Iterable[Snapshot], begin_s: float, end_s: float) -> float | None:
-    rates = [
-        one.consumer.samples_per_s
-        for one in moments
-        if begin_s <= one.at_s <= end_s and one.consumer.samples_per_s is not None
-    ]
+    seen = [one.consumer.samples_per_s for one in moments if begin_s <= one.at_s <= end_s]
+    rates = [rate for rate in seen if rate is not None]
     return median(rates) if rates else None

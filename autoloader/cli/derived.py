@@ -1,0 +1,266 @@
+"""Files derived from a mixture: its index (``autoloader index``), its statistics (``stats``).
+
+Not here: building an index (``index.opening``), computing statistics (``index.statistics``).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from autoloader.cli.output import (
+    answered,
+    emit,
+    emit_table,
+    file_errors,
+    note,
+    note_some,
+    progress_bar,
+)
+from autoloader.cli.spec_file import read_remote_here
+from autoloader.errors import UsageError, nearest
+from autoloader.formats.files import is_remote, normal
+from autoloader.host.clock import SystemClock
+from autoloader.host.units import format_bytes
+from autoloader.index import open_indexes
+from autoloader.index.counting import count_mixture
+from autoloader.index.statistics import statistics_of
+from autoloader.index.statistics_files import FILE_OF, FORMATS, statistics_document, written
+from autoloader.process.planning import admit_disk_floor, disk_floor_kept
+from autoloader.samples.resolve import normalised, resolve
+from autoloader.spec import PipelineSpec
+
+
+class IndexOptions(NamedTuple):
+    """Options of ``autoloader index``.
+
+    Attributes:
+        beside: whether files are written beside the data, too.
+        output: address of a version directory for the files; ``None``: no copy there.
+        disk_floor: bytes that stay free on the disk of the cache of shards, as written.
+        threads: number of shard files indexed at a time.
+        verify: whether every file is indexed again and compared.
+        over_hosts: whether the hosts of a Ray cluster build the index.
+    """
+
+    beside: bool
+    output: str | None
+    disk_floor: str | None
+    threads: int
+    verify: bool
+    over_hosts: bool
+
+
+def show_index(spec: Path, split: str, asked: IndexOptions) -> None:
+    """Build the index files that are missing, and show what the index holds.
+
+    Args:
+        spec: path of the spec file.
+        split: split of the spec that is indexed.
+        asked: options of the command.
+    """
+    beside, output, disk_floor, threads, verify, over_hosts = asked
+    declared = PipelineSpec.from_yaml(spec)
+    mixture = resolve(declared, split)
+    floor_bytes = admit_disk_floor(disk_floor, mixture)
+    _check_output(output, mixture.names)
+    clock, built = SystemClock(), 0
+    begun = clock.now_s()
+    with disk_floor_kept(floor_bytes, mixture), progress_bar("indexing shard files") as advance:
+
+        def tell(done: int, total: int) -> None:
+            nonlocal built
+            built = total
+            advance(done, total)
+
+        if over_hosts:
+            from autoloader.integrations.ray.catalogue import index_over_hosts
+            from autoloader.process.arguments import cluster_address
+
+            address = cluster_address("--ray")
+            built, nodes = index_over_hosts(address, declared, split, beside=beside, progress=tell)
+            note(f"{built} shard files indexed by {nodes} nodes of the cluster at {address}")
+        found = open_indexes(
+            mixture.datasets, beside=beside, keep=True, progress=tell, threads=threads
+        )
+    differing = _derive_again(found, threads) if verify else []
+    if differing:
+        found = open_indexes(mixture.datasets, beside=beside, keep=True)
+    put = _put(found, output, beside=beside)
+    took_s = clock.now_s() - begun
+    rows: dict[str, dict[str, Any]] = {
+        one.dataset.name: {
+            "shards": len(one.dataset.slices),
+            "episodes": one.episodes,
+            "frames": int(one.steps.sum(dtype="int64")),
+            "index_bytes": one.nbytes,
+            "damaged": [
+                {
+                    "path": one.dataset.slices[record.slice].path,
+                    "record": record.record,
+                    "reason": record.reason,
+                }
+                for record in one.damaged
+            ],
+            "notes": list(one.notes),
+        }
+        for one in found
+    }
+    document = {"split": split, "built_shards": built, "seconds": took_s, "datasets": rows}
+    if put is not None:
+        document["put_beside"] = put
+    if verify:
+        document["differing"] = differing
+    if answered(document):
+        count_mixture(mixture)
+        return
+    emit_table(
+        ("dataset", "shards", "episodes", "frames", "damaged", "index"),
+        (
+            (name, row["shards"], row["episodes"], row["frames"], len(row["damaged"]) or "",
+             format_bytes(row["index_bytes"]))
+            for name, row in rows.items()
+        ),
+    )  # fmt: skip
+    emit(f"{built} shard files indexed in {took_s:.1f} s" if built else "all of it was there")
+    if put is not None:
+        emit(f"{put} index files put beside the data" if put else "all lay beside the data already")
+    note_some(f"{name}: {told}" for name, row in rows.items() for told in row["notes"])
+    note_some(f"its index was of other content, and is replaced: {path}" for path in differing)
+    note_some(
+        f"damaged: {record['path']}, record {record['record']}: {record['reason']}"
+        for row in rows.values()
+        for record in row["damaged"]
+    )
+    count_mixture(mixture)  # what no loader would start with is no success here
+
+
+def _derive_again(found: Sequence[Any], threads: int) -> list[str]:
+    """Shard files whose index is not what they give; of data far away what is there is checked."""
+    for one in found:
+        if one.dataset.remote:
+            one.verify()
+    local = [one for one in found if not one.dataset.remote]
+    with ThreadPoolExecutor(threads, "autoloader-index") as pool:
+        return [path for paths in pool.map(lambda one: one.derive_again(), local) for path in paths]
+
+
+def _check_output(output: str | None, datasets: tuple[str, ...]) -> None:
+    """Refuse a place that cannot hold one dataset's index files."""
+    if output is not None and not is_remote(output):
+        raise UsageError(
+            f"--output {output}: it is no address",
+            remedy="name the dataset's version directory in a bucket, as gs://…/1.0.0; beside "
+            "local data index files are written with --beside",
+        )
+    if output is not None and len(datasets) > 1:
+        raise UsageError(
+            f"--output names one dataset's directory, and the spec has {len(datasets)}",
+            remedy="give each its spec; of data that is remote in the spec, use --beside",
+        )
+
+
+def _put(found: Sequence[Any], output: str | None, *, beside: bool) -> int | None:
+    """Index files that were put beside remote data; ``None`` where none was asked for."""
+    away = [one for one in found if output is not None or (beside and one.dataset.remote)]
+    if not away:
+        return None
+    from autoloader.index.opening import put_beside  # local data goes without
+
+    return sum(put_beside(one, normal(output) if output else "") for one in away)
+
+
+def show_statistics(
+    spec: Path, split: str, *, output: Path | None, layout: str, over_hosts: bool
+) -> None:
+    """Compute statistics, and write them to a file or show them as a table.
+
+    Args:
+        spec: path of the spec file.
+        split: split of the spec whose datasets are meant.
+        output: file or folder to write; ``None``: a table.
+        layout: layout of the file, such as "octo".
+        over_hosts: whether the hosts of a Ray cluster compute.
+    """
+    if layout not in FORMATS:
+        raise UsageError(f"--format {layout}: no such layout", remedy=nearest(layout, FORMATS))
+    declared = PipelineSpec.from_yaml(spec)
+    remote = read_remote_here(declared)
+    mixture = resolve(declared, split)
+    named = declared.normalize and declared.normalize.statistics
+    if declared.normalize is not None and named and not Path(named).exists():
+        # The file that the spec names is the one to be written.
+        normalize = declared.normalize.model_copy(update={"statistics": None})
+        declared = declared.model_copy(update={"normalize": normalize})
+    if remote:
+        away = [one for one in mixture.datasets if one.remote]
+        size, names = sum(one.record_bytes * one.records for one in away), [d.name for d in away]
+        note(f"remote: all of {', '.join(names)} is read, about {format_bytes(size)}")
+    with progress_bar("computing statistics") as advance:
+        if over_hosts:
+            from autoloader.integrations.ray.catalogue import statistics_over_hosts
+            from autoloader.process.arguments import cluster_address
+
+            address = cluster_address("--ray")
+            nodes = statistics_over_hosts(address, declared, split, progress=advance)
+            note(f"computed by {nodes} nodes of the cluster at {address}")
+        found = statistics_of(declared, split, read_remote=True, progress=advance)
+    assert found is not None
+    if declared.normalize is not None:
+        normalised(mixture, found)
+    document = statistics_document(declared, found, mixture.names)
+    files = written(_by_group(declared, document, layout), layout)
+    if output is not None:
+        for place, content in _places(output, files, layout):
+            with file_errors("--output", place):
+                place.parent.mkdir(parents=True, exist_ok=True)
+                place.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+            note(f"written to {place}")
+    if answered(files.get("", files)):
+        return
+    if output is not None:
+        emit(str(output))
+    else:
+        emit_table(
+            ("dataset", "field", "column", "mean", "std", "min", "q01", "q99", "max", "mask"),
+            _rows(document),
+        )
+
+
+def _by_group(declared: Any, document: Mapping[str, Any], layout: str) -> dict[str, Any]:
+    """In a format of one robot a file: by group, where datasets share statistics."""
+    if layout != "openpi" or declared.normalize is None:
+        return dict(document)
+    return {declared.normalize.group_of(name) or name: entry for name, entry in document.items()}
+
+
+def _places(output: Path, files: Mapping[str, Any], layout: str) -> Iterator[tuple[Path, Any]]:
+    """Path and content of each file: ``output`` itself, or a folder below it for each."""
+    if layout not in FILE_OF:
+        yield output, files[""]
+    elif len(files) == 1 and output.suffix == ".json":
+        yield output, *files.values()
+    elif output.suffix == ".json":
+        raise UsageError(
+            f"--output {output}: {layout} has a file for each of {', '.join(files)}",
+            remedy=f"give a folder: --output statistics writes statistics/{next(iter(files))}/"
+            f"{FILE_OF[layout]}",
+        )
+    else:
+        for name, content in files.items():
+            yield output / name / FILE_OF[layout], content
+
+
+def _rows(document: Mapping[str, Any]) -> Iterator[tuple[Any, ...]]:
+    for name, entry in document.items():
+        for field in ("action", "proprio"):
+            found = entry.get(field)
+            for column in range(len(found["mean"]) if found else 0):
+                numbers = (
+                    f"{found[key][column]:.5g}" if key in found else ""
+                    for key in ("mean", "std", "min", "q01", "q99", "max")
+                )
+                yield (name, field, column, *numbers, "yes" if found["mask"][column] else "")

@@ -1,0 +1,99 @@
+"""The words of the command line: where a spec stands, what ``--set`` changes, what help says."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import rlds_files
+import typer.main
+
+from autoloader.cli.app import main
+from autoloader.cli.commands import app
+
+COMMANDS: Any = typer.main.get_command(app).commands  # type: ignore[attr-defined]
+
+
+@pytest.fixture
+def mix(tmp_path: Path) -> str:
+    episodes = [[rlds_files.episode(k, 6) for k in range(2)]]
+    datasets = [
+        {"name": name, "path": str(rlds_files.write_dataset(tmp_path, episodes, name=name).path),
+         "images": {"primary": "observation/image"}, "action": "action"}
+        for name in ("arm", "sample")
+    ]  # fmt: skip
+    spec = {"datasets": datasets, "cameras": {"primary": {"size": [8, 8]}}, "batch": {"size": 4}}
+    (tmp_path / "mix.yaml").write_text(json.dumps(spec))
+    return str(tmp_path / "mix.yaml")
+
+
+def planned(capsys: pytest.CaptureFixture[str], *words: str, code: int = 0) -> Any:
+    assert main(["plan", *words, "--ram-floor", "64MiB", "--json"]) == code
+    return json.loads(capsys.readouterr().out)
+
+
+def test_a_spec_is_the_same_by_its_place_and_by_its_option(
+    mix: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found = [planned(capsys, *words) for words in ([mix], ["--spec", mix], [f"--spec={mix}"])]
+    assert {one["spec"] for one in found} == {mix}
+
+
+def test_set_takes_knobs_and_fields_in_any_number(
+    mix: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["--set", "batch.size=2", "datasets.arm.weight=3", "cameras.primary.size=[4, 6]"]
+    found = planned(capsys, *words, "ring_slots=7", mix, "--set", "knobs.reader=indexed")
+    assert found["batch"]["images/primary"]["shape"][0] == 2
+    assert found["batch"]["images/primary"]["shape"][2:4] == [4, 6]
+    assert [one["share"] for one in found["datasets"].values()] == [0.75, 0.25]
+    assert found["knobs"]["ring_slots"]["value"] == 7
+    assert found["knobs"]["reader"]["from"] == "--set"
+
+
+@pytest.mark.parametrize(
+    ("word", "told"),
+    [
+        ("reader=stream", "knobs.reader"),
+        ("sample.cycle_length=2", "knobs.sample.cycle_length"),
+        ("datasets.am.weight=2", "'arm'"),
+        ("batch.size=[2", "ends in the middle"),
+        ("batch.size=two", "batch.size"),
+        ("batch.sizes=2", "'size'"),
+    ],
+)
+def test_a_setting_that_means_two_things_or_nothing_is_refused(
+    word: str, told: str, mix: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    error = planned(capsys, mix, "--set", word, code=2)["error"]
+    assert told in f"{error['what']} {error['remedy']}"
+
+
+def test_every_command_has_an_example_and_a_heading_on_the_first_screen(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert main(["--help"]) == 0
+    screen = capsys.readouterr().out
+    for heading in ("Look at a mixture", "Data", "Runs", "Tune"):
+        assert f" {heading} " in screen
+    leaves = [(n, c, i) for n, c in COMMANDS.items() for i in getattr(c, "commands", {None: 0})]
+    assert len(leaves) == 18
+    for name, command, inner in leaves:
+        own = command.commands[inner] if inner else command
+        assert own.epilog.startswith(f"Example: autoloader {name} {inner or ''}".rstrip())
+        assert all(one.help for one in own.params if not getattr(one, "hidden", False))
+
+
+def test_help_imports_nothing_that_only_the_work_needs() -> None:
+    heavy = ("numpy", "torch", "rich.live", "autoloader.spec.model", "autoloader.loader")
+    code = (
+        "import sys; from autoloader.cli.app import main\n"
+        f"for name in {sorted(COMMANDS)}: main([name, '--help'])\n"
+        f"sys.exit(' '.join(one for one in {heavy} if one in sys.modules))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.stderr.strip() == ""
