@@ -62,13 +62,21 @@ def _again(kind: type[AutoloaderError], what: str, remedy: str, rest: dict[str, 
 
 
 class SpecError(AutoloaderError, ValueError):
-    """The pipeline spec is wrong; ``path`` names the field."""
+    """The pipeline spec is wrong; ``path`` names the field.
+
+    Args:
+        what: message, which begins with the field's path and a colon if one field is wrong.
+        remedy: action for the user; never empty.
+        path: path of the field; ``None`` takes it from ``what``.
+    """
 
     exit_code = 2
 
-    def __init__(self, what: str, *, remedy: str, path: str = "") -> None:
+    def __init__(self, what: str, *, remedy: str, path: str | None = None) -> None:
         super().__init__(what, remedy=remedy)
-        self.path = path
+        field, colon, _ = what.partition(": ")
+        named = field if colon and " " not in field else ""
+        self.path = named if path is None else path
 
 
 class UnsupportedError(SpecError):

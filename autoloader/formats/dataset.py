@@ -239,7 +239,6 @@ def resolve_split(
         raise SpecError(
             f"{field}: {expression!r} cannot be read as a split: {error}",
             remedy=_REMEDY,
-            path=field,
         ) from error
     slices: list[ShardSlice] = []
     sizes: dict[str, int] = {}
@@ -249,7 +248,6 @@ def resolve_split(
             raise SpecError(
                 f"{field}: unknown split {term.name!r}; the dataset has: {known}",
                 remedy=nearest(term.name, [*splits, "all"]),
-                path=field,
             )
         records = [shard.records for shard in splits[term.name]]
         base, total = 0, sum(records)
@@ -258,7 +256,6 @@ def resolve_split(
             raise SpecError(
                 f"{field}: {term.text} reaches outside of {term.name}, which has {total} episodes",
                 remedy=f"keep both ends between -{total} and {total}, or use a percentage",
-                path=field,
             )
         start, stop = (one + total if one < 0 else one for one in (start, stop))
         sizes[term.name] = total

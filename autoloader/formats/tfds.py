@@ -105,7 +105,6 @@ def locate_version(tfds_name: str, data_dir: str | Path, *, dataset: str) -> str
         raise SpecError(
             f"{field}: {tfds_name!r} is not a TFDS name",
             remedy='write "name", "name:1.0.0" or "name/config:1.0.0"',
-            path=field,
         )
     home = existing_directory(data_dir, dataset=dataset)
     for what, name in (("", match["name"]), ("config ", match["config"])):

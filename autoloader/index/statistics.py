@@ -183,7 +183,6 @@ def _needs_file(dataset: ResolvedDataset) -> SpecError:
         "statistics would take reading all of it",
         remedy="read it once with: autoloader stats --spec SPEC --out statistics.json; then set "
         "normalize: {statistics: statistics.json}",
-        path=where,
     )
 
 
@@ -394,7 +393,6 @@ def shared_statistics(datasets: Sequence[DatasetRows], group: str = "") -> Norma
                     f"normalize.group.{group}: {name} of {there[0][0]!r} has {first} columns, that "
                     f"of {other!r} has {width}",
                     remedy="group datasets whose columns mean the same",
-                    path=f"normalize.group.{group}",
                 )
         fields[name] = None
         if there:

@@ -193,17 +193,18 @@ def _read_file(path: str | Path) -> dict[str, NormalizationStatistics]:
         document = json.loads(files.read_local(path, "document_bytes"))
     except OSError as error:
         why = error.strerror or error
-        raise SpecError(f"{where}: {path}: {why}", remedy=remedy, path=where) from error
+        raise SpecError(f"{where}: {path}: {why}", remedy=remedy) from error
     except (ValueError, RecursionError) as error:
         raise SpecError(
-            f"{where}: {path} is no JSON: {error}", remedy=remedy, path=where
+            f"{where}: {path} is no JSON: {error}",
+            remedy=remedy,
         ) from error
     if not isinstance(document, Mapping):
-        raise SpecError(f"{where}: {path} holds no mapping", remedy=remedy, path=where)
+        raise SpecError(f"{where}: {path} holds no mapping", remedy=remedy)
     try:
         return read_document(document)
     except ValueError as error:
-        raise SpecError(f"{where}: {path}: {error}", remedy=remedy, path=where) from error
+        raise SpecError(f"{where}: {path}: {error}", remedy=remedy) from error
 
 
 def _in_folder(folder: Path, name: str) -> Path | None:

@@ -68,7 +68,6 @@ def choose_reader(mixture: ResolvedMixture, knob: str) -> tuple[Literal["stream"
             f"datasets: {_and_others(indexed)} holds LeRobot data, which is read by index, and "
             f"{_and_others([one.name for one in away])} is remote, which is read as a stream",
             remedy="copy the remote data to a local disk, or train on either",
-            path="datasets",
         )
     if away and pinned == "indexed" and fits == "stream":
         field = "reader" if spec.reader != "auto" else "knobs.reader"
@@ -76,7 +75,6 @@ def choose_reader(mixture: ResolvedMixture, knob: str) -> tuple[Literal["stream"
             f"{field}: indexed, but {why_away}",
             remedy="pip install 'autoloader-rlds[remote]', use reader: stream (or auto), or copy "
             "the data to a local disk",
-            path=field,
         )
     if away and pinned not in ("stream", "indexed"):
         return fits, why_away
@@ -86,7 +84,6 @@ def choose_reader(mixture: ResolvedMixture, knob: str) -> tuple[Literal["stream"
             f"{field}: stream, but {_and_others(indexed)} holds LeRobot data, which is read by "
             "index only",
             remedy="use reader: auto",
-            path=field,
         )
     if pinned in ("stream", "indexed"):
         who = "the spec pins it" if spec.reader != "auto" else "the knob says so"
@@ -122,7 +119,6 @@ def _refuse_rules(away: Sequence[ResolvedDataset]) -> None:
                 "texts of every record",
                 remedy="read it by index (reader: auto, with what the extra remote brings), or use "
                 "a transform that drops episodes (return None) and bars steps (valid)",
-                path=f"datasets[{one.name}].keep",
             )
 
 

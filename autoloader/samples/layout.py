@@ -72,7 +72,6 @@ def form_of(feature: Feature, *, field: str) -> FeatureForm:
         raise SpecError(
             f"{field}: {feature.path!r} is a picture, {described(feature)}",
             remedy="name it as a camera, in images; features are numbers and texts",
-            path=field,
         )
     shape = tuple(size for size in feature.shape if size is not None)
     if len(shape) < len(feature.shape) or feature.kind == "other":
@@ -80,25 +79,21 @@ def form_of(feature: Feature, *, field: str) -> FeatureForm:
             f"{field}: {feature.path!r} is {described(feature)}, of varying length, and a batch "
             "has one shape",
             remedy="name a feature of fixed shape, or cut and pad it in a transform",
-            path=field,
         )
     if feature.kind != "tensor" or feature.dtype not in NUMBERS:
         raise SpecError(
             f"{field}: {feature.path!r} is {described(feature)}, neither numbers nor one text",
             remedy="name a numeric feature, or a text",
-            path=field,
         )
     if feature.encoding is not None:
         raise UnsupportedError(
             f"{field}: {feature.path!r} is stored as {feature.encoding}, not supported yet",
             remedy="name a feature stored as plain numbers",
-            path=field,
         )
     if math.prod(shape) > MOST_NUMBERS:
         raise SpecError(
             f"{field}: {feature.path!r} has {math.prod(shape)} numbers, more than {MOST_NUMBERS}",
             remedy="name a smaller feature, or shrink it in a transform",
-            path=field,
         )
     kind: FeatureKind = "float32" if "float" in feature.dtype else "int64"
     return FeatureForm("bool" if feature.dtype == "bool" else kind, shape, feature.per_step)
@@ -121,7 +116,6 @@ def forms_of(datasets: Sequence[tuple[str, Mapping[str, Feature]]]) -> dict[str,
                     f"{field}: {feature.path!r} is {form}, and in dataset {other!r} it is {wanted}",
                     remedy="give it another name, leave it out of one of them, or make them alike "
                     "in a transform",
-                    path=field,
                 )
     return {name: form for name, (_, form) in found.items()}
 

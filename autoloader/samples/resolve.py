@@ -297,7 +297,6 @@ def _scaling(
             raise SpecError(
                 f"normalize.statistics: there are none for {key} of dataset {dataset.name!r}",
                 remedy="compute them for this spec: autoloader stats --spec SPEC --out FILE",
-                path="normalize.statistics",
             )
         scaling[key] = scaling_of(how, found, bound.width, field=key, dataset=dataset.name)
     return scaling
@@ -367,7 +366,6 @@ class DatasetSource:
             raise SpecError(
                 f"{where}: {directory.path} is no LeRobot dataset, whose episodes have numbers",
                 remedy="leave it out, and cut the split: train[:90%]",
-                path=where,
             )
         known = set(directory.episode_numbers)
         lost = sorted(set(numbers) - known)
@@ -377,7 +375,6 @@ class DatasetSource:
                 f"{where}: {told}; {directory.path} has {len(known)} episodes, "
                 f"{min(known, default=0)} to {max(known, default=0)}",
                 remedy="name episodes that its list has",
-                path=where,
             )
         return directory.with_episodes(numbers)
 
@@ -396,7 +393,6 @@ def find_sources(spec: PipelineSpec, split: str) -> tuple[DatasetSource, ...]:
                 f"datasets[{declared.name}].split: has no {split!r}",
                 remedy=f"add {split}: EXPRESSION, or {split}: null to leave the dataset out; "
                 f"known: {', '.join(sorted(declared.split))}",
-                path=f"datasets[{declared.name}].split",
             )
         expression = declared.split[split]
         if expression is not None:
@@ -432,7 +428,6 @@ def bind_dataset(source: DatasetSource, index: int) -> ResolvedDataset:
         raise SpecError(
             f"{where}: takes neither images nor action nor state",
             remedy="name at least one field of the dataset",
-            path=where,
         )
     name = declared.name
     key = dataset_key(source.spec.seed, name)
@@ -442,7 +437,6 @@ def bind_dataset(source: DatasetSource, index: int) -> ResolvedDataset:
         raise SpecError(
             f"{where}.timestamps: ignore, and {directory.path} is no LeRobot dataset",
             remedy="leave it out: nothing else has times of rows",
-            path=f"{where}.timestamps",
         )
     sample = sample_in_frames(source.spec.sample_of(name), declared, directory)
     episodes = bind_episodes(declared, directory, slices, where=where)
@@ -558,7 +552,6 @@ def _width_of(spec: PipelineSpec, datasets: Sequence[ResolvedDataset], name: Fie
         raise SpecError(
             f"pad_to.{name}: {fixed}, but dataset {dataset!r} has {widest} columns",
             remedy=f"set pad_to.{name} to at least {widest}",
-            path=f"pad_to.{name}",
         )
     return fixed
 
@@ -605,7 +598,6 @@ def _fps(declared: DatasetSpec, directory: DatasetFormat) -> float | None:
         raise SpecError(
             f"{field}: {declared.fps:g}, and meta/info.json says {told:g}",
             remedy="leave fps out for a LeRobot dataset, or mend the one that is wrong",
-            path=field,
         )
     return told
 

@@ -255,7 +255,6 @@ def scaling_of(
             f"normalize.{field}.dims: {how.dims!r} does not fit the {width} columns of dataset "
             f"{dataset!r}",
             remedy="name columns that every dataset has, counted from the front or the end",
-            path=f"normalize.{field}.dims",
         ) from error
     active = np.asarray(mask, dtype=np.bool_)
     shift = np.zeros(width)
@@ -274,7 +273,6 @@ def scaling_of(
                 f"{dataset!r} have no {'extremes' if how.method == 'min_max' else 'quantiles'}",
                 remedy="choose a method that they have numbers for, such as mean_std, or compute "
                 "them: autoloader stats --spec SPEC --out FILE",
-                path=f"normalize.{field}.method",
             )
         low, high = np.asarray(bounds[0]), np.asarray(bounds[1])
         centre, unit = (low + high) / 2, (high - low) / 2

@@ -53,7 +53,7 @@ def read_document(path: Path) -> dict[str, Any]:
     try:
         raw = read_yaml_file(path)
     except DocumentError as error:
-        raise SpecError(f"{path}: {error.what}", remedy=error.remedy) from error
+        raise SpecError(f"{path}: {error.what}", remedy=error.remedy, path="") from error
     if not isinstance(raw, dict):
         holds = "is empty" if raw is None else f"holds {type(raw).__name__}, not a mapping"
         raise SpecError(f"{path} {holds}", remedy="start with schema_version, datasets and cameras")
@@ -105,14 +105,12 @@ def _apply_defaults(plain: dict[str, Any], fields: Set[str]) -> None:
         raise SpecError(
             f"defaults: {shown(defaults)} is no mapping",
             remedy="write what every dataset shares, such as {data_dir: /data/oxe}",
-            path="defaults",
         )
     for key in defaults:
         if key not in fields:
             raise SpecError(
                 f"defaults.{key}: no dataset may say {key!r} here",
                 remedy=nearest(key, fields),
-                path=f"defaults.{key}",
             )
     datasets = plain.get("datasets")
     for dataset in datasets if isinstance(datasets, list) else []:

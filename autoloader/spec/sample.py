@@ -90,7 +90,6 @@ class DeltaTimestamps(Block):
                     f"{field}: {list(self.action)} are frames {list(rows)} at {fps:g} a second, "
                     "and each action row lies as far behind the one before",
                     remedy=f"write times {1 / fps:g} s apart, or a multiple of it, in order",
-                    path=field,
                 )
             found |= {"action_start": rows[0], "action_horizon": len(rows), "action_step": step}
         return found
@@ -102,7 +101,6 @@ def _offsets(times: Sequence[float], fps: float, field: str) -> tuple[int, ...]:
         raise SpecError(
             f"{field}: {beside} lie beside the frames, of which there are {fps:g} a second",
             remedy=f"write multiples of {1 / fps:g} s; {TOLERANCE_S:g} s beside one is borne",
-            path=field,
         )
     return tuple(round(time * fps) for time in times)
 

@@ -86,5 +86,4 @@ def check_address(path: str) -> None:
             remedy="name the bare address; credentials are found by the client's own means: "
             "~/.netrc for https, what `gcloud auth` or the environment says for gs, ~/.aws for "
             "s3, HF_TOKEN for hf",
-            path="path",
         )

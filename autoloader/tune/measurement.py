@@ -231,7 +231,6 @@ def _without_end(loader: AutoLoader) -> Iterator[Mapping[str, Any]]:
                 "batch.size: an epoch of this mixture has fewer samples than a batch takes, and "
                 "batch.drop_last leaves them out",
                 remedy="lower batch.size, set batch.drop_last: false, or make mixing.epoch longer",
-                path="batch.size",
             )
 
 

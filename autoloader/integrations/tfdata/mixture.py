@@ -88,13 +88,11 @@ def as_dataset(
         raise UnsupportedError(
             "weights: a schedule (from, to, over) is not supported in TensorFlow's graph",
             remedy="use AutoLoader, or weights: explicit",
-            path="weights",
         )
     if spec.batch.call is not None:
         raise UnsupportedError(
             f"batch.call: {spec.batch.call} is not called in TensorFlow's graph",
             remedy="map it over the dataset yourself, or use AutoLoader",
-            path="batch.call",
         )
     mixture = resolve(spec, split)
     _check_told(mixture)
@@ -105,7 +103,6 @@ def as_dataset(
         raise UnsupportedError(
             f"datasets: {indexed[0]!r} holds LeRobot data, which TensorFlow's graph does not read",
             remedy="use AutoLoader, or take it out",
-            path="datasets",
         )
     if any(dataset.remote for dataset in mixture.datasets):
         files.enter()
@@ -149,14 +146,12 @@ def _check_told(mixture: ResolvedMixture) -> None:
         raise UnsupportedError(
             f"cameras.{camera}.depth: as_dataset decodes no depth frames yet",
             remedy="take the camera out of the spec, or read it with AutoLoader",
-            path=f"cameras.{camera}.depth",
         )
     for dataset in mixture.datasets:
         if dataset.sample.action_steps:
             raise UnsupportedError(
                 "sample.action_per: step: as_dataset gives one chunk a sample",
                 remedy="set action_per: sample, or read it with AutoLoader",
-                path="sample.action_per",
             )
         fields = [f"features.{name}" for name in dataset.held]
         fields += [f"images.{camera}.present" for camera in dataset.present]
@@ -166,7 +161,6 @@ def _check_told(mixture: ResolvedMixture) -> None:
             raise UnsupportedError(
                 f"{field}: as_dataset does not look at it yet",
                 remedy="take it out of the spec, or read it with AutoLoader",
-                path=field,
             )
 
 

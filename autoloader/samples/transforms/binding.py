@@ -115,13 +115,11 @@ def _check_flag(feature: Feature, *, field: str) -> None:
         raise SpecError(
             f"{field}: {feature.path!r} is {described(feature)}, and no flag",
             remedy="name a bool or a number, of the steps or of the episode; 0 is absent",
-            path=field,
         )
     if feature.encoding is not None:
         raise UnsupportedError(
             f"{field}: {feature.path!r} is stored as {feature.encoding}, not supported yet",
             remedy="name a feature stored as a plain number",
-            path=field,
         )
 
 
@@ -160,7 +158,6 @@ def _looked_up(features: Mapping[str, Feature], where: str) -> tuple[str, str]:
                 "which public files are told from rewritten ones",
                 remedy="say which they are, since channels hang on it: files: public, or files: "
                 "rewritten (256×256 JPEG, as Octo and OpenVLA trained on)",
-                path=f"{where}.files",
             )
         as_rewritten = (height, width) == (SIDE, SIDE) or max(height, width) < LEAST
         if not as_rewritten or feature.encoding == "png":
@@ -233,21 +230,18 @@ def _check_depth(choices: Sequence[Feature], camera: CameraSpec, *, field: str) 
             raise SpecError(
                 f"{field}: {feature.path!r} is {described(feature)}, and no depth frame",
                 remedy=_ALLOWED,
-                path=field,
             )
         if camera.depth == "uint16" and "float" in feature.dtype:
             raise SpecError(
                 f"{field}: {feature.path!r} is {described(feature)}, which the camera's depth: "
                 "uint16 cannot hold",
                 remedy="write depth: float32 for the camera, which holds both exactly",
-                path=field,
             )
     if len({(one.encoding, one.dtype, one.shape) for one in choices}) > 1:
         raise SpecError(
             f"{field}: any_of mixes depth frames that are stored in different ways: "
             + ", ".join(f"{one.path} ({described(one)})" for one in choices),
             remedy="draw from features of one type and shape",
-            path=field,
         )
 
 
@@ -355,7 +349,6 @@ def _features_of(
                 f"{place}: {feature.path!r} is {described(feature)}; of a LeRobot dataset "
                 "texts and single integers alone are read as language yet",
                 remedy="name task, the text of each frame's task",
-                path=place,
             )
         if is_code(feature):
             names[feature.path] = _names_of(choice, feature, directory, place)
@@ -364,7 +357,6 @@ def _features_of(
             raise SpecError(
                 f"{place}.names: {feature.path!r} is {described(feature)}, and no integer",
                 remedy="leave names out, or name the feature that holds the number of the task",
-                path=f"{place}.names",
             )
         if not is_several(feature):
             check_language(feature, field=place)
@@ -397,6 +389,5 @@ def _names_of(
             f"{place}: {feature.path!r} is {described(feature)}, and {directory.path} has no "
             f"{file} that says what its numbers stand for",
             remedy=f"write language: {{path: {feature.path}, names: {{0: pick up the block}}}}",
-            path=place,
         )
     return {str(number).encode(): line.encode() for number, line in enumerate(lines)}

@@ -229,7 +229,6 @@ def _moving(
             f"{field}.above: {len(spec.above)} bounds for the {bound.width} columns of "
             f"{term.text()!r}",
             remedy=f"give one number, or {bound.width}",
-            path=f"{field}.above",
         )
     feature = find_feature(given, term.path or "", field=field, dataset=declared.name)
     return spec, term, feature
@@ -259,7 +258,6 @@ def check_domain(derivation: Derivation, found: Transformed, place: str) -> None
                     f"{column.field}: {op.name} of {column.term.text()!r}: {place} has the value "
                     f"{float(outside[0]):g}, and {op.name} takes {meant}",
                     remedy=other,
-                    path=column.field,
                 )
             rows = episode_ops.apply_op(op, rows)
 

@@ -93,7 +93,6 @@ def find_feature(
     raise SpecError(
         f"{field}: {path!r} is no feature of dataset {dataset!r}",
         remedy=_nearest_and_all(path, features),
-        path=field,
     )
 
 
@@ -124,13 +123,11 @@ def numeric_field(
                 f"{field}: {term.text()!r} reaches outside of {term.path!r}, which has {width} "
                 f"column{'s' if width != 1 else ''}",
                 remedy=f"take columns within [0:{width}]",
-                path=field,
             )
         if not taken:
             raise SpecError(
                 f"{field}: {term.text()!r} takes no column: {term.path!r} has {width}",
                 remedy=f"take columns within [0:{width}]",
-                path=field,
             )
         widths.append(_width_after(term, taken, field))
     return NumericField(expression.terms, tuple(widths))
@@ -147,7 +144,6 @@ def _width_after(term: FieldTerm, taken: int, field: str) -> int:
                 f"{width}",
                 remedy=f"take the {wanted} columns of the rotation alone, such as "
                 f"{term.path}[3:{3 + wanted}], and name the others beside it",
-                path=field,
             )
         width = width_after(op, width)
     return width
@@ -163,26 +159,22 @@ def feature_width(feature: Feature, *, field: str) -> int:
         raise SpecError(
             f"{field}: {feature.path!r} is {described(feature)}, not a number for every step",
             remedy="name a numeric feature of the steps",
-            path=field,
         )
     if any(size is None for size in feature.shape):
         raise UnsupportedError(
             f"{field}: {feature.path!r} has varying shape {feature.shape}, not supported yet",
             remedy="name a feature of fixed shape",
-            path=field,
         )
     if feature.encoding not in (None, "none", *PACKED):
         raise UnsupportedError(
             f"{field}: {feature.path!r} is stored as {feature.encoding}, not supported yet",
             remedy="name a feature stored as plain numbers",
-            path=field,
         )
     width = math.prod(size for size in feature.shape if size is not None)
     if width > MOST_COLUMNS:
         raise SpecError(
             f"{field}: {feature.path!r} has {width:.3g} columns, more than {MOST_COLUMNS}",
             remedy="name a smaller feature; features.json may be damaged",
-            path=field,
         )
     return width
 
@@ -198,13 +190,11 @@ def check_camera(feature: Feature, *, field: str) -> None:
             f"{field}: {feature.path!r} is a sequence of pictures in every step "
             f"({described(feature)}), and a camera has one",
             remedy="name another image, or write the dataset again with a feature for each picture",
-            path=field,
         )
     if feature.kind != "image" or not feature.per_step:
         raise SpecError(
             f"{field}: {feature.path!r} is {described(feature)}, not an image of the steps",
             remedy="name an image feature such as observation/image",
-            path=field,
         )
     channels = feature.shape[-1] if feature.shape else None
     if feature.dtype == "uint8" and channels not in (1, 3, None):
@@ -212,7 +202,6 @@ def check_camera(feature: Feature, *, field: str) -> None:
             f"{field}: {feature.path!r} is {described(feature)}: a picture of {channels} channels",
             remedy="name an image with 3 channels (or 1); if its files have them, correct the "
             "shape that the metadata gives",
-            path=field,
         )
     if feature.dtype != "uint8":
         raise SpecError(
@@ -220,7 +209,6 @@ def check_camera(feature: Feature, *, field: str) -> None:
             "colour cameras",
             remedy="name a uint8 image with 3 channels (or 1), or give the camera of depth frames "
             "depth: uint16 (or float32) in cameras",
-            path=field,
         )
 
 
@@ -235,13 +223,11 @@ def check_language(feature: Feature, *, field: str) -> None:
         raise SpecError(
             f"{field}: {feature.path!r} is {described(feature)}: neither text nor code points",
             remedy="name a text feature, or a vector of Unicode code points",
-            path=field,
         )
     if any(size is None for size in feature.shape):
         raise UnsupportedError(
             f"{field}: {feature.path!r} has a varying number of code points, not supported yet",
             remedy="name a feature of fixed length",
-            path=field,
         )
 
 
@@ -279,7 +265,6 @@ def check_same_kind(features: Sequence[Feature], *, field: str) -> None:
             f"{field}: any_of mixes texts, code points, integers or tensors of strings: "
             + ", ".join(f"{feature.path} ({described(feature)})" for feature in features),
             remedy="draw from features of one kind",
-            path=field,
         )
 
 
@@ -369,7 +354,6 @@ def _check_relative(
             raise SpecError(
                 f"{place}: the dataset has an action, and no state to take away from it",
                 remedy="name its state, or set sample: {action_relative_to_state: []} for it",
-                path=place,
             )
         for name, bound in fields.items():
             if dim >= bound.width:
@@ -377,5 +361,4 @@ def _check_relative(
                     f"{place}: {dim}, but {name} has {bound.width} columns",
                     remedy=f"name dims that action and state have; allowed: 0 to "
                     f"{min(one.width for one in fields.values()) - 1}",
-                    path=place,
                 )

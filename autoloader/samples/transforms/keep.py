@@ -271,13 +271,11 @@ def _check_key(feature: Feature, *, field: str) -> None:
         raise SpecError(
             f"{field}: {feature.path!r} is a feature of the steps, and a key is the episode's",
             remedy="name features of the episode, such as {episode_metadata/file_path}",
-            path=field,
         )
     if whole and feature.encoding not in (None, "none"):
         raise UnsupportedError(
             f"{field}: {feature.path!r} is stored as {feature.encoding}, not supported yet",
             remedy="name a feature stored as plain numbers or text",
-            path=field,
         )
     if not whole:
         check_language(feature, field=field)
@@ -288,7 +286,6 @@ def _check_flag(feature: Feature, *, field: str) -> None:
         raise SpecError(
             f"{field}: {feature.path!r} is {feature.kind} {feature.dtype}, not one boolean",
             remedy="name a boolean, such as success; of a text say what is found in it: keep.match",
-            path=field,
         )
 
 
@@ -300,13 +297,11 @@ def _ranges_of_file(path: str, *, field: str) -> Mapping[str, Pairs]:
         raise SpecError(
             f"{field}: {path}: {error.strerror or error}",
             remedy="give the path of a readable JSON file; it starts at the spec's folder",
-            path=field,
         ) from error
     except ValueError as error:
         raise SpecError(
             f"{field}: {path}: {error}",
             remedy='write {"KEY": [[start, end], …], …} with whole steps, 0 ≤ start ≤ end',
-            path=field,
         ) from error
 
 

@@ -127,7 +127,6 @@ def function_identity(spec: TransformSpec, *, where: str, field: str | None = No
             f"{field}: the spec asks to run the function {spec.call!r}, and --no-transforms runs "
             "none",
             remedy="read that function, then leave --no-transforms out, or take it out of the spec",
-            path=field,
         )
     extend_import_path(_folders)
     try:
@@ -152,7 +151,6 @@ def _not_found(spec: TransformSpec, field: str, reason: str) -> SpecError:
         f"{field}: {spec.call!r} cannot be imported: {reason}",
         remedy="put its file where this Python imports from (PYTHONPATH, an installed package, or "
         "the folder of the script)",
-        path=field,
     )
 
 
@@ -494,7 +492,6 @@ def _try_function(
             raise SpecError(
                 f"{field_}: tried on {place}: {error}",
                 remedy="mend the function; it is given " + ", ".join(sorted(sources)),
-                path=field_,
             ) from error
         if found is not None:
             return TrialRun(*found)
