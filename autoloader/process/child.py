@@ -6,7 +6,7 @@ afresh (``host.supervision.start``): no fork, no pickle, no main guard in script
 has a bounded number of malloc arenas, and raises its own ``oom_score_adj``.
 
 No thread on this side waits for messages: the loader that waits for a batch reads the socket, and
-puts messages for another loader into that loader's inbox.
+hands messages for another loader to that loader.
 
 A child that ends, or hangs, is started again, and every loader begins behind what it has delivered.
 Each trainer notices when it comes to read the socket; the first one starts the child for all. The
@@ -34,9 +34,9 @@ import os
 import threading
 import time
 from collections import deque
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import asdict, replace
-from typing import ClassVar, cast
+from typing import ClassVar
 
 from autoloader.controller.admission import price_start
 from autoloader.decode.activity import PipelineActivity
@@ -234,72 +234,59 @@ class Child:
         with self._lock, contextlib.suppress(OSError):
             self._link.wire.send(message, descriptors)
 
-    def receive(self, number: int, timeout_s: float) -> Message | None:
-        """The next message for a pipeline; ``None`` where none came in time, or it is closed.
+    def receive(self, number: int, came: Callable[[], object], timeout_s: float) -> None:
+        """Hand messages to the loaders until ``came``, or for ``timeout_s``, or until it is closed.
 
         A handler of a signal may close it while this waits.
+
+        Args:
+            number: number of the pipeline that waits.
+            came: true once the awaited message is there.
+            timeout_s: seconds to wait.
 
         Raises:
             WorkerError: the child cannot be kept alive.
         """
         deadline = time.monotonic() + timeout_s
         with self._lock:
-            known = self.clients.get(number)
-            inbox: deque[Message] = known.inbox if known is not None else deque()
-            while not inbox:
+            while not came():
                 if self._given_up is not None:
                     raise self._given_up
-                if self._closed or number not in self.clients:
-                    return None
                 left = deadline - time.monotonic()
-                if left <= 0:
-                    return None
+                if self._closed or number not in self.clients or left <= 0:
+                    return
                 try:
                     message = self._link.wire.receive(min(left, 1.0))
                 except EOFError:
                     if self._closed:
-                        return None
+                        return
                     ended = self._supervisor.how_it_ended(_END_S)
                     self._restart(ended or "it closed its connection")
                     continue
-                if message is None and not self._closed:
+                if message is not None:
+                    self._deliver(message)
+                elif not self._closed:
                     self._look_for_life()
-                elif message is not None:
-                    self._supervisor.watch.saw_life()
-                    self._deliver(message)
-            return inbox.popleft()
 
-    def receive_batch(self, number: int) -> BatchReady | None:
-        """A pipeline's next message where that has come and is a batch; nothing is waited for."""
-        with self._lock:
-            if self._closed:
-                return None
-            with contextlib.suppress(EOFError):  # ``receive`` meets it again
-                while (message := self._link.wire.receive(0.0)) is not None:
-                    self._supervisor.watch.saw_life()
-                    self._deliver(message)
-            inbox = self.clients[number].inbox
-            ready = inbox[0] if inbox else None
-            return cast("BatchReady", inbox.popleft()) if isinstance(ready, BatchReady) else None
-
-    def put_back(self, number: int, messages: list[Message]) -> None:
-        """Return messages that were received while waiting for another one."""
-        with self._lock:
-            self.clients[number].inbox.extendleft(reversed(messages))
+    def receive_now(self) -> None:
+        """Hand messages that have come to the loaders; waits for nothing."""
+        with self._lock, contextlib.suppress(EOFError):  # ``receive`` meets it again
+            while not self._closed and (message := self._link.wire.receive(0.0)) is not None:
+                self._deliver(message)
 
     def note_progress(self) -> None:
         """A batch was delivered: earlier restarts no longer count."""
         self._supervisor.progress()
 
     def _deliver(self, message: Message) -> None:
+        self._supervisor.watch.saw_life()
+        client = self.clients.get(message.pipeline)
         if isinstance(message, Logged):
             logging.getLogger(message.name).log(message.level, "%s", message.text)
-            return
-        client = self.clients.get(message.pipeline)
-        if isinstance(message, Hello):
+        elif isinstance(message, Hello):
             self._supervisor.watch.pid = message.pid
         elif client is not None:
-            client.inbox.append(message)
+            client.take(message)
         elif isinstance(message, Failed):
             logger.debug("a closed loader failed: %s", message.what)
 
@@ -405,8 +392,8 @@ class ChildPipeline:
         self._quarantined: tuple[BadRecord, ...] = ()
         self.state = "WARMUP"
         self.control: dict[str, int] = {}
-        self.inbox: deque[Message] = deque()
-        """Messages that the child's connection has brought and nobody has read."""
+        self._ready: deque[BatchReady] = deque()
+        self._answered = -1
         self.number = child.join(self)
 
     def start(self) -> None:
@@ -492,6 +479,7 @@ class ChildPipeline:
         if not self._begun:
             return
         self._generation += 1
+        self._ready.clear()
         setup = self._setup
         self._child.send(
             Start(
@@ -515,51 +503,42 @@ class ChildPipeline:
 
     def lost(self, out_of_memory: bool) -> None:
         """The child is gone; forget batches under way, give free ring pages back."""
-        for message in self.inbox:
-            if isinstance(message, Retuned):  # the last of them say what to begin again with
-                self.note(message)
-        self.inbox.clear()
+        self._ready.clear()
         if out_of_memory:
             self._set_knobs(self._setup.control.limits.smaller(self.knobs))
         self._setup.memory.punch_all_but(self._setup.lent())
 
     def next(self, timeout_s: float) -> BatchMessage | None:
         """See ``Pipeline.next``."""
-        deadline = time.monotonic() + timeout_s
-        while True:
-            if self._failure is not None:
-                raise self._failure
-            message = self._child.receive(self.number, max(0.0, deadline - time.monotonic()))
-            if message is None:
-                return None
-            if isinstance(message, BatchReady):
-                if (batch := self._of_now(message)) is not None:
-                    return batch
-            else:
-                self.note(message)
+        self._child.receive(self.number, lambda: self._ready or self._failure, timeout_s)
+        if self._failure is not None and not self._ready:
+            raise self._failure
+        return self._next_ready()
 
     def next_now(self) -> BatchMessage | None:
-        """A batch that has come already, and is the next thing that the child says."""
-        while (message := self._child.receive_batch(self.number)) is not None:
-            if (batch := self._of_now(message)) is not None:
-                return batch
-        return None
+        """A batch that has come already."""
+        self._child.receive_now()
+        return self._next_ready()
 
-    def _of_now(self, message: BatchReady) -> BatchMessage | None:
-        """A batch, unless it was filled before the pipeline began anew."""
-        if message.generation != self._generation:
+    def _next_ready(self) -> BatchMessage | None:
+        if not self._ready:
             return None
         self._child.note_progress()
-        return BatchMessage.from_plain(message.batch)
+        return BatchMessage.from_plain(self._ready.popleft().batch)
 
-    def note(self, message: Message) -> None:
-        """Heed a message that is not a batch."""
+    def take(self, message: Message) -> None:
+        """Heed a message of the child; one of an earlier generation says nothing any more."""
         if isinstance(message, Failed):
             self._failure = message.to_error()
         elif isinstance(message, Activity):
+            self._answered = message.request
+            self._last = PipelineActivity.from_plain(message.activity)
             self._quarantined = tuple(BadRecord(**bad) for bad in message.quarantined)
             self.control = message.control
-        elif isinstance(message, Retuned) and message.generation == self._generation:
+        elif isinstance(message, (BatchReady, Retuned)) and message.generation == self._generation:
+            if isinstance(message, BatchReady):
+                self._ready.append(message)
+                return
             self._set_knobs(Knobs.build(message.knobs))
             self.state = message.state or self.state
 
@@ -635,31 +614,18 @@ class ChildPipeline:
         return PipelineActivity({}, self.knobs.ring_slots, 0, 0)
 
     def _ask(self) -> PipelineActivity:
-        request = next(self._requests)
-        kept: list[Message] = []
-        with self._child.lock:
-            restarts = self._child.restarts
-            self._child.send(AskActivity(self.number, request))
+        child, request = self._child, next(self._requests)
+        with child.lock:
             deadline = time.monotonic() + _ANSWER_S
-            answer = None
-            while answer is None and time.monotonic() < deadline:
-                message = self._child.receive(self.number, 0.5)
-                if self._child.restarts != restarts:
-                    kept.clear()
-                    restarts = self._child.restarts
-                    self._child.send(AskActivity(self.number, request))
+            child.send(AskActivity(self.number, request))
+            while self._answered != request:
+                restarts, left = child.restarts, deadline - time.monotonic()
+                if left <= 0 or not child.usable or self.number not in child.clients:
+                    return self._idle()
+                child.receive(self.number, lambda: self._answered == request, min(left, 0.5))
+                if child.restarts != restarts:
                     deadline = time.monotonic() + _ANSWER_S
-                if isinstance(message, Activity) and message.request == request:
-                    answer = message
-                elif isinstance(message, Retuned):
-                    self.note(message)
-                elif message is not None:
-                    kept.append(message)
-            self._child.put_back(self.number, kept)
-        if answer is None:
-            return self._idle()
-        self.note(answer)
-        self._last = PipelineActivity.from_plain(answer.activity)
+                    child.send(AskActivity(self.number, request))
         return self._last
 
     def quarantined(self) -> tuple[BadRecord, ...]:
