@@ -4,7 +4,7 @@ Theory of operation. The function sees the batch as a consumer with ``output="nu
 over the slot, which it may not write to. What it gives is held against what the spec says that it
 gives (``batch.gives``) and copied into the slot, whose layout has room for it; from there on it
 is a part of the batch. Texts travel beside the slot. It is called once for each batch that is
-handed out, in their order, on the thread that hands them out, ahead of the consumer by as many
+handed out, in order, on the thread that hands batches out. It runs ahead of the consumer by as many
 batches as the ring holds. A batch that is made again, after the child was lost, is given to it
 again.
 

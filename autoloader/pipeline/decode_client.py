@@ -111,7 +111,7 @@ class RemoteBuilder(Peer):
             plain = knobs.flat()
             if plain != self._start.knobs:
                 self._start = replace(self._start, knobs=plain)
-                self.send(messages.BuildKnobs(0, plain))
+                self.send(messages.Retune(0, plain))
 
     def park(self, parked: bool) -> None:
         """See ``BatchBuilder.park``."""

@@ -170,7 +170,7 @@ class DecodeProcess:
                 self._builder.assign([(start, stop) for start, stop in message.spans])
             elif isinstance(message, messages.BuildSlot):
                 self._builder.give(message.slot)
-            elif isinstance(message, messages.BuildKnobs):
+            elif isinstance(message, messages.Retune):
                 knobs = Knobs.build(message.knobs)
                 if self._frames is not None:
                     self._frames.budget_bytes = knobs.cache_bytes

@@ -3,9 +3,9 @@
 Theory of operation. A process beside the loader's child is Ray's driver
 (``integrations.ray.driver``), and the only one of the loader that imports Ray: it may end when the
 cluster does, and ends nobody else. It is started when helpers are first wanted, and ended when none
-are. It is asked for a batch, is told the batch's slot once there is one, and either says that the
-batch lies there, or that it is lost and written nowhere. Where a slot was given and the process
-says nothing for a while it is killed, and waited for, before anybody else fills the slot.
+are. It is asked for a batch, and told the batch's slot once there is one. It answers that the batch
+lies there, or that it is lost and written nowhere. Where a slot was given and the process says
+nothing for a while it is killed, and waited for, before anybody else fills the slot.
 
 Where the process cannot reach the cluster, or dies again and again, that is said once, and the
 loader goes on with the builders here.
@@ -180,10 +180,10 @@ class Helpers(Peer):
     def take(self, message: Message) -> None:
         """See ``Peer.take``."""
         self._heard_s = time.monotonic()
-        if isinstance(message, messages.HelperDone):
+        if isinstance(message, messages.BatchReady):
             self.supervisor.progress()
-            self._forget([message.number])
-            self._answers.done(message.number, BatchMessage.from_plain(message.batch))
+            self._forget([message.generation])
+            self._answers.done(message.generation, BatchMessage.from_plain(message.batch))
         elif isinstance(message, messages.HelpersLost):
             self._forget(message.numbers)
             self._answers.lost(message.numbers, late=message.late)

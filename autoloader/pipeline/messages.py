@@ -84,7 +84,7 @@ class Release(Message):
 
 @dataclass(frozen=True, slots=True)
 class Retune(Message):
-    """Trainer → child: other knobs."""
+    """Trainer → child: other knobs; child → decode process: its share of them."""
 
     knobs: dict[str, Any]
 
@@ -115,7 +115,11 @@ class Stop(Message):
 
 @dataclass(frozen=True, slots=True)
 class BatchReady(Message):
-    """Child → trainer, decode process → child: a batch is in a slot (``BatchMessage.plain``)."""
+    """A batch is in a slot (``BatchMessage.plain``).
+
+    Child → trainer, with the generation of the pipeline; decode process → child; driver of helpers
+    → child, with the number of the batch.
+    """
 
     generation: int
     batch: dict[str, Any]
@@ -200,13 +204,6 @@ class BuildSlot(Message):
 
 
 @dataclass(frozen=True, slots=True)
-class BuildKnobs(Message):
-    """Child → decode process: its share of the knobs."""
-
-    knobs: dict[str, Any]
-
-
-@dataclass(frozen=True, slots=True)
 class AskFrames(Message):
     """Decode process → child: which frames of a run of so many rows, from ``now`` on, are held?
 
@@ -286,14 +283,6 @@ class HelperSlot(Message):
 
     number: int
     slot: int
-
-
-@dataclass(frozen=True, slots=True)
-class HelperDone(Message):
-    """Driver → child: the batch is in its slot (``BatchMessage.plain``)."""
-
-    number: int
-    batch: dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)

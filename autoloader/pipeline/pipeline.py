@@ -1,19 +1,18 @@
 """Runs one mixture: deals batches to builders, gives them slots, hands filled batches out in order.
 
-Theory of operation. After ``start`` a thread opens the reader (which may build an index), then
+Theory of operation. After ``start`` a thread opens the reader, which may build an index. It then
 deals batches to the builders (``sampling.dealing``) and gives each batch a slot as slots become
 free. With ``decode_processes`` 1, and for streams, there is one builder, in this process; with more
 there are as many light processes. A change of their number applies from the next round on: builders
 that get no more rounds are closed when their last batch is handed out.
 
-While nobody helps, whole rounds go to the builders. While helpers on other hosts do
-(``pipeline.helpers``), batches wait in one line: a builder takes the next one that has a slot when
-it has fewer than two to fill, helpers take the next ones when they have room. Whoever is faster
-fills more, and nobody is told how fast he is. A batch that does not come back in time is filled by
-a builder. So a slot has one writer, and training waits for no helper.
+Without helpers, whole rounds go to the builders. With helpers on other hosts
+(``pipeline.helpers``), batches wait in one line. A builder that has fewer than two batches to fill
+takes the next one that has a slot. Helpers take the next ones when they have room. A faster one
+fills more. A batch that does not come back in time is filled by a builder. So a slot has one
+writer, and training waits for no helper.
 
-The same pipeline runs in the loader's child (``process.worker``) and, for debugging, in the
-trainer's own process. Whoever holds it calls ``next`` and gives slots back by ``release``.
+``process.worker`` runs the pipeline: it calls ``next`` and gives slots back by ``release``.
 
 Invariants:
     1. An exception in any thread comes out of ``next``, with dataset and stage.

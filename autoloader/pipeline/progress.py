@@ -8,7 +8,8 @@ from __future__ import annotations
 import copy
 import logging
 from collections.abc import Mapping, Sequence
-from typing import Any, TypedDict
+from functools import partial
+from typing import Any
 
 from autoloader.decode.message import BatchMessage, PipelineStart
 from autoloader.errors import UsageError
@@ -23,12 +24,6 @@ logger = logging.getLogger(__name__)
 
 _MOST_AHEAD = 2 * MAX_DEBTS
 """Batches behind a change of weights after which every rank's mixer has passed it."""
-
-
-class _Dealt(TypedDict):
-    batch: int
-    world_size: int
-    drop_last: bool
 
 
 class DeliveryProgress:
@@ -63,11 +58,12 @@ class DeliveryProgress:
         self._repeated_from: dict[str, Any] | None = None
         batch = mixture.spec.batch
         self._full = batch.size * ranks.world_size
-        self._dealt: _Dealt = {
-            "batch": batch.size,
-            "world_size": ranks.world_size,
-            "drop_last": batch.drop_last,
-        }
+        self._steps, self._step_samples = (
+            partial(
+                count, batch=batch.size, world_size=ranks.world_size, drop_last=batch.drop_last
+            )
+            for count in (epoch_steps, step_samples)
+        )
 
     def _cursors_of(self, ranks: Ranks) -> list[DatasetCursor]:
         """At the beginning of what one of so many ranks reads."""
@@ -79,7 +75,7 @@ class DeliveryProgress:
     def steps_left(self) -> int | None:
         """Steps that the epoch still has; ``None`` where it is endless."""
         due = self._due
-        return None if due is None else epoch_steps(due, **self._dealt)
+        return None if due is None else self._steps(due)
 
     def next_epoch(self) -> None:
         """The epoch is over; what it could not deal is carried into the next one."""
@@ -110,7 +106,7 @@ class DeliveryProgress:
     def _step(self) -> int:
         """One more step of the epoch; its samples, over all ranks."""
         due = self._due
-        step = self._full if due is None else step_samples(due, **self._dealt)
+        step = self._full if due is None else self._step_samples(due)
         self.in_epoch += step
         self.epoch_steps += 1
         return step

@@ -207,10 +207,10 @@ def order_from(state: Mapping[str, Any], plan: LoaderPlan, order: MixtureOrder) 
     """The order that a loader goes on in behind a state, where it may go on from it at all.
 
     Where nothing differs it is the order that the state was saved in, whatever weights were set
-    (``set_weights``). Other weights in the spec, datasets that were added and such as were left out
-    hold from the state's position on, and what was set before is no more: what a dataset has given
-    it does not give again before its pass is over. The position, and what each dataset had given
-    by then, are the order's ``base`` and ``given``.
+    (``set_weights``). Where the spec has other weights or datasets, they hold from the state's
+    position on, and weights set before are forgotten. A dataset does not repeat a sample before
+    its pass is over. The position, and the number of samples of each dataset by then, are the
+    order's ``base`` and ``given``.
 
     Args:
         state: a state that ``read_state`` returned.

@@ -14,14 +14,14 @@ heartbeat on the control page and every message are signs of life.
 
 Preemption. Loaders of one trainer share a RAM floor. When another loader opens, headroom does not
 show yet what the open ones reserved (a ring that is not filled, libraries that are being imported):
-that is taken off. Where even the smallest new loader would not leave floor + margin free, each open
-one shrinks to its minimum knobs and begins again behind its last batch. Nothing is lost or comes
-twice; the controller lets it grow again. A loader without a controller is never preempted, nor is
-one that runs in the trainer's own threads.
+that is taken off. Where even the smallest new loader would not leave floor + margin free, the open
+ones are preempted. Each shrinks to its minimum knobs and begins again behind its last batch.
+Nothing is lost or comes twice; the controller lets it grow again. A loader without a controller is
+never preempted, nor is one that runs in the trainer's own threads.
 
-Not here: finding the child (``process.discovery``), whether it hangs, and when it is given up
-(``host.supervision``), the child's side (``process.worker``), what pipelines of one child may take
-while they run (``controller.budget``), what counts as an OOM kill (``host.probes.headroom``).
+Not here: finding the child (``process.discovery``), its side (``process.worker``), whether it
+hangs (``host.supervision``), the budget of pipelines that run (``controller.budget``), OOM kills
+(``host.probes.headroom``).
 """
 
 from __future__ import annotations
@@ -242,7 +242,7 @@ class Child:
         Args:
             number: number of the pipeline that waits.
             came: true once the awaited message is there.
-            timeout_s: seconds to wait.
+            timeout_s: longest wait, in seconds.
 
         Raises:
             WorkerError: the child cannot be kept alive.

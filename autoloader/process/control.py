@@ -3,8 +3,8 @@
 Used in the loader's child, and in the trainer's process with ``isolation="thread"``. The
 parts of a pipeline (TensorFlow among them) are imported only where they are needed.
 
-Before a pipeline opens or takes more memory, what that costs is held against a fresh reading and
-promised to it in the budget that all pipelines of the process share.
+Before a pipeline opens or takes more memory, its price is compared with a fresh reading of
+headroom. It is then promised to the pipeline in the budget that all pipelines of the process share.
 
 A pipeline's gate is closed when its trainer has parked it or the reflex admits no reads. The two
 are kept apart here, so that neither opens what the other has closed.
@@ -24,7 +24,7 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from autoloader.cache.disk import FramesOnDisk
 from autoloader.controller.admission import price_change
@@ -133,43 +133,39 @@ class ControlledPipeline:
     """One pipeline under control; see ``controller.loop.Governed``.
 
     Args:
-        pipeline: running pipeline that is governed.
-        setup: what it was opened with, and what its trainer asks of the controller.
-        opening: its place in the budget.
-        budget: shared with the other pipelines of this process.
-        headroom: read before a growth is applied.
-        observer: reads the pipeline and its host.
+        control: control of this process.
+        setup: setup of the pipeline; its knobs are those admitted.
+        compiled: compiled mixture, as for ``open_pipeline``.
+        opening: place of the pipeline in the budget.
+        number: number of the pipeline in the decision log.
         told: called with the knobs and the state's name when either changed; must not wait. Where
             it gives False, it is called again.
-        restart: ends this process so that it starts again small; ``None`` where it cannot.
-        number: in the decision log.
+        restart: ends this process so that it starts again small; ``None`` where the process is not
+            the loader's alone.
     """
 
     def __init__(
         self,
-        pipeline: Pipeline,
+        control: Control,
         setup: PipelineSetup,
+        compiled: CompiledMixture,
         opening: Opening,
-        budget: SharedBudget,
-        headroom: HeadroomSource,
-        observer: Observer,
         *,
+        number: int,
         told: Callable[[Knobs, str], bool],
         restart: Callable[[str], None] | None,
-        number: int = 0,
     ) -> None:
-        self.pipeline = pipeline
-        self._setup, self._number = setup, number
+        self._observer = Observer(setup, control.probes, own_process=restart is not None)
+        self.pipeline = open_pipeline(setup, compiled)
         request = setup.control
+        self._moves = request.moves
         self._limits = request.limits
         self._share = opening.share
-        self._budget = budget
-        self._headroom = headroom
-        self._observer = observer
+        self._headroom = control.headroom
         self._told = told
         self._restart = restart
         self._lock = threading.RLock()
-        self._snapshots = SnapshotWriter(setup, number, pipeline.quarantined)
+        self._snapshots = SnapshotWriter(setup, number, self.pipeline.quarantined)
         self._parked = False
         self._admit = True
         self._closed = False
@@ -204,7 +200,7 @@ class ControlledPipeline:
 
     def close(self) -> None:
         """End the log; what was promised is free again."""
-        self._budget.leave(self._share)
+        _BUDGET.leave(self._share)
         if self._log is not None:
             self._log.close()
         self._snapshots.close()
@@ -223,7 +219,7 @@ class ControlledPipeline:
         with self._lock:
             prices, shards = self._observer.prices, self._limits.knobs.shards
             before = self.pipeline.knobs
-            self._budget.take(self._share, price_change(before, knobs, shards, prices))
+            _BUDGET.take(self._share, price_change(before, knobs, shards, prices))
             self.pipeline.retune(knobs)
             self._snapshots.moved("person", "retune", knobs, before)
             self._tell()
@@ -321,7 +317,7 @@ class ControlledPipeline:
         if self._parked and at_s - self._parked_seen_s < _PARKED_EVERY_S:
             return
         self._parked_seen_s = at_s if self._parked else float("-inf")
-        if not self._setup.control.moves:
+        if not self._moves:
             seen = self.observe(at_s, growth_bytes)
             self._snapshots.publish(seen, self._activity, opened=self.pipeline.opened)
             return
@@ -370,7 +366,7 @@ class ControlledPipeline:
             settled=settled,
             gate_closed=not self._admit,
             headroom_bytes=None if headroom is None else Reading(headroom),
-            room_bytes=self._budget.room_bytes(self._share, headroom, margin_bytes),
+            room_bytes=_BUDGET.room_bytes(self._share, headroom, margin_bytes),
             growth_bytes=Reading(growth_bytes),
             **readings,
         )
@@ -403,7 +399,7 @@ class ControlledPipeline:
         may = headroom is not None and admitted(
             replace(seen, room_bytes=None), answer.knobs, self._limits, headroom=Reading(headroom)
         )
-        may = may and self._budget.promised(
+        may = may and _BUDGET.promised(
             self._share,
             price,
             headroom_bytes=headroom,
@@ -427,18 +423,21 @@ def give_memory_back() -> None:
 
 
 class Control:
-    """The control of one process: its loop, its probes, and who is governed.
+    """The control of one process: its loop, its probes, and the pipelines that are governed.
 
     Args:
-        headroom: read by policy and reflex.
-        budget: shared by all pipelines; default: by all of this process.
+        headroom: source that policy and reflex read.
+
+    Attributes:
+        headroom: source of the machine's headroom.
+        probes: probes that all pipelines share; there with the first one.
     """
 
-    def __init__(self, headroom: HeadroomSource, budget: SharedBudget | None = None) -> None:
-        self._headroom = headroom
-        self._budget = budget or _BUDGET
+    probes: Probes
+
+    def __init__(self, headroom: HeadroomSource) -> None:
+        self.headroom = headroom
         self._loop, self._watched = ControlLoop(headroom), ControlLoop(None)
-        self._probes: Probes | None = None
         self._has_tensorflow = False
 
     def open(
@@ -446,26 +445,22 @@ class Control:
         setup: PipelineSetup,
         compiled: CompiledMixture,
         *,
-        own_process: bool = True,
-        **own: Any,
+        number: int,
+        told: Callable[[Knobs, str], bool],
+        restart: Callable[[str], None] | None,
     ) -> ControlledPipeline:
         """Give a pipeline its place in the budget, open it with the knobs it may have, govern it.
 
-        It is not yet started.
-
-        Args:
-            setup: what it is opened with; its knobs are those asked for.
-            compiled: compiled mixture, as for ``open_pipeline``.
-            own_process: whether this process's memory is the loader's alone.
-            **own: further arguments of ``ControlledPipeline``.
+        It is not yet started. See ``ControlledPipeline`` for the arguments; the knobs of ``setup``
+        are those asked for.
         """
         request, knobs = setup.control, setup.knobs
         pipes = PipelineSizes(
             setup.mixture.sizes, setup.memory.allocated_bytes(), self._has_tensorflow
         )
         opening = admit_opening(
-            self._budget,
-            self._headroom,
+            _BUDGET,
+            self.headroom,
             knobs,
             request.limits,
             pipes,
@@ -473,22 +468,15 @@ class Control:
             moves=request.moves,
         )
         self._has_tensorflow |= knobs.reader == "stream"
-        if self._probes is None:
-            self._probes = Probes.of_this_host(request.visible_devices, request.trainer)
+        if not hasattr(self, "probes"):
+            self.probes = Probes.of_this_host(request.visible_devices, request.trainer)
         try:
             setup = replace(setup, knobs=opening.knobs)
-            observer = Observer(setup, self._probes, own_process=own_process)
             one = ControlledPipeline(
-                open_pipeline(setup, compiled),
-                setup,
-                opening,
-                self._budget,
-                self._headroom,
-                observer,
-                **own,
+                self, setup, compiled, opening, number=number, told=told, restart=restart
             )
         except BaseException:
-            self._budget.leave(opening.share)
+            _BUDGET.leave(opening.share)
             raise
         (self._loop if request.moves else self._watched).add(one)
         return one

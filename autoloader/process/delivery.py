@@ -6,9 +6,9 @@ Ctrl-C or by whatever a signal's handler raises. So it changes nothing but one a
 (``host.threads``), each task as a whole. What lies in hand and was not returned is what the
 next call returns; ``progress`` counts a batch when the loop has asked for something else.
 
-Behind a training step nothing of ours is in the processor's caches any more, and making tensors of
-a filled slot takes up to a millisecond. So while the step runs the loader's thread gives slots back
-and makes the next batch, if that has been filled; little is left to do when it is asked for.
+Behind a training step the loader's code and data have left the processor's caches. Making tensors
+of a filled slot takes up to a millisecond. So while the step runs the loader's thread gives slots
+back and makes the next batch, if that has been filled; little is left to do when it is asked for.
 
 Invariants:
     1. A batch counts as delivered if and only if ``next`` returned it. In ``x = next(it)`` Python

@@ -1,7 +1,7 @@
 """Starts the loader's child, or joins the one that another trainer of this node has started.
 
-Theory of operation. Trainers that share a machine (``process.ranks.Neighbours``) share one child,
-which they find by a socket in the abstract namespace, named after user, job, start and node.
+Theory of operation. Trainers that share a machine (``process.ranks.Neighbours``) share one child.
+They find it by a socket in the abstract namespace, named after user, job, start and node.
 Whoever comes first binds the name, which the kernel gives to one process only, and starts the child
 with the listening socket inherited; the others find the name taken and connect. The same happens
 when a child has died: whoever notices first starts the next one. So nobody waits for a certain
@@ -9,9 +9,9 @@ rank, which may itself be waiting in a collective. The child holds the socket as
 and the kernel takes the name back with it: nothing can be left over.
 
 Any user of the machine may bind any name. Where a stranger has bound this one, the first trainer to
-notice writes another name, which nobody can guess, into the runtime folder of its own user
-(``host.files``), where the others look first. A lock there keeps two trainers from deciding
-differently.
+notice makes up another name that nobody can guess. It writes that into the runtime folder of its
+own user (``host.files``), where the others look first. A lock there keeps two trainers from
+deciding differently.
 
 A trainer without neighbours takes a name that nobody else can have.
 

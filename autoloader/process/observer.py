@@ -85,11 +85,10 @@ class Displaced:
 
     Theory of operation. Where all files fit into memory beside the frames nothing is lost. Where
     they do not, some of what is asked for comes from storage again: so do all bytes from storage
-    beyond the size of the files. Not all of it is the frames' doing. With as many bytes of pages
-    more as they hold, a part held ÷ size of the files of what is asked for would have been in
-    memory. So much is put down to them at most, and costs the seconds that its reading took. On the
-    other side are the seconds of decoding that hits save. Both are told for a second of the last
-    ``WINDOW_S``.
+    beyond the size of the files. Not all of it is the frames' doing. Pages of as many bytes would
+    have held a part of the reads, frame bytes ÷ bytes of all files. At most this part is charged to
+    the frames, as the seconds that its reading took. On the other side are the seconds of decoding
+    that hits save. Both are figures for one second, over the last ``WINDOW_S``.
 
     Fed about once a second by the thread that observes.
 

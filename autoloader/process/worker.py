@@ -91,7 +91,7 @@ class _ServedPipeline:
 
     Args:
         service: service that it belongs to.
-        start: the trainer's message.
+        start: message of the trainer that asks for the pipeline.
         declared: mixture that the message declares.
         memory: the ring's memory, mapped for this pipeline.
         page: the trainer's control page.
@@ -132,10 +132,9 @@ class _ServedPipeline:
         self.controlled = self._control.open(
             setup,
             declared.compiled,
+            number=self._number,
             told=partial(_tell, service.wire, start),
             restart=service.restart,
-            number=self._number,
-            own_process=service.own_process,
         )
         self.pipeline = self.controlled.pipeline
         self._closed = False

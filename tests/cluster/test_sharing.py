@@ -331,7 +331,7 @@ def test_a_helper_whose_first_batch_differs_is_let_go_for_good_and_the_batch_is_
             said[type(message).__name__] = message
     assert not said["HelperCompared"].same
     assert said["HelpersLost"].numbers == [7]
-    assert "HelperDone" not in said
+    assert "BatchReady" not in said
     assert "action, row 0 (dataset" in said["Logged"].text
     assert said["Logged"].level == logging.ERROR
     ours.close()

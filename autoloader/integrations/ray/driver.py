@@ -226,7 +226,7 @@ class Driver:
         for place, reason in said["bad"]:
             self._send(messages.Bad(0, place, reason))
         batch = {**said["batch"], "slot": task.slot}
-        self._send(messages.HelperDone(0, task.number, batch))
+        self._send(messages.BatchReady(0, task.number, batch))
 
     def give_up_late(self) -> None:
         """Give up what waits for an answer too long."""

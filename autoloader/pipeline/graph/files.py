@@ -53,7 +53,7 @@ def answer(question: str, arguments: tuple[Any, ...]) -> Any:
 
 
 def as_os_error(error: Any, path: str) -> OSError:
-    """What one of TensorFlow's errors means for a file."""
+    """One of TensorFlow's errors about a file, as an ``OSError``."""
     words = " ".join(str(error.message).split())[:300]
     if isinstance(error, tf.errors.NotFoundError) or "response code 404" in words:
         return FileNotFoundError(errno.ENOENT, "there is no such file or directory", path)

@@ -13,8 +13,8 @@ is drained before the next begins.
 
 tf.data drops the rest of a shard at the first broken record and does not say which record an
 error came from. So every pass is compared with the record counts of its shards. A record that never
-came is looked for in the file itself, read on its own where it is whole, and quarantined with its
-reason where it is not. So a record comes exactly once, or is named.
+came is looked for in the file itself: it is read on its own where it is whole, and quarantined with
+its reason where it is not. So a record comes exactly once, or is named.
 
 As many threads as ``parse_parallel_calls`` says walk the records, in order, into the samples that
 they give; a user's function runs there too. The record is freed then: only frames that some sample
@@ -179,7 +179,7 @@ def _remote_records(path: Any, first: Any, stop: Any, pass_: Any, shard: Any, st
 
 
 def _whole_records(path: bytes, most: int) -> np.int64:
-    """How many of the first records of a local file end within it.
+    """Count the records of a local file, ``most`` at most, that end within it.
 
     TensorFlow makes room for a record before it reads it: a length beyond all memory ends the
     process. What is left out is named where it is missed (``pipeline.graph.reader``). Where a file
@@ -246,7 +246,7 @@ class StreamReader:
     """Reads one dataset; see ``samples.block.EpisodeStream``.
 
     Args:
-        dataset: what to read.
+        dataset: resolved dataset that is read.
         layout: widths to pad to.
         ordered: whether the order of episodes must not depend on timing.
     """
@@ -287,7 +287,7 @@ class StreamReader:
             walked.close()
 
     def _held(self, walked: _Walked, start: ReaderStart) -> Iterator[SampleBlock | EmptyEpisode]:
-        """What was walked, held against the record counts."""
+        """Samples of the walked records, compared with the record counts."""
         got = _Pass(self._dataset, start.pass_, start.skip)
         reason, failures = "", 0
         while True:
@@ -316,7 +316,7 @@ class StreamReader:
             raise self._failed(reason or "its files hold no record any more")
 
     def _walk(self, place: Place, payload: bytes) -> SampleBlock | EmptyEpisode:
-        """What one record gives, on any thread."""
+        """Samples of one record, on any thread."""
         try:
             return self._samples.of(place, payload) or EmptyEpisode(place, None)
         except MalformedRecordError as error:
@@ -341,13 +341,13 @@ class StreamReader:
                 yield EmptyEpisode(place(record), behind)
 
     def _alone(self, place: Place, found: Record) -> SampleBlock | EmptyEpisode:
-        """What a record gives that the stream did not give."""
+        """Samples of a record that the stream did not give."""
         if found.payload is None:
             return EmptyEpisode(place, found.reason)
         return self._walk(place, found.payload)
 
     def _unreadable(self, error: Any) -> Exception:
-        """What one of TensorFlow's errors ends the stream with."""
+        """Error of the stream for one of TensorFlow's errors."""
         if not self._dataset.remote:
             reason = _reason(error)
             if os.strerror(errno.EMFILE) in reason:
@@ -380,10 +380,10 @@ _Answer: TypeAlias = "Future[SampleBlock | EmptyEpisode]"
 
 
 class _Walked:
-    """What the records of a stream give, in their order.
+    """Samples of the records of a stream, in their order.
 
     Args:
-        dataset: its index.
+        dataset: index of the dataset in the mixture.
         records: (pass, shard and record; its bytes) of each, as tensors; asked on after an error.
         walk: makes samples of a record.
         calls: threads that walk; 1: the caller's own.

@@ -2,9 +2,9 @@
 
 TensorFlow would otherwise take the trainer's CUDA device and print through its log.
 
-Its client for ``gs://`` is set here too, where the environment does not say otherwise: it asks for
-a cloud machine's credentials only on such a machine (elsewhere each first access would wait for a
-server that is not there), it gives up within about a minute rather than an hour, and it holds
+Its client for ``gs://`` is set here too, unless the environment says otherwise. It asks for a cloud
+machine's credentials only on such a machine: elsewhere each first access would wait for a server
+that is not there. It gives up within about a minute rather than an hour, and holds
 ``READ_BUFFER_BYTES`` for each open file rather than 64 MiB.
 
 Keras, which TensorFlow loads at once and no graph here needs, waits until somebody asks for

@@ -91,7 +91,7 @@ def _arrays(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def answered(question: str, spec: Any, arguments: tuple[Any, ...]) -> Any:
-    """What the process that runs TensorFlow answers to ``samples.transforms.transform``."""
+    """Answer of the process that runs TensorFlow to ``samples.transforms.transform``."""
     if question == "prepare":
         return None
     asked = transform.describe_here if question == "describe" else transform.apply_here
