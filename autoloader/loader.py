@@ -40,7 +40,13 @@ from autoloader.host.probes.headroom import HeadroomProbe
 from autoloader.host.threads import Background, Owner
 from autoloader.index.counting import count_mixture
 from autoloader.pipeline.progress import DeliveryProgress
-from autoloader.process.arguments import check_arguments, check_retune, with_helpers
+from autoloader.process.arguments import (
+    check_arguments,
+    check_retune,
+    control_request,
+    log_notes,
+    with_helpers,
+)
 from autoloader.process.checkpoint import (
     fingerprint,
     is_rebased,
@@ -54,7 +60,6 @@ from autoloader.process.child import Child, ChildPipeline, pipeline_number
 from autoloader.process.delivery import Delivery, InHand, Iteration
 from autoloader.process.described import PlannedLoader
 from autoloader.process.discovery import is_up
-from autoloader.process.opening import control_request, log_notes
 from autoloader.process.planning import choose_reader, plan_loader, retuned
 from autoloader.process.ranks import ALONE, find_neighbours, find_ranks, refuse_torch_worker
 from autoloader.process.setup import PipelineSetup

@@ -3,7 +3,7 @@
 A profile is offered by a teammate's file, or by a run whose controller found what lasts.
 
 Not here: what a profile is and where it is found (``autoloader.controller.profile``), what of a run
-lasts (``process.lasting``, ``cli.recorded_run``).
+lasts (``process.proven``, ``cli.recorded_run``).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from autoloader.cli.output import (
     note,
     wants_json,
 )
-from autoloader.cli.recorded_run import is_run, lasting_of, read_run, run_folder
+from autoloader.cli.recorded_run import is_run, proven_knobs_of, read_run, run_folder
 from autoloader.controller.profile import (
     HostFacts,
     Profile,
@@ -45,7 +45,7 @@ from autoloader.controller.profile import (
 )
 from autoloader.errors import ProfileError, UsageError
 from autoloader.host.files import write_whole
-from autoloader.process.lasting import Lasting, lasting, proposed
+from autoloader.process.proven import ProvenKnobs, proposed, proven_knobs
 
 _CELL_CHARACTERS = 48
 _LISTED = ("name", "default", "origin", "source", "for", "mixtures")
@@ -268,7 +268,7 @@ def _from_run(
     return offered, before, [*evidence, *clamps]
 
 
-def _found_in(source: str) -> Lasting:
+def _found_in(source: str) -> ProvenKnobs:
     """Knobs that lasted, by the run's decision log or else its record."""
     path = Path(source)
     try:
@@ -277,10 +277,10 @@ def _found_in(source: str) -> Lasting:
                 is_record = '"facts"' in lines.readline()
                 lines.seek(0)
                 if not is_record:
-                    return lasting(lines, origin=source)
+                    return proven_knobs(lines, origin=source)
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(
             f"{source} cannot be read: {error}",
             remedy="name a profile (.yaml), or a run that `autoloader report` lists",
         ) from error
-    return lasting_of(read_run(run_folder(source)))
+    return proven_knobs_of(read_run(run_folder(source)))

@@ -17,7 +17,7 @@ from typing import Any
 
 from autoloader.controller.profile import MixtureKind
 from autoloader.errors import UsageError, nearest
-from autoloader.process.lasting import Lasting, Paid, at_least, gathered
+from autoloader.process.proven import Paid, ProvenKnobs, at_least, gather_proven
 from autoloader.storage.places import cache_root
 from autoloader.telemetry.run_record import PipelineRecord, files_of, first_facts, read_pipeline
 from autoloader.telemetry.statistics import Move, Snapshot
@@ -298,7 +298,7 @@ def find_ideal(run: Run, folder: Path) -> Run | None:
     return None
 
 
-def lasting_of(run: Run) -> Lasting:
+def proven_knobs_of(run: Run) -> ProvenKnobs:
     """Growths of a run's training loader that lasted."""
     last = run.own.last
     facts = run.facts
@@ -310,7 +310,7 @@ def lasting_of(run: Run) -> Lasting:
             before = _rate(moments, at_s - _AROUND_S, at_s)
             after = _rate(moments, at_s, at_s + 2 * _AROUND_S)
             paid.append(Paid(grown, before, after, last.at_s - at_s, run.name))
-    return gathered(
+    return gather_proven(
         [paid],
         reader=str(last.knobs.get("reader", "")),
         cpus=int(facts.get("cpus") or 0),

@@ -59,9 +59,7 @@ class DeliveryProgress:
         batch = mixture.spec.batch
         self._full = batch.size * ranks.world_size
         self._steps, self._step_samples = (
-            partial(
-                count, batch=batch.size, world_size=ranks.world_size, drop_last=batch.drop_last
-            )
+            partial(count, batch=batch.size, world_size=ranks.world_size, drop_last=batch.drop_last)
             for count in (epoch_steps, step_samples)
         )
 

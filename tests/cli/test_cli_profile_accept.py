@@ -14,7 +14,7 @@ from simulated.scenarios import FLOOR_BYTES
 from autoloader.cli.app import main
 from autoloader.controller.decisions import DecisionLog
 from autoloader.controller.profile import Profile, find_profile, host_facts, user_profiles_dir
-from autoloader.process.lasting import LEAST_S, lasting
+from autoloader.process.proven import LEAST_S, proven_knobs
 
 
 @pytest.fixture(autouse=True)
@@ -53,7 +53,7 @@ def answer(capsys: pytest.CaptureFixture[str]) -> Any:
 
 def test_what_lasts_was_judged_to_pay_and_is_still_in_force(run_log: Path) -> None:
     lines = run_log.read_text().splitlines(keepends=True)
-    found = lasting(lines)
+    found = proven_knobs(lines)
     assert found.knobs["decode_threads"] > 1
     assert all(one.held_s >= LEAST_S for one in found.paid)
     assert found.reader == "indexed"

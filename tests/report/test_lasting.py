@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from autoloader.cli.app import main
-from autoloader.cli.recorded_run import Run, lasting_of
+from autoloader.cli.recorded_run import Run, proven_knobs_of
 from autoloader.controller.profile import MixtureKind, find_profile, host_facts
 from autoloader.telemetry.run_record import PipelineRecord, RunLog
 from autoloader.telemetry.statistics import ConsumerMoment, Move, Snapshot
@@ -45,7 +45,7 @@ LONG = (
 
 
 def test_a_growth_that_paid_and_held_is_found_with_its_rates() -> None:
-    found = lasting_of(run_of(*LONG))
+    found = proven_knobs_of(run_of(*LONG))
     assert found.knobs == {"decode_threads": 4}
     assert (found.reader, found.cpus, found.looked_at) == ("indexed", 2, 1)
     assert found.mixture == MixtureKind(datasets=3, batch=16, pixels=4096)
@@ -66,13 +66,13 @@ def test_a_growth_that_paid_and_held_is_found_with_its_rates() -> None:
 )
 def test_what_did_not_pay_or_was_no_growth_is_not(move: Move) -> None:
     moments = [replace(one, moves=(move,) if one.moves else ()) for one in LONG]
-    assert lasting_of(run_of(*moments)).knobs == {}
+    assert proven_knobs_of(run_of(*moments)).knobs == {}
 
 
 def test_what_was_taken_away_later_or_held_for_a_moment_is_not() -> None:
     shrunk = moment(210.0, moves=[PAID], decode_threads=2)
-    assert lasting_of(run_of(*LONG, shrunk)).knobs == {}
-    assert lasting_of(run_of(*LONG[:2])).knobs == {}
+    assert proven_knobs_of(run_of(*LONG, shrunk)).knobs == {}
+    assert proven_knobs_of(run_of(*LONG[:2])).knobs == {}
 
 
 def test_a_run_is_accepted_by_its_folder(

@@ -1,11 +1,11 @@
-"""Growths of a run's knobs that paid and were in force at the end.
+"""Proven knobs of a run: growths that paid and were in force at the end.
 
 Theory of operation. A run's decision log holds every growth with the rates before and after it, and
-the verdict. A growth lasts where it was judged to pay, was not taken back or shrunk under pressure
-since, and has been in force for ``LEAST_S``. Such knobs are a better start for the next run, so
-they are *proposed* for its profile; a person accepts them. What was given back is no finding: it
-says how fast that trainer was, not what the machine can give. Nor are frames that were held: memory
-is the run's.
+the verdict. A growth is proven where it was judged to pay, was not taken back or shrunk under
+pressure since, and has been in force for ``LEAST_S``. Such knobs are a better start for the next
+run, so they are *proposed* for its profile; a person accepts them. A knob that was given back is no
+finding: it says how fast that trainer was, not what the machine can give. Nor is the size of the
+frame cache: memory is the run's.
 
 Not here: deciding (``controller``), profiles (``controller.profile``), asking the person
 (``cli.profile``).
@@ -57,11 +57,11 @@ class Paid:
 
 
 @dataclass(frozen=True, slots=True)
-class Lasting:
-    """Lasting growths of the pipelines of a log.
+class ProvenKnobs:
+    """Proven growths of the pipelines of a log.
 
     Attributes:
-        knobs: flat knob → value: of each the last that lasted, the least where pipelines differ.
+        knobs: flat knob → value: the last proven value of each, the least where pipelines differ.
         paid: the growths behind it.
         reader: of the pipelines; "" where there was none.
         cpus: number of processors of the host.
@@ -78,38 +78,30 @@ class Lasting:
 
 
 @dataclass(slots=True)
-class _Held:
-    """A growth that paid, and since when its values have been in force."""
-
-    trial: Trial
-    since_s: float
-
-
-@dataclass(slots=True)
 class _Pipeline:
     """One pipeline, as far as its log was read."""
 
     last: Recorded | None = None
-    held: list[_Held] = field(default_factory=list)
+    paid: list[Trial] = field(default_factory=list)
 
     def read(self, one: Recorded) -> None:
         self.last = one
         in_force = one.seen.knobs.flat()
-        self.held = [
-            held
-            for held in self.held
-            if all(at_least(in_force.get(key), to) for key, to in held.trial.changes.items())
+        self.paid = [
+            paid
+            for paid in self.paid
+            if all(at_least(in_force.get(key), to) for key, to in paid.changes.items())
         ]
         trial = one.state.trial
         if trial is None or not trial.growing:
             return
         decided = one.decided
         if decided.verdict is Verdict.PAID and decided.verdict_on == trial.knob:
-            self.held.append(_Held(trial, trial.since_s))
+            self.paid.append(trial)
 
 
-def lasting(lines: Iterable[str], *, origin: str = "the log") -> Lasting:
-    """Lasting growths of all pipelines of a decision log.
+def proven_knobs(lines: Iterable[str], *, origin: str = "the log") -> ProvenKnobs:
+    """Proven growths of all pipelines of a decision log.
 
     Args:
         lines: lines of the decision log.
@@ -133,35 +125,35 @@ def lasting(lines: Iterable[str], *, origin: str = "the log") -> Lasting:
         every.append(
             [
                 Paid(
-                    dict(held.trial.changes),
-                    _median(held.trial.rates_before),
-                    _median(held.trial.rates_after),
-                    seen.at_s - held.since_s,
+                    dict(paid.changes),
+                    _median(paid.rates_before),
+                    _median(paid.rates_after),
+                    seen.at_s - paid.since_s,
                     run,
                 )
-                for held in pipeline.held
+                for paid in pipeline.paid
             ]
         )
     kind = MixtureKind(datasets=datasets) if datasets else None
-    return gathered(every, reader=reader, cpus=cpus, mixture=kind, looked_at=decisions)
+    return gather_proven(every, reader=reader, cpus=cpus, mixture=kind, looked_at=decisions)
 
 
-def gathered(
+def gather_proven(
     every: Iterable[Sequence[Paid]],
     *,
     reader: str,
     cpus: int,
     mixture: MixtureKind | None,
     looked_at: int,
-) -> Lasting:
-    """Gather what lasted from growths that paid and were in force at the end.
+) -> ProvenKnobs:
+    """Gather proven knobs from growths that paid and were in force at the end.
 
     Args:
         every: of each pipeline, in their order.
-        reader: name of the reader; see ``Lasting``.
-        cpus: processors of the host; see ``Lasting``.
-        mixture: kind of the mixture; see ``Lasting``.
-        looked_at: pipelines that were examined; see ``Lasting``.
+        reader: name of the reader; see ``ProvenKnobs``.
+        cpus: processors of the host; see ``ProvenKnobs``.
+        mixture: kind of the mixture; see ``ProvenKnobs``.
+        looked_at: pipelines that were examined; see ``ProvenKnobs``.
     """
     knobs: dict[str, int] = {}
     kept: list[Paid] = []
@@ -173,11 +165,11 @@ def gathered(
             mine |= one.changes
         for key, value in mine.items():
             knobs[key] = min(knobs.get(key, value), value)
-    return Lasting(knobs, tuple(kept), reader, cpus, mixture, looked_at)
+    return ProvenKnobs(knobs, tuple(kept), reader, cpus, mixture, looked_at)
 
 
-def proposed(found: Lasting, start: Knobs) -> Knobs:
-    """``start`` with what lasted, where that is more."""
+def proposed(found: ProvenKnobs, start: Knobs) -> Knobs:
+    """``start`` with the proven knobs, where they are more."""
     before = start.flat()
     more = {
         key: value
