@@ -1,7 +1,7 @@
 """The ``autoloader`` command: which subcommands there are, and how it ends.
 
-Exit codes: 0 ok, 1 ``doctor`` found something, 2 bad spec, profile or arguments, 3 the RAM floor
-cannot be met, 4 a data source failed, 70 internal error, 130 interrupted. An ``AutoloaderError`` is
+Exit codes: 0 ok; 1 ``doctor`` found something; 2 bad spec, profile or arguments; 3 the RAM floor
+cannot be met; 4 a data source failed; 70 internal error; 130 interrupted. An ``AutoloaderError`` is
 shown as what happened and what to do, never as a traceback. With ``--json`` every error is the one
 JSON document on stdout as well, wrong arguments included.
 

@@ -34,9 +34,9 @@ and frames by the size of the primary camera's pictures (height × width):
 The features follow what Open X-Embodiment mixtures hold. Actions are flat or nested, of 4 to 14
 dims. States are in one piece, in several, or absent. Language stands per step, in the observation
 or in the episode's metadata, as code points, or nowhere. ``features.json`` has the image encoding
-or not. There are large datasets and one of 24 episodes, one at 50 Hz, one whose robot stands still
-now and then, and one with depth beside RGB. Two thirds have no second camera. The first few are
-already varied.
+or not. There are large datasets and one of 24 episodes. One is at 50 Hz, one has a robot that
+stands still now and then, one has depth beside RGB. Two thirds have no second camera. The first few
+are already varied.
 
 Not here: writing a dataset (``cli.demo_writer``).
 """

@@ -1,9 +1,9 @@
 """``autoloader peek``: a contact sheet of a mixture, as it reaches the model.
 
 A dataset has a row: labelled frames, histograms and removed steps. Histograms have a column for
-each number of a field: as stored, behind each op, and as the model gets it. For these, and for the
-steps that rules remove, the first records are read as they lie, and get what a loader does to them,
-one op at a time.
+each number of a field: as stored, behind each op, and as the model gets it. For histograms and
+removed steps the first records are read as they lie. They get what a loader does to them, one op at
+a time.
 
 matplotlib draws it, without a display. An HTML page is the drawing as SVG, with its words as text.
 

@@ -15,8 +15,8 @@ fit under the floor; ``process.planning`` refuses what does not fit.
 Bytes that are read are those of the files, whether or not the page cache has them. By index a
 sample costs its own encoded frames; as a stream it costs its part of an episode.
 
-The storage is probed for half a second where the data lies on a network or FUSE file system, or
-where the spec asks for locality.
+The storage is probed for half a second if the spec asks for locality, or if the data lies on a
+network or FUSE file system.
 
 Not here: deciding any of it (``process.planning``).
 """

@@ -1,4 +1,4 @@
-"""What a run left: its page (``autoloader report``), its decisions derived again (``replay``).
+"""Records of runs: the page of one (``autoloader report``), its decisions again (``replay``).
 
 Exit codes of ``replay``: 0 every decision is the same, 1 some differ, 2 a log cannot be read.
 

@@ -58,8 +58,8 @@ def show_measurement(
     Args:
         spec: spec of the mixture.
         given: arguments of ``AutoLoader``, by name.
-        warmup: batches before measuring.
-        batches: batches measured.
+        warmup: number of batches before the measured ones.
+        batches: number of batches that are measured.
         how: further arguments of ``tune.measurement.measure``, by name.
     """
     from autoloader.loader import AutoLoader
