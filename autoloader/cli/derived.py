@@ -212,7 +212,11 @@ def show_statistics(
     if declared.normalize is not None:
         normalised(mixture, found)
     document = statistics_document(declared, found, mixture.names)
-    files = written(_by_group(declared, document, layout), layout)
+    by_name = dict(document)
+    if layout == "openpi" and declared.normalize is not None:  # a file for each robot
+        group_of = declared.normalize.group_of
+        by_name = {group_of(name) or name: entry for name, entry in document.items()}
+    files = written(by_name, layout)
     if output is not None:
         for place, content in _places(output, files, layout):
             with file_errors("--output", place):
@@ -228,13 +232,6 @@ def show_statistics(
             ("dataset", "field", "column", "mean", "std", "min", "q01", "q99", "max", "mask"),
             _rows(document),
         )
-
-
-def _by_group(declared: Any, document: Mapping[str, Any], layout: str) -> dict[str, Any]:
-    """In a format of one robot a file: by group, where datasets share statistics."""
-    if layout != "openpi" or declared.normalize is None:
-        return dict(document)
-    return {declared.normalize.group_of(name) or name: entry for name, entry in document.items()}
 
 
 def _places(output: Path, files: Mapping[str, Any], layout: str) -> Iterator[tuple[Path, Any]]:

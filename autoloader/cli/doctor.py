@@ -205,17 +205,14 @@ def gpus(machine: Machine) -> Iterator[Seen]:
             for number in range(module.nvmlDeviceGetCount()):
                 yield from _device(machine, module, number)
     except Exception as error:  # noqa: BLE001  (drivers fail in many ways)
-        yield _no_answer(error)
-
-
-def _no_answer(error: Exception) -> Seen:
-    kind = type(error).__name__
-    if kind in _LIBRARY_MISSING:
-        return Fact("no NVIDIA driver here")
-    return Finding(
-        f"NVML does not answer ({kind}: {error}): the controller cannot see whether the GPU waits",
-        "run nvidia-smi; after a driver update the machine must be started anew",
-    )
+        if (kind := type(error).__name__) in _LIBRARY_MISSING:
+            yield Fact("no NVIDIA driver here")
+            return
+        yield Finding(
+            f"NVML does not answer ({kind}: {error}): the controller cannot see whether the GPU "
+            "waits",
+            "run nvidia-smi; after a driver update the machine must be started anew",
+        )
 
 
 def _device(machine: Machine, module: Any, number: int) -> Iterator[Seen]:

@@ -39,7 +39,7 @@ from autoloader.formats.registry import (
 from autoloader.formats.sources import same_files
 from autoloader.formats.tfds import folder_name
 from autoloader.index.counting import count_mixture
-from autoloader.recipes import Recipe, mixtures, names, other_names, recipe
+from autoloader.recipes import mixtures, names, other_names, recipe
 from autoloader.samples.resolve import resolve
 from autoloader.samples.transforms.binding import is_depth_picture, is_depth_tensor
 from autoloader.samples.transforms.fields import (
@@ -454,9 +454,16 @@ def entry_of(directory: DatasetFormat, style: Style) -> Entry:
     misfits: list[tuple[Entry, str]] = []
     for name in _names(directory):
         try:
-            made = _by_recipe(directory, name, recipe(name, style.project), style)
+            found = recipe(name, style.project)
         except UsageError:
             continue
+        values, state = dict(found.dataset), None
+        if not style.state:
+            state = values.pop("state", None)
+        made = _entry_with(values, directory, name, found.name, style)
+        made.notes += found.notes
+        if state is not None:
+            made.commented["state"] = state, f"{style.project} does not read it in training"
         misfit = fault_of(made)
         if misfit is None:
             return made
@@ -479,17 +486,6 @@ def _names(directory: DatasetFormat) -> list[str]:
     place = Path(directory.path)
     folder = folder_name(place if not config else place.parents[len(config)])
     return list(dict.fromkeys([folder, own]))
-
-
-def _by_recipe(directory: DatasetFormat, name: str, found: Recipe, style: Style) -> Entry:
-    values, commented = dict(found.dataset), {}
-    if not style.state and "state" in values:
-        why = f"{style.project} does not read it in training"
-        commented["state"] = (values.pop("state"), why)
-    made = _entry_with(values, directory, name, found.name, style)
-    made.notes += found.notes
-    made.commented = commented
-    return made
 
 
 def _entry_with(

@@ -288,7 +288,10 @@ def _panels(asked: PipelineSpec, amounts: Amounts, given: Mapping[str, Any]) -> 
             indices = batch["dataset_index"].tolist()
             for k, index in enumerate(indices):
                 dataset = mixture.datasets[index]
-                panel = found.setdefault(dataset.name, _empty(dataset))
+                if (panel := found.get(dataset.name)) is None:
+                    texts = [name for name, of in dataset.held.items() if is_text(of)]
+                    texts += ["language"] * bool(dataset.language)
+                    panel = found[dataset.name] = Panel(says=dict.fromkeys(texts, False))
                 _take(batch, k, panel)
                 if len(panel.shown) < most_shown:
                     alone: Any = {
@@ -306,12 +309,6 @@ def _panels(asked: PipelineSpec, amounts: Amounts, given: Mapping[str, Any]) -> 
     for dataset in ordered:
         _look_into(found[dataset.name], dataset, asked, episodes)
     return {one.name: found[one.name] for one in ordered}
-
-
-def _empty(dataset: ResolvedDataset) -> Panel:
-    texts = [name for name, of in dataset.held.items() if is_text(of)]
-    texts += ["language"] if dataset.language else []
-    return Panel(says=dict.fromkeys(texts, False))
 
 
 def _take(batch: Mapping[str, Any], k: int, panel: Panel) -> None:

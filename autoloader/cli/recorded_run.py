@@ -258,20 +258,14 @@ def read_run(path: Path) -> Run:
     every = [read_pipeline(file) for file in files_of(path)]
     training = [one for one in every if one.last.split == "train"] or every
     latest = max(training, key=lambda one: one.moments[0].at_s)
-    ranks = [one for one in training if _together(one, latest)]
-    # Of two loaders of a rank, the one that gave more counts.
-    by_rank = {
-        one.last.rank: one for one in sorted(ranks, key=lambda one: one.last.consumer.batches)
-    }
+    node, begin_s = latest.last.node, latest.moments[0].at_s
+    ranks = [one for one in training if one.last.run == latest.last.run
+             or (one.last.node == node and one.last.at_s >= begin_s)]  # fmt: skip
+    ranks.sort(key=lambda one: one.last.consumer.batches)
+    by_rank = {one.last.rank: one for one in ranks}  # of two loaders, the one that gave more
     ranks = [by_rank[rank] for rank in sorted(by_rank)]
     own = max(ranks, key=lambda one: Run("", one).wait_ratio or 0.0)
     return Run(path.name if path.is_dir() else path.parent.name, own, tuple(ranks))
-
-
-def _together(one: PipelineRecord, other: PipelineRecord) -> bool:
-    if one.last.run == other.last.run:
-        return True
-    return one.last.node == other.last.node and one.last.at_s >= other.moments[0].at_s
 
 
 def cost_of(run: Run, ideal: Run) -> float | None:

@@ -295,7 +295,6 @@ def _end(run: Run) -> Finding | None:
 
 MOST_MOVES = 150
 MOST_BAD = 100
-_MOST_KNOBS = 60
 _MOST_DATASETS = 120
 MOST_MARKS = 60
 """Most moves that a drawing marks: more marks would hide the lines."""
@@ -325,7 +324,6 @@ def page(run: Run, other: Run | None = None, ideal: Run | None = None) -> str:
             "letter": letter,
             "began": time.strftime("%Y-%m-%d %H:%M:%S %Z", time.localtime(one.begin_s)),
             "findings": findings(one, compared),
-            "facts": _facts(one),
         }
         for letter, one, compared in zip("AB", every, ideals, strict=False)
     ]
@@ -371,34 +369,6 @@ def _figures(runs: list[Run]) -> list[tuple[str, list[str]]]:
         cost = cost_of(real, ideal)
         rows.append(("the loader costs", [percent(cost)] if cost is not None else ["–"]))
     return rows
-
-
-def _facts(run: Run) -> tuple[tuple[str, str], ...]:
-    facts, last = run.facts, run.own.last
-    cameras = facts.get("cameras") or {}
-    plain = {
-        "script": last.script,
-        "run": last.run,
-        "host": facts.get("host"),
-        "autoloader": f"{facts.get('autoloader', '?')}, Python {facts.get('python', '?')}",
-        "rank": f"{last.rank} of {last.world_size}",
-        "reader": f"{facts.get('reader', '?')} ({facts.get('reader_reason', '')})",
-        "profile": facts.get("profile"),
-        "RAM floor": format_bytes(last.memory.floor_bytes),
-        "batch": f"{facts.get('batch_size', '?')} samples"
-        + (f", {format_bytes(facts['batch_bytes'])}" if facts.get("batch_bytes") else ""),
-        "cameras": ", ".join(f"{name} {h}×{w}" for name, (h, w) in cameras.items()),
-        "epoch": f"{facts['epoch_samples']:,} samples" if facts.get("epoch_samples") else "endless",
-        "one batch again and again": "yes" if run.replays else "",
-        "spec": facts.get("spec_digest"),
-        "noted at the start": "; ".join(facts.get("notes") or ()),
-        "knobs at the end": ", ".join(
-            f"{knob}={value_words(knob, value)}"
-            for knob, value in list(last.knobs.items())[:_MOST_KNOBS]
-        ),
-        "record": str(run.own.path),
-    }
-    return tuple((label, str(value)) for label, value in plain.items() if value)
 
 
 @dataclass(frozen=True, slots=True)

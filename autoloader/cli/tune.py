@@ -149,7 +149,11 @@ def recorded_step_s(run: Path) -> float:
         UsageError: there is no such log, or it has too few steps.
     """
     try:
-        logs = [run] if run.is_file() else sorted(run.rglob(_LOGS), key=_written, reverse=True)
+        logs = (
+            [run]
+            if run.is_file()
+            else sorted(run.rglob(_LOGS), key=lambda one: one.stat().st_mtime, reverse=True)
+        )
         for log in logs:
             with log.open(encoding="utf-8", errors="replace") as lines:
                 steps = steps_of(lines)
@@ -196,7 +200,3 @@ def _records(lines: Iterable[str]) -> Iterator[dict[str, Any]]:
             continue  # a writer was killed in the middle of it
         if isinstance(record, dict):
             yield record
-
-
-def _written(path: Path) -> float:
-    return path.stat().st_mtime
