@@ -655,8 +655,8 @@ def diff_profiles(
 
     Options:
     first: A profile; alone: as B, held against what is here.
-    second: A profile, or a run as `autoloader report` names it, its folder or its decision log: A
-        with what the run's controller found to last.
+    second: A profile, or a run as `autoloader report` names it, or its folder: A with what the
+        run's controller found to last.
     accept: Ask, and then take B over as a profile of this host.
     name: Name to keep it under.
     yes: Accept without asking.

@@ -24,7 +24,7 @@ from autoloader.cli.output import (
     note,
     wants_json,
 )
-from autoloader.cli.recorded_run import is_run, proven_knobs_of, read_run, run_folder
+from autoloader.cli.recorded_run import is_run, read_run, run_folder
 from autoloader.controller.profile import (
     HostFacts,
     Profile,
@@ -45,7 +45,7 @@ from autoloader.controller.profile import (
 )
 from autoloader.errors import ProfileError, UsageError
 from autoloader.host.files import write_whole
-from autoloader.process.proven import ProvenKnobs, proposed, proven_knobs
+from autoloader.process.proven import proposed, proven_knobs
 
 _CELL_CHARACTERS = 48
 _LISTED = ("name", "default", "origin", "source", "for", "mixtures")
@@ -227,14 +227,15 @@ def _from_run(
     """The profile with what lasted of a run, the one before, and the evidence.
 
     Args:
-        source: the run: its name, folder, record or decision log.
+        source: the run: its name, folder or record.
         base: the profile that it goes into; ``None``: the one that a loader would take.
         name: to keep it under; ``None``: the profile's own, or NAME-tuned of a shipped one.
 
     Raises:
         UsageError: there is no such run, or it was on a host with more processors.
     """
-    found, host = _found_in(source), described_host()
+    run, host = read_run(run_folder(source)), described_host()
+    found = proven_knobs(run.own, run.name)
     if found.cpus and host.cpus % found.cpus:  # a rank has its share of its host's processors
         raise UsageError(
             f"{source} is of a run with {found.cpus} processors, and this host has {host.cpus}",
@@ -266,21 +267,3 @@ def _from_run(
         nothing = f"nothing more lasted in {found.looked_at} decisions and changes"
         return before, before, [nothing, *clamps]
     return offered, before, [*evidence, *clamps]
-
-
-def _found_in(source: str) -> ProvenKnobs:
-    """Knobs that lasted, by the run's decision log or else its record."""
-    path = Path(source)
-    try:
-        if path.is_file():
-            with path.open(encoding="utf-8") as lines:
-                is_record = '"facts"' in lines.readline()
-                lines.seek(0)
-                if not is_record:
-                    return proven_knobs(lines, origin=source)
-    except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(
-            f"{source} cannot be read: {error}",
-            remedy="name a profile (.yaml), or a run that `autoloader report` lists",
-        ) from error
-    return proven_knobs_of(read_run(run_folder(source)))

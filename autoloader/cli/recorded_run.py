@@ -12,12 +12,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from statistics import median
 from typing import Any
 
-from autoloader.controller.profile import MixtureKind
 from autoloader.errors import UsageError, nearest
-from autoloader.process.proven import Paid, ProvenKnobs, at_least, gather_proven
 from autoloader.storage.places import cache_root
 from autoloader.telemetry.run_record import PipelineRecord, files_of, first_facts, read_pipeline
 from autoloader.telemetry.statistics import Move, Snapshot
@@ -25,8 +22,6 @@ from autoloader.telemetry.statistics import Move, Snapshot
 _GAP_RATIO = 1 / 50
 """A pause between two moments above this share of the run, and above ``_GAP_S``, is a gap."""
 _GAP_S = 30.0
-_AROUND_S = 30.0
-"""Rates so long before and after a change are told beside it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -290,49 +285,3 @@ def find_ideal(run: Run, folder: Path) -> Run | None:
     with contextlib.suppress(UsageError):
         return read_run(latest)
     return None
-
-
-def proven_knobs_of(run: Run) -> ProvenKnobs:
-    """Growths of a run's training loader that lasted."""
-    last = run.own.last
-    facts = run.facts
-    kind = facts.get("mixture")
-    paid = []
-    for move in run.moves:
-        grown, moments, at_s = _growth(move), run.own.moments, move.at_s
-        if grown and _in_force(grown, at_s, moments):
-            before = _rate(moments, at_s - _AROUND_S, at_s)
-            after = _rate(moments, at_s, at_s + 2 * _AROUND_S)
-            paid.append(Paid(grown, before, after, last.at_s - at_s, run.name))
-    return gather_proven(
-        [paid],
-        reader=str(last.knobs.get("reader", "")),
-        cpus=int(facts.get("cpus") or 0),
-        mixture=None if kind is None else MixtureKind.model_validate(kind),
-        looked_at=len(run.moves),
-    )
-
-
-def _growth(move: Move) -> dict[str, int]:
-    """Growth by a change of the policy that was judged to pay; empty for any other."""
-    if move.by != "policy" or move.verdict != "paid":
-        return {}
-    after = {key: new for key, (_, new) in move.changes.items()}
-    grew = all(
-        isinstance(new, int) and (old is None or new > old) for old, new in move.changes.values()
-    )
-    return after if grew and "cache_bytes" not in after else {}
-
-
-def _in_force(grown: dict[str, int], since_s: float, moments: Iterable[Snapshot]) -> bool:
-    """True if no moment since then had less; the moment of the change itself may be older."""
-    later = [one for one in moments if one.at_s > since_s + 1 and one.knobs]
-    return bool(later) and all(
-        at_least(one.knobs.get(key), to) for one in later for key, to in grown.items()
-    )
-
-
-def _rate(moments: Iterable[Snapshot], begin_s: float, end_s: float) -> float | None:
-    seen = [one.consumer.samples_per_s for one in moments if begin_s <= one.at_s <= end_s]
-    rates = [rate for rate in seen if rate is not None]
-    return median(rates) if rates else None

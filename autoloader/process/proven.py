@@ -1,31 +1,32 @@
 """Proven knobs of a run: growths that paid and were in force at the end.
 
-Theory of operation. A run's decision log holds every growth with the rates before and after it, and
-the verdict. A growth is proven where it was judged to pay, was not taken back or shrunk under
-pressure since, and has been in force for ``LEAST_S``. Such knobs are a better start for the next
-run, so they are *proposed* for its profile; a person accepts them. A knob that was given back is no
-finding: it says how fast that trainer was, not what the machine can give. Nor is the size of the
-frame cache: memory is the run's.
+Theory of operation. A run's record holds every move of a knob with its verdict, and the rate of
+training every second. A growth is proven where it was judged to pay, was not taken back or shrunk
+under pressure since, and has been in force for ``LEAST_S``. Such knobs are a better start for the
+next run, so they are *proposed* for its profile; a person accepts them. A knob that was given back
+is no finding: it says how fast that trainer was, not what the machine can give. Nor is the size of
+the frame cache: memory is the run's.
 
-Not here: deciding (``controller``), profiles (``controller.profile``), asking the person
-(``cli.profile``).
+Not here: deciding (``controller``), profiles (``controller.profile``), records
+(``telemetry.run_record``), asking the person (``cli.profile``).
 """
 
 from __future__ import annotations
 
-import statistics
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import median
 from typing import Any
 
-from autoloader.controller.decisions import Recorded, read_decisions
 from autoloader.controller.profile import MixtureKind
-from autoloader.controller.states import Trial
-from autoloader.controller.verification import Verdict
 from autoloader.spec.knobs import Knobs
+from autoloader.telemetry.run_record import PipelineRecord
+from autoloader.telemetry.statistics import Move, Snapshot
 
 LEAST_S = 60.0
 """A growth must have been in force for so long."""
+_AROUND_S = 30.0
+"""Rates so long before and after a change are told beside it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,12 +59,12 @@ class Paid:
 
 @dataclass(frozen=True, slots=True)
 class ProvenKnobs:
-    """Proven growths of the pipelines of a log.
+    """Proven growths of a run's training loader.
 
     Attributes:
-        knobs: flat knob → value: the last proven value of each, the least where pipelines differ.
-        paid: the growths behind it.
-        reader: of the pipelines; "" where there was none.
+        knobs: flat knob → its last proven value.
+        paid: growths behind the values.
+        reader: reader of the loader; "" where it is not known.
         cpus: number of processors of the host.
         mixture: its kind, as far as it is known.
         looked_at: how many decisions, or changes, there were to look at.
@@ -77,95 +78,53 @@ class ProvenKnobs:
     looked_at: int
 
 
-@dataclass(slots=True)
-class _Pipeline:
-    """One pipeline, as far as its log was read."""
-
-    last: Recorded | None = None
-    paid: list[Trial] = field(default_factory=list)
-
-    def read(self, one: Recorded) -> None:
-        self.last = one
-        in_force = one.seen.knobs.flat()
-        self.paid = [
-            paid
-            for paid in self.paid
-            if all(at_least(in_force.get(key), to) for key, to in paid.changes.items())
-        ]
-        trial = one.state.trial
-        if trial is None or not trial.growing:
-            return
-        decided = one.decided
-        if decided.verdict is Verdict.PAID and decided.verdict_on == trial.knob:
-            self.paid.append(trial)
-
-
-def proven_knobs(lines: Iterable[str], *, origin: str = "the log") -> ProvenKnobs:
-    """Proven growths of all pipelines of a decision log.
+def proven_knobs(record: PipelineRecord, run: str) -> ProvenKnobs:
+    """Give the proven growths of a loader.
 
     Args:
-        lines: lines of the decision log.
-        origin: names the log in errors.
-
-    Raises:
-        UsageError: the log cannot be read: which line, and why.
+        record: record of the loader.
+        run: name of the run, for people.
     """
-    pipelines: dict[tuple[str, int], _Pipeline] = {}
-    decisions = 0
-    for one in read_decisions(lines, origin=origin):
-        decisions += 1
-        pipelines.setdefault(one.whose, _Pipeline()).read(one)
-    every: list[list[Paid]] = []
-    reader, cpus, datasets = "", 0, 0
-    for (run, _), pipeline in pipelines.items():
-        assert pipeline.last is not None
-        seen, limits = pipeline.last.seen, pipeline.last.limits.knobs
-        reader, cpus = seen.knobs.reader, max(cpus, limits.cpus)
-        datasets = max(datasets, len(limits.shards))
-        every.append(
-            [
-                Paid(
-                    dict(paid.changes),
-                    _median(paid.rates_before),
-                    _median(paid.rates_after),
-                    seen.at_s - paid.since_s,
-                    run,
-                )
-                for paid in pipeline.paid
-            ]
-        )
-    kind = MixtureKind(datasets=datasets) if datasets else None
-    return gather_proven(every, reader=reader, cpus=cpus, mixture=kind, looked_at=decisions)
+    paid, moments, last = list[Paid](), record.moments, record.last
+    for move in record.moves:
+        grown, at_s = _growth(move), move.at_s
+        held_s = last.at_s - at_s
+        if grown and held_s >= LEAST_S and _in_force(grown, at_s, moments):
+            before = _rate(moments, at_s - _AROUND_S, at_s)
+            after = _rate(moments, at_s, at_s + 2 * _AROUND_S)
+            paid.append(Paid(grown, before, after, held_s, run))
+    kind = record.facts.get("mixture")
+    return ProvenKnobs(
+        {key: value for one in paid for key, value in one.changes.items()},
+        tuple(paid),
+        str(last.knobs.get("reader", "")),
+        int(record.facts.get("cpus") or 0),
+        None if kind is None else MixtureKind.model_validate(kind),
+        len(record.moves),
+    )
 
 
-def gather_proven(
-    every: Iterable[Sequence[Paid]],
-    *,
-    reader: str,
-    cpus: int,
-    mixture: MixtureKind | None,
-    looked_at: int,
-) -> ProvenKnobs:
-    """Gather proven knobs from growths that paid and were in force at the end.
+def _growth(move: Move) -> dict[str, int]:
+    """Growth by a change of the policy that was judged to pay; empty for any other."""
+    if move.by != "policy" or move.verdict != "paid" or "cache_bytes" in move.changes:
+        return {}
+    pairs = move.changes.values()
+    grew = all(isinstance(new, int) and (old is None or new > old) for old, new in pairs)
+    return {key: new for key, (_, new) in move.changes.items()} if grew else {}
 
-    Args:
-        every: of each pipeline, in their order.
-        reader: name of the reader; see ``ProvenKnobs``.
-        cpus: processors of the host; see ``ProvenKnobs``.
-        mixture: kind of the mixture; see ``ProvenKnobs``.
-        looked_at: pipelines that were examined; see ``ProvenKnobs``.
-    """
-    knobs: dict[str, int] = {}
-    kept: list[Paid] = []
-    for pipeline in every:
-        lasted = [one for one in pipeline if one.held_s >= LEAST_S]
-        kept += lasted
-        mine: dict[str, int] = {}
-        for one in lasted:
-            mine |= one.changes
-        for key, value in mine.items():
-            knobs[key] = min(knobs.get(key, value), value)
-    return ProvenKnobs(knobs, tuple(kept), reader, cpus, mixture, looked_at)
+
+def _in_force(grown: dict[str, int], since_s: float, moments: Sequence[Snapshot]) -> bool:
+    """True if no moment since then had less; the moment of the change itself may be older."""
+    later = [one.knobs for one in moments if one.at_s > since_s + 1 and one.knobs]
+    return bool(later) and all(
+        _at_least(knobs.get(key), to) for knobs in later for key, to in grown.items()
+    )
+
+
+def _rate(moments: Sequence[Snapshot], begin_s: float, end_s: float) -> float | None:
+    seen = [one.consumer.samples_per_s for one in moments if begin_s <= one.at_s <= end_s]
+    rates = [rate for rate in seen if rate is not None]
+    return median(rates) if rates else None
 
 
 def proposed(found: ProvenKnobs, start: Knobs) -> Knobs:
@@ -174,20 +133,16 @@ def proposed(found: ProvenKnobs, start: Knobs) -> Knobs:
     more = {
         key: value
         for key, value in found.knobs.items()
-        if not at_least(before.get(key, before[key.rpartition(".")[2]]), value)
+        if not _at_least(before.get(key, before[key.rpartition(".")[2]]), value)
     }
     cycles = {key: value for key, value in more.items() if key.endswith("num_parallel_calls")}
     for key, value in cycles.items():  # never more calls than inputs
         cycle = key.replace("num_parallel_calls", "cycle_length")
-        if not at_least({**before, **more}.get(cycle, before["cycle_length"]), value):
+        if not _at_least({**before, **more}.get(cycle, before["cycle_length"]), value):
             more[cycle] = value
     return Knobs.build(more, base=start)
 
 
-def at_least(value: Any, least: int) -> bool:
-    """True if a knob's value is a number, and no less."""
+def _at_least(value: Any, least: int) -> bool:
+    """Tell whether a knob's value is a number and no less."""
     return isinstance(value, int) and value >= least
-
-
-def _median(rates: tuple[float, ...]) -> float | None:
-    return statistics.median(rates) if rates else None
