@@ -25,7 +25,6 @@ from autoloader.errors import PipelineError, shown
 from autoloader.samples.layout import CALLED
 from autoloader.samples.resolve import ResolvedMixture
 from autoloader.samples.transforms.transform import (
-    CALLERS,
     FunctionFailedError,
     call_here,
     function_identity,
@@ -40,7 +39,7 @@ def check_call(batch: BatchSpec) -> None:
         SpecError: it cannot, or ``--no-transforms`` runs none.
     """
     if batch.call is not None:
-        function_identity(_as_transform(batch), where="batch", field="batch.call")
+        function_identity(_as_transform(batch), field="batch.call")
 
 
 def _as_transform(batch: BatchSpec) -> TransformSpec:
@@ -111,7 +110,7 @@ class BatchCall:
         )
         began = time.perf_counter()
         try:
-            found = call_here(self._spec, CALLERS["numpy"], dict(batch), filled.rows)
+            found = call_here(self._spec, dict(batch), filled.rows)
         except FunctionFailedError as error:
             raise self._wrong(str(error), "mend the function, or take batch.call out") from error
         self.seconds += time.perf_counter() - began

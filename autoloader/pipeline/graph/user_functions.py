@@ -90,13 +90,13 @@ def _arrays(values: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def answered(question: str, spec: Any, arguments: tuple[Any, ...]) -> Any:
+def answered(question: Any, spec: Any, arguments: tuple[Any, ...]) -> Any:
     """Answer of the process that runs TensorFlow to ``samples.transforms.transform``."""
     if question == "prepare":
         return None
-    asked = transform.describe_here if question == "describe" else transform.apply_here
+    transform.CALLERS["tensorflow"] = call_eagerly
     try:
-        return asked(TransformSpec.model_validate(spec), call_eagerly, *arguments)
+        return transform.answer(question, TransformSpec.model_validate(spec), *arguments)
     except (MalformedRecordError, FunctionFailedError, FunctionResultError) as error:
         return type(error)(str(error))
 

@@ -70,6 +70,45 @@ def camera_numbers(features: Mapping[str, Feature]) -> dict[str, int]:
     return {key: number for number, key in enumerate(keys)}
 
 
+def _walk(
+    payload: Any,
+    features: Mapping[str, Feature],
+    spans: Spans,
+    stop: int | None,
+    only: Collection[str] | None = None,
+) -> Iterator[tuple[str, Feature, FeatureValue | None, NDArray[Any] | None]]:
+    """Each wanted feature of a record: path, feature, stored value, and rows of some kinds.
+
+    The value is ``None`` where the record lacks it. Rows are the stand-ins of a camera, which also
+    puts the places of its frames into ``spans``, or those of a ragged feature.
+
+    Args:
+        payload: the record, from its first byte on.
+        features: features of the dataset, by path.
+        spans: filled with the places of frames.
+        stop: its bytes; default: all.
+        only: keys of the features that are wanted; default: all.
+    """
+    wanted = {path: one for path, one in features.items() if only is None or one.key in only}
+    keys = {one.key for one in wanted.values()}
+    for one in wanted.values():
+        if one.encoding == RAGGED:
+            keys |= {f"{one.key}/{RAGGED_VALUES}", f"{one.key}/{RAGGED_LENGTHS}"}
+    found = parse_example(payload, stop=stop, only=keys, stretches=list_frames(wanted.values()))
+    cameras = camera_numbers(features)
+    for path, feature in wanted.items():
+        value, rows = found.get(feature.key), None
+        if value is not None and value.kind == "missing":
+            value = None
+        if feature.encoding == RAGGED:
+            rows = _ragged_rows(payload, found, feature)
+        elif value is not None and feature.key in cameras:
+            number = cameras[feature.key]
+            spans[number] = np.asarray(value.ranges, dtype=np.int64).reshape(-1, 2)
+            rows = STAND_IN + number * _CAMERA + np.arange(len(spans[number]))
+        yield path, feature, value, rows
+
+
 def read_episode(
     payload: Any, features: Mapping[str, Feature], *, stop: int | None = None
 ) -> tuple[dict[str, Any], int, Spans]:
@@ -80,38 +119,21 @@ def read_episode(
     Raises:
         MalformedRecordError: the payload is no such record, or its features differ in length.
     """
-    found = parse_example(payload, stop=stop, stretches=list_frames(features.values()))
-    cameras = camera_numbers(features)
     episode: dict[str, Any] = {}
     metadata: dict[str, Any] = {}
     spans: Spans = {}
     counts: dict[str, int] = {}
-    for path, feature in features.items():
-        value = found.get(feature.key)
-        rows: Any
-        if feature.encoding == RAGGED:
-            rows = _ragged_rows(payload, found, feature)
-        elif value is None or value.kind == "missing":
-            continue
-        elif feature.key in cameras:
-            rows = _stand_ins(value, cameras[feature.key], spans)
-        else:
+    for path, feature, value, rows in _walk(payload, features, spans, stop):
+        if rows is None and value is not None:
             rows = _rows(payload, value, feature)
         if rows is None:
             continue
-        if not feature.per_step:
-            if len(rows) == 1:
-                _put(metadata, path.removeprefix(f"{METADATA}/"), rows[0])
-            continue
-        counts[path] = len(rows)
-        _put(episode, path, rows)
+        if feature.per_step:
+            counts[path] = len(rows)
+            _put(episode, path, rows)
+        elif len(rows) == 1:
+            _put(metadata, path.removeprefix(f"{METADATA}/"), rows[0])
     return {**episode, METADATA: metadata}, _agreed(counts), spans
-
-
-def _stand_ins(value: FeatureValue, camera: int, spans: Spans) -> NDArray[np.int64]:
-    """[T] numbers that stand for the frames of a camera; where they lie goes to ``spans``."""
-    spans[camera] = np.asarray(value.ranges, dtype=np.int64).reshape(-1, 2)
-    return STAND_IN + camera * _CAMERA + np.arange(len(spans[camera]))
 
 
 def _agreed(counts: Mapping[str, int]) -> int:
@@ -224,51 +246,33 @@ def read_values(
     Raises:
         MalformedRecordError: a wanted feature is missing, or they differ in length.
     """
-    wanted = {path: one for path, one in features.items() if only is None or one.key in only}
-    keys = {one.key for one in wanted.values()}
-    for one in wanted.values():
-        if one.encoding == RAGGED:
-            keys |= {f"{one.key}/{RAGGED_VALUES}", f"{one.key}/{RAGGED_LENGTHS}"}
-    found = parse_example(payload, stop=stop, only=keys, stretches=list_frames(wanted.values()))
-    cameras = camera_numbers(features)
     spans: Spans = {}
     values: dict[str, Any] = {}
     counts: dict[str, int] = {}
-    for path, feature in wanted.items():
-        value = found.get(feature.key)
-        text = feature.dtype == "string"
-        if feature.encoding == RAGGED:
-            listed = _ragged_rows(payload, found, feature)
-            if listed is None:
-                if only is None:
-                    continue
-                raise MalformedRecordError(f"{path} is missing")
-            if not text:
-                continue  # of numbers only functions know what to do with them
-            values[feature.key] = [BETWEEN.join(texts) for texts in listed.tolist()]
-            value = FeatureValue("missing")
-        elif value is None or value.kind == "missing":
+    for path, feature, value, rows in _walk(payload, features, spans, stop, only):
+        text, ragged = feature.dtype == "string", feature.encoding == RAGGED
+        if rows is None and value is None:
             if only is None:
                 continue
-            if not text:
+            if ragged or not text:
                 raise MalformedRecordError(f"{path} is missing")
             value = FeatureValue("bytes")
         width = math.prod(size or 1 for size in feature.shape)
-        if feature.encoding == RAGGED:
-            count = len(values[feature.key])
-        elif feature.key in cameras:
-            values[feature.key] = _stand_ins(value, cameras[feature.key], spans)
-            count = len(values[feature.key])
-        elif text:
-            values[feature.key] = [bytes(payload[first:stop]) for first, stop in value.ranges]
-            count = len(value.ranges) // width
-        else:
-            numbers = _numbers(payload, value, feature)
-            count, rest = divmod(len(numbers), width)
+        if rows is not None:
+            if ragged and not text:
+                continue  # of numbers only functions know what to do with them
+            found = [BETWEEN.join(texts) for texts in rows.tolist()] if ragged else rows
+            count = len(found)
+        elif value is not None and text:
+            found = [bytes(payload[first:stop]) for first, stop in value.ranges]
+            count = len(found) // width
+        elif value is not None:
+            found = _numbers(payload, value, feature)
+            count, rest = divmod(len(found), width)
             if rest:
-                raise MalformedRecordError(f"{path} holds {len(numbers)} values")
-            floating = "float" in feature.dtype
-            values[feature.key] = numbers.astype(np.float32 if floating else np.int64, copy=False)
+                raise MalformedRecordError(f"{path} holds {len(found)} values")
+            found = found.astype(np.float32 if "float" in feature.dtype else np.int64, copy=False)
+        values[feature.key] = found
         if feature.per_step:
             counts[path] = count
     steps = _agreed(counts)

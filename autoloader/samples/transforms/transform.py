@@ -47,9 +47,9 @@ import time
 import traceback
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
@@ -109,19 +109,17 @@ def refuse() -> None:
     _refused = True
 
 
-def function_identity(spec: TransformSpec, *, where: str, field: str | None = None) -> str:
+def function_identity(spec: TransformSpec, *, field: str) -> str:
     """A hash of all that decides what a transform gives for a record; imports nothing of it.
 
     Args:
         spec: the dataset's ``transform`` block.
-        where: path of the dataset in the spec.
-        field: path of the function in the spec; ``None``: that of the dataset's transform.
+        field: path of the function in the spec.
 
     Raises:
         SpecError: its module cannot be found, or has no source, or transforms are refused.
     """
     module = spec.call.partition(":")[0]
-    field = field or f"{where}.transform.call"
     if _refused:
         raise SpecError(
             f"{field}: the spec asks to run the function {spec.call!r}, and --no-transforms runs "
@@ -154,8 +152,8 @@ def _not_found(spec: TransformSpec, field: str, reason: str) -> SpecError:
     )
 
 
-def call_here(spec: TransformSpec, caller: Caller, episode: dict[str, Any], steps: int) -> Any:
-    """Call a transform on an episode in this process; its result as NumPy arrays.
+def call_here(spec: TransformSpec, episode: dict[str, Any], steps: int) -> Any:
+    """Call a function on an episode in this process; its result as NumPy arrays.
 
     Raises:
         FunctionFailedError: it cannot be found, or raised.
@@ -163,7 +161,8 @@ def call_here(spec: TransformSpec, caller: Caller, episode: dict[str, Any], step
     with calling:
         function = _function(spec.call)
         try:
-            return caller(function, episode, steps, json.loads(json.dumps(dict(spec.kwargs))))
+            kwargs = json.loads(json.dumps(dict(spec.kwargs)))
+            return CALLERS[spec.framework](function, episode, steps, kwargs)
         except Exception as error:  # the user's code: one bad episode is that episode's
             raise FunctionFailedError(f"{spec.call} raised {_told(error)}") from error
 
@@ -185,9 +184,6 @@ def _told(error: Exception) -> str:
     frames = traceback.extract_tb(error.__traceback__)
     place = f" ({Path(frames[-1].filename).name}, line {frames[-1].lineno})" if frames else ""
     return f"{type(error).__name__}: {words}{place}"
-
-
-# -- frameworks that this process does not import ------------------------------------------------
 
 
 def ask_elsewhere(question: object) -> Any:
@@ -293,12 +289,10 @@ class Transform:
         """
         if self.spec is None:
             return read_values(payload, self.sources, only, stop=stop)
-        caller = CALLERS.get(self.spec.framework)
+        if self.spec.framework not in CALLERS:  # another process gets the record alone
+            payload, stop = bytes(memoryview(payload)[:stop]), None
         try:
-            if caller is not None:
-                return apply_here(self.spec, caller, self.sources, self.given, payload, stop, only)
-            record = bytes(memoryview(payload)[:stop])
-            return answer("apply", self.spec, self.sources, self.given, record, None, only)  # type: ignore[no-any-return]
+            return answer("apply", self.spec, self.sources, self.given, payload, stop, only)  # type: ignore[no-any-return]
         except (FunctionFailedError, FunctionResultError) as error:
             raise MalformedRecordError(f"transform: {error}") from error
 
@@ -339,36 +333,50 @@ def types_of(features: Mapping[str, Feature]) -> str:
     return hashlib.sha256(repr(sorted(features.items())).encode()).hexdigest()
 
 
-def apply_here(
+def _apply(
     spec: TransformSpec,
-    caller: Caller,
     sources: Mapping[str, Feature],
     features: Mapping[str, Feature],
     payload: Any,
     stop: int | None,
     only: Collection[str] | None,
 ) -> tuple[Transformed, Spans]:
-    """``Transform.apply`` in this process.
+    """``Transform.before_pass`` in this process."""
+    episode, steps, spans = read_episode(payload, sources, stop=stop)
+    if not steps:
+        return nothing(features, only), spans
+    return read_result(call_here(spec, episode, steps), features, spans, only), spans
+
+
+def _describe(spec: TransformSpec, sources: Mapping[str, Feature], payload: Any) -> TrialRun | None:
+    """Features that the function gives for a record, called in this process; ``None``: dropped."""
+    episode, steps, spans = read_episode(payload, sources)
+    if not steps:
+        return None
+    began = time.perf_counter()
+    result = call_here(spec, episode, steps)
+    cost_s = time.perf_counter() - began
+    leaves = {} if result is None else leaves_of(result)
+    kept = steps_of(leaves)
+    if not kept:
+        return None
+    features = describe(leaves, sources)
+    read_result(result, features, spans)
+    return TrialRun(features, cost_s, kept / steps)
+
+
+def answer(question: Literal["apply", "describe"], spec: TransformSpec, *arguments: Any) -> Any:
+    """Result of the user's function for a record, from the process that calls such functions.
 
     Raises:
         MalformedRecordError, FunctionFailedError, FunctionResultError: it failed.
     """
-    episode, steps, spans = read_episode(payload, sources, stop=stop)
-    if not steps:
-        return nothing(features, only), spans
-    return read_result(call_here(spec, caller, episode, steps), features, spans, only), spans
-
-
-def answer(question: str, spec: TransformSpec, *arguments: Any) -> Any:
-    """Answer of the process for other frameworks (``pipeline.graph.user_functions.answered``).
-
-    Raises:
-        MalformedRecordError, FunctionFailedError, FunctionResultError: it failed there.
-    """
-    answer = ask_elsewhere((question, spec.model_dump(mode="json"), arguments))
-    if isinstance(answer, Exception):
-        raise answer
-    return answer
+    if spec.framework in CALLERS:
+        return (_apply if question == "apply" else _describe)(spec, *arguments)
+    found = ask_elsewhere((question, spec.model_dump(mode="json"), arguments))
+    if isinstance(found, Exception):
+        raise found
+    return found
 
 
 MOST_TRIAL_EPISODES = 16
@@ -405,86 +413,24 @@ class TrialRun(NamedTuple):
 
 _cache = JsonCache("transforms", version=2)
 _trials = FileFindings(_cache, lambda trial: trial.plain, TrialRun.from_plain)
-checks: FileFindings[int] = FileFindings(
+_checks: FileFindings[int] = FileFindings(
     _cache, lambda count: {"checked": count}, lambda document: int(document["checked"])
 )
 """How many episodes were held against what ops take."""
 
 
-def try_function(
-    spec: TransformSpec,
-    identity: str,
-    directory: DatasetFormat,
-    slices: Sequence[ShardSlice],
-    *,
-    where: str,
-) -> TrialRun:
-    """Try a function on the first episode that it does not drop.
-
-    Args:
-        spec: what the user says.
-        identity: hash of all that decides what the function gives.
-        directory: dataset on disk.
-        slices: records of the split.
-        where: path of the dataset in the spec.
-
-    Raises:
-        SpecError: the function cannot be found, fails on the episode, or gives none.
-        SourceError: no record can be read, or it drops every one of the first.
-    """
-    sources = directory.features
-    pictures = tuple(sorted(one.path for one in sources.values() if one.kind == "image"))
-    return _trials.of(
-        slices[0].path,
-        (identity, slices[0], pictures, types_of(sources)),
-        lambda: _try_function(spec, directory, slices, where=where),
-        dataset=directory.dataset,
-        shared=spec.framework not in CALLERS,
-    )
-
-
-def check_values(
-    transform: Transform,
-    derivation: Derivation,
-    directory: DatasetFormat,
-    slices: Sequence[ShardSlice],
-) -> None:
-    """Hold the first episodes of a split against what the ops of a pass take.
-
-    Args:
-        transform: of the dataset, with the pass behind it.
-        derivation: ops of the pass, bound.
-        directory: dataset on disk.
-        slices: records of the split.
-
-    Raises:
-        SpecError: an episode lies outside of it.
-        SourceError: no record can be read.
-    """
-    checks.of(
-        slices[0].path,
-        ("derived", transform.identity, transform.given_types, slices[0]),
-        lambda: _check_first_episodes(transform, derivation, directory.records(slices)),
-        dataset=directory.dataset,
-    )
-
-
 def _try_function(
     spec: TransformSpec, directory: DatasetFormat, slices: Sequence[ShardSlice], *, where: str
 ) -> TrialRun:
+    """Try a function on the first episode that it does not drop."""
     field_, sources = f"{where}.transform", directory.features
     reason, count = "its files hold no whole record", 0
     for place, payload in directory.records(slices):
         if count == MOST_TRIAL_EPISODES:
             break
         count += 1
-        caller = CALLERS.get(spec.framework)
         try:
-            found = (
-                describe_here(spec, caller, sources, payload)
-                if caller is not None
-                else answer("describe", spec, sources, payload)
-            )
+            found = answer("describe", spec, sources, payload)
         except MalformedRecordError as error:
             reason = f"{place}: {error}"
             continue
@@ -501,31 +447,6 @@ def _try_function(
         remedy="let the function return some episode of the split, or take the dataset out",
         dataset=directory.dataset,
     )
-
-
-def describe_here(
-    spec: TransformSpec, caller: Caller, sources: Mapping[str, Feature], payload: Any
-) -> TrialRun | None:
-    """Features that the function gives for a record, called in this process; ``None``: dropped.
-
-    Raises:
-        MalformedRecordError, FunctionFailedError, FunctionResultError: it failed.
-    """
-    episode, steps, spans = read_episode(payload, sources)
-    if not steps:
-        return None
-    began = time.perf_counter()
-    result = call_here(spec, caller, episode, steps)
-    cost_s = time.perf_counter() - began
-    if result is None:
-        return None
-    leaves = leaves_of(result)
-    kept = steps_of(leaves)
-    if not kept:
-        return None
-    features = describe(leaves, sources)
-    read_result(result, features, spans)
-    return TrialRun(features, cost_s, kept / steps)
 
 
 def _check_first_episodes(
@@ -582,8 +503,15 @@ def bind_episodes(
     function, stored = declared.transform, directory.features
     transform = None
     if function is not None:
-        identity = function_identity(function, where=where)
-        trial = try_function(function, identity, directory, slices, where=where)
+        identity = function_identity(function, field=f"{where}.transform.call")
+        pictures = tuple(sorted(one.path for one in stored.values() if one.kind == "image"))
+        trial = _trials.of(
+            slices[0].path,
+            (identity, slices[0], pictures, types_of(stored)),
+            partial(_try_function, function, directory, slices, where=where),
+            dataset=directory.dataset,
+            shared=function.framework not in CALLERS,
+        )
         transform = Transform(function, identity, stored, *trial)
     given = stored if transform is None else transform.features
     derivation, fields = plan_derivation(declared, given, where=where)
@@ -594,5 +522,10 @@ def bind_episodes(
     identity = hashlib.sha256(f"{before.identity}\0{said}".encode()).hexdigest()
     derived = replace(before, identity=identity, derivation=derivation)
     if derivation.has_domain:
-        check_values(derived, derivation, directory, slices)
+        _checks.of(
+            slices[0].path,
+            ("derived", derived.identity, derived.given_types, slices[0]),
+            lambda: _check_first_episodes(derived, derivation, directory.records(slices)),
+            dataset=directory.dataset,
+        )
     return BoundEpisodes(derived, derived.features, fields)
