@@ -571,8 +571,8 @@ def tune(
     plain: Print the whole report as plain text.
     step_time: The trainer's step, such as "80ms": find the least memory and threads with which it
         waits at most 1 % of its time.
-    trace: Take the step from a recorded run: as `autoloader report` names it ("last"), its folder,
-        or a batch log.
+    trace: Take the step from a recorded run: as `autoloader report` names it ("last"), or its
+        folder.
     seed: Seed of the study's sampler.
     warmup: Batches before each measurement.
     batches: Batches of each measurement.

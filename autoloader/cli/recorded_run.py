@@ -123,6 +123,12 @@ class Run:
         seen = (one.memory.headroom_bytes for one in self.own.moments)
         return min((one for one in seen if one is not None), default=None)
 
+    @property
+    def hit_ratio(self) -> float | None:
+        """Share of the frames that came from the cache, at the end; ``None`` without a cache."""
+        cache = self.own.last.cache
+        return None if cache is None else cache.hit_ratio
+
     def _mean(self, read: Callable[[Snapshot], float | None]) -> float | None:
         read_all = [(seconds, read(moment)) for seconds, moment in self.running]
         known = [(seconds, value) for seconds, value in read_all if value is not None]

@@ -14,7 +14,6 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from statistics import fmean
-from typing import Any
 
 from autoloader.cli.recorded_run import Run, cost_of, held_bytes
 from autoloader.controller.states import STATE_MEANING
@@ -318,6 +317,9 @@ def page(run: Run, other: Run | None = None, ideal: Run | None = None) -> str:
     ideals = [None if one.replays else ideal for one in every]
     if other is not None and run.replays and not other.replays:
         ideals[1] = run
+    cost = ""
+    if other is not None and run.replays != other.replays:
+        cost = percent(cost_of(*sorted(every, key=lambda one: one.replays)))
     sides = [
         {
             "run": one,
@@ -331,9 +333,11 @@ def page(run: Run, other: Run | None = None, ideal: Run | None = None) -> str:
         "autoloader.cli",
         "run_page.html.jinja",
         sides=sides,
-        figures=_figures(every),
+        cost=cost,
         drawn=list(charts(list(zip("AB", every, strict=False)))),
+        number=number,
         percent=percent,
+        size=format_bytes,
         movers=MOVERS,
         verdicts=VERDICTS,
         value_words=value_words,
@@ -341,34 +345,6 @@ def page(run: Run, other: Run | None = None, ideal: Run | None = None) -> str:
         most_bad=MOST_BAD,
         most_datasets=_MOST_DATASETS,
     )
-
-
-def _figures(runs: list[Run]) -> list[tuple[str, list[str]]]:
-    """The table of figures: what, and its value in each run; with two, their relation too."""
-    rows: list[tuple[str, list[str]]] = []
-
-    def row(label: str, values: list[Any], show: Any) -> None:
-        shown = ["–" if value is None else show(value) for value in values]
-        if len(values) == 2:
-            a, b = values
-            shown.append(f"× {b / a:.2f}" if a and b is not None else "–")
-        rows.append((label, shown))
-
-    row("samples/s, while training ran", [one.samples_per_s for one in runs], number)
-    row("waited for data, share of the time", [one.wait_ratio for one in runs], percent)
-    row("samples/s that the loader could give", [one.bound_per_s for one in runs], number)
-    row("least headroom", [one.least_headroom_bytes for one in runs], format_bytes)
-    row("most that the loader held", [one.most_bytes for one in runs], format_bytes)
-    row("times that knobs moved", [len(one.changes) for one in runs], number)
-    caches = [one.own.last.cache for one in runs]
-    row("frames from the cache", [cache and cache.hit_ratio for cache in caches], percent)
-    row("bad records", [len(one.own.bad) for one in runs], number)
-    row("batches taken", [one.own.last.consumer.batches for one in runs], number)
-    if len(runs) == 2 and runs[0].replays != runs[1].replays:
-        real, ideal = (runs[1], runs[0]) if runs[0].replays else (runs[0], runs[1])
-        cost = cost_of(real, ideal)
-        rows.append(("the loader costs", [percent(cost)] if cost is not None else ["–"]))
-    return rows
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,17 +6,16 @@ it (``tune.report``).
 
 from __future__ import annotations
 
-import json
 import shlex
-import statistics
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
-from pathlib import Path
+from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from autoloader.cli.output import answered, emit, emit_document, emit_table, note
+from autoloader.cli.recorded_run import Run, read_run, run_folder
 from autoloader.errors import UsageError
 from autoloader.host.units import parse_seconds
 
@@ -26,6 +25,8 @@ if TYPE_CHECKING:
 
 ENOUGH_WARMUP = 8
 ENOUGH_BATCHES = 160
+LEAST_MOMENTS = 10
+"""Fewer moments of a record say nothing of the trainer's step; there is one a second."""
 
 
 @contextmanager
@@ -116,9 +117,7 @@ def trainer_step_s(step_time: str | None, trace: str | None) -> float | None:
         raise UsageError(
             "--step-time and --trace both say how long a step takes", remedy="give one of them"
         )
-    from autoloader.cli.recorded_run import run_folder
-
-    step_s = recorded_step_s(run_folder(trace))
+    step_s = recorded_step_s(read_run(run_folder(trace)))
     note(f"the recorded trainer's step: {step_s * 1e3:.1f} ms")
     return step_s
 
@@ -129,74 +128,19 @@ def typed_command() -> str:
     return shlex.join(["autoloader.tune", *(words[1:] if words[:1] == ["tune"] else words)])
 
 
-LEAST_STEPS = 10
-"""Fewer steps say nothing."""
-
-_LOGS = "*.jsonl"
-_REMEDY = (
-    "name a run of `autoloader report`, its folder, or a batch log (AUTOLOADER_BATCH_TIMES); or "
-    "give the step with --step-time"
-)
-
-
-def recorded_step_s(run: Path) -> float:
-    """Seconds of the trainer's step.
-
-    Args:
-        run: a log or a record, or a folder with such at any depth.
+def recorded_step_s(run: Run) -> float:
+    """Give the seconds of a recorded trainer's step: the time in which it did not wait.
 
     Raises:
-        UsageError: there is no such log, or it has too few steps.
+        UsageError: the record tells of too few steps.
     """
-    try:
-        logs = (
-            [run]
-            if run.is_file()
-            else sorted(run.rglob(_LOGS), key=lambda one: one.stat().st_mtime, reverse=True)
+    seen = [moment.consumer for moment in run.own.moments]
+    known = [(one.step_s, one.wait_ratio) for one in seen]
+    steps = [step_s * (1 - waited) for step_s, waited in known if step_s and waited is not None]
+    if len(steps) < LEAST_MOMENTS:
+        raise UsageError(
+            f"--trace {run.name}: its record has {len(steps)} moments that tell of a step",
+            remedy=f"name a run that trained for {LEAST_MOMENTS} s; or give the step with "
+            "--step-time",
         )
-        for log in logs:
-            with log.open(encoding="utf-8", errors="replace") as lines:
-                steps = steps_of(lines)
-            if len(steps) >= LEAST_STEPS:
-                return statistics.median(steps)
-    except OSError as error:
-        raise UsageError(f"--trace {run}: {error.strerror or error}", remedy=_REMEDY) from error
-    found = "there is no log of a run here" if not logs else f"no log has {LEAST_STEPS} steps"
-    raise UsageError(f"--trace {run}: {found}", remedy=_REMEDY)
-
-
-def steps_of(lines: Iterable[str]) -> list[float]:
-    """Seconds of each step that a log tells of; lines that say nothing of one are left out."""
-    steps = []
-    had_s: dict[tuple[str, int], float] = {}
-    for line in _records(lines):
-        whose = (str(line.get("run")), int(line.get("pipeline") or 0))
-        if line.get("kind") == "batch":
-            asked_s = line["at_s"] - line["wait_s"]
-            if whose in had_s and asked_s >= had_s[whose]:
-                steps.append(asked_s - had_s[whose])
-            had_s[whose] = line["at_s"]
-        else:
-            seen = line.get("observation") or line.get("consumer") or {}
-            step_s, waited = _value(seen, "step_s"), _value(seen, "wait_ratio")
-            if step_s is not None and waited is not None:
-                steps.append(step_s * (1 - waited))
-    return [step for step in steps if step > 0]
-
-
-def _value(seen: Mapping[str, Any], name: str) -> float | None:
-    """A figure of a moment, or the reading of a decision, which says how old it was."""
-    found = seen.get(name)
-    if isinstance(found, Mapping):
-        found = found.get("value")
-    return float(found) if isinstance(found, (int, float)) else None
-
-
-def _records(lines: Iterable[str]) -> Iterator[dict[str, Any]]:
-    for line in lines:
-        try:
-            record = json.loads(line)
-        except ValueError:
-            continue  # a writer was killed in the middle of it
-        if isinstance(record, dict):
-            yield record
+    return median(steps)

@@ -1,49 +1,38 @@
-"""The trainer's step is read from what a run has written."""
+"""The trainer's step is read from the record of a run."""
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
-import numpy as np
 import pytest
 
+from autoloader.cli.recorded_run import Run
 from autoloader.cli.tune import recorded_step_s
 from autoloader.errors import UsageError
-from autoloader.telemetry.batch_times import BatchTimes
+from autoloader.telemetry.run_record import PipelineRecord
+from autoloader.telemetry.statistics import ConsumerMoment, Snapshot
 
 
-def batch_log(path: Path, step_s: float, batches: int = 40) -> None:
-    """A trainer that steps for ``step_s``, waits 10 ms for each batch, and pauses once."""
-    log, now_s = BatchTimes(path, pipeline=0), 5.0
-    log.start("train", ["a"], [1.0])
-    for number in range(batches):
-        log.note(now_s, now_s + 0.01, np.zeros(4, np.int64))
-        now_s += 0.01 + step_s + (60.0 if number == 7 else 0.0)
-    log.close()
+def run_of(steps: list[tuple[float | None, float | None]]) -> Run:
+    """A run whose moments have these (seconds from batch to batch, share of it that is waiting)."""
+    moments = tuple(
+        Snapshot(
+            run="vm-1", pipeline=1, split="train", at_s=float(at_s), started_at_s=0.0,
+            phase="running", consumer=ConsumerMoment(step_s=step_s, wait_ratio=waited),
+        )
+        for at_s, (step_s, waited) in enumerate(steps)
+    )  # fmt: skip
+    return Run("vm-1", PipelineRecord(Path("x"), {}, moments))
 
 
-def test_the_step_is_the_time_from_having_a_batch_to_asking_for_the_next(tmp_path: Path) -> None:
-    batch_log(tmp_path / "log.jsonl", 0.08)
-    assert recorded_step_s(tmp_path / "log.jsonl") == pytest.approx(0.08, abs=1e-4)
-    assert recorded_step_s(tmp_path) == pytest.approx(0.08, abs=1e-4)
+def test_the_step_is_the_part_of_the_time_that_training_does_not_wait() -> None:
+    assert recorded_step_s(run_of([(0.1, 0.2)] * 30)) == pytest.approx(0.08)
+    pause = [(60.0, 0.0), (None, None)]
+    assert recorded_step_s(run_of([(0.1, 0.2)] * 20 + pause)) == pytest.approx(0.08)
 
 
-def test_a_decision_log_tells_it_too_and_a_cut_line_is_left_out(tmp_path: Path) -> None:
-    seen = {"step_s": {"value": 0.1, "age_s": 0.0}, "wait_ratio": {"value": 0.2, "age_s": 0.0}}
-    line = json.dumps({"kind": "decision", "run": "r", "pipeline": 0, "observation": seen})
-    path = tmp_path / "decisions.jsonl"
-    path.write_text("\n".join([line] * 30 + [line[:40]]))
-    assert recorded_step_s(path) == pytest.approx(0.08)
-
-
-def test_what_tells_no_step_is_refused_with_what_would(tmp_path: Path) -> None:
-    batch_log(tmp_path / "short.jsonl", 0.08, batches=5)
-    for run, why in (
-        (tmp_path / "short.jsonl", "10 steps"),
-        (tmp_path / "nothing", "no log"),
-        (Path(__file__).parent, "no log"),
-    ):
-        with pytest.raises(UsageError, match=why) as caught:
-            recorded_step_s(run)
+def test_a_record_that_tells_no_step_is_refused_with_what_would() -> None:
+    for steps in ([(0.1, 0.2)] * 5, [(None, None)] * 40):
+        with pytest.raises(UsageError, match="vm-1") as caught:
+            recorded_step_s(run_of(steps))
         assert "--step-time" in caught.value.remedy
