@@ -15,9 +15,8 @@ import math
 import os
 import re
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -41,11 +40,10 @@ from autoloader.formats.files import (
     unreadable,
 )
 from autoloader.formats.lerobot import metadata_of
-from autoloader.formats.lerobot.metadata import Episode
 from autoloader.formats.lerobot.parquet import read_columns
-from autoloader.formats.lerobot.rows import DamagedEpisodeError, EpisodeRows
+from autoloader.formats.lerobot.rows import EpisodeRows
 from autoloader.formats.lerobot.videos import UnreadableVideoError, read_packets
-from autoloader.formats.records import MalformedRecordError, read_records
+from autoloader.formats.records import MalformedRecordError
 from autoloader.formats.sources import is_lerobot
 from autoloader.formats.tfds import INFO_FILE, VERSION, HubRepository, version_order
 from autoloader.samples.transforms.binding import is_depth_picture
@@ -238,12 +236,11 @@ def read_facts(directory: DatasetFormat, split: str, episodes: int) -> DatasetFa
     texts: defaultdict[str, set[bytes]] = defaultdict(set)
     columns: defaultdict[str, list[NDArray[Any]]] = defaultdict(list)
     dark: defaultdict[str, list[bool]] = defaultdict(list)
-    read = _payloads if directory.streamable else _lerobot_payloads
-    for payload, first_pictures in read(directory.splits[split], directory, found):
+    shards, last = directory.splits[split], ""
+    for place, payload in _records(directory, shards):
         try:
             episode, steps, spans = read_episode(payload, features)
         except MalformedRecordError:
-            found.damaged += 1
             continue
         found.episodes += 1
         found.steps += steps
@@ -252,12 +249,14 @@ def read_facts(directory: DatasetFormat, split: str, episodes: int) -> DatasetFa
         frames = {
             path: [payload[first:stop] for first, stop in spans[number].tolist()]
             for path, number in cameras.items()
-            if number in spans and first_pictures is None and len(spans[number])
+            if number in spans and directory.streamable and len(spans[number])
         }
         if found.episodes == 1:
             found.first_steps = steps
             shown = {path: picture_of(encoded[0]) for path, encoded in frames.items()}
-            first: dict[str, Any] = shown if first_pictures is None else first_pictures()
+            first: dict[str, Any] = (
+                shown if directory.streamable else _first_pictures(directory, place)
+            )
             told = {path: rows[0] for path, rows in values.items() if len(rows)}
             first |= {path: _first_value(value, features[path]) for path, value in told.items()}
             found.first = {path: first[path] for path in features if path in first}
@@ -276,7 +275,9 @@ def read_facts(directory: DatasetFormat, split: str, episodes: int) -> DatasetFa
                 with contextlib.suppress(*UNDECODABLE):
                     columns[path].append(depth_values(middle, features[path]).reshape(-1, 1))
         if found.episodes == episodes:
+            last = place
             break
+    found.damaged = _looked_at(shards, last) - found.episodes
     found.texts = {path: len(different) for path, different in texts.items()}
     for path, parts in columns.items():
         rows = np.concatenate(parts)
@@ -287,54 +288,39 @@ def read_facts(directory: DatasetFormat, split: str, episodes: int) -> DatasetFa
     return found
 
 
-_Pictures = Callable[[], dict[str, Picture]]
+def _records(directory: DatasetFormat, shards: Sequence[ShardSlice]) -> Iterator[tuple[str, bytes]]:
+    try:
+        yield from directory.records(shards)
+    except OSError as error:
+        path = error.filename or directory.path
+        raise unreadable(error, path, dataset=directory.name) from error
 
 
-def _payloads(
-    shards: tuple[ShardSlice, ...], directory: DatasetFormat, found: DatasetFacts
-) -> Iterator[tuple[bytes, None]]:
+def _looked_at(shards: Sequence[ShardSlice], last: str) -> int:
+    """Number of records up to a place; of "" all of them."""
+    path, _, record = last.rpartition(", record ")
+    count = 0
     for shard in shards:
-        try:
-            for one in read_records(shard.path):
-                if one.payload is None:
-                    found.damaged += 1
-                else:
-                    yield one.payload, None
-        except OSError as error:
-            raise unreadable(error, shard.path, dataset=directory.name) from error
+        if last and shard.path == path and shard.start <= int(record) < shard.stop:
+            return count + int(record) + 1 - shard.start
+        count += shard.records
+    return count
 
 
-def _lerobot_payloads(
-    shards: tuple[ShardSlice, ...], directory: DatasetFormat, found: DatasetFacts
-) -> Iterator[tuple[bytes, _Pictures]]:
-    """Episodes as records, and what the first picture of each camera is: they hold none."""
+def _first_pictures(directory: DatasetFormat, place: str) -> dict[str, Picture]:
+    """The first picture of an episode's Parquet file, and the first packet of a video."""
+    path, _, record = place.rpartition(", record ")
     known = metadata_of(directory)
-    for shard in shards:
-        try:
-            examples = EpisodeRows.whole(shard.path, known, by_row=True)
-        except DamagedEpisodeError:
-            found.damaged += shard.records
-            continue
-        for one in known.episodes.in_file(shard.path, shard.start, shard.stop):
-            try:
-                rows, payload = examples.record(one)
-            except DamagedEpisodeError:
-                found.damaged += 1
-                continue
-            yield payload, partial(_first_pictures, directory, shard.path, one, rows.start)
-
-
-def _first_pictures(
-    directory: DatasetFormat, path: str, one: Episode, row: int
-) -> dict[str, Picture]:
-    """The first picture inside the Parquet file, and the first packet of a video."""
-    found = {}
+    one = known.episodes.at(path, int(record))
     inside = [name for name, one in directory.features.items() if one.encoding == PARQUET]
-    table: Any = read_columns(path, lambda _: inside) if inside else None
+    found = {}
+    if inside:
+        table: Any = read_columns(path, lambda _: inside)
+        row = EpisodeRows.whole(path, known, by_row=True).record(one)[0].start
+        stored = {name: table.column(name)[row].as_py().get("bytes") for name in inside}
+        found = {name: picture_of(encoded) for name, encoded in stored.items() if encoded}
     for name, feature in directory.features.items():
-        if name in inside and (stored := table.column(name)[row].as_py()).get("bytes"):
-            found[name] = picture_of(stored["bytes"])
-        elif name in one.videos:
+        if name in one.videos:
             height, width = (int(size or 0) for size in feature.shape[:2])
             with contextlib.suppress(UnreadableVideoError, OSError):
                 video = read_packets(one.videos[name].path)
