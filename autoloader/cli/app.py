@@ -34,7 +34,7 @@ from autoloader.host.units import format_bytes
 INTERNAL_ERROR = 70
 INTERRUPTED = 130
 INTERNAL_REMEDY = "this is a fault of autoloader; please report it with this message"
-# Of whichever command line library typer stands on: that has no name of its own in typer.
+# Base of the errors of typer's command line library; typer gives it no name.
 _CommandLineError: Any = typer.BadParameter.__mro__[2]
 
 
@@ -42,7 +42,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command line and give its exit code.
 
     Args:
-        arguments: words after the program's name; default those of this process.
+        arguments: words after the program's name; ``None``: this process's words.
     """
     return run_command(app, sys.argv[1:] if arguments is None else arguments, "autoloader")
 
@@ -129,8 +129,8 @@ def as_usage_error(error: Any, program: str, words: Sequence[str]) -> UsageError
     """Translate an error of the command line's library into a ``UsageError``.
 
     Args:
-        error: the library's error, of whichever class.
-        program: the name of the program, where the error names no command.
+        error: error of the library, of any class.
+        program: name of the program, for errors that name no command.
         words: the arguments of the program.
     """
     context = getattr(error, "ctx", None)

@@ -42,7 +42,7 @@ class Command(TyperCommand):
         return any((one.name, one.param_type_name) == ("spec", "argument") for one in self.params)
 
     def get_params(self, ctx: Any) -> list[Any]:
-        """Parameters of the command, those of every command, and its help."""
+        """Parameters of the command, then the options of every command, then help."""
         *own, asks_help = super().get_params(ctx)
         return [*own, *_common_options()[not self._reads_spec :], asks_help]
 

@@ -2,8 +2,8 @@
 
 Theory of operation. TensorFlow must not enter the caller's process, so child processes
 (``cli.demo_writer``) write the datasets, which are dealt out to them. A child reports each episode
-and each complete dataset on its stdout. A child ends when its stdin does: whatever ends the caller
-ends its children. The mixture is built in a temporary folder and renamed when it is complete, so
+and each complete dataset on its stdout. A child ends when its stdin does, so children end with
+the caller. The mixture is built in a temporary folder and renamed when it is complete, so
 that a folder with a ``demo.json`` is always complete.
 
 The same arguments give the same frames, actions and words: every draw is keyed by seed, dataset

@@ -164,7 +164,7 @@ def main() -> None:
     asked = json.loads(sys.argv[1])
     threading.Thread(target=_end_with_caller, name="demo-caller", daemon=True).start()
     cv2.setNumThreads(1)
-    # Whatever a library prints must not be taken for a report.
+    # What libraries print must not be taken for a report.
     with os.fdopen(os.dup(1), "w", buffering=1) as reports:
         os.dup2(2, 1)
         for dataset in DATASETS:

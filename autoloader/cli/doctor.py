@@ -397,7 +397,7 @@ def _has_process(group: Path) -> bool:
 
 
 def readable(spec: PipelineSpec, split: str, into: list[ResolvedDataset]) -> Iterator[Seen]:
-    """Each dataset that cannot be read; those that can are added to ``into``."""
+    """Find datasets that cannot be read; add readable datasets to ``into``."""
     for declared in spec.datasets:
         alone = spec.model_copy(update={"datasets": (declared,), "weights": "natural"})
         try:
@@ -495,7 +495,7 @@ def storage(machine: Machine, files: Sequence[str], clock: Clock | None = None) 
 
 
 def _locality(rates: Rates) -> str:
-    """The block that suits; whoever has no mixture at hand sets the window by their memory."""
+    """The block that suits the storage; the window depends on the mixture and on memory."""
     found = propose_locality(
         rates, reads=1, sample_bytes=FRAME_BYTES, dataset_bytes=(), left_bytes=0
     )
@@ -595,7 +595,7 @@ def show_findings(
             remedy="name a file that `dmesg > kernel.log` wrote, or leave the option out to have "
             f"{KERNEL_LOG} read",
         )
-    # With --json stdout is a pipe to a program, whatever the training's will be.
+    # With --json stdout is a pipe to a program; the stdout of a training may be another.
     machine = Machine(kernel_log=kernel_log or KERNEL_LOG, stdout=None if wants_json() else 1)
     seen = examine(machine, spec=spec, split=split, profile=profile, floor_bytes=floor_bytes)
     findings = [one for one in seen if isinstance(one, Finding)]

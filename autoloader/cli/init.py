@@ -2,7 +2,7 @@
 
 Fields come from the registry or a recipe where these fit the files, else from the features. A style
 is the convention of a project, as text that people go on editing (``styles.yaml``). Its figures are
-those that Octo 1.5, OpenVLA and openpi train with.
+the ones of Octo 1.5, OpenVLA and openpi.
 
 Not here: finding directories (``cli.inspect``), what is known of datasets by name
 (``formats.registry``).
@@ -83,8 +83,8 @@ class Style:
         augmented: comment on the block ``augment``.
         rest: YAML lines at the end.
         project: whose recipes (``autoloader.recipes``) datasets are written by, if any's.
-        only_cameras: whether the batch has the style's cameras and no others: those that no
-            dataset fills are black.
+        only_cameras: whether the batch has the style's cameras and no others; a camera that no
+            dataset fills is black.
         state: whether the project reads the state; else it stands as a comment.
         raw: whether actions and states are taken as they lie.
         pairs: whether each dataset has an offset of about a second.
@@ -182,7 +182,7 @@ def write_spec(data_dir: Path, style: str | None, mix: str | None) -> None:
 
 
 def _style_and_mix(style: str | None, mix: str | None) -> tuple[str, KnownMix | None]:
-    """The style, the mixture's own where none is named, and the mixture.
+    """Give the style (the mixture's own if none is named) and the mixture.
 
     Raises:
         UsageError: no project has the mixture, or several have, or the style has not.
@@ -219,7 +219,7 @@ def _mixes_of(project: str) -> dict[str, KnownMix]:
 
 
 def _entries(root: str, style: Style, faults: list[AutoloaderError]) -> Iterator[Entry]:
-    """Of every dataset below ``root`` the newest version that can be read; says what is left.
+    """Yield the newest readable version of every dataset below ``root``; note what is left out.
 
     Why others cannot be read is added to ``faults``.
     """
@@ -244,7 +244,7 @@ def _entries(root: str, style: Style, faults: list[AutoloaderError]) -> Iterator
 
 
 def _entry(place: Path, style: Style, faults: list[AutoloaderError]) -> Entry | None:
-    """The entry of a version, or ``None`` where it cannot be taken; says why, and in ``faults``."""
+    """Give the entry of a version; ``None`` with a note, and a fault, if it cannot be taken."""
     path = normal(place)
     try:
         entry = entry_of(open_source(path, dataset=folder_name(path)), style)
@@ -261,7 +261,7 @@ def _entry(place: Path, style: Style, faults: list[AutoloaderError]) -> Entry | 
 
 
 def depth_features(features: Mapping[str, Feature]) -> dict[str, str]:
-    """Path → type of a camera that holds it, of what looks like depth by type, shape and name."""
+    """Path → dtype of a camera for each feature that is depth by its type, shape and name."""
     found = {}
     for path, feature in features.items():
         tensor = is_depth_tensor(feature) and min(s or 0 for s in feature.shape[:2]) >= _LEAST_SIDE
@@ -273,7 +273,7 @@ def depth_features(features: Mapping[str, Feature]) -> dict[str, str]:
 def propose(
     features: Mapping[str, Feature], known: KnownDataset | None
 ) -> tuple[dict[str, Any], dict[str, str]]:
-    """The fields of a dataset as a spec writes them, and why those that are guesses are.
+    """Propose the fields of a dataset as a spec writes them, with the reason of each guess.
 
     Args:
         features: path → feature of the dataset.
@@ -481,7 +481,7 @@ def entry_of(directory: DatasetFormat, style: Style) -> Entry:
 
 
 def _names(directory: DatasetFormat) -> list[str]:
-    """Names that it may be known by, without the config: of its folder, and of its files."""
+    """Names of a dataset without the config: by its folder, and by its files."""
     own, *config = directory.name.split("/")
     place = Path(directory.path)
     folder = folder_name(place if not config else place.parents[len(config)])
@@ -520,10 +520,10 @@ def _entry_with(
 
 
 def fault_of(entry: Entry) -> AutoloaderError | None:
-    """Error for which an entry cannot be read from its files, or ``None``."""
+    """Give the error that a loader would raise for an entry, or ``None``."""
     dataset: dict[str, Any] = {"name": entry.name, "path": entry.directory.path}
     dataset |= {"split": dict(entry.split), **entry.values}
-    if not entry.cameras:  # a spec has one, and be it here alone
+    if not entry.cameras:  # a spec needs a camera
         dataset["images"] = guess_cameras(entry.directory.features)
     cameras = {camera: {"size": [8, 8]} for camera in dataset["images"]}
     try:
@@ -583,7 +583,7 @@ def _proposed(directory: DatasetFormat, style: Style) -> Entry:
 
 
 def language_of(paths: Sequence[str], features: Mapping[str, Feature]) -> Any:
-    """The language of these features as a spec writes it; of several strings one is drawn."""
+    """Write the language of these features for a spec; of several strings one is drawn."""
     chosen: dict[str, Any] = {"path": paths[0]} if len(paths) == 1 else {"any_of": list(paths)}
     if any(is_several(features[path]) for path in paths):
         return {**chosen, "several": "draw"}
@@ -591,7 +591,7 @@ def language_of(paths: Sequence[str], features: Mapping[str, Feature]) -> Any:
 
 
 def with_flags(images: Mapping[str, Any], features: Mapping[str, Feature]) -> dict[str, Any]:
-    """Cameras, each with the flag that says whether it is there, where the files have one.
+    """Give cameras their flags of presence, where the files have such flags.
 
     A flag of ``observation/image_3`` is a bool or an integer, of the steps or of the episode, and
     is called ``has_image_3``, ``image_3_present`` or ``image_3_valid``.
@@ -613,7 +613,7 @@ def with_flags(images: Mapping[str, Any], features: Mapping[str, Feature]) -> di
 
 
 def as_they_lie(terms: Sequence[Any], features: Mapping[str, Feature]) -> list[Any]:
-    """Terms without operations and zeros; slices that are all of one feature become its path."""
+    """Give terms without operations and zeros; slices that make up a feature become its path."""
     plain = [{"path": term} if isinstance(term, str) else term for term in terms]
     bare = [term["path"] for term in plain if "path" in term]
     if not bare:
@@ -628,7 +628,7 @@ def as_they_lie(terms: Sequence[Any], features: Mapping[str, Feature]) -> list[A
 
 
 def unused(entry: Entry) -> Iterator[str]:
-    """A comment line for each kind of features that the entry leaves where they lie."""
+    """Yield a comment line for each kind of features that the entry does not use."""
     taken = {word.partition("[")[0] for word in _words([entry.values, entry.commented])}
     kinds = {"image": "images", "tensor": "numbers", "text": "texts", "other": "other features"}
     left: dict[str, list[str]] = {}
@@ -714,7 +714,7 @@ def spec_text(
     lines += [*style.sample.splitlines(), "cameras:"]
     for name in ordered:
         how = style.cameras.get(name, style.cameras["primary"])
-        if name in empty:  # the project has it nonetheless
+        if name in empty:  # the project has the camera, so it is black
             how = how.replace("}", ", placeholder: true}", 1)
         lines.append(f"  {name}: {how}")
     augmented = [name for name in ordered if name in style.augment and name not in empty]

@@ -393,7 +393,7 @@ def column_range(column: int | None, part: NDArray[Any]) -> ColumnRange:
 
 
 def dataset_versions(root: str | Path) -> list[list[Path]]:
-    """The versions of every dataset below ``root``, the newest first; of remote data that alone.
+    """Versions of every dataset below ``root``, the newest first; of remote data only the newest.
 
     Says which folders may not be read, and which are left out.
 

@@ -38,7 +38,7 @@ Advance = Callable[[int, int], None]
 
 
 def open_streams() -> None:
-    """Make the three standard streams safe to use, whatever the caller has made of them.
+    """Make the three standard streams safe to use, also where the caller closed one.
 
     A closed descriptor would be given to the next file that is opened, and results would end in
     that file. So each is opened on ``/dev/null``. What an encoding lacks is written as an escape.
@@ -290,7 +290,7 @@ def progress_bar(label: str) -> Iterator[Advance]:
 
 
 class _StderrHandler(logging.Handler):
-    """Writes this library's log lines to whatever stderr is at that time."""
+    """Writes this library's log lines to the stderr of the time of writing."""
 
     def emit(self, record: logging.LogRecord) -> None:
         note(self.format(record))

@@ -147,7 +147,7 @@ class TermLook:
 
     @property
     def width(self) -> int:
-        """Columns behind all ops."""
+        """Number of columns after all ops."""
         return int(self.stages[-1][1].shape[1])
 
 
@@ -179,7 +179,7 @@ class DatasetLook:
     episodes: list[FilteredEpisode] = field(default_factory=list)
 
     def removed(self) -> dict[str, int]:
-        """Rule → how many steps it removes of the episodes that were looked at."""
+        """Rule → number of steps that it removes of all these episodes."""
         found: Counter[str] = Counter()
         for episode in self.episodes:
             found.update({rule: len(steps) for rule, steps in episode.removed.items()})
@@ -236,12 +236,12 @@ class Panel:
 
     @property
     def black(self) -> list[str]:
-        """Cameras whose every frame is black though the dataset has them."""
+        """Cameras of the dataset with black frames only."""
         return [camera for camera, bright in self.bright.items() if not bright]
 
     @property
     def silent(self) -> list[str]:
-        """Text features of the dataset, and "language", that say nothing in any sample."""
+        """Text features of the dataset, and "language", that are blank in all samples."""
         return sorted(name for name, says in self.says.items() if not says)
 
     def blocks(self) -> list[tuple[str, float]]:
@@ -254,7 +254,7 @@ class Panel:
         ]
 
     def height(self) -> float:
-        """Inches of its row."""
+        """Height of the row in inches."""
         found = [1.2]
         for one in self.shown:
             picture = strip(list(one.cameras.values()))
@@ -367,7 +367,7 @@ def _look_into(panel: Panel, dataset: ResolvedDataset, asked: PipelineSpec, epis
 
 
 def _odd(panel: Panel) -> list[str]:
-    """Lines that a person should look at."""
+    """Things that stand out, a sentence each."""
     found = [
         f"camera {camera} is black in every sample: a placeholder? Leave it out of images, or name "
         "the flag that says where it is there (present)"
@@ -524,7 +524,7 @@ def _filtered(
 
 
 def _any_key(features: Mapping[str, Feature]) -> str:
-    """The key of a feature that tells how many steps there are."""
+    """Key of a feature that has the number of steps."""
     steps = [one for one in features.values() if one.per_step and one.kind != "other"]
     return min(steps, key=lambda one: one.kind != "tensor").key
 
@@ -602,7 +602,7 @@ def stage_rows(columns: Sequence[Column]) -> int:
 
 
 def draw_columns(axes: Any, columns: Sequence[Column], title: str) -> None:
-    """Draw the histograms into ``axes``: a place each, ops from above to below."""
+    """Draw histograms into ``axes``: a column for each number, a row for each op."""
     drawn, rows = columns[:MOST_DRAWN], stage_rows(columns)
     more = f" ({len(columns) - len(drawn)} more)" if len(columns) > len(drawn) else ""
     axes.set_title(title + more, fontsize=7, loc="left", pad=16)

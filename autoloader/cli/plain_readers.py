@@ -72,7 +72,7 @@ class TfdsReader:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
                 return self._read(f"{piece.split}[{number}:{number + 1}]")
-        except Exception as error:  # TFDS and TensorFlow raise whatever they meet
+        except Exception as error:  # TFDS and TensorFlow raise errors of any kind
             raise SourceError(
                 f"plain TFDS cannot read episode {number} of {piece.split} in "
                 f"{self._directory.path}: {type(error).__name__}: {error}",
@@ -217,7 +217,7 @@ def _frame_at(path: str, times: Sequence[int], number: int) -> NDArray[np.uint8]
         for frame in container.decode(stream):
             if frame.pts == times[number]:
                 return np.asarray(frame.to_ndarray(format="rgb24"), np.uint8)
-    return np.zeros((1, 1, 3), np.uint8)  # it differs from whatever is shown
+    return np.zeros((1, 1, 3), np.uint8)  # it differs from every picture
 
 
 def _picture_of(stored: Mapping[str, Any]) -> NDArray[np.uint8]:

@@ -12,7 +12,7 @@ over nodes, as launchers do. Every node is taken to be like this one: its memory
 The ranks of a node have one child with a pipeline for each of them. The memory of all of them must
 fit under the floor; ``process.planning`` refuses what does not fit.
 
-Bytes that are read are those of the files, whether or not the page cache has them. By index a
+Bytes that are read count also where the page cache has them. By index a
 sample costs its own encoded frames; as a stream it costs its part of an episode.
 
 The storage is probed for half a second if the spec asks for locality, or if the data lies on a
@@ -60,7 +60,7 @@ from autoloader.tune.bound.model import reuse_of, sets_of
 DECODE_PROBE_S = 1.0
 """Seconds of decoding that the bound is predicted from."""
 STORAGE_PROBE_S = 0.25
-"""Seconds of reading at random, and then as many in order."""
+"""Seconds of reading at random, and seconds of reading in order after it."""
 _END = 2**62
 _INTERNAL = ("ledger", "language_end", "language_text", "text_length")
 _TABLES: dict[str, tuple[str, ...]] = {
@@ -155,7 +155,7 @@ class _Report:
         self._reuse = reuse_of(plan, self._tables)
 
     def document(self, sets: Mapping[str, Any], headroom: Headroom) -> dict[str, Any]:
-        """All parts, but for the spec's path.
+        """Give all parts except the spec's path.
 
         Args:
             sets: knob values from the command line.
@@ -261,7 +261,7 @@ class _Report:
             yield f"per_episode: {sample.per_episode} drawn in each episode and pass"
 
     def _graph(self) -> dict[str, Any]:
-        """The pipeline as text: a line for each dataset up to its queue, and one for the rest."""
+        """The pipeline as text: a line for each dataset up to its queue, a line for the mixture."""
         spec, layout, knobs = self._mixture.spec, self._mixture.layout, self._plan.knobs
         indexed, mixing = knobs.reader == "indexed", spec.mixing
         streams = {}
@@ -319,7 +319,7 @@ class _Report:
         }
 
     def _bound(self, call: Mapping[str, Any] | None) -> dict[str, Any]:
-        """The rate that decoding allows, or less where the function over a batch allows less."""
+        """The rate that decoding allows, or that of the function over a batch if it is lower."""
         plan, reuse = self._plan, self._reuse
         seconds = {}
         for one in self._mixture.datasets:
@@ -356,7 +356,7 @@ class _Report:
         return {"call": call, "seconds": seconds, "unknown_why": why}
 
     def _cache(self) -> dict[str, Any] | None:
-        """Hits of the frame cache, as the knob is set and in all the memory above the floor."""
+        """Hits of the frame cache, with ``cache_bytes`` as set and with all free memory."""
         plan = self._plan
         sets = sets_of(plan, self._tables, self._reuse, self._costs, nodes=self._nodes)
         if not sets:
@@ -440,7 +440,7 @@ class _Report:
         return mean
 
     def _locality(self, left_bytes: int) -> dict[str, Any] | None:
-        """Reading rates and the order that suits them; ``None`` where nothing says that it seeks.
+        """Reading rates and the order that suits them; ``None`` for data on fast local storage.
 
         Args:
             left_bytes: memory above the floor, without blocks.
@@ -523,7 +523,7 @@ class _Report:
         estimated = any(count.estimated for count in plan.counts.values())
         if estimated or plan.knobs.reader != "indexed":
             return {}
-        from autoloader.pipeline.read.shard_feed import ShardOrder  # of remote data alone
+        from autoloader.pipeline.read.shard_feed import ShardOrder  # needed for remote data only
 
         samples = SamplePlan(plan.order, self._tables, chain=plan.order.chain)
         slices = [table.slice_of for table in self._tables]
@@ -576,7 +576,7 @@ def knob_range(knob: str, *, of_dataset: bool = False) -> str:
 
 
 def _written_knobs(found: ResolvedProfile) -> dict[str, Any]:
-    """The knobs that the profile's file names itself; others have their default."""
+    """Knobs that the profile's file names; the other knobs have their default."""
     shipped = shipped_profiles_dir() / f"{found.profile.name}.yaml"
     document = read_yaml_file(shipped if found.origin == "shipped" else Path(found.origin))
     entry = document["entries"][found.entry - 1] if found.entry else document
@@ -587,7 +587,7 @@ def _written_knobs(found: ResolvedProfile) -> dict[str, Any]:
 
 
 def _answers(document: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """The lines that answer first: a label of six letters at most, and a sentence."""
+    """Yield the first lines of the answer: a label of six letters at most, and a sentence."""
     memory, bound, ranks = (document[key] for key in ("bytes", "bound", "ranks"))
     several = ranks["world_size"] > 1
     left, floor = memory["left_above_floor"], format_bytes(memory["ram_floor"])
@@ -652,7 +652,7 @@ def _data(document: Mapping[str, Any]) -> str:
 
 
 def _storage(document: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """The lines about data that is far away, or on a slow file system."""
+    """Yield the lines about remote data and about slow file systems."""
     if (far := document["remote"]) is not None and far["missing_bytes"]:
         took = "not known how long that takes"
         if far["seconds"] is not None:
@@ -671,7 +671,7 @@ def _storage(document: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
 
 
 def _tables(document: Mapping[str, Any]) -> dict[str, Any]:
-    """The parts that ``-v`` shows, those left out that have nothing to say."""
+    """Give the parts that ``-v`` shows, without empty ones."""
     datasets, graph, remote = (document[key] for key in ("datasets", "graph", "remote"))
     sizes = {key: value for key, value in document["bytes"].items() if isinstance(value, int)}
     knobs = {key: row for key, row in document["knobs"].items() if row["used"]}

@@ -1,4 +1,4 @@
-"""A run as its record tells it: figures over all of it, and those of its stretches.
+"""A run as its record tells it: figures of the whole run and of its stretches.
 
 Not here: sentences and drawings (``run_page``), reading files (``telemetry.run_record``).
 """
@@ -26,7 +26,7 @@ _GAP_S = 30.0
 
 @dataclass(frozen=True, slots=True)
 class Below:
-    """A time that headroom was below the RAM floor.
+    """A stretch of time in which headroom was below the RAM floor.
 
     Attributes:
         begin_s, end_s: seconds since the run began.
@@ -45,7 +45,7 @@ class Below:
 
 @dataclass(frozen=True)
 class Run:
-    """One run: the record of its training loader, and those of the other ranks.
+    """One run: the record of its training loader, and the records of the other ranks.
 
     Attributes:
         name: name of the run for people.
@@ -59,7 +59,7 @@ class Run:
 
     @property
     def facts(self) -> Mapping[str, Any]:
-        """Of the start."""
+        """Facts of the start, by name."""
         return self.own.facts
 
     @property
@@ -69,12 +69,12 @@ class Run:
 
     @cached_property
     def begin_s(self) -> float:
-        """Unix time that the page counts from."""
+        """Unix time of the beginning, in seconds."""
         return min(self.own.moments[0].started_at_s, self.own.moments[0].at_s)
 
     @property
     def length_s(self) -> float:
-        """From the beginning to the last moment."""
+        """Seconds from the beginning to the last moment."""
         return self.own.last.at_s - self.begin_s
 
     @cached_property
@@ -91,7 +91,7 @@ class Run:
 
     @cached_property
     def samples_per_s(self) -> float | None:
-        """That training took while it ran, pauses for validation left out."""
+        """Mean samples/s that training took, pauses for validation left out."""
         batch = self.facts.get("batch_size")
         seconds = batches = 0.0
         for before, now in self._pairs():
@@ -108,18 +108,18 @@ class Run:
 
     @cached_property
     def bound_per_s(self) -> float | None:
-        """Mean of what the slowest stage could do."""
+        """Mean samples/s that the slowest stage could give."""
         return self._mean(lambda moment: moment.bound_per_s)
 
     @cached_property
     def most_bytes(self) -> int | None:
-        """The most that the loader held, its ring included."""
+        """Greatest memory of the loader in bytes, its ring included."""
         held = (held_bytes(one) for one in self.own.moments)
         return max((one for one in held if one is not None), default=None)
 
     @cached_property
     def least_headroom_bytes(self) -> int | None:
-        """The least that the machine could still give."""
+        """Least headroom in bytes."""
         seen = (one.memory.headroom_bytes for one in self.own.moments)
         return min((one for one in seen if one is not None), default=None)
 
@@ -137,7 +137,7 @@ class Run:
 
     @cached_property
     def limits(self) -> dict[str, float]:
-        """Limit → share of the time that training ran, the largest first."""
+        """Limit → share of the time in which training ran, the largest first."""
         return _shares((moment.limited_by, seconds) for seconds, moment in self.running)
 
     @cached_property
@@ -168,7 +168,7 @@ class Run:
 
     @cached_property
     def below_floor(self) -> tuple[Below, ...]:
-        """The times that headroom was below the RAM floor."""
+        """Stretches of time in which headroom was below the RAM floor."""
         below = self.stretches(lambda moment: (moment.above_floor_bytes or 0) < 0)
         return tuple(self._below(stretch, after) for stretch, after in below)
 
@@ -188,12 +188,12 @@ class Run:
 
     @property
     def moves(self) -> tuple[Move, ...]:
-        """Moves of knobs, and the times that memory was back, the oldest first."""
+        """Moves of knobs, and returns of memory, the oldest first."""
         return self.own.moves
 
     @property
     def changes(self) -> tuple[Move, ...]:
-        """Those of ``moves`` that moved knobs."""
+        """Moves that changed a knob."""
         return tuple(move for move in self.moves if move.changes)
 
     def rank_waits(self) -> dict[int, float]:
@@ -234,7 +234,7 @@ def is_run(name: str) -> bool:
 
 
 def run_folder(run: str) -> Path:
-    """Folder of a record: a path, a kept run's name or the beginning of one, or the latest."""
+    """Find the folder of a run by its path, the beginning of a kept run's name, or "last"."""
     if Path(run).exists():
         return Path(run)
     kept = {one.name: one for one in runs_folder().glob("*/")}
@@ -251,7 +251,7 @@ def run_folder(run: str) -> Path:
 
 
 def read_run(path: Path) -> Run:
-    """The run whose record lies in a folder or a file; of several, the latest.
+    """Read the run whose record lies in a folder or a file; of several, the latest.
 
     Raises:
         UsageError: there is none, or it cannot be read.
@@ -277,7 +277,7 @@ def cost_of(run: Run, ideal: Run) -> float | None:
 
 
 def find_ideal(run: Run, folder: Path) -> Run | None:
-    """The latest run in a folder of the same spec on the same host that repeated one batch."""
+    """Find the latest run of the same spec on the same host that repeated one batch."""
     found = []
     for file in folder.glob("*/train-*.jsonl"):
         with contextlib.suppress(UsageError):

@@ -33,7 +33,7 @@ from autoloader.telemetry.statistics import Move, Snapshot
 from autoloader.telemetry.verdict import LITTLE_RATIO, MOSTLY_RATIO, changes_words, value_words
 
 LEAST_SHARE = 0.01
-"""Of the time, that a state must have had to be told."""
+"""Least share of the time of a state that is told."""
 _REMEDIES = {
     "decode": "More processors decode more; smaller images, `mixing.chain` and `cache_bytes` leave "
     "less to decode. `autoloader plan` shows what each would give.",
@@ -62,7 +62,7 @@ VERDICTS = {
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One answer.
+    """One question and its answer.
 
     Attributes:
         question: question that a reader has.
@@ -78,7 +78,7 @@ class Finding:
 
 
 def findings(run: Run, ideal: Run | None = None) -> tuple[Finding, ...]:
-    """The answers, in the order in which they are asked.
+    """Answer the questions of a reader, in their order.
 
     Args:
         run: run that the findings are about.
@@ -89,7 +89,7 @@ def findings(run: Run, ideal: Run | None = None) -> tuple[Finding, ...]:
 
 
 def percent(ratio: float | None) -> str:
-    """Of 1, for people."""
+    """A ratio as a percentage, for people."""
     if ratio is None:
         return "–"
     return f"{100 * ratio:.1f} %" if ratio < 0.0995 else f"{100 * ratio:.0f} %"
@@ -304,7 +304,7 @@ _Read = Callable[[Run, Snapshot], float | None]
 
 
 def page(run: Run, other: Run | None = None, ideal: Run | None = None) -> str:
-    """The page as HTML.
+    """Give the page as HTML.
 
     Args:
         run: run that the page is about.
@@ -397,7 +397,7 @@ class _Plot:
 
 
 def _running(read: _Read) -> _Read:
-    """The values of ``read`` while training takes batches; a gap in its pauses."""
+    """Values of ``read`` while training takes batches; ``None`` in its pauses."""
     return lambda run, moment: read(run, moment) if moment.phase == "running" else None
 
 
@@ -410,7 +410,7 @@ def _gib(count: int | None) -> float | None:
 
 
 def _bound_then(run: Run, moment: Snapshot) -> float | None:
-    """The bound; ``None`` where it would squeeze what training took into the lowest tenth."""
+    """The bound; ``None`` above ten times the rate of training, whose line would lie too low."""
     took, bound = run.samples_per_s, moment.bound_per_s
     return None if bound is None or (took and bound > 10 * took) else bound
 

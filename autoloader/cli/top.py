@@ -46,7 +46,7 @@ _FEW_RANKS, _MANY_RANKS = 3, 16
 _MOST_STAGES = 4
 _MINUTE = 60
 _TALL = 20
-"""Lines left below the head from which on more of everything is shown."""
+"""Lines below the head from which on more rows are shown."""
 _VERDICTS = {"paid": "it paid", "nothing": "taken back: no gain", "lost": "taken back: slower"}
 _KNOB_LINES = 2
 _FIRST = ("ring_slots", "decode_threads")
@@ -85,7 +85,7 @@ def show_runs(run: str | None, *, once: bool, period_s: float) -> None:
 
 
 def _groups(run: str | None) -> list[list[Snapshot]]:
-    """The runs that are meant, each with all its loaders of this machine.
+    """Give the runs that are meant, each with all its loaders on this machine.
 
     Raises:
         UsageError: one is named, and is not there.
@@ -166,14 +166,14 @@ class Frame:
         return cls(width, height, time.time())
 
     def fit(self, lines: Sequence[Text]) -> list[Text]:
-        """The lines, none wider than the frame."""
+        """Cut the lines to the frame's width."""
         for line in lines:
             line.truncate(self.width, overflow="ellipsis")
         return list(lines)
 
 
 def draw_list(groups: Sequence[Sequence[Snapshot]], frame: Frame) -> list[Text]:
-    """Several runs, a line each: the one that waits most first."""
+    """Draw several runs, a line each: the run that waits most comes first."""
     rows = []
     for group in sorted(groups, key=lambda one: -_wait(worst(one))):
         moment = worst(group)
@@ -185,7 +185,7 @@ def draw_list(groups: Sequence[Sequence[Snapshot]], frame: Frame) -> list[Text]:
 
 
 def draw_run(group: Sequence[Snapshot], frame: Frame) -> list[Text]:
-    """One run in full.
+    """Draw one run in full.
 
     Args:
         group: the loaders of a node's ranks, or of one trainer.
@@ -202,7 +202,7 @@ def draw_run(group: Sequence[Snapshot], frame: Frame) -> list[Text]:
 
 
 def worst(group: Sequence[Snapshot]) -> Snapshot:
-    """The loader whose trainer waits most, of those that are in use."""
+    """The loader in use whose trainer waits most."""
     return max(in_use(group), key=lambda one: (_wait(one), one.at_s))
 
 
@@ -290,7 +290,7 @@ def _flow(moment: Snapshot, frame: Frame) -> Iterator[Text]:
 
 
 def _stages(moment: Snapshot) -> list[Text]:
-    """The stages that allow least, the one that limits the run marked."""
+    """Draw the slowest stages; the stage that limits the run is marked."""
     known = sorted(moment.stages, key=lambda one: one.bound_per_s or float("inf"))[:_MOST_STAGES]
     rows = [
         (
@@ -311,7 +311,7 @@ def _stages(moment: Snapshot) -> list[Text]:
 
 
 def _knobs(moment: Snapshot, frame: Frame) -> Iterator[Text]:
-    """The values in force, two lines at most; those that moved come first, with what they were."""
+    """Values in force, two lines at most; moved knobs come first, with their former values."""
     moved = {knob: pair[0] for move in moment.moves for knob, pair in move.changes.items()}
     unused = (*_UNTUNED, *UNUSED_KNOBS.get(str(moment.knobs.get("reader")), ()))
     names = [knob for knob in moment.knobs if knob.rpartition(".")[2] not in unused]
@@ -349,7 +349,7 @@ def _moves(moves: Sequence[Move], frame: Frame, most: int) -> Iterator[Text]:
 
 
 def _ranks(group: Sequence[Snapshot], most: int) -> list[Text]:
-    """The ranks of this node, worst wait first; none where there is only one."""
+    """Draw the ranks of this node, the worst wait first; nothing for a single rank."""
     ranks = {one.rank: one for one in in_use(group)}
     if len(ranks) == 1:
         return []
@@ -367,7 +367,7 @@ def _ranks(group: Sequence[Snapshot], most: int) -> list[Text]:
 
 
 def _datasets(datasets: Mapping[str, DatasetStatistics], room: int) -> list[Text]:
-    """Datasets, those in trouble first, in so many lines."""
+    """Draw datasets in ``room`` lines, datasets with faults first."""
     if room < 2:
         return []
     found = sorted(datasets.items(), key=lambda one: _trouble(one[1]), reverse=True)
@@ -404,7 +404,7 @@ def _table(
         columns: titles, with their characters.
         rows: cells of each line.
         most: number of rows that are shown; ``None``: all.
-        others: words about those that are only counted.
+        others: words about the rows that are only counted.
     """
     lines = []
     for cells in (tuple(columns), *rows):

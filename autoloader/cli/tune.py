@@ -123,7 +123,7 @@ def trainer_step_s(step_time: str | None, trace: str | None) -> float | None:
 
 
 def typed_command() -> str:
-    """Give the command line that was typed, whichever of the command's names it has."""
+    """Give the command line that was typed, under either of the command's names."""
     words = sys.argv[1:]
     return shlex.join(["autoloader.tune", *(words[1:] if words[:1] == ["tune"] else words)])
 

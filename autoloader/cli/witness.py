@@ -102,7 +102,7 @@ class Episode:
         key: of the dataset, see ``key_of``.
 
     Attributes:
-        steps: every ``stride``-th of those that are left, with what ops made of their terms.
+        steps: every ``stride``-th step that is left, with the values that ops made of terms.
     """
 
     def __init__(
