@@ -1,6 +1,6 @@
 """A run as its record tells it: figures of the whole run and of its stretches.
 
-Not here: sentences and drawings (``run_page``), reading files (``telemetry.run_record``).
+Not here: sentences and drawings (``report``), reading files (``telemetry.run_record``).
 """
 
 from __future__ import annotations

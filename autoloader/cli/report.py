@@ -1,26 +1,54 @@
 """Records of runs: the page of one (``autoloader report``), its decisions again (``replay``).
 
+The page is one HTML file that needs no network, of one run or of two side by side. Its sentences
+say what limited the run, what memory did, what the controller did and why. Its charts have equal
+axes for two runs.
+
 Exit codes of ``replay``: 0 every decision is the same, 1 some differ, 2 a log cannot be read.
 
-Not here: records (``telemetry.run_record``), a run's figures (``cli.recorded_run``), the page
-(``cli.run_page``), the decision log and the policy (``controller``).
+Not here: a run's figures (``recorded_run``), drawing (``telemetry.pictures``), the words around the
+figures (``report.html.jinja``), the decision log and the policy (``controller``).
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
-from dataclasses import asdict
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
+from statistics import fmean
 
 import typer
 
 from autoloader.cli.output import answered, emit, emit_document, file_errors, note
-from autoloader.cli.recorded_run import find_ideal, read_run, run_folder, runs_folder
-from autoloader.cli.run_page import findings, page
+from autoloader.cli.recorded_run import (
+    Run,
+    cost_of,
+    find_ideal,
+    held_bytes,
+    read_run,
+    run_folder,
+    runs_folder,
+)
 from autoloader.controller.decisions import Replayed
 from autoloader.controller.decisions import replay as replay_log
+from autoloader.controller.states import STATE_MEANING
 from autoloader.errors import UsageError
+from autoloader.host.units import GIB, format_bytes
+from autoloader.telemetry.pictures.charts import (
+    Line,
+    Mark,
+    Point,
+    Timeline,
+    clock,
+    number,
+    over_time,
+    render,
+    rows_over_time,
+)
+from autoloader.telemetry.statistics import Move, Snapshot
+from autoloader.telemetry.verdict import LITTLE_RATIO, MOSTLY_RATIO, changes_words, value_words
 
 DIFFERENT = 1
 """Exit code where decisions differ."""
@@ -140,3 +168,526 @@ def _lines(found: Replayed) -> Iterator[str]:
         yield f"  line {one.line}: {one.field}: recorded {one.recorded}, now {one.derived}"
     if len(found.differences) > _SHOWN:
         yield f"  … and {len(found.differences) - _SHOWN} more"
+
+
+LEAST_SHARE = 0.01
+"""Least share of the time of a state that is told."""
+_REMEDIES = {
+    "decode": "More processors decode more; smaller images, `mixing.chain` and `cache_bytes` leave "
+    "less to decode. `autoloader plan` shows what each would give.",
+    "read": "The storage answers too slowly. A faster disk, more `io_threads` and `read_ahead`, or "
+    "a profile with a local `cache` disk help.",
+    "memory": "The loader had to stay small for the RAM floor. More memory, a lower `ram_floor`, "
+    "or a quieter neighbour would let it grow.",
+}
+MOVERS = {"policy": "the controller", "reflex": "the memory reflex", "person": "a person"}
+_LIMITS = {
+    "training": "the training step itself",
+    "gpu": "the GPU",
+    "memory": "memory: the loader had to stay small",
+    "decode": "decoding images",
+    "read": "reading from storage",
+    "": "unknown",
+}
+_MOST_CHANGES = 4
+VERDICTS = {
+    "paid": "it paid",
+    "nothing": "it gave nothing and was taken back",
+    "lost": "it cost speed and was taken back",
+    "refused": "there was no room for it any more",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One question and its answer.
+
+    Attributes:
+        question: question that a reader has.
+        answer: the answer in one sentence.
+        more: further sentences of the answer.
+        level: "good", "notice" or "bad".
+    """
+
+    question: str
+    answer: str
+    more: tuple[str, ...] = ()
+    level: str = "good"
+
+
+def findings(run: Run, ideal: Run | None = None) -> tuple[Finding, ...]:
+    """Answer the questions of a reader, in their order.
+
+    Args:
+        run: run that the findings are about.
+        ideal: a run of the same trainer with ``replay_one_batch``, where there is one.
+    """
+    others = [one(run) for one in (_memory, _controller, _ranks, _records, _end)]
+    return tuple(one for one in (_limit(run), _cost(run, ideal), *others) if one is not None)
+
+
+def percent(ratio: float | None) -> str:
+    """A ratio as a percentage, for people."""
+    if ratio is None:
+        return "–"
+    return f"{100 * ratio:.1f} %" if ratio < 0.0995 else f"{100 * ratio:.0f} %"
+
+
+def _limit(run: Run) -> Finding:
+    question = "What limits this run?"
+    if run.replays:
+        return Finding(question, "The trainer itself: it was given one batch again and again.")
+    waited = run.wait_ratio
+    if waited is None:
+        return Finding(question, "Nothing was measured: no batch was taken for long enough.")
+    if waited < LITTLE_RATIO or not run.waits:
+        pace = "the GPU" if next(iter(run.limits), "") == "gpu" else "the training step"
+        return Finding(
+            question,
+            f"Not the loader: training waited for data {percent(waited)} of its time. "
+            f"What sets the pace is {pace}.",
+            _bound(run),
+        )
+    worst, share = next(iter(run.waits.items()))
+    loader = waited >= MOSTLY_RATIO
+    stage, _, dataset = worst.partition(":")
+    what = _LIMITS.get(stage, stage) + (f" (dataset {dataset})" if dataset else "")
+    who = "The loader:" if loader else "Mostly the training step, and a little the loader:"
+    return Finding(
+        question,
+        f"{who} training waited for data {percent(waited)} of its time, and "
+        f"{percent(share)} of that waiting was for {what}.",
+        (*_bound(run), _REMEDIES.get(stage, "")),
+        "bad" if loader else "notice",
+    )
+
+
+def _bound(run: Run) -> tuple[str, ...]:
+    took, bound = run.samples_per_s, run.bound_per_s
+    if took is None:
+        return ()
+    if bound is None or bound < took:
+        return (f"Training took {took:,.0f} samples/s.",)
+    return (f"Training took {took:,.0f} samples/s; the loader could give {bound:,.0f}.",)
+
+
+def _cost(run: Run, ideal: Run | None) -> Finding | None:
+    question = "Would a perfect loader help?"
+    if run.replays:
+        return None
+    cost = None if ideal is None else cost_of(run, ideal)
+    waited = run.wait_ratio
+    if ideal is not None and cost is not None:
+        apart = waited is not None and cost - waited >= 0.05
+        return Finding(
+            question,
+            f"The loader costs you {percent(cost)}: {run.samples_per_s:,.0f} samples/s with it, "
+            f"{ideal.samples_per_s:,.0f} with one batch that is handed out again and again.",
+            (
+                f"Training waited {percent(waited)} of its time. The rest is what its step was "
+                "slower: the loader, or others on the machine, took processors that it wanted.",
+            )
+            * apart,
+            level="good" if cost < 0.02 else "notice",
+        )
+    if waited is None:
+        return None
+    return Finding(
+        question,
+        f"The loader costs you {percent(waited)} by the time spent waiting.",
+        (
+            "A run with `replay_one_batch=True` (`--ideal-loader`) measures it whole, with what "
+            "the loader takes of the processors: `autoloader report RUN IDEAL`.",
+        ),
+        level="good" if waited < LITTLE_RATIO else "notice",
+    )
+
+
+def _memory(run: Run) -> Finding | None:
+    question = "Was memory short?"
+    floor = run.own.last.memory.floor_bytes
+    least = run.least_headroom_bytes
+    if least is None:
+        return None
+    holds = f"The loader held {format_bytes(run.most_bytes)} at most." if run.most_bytes else ""
+    if not run.below_floor:
+        return Finding(
+            question,
+            f"No: the least headroom was {format_bytes(least)}, and the floor is "
+            f"{format_bytes(floor)}.",
+            (holds,),
+        )
+    told = []
+    for one in run.below_floor[:5]:
+        who = "it was so from the start"
+        if one.lost_bytes > 0:
+            own = format_bytes(abs(one.own_bytes))
+            who = f"others took {format_bytes(one.lost_bytes - one.own_bytes)}"
+            who += (
+                f" while the loader gave {own} back"
+                if one.own_bytes < 0
+                else f" and the loader {own}"
+            )
+        told.append(
+            f"At {clock(one.begin_s)}, for {clock(one.end_s - one.begin_s)}: "
+            f"down to {format_bytes(one.least_bytes)}; {who}."
+        )
+    if len(run.below_floor) > 5:
+        told.append(f"And {len(run.below_floor) - 5} times more.")
+    below_s = sum(one.end_s - one.begin_s for one in run.below_floor)
+    times = "once" if len(run.below_floor) == 1 else f"{len(run.below_floor)} times"
+    return Finding(
+        question,
+        f"Yes: headroom was below the floor of {format_bytes(floor)} {times}, for "
+        f"{clock(below_s)} in all; the least headroom was {format_bytes(least)}.",
+        (*told, holds),
+        "bad",
+    )
+
+
+def _controller(run: Run) -> Finding:
+    question = "What did the controller do, and why?"
+    states = _states(run)
+    if not run.moves:
+        why = f" Its last word: {run.own.last.why}." if run.own.last.why else ""
+        none = "Nothing: no knob moved." if run.own.last.state else "There was none; nothing moved."
+        return Finding(question, none + why, states)
+    by = Counter(move.by for move in run.changes)
+    parts = [f"{MOVERS.get(who, who)} {count} ×" for who, count in by.most_common()]
+    times = "once" if len(run.changes) == 1 else f"{len(run.changes)} times"
+    grouped = Counter((move.by, move.why) for move in run.moves)
+    more = []
+    for (who, why), count in grouped.most_common(5):
+        moved = [one for one in run.moves if (one.by, one.why) == (who, why)]
+        knobs = sorted({knob for one in moved for knob in one.changes})
+        shown = "; ".join(_changes(moved, knob) for knob in knobs[:4]) + " …" * (len(knobs) > 4)
+        when = f"At {clock(moved[0].at_s - run.begin_s)}" if count == 1 else f"{count} ×"
+        more.append(f"{when}, {MOVERS.get(who, who)}: {why}" + (f": {shown}." if shown else "."))
+    answer = f"Knobs moved {times}: {', '.join(parts)}." if parts else "No knob moved."
+    return Finding(question, answer, (*more, *states))
+
+
+def _states(run: Run) -> tuple[str, ...]:
+    """Share of the time in each state, and the reflex's actions."""
+    meanings = {one.value: meaning for one, meaning in STATE_MEANING.items()}
+    found = [
+        f"{percent(share)} of its time in {name}: {meanings.get(name, 'of a later version')}."
+        for name, share in run.states.items()
+        if share >= LEAST_SHARE
+    ]
+    control = run.own.last.control
+    if control is not None and control.drops:
+        found.append(f"The memory reflex dropped what was read ahead {control.drops} ×.")
+    return tuple(found)
+
+
+def _changes(moves: list[Move], knob: str) -> str:
+    """All changes of a knob, one after the other; of many the first and the last."""
+    changes = [move.changes[knob] for move in moves if knob in move.changes]
+    if len(changes) > _MOST_CHANGES:
+        changes = [(changes[0][0], changes[-1][1])]
+    told = (f"{value_words(knob, before)}→{value_words(knob, after)}" for before, after in changes)
+    return f"{knob} {', '.join(told)}"
+
+
+def _ranks(run: Run) -> Finding | None:
+    waits = run.rank_waits()
+    if len(waits) < 2:
+        return None
+    worst, waited = next(iter(waits.items()))
+    mean = fmean(waits.values())
+    return Finding(
+        "Do all ranks fare alike?",
+        f"Rank {worst} waited most: {percent(waited)} of its time; the mean of {len(waits)} ranks "
+        f"is {percent(mean)}. This page is about rank {worst}.",
+    )
+
+
+def _records(run: Run) -> Finding | None:
+    datasets = run.own.last.datasets.items()
+    bad = [f"{name} {one.quarantined}" for name, one in datasets if one.quarantined]
+    stalls = [f"{name} {one.stalls} ×" for name, one in datasets if one.stalls]
+    parts = []
+    if bad:
+        total = sum(one.quarantined for _, one in datasets)
+        parts.append(f"{total} bad records were left out ({', '.join(bad)}).")
+    if stalls:
+        parts.append(f"The mixture waited 5 s and more for {', '.join(stalls)}.")
+    return Finding("Is the data sound?", " ".join(parts), level="notice") if parts else None
+
+
+def _end(run: Run) -> Finding | None:
+    last = run.own.last
+    restarts = len({one.worker_pid for one in run.own.moments}) - 1
+    parts = []
+    if restarts > 0:
+        parts.append(f"The loader's child was started again {restarts} ×.")
+    if not run.own.ended:
+        parts.append(
+            f"The record stops after {clock(run.length_s)} without an end: the run goes on, was "
+            f"killed, or lost its machine. It was {last.phase} then."
+        )
+    return Finding("How did it end?", " ".join(parts), level="notice") if parts else None
+
+
+MOST_MOVES = 150
+MOST_BAD = 100
+_MOST_DATASETS = 120
+MOST_MARKS = 60
+"""Most moves that a drawing marks: more marks would hide the lines."""
+_MOST_ROWS = 8
+_MOVER_COLOURS = {"reflex": "bad", "person": "d"}
+
+_Read = Callable[[Run, Snapshot], float | None]
+
+
+def page(run: Run, other: Run | None = None, ideal: Run | None = None) -> str:
+    """Give the page as HTML.
+
+    Args:
+        run: run that the page is about.
+        other: a run to put beside it.
+        ideal: a run of the same trainer that was given one batch again and again.
+    """
+    if ideal is None and other is not None and other.replays and not run.replays:
+        ideal = other
+    every = [run] if other is None else [run, other]
+    ideals = [None if one.replays else ideal for one in every]
+    if other is not None and run.replays and not other.replays:
+        ideals[1] = run
+    cost = ""
+    if other is not None and run.replays != other.replays:
+        cost = percent(cost_of(*sorted(every, key=lambda one: one.replays)))
+    sides = [
+        {
+            "run": one,
+            "letter": letter,
+            "began": time.strftime("%Y-%m-%d %H:%M:%S %Z", time.localtime(one.begin_s)),
+            "findings": findings(one, compared),
+        }
+        for letter, one, compared in zip("AB", every, ideals, strict=False)
+    ]
+    return render(
+        "autoloader.cli",
+        "report.html.jinja",
+        sides=sides,
+        cost=cost,
+        drawn=list(charts(list(zip("AB", every, strict=False)))),
+        number=number,
+        percent=percent,
+        size=format_bytes,
+        movers=MOVERS,
+        verdicts=VERDICTS,
+        value_words=value_words,
+        most_moves=MOST_MOVES,
+        most_bad=MOST_BAD,
+        most_datasets=_MOST_DATASETS,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Chart:
+    """One chart.
+
+    Attributes:
+        key: name of the chart, equal for the same chart of another run.
+        title: subject of the chart.
+        legend: (CSS variable, label) of its lines.
+        svg: drawing, as an SVG element.
+    """
+
+    key: str
+    title: str
+    legend: tuple[tuple[str, str], ...]
+    svg: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Plot:
+    """One chart over time, for any run.
+
+    Attributes:
+        key: name of the chart.
+        title: subject of the chart.
+        unit: unit of its values.
+        lines: label, CSS variable and value of each line.
+        top: least end of the value axis.
+    """
+
+    key: str
+    title: str
+    unit: str
+    lines: tuple[tuple[str, str, _Read], ...]
+    top: float = 0.0
+
+    def of(self, run: Run) -> list[Line]:
+        """Lines of a run, without the lines that have no value."""
+        found = []
+        for label, colour, read in self.lines:
+            points: list[Point | None] = []
+            for moment in run.own.moments:
+                value = read(run, moment)
+                at_s = max(0.0, moment.at_s - run.begin_s)
+                points.append(None if value is None else (at_s, value))
+            if any(points):
+                found.append(Line(label, points, colour, steps=colour == "limit"))
+        return found
+
+
+def _running(read: _Read) -> _Read:
+    """Values of ``read`` while training takes batches; ``None`` in its pauses."""
+    return lambda run, moment: read(run, moment) if moment.phase == "running" else None
+
+
+def _percent(ratio: float | None) -> float | None:
+    return None if ratio is None else 100 * ratio
+
+
+def _gib(count: int | None) -> float | None:
+    return None if count is None else count / GIB
+
+
+def _bound_then(run: Run, moment: Snapshot) -> float | None:
+    """The bound; ``None`` above ten times the rate of training, whose line would lie too low."""
+    took, bound = run.samples_per_s, moment.bound_per_s
+    return None if bound is None or (took and bound > 10 * took) else bound
+
+
+def _hits(_: Run, moment: Snapshot) -> float | None:
+    cache = moment.cache
+    return _percent(cache.hit_ratio) if cache and cache.budget_bytes else None
+
+
+_PLOTS = (
+    _Plot(
+        "throughput",
+        "Samples a second: what training took, and what the slowest stage could give",
+        "",
+        (
+            ("training took", "a", _running(lambda _, m: m.consumer.samples_per_s)),
+            ("the loader could give", "c", _running(_bound_then)),
+        ),
+    ),
+    _Plot(
+        "waits",
+        "Share of its time that training waited for data",
+        "%",
+        (("waited", "b", _running(lambda _, m: _percent(m.consumer.wait_ratio))),),
+        top=5.0,
+    ),
+    _Plot(
+        "memory",
+        "Memory: what the machine could still give, and the floor",
+        "GiB",
+        (
+            ("headroom", "a", lambda _, m: _gib(m.memory.headroom_bytes)),
+            ("RAM floor", "limit", lambda _, m: _gib(m.memory.floor_bytes)),
+        ),
+    ),
+    _Plot(
+        "held",
+        "Memory: what the loader held, with its ring",
+        "GiB",
+        (("the loader", "d", lambda _, m: _gib(held_bytes(m))),),
+    ),
+    _Plot(
+        "ring",
+        "Batches ready in the ring, of its slots",
+        "",
+        (
+            ("ready", "a", _running(lambda _, m: float(m.ring.filled))),
+            ("slots", "limit", lambda _, m: float(m.ring.slots)),
+        ),
+    ),
+    _Plot(
+        "cache",
+        "Frames shown from the cache instead of decoded",
+        "%",
+        (("hit ratio", "a", _hits),),
+        top=10.0,
+    ),
+)
+
+
+def _in_one_line(number: int, move: Move) -> str:
+    moved = changes_words(dict(list(move.changes.items())[:4])) if move.changes else ""
+    return f"{number}: {MOVERS.get(move.by, move.by)}: {move.why}" + (f": {moved}" if moved else "")
+
+
+def charts(sides: Sequence[tuple[str, Run]]) -> Iterator[tuple[str, Chart | None]]:
+    """Yield (letter, chart) in reading order; ``None`` where a run has nothing to show.
+
+    Args:
+        sides: letter and run of each side of the page.
+    """
+    end_s = max(run.length_s for _, run in sides)
+    frames = [_timeline(run, end_s, letter) for letter, run in sides]
+    for plot in _PLOTS:
+        drawn = [plot.of(run) for _, run in sides]
+        values = [one[1] for lines in drawn for line in lines for one in line.points if one]
+        top = max([plot.top, *values])
+        # Near a floor far from zero, lines on an axis from zero would be flat.
+        foot = min(values) if plot.key == "memory" and min(values) > top / 2 else 0.0
+        if values:
+            for (letter, run), frame, lines in zip(sides, frames, drawn, strict=True):
+                yield letter, _chart(plot, run, lines, frame, (foot, top))
+        if plot.key == "held":
+            rows = [_knobs(run, frame) for (_, run), frame in zip(sides, frames, strict=True)]
+            if any(rows):
+                yield from zip((letter for letter, _ in sides), rows, strict=True)
+
+
+def _chart(
+    plot: _Plot, run: Run, lines: list[Line], frame: Timeline, axis: tuple[float, float]
+) -> Chart | None:
+    if not lines:
+        return None
+    title = plot.title
+    if plot.key == "throughput" and len(lines) == 1:
+        far = run.bound_per_s
+        title = "Samples a second that training took"
+        title += "" if far is None else f" (the loader could give {number(far)})"
+    svg = over_time(plot.key, title, plot.unit, lines, frame, foot=axis[0], top=axis[1])
+    return Chart(plot.key, title, tuple((line.colour, line.label) for line in lines), svg)
+
+
+def _knobs(run: Run, frame: Timeline) -> Chart | None:
+    changes: dict[str, list[Point]] = {}
+    for moment in run.own.moments:
+        for knob, value in moment.knobs.items():
+            if isinstance(value, (int, float)) and not isinstance(value, bool):
+                in_gib = knob.endswith("_bytes")
+                shown = value / GIB if in_gib else float(value)
+                series = changes.setdefault(f"{knob}, GiB" if in_gib else knob, [])
+                if not series or series[-1][1] != shown:
+                    series.append((max(0.0, moment.at_s - run.begin_s), shown))
+    moved = sorted(
+        (one for one in changes if len(changes[one]) > 1), key=lambda k: -len(changes[k])
+    )
+    if not moved:
+        return None
+    rows = {knob: changes[knob] for knob in sorted(moved[:_MOST_ROWS])}
+    left_out = len(moved) - len(rows)
+    title = "Knobs that moved" + (f" (and {left_out} more)" if left_out else "")
+    return Chart("knobs", title, (), rows_over_time("knobs", title, rows, frame))
+
+
+def _timeline(run: Run, end_s: float, letter: str) -> Timeline:
+    shades = [(one.begin_s, one.end_s, "below") for one in run.below_floor]
+    for stretch, after in run.stretches(lambda moment: moment.phase == "parked"):
+        end_at_s = run.own.last.at_s if after is None else after.at_s
+        shades.append((stretch[0].at_s - run.begin_s, end_at_s - run.begin_s, "parked"))
+    moves = list(enumerate(run.moves, start=1))
+    if len(moves) > MOST_MARKS:  # readers look for the reflex's moves
+        reflex = [one for one in moves if one[1].by == "reflex"]
+        moves = sorted({one[0]: one for one in (reflex + moves)[:MOST_MARKS]}.values())
+    marks = tuple(
+        Mark(
+            max(0.0, move.at_s - run.begin_s),
+            f"#move-{letter}{number}",
+            _in_one_line(number, move),
+            _MOVER_COLOURS.get(move.by, "a"),
+        )
+        for number, move in moves
+    )
+    return Timeline(end_s, marks, tuple(shades[:100]), letter)

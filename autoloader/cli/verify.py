@@ -17,10 +17,19 @@ from typing import Any
 import numpy as np
 import typer
 
-from autoloader.cli import witness
 from autoloader.cli.output import answered, emit_document, note_some, progress_bar
 from autoloader.cli.plain_readers import Step, reader_of, value_at
 from autoloader.cli.spec_file import read_remote_here
+from autoloader.cli.witness import (
+    Episode,
+    Sample,
+    TransformedEpisode,
+    fitted_picture,
+    key_of,
+    nearest_frame,
+    normalised_rows,
+    sample_in_frames,
+)
 from autoloader.errors import SourceError
 from autoloader.formats.sources import is_lerobot
 from autoloader.host.extras import require
@@ -146,7 +155,7 @@ class Comparer:
             reader_of(one.directory, by_row=spec.dataset(one.name).timestamps == "ignore")
             for one in self._mixture.datasets
         ]
-        self._episode: tuple[tuple[int, int, int], witness.Episode] | None = None
+        self._episode: tuple[tuple[int, int, int], Episode] | None = None
         self._place: tuple[int, ...] = ()
 
     def rows(self, rows: Sequence[Mapping[str, Any]]) -> Iterator[int]:
@@ -197,7 +206,7 @@ class Comparer:
         self._language(row, episode, episode.steps[t])
         self._features(row, expected, episode.declared)
 
-    def _read(self, index: int, shard: int, record: int) -> witness.Episode:
+    def _read(self, index: int, shard: int, record: int) -> Episode:
         """An episode as the user's function and the dataset's words leave it."""
         key = (index, shard, record)
         if self._episode is None or self._episode[0] != key:
@@ -205,18 +214,16 @@ class Comparer:
             declared = self._spec.dataset(dataset.name)
             steps, valid = reader.episode(dataset.slices[shard], record), None
             if declared.transform is not None:
-                made = witness.TransformedEpisode(
-                    steps, dataset.directory.features, declared.transform
-                )
+                made = TransformedEpisode(steps, dataset.directory.features, declared.transform)
                 steps, valid = made.steps, made.valid
-            sample = witness.sample_in_frames(self._spec, dataset.name, reader.fps or declared.fps)
+            sample = sample_in_frames(self._spec, dataset.name, reader.fps or declared.fps)
             labels = {
                 path: [text.decode() for text in names.values()]
                 for path, names in dataset.words.names.items()
             }
-            self._episode = key, witness.Episode(
+            self._episode = key, Episode(
                 steps, declared, sample, valid=valid, labels=labels,
-                key=witness.key_of(self._spec.seed, dataset.name),
+                key=key_of(self._spec.seed, dataset.name),
             )  # fmt: skip
         return self._episode[1]
 
@@ -233,9 +240,7 @@ class Comparer:
             how = self._spec.normalize_of(dataset, name)
             if how is not None:
                 key = "action" if name == "action" else "proprio"
-                values = witness.normalised_rows(
-                    values, zeroed, how, self._statistics[dataset][key]
-                )
+                values = normalised_rows(values, zeroed, how, self._statistics[dataset][key])
                 exact = False
             exact = exact and not (name == "action" and expected.summed)
             terms = getattr(self._spec.dataset(dataset), name).terms
@@ -249,7 +254,7 @@ class Comparer:
         if not np.array_equal(mask, inside):
             self._differs(f"{name}_mask", f"loader {mask.tolist()}, {inside.tolist()}")
 
-    def _frames(self, row: Mapping[str, Any], expected: witness.Sample) -> None:
+    def _frames(self, row: Mapping[str, Any], expected: Sample) -> None:
         declared, plan = expected.episode.declared, expected.frames()
         told = row["frame_offset"].tolist()
         if told != [offset for _, offset, _ in plan]:
@@ -286,20 +291,20 @@ class Comparer:
         picture = np.asarray(value_at(step, path))
         if picture.shape[-1] == 1:
             picture = np.repeat(picture, 3, axis=-1)
-        wanted = witness.fitted_picture(picture, self._spec.cameras[camera])
+        wanted = fitted_picture(picture, self._spec.cameras[camera])
         return float(np.abs(frame.astype(np.int16) - wanted).mean())
 
     def _depth(self, frame: Any, step: Any, choices: tuple[str, ...], camera: str) -> None:
         """Compare a depth frame, to the bit."""
         how = self._spec.cameras[camera]
         stored = [value_at(step, path) for path in choices if step is not None]
-        wanted = [witness.nearest_frame(one, how).astype(how.depth) for one in stored]
+        wanted = [nearest_frame(one, how).astype(how.depth) for one in stored]
         wanted = wanted or [np.zeros_like(frame)]
         if all(frame.tobytes() != one.tobytes() for one in wanted):
             off = min(int((frame[..., 0] != one.reshape(how.size)).sum()) for one in wanted)
             self._differs(f"images/{camera}: depth", f"{off} of {frame.size} values differ")
 
-    def _language(self, row: Mapping[str, Any], episode: witness.Episode, step: Step) -> None:
+    def _language(self, row: Mapping[str, Any], episode: Episode, step: Step) -> None:
         said = episode.said(step)
         choices = [text for texts in said for text in texts] if said else [""]
         self._found.texts += 1

@@ -15,7 +15,7 @@ short to be looked at leaves nothing there.
 The policy's thread writes.
 
 Not here: what a snapshot says (``telemetry.statistics``), what is concluded from a record
-(``cli.run_page``).
+(``cli.report``).
 """
 
 from __future__ import annotations

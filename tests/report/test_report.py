@@ -15,7 +15,7 @@ from record_moments import BEGAN_S, a_moment
 
 from autoloader.cli.app import main
 from autoloader.cli.recorded_run import Run, find_ideal, read_run
-from autoloader.cli.run_page import findings, page
+from autoloader.cli.report import findings, page
 from autoloader.host.units import GIB
 from autoloader.telemetry.run_record import RunLog
 from autoloader.telemetry.statistics import ConsumerMoment, MemoryMoment, Move, Snapshot

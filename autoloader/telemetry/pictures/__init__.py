@@ -4,5 +4,5 @@
 variables, so that a page shows them in light and dark. Its ``render`` fills Jinja templates over
 ``base.html.jinja``, which has the theme. Both need the extra ``report``.
 
-Not here: what a page says (``cli.run_page``, ``tune.page``).
+Not here: what a page says (``cli.report``, ``tune.page``).
 """
