@@ -622,9 +622,7 @@ def validation_specs(spec: PipelineSpec, split: str = "val") -> dict[str, Pipeli
         return {}
     whole = resolve(spec, split)
     counts = count_mixture(
-        whole,
-        by_index=spec.reader != "stream",
-        fetch=choose_reader(whole, "auto")[0] == "indexed",
+        whole, by_index=spec.reader != "stream", fetch=choose_reader(whole, "auto")[0] == "indexed"
     )
     if not spec.validation.per_dataset:
         spec = _settled(spec)

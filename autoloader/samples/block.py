@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from autoloader.host.extras import needs
 from autoloader.samples import windows
-from autoloader.samples.draws import PURPOSE_ORDER, fold
+from autoloader.samples.draws import PURPOSE_ORDER, Bools, Floats, Ints, fold
 from autoloader.samples.layout import PROVENANCE
 from autoloader.samples.resolve import ResolvedDataset
 from autoloader.samples.transforms.fields import FieldName
@@ -222,15 +222,15 @@ class FrameLease(Protocol):
         over: whether it was given up, or all samples of the run are in filled batches.
     """
 
-    slots: dict[str, NDArray[np.int64]]
+    slots: dict[str, Ints]
     over: bool
 
     @property
-    def written(self) -> Mapping[str, NDArray[np.bool_]]:
+    def written(self) -> Mapping[str, Bools]:
         """See above."""
         ...
 
-    def gather(self, camera: str, slots: NDArray[np.int64], out: NDArray[Any]) -> None:
+    def gather(self, camera: str, slots: Ints, out: NDArray[Any]) -> None:
         """Copy slots [n] into ``out`` [n, H·W·3], contiguous; slot 0 is black."""
         ...
 
@@ -287,8 +287,8 @@ class SampleBlock:
     columns: dict[str, NDArray[Any]]
     texts: Sequence[bytes]
     frames: dict[str, list[Encoded | None]]
-    frame_row: NDArray[np.int64]
-    frame_zeroed: NDArray[np.bool_]
+    frame_row: Ints
+    frame_zeroed: Bools
     datasets: Sequence[int]
     linked: list[bool] | None = None
     nbytes: int = 0
@@ -303,7 +303,7 @@ class SampleBlock:
         return self.place_at(0)
 
     @property
-    def t(self) -> NDArray[np.int64]:
+    def t(self) -> Ints:
         """[n] int64, in (strided) frames of each sample's episode."""
         return self.columns["ledger"][:, 4]
 
@@ -333,7 +333,7 @@ def stand_ins(block: SampleBlock, place: Place, count: int) -> SampleBlock:
     )
 
 
-def _ledger(place: Place, t: NDArray[np.int64]) -> NDArray[np.int64]:
+def _ledger(place: Place, t: Ints) -> Ints:
     """[n, 6] int64 of all samples of an episode."""
     ledger = np.empty((len(t), len(PROVENANCE) + 1), np.int64)
     ledger[:, :4] = place.numbers()
@@ -350,11 +350,11 @@ def episode_key(dataset: ResolvedDataset, place: Place) -> int:
 def field_rows(
     dataset: ResolvedDataset,
     name: FieldName,
-    t: NDArray[np.int64],
+    t: Ints,
     steps: int,
-    columns: Mapping[str, NDArray[np.float32]],
+    columns: Mapping[str, Floats],
     width: int,
-) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
+) -> tuple[Floats, Bools]:
     """A field's final rows [n, R, width] float32 and their mask, for the samples at ``t`` [n].
 
     With a chunk of actions per step of the window [n, W, R, width].
@@ -383,8 +383,8 @@ def field_rows(
 
 
 def field_windows(
-    sample: SampleSpec, name: FieldName, t: NDArray[np.int64], steps: int | NDArray[np.int64]
-) -> tuple[NDArray[np.int64], windows.WindowRows]:
+    sample: SampleSpec, name: FieldName, t: Ints, steps: int | Ints
+) -> tuple[Ints, windows.WindowRows]:
     """The steps that a field's rows count from, and the rows; see ``windows.action_rows``."""
     if name == "action":
         return windows.action_rows(t, steps, sample)
@@ -398,22 +398,20 @@ def by_sample(sample: SampleSpec, name: FieldName, values: NDArray[Any]) -> NDAr
     return values.reshape(-1, sample.action_steps, *values.shape[1:])
 
 
-def field_offsets(sample: SampleSpec, name: FieldName) -> NDArray[np.int64]:
+def field_offsets(sample: SampleSpec, name: FieldName) -> Ints:
     """[R] int64: which rows relative to t a field takes, before any sum."""
     if name == "state":
         return np.asarray(sample.state_offsets, dtype=np.int64)
     return np.asarray(sample.action_offsets, dtype=np.int64)
 
 
-def linked_rows(frame_row: NDArray[np.int64]) -> list[bool]:
+def linked_rows(frame_row: Ints) -> list[bool]:
     """Of each sample, with frames [n, F], whether it shares one with the sample before."""
     shared = (frame_row[1:, :, None] == frame_row[:-1, None, :]).any(axis=(1, 2))
     return [False, *shared.tolist()]
 
 
-def different_frames(
-    ledger: NDArray[np.int64], raw: NDArray[np.int64], drawn: NDArray[np.bool_]
-) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+def different_frames(ledger: Ints, raw: Ints, drawn: Bools) -> tuple[Ints, Ints]:
     """Numbers of the different frames at raw steps [n, F] of sorted samples.
 
     Args:

@@ -22,13 +22,18 @@ import hashlib
 import numpy as np
 from numpy.typing import NDArray
 
+Ints = NDArray[np.int64]
+Keys = NDArray[np.uint64]
+Floats = NDArray[np.float32]
+Bools = NDArray[np.bool_]
+
 GOLDEN = 0x9E3779B97F4A7C15
 MIX_1 = 0xBF58476D1CE4E5B9
 MIX_2 = 0x94D049BB133111EB
 MASK = 0xFFFFFFFFFFFFFFFF
 
 
-def constant(value: int) -> NDArray[np.uint64]:
+def constant(value: int) -> Keys:
     """A number [] for arithmetic on small arrays: NumPy makes one of a scalar at each call."""
     return np.array(value, dtype=np.uint64)
 
@@ -63,14 +68,14 @@ def splitmix64(value: int) -> int:
     return z ^ (z >> 31)
 
 
-def splitmix64_array(values: NDArray[np.uint64]) -> NDArray[np.uint64]:
+def splitmix64_array(values: Keys) -> Keys:
     """The hash of each of ``values`` [n] uint64."""
     hashes = np.array(values, dtype=np.uint64)
     splitmix64_in_place(hashes, np.empty_like(hashes))
     return hashes
 
 
-def splitmix64_in_place(values: NDArray[np.uint64], scratch: NDArray[np.uint64]) -> None:
+def splitmix64_in_place(values: Keys, scratch: Keys) -> None:
     """``values`` become their hashes; ``scratch`` is of their shape. No array is allocated."""
     values += _GOLDEN
     values ^= np.right_shift(values, _30, out=scratch)
@@ -80,7 +85,7 @@ def splitmix64_in_place(values: NDArray[np.uint64], scratch: NDArray[np.uint64])
     values ^= np.right_shift(values, _31, out=scratch)
 
 
-def unmixed_array(hashes: NDArray[np.uint64]) -> NDArray[np.uint64]:
+def unmixed_array(hashes: Keys) -> Keys:
     """Invert ``splitmix64_array``, which is a bijection: hashes [n] back to numbers [n]."""
     z = (hashes ^ (hashes >> _31) ^ (hashes >> _62)) * _UNMIX_2
     z = (z ^ (z >> _27) ^ (z >> _54)) * _UNMIX_1
@@ -100,19 +105,19 @@ def fold(key: int, *parts: int) -> int:
     return key
 
 
-def fold_array(keys: NDArray[np.uint64], *parts: NDArray[np.int64]) -> NDArray[np.uint64]:
+def fold_array(keys: Keys, *parts: Ints) -> Keys:
     """``fold`` of each of ``keys`` [n] uint64 with the parts [n] beside it."""
     for part in parts:
         keys = splitmix64_array(keys ^ part.astype(np.uint64))
     return keys
 
 
-def order(key: int, first: int, stop: int) -> NDArray[np.int64]:
+def order(key: int, first: int, stop: int) -> Ints:
     """Numbers first … stop−1 in the order of their hashes under ``key``; ties by number."""
     return ordered(key, np.arange(first, stop, dtype=np.int64))
 
 
-def ordered(key: int, numbers: NDArray[np.int64]) -> NDArray[np.int64]:
+def ordered(key: int, numbers: Ints) -> Ints:
     """``numbers`` [n], which ascend, in the order of their hashes under ``key``."""
     hashes = splitmix64_array(numbers.astype(np.uint64) ^ np.uint64(key))
     return np.asarray(numbers[np.argsort(hashes, kind="stable")])
@@ -123,12 +128,12 @@ def choose(key: int, count: int) -> int:
     return splitmix64(key) % count
 
 
-def choose_array(keys: NDArray[np.uint64], count: int) -> NDArray[np.int64]:
+def choose_array(keys: Keys, count: int) -> Ints:
     """``choose`` for each of ``keys`` [n]."""
     return (splitmix64_array(keys) % np.uint64(count)).astype(np.int64)
 
 
-def words_drawn(keys: NDArray[np.uint64], t: NDArray[np.int64]) -> NDArray[np.uint64]:
+def words_drawn(keys: Keys, t: Ints) -> Keys:
     """[n] a random number for the words of each sample: of its episode's key, at t [n]."""
     return splitmix64_array(fold_array(keys, np.full(len(t), PURPOSE_WORDS, np.int64), t))
 

@@ -29,6 +29,7 @@ from numpy.typing import NDArray
 from autoloader.errors import SpecError, UnsupportedError
 from autoloader.formats import Feature
 from autoloader.samples import windows
+from autoloader.samples.draws import Bools
 from autoloader.samples.transforms.fields import NUMBERS, described, is_text
 
 MOST_NUMBERS = 2**16
@@ -171,7 +172,7 @@ class FeatureRows:
         own: slice,
         values: NDArray[Any],
         window: windows.WindowRows,
-        has: NDArray[np.bool_] | None = None,
+        has: Bools | None = None,
     ) -> None:
         """Samples ``own`` have ``values`` [m, R or 1, width], of the rows of ``window``.
 
@@ -189,7 +190,7 @@ class FeatureRows:
         own: slice,
         texts: Sequence[Sequence[bytes]],
         window: windows.WindowRows,
-        has: NDArray[np.bool_] | None = None,
+        has: Bools | None = None,
     ) -> None:
         """Samples ``own`` have these texts: by row, m each; ``has`` as of ``numbers``."""
         for row, found in enumerate(texts):
@@ -200,9 +201,7 @@ class FeatureRows:
                     mine[own.start + k] = b""
         self._mask(name, own, window, has)
 
-    def _mask(
-        self, name: str, own: slice, window: windows.WindowRows, has: NDArray[np.bool_] | None
-    ) -> None:
+    def _mask(self, name: str, own: slice, window: windows.WindowRows, has: Bools | None) -> None:
         mask = self._columns[f"feature_mask/{name}"][own]
         mask[:] = window.inside if self.forms[name].per_step else True
         if has is not None:

@@ -41,9 +41,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from autoloader.errors import SpecError
+from autoloader.samples.draws import Bools, Floats
 from autoloader.spec import FieldNormalizeSpec
 
 _KEYS = {
@@ -205,13 +205,13 @@ class Scaling:
         clip: whether the result is bounded to [-1, 1].
     """
 
-    centre: NDArray[np.float32]
-    factor: NDArray[np.float32]
-    shift: NDArray[np.float32]
-    active: NDArray[np.bool_]
+    centre: Floats
+    factor: Floats
+    shift: Floats
+    active: Bools
     clip: bool
 
-    def apply(self, values: NDArray[np.float32], nothing: NDArray[np.bool_]) -> None:
+    def apply(self, values: Floats, nothing: Bools) -> None:
         """Normalise in place.
 
         Args:

@@ -27,7 +27,15 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from autoloader.samples.draws import PURPOSE_GOAL, fold_array, splitmix64_array
+from autoloader.samples.draws import (
+    PURPOSE_GOAL,
+    Bools,
+    Floats,
+    Ints,
+    Keys,
+    fold_array,
+    splitmix64_array,
+)
 from autoloader.spec import SampleSpec
 
 
@@ -42,9 +50,9 @@ class WindowRows:
         offset: [n, R] int32, relative to t, as realised.
     """
 
-    index: NDArray[np.int64]
-    inside: NDArray[np.bool_]
-    zeroed: NDArray[np.bool_]
+    index: Ints
+    inside: Bools
+    zeroed: Bools
     offset: NDArray[np.int32]
 
 
@@ -68,21 +76,14 @@ def valid_range(sample: SampleSpec, steps: int) -> tuple[int, int]:
     return first, max(first, steps - end)
 
 
-def valid_ranges(
-    sample: SampleSpec, steps: NDArray[np.int64]
-) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+def valid_ranges(sample: SampleSpec, steps: Ints) -> tuple[Ints, Ints]:
     """``valid_range`` of each of many episodes [E], as two arrays [E] int64."""
     first, end = dropped_edges(sample)
     stop = np.maximum(first, np.asarray(steps, dtype=np.int64) - end)
     return np.full_like(stop, first), stop
 
 
-def rows(
-    t: NDArray[np.int64],
-    offsets: NDArray[np.int64],
-    steps: int | NDArray[np.int64],
-    sample: SampleSpec,
-) -> WindowRows:
+def rows(t: Ints, offsets: Ints, steps: int | Ints, sample: SampleSpec) -> WindowRows:
     """The rows at ``t[:, None] + offsets`` under the sample's edges.
 
     Args:
@@ -99,9 +100,7 @@ def rows(
     return WindowRows(index, ~(before | after), zeroed, realised.astype(np.int32))
 
 
-def action_rows(
-    t: NDArray[np.int64], steps: int | NDArray[np.int64], sample: SampleSpec
-) -> tuple[NDArray[np.int64], WindowRows]:
+def action_rows(t: Ints, steps: int | Ints, sample: SampleSpec) -> tuple[Ints, WindowRows]:
     """The rows of every chunk of actions, and the step that each chunk starts from.
 
     A sample has k chunks, one behind the other: k is the window's steps, or 1.
@@ -128,12 +127,7 @@ def action_rows(
     )
 
 
-def frame_rows(
-    t: NDArray[np.int64],
-    steps: int | NDArray[np.int64],
-    sample: SampleSpec,
-    keys: NDArray[np.uint64],
-) -> WindowRows:
+def frame_rows(t: Ints, steps: int | Ints, sample: SampleSpec, keys: Keys) -> WindowRows:
     """The rows of a sample's frames: at its offsets, then the goal's where there is one.
 
     Args:
@@ -155,9 +149,7 @@ def frame_rows(
     )
 
 
-def goal_rows(
-    t: NDArray[np.int64], steps: int | NDArray[np.int64], keys: NDArray[np.uint64]
-) -> NDArray[np.int64]:
+def goal_rows(t: Ints, steps: int | Ints, keys: Keys) -> Ints:
     """[n] int64 the goal of each sample; arguments as of ``frame_rows``."""
     hashes = splitmix64_array(fold_array(keys, np.full_like(t, PURPOSE_GOAL), t))
     left = np.broadcast_to(np.ravel(steps), t.shape) - 1 - t
@@ -166,14 +158,14 @@ def goal_rows(
 
 
 def window_values(
-    column: NDArray[np.float32],
+    column: Floats,
     window: WindowRows,
     width: int,
     *,
     dims: Sequence[int] = (),
-    base: NDArray[np.float32] | None = None,
+    base: Floats | None = None,
     summed: bool = False,
-) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
+) -> tuple[Floats, Bools]:
     """Values [n, R, width] float32 and mask [n, R, width] bool of a column [T, w], w ≤ width.
 
     Args:
@@ -194,14 +186,14 @@ def window_values(
 
 
 def finished_values(
-    values: NDArray[np.float32],
-    mask: NDArray[np.bool_],
+    values: Floats,
+    mask: Bools,
     window: WindowRows,
     *,
     dims: Sequence[int] = (),
-    base: NDArray[np.float32] | None = None,
+    base: Floats | None = None,
     summed: bool = False,
-) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
+) -> tuple[Floats, Bools]:
     """Values as differences, edges and sums leave them, and their mask.
 
     Args:

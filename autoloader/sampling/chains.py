@@ -34,16 +34,18 @@ from collections.abc import Sequence
 from itertools import pairwise
 
 import numpy as np
-from numpy.typing import NDArray
 
 from autoloader.samples.draws import (
     PURPOSE_CHAIN_HEAD,
     PURPOSE_PLAN,
     PURPOSE_PLAN_REST,
+    Bools,
+    Ints,
+    Keys,
     fold,
     fold_array,
 )
-from autoloader.sampling.episodes import DatasetTable, EpisodeCounts, Ints
+from autoloader.sampling.episodes import DatasetTable, EpisodeCounts
 from autoloader.sampling.mixture import Locality
 from autoloader.sampling.permutation import gather, permute, scatter, unpermute
 from autoloader.spec import SampleSpec
@@ -109,7 +111,7 @@ class ChainedSamples:
             chain_difference(t.sample) if block_length > 1 and t.kept is None else 0 for t in tables
         ]
         self._difference = np.asarray(differences, dtype=np.int64)
-        self.chained: NDArray[np.bool_] = self._difference > 0
+        self.chained: Bools = self._difference > 0
         self._block_length = block_length
         self._by_pass = by_pass
         runs, rest = [], []
@@ -228,7 +230,7 @@ class ChainedSamples:
         rest = -(-(spared + 1) * size // np.maximum(spare, 1)) - 1
         return np.where(run >= 0, among, np.where(spared >= 0, rest, 0))
 
-    def _pass(self, dataset: Ints, pass_: Ints) -> tuple[Ints, Ints, Ints, NDArray[np.uint64]]:
+    def _pass(self, dataset: Ints, pass_: Ints) -> tuple[Ints, Ints, Ints, Keys]:
         """(samples of the head, blocks, size and key of their permutation) of each pass."""
         b, runs = self._block_length, self.runs[dataset]
         samples = b * runs + self._rest.totals[dataset]

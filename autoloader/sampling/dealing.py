@@ -42,9 +42,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
-from numpy.typing import NDArray
 
 from autoloader.errors import SpecError
+from autoloader.samples.draws import Bools, Ints
 from autoloader.samples.resolve import ResolvedDataset, ResolvedMixture
 from autoloader.sampling.mixture import MixtureOrder
 from autoloader.spec import BatchSpec
@@ -200,7 +200,7 @@ class NodePart:
         """Number of nodes."""
         return -(-self.world_size // self.here)
 
-    def shows(self, position: NDArray[np.int64]) -> NDArray[np.bool_]:
+    def shows(self, position: Ints) -> Bools:
         """[n] whether the node shows each position."""
         rank = (position - self.base) // self.batch % self.world_size
         return np.asarray((rank >= self.first) & (rank < self.first + self.here))

@@ -27,6 +27,8 @@ from numpy.typing import NDArray
 from autoloader.samples.draws import (
     MASK,
     PURPOSE_ORDER,
+    Ints,
+    Keys,
     fold,
     fold_array,
     splitmix64_array,
@@ -37,7 +39,6 @@ from autoloader.samples.transforms.keep import Ranges, samples_per_episode, vali
 from autoloader.samples.windows import valid_range
 from autoloader.spec import SampleSpec
 
-Ints = NDArray[np.int64]
 _COARSE = 64
 _ROWS = 32
 """Episodes hashed together. A draw hashes its whole episode: this bounds the memory it takes."""
@@ -195,13 +196,7 @@ class DrawnT:
         self._slice_of = np.concatenate([none, *(t.slice_of for t in drawn)])
         self._record_of = np.concatenate([none, *(t.record_of for t in drawn)])
 
-    def t(
-        self,
-        dataset: Ints,
-        pass_: Ints,
-        episode: Ints,
-        place: Ints,
-    ) -> Ints:
+    def t(self, dataset: Ints, pass_: Ints, episode: Ints, place: Ints) -> Ints:
         """The ``place``-th drawn t of each episode of a dataset in its pass, all [n]."""
         key = self._key(dataset, pass_, episode)
         chosen = np.empty(len(key), dtype=np.uint64)
@@ -224,13 +219,11 @@ class DrawnT:
             place[rows] = (hashes < own[rows, None]).sum(axis=1)
         return np.where(place < self._drawn[dataset], place, -1)
 
-    def _key(self, dataset: Ints, pass_: Ints, episode: Ints) -> NDArray[np.uint64]:
+    def _key(self, dataset: Ints, pass_: Ints, episode: Ints) -> Keys:
         at = self._first_episode[dataset] + episode
         return fold_array(self._keys[dataset], pass_, self._slice_of[at], self._record_of[at])
 
-    def _hashes(
-        self, key: NDArray[np.uint64], dataset: Ints, episode: Ints
-    ) -> Iterator[tuple[Ints, NDArray[np.uint64]]]:
+    def _hashes(self, key: Keys, dataset: Ints, episode: Ints) -> Iterator[tuple[Ints, Keys]]:
         """Rows [m] of the n that are asked for, and the hashes of their valid t [m, width].
 
         Rows of like length are hashed together, a rectangle that stays in the processor's cache.

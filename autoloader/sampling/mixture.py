@@ -15,17 +15,15 @@ from math import lcm
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from autoloader.errors import SpecError
-from autoloader.samples.draws import PURPOSE_CHOICE, PURPOSE_PHASE, dataset_key, fold, unit
+from autoloader.samples.draws import PURPOSE_CHOICE, PURPOSE_PHASE, Ints, dataset_key, fold, unit
 from autoloader.samples.resolve import ResolvedMixture
 from autoloader.sampling.schedule import (
     NEVER,
     Change,
     Curriculum,
     DrawnSchedule,
-    Ints,
     Leg,
     Schedule,
     block_start,
@@ -194,9 +192,7 @@ class MixtureOrder:
 
 
 def mixture_order(
-    mixture: ResolvedMixture,
-    samples: Mapping[str, int],
-    sizes: Mapping[str, int] | None = None,
+    mixture: ResolvedMixture, samples: Mapping[str, int], sizes: Mapping[str, int] | None = None
 ) -> MixtureOrder:
     """Shares and epoch of a mixture (design: "Epochs").
 
@@ -311,7 +307,7 @@ class BlockSequence:
     """
 
     def __init__(self, order: MixtureOrder, streams: int = 1) -> None:
-        self._chunk: NDArray[np.int64] = np.empty(0, dtype=np.int64)
+        self._chunk: Ints = np.empty(0, dtype=np.int64)
         self._chunk_of = -1, -1
         self.blocks_per_epoch: int | None = None
         if order.pass_samples is not None:

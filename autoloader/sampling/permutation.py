@@ -41,12 +41,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from autoloader.samples.draws import (
     PURPOSE_BLOCKS,
     PURPOSE_SHORT_BLOCK,
     PURPOSE_WINDOW,
+    Bools,
+    Ints,
+    Keys,
     constant,
     fold_array,
     splitmix64_in_place,
@@ -55,8 +57,6 @@ from autoloader.samples.draws import (
 # Four rounds mix large domains; with a handful of numbers it takes this many until every order of
 # up to five, and every pair of neighbours beyond, comes about equally often, which tests count.
 ROUNDS = 12
-Ints = NDArray[np.int64]
-Keys = NDArray[np.uint64]
 _ROUND_SHIFT = 48
 MAX_SIZE = 2**53
 _TURNS = [constant(turn << _ROUND_SHIFT) for turn in range(ROUNDS)]
@@ -82,18 +82,10 @@ def unpermute(image: Ints, size: Ints, key: Keys) -> Ints:
     return _walked(_network_back, image, size, key)
 
 
-_Network = Callable[
-    [Keys, Keys, Keys, Keys],
-    Keys,
-]
+_Network = Callable[[Keys, Keys, Keys, Keys], Keys]
 
 
-def _walked(
-    network: _Network,
-    number: Ints,
-    size: Ints,
-    key: Keys,
-) -> Ints:
+def _walked(network: _Network, number: Ints, size: Ints, key: Keys) -> Ints:
     limit = size.astype(np.uint64)
     a = np.ceil(np.sqrt(size.astype(np.float64))).astype(np.uint64)
     b = (limit + a - np.uint64(1)) // a
@@ -105,12 +97,7 @@ def _walked(
     return image.astype(np.int64)
 
 
-def _network(
-    number: Keys,
-    a: Keys,
-    b: Keys,
-    key: Keys,
-) -> Keys:
+def _network(number: Keys, a: Keys, b: Keys, key: Keys) -> Keys:
     right, left = np.divmod(number, a)
     mixed, scratch = np.empty_like(number), np.empty_like(number)
     for turn in range(0, ROUNDS, 2):
@@ -123,12 +110,7 @@ def _network(
     return np.asarray(right)
 
 
-def _network_back(
-    image: Keys,
-    a: Keys,
-    b: Keys,
-    key: Keys,
-) -> Keys:
+def _network_back(image: Keys, a: Keys, b: Keys, key: Keys) -> Keys:
     right, left = np.divmod(image, a)
     mixed, scratch = np.empty_like(image), np.empty_like(image)
     for turn in range(ROUNDS - 2, -1, -2):
@@ -142,13 +124,7 @@ def _network_back(
     return np.asarray(right)
 
 
-def _hash(
-    digit: Keys,
-    key: Keys,
-    turn: int,
-    mixed: Keys,
-    scratch: Keys,
-) -> Keys:
+def _hash(digit: Keys, key: Keys, turn: int, mixed: Keys, scratch: Keys) -> Keys:
     """63 bits of a digit under a key, another function each turn; they lie in ``mixed``."""
     np.bitwise_or(digit, _TURNS[turn], out=mixed)
     np.bitwise_xor(mixed, key, out=mixed)
@@ -256,9 +232,7 @@ class _Slots:
         self._move(unpermute, found, which < self.full)
         return np.where(which < self.full, found + (found >= self.short), self.short)
 
-    def _move(
-        self, how: Callable[[Ints, Ints, Keys], Ints], number: Ints, whole: NDArray[np.bool_]
-    ) -> None:
+    def _move(self, how: Callable[[Ints, Ints, Keys], Ints], number: Ints, whole: Bools) -> None:
         """Put whole blocks among whole blocks, where there are several windows; in place."""
         at = np.flatnonzero(whole & (self.windows > 1))
         if len(at):

@@ -71,11 +71,11 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from autoloader.samples.draws import PURPOSE_PLAN, fold, fold_array
+from autoloader.samples.draws import PURPOSE_PLAN, Bools, Ints, Keys, fold, fold_array
 from autoloader.samples.windows import dropped_edges, valid_range
 from autoloader.sampling.chains import ChainedSamples
 from autoloader.sampling.dealing import NodePart
-from autoloader.sampling.episodes import DatasetTable, DrawnT, EpisodeCounts, Ints, KeptT
+from autoloader.sampling.episodes import DatasetTable, DrawnT, EpisodeCounts, KeptT
 from autoloader.sampling.mixture import Locality, MixtureOrder, PositionSequence
 from autoloader.sampling.permutation import gather, permute, scatter, unpermute
 from autoloader.sampling.schedule import NEVER
@@ -156,7 +156,7 @@ class PassOrder:
         locality: blocks and lanes; ``None``: any sample may follow any other.
     """
 
-    def __init__(self, samples: Ints, keys: NDArray[np.uint64], locality: Locality | None) -> None:
+    def __init__(self, samples: Ints, keys: Keys, locality: Locality | None) -> None:
         self._samples, self._keys, self._locality = samples, keys, locality
         # Lanes are shuffled side by side, and have the window's blocks together.
         self._window = 1 if locality is None else max(1, locality.window // locality.lanes)
@@ -343,7 +343,7 @@ class SamplePlan:
         """As of ``PositionSequence``."""
         return self._positions.positions(dataset, number)
 
-    def holds(self, dataset: Ints, episode: Ints, t: Ints) -> NDArray[np.bool_]:
+    def holds(self, dataset: Ints, episode: Ints, t: Ints) -> Bools:
         """True for each t [n] that the rules leave; t lies in the valid range of its episode."""
         place = np.zeros_like(t)
         if self._kept is not None:

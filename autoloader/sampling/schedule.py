@@ -53,7 +53,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from autoloader.samples.draws import fold, ordered
+from autoloader.samples.draws import Bools, Ints, fold, ordered
 
 WINDOW = 16_384
 """Blocks among which ``DrawnSchedule`` draws: many batches, and drawn in about 2 ms."""
@@ -86,7 +86,7 @@ class Schedule:
     ) -> None:
         counts = None if finite is None else np.asarray(finite, dtype=np.int64)
         weights = np.asarray(shares if counts is None else counts, dtype=np.float64)
-        self.deals: NDArray[np.bool_] = weights > 0
+        self.deals: Bools = weights > 0
         self._live = np.flatnonzero(self.deals)
         self._weights = weights[self._live] / weights.sum()
         self._phases = np.asarray(phases, dtype=np.float64)[self._live]
@@ -96,19 +96,17 @@ class Schedule:
         self._first_due = min(0.0, float(self._due(np.zeros_like(self._live)).min(initial=0.0)))
         self.length: int | None = None if counts is None else int(counts.sum())
 
-    def _due(self, k: NDArray[np.int64]) -> NDArray[np.float64]:
+    def _due(self, k: Ints) -> NDArray[np.float64]:
         return np.asarray((k + self._phases) / self._weights)
 
-    def _counts_at(self, v: float) -> NDArray[np.int64]:
+    def _counts_at(self, v: float) -> Ints:
         """Blocks due before time v, per live dataset; exact with respect to ``_due``."""
         k = np.maximum(np.ceil(v * self._weights - self._phases), 0).astype(np.int64)
         k += self._due(k) < v
         k -= (k > 0) & (self._due(k - 1) >= v)
         return np.asarray(k if self._finite is None else np.minimum(k, self._finite))
 
-    def _window(
-        self, start: int, stop: int
-    ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+    def _window(self, start: int, stop: int) -> tuple[Ints, Ints, Ints]:
         """(datasets in order, number of each block in its dataset, counts before them).
 
         What comes back covers [start, stop); its first block is at the sum of the counts.
@@ -131,7 +129,7 @@ class Schedule:
         order = np.argsort(due, kind="stable")  # ties: by dataset, as they lie
         return dataset[order], k[order], before
 
-    def numbered(self, start: int, stop: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    def numbered(self, start: int, stop: int) -> tuple[Ints, Ints]:
         """Dataset of each block in [start, stop), and which of that dataset's blocks it is."""
         if self.length is not None:
             stop = min(stop, self.length)
@@ -142,11 +140,11 @@ class Schedule:
         cut = slice(start - first, stop - first)
         return np.asarray(self._live[sequence[cut]], dtype=np.int64), k[cut]
 
-    def blocks(self, start: int, stop: int) -> NDArray[np.int64]:
+    def blocks(self, start: int, stop: int) -> Ints:
         """Dataset of each block in [start, stop), as [stop − start] int64."""
         return self.numbered(start, stop)[0]
 
-    def places(self, dataset: NDArray[np.int64], number: NDArray[np.int64]) -> NDArray[np.int64]:
+    def places(self, dataset: Ints, number: Ints) -> Ints:
         """Which block of the schedule is block ``number`` [n] of each dataset [n], as [n] int64."""
         row = self._row[dataset]
         due = (number + self._phases[row]) / self._weights[row]
@@ -157,9 +155,7 @@ class Schedule:
             place[own] = self._places(row[own], number[own], due[own])
         return place
 
-    def _places(
-        self, row: NDArray[np.int64], number: NDArray[np.int64], due: NDArray[np.float64]
-    ) -> NDArray[np.int64]:
+    def _places(self, row: Ints, number: Ints, due: NDArray[np.float64]) -> Ints:
         """Blocks of all datasets before those that are due at ``due`` [n]."""
         own = np.arange(len(row)), row
         expected = due[:, None] * self._weights
@@ -181,7 +177,7 @@ class Schedule:
             np.minimum(counts, self._finite, out=counts)
         return np.asarray(counts.sum(axis=1).astype(np.int64))
 
-    def counts_before(self, position: int) -> NDArray[np.int64]:
+    def counts_before(self, position: int) -> Ints:
         """Blocks of each dataset before ``position``, as [datasets] int64."""
         if self.length is not None:
             position = min(position, self.length)
@@ -217,7 +213,7 @@ class DrawnSchedule(Schedule):
         self._stop = last
         self._last = -1, np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int64)
 
-    def _drawn(self, window: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    def _drawn(self, window: int) -> tuple[Ints, Ints]:
         """Dataset and number of every block of a window; the last window asked for is kept."""
         known, dataset, number = self._last
         if known != window:
@@ -234,7 +230,7 @@ class DrawnSchedule(Schedule):
             self._last = window, dataset, number
         return dataset, number
 
-    def numbered(self, start: int, stop: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    def numbered(self, start: int, stop: int) -> tuple[Ints, Ints]:
         """See ``Schedule.numbered``."""
         if self.length is not None:
             stop = min(stop, self.length)
@@ -247,7 +243,7 @@ class DrawnSchedule(Schedule):
             numbers.append(number[cut])
         return np.concatenate(datasets), np.concatenate(numbers)
 
-    def counts_before(self, position: int) -> NDArray[np.int64]:
+    def counts_before(self, position: int) -> Ints:
         """See ``Schedule.counts_before``."""
         start = position - position % WINDOW
         within = np.bincount(self.blocks(start, position), minlength=self._datasets)
@@ -259,7 +255,6 @@ PIECES = 64
 _ONE_BITS = 40
 _ONE = 1 << _ONE_BITS
 """A share of 1, in whole numbers."""
-Ints = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)

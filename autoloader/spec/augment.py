@@ -122,12 +122,7 @@ Augmentations = Annotated[
             "properties": {
                 name: {"type": "object"}
                 if name == "random_resized_crop"
-                else {
-                    "anyOf": [
-                        {"type": "number"},
-                        {"type": "array", "items": {"type": "number"}},
-                    ]
-                }
+                else {"anyOf": [{"type": "number"}, {"type": "array", "items": {"type": "number"}}]}
                 for name in _NAMES
             },
             "additionalProperties": False,

@@ -27,14 +27,7 @@ from autoloader.spec.mixture import (
     Weight,
     Weights,
 )
-from autoloader.spec.sample import (
-    KeepSpec,
-    OwnSample,
-    Samples,
-    SampleSpec,
-    StepsSpec,
-    merged,
-)
+from autoloader.spec.sample import KeepSpec, OwnSample, Samples, SampleSpec, StepsSpec, merged
 
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_\-]*$", max_length=100)]
 Width = Annotated[int, Field(ge=1, le=10_000)]
@@ -319,8 +312,7 @@ class PipelineSpec(Block):
         for camera in self.augment:
             if camera not in self.cameras:
                 raise wrong(
-                    f"augment: there is no camera {camera!r}",
-                    nearest(camera, self.cameras),
+                    f"augment: there is no camera {camera!r}", nearest(camera, self.cameras)
                 )
             if self.cameras[camera].depth:
                 raise wrong(

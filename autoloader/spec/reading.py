@@ -109,8 +109,7 @@ def _apply_defaults(plain: dict[str, Any], fields: Set[str]) -> None:
     for key in defaults:
         if key not in fields:
             raise SpecError(
-                f"defaults.{key}: no dataset may say {key!r} here",
-                remedy=nearest(key, fields),
+                f"defaults.{key}: no dataset may say {key!r} here", remedy=nearest(key, fields)
             )
     datasets = plain.get("datasets")
     for dataset in datasets if isinstance(datasets, list) else []:

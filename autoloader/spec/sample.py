@@ -121,8 +121,7 @@ class SampleSpec(Block):
         "none", description="sum: one row, the sum over the rows that lie in the episode"
     )
     action_per: Literal["sample", "step"] = Field(
-        "sample",
-        description="step: a chunk for each of frame_offsets, [B, window, horizon, A]",
+        "sample", description="step: a chunk for each of frame_offsets, [B, window, horizon, A]"
     )
     action_relative_to_state: tuple[Dim, ...] = Field(
         (), description="dims of action from which the same dims of the state at t are taken away"
@@ -214,12 +213,7 @@ class StepsSpec(Block):
     """Steps that are taken away from every episode; the ops of fields run in between."""
 
     drop_first: int = Field(0, ge=0, le=1_000_000, description="steps taken away at the start")
-    every: int = Field(
-        1,
-        ge=1,
-        le=1_000_000,
-        description="then 3 takes every third; ops see these",
-    )
+    every: int = Field(1, ge=1, le=1_000_000, description="then 3 takes every third; ops see these")
     drop_last: int = Field(
         0, ge=0, le=1_000_000, description="steps taken away at the end, once ops have seen them"
     )

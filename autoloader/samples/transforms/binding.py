@@ -25,11 +25,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, NamedTuple
 
-import numpy as np
-from numpy.typing import NDArray
-
 from autoloader.errors import SpecError, UnsupportedError
 from autoloader.formats import DatasetFormat, Feature, files
+from autoloader.samples.draws import Keys
 from autoloader.samples.transforms.fields import (
     BETWEEN,
     NUMBERS,
@@ -261,9 +259,7 @@ class Words:
         """True if they change anything."""
         return bool(self.names or self.several)
 
-    def told(
-        self, path: str, stored: Sequence[bytes], drawn: NDArray[np.uint64] | None
-    ) -> list[bytes]:
+    def told(self, path: str, stored: Sequence[bytes], drawn: Keys | None) -> list[bytes]:
         """The texts of samples, UTF-8.
 
         Args:
@@ -305,11 +301,7 @@ class BoundLanguage(NamedTuple):
 
 
 def bind_language(
-    declared: DatasetSpec,
-    features: Mapping[str, Feature],
-    directory: DatasetFormat,
-    *,
-    where: str,
+    declared: DatasetSpec, features: Mapping[str, Feature], directory: DatasetFormat, *, where: str
 ) -> BoundLanguage:
     """The language that a dataset declares, and the rules that look at texts.
 

@@ -28,6 +28,7 @@ from numpy.typing import NDArray
 from autoloader.errors import SpecError
 from autoloader.formats import Feature
 from autoloader.formats.features import JOINED, RAGGED
+from autoloader.samples.draws import Floats
 from autoloader.samples.transforms import episode_ops
 from autoloader.samples.transforms.fields import (
     PACKED,
@@ -66,7 +67,7 @@ class DerivedColumns:
         """True if one of its ops refuses some values."""
         return any(op.name in _DOMAINS for op in self.term.ops)
 
-    def values(self, rows: NDArray[np.float32]) -> NDArray[np.float32]:
+    def values(self, rows: Floats) -> Floats:
         """[T, width] of an episode's source [T, source width]."""
         found = rows[:, self.term.slice()]
         for op in self.term.ops:
@@ -279,7 +280,7 @@ _DOMAINS = {
 }
 
 
-def _rows(value: NDArray[Any], feature: Feature) -> NDArray[np.float32]:
+def _rows(value: NDArray[Any], feature: Feature) -> Floats:
     """[T, width] float32 of a numeric feature's flat values."""
     width = math.prod(size or 1 for size in feature.shape)
     return value.reshape(-1, width).astype(np.float32, copy=False)

@@ -12,11 +12,9 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import numpy as np
-from numpy.typing import NDArray
 
+from autoloader.samples.draws import Floats
 from autoloader.spec.fields import WIDTHS, FieldOp
-
-Rows = NDArray[np.float32]
 
 COMMAND = 0.1
 """``rel2abs``: what is further from zero is a command."""
@@ -27,7 +25,7 @@ _NUDGE = np.float32(2 * np.finfo(np.float32).eps)
 _GIMBAL = 1e-6
 
 
-def apply_op(op: FieldOp, x: Rows) -> Rows:
+def apply_op(op: FieldOp, x: Floats) -> Floats:
     """One op of a term on all its values."""
     if op.name == "clip":
         return np.clip(x, np.float32(op.values[0]), np.float32(op.values[1]))
@@ -45,7 +43,7 @@ def width_after(op: FieldOp, width: int) -> int:
     return WIDTHS.get(op.name, (width, width))[1]
 
 
-def rel2abs(x: Rows) -> Rows:
+def rel2abs(x: Floats) -> Floats:
     """A relative gripper (+1 closes, −1 opens, 0 holds) as an absolute one: 1 open, 0 closed.
 
     x < −0.1 is the command to open, x > 0.1 to close, anything else none. A step has the state of
@@ -62,7 +60,7 @@ def rel2abs(x: Rows) -> Rows:
     return (state > 0).astype(np.float32)
 
 
-def binarise(x: Rows) -> Rows:
+def binarise(x: Floats) -> Floats:
     """An absolute gripper as 1 (open, x > 0.95) and 0 (closed, x < 0.05).
 
     A value between takes the state that comes next. A run of them at the end, which reaches none,
@@ -77,7 +75,7 @@ def binarise(x: Rows) -> Rows:
     return np.where(following < steps, state, x[-1])
 
 
-def relabel(x: Rows) -> Rows:
+def relabel(x: Floats) -> Floats:
     """The motion that was reached: x_{t+1} − x_t, plain differences that wrap no angle.
 
     The last step has none: it holds 0, and ``steps.drop_last`` takes it away.
@@ -87,7 +85,7 @@ def relabel(x: Rows) -> Rows:
     return found
 
 
-def euler(x: Rows, order: str) -> Rows:
+def euler(x: Floats, order: str) -> Floats:
     """Angles (θx, θy, θz) [T, 3] in radians, R = Rz Ry Rx, of quaternions [T, 4].
 
     As ``tensorflow_graphics`` computes them: r20 = 2(xz − yw) and so on; θy = −asin r20. Where
@@ -125,11 +123,11 @@ def euler(x: Rows, order: str) -> Rows:
     ).astype(np.float32)
 
 
-def _away_from_zero(r: Rows) -> Rows:
+def _away_from_zero(r: Floats) -> Floats:
     return r + np.where(r >= 0, _NUDGE, -_NUDGE)
 
 
-def quaternion(x: Rows, order: str) -> Rows:
+def quaternion(x: Floats, order: str) -> Floats:
     """Quaternions [T, 4] of unit length, of angles (θx, θy, θz) [T, 3] with R = Rz Ry Rx."""
     half = x * np.float32(0.5)
     (cx, cy, cz), (sx, sy, sz) = np.cos(half).T, np.sin(half).T
@@ -142,7 +140,7 @@ def quaternion(x: Rows, order: str) -> Rows:
     return np.stack([columns[one] for one in order], axis=1).astype(np.float32)
 
 
-def rotation6d(x: Rows, order: str = "") -> Rows:
+def rotation6d(x: Floats, order: str = "") -> Floats:
     """The first two rows [T, 6] of R = Rz Ry Rx, of angles (θx, θy, θz) [T, 3]."""
     del order
     (cx, cy, cz), (sx, sy, sz) = np.cos(x).T, np.sin(x).T
@@ -153,12 +151,12 @@ def rotation6d(x: Rows, order: str = "") -> Rows:
     return np.stack(rows, axis=1).astype(np.float32)
 
 
-_ALONG: dict[str, Callable[[Rows], Rows]] = {
+_ALONG: dict[str, Callable[[Floats], Floats]] = {
     "rel2abs": rel2abs,
     "binarise": binarise,
     "relabel": relabel,
 }
-_ROTATIONS: dict[str, Callable[[Rows, str], Rows]] = {
+_ROTATIONS: dict[str, Callable[[Floats, str], Floats]] = {
     "euler": euler,
     "quaternion": quaternion,
     "rotation6d": rotation6d,

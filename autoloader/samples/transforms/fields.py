@@ -12,11 +12,11 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
 from autoloader.errors import SpecError, UnsupportedError, nearest
 from autoloader.formats import Feature
 from autoloader.formats.features import JOINED, RAGGED
+from autoloader.samples.draws import Floats, Ints
 from autoloader.samples.transforms.episode_ops import apply_op, width_after
 from autoloader.spec import FieldExpression, FieldTerm, SampleSpec
 from autoloader.spec.fields import WIDTHS
@@ -53,9 +53,7 @@ class NumericField:
         """The features it reads, each once."""
         return tuple(dict.fromkeys(term.path for term in self.terms if term.path is not None))
 
-    def evaluate(
-        self, columns: Mapping[str, NDArray[np.float32]], steps: int
-    ) -> NDArray[np.float32]:
+    def evaluate(self, columns: Mapping[str, Floats], steps: int) -> Floats:
         """The field's values [steps, width] float32.
 
         Args:
@@ -268,7 +266,7 @@ def check_same_kind(features: Sequence[Feature], *, field: str) -> None:
         )
 
 
-def text_of_points(points: NDArray[np.int64]) -> bytes:
+def text_of_points(points: Ints) -> bytes:
     """UTF-8 of a vector of code points; trailing NULs are padding."""
     kept = np.trim_zeros(points, "b")
     valid = kept[(kept > 0) & (kept < 0x110000) & ((kept < 0xD800) | (kept > 0xDFFF))]

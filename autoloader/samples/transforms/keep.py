@@ -29,20 +29,15 @@ from itertools import groupby
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from autoloader.errors import SourceError, SpecError, UnsupportedError
 from autoloader.formats import Feature, files
-from autoloader.samples.transforms.fields import (
-    check_language,
-    find_feature,
-    texts_of,
-)
+from autoloader.samples.draws import Bools, Ints
+from autoloader.samples.transforms.fields import check_language, find_feature, texts_of
 from autoloader.samples.windows import valid_ranges
 from autoloader.spec import KeepSpec, SampleSpec
 from autoloader.spec.sample import key_parts, matcher
 
-Ints = NDArray[np.int64]
 Pairs = tuple[tuple[int, int], ...]
 ALL_STEPS = 2**31 - 1
 """Steps that a text of the whole episode covers."""
@@ -58,7 +53,7 @@ class TextRuns:
         texts: every text once, UTF-8.
     """
 
-    runs: NDArray[np.int64]
+    runs: Ints
     texts: tuple[bytes, ...]
 
 
@@ -183,7 +178,7 @@ class Keep:
         key = "".join(text + ("" if one is None else values[one.key]) for text, one in parts)
         return not listed.get(key)
 
-    def allows(self, steps: int, values: Mapping[str, Any]) -> NDArray[np.bool_]:
+    def allows(self, steps: int, values: Mapping[str, Any]) -> Bools:
         """[T] which of an episode's ``steps`` the rules leave.
 
         Args:
@@ -529,9 +524,7 @@ def too_many_bad(
     )
 
 
-def samples_per_episode(
-    sample: SampleSpec, strided: NDArray[np.int64], kept: Ranges | None = None
-) -> NDArray[np.int64]:
+def samples_per_episode(sample: SampleSpec, strided: Ints, kept: Ranges | None = None) -> Ints:
     """[E] samples that episodes of ``strided`` [E] frames give in a pass.
 
     Args:
@@ -543,9 +536,7 @@ def samples_per_episode(
     return counted if sample.per_episode == "all" else np.minimum(counted, sample.per_episode)
 
 
-def valid_per_episode(
-    sample: SampleSpec, strided: NDArray[np.int64], kept: Ranges | None = None
-) -> NDArray[np.int64]:
+def valid_per_episode(sample: SampleSpec, strided: Ints, kept: Ranges | None = None) -> Ints:
     """[E] valid t of episodes, drawn or not; arguments as of ``samples_per_episode``."""
     if kept is not None:
         return np.asarray(kept.counts(), dtype=np.int64)

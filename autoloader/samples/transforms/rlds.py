@@ -34,6 +34,7 @@ from autoloader.formats.features import (
     list_frames,
 )
 from autoloader.formats.records import FeatureValue, MalformedRecordError, parse_example
+from autoloader.samples.draws import Bools, Ints
 from autoloader.samples.transforms.fields import BETWEEN
 
 METADATA = "episode_metadata"
@@ -41,7 +42,7 @@ VALID = "valid"
 STAND_IN = 1 << 50
 _CAMERA = 1 << 32
 
-Spans = dict[int, NDArray[np.int64]]
+Spans = dict[int, Ints]
 """Camera number → [T, 2] first byte and the byte behind it of each frame."""
 
 
@@ -61,7 +62,7 @@ class Transformed:
 
     steps: int
     values: Mapping[str, Any]
-    valid: NDArray[np.bool_]
+    valid: Bools
 
 
 def camera_numbers(features: Mapping[str, Feature]) -> dict[str, int]:
@@ -506,7 +507,7 @@ def _check_frames(path: str, leaf: NDArray[Any], spans: Spans) -> None:
             raise FunctionResultError(f"{path!r} names pictures that the episode does not have")
 
 
-def spans_of(stand_ins: NDArray[np.int64], spans: Spans) -> NDArray[np.int64]:
+def spans_of(stand_ins: Ints, spans: Spans) -> Ints:
     """[T', 2] where the pictures lie that checked stand-ins [T'] name."""
     cameras, steps = np.divmod(stand_ins - STAND_IN, _CAMERA)
     found = np.empty((len(stand_ins), 2), dtype=np.int64)

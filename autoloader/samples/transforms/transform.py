@@ -481,11 +481,7 @@ class BoundEpisodes(NamedTuple):
 
 
 def bind_episodes(
-    declared: DatasetSpec,
-    directory: DatasetFormat,
-    slices: Sequence[ShardSlice],
-    *,
-    where: str,
+    declared: DatasetSpec, directory: DatasetFormat, slices: Sequence[ShardSlice], *, where: str
 ) -> BoundEpisodes:
     """Bind the transform, steps and ops of a dataset: the episodes that come of them.
 
