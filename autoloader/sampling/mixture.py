@@ -10,7 +10,7 @@ from bisect import bisect_right
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from math import lcm
 from typing import Any
 
@@ -33,6 +33,8 @@ from autoloader.sampling.schedule import (
 from autoloader.spec import CurriculumSpec
 
 _CHUNK = 1024
+_KEPT = 16
+"""Kinds of epochs, told apart by where their rounds begin, whose pieces are kept."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -288,59 +290,6 @@ def shares_of(
     return tuple(weight / total for weight in own)
 
 
-def _finite_schedule(order: MixtureOrder, counts: list[int]) -> Schedule:
-    """The schedule of so many blocks [D] of each dataset."""
-    make = Schedule if order.draw_key is None else partial(DrawnSchedule, key=order.draw_key)
-    return make(counts, order.phases, finite=counts)
-
-
-class BlockSequence:
-    """Block j of the endless sequence: its dataset and its samples.
-
-    With ``pass_samples`` every epoch deals each dataset's pass exactly: first the full blocks by
-    schedule, then what is left over, by a schedule of single samples.
-
-    Args:
-        order: whose blocks, counted from its ``base``.
-        streams: so many sequences of this order run side by side, and share its positions: where
-            the shares change, each has done its part of the blocks before.
-    """
-
-    def __init__(self, order: MixtureOrder, streams: int = 1) -> None:
-        self._chunk: Ints = np.empty(0, dtype=np.int64)
-        self._chunk_of = -1, -1
-        self.blocks_per_epoch: int | None = None
-        if order.pass_samples is not None:
-            full = [count // order.block_length for count in order.pass_samples]
-            left = [count % order.block_length for count in order.pass_samples]
-            parts = [
-                (_finite_schedule(order, counts), size)
-                for counts, size in ((full, order.block_length), (left, 1))
-                if sum(counts)
-            ]
-            lengths = [schedule.length or 0 for schedule, _ in parts]
-            self._starts = [sum(lengths[:k]) for k in range(len(parts))]
-            self._parts = parts
-            self.blocks_per_epoch = sum(lengths)
-        else:
-            legs = order.legs()
-            self._starts = [blocks_of_stream(order, leg.start, streams) for leg in legs]
-            self._parts = [(leg.schedule, order.block_length) for leg in legs]
-
-    def block(self, j: int) -> tuple[int, int]:
-        """(dataset, samples) of block ``j``."""
-        if self.blocks_per_epoch is not None:
-            j %= self.blocks_per_epoch
-        part = bisect_right(self._starts, j) - 1
-        j -= self._starts[part]
-        schedule, size = self._parts[part]
-        start = j - j % _CHUNK
-        if (start, part) != self._chunk_of:
-            self._chunk = schedule.blocks(start, start + _CHUNK)
-            self._chunk_of = start, part
-        return int(self._chunk[j - start]), size
-
-
 def blocks_of_stream(order: MixtureOrder, position: int, streams: int) -> int:
     """Blocks that each of ``streams`` sequences of an order has dealt before ``position``."""
     return -(-(position - order.base) // (order.block_length * streams))
@@ -369,8 +318,8 @@ class _Piece:
 class PositionSequence:
     """Position i of the endless sequence: its dataset, and which of that dataset's samples it is.
 
-    The same order as ``BlockSequence``, counted in samples and reached without walking. It is what
-    a reader gives that never lets another dataset go first. With lanes (``plan``) batches take
+    Any position is reached without walking. A reader that never lets another dataset go first gives
+    this sequence. With lanes (``plan``) batches take
     turns in parts of every dataset; one lane is the whole of them.
 
     Invariants:
@@ -379,6 +328,10 @@ class PositionSequence:
 
     Args:
         order: the order of the mixture.
+
+    Attributes:
+        pieces: stretches of the order, each with one schedule; where an epoch is a pass, those of
+            an epoch that begins at position 0.
     """
 
     def __init__(self, order: MixtureOrder) -> None:
@@ -388,17 +341,18 @@ class PositionSequence:
         self._round = self._lanes * self._batch
         self._passes: dict[int, list[_Piece]] = {}
         self._pass_samples: Ints | None = None
-        self._pieces: list[_Piece] = []
+        self.pieces: list[_Piece] = []
         self._epoch = 0
         if order.pass_samples is not None:
             self._pass_samples = np.asarray(order.pass_samples, dtype=np.int64)
             self._epoch = int(self._pass_samples.sum())
+            self.pieces = self._of_pass(0)
             return
         legs = order.legs()
         given = legs[0].given
         for leg in legs:
             own, given = self._of_leg(leg, given)
-            self._pieces += own
+            self.pieces += own
 
     def samples_before(self, position: int) -> tuple[int, ...]:
         """[D] samples of each dataset before a position, where epochs are not passes.
@@ -431,7 +385,7 @@ class PositionSequence:
         the dataset gives no such sample any more it is ``NEVER``.
         """
         if self._pass_samples is None:
-            return self._placed(self._pieces, dataset, number, number)
+            return self._placed(self.pieces, dataset, number, number)
         epoch, rest = np.divmod(number, self._pass_samples[dataset])
         first = epoch * self._epoch
         if self._round == 1:
@@ -446,7 +400,7 @@ class PositionSequence:
 
     def _piece_at(self, position: int) -> tuple[_Piece, int]:
         """The piece that a position lies in, and its epoch; 0 where epochs are not passes."""
-        epoch, pieces = 0, self._pieces
+        epoch, pieces = 0, self.pieces
         if self._pass_samples is not None:
             epoch, position = divmod(position, self._epoch)
             pieces = self._of_pass(-epoch * self._epoch % self._round)
@@ -571,7 +525,9 @@ class PositionSequence:
             if stop == start:
                 continue
             laned = part == "rounds" and self._lanes > 1
-            schedule = _finite_schedule(self._order, counts.tolist())
+            blocks, key = counts.tolist(), self._order.draw_key
+            make = Schedule if key is None else partial(DrawnSchedule, key=key)
+            schedule = make(blocks, self._order.phases, finite=blocks)
             piece = _Piece(start, stop, schedule, size, laned, given)
             pieces.append(piece)
             dealt = self._counted(piece, stop - start)
@@ -582,5 +538,37 @@ class PositionSequence:
         return pieces
 
 
-_KEPT = 16
-"""Kinds of epochs, told apart by where their rounds begin, whose pieces are kept."""
+class BlockSequence:
+    """Block j of the endless sequence without lanes: its dataset and its samples.
+
+    With ``pass_samples`` every epoch deals each dataset's pass exactly: first the full blocks by
+    schedule, then the samples that are left over, by a schedule of single samples.
+
+    Args:
+        order: order whose blocks are counted from its ``base``.
+        streams: number of sequences of this order that run side by side and share its positions.
+            Where the shares change, each has done its part of the blocks before.
+    """
+
+    def __init__(self, order: MixtureOrder, streams: int = 1) -> None:
+        self._chunk = np.empty(0, dtype=np.int64)
+        self._chunk_of = -1, -1
+        self._parts = PositionSequence(order).pieces
+        self.blocks_per_epoch: int | None = None
+        if order.pass_samples is None:
+            self._starts = [blocks_of_stream(order, one.start, streams) for one in self._parts]
+        else:
+            ends = accumulate(((one.stop or 0) - one.start) // one.size for one in self._parts)
+            *self._starts, self.blocks_per_epoch = 0, *ends
+
+    def block(self, j: int) -> tuple[int, int]:
+        """(dataset, samples) of block ``j``."""
+        if self.blocks_per_epoch is not None:
+            j %= self.blocks_per_epoch
+        part = bisect_right(self._starts, j) - 1
+        j -= self._starts[part]
+        start = j - j % _CHUNK
+        if (start, part) != self._chunk_of:
+            self._chunk = self._parts[part].schedule.blocks(start, start + _CHUNK)
+            self._chunk_of = start, part
+        return int(self._chunk[j - start]), self._parts[part].size

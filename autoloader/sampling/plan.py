@@ -546,7 +546,7 @@ class _Frames:
 
     Attributes:
         frame: number in the strided episode.
-        dataset, episode: whose.
+        dataset, episode: [n] dataset and episode that each frame is of.
         first, stop: the episode's valid t, and the one after the last.
         last: the episode's last frame.
     """

@@ -301,11 +301,20 @@ class Leg:
 
 
 @dataclass(frozen=True, slots=True)
-class _Piece:
-    """Shares that hold from a position on; ``whole`` are those of a curriculum's piece."""
+class _Stretch:
+    """Shares that hold from a position on.
+
+    Attributes:
+        start: first position.
+        shares: [D], summing to 1.
+        end: position at which the shares are exact, of a curriculum's stretch; ``None``: no end.
+        number: number of a curriculum's stretch, from 1; ``None``: of no curriculum.
+        whole: [D] shares of a curriculum's stretch, in whole numbers.
+    """
 
     start: int
     shares: tuple[float, ...]
+    end: int | None = None
     number: int | None = None
     whole: tuple[int, ...] = ()
 
@@ -322,35 +331,32 @@ def legs_of(
     draw_key: int | None,
 ) -> tuple[Leg, ...]:
     """The legs of an order; arguments as of ``MixtureOrder``."""
-    pieces = list(_pieces(base, shares, block_length, curriculum))
-    natural_ends = [piece.start for piece in pieces[1:]] + [None]
+    stretches = list(_stretches(base, shares, block_length, curriculum))
     if changes:
-        kept = [piece for piece in pieces if piece.start < changes[0].position]
-        pieces = [*kept, *(_Piece(one.position, one.shares) for one in changes)]
-        natural_ends = [*natural_ends[: len(kept)], *(None for _ in changes)]
+        kept = [one for one in stretches if one.start < changes[0].position]
+        stretches = [*kept, *(_Stretch(one.position, one.shares) for one in changes)]
     found = []
     counted = np.asarray(given or (0,) * len(shares), dtype=np.int64)
-    stops = [piece.start for piece in pieces[1:]] + [None]
+    stops = [one.start for one in stretches[1:]] + [None]
     due, dealt = [0] * len(shares), [0] * len(shares)
-    for piece, end, stop in zip(pieces, natural_ends, stops, strict=True):
+    for one, stop in zip(stretches, stops, strict=True):
         ahead = [(d << _SCALE_BITS) - t for d, t in zip(dealt, due, strict=True)]
         # What is within one block is told exactly: 47 bits fit in a float's 53.
         own = [u + a / (1 << _SCALE_BITS) for u, a in zip(phases, ahead, strict=True)]
-        at = own if piece.whole else phases
-        schedule = Schedule(piece.shares, at)
+        at = own if one.whole else phases
+        schedule = Schedule(one.shares, at)
         if draw_key is not None:
-            key = draw_key if piece.number is None else fold(draw_key, piece.number)
-            # Turns are drawn within the piece, so that its shares are exact at its own end.
-            last = None if end is None else (end - piece.start) // block_length
-            schedule = DrawnSchedule(piece.shares, at, key=key, last=last)
-        leg = Leg(piece.start, stop, schedule, counted)
-        found.append(leg)
+            key = draw_key if one.number is None else fold(draw_key, one.number)
+            # Turns are drawn within the stretch, so that its shares are exact at its own end.
+            last = None if one.end is None else (one.end - one.start) // block_length
+            schedule = DrawnSchedule(one.shares, at, key=key, last=last)
+        found.append(Leg(one.start, stop, schedule, counted))
         if stop is not None:
-            blocks = (stop - piece.start) // block_length
-            taken = leg.schedule.counts_before(blocks)
+            blocks = (stop - one.start) // block_length
+            taken = schedule.counts_before(blocks)
             counted = counted + taken * block_length
-            if piece.whole:
-                due = [t + blocks * w for t, w in zip(due, piece.whole, strict=True)]
+            if one.whole:
+                due = [t + blocks * w for t, w in zip(due, one.whole, strict=True)]
                 dealt = [d + n for d, n in zip(dealt, taken.tolist(), strict=True)]
     return tuple(found)
 
@@ -358,11 +364,11 @@ def legs_of(
 _SCALE_BITS = _ONE_BITS + (2 * PIECES).bit_length() - 1
 
 
-def _pieces(
+def _stretches(
     base: int, shares: tuple[float, ...], block_length: int, curriculum: Curriculum | None
-) -> Iterator[_Piece]:
+) -> Iterator[_Stretch]:
     if curriculum is None:
-        yield _Piece(base, shares)
+        yield _Stretch(base, shares)
         return
     first, last = _whole(shares), _whole(curriculum.to)
     start = base
@@ -370,12 +376,10 @@ def _pieces(
         at_end = k == PIECES
         before, after = (0, 2 * PIECES) if at_end else (2 * (PIECES - k) - 1, 2 * k + 1)
         whole = tuple(before * a + after * b for a, b in zip(first, last, strict=True))
-        piece = _Piece(start, tuple(w / (1 << _SCALE_BITS) for w in whole), k + 1, whole)
         stop = block_start(base, curriculum.over * (k + 1) // PIECES, block_length)
-        if at_end:
-            yield piece
-        elif stop > start:
-            yield piece
+        if at_end or stop > start:
+            own = tuple(w / (1 << _SCALE_BITS) for w in whole)
+            yield _Stretch(start, own, None if at_end else stop, k + 1, whole)
             start = stop
 
 
