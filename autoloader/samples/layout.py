@@ -26,11 +26,11 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from autoloader.errors import SpecError, UnsupportedError
+from autoloader.errors import SpecError
 from autoloader.formats import Feature
 from autoloader.samples import windows
 from autoloader.samples.draws import Bools
-from autoloader.samples.transforms.fields import NUMBERS, described, is_text
+from autoloader.samples.transforms.fields import NUMBERS, check_encoding, described, is_text
 
 MOST_NUMBERS = 2**16
 """Of one step (or episode): an index holds them all."""
@@ -86,11 +86,7 @@ def form_of(feature: Feature, *, field: str) -> FeatureForm:
             f"{field}: {feature.path!r} is {described(feature)}, neither numbers nor one text",
             remedy="name a numeric feature, or a text",
         )
-    if feature.encoding is not None:
-        raise UnsupportedError(
-            f"{field}: {feature.path!r} is stored as {feature.encoding}, not supported yet",
-            remedy="name a feature stored as plain numbers",
-        )
+    check_encoding(feature, field=field)
     if math.prod(shape) > MOST_NUMBERS:
         raise SpecError(
             f"{field}: {feature.path!r} has {math.prod(shape)} numbers, more than {MOST_NUMBERS}",

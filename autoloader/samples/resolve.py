@@ -128,14 +128,10 @@ class ResolvedDataset:
 
     def numeric_features(self) -> dict[str, Feature]:
         """Every feature that ``action`` and ``state`` read, by the path used in their terms."""
-        found = {}
-        for bound in (self.action, self.state):
-            for term in bound.terms if bound else ():
-                if term.path is not None:
-                    found[term.path] = find_feature(
-                        self.features, term.path, field="", dataset=self.name
-                    )
-        return found
+        paths = [path for one in (self.action, self.state) if one for path in one.paths()]
+        return {
+            path: find_feature(self.features, path, field="", dataset=self.name) for path in paths
+        }
 
     @property
     def record_bytes(self) -> int:
@@ -224,31 +220,27 @@ class ResolvedMixture:
     @property
     def sizes(self) -> MixtureSizes:
         """Sizes that decide its memory; asks the file system."""
-        return MixtureSizes(
-            {one.name: one.record_bytes for one in self.datasets},
-            self.layout.slot_bytes,
-            {one.name: REMOTE_BUFFER_BYTES for one in self.datasets if one.remote},
-            self._block_bytes(),
-            self._request_bytes(),
-            self._picture_bytes(),
-        )
+        remote = [one for one in self.datasets if one.remote]
+        request_bytes = 0
+        if remote:
+            from autoloader.storage.requests import IN_FLIGHT_BYTES
 
-    def _picture_bytes(self) -> int:
+            request_bytes = IN_FLIGHT_BYTES
         pictures = [
-            feature.shape
+            prod(size or 0 for size in feature.shape)
             for dataset in self.datasets
             for features in dataset.cameras.values()
             for feature in features
             if feature.kind == "image"
         ]
-        return max((prod(size or 0 for size in shape) for shape in pictures), default=0)
-
-    def _request_bytes(self) -> int:
-        if not any(one.remote for one in self.datasets):
-            return 0
-        from autoloader.storage.requests import IN_FLIGHT_BYTES
-
-        return IN_FLIGHT_BYTES
+        return MixtureSizes(
+            {one.name: one.record_bytes for one in self.datasets},
+            self.layout.slot_bytes,
+            {one.name: REMOTE_BUFFER_BYTES for one in remote},
+            self._block_bytes(),
+            request_bytes,
+            max(pictures, default=0),
+        )
 
     def _block_bytes(self) -> int:
         """Two windows of each dataset: the one in use, and the one that is read meanwhile.
@@ -430,7 +422,6 @@ def bind_dataset(source: DatasetSource, index: int) -> ResolvedDataset:
             remedy="name at least one field of the dataset",
         )
     name = declared.name
-    key = dataset_key(source.spec.seed, name)
     directory, slices = source.open()
     by_row = declared.timestamps == "ignore"
     if by_row and not directory.numbered:
@@ -441,15 +432,14 @@ def bind_dataset(source: DatasetSource, index: int) -> ResolvedDataset:
     sample = sample_in_frames(source.spec.sample_of(name), declared, directory)
     episodes = bind_episodes(declared, directory, slices, where=where)
     features = episodes.features
-    mixture = source.spec.cameras
-    cameras = bind_cameras(declared, mixture, features, directory.features, where=where)
+    cameras = bind_cameras(declared, source.spec.cameras, features, directory.features, where=where)
     numbers = bind_numbers(episodes.fields, sample, features, where=where, dataset=name)
     language = bind_language(declared, features, directory, where=where)
     held = {
         own: find_feature(features, path, field=f"{where}.features.{own}", dataset=name)
         for own, path in declared.features.items()
     }
-    named = (*language.features, *held.values(), *(language.keep.features if language.keep else ()))
+    named = (*language.language, *held.values(), *(language.keep.features if language.keep else ()))
     pictures = [one.key for choices in cameras.cameras.values() for one in choices]
     directory.check_first(slices, pictures, named)
     return ResolvedDataset(
@@ -458,22 +448,17 @@ def bind_dataset(source: DatasetSource, index: int) -> ResolvedDataset:
         weight=declared.weight,
         directory=directory,
         slices=slices,
-        key=key,
+        key=dataset_key(source.spec.seed, name),
         sample=sample,
         stride=declared.stride,
-        cameras=cameras.cameras,
         action=numbers.get("action"),
         state=numbers.get("state"),
-        language=language.features,
-        words=language.words,
-        keep=language.keep,
         transform=episodes.transform,
         held=held,
-        present=cameras.present,
-        reversed=cameras.reversed,
-        files_are=cameras.files_are,
         by_row=by_row,
         num_samples=declared.num_samples,
+        **cameras._asdict(),
+        **language._asdict(),
     )
 
 

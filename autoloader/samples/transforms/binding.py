@@ -32,6 +32,7 @@ from autoloader.samples.transforms.fields import (
     BETWEEN,
     NUMBERS,
     check_camera,
+    check_encoding,
     check_language,
     check_same_kind,
     described,
@@ -98,7 +99,11 @@ def bind_cameras(
             find_feature(features, path, field=field, dataset=declared.name)
             for path in choice.paths
         )
-        check_frames(cameras[camera], mixture[camera], field=field)
+        if mixture[camera].depth:
+            _check_depth(cameras[camera], mixture[camera], field=field)
+        else:
+            for feature in cameras[camera]:
+                check_camera(feature, field=field)
         if choice.present:
             flag = find_feature(
                 features, choice.present, field=f"{field}.present", dataset=declared.name
@@ -114,11 +119,7 @@ def _check_flag(feature: Feature, *, field: str) -> None:
             f"{field}: {feature.path!r} is {described(feature)}, and no flag",
             remedy="name a bool or a number, of the steps or of the episode; 0 is absent",
         )
-    if feature.encoding is not None:
-        raise UnsupportedError(
-            f"{field}: {feature.path!r} is stored as {feature.encoding}, not supported yet",
-            remedy="name a feature stored as a plain number",
-        )
+    check_encoding(feature, field=field)
 
 
 def _reversed_cameras(
@@ -203,24 +204,6 @@ def is_depth_picture(feature: Feature) -> bool:
     return pictured and feature.dtype in ("uint16", "float32") and feature.shape[-1:] == (1,)
 
 
-def check_frames(choices: Sequence[Feature], camera: CameraSpec, *, field: str) -> None:
-    """Refuse what a camera cannot show.
-
-    Args:
-        choices: the features that a dataset's camera is drawn from, as ``framed`` gives them.
-        camera: name of a canonical camera.
-        field: the camera's path in the dataset.
-
-    Raises:
-        SpecError: no colour picture; of a depth camera: no depth frame, values that its type
-            cannot hold, or choices that are stored in different ways.
-    """
-    if camera.depth:
-        _check_depth(choices, camera, field=field)
-    for feature in () if camera.depth else choices:
-        check_camera(feature, field=field)
-
-
 def _check_depth(choices: Sequence[Feature], camera: CameraSpec, *, field: str) -> None:
     for feature in choices:
         in_numbers = feature.kind == "image" and feature.encoding in _PACKINGS
@@ -295,7 +278,7 @@ class Words:
 class BoundLanguage(NamedTuple):
     """The language of a dataset; attributes as of ``samples.resolve.ResolvedDataset``."""
 
-    features: tuple[Feature, ...]
+    language: tuple[Feature, ...]
     words: Words
     keep: Keep | None
 

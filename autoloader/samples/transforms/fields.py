@@ -163,11 +163,7 @@ def feature_width(feature: Feature, *, field: str) -> int:
             f"{field}: {feature.path!r} has varying shape {feature.shape}, not supported yet",
             remedy="name a feature of fixed shape",
         )
-    if feature.encoding not in (None, "none", *PACKED):
-        raise UnsupportedError(
-            f"{field}: {feature.path!r} is stored as {feature.encoding}, not supported yet",
-            remedy="name a feature stored as plain numbers",
-        )
+    check_encoding(feature, (None, "none", *PACKED), field=field)
     width = math.prod(size for size in feature.shape if size is not None)
     if width > MOST_COLUMNS:
         raise SpecError(
@@ -175,6 +171,21 @@ def feature_width(feature: Feature, *, field: str) -> int:
             remedy="name a smaller feature; features.json may be damaged",
         )
     return width
+
+
+def check_encoding(
+    feature: Feature, encodings: Collection[str | None] = (None,), *, field: str
+) -> None:
+    """Refuse numbers that are stored in another way than ``encodings`` name.
+
+    Raises:
+        UnsupportedError: the feature is stored in another way.
+    """
+    if feature.encoding not in encodings:
+        raise UnsupportedError(
+            f"{field}: {feature.path!r} is stored as {feature.encoding}, not supported yet",
+            remedy="name a feature stored as plain numbers",
+        )
 
 
 def check_camera(feature: Feature, *, field: str) -> None:

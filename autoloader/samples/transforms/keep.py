@@ -30,10 +30,15 @@ from typing import Any
 
 import numpy as np
 
-from autoloader.errors import SourceError, SpecError, UnsupportedError
+from autoloader.errors import SourceError, SpecError
 from autoloader.formats import Feature, files
 from autoloader.samples.draws import Bools, Ints
-from autoloader.samples.transforms.fields import check_language, find_feature, texts_of
+from autoloader.samples.transforms.fields import (
+    check_encoding,
+    check_language,
+    find_feature,
+    texts_of,
+)
 from autoloader.samples.windows import valid_ranges
 from autoloader.spec import KeepSpec, SampleSpec
 from autoloader.spec.sample import key_parts, matcher
@@ -267,12 +272,9 @@ def _check_key(feature: Feature, *, field: str) -> None:
             f"{field}: {feature.path!r} is a feature of the steps, and a key is the episode's",
             remedy="name features of the episode, such as {episode_metadata/file_path}",
         )
-    if whole and feature.encoding not in (None, "none"):
-        raise UnsupportedError(
-            f"{field}: {feature.path!r} is stored as {feature.encoding}, not supported yet",
-            remedy="name a feature stored as plain numbers or text",
-        )
-    if not whole:
+    if whole:
+        check_encoding(feature, (None, "none"), field=field)
+    else:
         check_language(feature, field=field)
 
 
