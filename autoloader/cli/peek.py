@@ -167,26 +167,6 @@ class FilteredEpisode:
 
 
 @dataclass
-class DatasetLook:
-    """The first episodes of one dataset.
-
-    Attributes:
-        fields: "action" and "state" → their terms.
-        episodes: steps that rules remove of each.
-    """
-
-    fields: dict[str, list[TermLook]] = field(default_factory=dict)
-    episodes: list[FilteredEpisode] = field(default_factory=list)
-
-    def removed(self) -> dict[str, int]:
-        """Rule → number of steps that it removes of all these episodes."""
-        found: Counter[str] = Counter()
-        for episode in self.episodes:
-            found.update({rule: len(steps) for rule, steps in episode.removed.items()})
-        return dict(found)
-
-
-@dataclass
 class Column:
     """One column of a field.
 
@@ -219,7 +199,7 @@ class Panel:
     Attributes:
         shown: samples whose frames are drawn.
         fields: "action" and "state" → columns.
-        look: first episodes of the dataset.
+        episodes: first episodes of the dataset.
         rows: "action" and "state" → rows as the model gets them, a sample each.
         samples: number of samples that were taken.
         bright: camera → whether any of its frames is not black; absent where it gave none.
@@ -228,7 +208,7 @@ class Panel:
 
     shown: list[Shown] = field(default_factory=list)
     fields: dict[str, list[Column]] = field(default_factory=dict)
-    look: DatasetLook = field(default_factory=DatasetLook)
+    episodes: list[FilteredEpisode] = field(default_factory=list)
     rows: dict[str, list[Any]] = field(default_factory=lambda: {"action": [], "state": []})
     samples: int = 0
     bright: dict[str, bool] = field(default_factory=dict)
@@ -244,13 +224,20 @@ class Panel:
         """Text features of the dataset, and "language", that are blank in all samples."""
         return sorted(name for name, says in self.says.items() if not says)
 
+    def removed(self) -> dict[str, int]:
+        """Rule → number of steps that it removes of all these episodes."""
+        found: Counter[str] = Counter()
+        for episode in self.episodes:
+            found.update({rule: len(steps) for rule, steps in episode.removed.items()})
+        return dict(found)
+
     def blocks(self) -> list[tuple[str, float]]:
         """(what, inches wide) of the blocks in its row."""
         fields = ((name, len(columns)) for name, columns in self.fields.items())
         return [
             *[("frames", _STRIP)] * len(self.shown),
             *((name, _CELL * min(count, MOST_DRAWN) + 0.3) for name, count in fields),
-            *[("episodes", _EPISODES)] * bool(self.look.episodes),
+            *[("episodes", _EPISODES)] * bool(self.episodes),
         ]
 
     def height(self) -> float:
@@ -349,16 +336,17 @@ def _shown(batch: Mapping[str, Any], pictures: Mapping[str, Any], k: int, *, goa
 
 def _look_into(panel: Panel, dataset: ResolvedDataset, asked: PipelineSpec, episodes: int) -> None:
     """Add the first episodes, and the columns of both fields."""
+    terms: dict[str, list[TermLook]] = {}
     if dataset.remote:
         note(f"{dataset.name}: remote; ops and removed steps are shown of local data alone")
     else:
-        panel.look = look_at(dataset, asked.dataset(dataset.name), episodes)
+        terms, panel.episodes = look_at(dataset, asked.dataset(dataset.name), episodes)
     for name, bound in (("action", dataset.action), ("state", dataset.state)):
         if bound is None:
             continue
         scaling, how = dataset.scaling.get(name), asked.normalize_of(dataset.name, name)
         panel.fields[name] = columns_of(
-            panel.look.fields.get(name, []),
+            terms.get(name, []),
             np.concatenate(panel.rows[name]),
             None if scaling is None else scaling.active.tolist(),
             label=f"to the model: {how.method}" if how else "to the model",
@@ -391,8 +379,8 @@ def _plain(panel: Panel) -> dict[str, Any]:
         "silent": panel.silent,
         "fields": {name: [column.plain() for column in columns]
                    for name, columns in panel.fields.items()},
-        "removed": panel.look.removed(),
-        "episodes": [asdict(one) for one in panel.look.episodes],
+        "removed": panel.removed(),
+        "episodes": [asdict(one) for one in panel.episodes],
     }  # fmt: skip
 
 
@@ -414,8 +402,10 @@ def gripper_columns(terms: Sequence[TermLook], masked: Sequence[bool] | None) ->
     return found or ({width - 1} if width >= _ARM_WIDTH else set())
 
 
-def look_at(dataset: ResolvedDataset, declared: DatasetSpec, episodes: int) -> DatasetLook:
-    """The first ``episodes`` episodes of a dataset that are whole and not dropped.
+def look_at(
+    dataset: ResolvedDataset, declared: DatasetSpec, count: int
+) -> tuple[dict[str, list[TermLook]], list[FilteredEpisode]]:
+    """Look at the first ``count`` episodes that are whole: terms of each field, removed steps.
 
     Raises:
         SourceError: a file cannot be read.
@@ -426,16 +416,17 @@ def look_at(dataset: ResolvedDataset, declared: DatasetSpec, episodes: int) -> D
     every = {"action": declared.action, "state": declared.state}
     expressions = {name: one for name, one in every.items() if one is not None}
     parts: defaultdict[tuple[str, int], list[list[NDArray[np.float32]]]] = defaultdict(list)
-    look = DatasetLook()
+    fields: dict[str, list[TermLook]] = {}
+    episodes: list[FilteredEpisode] = []
     for _, payload in dataset.directory.records(dataset.slices):
-        if len(look.episodes) == episodes:
+        if len(episodes) == count:
             break
         try:
             found = _episode(dataset, payload, given, expressions)
-            filtered = _filtered(dataset, declared, payload, found.steps, len(look.episodes))
+            filtered = _filtered(dataset, declared, payload, found.steps, len(episodes))
         except MalformedRecordError:
             continue
-        look.episodes.append(filtered)
+        episodes.append(filtered)
         for name, expression in expressions.items() if found.steps else ():
             for number, term in enumerate(expression.terms):
                 parts[name, number].append(_stages(term, found, given, declared))
@@ -446,8 +437,8 @@ def look_at(dataset: ResolvedDataset, declared: DatasetSpec, episodes: int) -> D
         labels = [STORED, *map(_named, term.ops)]
         joined = [np.concatenate(values) for values in zip(*of_episodes, strict=True)]
         shown = TermLook(text, list(zip(labels, joined, strict=True)), _is_gripper(term))
-        look.fields.setdefault(name, []).append(shown)
-    return look
+        fields.setdefault(name, []).append(shown)
+    return fields, episodes
 
 
 def _episode(
@@ -700,7 +691,7 @@ def draw_sheet(panels: Mapping[str, Panel], out: Path, *, title: str) -> None:
                 _draw_frames(axes, panel, drawn, name)
                 drawn += 1
             elif what == "episodes":
-                _draw_episodes(axes, panel.look)
+                _draw_episodes(axes, panel)
             else:
                 draw_columns(axes, panel.fields[what], f"{name}: {what}, {panel.samples} samples")
             left += width
@@ -740,18 +731,18 @@ def _draw_frames(axes: Any, panel: Panel, number: int, name: str) -> None:
         down += height + _GAP
 
 
-def _draw_episodes(axes: Any, look: DatasetLook) -> None:
-    removed = look.removed()
+def _draw_episodes(axes: Any, panel: Panel) -> None:
+    removed = panel.removed()
     axes.set_title("steps of its first episodes; removed ones in colour", fontsize=7, loc="left")
     axes.tick_params(labelsize=5)
     colours = {rule: f"C{number + 1}" for number, rule in enumerate(removed)}
-    for row, episode in enumerate(look.episodes):
+    for row, episode in enumerate(panel.episodes):
         axes.broken_barh([(0, episode.steps)], (row + 0.1, 0.8), color="#cfd8dc")
         for rule, steps in episode.removed.items():
             axes.broken_barh([(step, 1) for step in steps], (row + 0.1, 0.8), color=colours[rule])
     for rule, colour in colours.items():
         axes.plot([], [], color=colour, linewidth=3, label=f"{rule}: {removed[rule]}")
-    axes.set_ylim(len(look.episodes), 0)
+    axes.set_ylim(len(panel.episodes), 0)
     axes.set_yticks([])
     if colours:
         axes.legend(

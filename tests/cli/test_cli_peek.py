@@ -13,10 +13,7 @@ from rlds_files import PLAIN, Written, episode, image, write_dataset
 from streams import dataset_of, spec_of
 
 from autoloader.cli.app import main
-from autoloader.cli.peek import (
-    TermLook,
-    look_at,
-)
+from autoloader.cli.peek import look_at
 from autoloader.samples.resolve import resolve
 
 STEPS = 9
@@ -123,14 +120,9 @@ def test_the_steps_that_a_rule_removes_are_shown(sheet: tuple[str, Any]) -> None
 def test_an_op_that_sees_the_episode_is_shown_before_and_after(written: list[Written]) -> None:
     action = [{"path": "observation/state[1:]", "ops": ["relabel"]}, {"zeros": 1}]
     spec = spec_of(dataset_of(written[0], action=action, steps={"drop_first": 2, "drop_last": 1}))
-    look = look_at(resolve(spec).datasets[0], spec.datasets[0], 1)
-    term, constant = look.fields["action"]
+    fields, _ = look_at(resolve(spec).datasets[0], spec.datasets[0], 1)
+    term, constant = fields["action"]
     (_, stored), (name, after) = term.stages
     assert stored.tolist() == [[step, -step] for step in range(2, STEPS - 1)]
     assert (name, after.tolist()) == ("relabel", [[1.0, -1.0]] * (STEPS - 3))
     assert constant.stages[0][1].shape == (STEPS - 3, 1)
-
-
-def term(text: str, *widths: int, gripper: bool = False) -> TermLook:
-    stages = [(str(n), np.zeros((2, width), np.float32)) for n, width in enumerate(widths)]
-    return TermLook(text, stages, gripper)
