@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal
@@ -24,9 +24,8 @@ from autoloader.formats.records import FeatureValue, MalformedRecordError
 from autoloader.formats.tables import Role, StoredFeature
 from autoloader.samples.resolve import ResolvedDataset
 from autoloader.samples.transforms.fields import SINGLE, is_several, is_text, texts_a_step
+from autoloader.samples.transforms.rlds import agreed_steps
 from autoloader.samples.transforms.transform import VALID_KEY, Transform
-
-MAX_STEPS = 2**31 - 1
 
 
 @dataclass(frozen=True)
@@ -109,21 +108,14 @@ class RecordSchema:
         Raises:
             MalformedRecordError: a feature is missing, of another kind, or of another length.
         """
-        first, steps = "", -1
+        return agreed_steps(self._counts(found))
+
+    def _counts(self, found: Mapping[str, FeatureValue]) -> Iterator[tuple[str, int]]:
+        """Path and number of steps of each feature of the steps; all features are checked."""
         for feature in self.features:
             count = _count(found.get(feature.key), feature)
-            if not feature.per_step:
-                continue
-            if steps < 0:
-                first, steps = feature.path, count
-            elif count != steps:
-                raise MalformedRecordError(
-                    f"its features differ in their number of steps: {first} has {steps}, "
-                    f"{feature.path} has {count}"
-                )
-        if not 0 <= steps <= MAX_STEPS:
-            raise MalformedRecordError("it has none of the per-step features")
-        return steps
+            if feature.per_step:
+                yield feature.path, count
 
 
 def held_role(feature: Feature) -> Role:

@@ -66,7 +66,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -283,16 +283,12 @@ class SamplePlan:
         parts = [self.samples(start, stop) for start, stop in joined]
         if len(parts) == 1:
             return parts[0]
-        return PlannedSamples(
-            np.concatenate([part.dataset for part in parts]),
-            np.concatenate([part.number for part in parts]),
-            np.concatenate([part.pass_ for part in parts]),
-            np.concatenate([part.episode for part in parts]),
-            np.concatenate([part.t for part in parts]),
-            None
-            if not self._local
-            else np.concatenate([part.block for part in parts if part.block is not None]),
-        )
+
+        def joined_column(name: str) -> Any:
+            return np.concatenate([getattr(part, name) for part in parts])
+
+        columns = PlannedSamples.__slots__ if self._local else PlannedSamples.__slots__[:-1]
+        return PlannedSamples(*map(joined_column, columns))
 
     def samples(self, start: int, stop: int) -> PlannedSamples:
         """The samples at positions [start, stop); start ≥ 0."""

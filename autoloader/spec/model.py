@@ -5,7 +5,7 @@ Not here: field expressions (``fields``), files and their errors (``reading``).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from os import PathLike
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -181,6 +181,11 @@ class DatasetSpec(Block):
         return self
 
 
+def _check_known(kind: str, name: str, known: Collection[str], field: str) -> None:
+    if name not in known:
+        raise wrong(f"{field}: there is no {kind} {name!r}", nearest(name, known))
+
+
 class ErrorsSpec(Block):
     """Faults that a run tolerates before it stops."""
 
@@ -270,16 +275,15 @@ class PipelineSpec(Block):
                     "name its feature in some dataset's images, leave the camera out, or write "
                     "placeholder: true for black frames",
                 )
-        if self.mixing.chain and self.reader == "stream":
-            raise wrong(
-                "mixing.chain: true with reader: stream, which cannot choose samples one by one",
-                "set reader: auto or indexed, or leave mixing.chain out",
-            )
-        if self.mixing.locality is not None and self.reader == "stream":
-            raise wrong(
-                "mixing.locality with reader: stream, which reads whole files in order as it is",
-                "set reader: auto or indexed, or leave mixing.locality out",
-            )
+        for key, asked, why in (
+            ("chain", self.mixing.chain, "cannot choose samples one by one"),
+            ("locality", self.mixing.locality, "reads whole files in order as it is"),
+        ):
+            if asked and self.reader == "stream":
+                raise wrong(
+                    f"mixing.{key} with reader: stream, which {why}",
+                    f"set reader: auto or indexed, or leave mixing.{key} out",
+                )
         self._check_shapes_agree()
         self._check_augment()
         self._check_groups(names)
@@ -290,8 +294,7 @@ class PipelineSpec(Block):
         moves = self.weights
         if isinstance(moves, CurriculumSpec):
             for name in (*moves.from_, *moves.to):
-                if name not in names:
-                    raise wrong(f"weights: there is no dataset {name!r}", nearest(name, names))
+                _check_known("dataset", name, names, "weights")
             if self.mixing.epoch == "pass":
                 raise wrong(
                     "weights: a schedule with mixing.epoch: pass, where every dataset gives one "
@@ -302,18 +305,11 @@ class PipelineSpec(Block):
     def _check_groups(self, names: list[str]) -> None:
         for group, members in self.normalize.group.items() if self.normalize else ():
             for member in members:
-                if member not in names:
-                    raise wrong(
-                        f"normalize.group.{group}: there is no dataset {member!r}",
-                        nearest(member, names),
-                    )
+                _check_known("dataset", member, names, f"normalize.group.{group}")
 
     def _check_augment(self) -> None:
         for camera in self.augment:
-            if camera not in self.cameras:
-                raise wrong(
-                    f"augment: there is no camera {camera!r}", nearest(camera, self.cameras)
-                )
+            _check_known("camera", camera, self.cameras, "augment")
             if self.cameras[camera].depth:
                 raise wrong(
                     f"augment names depth camera {camera!r}, whose values stay as they are stored",

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import numpy as np
@@ -39,15 +39,20 @@ PACKED = ("zlib", "bytes")
 
 @dataclass(frozen=True, slots=True)
 class NumericField:
-    """``action`` or ``state`` of one dataset: terms with the width each contributes."""
+    """``action`` or ``state`` of one dataset.
+
+    Attributes:
+        terms: terms whose columns stand side by side.
+        widths: number of columns of each term.
+        width: number of columns in all, derived.
+    """
 
     terms: tuple[FieldTerm, ...]
     widths: tuple[int, ...]
+    width: int = field(init=False)
 
-    @property
-    def width(self) -> int:
-        """Columns in all."""
-        return sum(self.widths)
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "width", sum(self.widths))
 
     def paths(self) -> tuple[str, ...]:
         """The features it reads, each once."""

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import math
 import zlib
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -134,20 +134,26 @@ def read_episode(
             _put(episode, path, rows)
         elif len(rows) == 1:
             _put(metadata, path.removeprefix(f"{METADATA}/"), rows[0])
-    return {**episode, METADATA: metadata}, _agreed(counts), spans
+    return {**episode, METADATA: metadata}, agreed_steps(counts.items()), spans
 
 
-def _agreed(counts: Mapping[str, int]) -> int:
-    """The steps of a record, of whose features each has so many."""
-    if not counts:
-        raise MalformedRecordError("it has none of the per-step features")
-    first, steps = next(iter(counts.items()))
-    for path, count in counts.items():
-        if count != steps:
+def agreed_steps(counts: Iterable[tuple[str, int]]) -> int:
+    """Steps of a record, from (path, number of steps) of its features.
+
+    Raises:
+        MalformedRecordError: there are no features of the steps, or they differ in length.
+    """
+    first, steps = "", -1
+    for path, count in counts:
+        if steps < 0:
+            first, steps = path, count
+        elif count != steps:
             raise MalformedRecordError(
                 f"its features differ in their number of steps: {first} has {steps}, "
                 f"{path} has {count}"
             )
+    if steps < 0:
+        raise MalformedRecordError("it has none of the per-step features")
     return steps
 
 
@@ -276,7 +282,7 @@ def read_values(
         values[feature.key] = found
         if feature.per_step:
             counts[path] = count
-    steps = _agreed(counts)
+    steps = agreed_steps(counts.items())
     return Transformed(steps, values, np.ones(steps, dtype=np.bool_)), spans
 
 
