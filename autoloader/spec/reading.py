@@ -296,15 +296,18 @@ def parse_yaml(text: str | bytes) -> Any:
     """
     yaml = YAML(typ="safe", pure=True)
     yaml.Composer = _LimitedComposer
+    whole = ""
     try:
-        return yaml.load(text.decode("utf-8") if isinstance(text, bytes) else text)
+        whole = text.decode("utf-8") if isinstance(text, bytes) else text
+        return yaml.load(whole)
     except _LimitError as error:
         raise DocumentError(str(error), "write it shorter and flatter") from error
     # Numbers and dates that Python cannot hold, and lists as keys, are told by Python's own errors.
     except (YAMLError, ValueError, TypeError, OverflowError) as error:
-        if "end of stream" in str(error) or "<stream end>" in str(error):
+        mark = getattr(error, "problem_mark", None)
+        if mark is not None and mark.index >= len(whole.rstrip()):
             raise DocumentError(
-                f"it ends in the middle of a value: {' '.join(str(error).split())}",
+                f"it ends in the middle of a key or value, in line {len(whole.splitlines())}",
                 "write the rest of the file; it may have been saved or copied by half",
             ) from error
         raise DocumentError(

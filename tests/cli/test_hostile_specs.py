@@ -222,7 +222,11 @@ NAMED = {
     "bytes that are no text": (b"seed: \xff\xfe", "no YAML"),
     "a NUL byte": (b"seed: \x00", "no YAML"),
     "nothing": ("", "is empty"),
-    "half a file": (BASE[: BASE.index("]") - 1], "ends in the middle of a value"),
+    "half a file": (
+        BASE[: BASE.index("]") - 1],
+        "ends in the middle of a key or value, in line 11",
+    ),
+    "half a key": (BASE[: BASE.index("images") + 3], "ends in the middle"),
     "a pattern that looks ahead": (
         BASE.replace("episode [0-3]", "(?!x)"),
         "look-around",

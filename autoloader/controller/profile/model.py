@@ -350,9 +350,8 @@ class Profile(Entry):
                 remedy=f"{error.remedy}, or name a profile of `autoloader profile list`; {example}",
             ) from error
         if not isinstance(raw, Mapping):
-            raise ProfileError(
-                f"{origin}: a profile is a mapping, this is {type(raw).__name__}", remedy=example
-            )
+            holds = "is empty" if raw is None else f"holds {type(raw).__name__}, not a mapping"
+            raise ProfileError(f"{origin} {holds}", remedy=example)
         try:
             return cls.model_validate(raw)
         except ValidationError as error:
