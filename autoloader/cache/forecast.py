@@ -1,6 +1,6 @@
 """Forecast of the frame cache: the share of frame uses that a cache of so many bytes will hit.
 
-A frame that is needed again x positions later is held where
+A frame that is needed again x positions later is cached where
 
     x ≤ threshold × decode seconds ÷ bytes
 
@@ -15,21 +15,27 @@ dataset:
        P(X > x) = max(0, 1−x) (1−ρx)ᵏ⁻¹ + ∫ (1−ρ(x−z))ᵏ⁻¹ G(z) dz   over z from max(0, x−1) to x
        G(m + y) = (1−ρ)ᵏᵐ (1−ρy)ᵏ                                   for whole m and y in [0, 1)
 
-   By Little's law the share of the frames that is held is kρ E[X; X ≤ x].
+   By Little's law the share of the frames that is cached is kρ E[X; X ≤ x].
 2. *Passes that end together.* With one use a pass every interval crosses the end of the pass. Where
-   all passes end together, every held frame is held at that moment, so the cache hits the share
-   that it holds.
+   all passes end together, every cached frame is cached at that moment. So the hit ratio is the
+   share of the frames that is cached.
 
 Datasets of a mixture lie between the two: the second law counts by the chance that two frames of
-the mixture have passes of equal length. Held against a walk of real plans, use by use (2 to 29
-datasets, equal, set and natural weights, one and two frames a sample, 5 to 100 % held), the hits
-are right within 4 points. The steady state is meant: from the third pass on, little read ahead.
+the mixture have passes of equal length. Compared with a walk of real plans, use by use (2 to 29
+datasets, equal, set and natural weights, one and two frames a sample, 5 to 100 % cached), the hits
+are right within 4 points. The forecast is of the steady state: from the third pass on.
 
-Not here: the next use of one frame (``sampling.plan``), holding frames (``cache.table``).
+With m frame offsets most frames are shown by m samples of a pass. Frames near an episode's ends are
+shown by fewer, and the first and last by more where an edge repeats. So one episode of each short
+length is counted; a longer one has so many more frames in its middle. Chained neighbours in a block
+use a frame together: the number of blocks that show it counts, by its mean.
+
+Not here: the next use of one frame (``sampling.plan``), caching frames (``cache.table``).
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -37,20 +43,26 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-from autoloader.cache.shown import Shown, frames_by_uses, of_blocks
 from autoloader.samples.resolve import ResolvedDataset, ResolvedMixture
+from autoloader.samples.windows import rows, valid_range
 from autoloader.sampling.episodes import DatasetTable, valid_counts
 from autoloader.sampling.mixture import MixtureOrder
 from autoloader.sampling.plan import Reuse
+from autoloader.spec import SampleSpec
+
+UseCounts = tuple[tuple[int, float], ...]
+"""(uses in a pass, number of frames with so many uses); uses above zero and ascending."""
 
 SAMPLE_S = 5e-5
-"""Seconds of the interpreter for a sample beside its frames (measured: 48 to 58 µs)."""
+"""Seconds of the interpreter for a sample without its frames (measured: 48 to 58 µs)."""
 HELD_SAMPLE_S = 2.2e-5
-"""The same for a sample whose frames are held (measured: 17 to 19 µs, and 40,000 to 42,000
+"""The same for a sample whose frames are cached (measured: 17 to 19 µs, and 40,000 to 42,000
 samples/s of two frames of 192 KiB on two cores, where copies in two threads take longer)."""
 
 _STEPS = 128
 """Points of a pass at which the law is tabled."""
+_EPISODES = 256
+"""Episodes that are counted where rules leave t out."""
 _TAIL, _MOST_PASSES = 1e-3, 64
 
 
@@ -62,17 +74,17 @@ class FrameSet:
         dataset: name of the dataset.
         camera: name of the camera.
         pass_positions: positions of the mixture that a pass of the dataset takes.
-        shown: (uses in a pass, number of frames with so many uses).
+        uses: number of frames by uses in a pass.
         frame_bytes: bytes of a decoded frame.
         decode_s: seconds of one thread that a hit saves.
-        chance: chance that a use comes in a pass, on this node.
-        goals: goal frames for each position; they are drawn, so no next use is known of them.
+        chance: probability that a use comes in a pass, on this node.
+        goals: goal frames for each position; they are drawn, so their next use is unknown.
     """
 
     dataset: str
     camera: str
     pass_positions: float
-    shown: Shown
+    uses: UseCounts
     frame_bytes: int
     decode_s: float
     chance: float = 1.0
@@ -81,12 +93,12 @@ class FrameSet:
     @property
     def frames_bytes(self) -> float:
         """Bytes of all of its frames, decoded."""
-        return sum(frames for _, frames in self.shown) * self.frame_bytes
+        return sum(frames for _, frames in self.uses) * self.frame_bytes
 
     @property
     def uses_per_position(self) -> float:
         """Frames of the set that a position of the mixture uses, mean."""
-        uses = sum(uses * frames for uses, frames in self.shown)
+        uses = sum(uses * frames for uses, frames in self.uses)
         return uses * self.chance / self.pass_positions + self.goals
 
 
@@ -96,7 +108,7 @@ class Forecast:
 
     Attributes:
         hit_ratio: hits over uses of frames.
-        held_bytes: bytes of held frames, mean over time.
+        held_bytes: bytes of cached frames, mean over time.
         saved_s: decode seconds of one thread that hits save for each position.
         hit_bytes: bytes of frames that hits copy for each position.
     """
@@ -108,7 +120,7 @@ class Forecast:
 
 
 def forecast(sets: Sequence[FrameSet], cache_bytes: float) -> Forecast:
-    """What a cache of ``cache_bytes`` will hit of the frames of a whole mixture."""
+    """Forecast of a cache of ``cache_bytes`` for the frames of a whole mixture."""
     whole = sum(one.frames_bytes for one in sets)
     if not whole or cache_bytes <= 0:
         return Forecast(0.0, 0.0, 0.0, 0.0)
@@ -136,7 +148,7 @@ def _law(one: FrameSet, threshold: float, together: float = 0.0) -> tuple[float,
     """Bytes held of a set, and hits for each position."""
     longest = threshold * one.decode_s / one.frame_bytes / one.pass_positions
     held_bytes = hits = 0.0
-    for uses, frames in one.shown:
+    for uses, frames in one.uses:
         x, within, held = interval_law(uses, one.chance)
         hit_ratio, held_ratio = (float(np.interp(longest, x, each)) for each in (within, held))
         if uses * one.chance <= 1:
@@ -151,7 +163,7 @@ def interval_law(uses: int, chance: float) -> tuple[NDArray[np.float64], ...]:
     """The interval law of frames with ``uses`` uses a pass, each with ``chance``.
 
     Returns:
-        Passes x, P(X ≤ x), and the share of the frames that is held for intervals up to x.
+        Passes x, P(X ≤ x), and the share of the frames that is cached for intervals up to x.
     """
     passes = 2
     while (1 - chance) ** (uses * (passes - 1)) > _TAIL and passes < _MOST_PASSES:
@@ -182,12 +194,12 @@ def frame_sets(
     """The frames of every camera of every dataset with a share.
 
     Args:
-        mixture: datasets and cameras.
-        order: shares of the datasets.
-        tables: episodes of the datasets.
-        reuse: decodes of chained samples.
-        decode_s: seconds of a frame's decode, by dataset. A dataset without gets the mean of the
-            others; without any there are no sets.
+        mixture: mixture with the datasets and cameras.
+        order: order with the shares of the datasets.
+        tables: tables of the datasets' episodes.
+        reuse: decodes of chained samples, by dataset.
+        decode_s: seconds of a frame's decode, by dataset. A dataset that is missing gets the mean
+            of the others; an empty mapping gives no sets.
         nodes: number of nodes that share the samples evenly; the sets are one node's.
     """
     if not decode_s:
@@ -197,9 +209,9 @@ def frame_sets(
     def sets_of(dataset: ResolvedDataset, table: DatasetTable) -> Iterator[FrameSet]:
         number, goals = dataset.index, float(table.sample.goal != "none")
         share = order.shares[number]
-        shown = frames_by_uses(table)
+        counts = frames_by_uses(table)
         if reuse.chained[number]:
-            shown = of_blocks(shown, (reuse.decodes[number] - goals) * table.samples)
+            counts = _of_blocks(counts, (reuse.decodes[number] - goals) * table.samples)
         drawn = table.samples / int(valid_counts(table).sum())
         for camera, choices in dataset.cameras.items():
             for _ in choices:
@@ -207,7 +219,7 @@ def frame_sets(
                     dataset.name,
                     camera,
                     table.samples / share,
-                    shown,
+                    counts,
                     mixture.layout.frame_bytes[camera],
                     decode_s.get(dataset.name, mean_s),
                     chance=drawn / len(choices) / nodes,
@@ -220,3 +232,70 @@ def frame_sets(
         if order.shares[dataset.index]
         for one in sets_of(dataset, table)
     )
+
+
+def frames_by_uses(table: DatasetTable) -> UseCounts:
+    """Number of frames by uses, in a pass of a dataset that takes every valid t.
+
+    Args:
+        table: episodes of the dataset. Where rules keep t, some episodes stand for all.
+    """
+    strided = -(-table.steps.astype(np.int64) // table.stride)
+    if table.kept is not None:
+        return _of_kept(table, strided)
+    lengths, episodes = np.unique(strided, return_counts=True)
+    span = _span(table.sample)
+    total: Counter[int] = Counter()
+    for length, count in zip(lengths.tolist(), episodes.tolist(), strict=True):
+        short = min(length, span)
+        for uses, frames in _of_episode(table.sample, short, None).items():
+            total[uses] += count * frames
+        total[len(set(table.sample.frame_offsets))] += count * (length - short)
+    return _listed(total)
+
+
+def _of_blocks(counts: UseCounts, decodes: float) -> UseCounts:
+    """The same where blocks of samples use a frame together, and a pass decodes so many frames."""
+    frames = sum(count for _, count in counts)
+    mean = max(1.0, decodes / frames)
+    few = int(mean)
+    more = (mean - few) * frames
+    return tuple((k, n) for k, n in ((few, frames - more), (few + 1, more)) if n > 0)
+
+
+def _span(sample: SampleSpec) -> int:
+    """Length of an episode from which on one more frame is one more in its middle."""
+    offsets = (*sample.frame_offsets, 0)
+    first, stop = valid_range(sample, 0)
+    lost = first + (stop - valid_range(sample, 10**6)[1] + 10**6)
+    return 2 * (max(offsets) - min(offsets)) + lost + 2
+
+
+def _of_episode(
+    sample: SampleSpec, steps: int, kept: NDArray[np.int64] | None
+) -> Mapping[int, int]:
+    """Number of frames of one episode, by uses."""
+    t = np.arange(*valid_range(sample, steps), dtype=np.int64) if kept is None else kept
+    if not len(t):
+        return {}
+    window = rows(t, np.asarray(sorted(set(sample.frame_offsets)), dtype=np.int64), steps, sample)
+    pairs = np.where(window.zeroed, -1, window.index) + np.arange(len(t))[:, None] * (steps + 1)
+    seen = np.unique(pairs[~window.zeroed]) % (steps + 1)
+    uses = np.bincount(seen, minlength=steps)
+    return {k: n for k, n in enumerate(np.bincount(uses).tolist()) if k and n}
+
+
+def _of_kept(table: DatasetTable, strided: NDArray[np.int64]) -> UseCounts:
+    assert table.kept is not None
+    counts = table.kept.counts()
+    some = np.flatnonzero(counts)
+    picked = some[np.linspace(0, len(some) - 1, min(len(some), _EPISODES)).astype(np.int64)]
+    total: Counter[int] = Counter()
+    for episode in picked.tolist():
+        total.update(_of_episode(table.sample, int(strided[episode]), table.kept.numbers(episode)))
+    scale = float(counts.sum() / counts[picked].sum())
+    return tuple((uses, frames * scale) for uses, frames in _listed(total))
+
+
+def _listed(total: Mapping[int, int]) -> UseCounts:
+    return tuple((uses, float(total[uses])) for uses in sorted(total) if total[uses])

@@ -1,21 +1,23 @@
-"""The memory of the frame cache, in which every camera has slots of its size.
+"""Memory of the frame cache: slots for decoded frames, and what one run may use of them.
 
-Theory of operation. The memory is sparse: it is as large as the machine's for each camera, and has
-pages only where a slot was written. What is given back is the kernel's at once. The trainer never
-maps it.
+Theory of operation. Each camera has slots of its frame size. The memory is sparse: each camera has
+as much address space as the machine has memory, and pages only where a slot was written. Pages that
+are given back are the kernel's at once. The trainer never maps the memory.
 
-It is the child's own where no other process needs it: the kernel takes a third less time to give it
-pages and a third of the time to take them back (`docs/adr/0026-private-frames.md`). Where decode
-processes map it as well it is a file in memory, which goes with the last process that has it open.
+The memory is private to the child where no other process needs it: the kernel takes a third less
+time to give pages and a third of the time to take them back (`docs/adr/0026-private-frames.md`).
+Where decode processes map it too it is a file in memory, which goes with the last process.
 
-Slots of a camera lie side by side, so that a slot's first and last page may be its neighbours' as
-well: such a page goes back with the last of the slots on it, when all of them go together.
+Slots of a camera lie side by side, so neighbours may share a page. Such a page goes back with the
+last slot on it, when all of them go together.
+
+A ``Lease`` pins the slots that one planned run reads or fills, until its batches are filled.
 
 Invariants:
     1. Slot 0 of every camera is black: it is never written, and never handed out.
-    2. Its size never changes (a seal forbids it to the file): no access to a slot ever fails.
+    2. The size never changes (a seal forbids it to the file): no access to a slot ever fails.
 
-Not here: which frame lies in which slot (``cache.table``).
+Not here: which frame lies in which slot, and who gets a lease (``cache.table``).
 """
 
 from __future__ import annotations
@@ -28,9 +30,10 @@ import os
 import resource
 import threading
 import weakref
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -39,15 +42,19 @@ from autoloader.errors import PipelineError
 from autoloader.host.files import memory_file
 from autoloader.host.units import MIB, format_bytes
 
+Ints = NDArray[np.int64]
+
 BLACK = 0
 """The slot of every camera that shows nothing."""
+FILE_BITS = 42
+"""Bits of a place in a file: 4 TiB. Frames that lie beyond are not cached."""
 _F_ADD_SEALS = 1033
 _F_SEAL_SHRINK = 0x0002
 _KEEP_SIZE_AND_PUNCH = 0x01 | 0x02
 _MAP_NORESERVE = 0x4000
 _PAGE = mmap.PAGESIZE
 _LONG_BYTES = 8 * MIB
-"""For less a call keeps the interpreter: getting it back would take longer."""
+"""A call for fewer bytes keeps the interpreter: getting the interpreter back would take longer."""
 _libc, _libc_at_once = ctypes.CDLL(None), ctypes.PyDLL(None)
 _libc.fallocate64.argtypes = (ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64)
 for _library in (_libc, _libc_at_once):
@@ -57,7 +64,7 @@ _private_changes = threading.Lock()
 
 
 def machine_bytes() -> int:
-    """Bytes of the machine's memory: what a camera has room for."""
+    """Bytes of the machine's memory: the room of a camera."""
     return os.sysconf("SC_PHYS_PAGES") * _PAGE
 
 
@@ -75,12 +82,12 @@ class FrameSlab:
         frame_bytes: camera → bytes of a decoded frame.
         room_bytes: address space of each camera, whole slots of it.
         descriptor: an existing slab's file; without one a new one is made.
-        private: have it in this process's own memory, where the kernel gives that much of it.
+        private: use this process's own memory, where the kernel gives that much.
 
     Attributes:
-        descriptor: of the file; −1 where it is private, or closed.
-        private: no other process can map it.
-        written: camera → [slots] bool, which slots hold a frame, as far as this process knows.
+        descriptor: descriptor of the file; −1 where the memory is private, or closed.
+        private: true if no other process can map the memory.
+        written: camera → [slots] bool, slots that hold a frame, as far as this process knows.
 
     Raises:
         PipelineError: the kernel refuses the file.
@@ -130,9 +137,9 @@ class FrameSlab:
             with _private_changes:
                 _private.add(self)
 
-    def gather(self, camera: str, slots: NDArray[np.int64], out: NDArray[Any]) -> None:
+    def gather(self, camera: str, slots: Ints, out: NDArray[Any]) -> None:
         """Copy slots [n] into ``out`` [n, values of a frame], contiguous; others may work on."""
-        # Any other mode than "raise" writes straight into ``out``.
+        # A mode other than "raise" writes straight into ``out``.
         np.take(self._frames[camera], slots, axis=0, out=out.view(np.uint8), mode="clip")
 
     def put(self, camera: str, slot: int, picture: NDArray[Any]) -> None:
@@ -144,7 +151,7 @@ class FrameSlab:
         self._frames[camera][slot] = picture.reshape(-1).view(np.uint8)
         self.written[camera][slot] = True
 
-    def punch(self, camera: str, slots: NDArray[np.int64]) -> None:
+    def punch(self, camera: str, slots: Ints) -> None:
         """Give the pages of slots [n], which ascend, back to the kernel; neighbours in one call."""
         if not len(slots):
             return
@@ -174,14 +181,14 @@ class FrameSlab:
             self._pages += (last - first if there else 0) - before
 
     def allocated_bytes(self) -> int:
-        """Bytes of pages that the kernel holds for it; 0 once it is closed."""
+        """Bytes of pages that the kernel holds for the slab; 0 once it is closed."""
         if self.private:
             return self.private_bytes
         return os.fstat(self.descriptor).st_blocks * 512 if self.descriptor >= 0 else 0
 
     @property
     def private_bytes(self) -> int:
-        """Bytes of its pages in this process's own memory; 0 once it is closed."""
+        """Bytes of pages in this process's own memory; 0 once the slab is closed."""
         return self._pages * _PAGE if self in _private else 0
 
     def close(self) -> None:
@@ -213,7 +220,7 @@ def _own_pages(size: int) -> mmap.mmap | None:
 
 
 def _is_promised() -> bool:
-    """Whether the kernel counts memory where it is asked for (``vm.overcommit_memory = 2``)."""
+    """True if the kernel counts memory when it is asked for (``vm.overcommit_memory = 2``)."""
     with contextlib.suppress(OSError):
         return Path("/proc/sys/vm/overcommit_memory").read_text().strip() == "2"
     return False
@@ -228,3 +235,104 @@ def _pages_of(descriptor: int, size: int) -> mmap.mmap:
             remedy="allow this process more of it (ulimit -v); what it takes of the memory is "
             "what cache_bytes says",
         ) from error
+
+
+@dataclass(frozen=True, slots=True)
+class CameraFrames:
+    """The frames of one camera that a run shows.
+
+    Attributes:
+        key: [m] int64, number of the encoded frame's file among those that the run reads, above
+            ``FILE_BITS`` bits of the place there; −1 where there is no frame.
+        next_use: [m] int64, position after the run at which the frame is shown again, or ``NEVER``.
+        dataset: [m] int64, dataset whose decode costs count.
+        uses: [m] int64, number of times that the run shows the frame.
+    """
+
+    key: Ints
+    next_use: Ints
+    dataset: Ints
+    uses: Ints
+
+
+@dataclass(eq=False)
+class Lease:
+    """Slots that one run may use, pinned until ``over``; see ``samples.block.FrameLease``.
+
+    Attributes:
+        slab: memory of the slots.
+        rows: samples of the run that are in no filled batch yet.
+        settle: called once, when all are in filled batches, or the run is dropped.
+        cache: the frame cache; with a budget of 0 no frame is put into a slot any more.
+        slots: camera → [m] slot of each frame; −1: none.
+        cached: camera → [m] bool, frames that lay in their slots from the beginning: they need not
+            be read.
+        over: true once the lease is settled.
+    """
+
+    slab: FrameSlab
+    rows: int
+    settle: Callable[[Lease], None]
+    cache: FrameCache
+    slots: dict[str, Ints] = field(default_factory=dict)
+    cached: dict[str, NDArray[np.bool_]] = field(default_factory=dict)
+    over: bool = False
+    _lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
+
+    @property
+    def written(self) -> Mapping[str, NDArray[np.bool_]]:
+        """See ``samples.block.FrameLease``."""
+        return self.slab.written
+
+    def gather(self, camera: str, slots: Ints, out: NDArray[Any]) -> None:
+        """See ``FrameLease.gather``."""
+        self.slab.gather(camera, slots, out)
+
+    def put(self, camera: str, slot: int, picture: NDArray[Any]) -> None:
+        """See ``FrameLease.put``."""
+        if self.cache.budget_bytes:
+            self.slab.put(camera, slot, picture)
+
+    @property
+    def pinned_bytes(self) -> int:
+        """See ``FrameLease.pinned_bytes``."""
+        return sum(
+            self.slab.frame_bytes[camera] * int((slots > BLACK).sum())
+            for camera, slots in self.slots.items()
+        )
+
+    @property
+    def pinned_frames(self) -> int:
+        """See ``FrameLease.pinned_frames``."""
+        return sum(int((slots > BLACK).sum()) for slots in self.slots.values())
+
+    def filled(self, rows: int) -> None:
+        """See ``FrameLease.filled``."""
+        with self._lock:
+            self.rows -= rows
+            left = self.rows
+        if left <= 0:
+            self.settle(self)
+
+    def give_up(self) -> None:
+        """See ``FrameLease.give_up``; frames that were put into slots by then stay."""
+        self.settle(self)
+
+
+class FrameCache(Protocol):
+    """The frame cache as readers of planned runs ask it, in this process or another."""
+
+    @property
+    def budget_bytes(self) -> int:
+        """Bytes that decoded frames may take; with 0 there is nothing to ask."""
+        ...
+
+    def ask(
+        self, files: Sequence[str], frames: Mapping[str, CameraFrames], now: int, rows: int
+    ) -> Lease:
+        """Lease of a run of ``rows`` samples from position ``now`` on, which reads ``files``."""
+        ...
+
+    def forget(self) -> None:
+        """Forget all frames: their files are not there any more."""
+        ...

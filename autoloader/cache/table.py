@@ -1,31 +1,32 @@
-"""Decides which decoded frames are held: the one decider of a mixture's frame cache.
+"""Decides which decoded frames stay in memory: the one decider of a mixture's frame cache.
 
-Theory of operation. Who plans a run asks about its frames (``ask``): those that are held need be
-neither read nor decoded; of the others it learns which are worth a slot, to be filled by whoever
-decodes them first. All these slots are pinned until the run's batches are filled, as its ``Lease``
-tells. A frame that a run shows more than once always gets one. Runs of this process may share a
-slot that is not filled yet; another process cannot tell whether it is, so it gets none.
+Theory of operation. The reader that plans a run asks about its frames (``ask``). Cached frames are
+neither read nor decoded. Other frames that are worth a slot get one, which the first thread that
+decodes the frame fills. All these slots are pinned until the run's batches are filled, as its
+``Lease`` tells. A frame that a run shows more than once always gets a slot. Runs of this process
+may share a slot that is not filled yet. Another process cannot see that it is filled, so it gets
+none.
 
-What is worth a slot follows from one rule. A frame that is shown now and again q − p positions
-later holds ``bytes`` for so long, to save the seconds of one decode: its burden is (q − p) × bytes
-÷ seconds. While there is room everything that is shown again is held. Where there is none, the
-frames with the largest burden from now on go, be they held or new (Belady's rule, which is optimal,
-with sizes and costs). The burden at which the last cut was made is the threshold: a new frame above
-it is not taken, so that nothing is copied that would soon be dropped. It rises while slots are
-empty. Where slots that are yet to be filled, for runs that are read far ahead, take half of the
-bytes, nothing that is held goes for more of them.
+One score decides which frames are worth a slot. A frame that is shown now and again q − p positions
+later takes ``bytes`` for so long, to save the seconds of one decode. Its score is (q − p) × bytes
+÷ seconds. While there is room every frame that is shown again is cached. Where there is none, the
+frames with the largest scores are evicted, be they cached or new (Belady's rule, which is optimal,
+with sizes and costs). The score at the last eviction is the threshold: a new frame above it is not
+taken, so that no frame is copied that would soon be evicted. The threshold rises while slots are
+empty. Runs that are read far ahead have slots that are not filled yet. Once these take half of the
+bytes, no cached frame is evicted for more of them.
 
 A frame's key says what made its pixels: the file, the place in it, and what the dataset's decoder
 was told (``made``).
 
 Invariants:
     1. No slot is written or given back while somebody may read it: pinned slots stay.
-    2. The pages of all slots never exceed the budget but for those that are pinned or being filled,
-       and for one black frame a camera.
-    3. Nothing here decides which samples come: a frame that is not held is decoded.
+    2. The pages of all slots never exceed the budget, except pinned slots, slots that are being
+       filled, and one black frame a camera.
+    3. Nothing here decides which samples come: a frame that is not cached is decoded.
 
-Not here: when a frame is shown next (``sampling``), the memory (``cache.slab``), the budget's size
-(``controller``).
+Not here: when a frame is shown next (``sampling``), the memory and leases (``cache.slab``), the
+budget's size (``controller``).
 """
 
 from __future__ import annotations
@@ -40,9 +41,15 @@ from functools import partial
 import numpy as np
 from numpy.typing import NDArray
 
-from autoloader.cache.lease import FILE_BITS, CameraFrames, Ints, Lease
-from autoloader.cache.shelf import NOWHERE, Shelf
-from autoloader.cache.slab import BLACK, FrameSlab, machine_bytes
+from autoloader.cache.slab import (
+    BLACK,
+    FILE_BITS,
+    CameraFrames,
+    FrameSlab,
+    Ints,
+    Lease,
+    machine_bytes,
+)
 from autoloader.errors import PipelineError
 from autoloader.host.threads import LoaderThread
 from autoloader.sampling.schedule import NEVER
@@ -51,37 +58,189 @@ from autoloader.telemetry.statistics import CacheStatistics
 logger = logging.getLogger(__name__)
 
 SLACK = 64
-"""A cut drops this part of the budget more than it must, so that it is made seldom."""
+"""An eviction frees this part of the budget more than it must, so that evictions are rare."""
 _STALE = 65_536
-"""Positions after which a frame that was to be shown and was not is taken for never shown again."""
+"""Positions after which a frame whose use did not come counts as never shown again."""
 _LATE = 8192
 """Positions by which a use is late: runs are asked about out of order, and some uses estimated."""
 _EMPTY = 0.5
-"""With so much of the budget unused there is no threshold."""
+"""Part of the budget that is unused when there is no threshold."""
 _LATELY = 0.1
-"""Weight of the last run in what was held lately."""
+"""Weight of the last run in ``lately_cached``."""
 _COSTS_EVERY_S = 1.0
 _MOST_FILES = 1 << (63 - FILE_BITS)
-"""Frames of files beyond are not held: their keys would be those of others."""
-
+"""Frames of files beyond are not cached: their keys would be those of others."""
+NOWHERE = -1
+_FREE, _PENDING, _CACHED = np.uint8(0), np.uint8(1), np.uint8(2)
+_GROWN = 1024
 
 FrameCosts = Callable[[], NDArray[np.float64]]
-"""Tells [D] seconds that decoding a frame of each dataset takes; NaN where it is not known."""
+"""Gives [D] seconds that decoding a frame of each dataset takes; NaN where not known."""
+
+
+class CameraSlots:
+    """The slots of one camera: which hold a frame, and when each frame is shown next.
+
+    All methods work on arrays: a planned run is looked up, inserted and evicted in a few calls.
+    The table's lock guards all of them.
+
+    Args:
+        frame_bytes: bytes of each slot.
+        written: [slots] bool, slots in which frames lie (``FrameSlab.written``); as many slots as
+            there may be.
+
+    Attributes:
+        next_use: [S] int64, position at which the frame in a slot is shown next.
+        dataset: [S] int32, dataset of the frame: it says what a hit saves.
+        used: number of slots that hold a frame, or will.
+        pending: number of these slots that are not filled yet.
+        free: slots that have pages and hold nothing.
+    """
+
+    def __init__(self, frame_bytes: int, written: NDArray[np.bool_]) -> None:
+        self.frame_bytes = frame_bytes
+        self._written = written
+        self._slot_of: dict[int, int] = {}
+        self._key = np.empty(0, np.int64)
+        self._state = np.empty(0, np.uint8)
+        self._pins = np.empty(0, np.int32)
+        self.next_use = np.empty(0, np.int64)
+        self.dataset = np.empty(0, np.int32)
+        self.used = self.pending = 0
+        self.free: list[int] = []
+        self._without_pages: list[int] = []
+        self._top = BLACK + 1
+
+    @property
+    def addable(self) -> int:
+        """Number of slots that can be taken, with pages or without."""
+        return len(self.free) + len(self._without_pages) + len(self._written) - self._top
+
+    def find(self, keys: Ints) -> Ints:
+        """[n] the slot that each frame has or will have; ``NOWHERE`` where it has none."""
+        known = self._slot_of.get
+        return np.asarray([known(key, NOWHERE) for key in keys.tolist()], np.int64)
+
+    def is_cached(self, slots: Ints) -> NDArray[np.bool_]:
+        """[n] true where there is a slot, and its frame lies in it."""
+        cached: NDArray[np.bool_] = (slots >= 0) & self._written[slots]
+        return cached
+
+    def pin(self, slots: Ints, by: int) -> None:
+        """Count ``by`` more users of each of these slots [n]; a slot may come twice."""
+        np.add.at(self._pins, slots, np.int32(by))  # another type takes sixty times as long
+
+    def take(self, keys: Ints, next_use: Ints, dataset: Ints) -> Ints:
+        """[n] slots for new frames, which are pending; at most ``addable``."""
+        count = len(keys)
+        slots = [self.free.pop() for _ in range(min(count, len(self.free)))]
+        again = min(count - len(slots), len(self._without_pages))
+        slots += [self._without_pages.pop() for _ in range(again)]
+        fresh = count - len(slots)
+        slots += range(self._top, self._top + fresh)
+        self._top += fresh
+        if self._top > len(self._key):
+            self._grow()
+        found = np.asarray(slots, np.int64)
+        self._key[found], self._state[found], self._pins[found] = keys, _PENDING, 0
+        self.next_use[found], self.dataset[found] = next_use, dataset
+        self._slot_of.update(zip(keys.tolist(), slots, strict=True))
+        self.used += count
+        self.pending += count
+        return found
+
+    def late(self, position: int) -> int:
+        """Number of cached frames that were to be shown before a position."""
+        return int(((self._state == _CACHED) & (self.next_use < position)).sum())
+
+    def idle(self) -> Ints:
+        """Slots whose frames are cached, and that nobody has pinned."""
+        return np.flatnonzero((self._state == _CACHED) & (self._pins == 0))
+
+    def unused(self) -> Ints:
+        """Slots with pages that nobody needs once the cache is left, ascending."""
+        return np.sort(np.concatenate([self.idle(), np.asarray(self.free, np.int64)]))
+
+    def unpin(self, slots: Ints) -> None:
+        """Count one user less of each of these slots [n]; a slot may come twice.
+
+        Pending slots that are written are cached from now on. Slots that nobody has pinned any more
+        are evicted where they are not written, or not shown again.
+        """
+        self.pin(slots, -1)
+        slots = np.sort(slots)
+        slots = slots[np.diff(slots, prepend=NOWHERE) > 0]
+        written = self._written[slots]
+        self.pending -= int((self._state[slots[written]] == _PENDING).sum())
+        self._state[slots[written]] = _CACHED
+        over = ~written | (self.next_use[slots] >= NEVER)
+        self.evict(slots[over & (self._pins[slots] == 0)])
+
+    def evict(self, slots: Ints) -> None:
+        """Empty these slots; their pages stay until ``take_free`` takes the slots.
+
+        None of them may be pinned, or twice among them.
+        """
+        self.pending -= int((self._state[slots] == _PENDING).sum())
+        self._state[slots], self._written[slots] = _FREE, False
+        for key in self._key[slots].tolist():
+            self._slot_of.pop(key, None)
+        self.free += slots.tolist()
+        self.used -= len(slots)
+
+    def forget(self) -> None:
+        """Find no frame any more; slots that are in use are evicted as soon as they are not."""
+        self.evict(self.idle())
+        left = np.flatnonzero(self._state)
+        self._key[left], self.next_use[left] = -2 - left, NEVER
+        self._slot_of.clear()
+
+    def take_free(self, most: int) -> Ints:
+        """Up to so many free slots, ascending, whose pages go; ``pages_gone`` brings them back.
+
+        If that leaves nothing, slots without pages come too: one call for slots that lie side by
+        side takes half as long.
+        """
+        taken = self.free[:most]
+        del self.free[:most]
+        if taken and not self.used and not self.free:
+            taken += self._without_pages
+            self._without_pages.clear()
+        return np.asarray(sorted(taken), np.int64)
+
+    def pages_gone(self, slots: Ints) -> Ints:
+        """Take back slots of ``take_free``, now without pages.
+
+        Returns:
+            Slots that had pages once, ascending, where none has any now; else none.
+        """
+        self._without_pages += slots.tolist()
+        ever_used = np.arange(BLACK + 1, self._top)
+        return ever_used if len(self._without_pages) == len(ever_used) else ever_used[:0]
+
+    def _grow(self) -> None:
+        size = min(len(self._written), max(_GROWN, 2 * len(self._key), self._top))
+        for name in ("_key", "_state", "_pins", "next_use", "dataset"):
+            old = getattr(self, name)
+            new = np.zeros(size, old.dtype)
+            new[: len(old)] = old
+            setattr(self, name, new)
 
 
 class FrameTable:
-    """Which frames a slab holds; any thread.
+    """The frames in memory, and who may use them; any thread.
 
     Args:
         frame_bytes: camera → bytes of a decoded frame.
-        datasets: how many.
-        made: camera → [datasets] a number for all that is made of its frames beside their file and
-            place: equal numbers share frames. Default: all do.
-        room_bytes: what it will ever hold of one camera; default: all of the machine's memory.
-        private: have the frames in this process's own memory until another process shares them.
+        datasets: number of datasets.
+        made: camera → [datasets] a number for how the dataset's frames are decoded: datasets with
+            equal numbers share frames. Default: all do.
+        room_bytes: most bytes of one camera's frames; default: all of the machine's memory.
+        private: keep the frames in this process's own memory until another process shares them.
 
     Attributes:
-        lately_held: share of the frames of the last runs that were held.
+        lately_cached: share of the frames of the last runs that were cached.
+        budget_bytes: bytes that decoded frames may take.
     """
 
     def __init__(
@@ -93,7 +252,7 @@ class FrameTable:
         room_bytes: int | None = None,
         private: bool = False,
     ) -> None:
-        self.lately_held = 0.0
+        self.lately_cached = 0.0
         self._frame_bytes = frame_bytes
         self._made = {
             camera: np.asarray(made[camera] if made else [0] * datasets, np.int64)
@@ -102,9 +261,9 @@ class FrameTable:
         self._room = room_bytes or machine_bytes()
         self._private = private
         self._slab: FrameSlab | None = None
-        self._shelves: dict[str, Shelf] = {}
+        self._slots: dict[str, CameraSlots] = {}
         self._lock = threading.Lock()
-        self._budget = 0
+        self.budget_bytes = 0
         self._claims: dict[object, tuple[int, FrameCosts | None]] = {}
         self._files: dict[str, int] = {}
         self._saved_s = np.ones(datasets, np.float64)
@@ -123,15 +282,11 @@ class FrameTable:
         return self._slab or self._begin(private=self._private)
 
     def _begin(self, *, private: bool) -> FrameSlab:
-        """Have memory in which no frame lies yet."""
+        """Make memory in which no frame lies yet."""
         slab = FrameSlab(self._frame_bytes, room_bytes=self._room, private=private)
-        self._slab, self._shelves = (
-            slab,
-            {
-                camera: Shelf(size, slab.written[camera])
-                for camera, size in self._frame_bytes.items()
-            },
-        )
+        sizes = self._frame_bytes.items()
+        self._slots = {camera: CameraSlots(size, slab.written[camera]) for camera, size in sizes}
+        self._slab = slab
         return slab
 
     def ask(
@@ -143,26 +298,26 @@ class FrameTable:
         *,
         elsewhere: bool = False,
     ) -> Lease:
-        """See ``FrameCache.ask``; ``elsewhere``: another process will show and fill them."""
+        """See ``FrameCache.ask``; with ``elsewhere`` another process shows and fills the slots."""
         self._refresh_costs()
         wanted = dict[str, Ints]()
         with self._lock:
-            lease = Lease(self.slab, rows, partial(self._settle, self._shelves), self)
+            lease = Lease(self.slab, rows, partial(self._settle, self._slots), self)
             self._now = max(self._now, now)
             frames = {c: self._numbered(files, one, self._made[c]) for c, one in frames.items()}
             for camera, one in frames.items():
-                shelf = self._shelves[camera]
-                slots = shelf.find(one.key)
-                found, held = slots >= 0, shelf.is_held(slots)
-                shelf.shown_next(slots[found], one.next_use[found])
-                lease.held[camera] = held
-                lease.slots[camera] = np.where(held | (not elsewhere), slots, NOWHERE)
-                shelf.pin(lease.slots[camera][lease.slots[camera] >= 0], 1)
+                own = self._slots[camera]
+                slots = own.find(one.key)
+                found, cached = slots >= 0, own.is_cached(slots)
+                np.maximum.at(own.next_use, slots[found], one.next_use[found])
+                lease.cached[camera] = cached
+                lease.slots[camera] = np.where(cached | (not elsewhere), slots, NOWHERE)
+                own.pin(lease.slots[camera][lease.slots[camera] >= 0], 1)
                 again = (one.next_use < NEVER) | (one.uses > 1)
                 new = np.flatnonzero(~found & (one.key >= 0) & again)
                 wanted[camera] = new[np.unique(one.key[new], return_index=True)[1]]
             lent = {camera: slots >= 0 for camera, slots in lease.slots.items()}
-            self._hold(frames, wanted, lease)
+            self._admit(frames, wanted, lease)
             self._count(frames, lent, lease)
         self._give_back()
         return lease
@@ -173,7 +328,7 @@ class FrameTable:
         lent: Mapping[str, NDArray[np.bool_]],
         lease: Lease,
     ) -> None:
-        """Count what a run shows: the first use of a frame with a new slot is decoded."""
+        """Count hits and misses: the first use of a frame with a new slot is decoded."""
         uses = decoded = 0
         for camera, one in frames.items():
             own = np.where(one.key >= 0, one.uses, 0)
@@ -182,30 +337,29 @@ class FrameTable:
             decoded += int(np.where(lease.slots[camera] >= 0, own > 0, own).sum())
         self._hits += uses - decoded
         self._misses += decoded
-        self.lately_held += (1 - decoded / max(1, uses) - self.lately_held) * _LATELY
+        self.lately_cached += (1 - decoded / max(1, uses) - self.lately_cached) * _LATELY
 
-    def _settle(self, shelves: Mapping[str, Shelf], lease: Lease) -> None:
-        """All batches of a run are filled, or given up: what was put into slots can be shown."""
+    def _settle(self, slots_of: Mapping[str, CameraSlots], lease: Lease) -> None:
+        """Unpin the slots of a run whose batches are all filled, or given up."""
         with self._lock:
             if lease.over:
                 return
             lease.over = True
             for camera, slots in lease.slots.items():
-                shelves[camera].unpin(slots[slots > BLACK])
-            if shelves is not self._shelves:
-                _leave(lease.slab, shelves)
-            if self._used() > self._budget:
-                self._cut({})
+                slots_of[camera].unpin(slots[slots > BLACK])
+            if slots_of is not self._slots:
+                _punch_unused(lease.slab, slots_of)
+            self._keep_budget()
         self._give_back()
 
     def claim(self, owner: object, budget_bytes: int, costs: FrameCosts | None = None) -> None:
-        """Hold so much for one of the pipelines that share it; the claims add up.
+        """Set the budget of one of the pipelines that share the table; the budgets add up.
 
         Args:
             owner: the pipeline.
-            budget_bytes: with 0 it has no claim any more.
-            costs: what decoding costs it; asked once a second at most, without a lock held, as
-                long as it has a claim. What a frame saves is the mean of what its owners say.
+            budget_bytes: bytes that its frames may take; 0 ends its claim.
+            costs: gives its decode costs; asked once a second at most, without a lock held, as
+                long as it has a claim. A frame's cost is the mean of its owners' costs.
         """
         with self._lock:
             if not self._claims:
@@ -214,70 +368,62 @@ class FrameTable:
             if budget_bytes:
                 self._claims[owner] = budget_bytes, costs
             total = sum(nbytes for nbytes, _ in self._claims.values())
-        if total != self._budget:
+        if total != self.budget_bytes:
             self.resize(total)
 
     def leave(self, owner: object) -> None:
-        """A pipeline ends. What it held stays for the one that may follow, until ``give_up``."""
+        """Note that a pipeline ends; its frames stay for one that may follow, until ``give_up``."""
         if len(self._claims) > 1:
             self.claim(owner, 0)
         else:
             self._claims.pop(owner, None)
 
     def give_up(self) -> None:
-        """No pipeline follows: where none is left the kernel has all back, soon after this."""
-        if not self._claims and self._budget:
+        """Give all memory back soon, unless a pipeline is left: none follows."""
+        if not self._claims and self.budget_bytes:
             LoaderThread(target=self.resize, args=(0,), name="autoloader-give-back").start()
 
     def resize(self, budget_bytes: int) -> None:
-        """Hold so much from now on; what is beyond goes at once, farthest next use first.
+        """Set the budget; frames beyond it are evicted at once, farthest next use first.
 
-        Where the kernel refuses the memory nothing is held, and the log says so.
+        Where the kernel refuses the memory nothing is cached, and the log says so.
         """
         with self._lock:
             if budget_bytes and not self._has_memory(private=self._private):
                 return
             if not budget_bytes:
-                self.lately_held = 0.0
-            if budget_bytes > self._budget:
+                self.lately_cached = 0.0
+            if budget_bytes > self.budget_bytes:
                 self._limit = float("inf")
-            self._budget = budget_bytes
-            if self._used() > budget_bytes:
-                self._cut({})
+            self.budget_bytes = budget_bytes
+            self._keep_budget()
         self._give_back()
 
     def forget(self) -> None:
         """See ``FrameCache.forget``."""
         with self._lock:
-            for shelf in self._shelves.values():
-                shelf.forget()
-
-    @property
-    def budget_bytes(self) -> int:
-        """What it may hold."""
-        return self._budget
+            for own in self._slots.values():
+                own.forget()
 
     def close(self) -> None:
-        """Nobody asks any more, and no lease is in use: the kernel has all pages back."""
+        """Give the kernel all pages back; nobody asks any more, and no lease is in use."""
         with self._lock:
-            self._budget = 0
+            self.budget_bytes = 0
             if self._slab is not None:
                 self._slab.close()
 
     def counts(self) -> CacheStatistics:
-        """What it holds and did so far."""
+        """Statistics so far."""
         with self._lock:
+            every = self._slots.values()
             return CacheStatistics(
-                self._budget,
+                self.budget_bytes,
                 self._used(),
-                sum(shelf.used for shelf in self._shelves.values()),
+                sum(own.used for own in every),
                 self._hits,
                 self._misses,
                 None if self._limit == float("inf") else self._limit,
-                late_bytes=sum(
-                    shelf.frame_bytes * shelf.due(self._now - _LATE)
-                    for shelf in self._shelves.values()
-                ),
+                late_bytes=sum(own.frame_bytes * own.late(self._now - _LATE) for own in every),
                 allocated_bytes=0 if self._slab is None else self._slab.allocated_bytes(),
                 private=self._slab is not None and self._slab.private,
             )
@@ -285,30 +431,30 @@ class FrameTable:
     def shared_slab(self) -> FrameSlab | None:
         """The memory, for a process that shares it; ``None`` where the kernel refuses it.
 
-        Memory that was private is left behind, and what it held is decoded again. Leases that are
-        under way keep what they need of it.
+        Private memory is left behind, and its frames are decoded again. Leases that are under way
+        keep the slots that they need.
         """
         with self._lock:
-            left, shelves = self._slab, self._shelves
+            left, slots = self._slab, self._slots
             if not self._has_memory(private=False):
                 return None
             if left is not None and left is not self._slab:
-                _leave(left, shelves)
+                _punch_unused(left, slots)
             return self._slab
 
     def _has_memory(self, *, private: bool) -> bool:
-        """Whether there is memory, private or not; under the lock."""
+        """True if there is memory, private or not; under the lock."""
         if self._slab is not None and (private or not self._slab.private):
             return True
         try:
             self._begin(private=private)
         except PipelineError as error:
-            logger.warning("decoded frames are not held: %s", error)
+            logger.warning("decoded frames are not cached: %s", error)
             return False
         return True
 
     def _numbered(self, files: Sequence[str], one: CameraFrames, made: Ints) -> CameraFrames:
-        """With keys that hold for all who ask; under the lock."""
+        """The same frames with keys that are valid for all readers; under the lock."""
         known = self._files
         numbers = np.asarray(
             [known.setdefault(path, len(known)) for path in files] or [0], np.int64
@@ -318,7 +464,7 @@ class FrameTable:
         return replace(one, key=np.where((one.key >= 0) & (file < _MOST_FILES), key, -1))
 
     def _refresh_costs(self) -> None:
-        """Read what a decode costs, now and then; without the lock."""
+        """Read the decode costs, once a second; without the lock."""
         now = time.monotonic()
         if now - self._costs_at_s < _COSTS_EVERY_S:
             return
@@ -335,98 +481,100 @@ class FrameTable:
             self._saved_s = np.where(owners, sums / np.maximum(1, owners), told[known].mean())
             self._limit *= before / self._saved_s.mean()
 
-    def _hold(
+    def _admit(
         self, frames: Mapping[str, CameraFrames], wanted: dict[str, Ints], lease: Lease
     ) -> None:
-        """Give slots to those of the wanted frames that are worth one; under the lock."""
-        empty = 1 - self._used() / max(1, self._budget)
+        """Give slots to the wanted frames that are worth one; under the lock."""
+        empty = 1 - self._used() / max(1, self.budget_bytes)
         if empty > 2 / SLACK:
             self._limit = self._limit * (1 + 1 / SLACK) if empty < _EMPTY else float("inf")
-        later = {
-            camera: self._later(frames[camera], camera, rows) for camera, rows in wanted.items()
+        scores = {
+            camera: self._scores(frames[camera], camera, rows) for camera, rows in wanted.items()
         }
         limit = self._limit
         for _ in range(2):
             for camera, rows in list(wanted.items()):
-                keep = later[camera] < limit
-                wanted[camera], later[camera] = rows[keep], later[camera][keep]
-            sizes = {c: len(rows) * self._shelves[c].frame_bytes for c, rows in wanted.items()}
-            if self._used() + sum(sizes.values()) <= self._budget:
+                keep = scores[camera] < limit
+                wanted[camera], scores[camera] = rows[keep], scores[camera][keep]
+            asked = sum(len(rows) * self._frame_bytes[c] for c, rows in wanted.items())
+            if self._used() + asked <= self.budget_bytes:
                 break
-            if 2 * self._pending() > self._budget and self._used() > self._pending():
+            pending = sum(own.pending * own.frame_bytes for own in self._slots.values())
+            if 2 * pending > self.budget_bytes and self._used() > pending:
                 break
-            limit = self._cut(later)
+            limit = self._evict(scores)
         for camera, rows in wanted.items():
-            shelf, one = self._shelves[camera], frames[camera]
-            most = max(0, self._budget - self._used()) // shelf.frame_bytes
-            few = rows[: min(most, shelf.addable)]
+            own, one = self._slots[camera], frames[camera]
+            most = max(0, self.budget_bytes - self._used()) // own.frame_bytes
+            few = rows[: min(most, own.addable)]
             if len(few):
-                slots = shelf.take(one.key[few], one.next_use[few], one.dataset[few])
-                shelf.pin(slots, 1)
+                slots = own.take(one.key[few], one.next_use[few], one.dataset[few])
+                own.pin(slots, 1)
                 lease.slots[camera][few] = slots
 
-    def _later(self, one: CameraFrames, camera: str, rows: Ints) -> NDArray[np.float64]:
-        """What it burdens to hold these frames until they are shown again."""
-        size = self._shelves[camera].frame_bytes
+    def _scores(self, one: CameraFrames, camera: str, rows: Ints) -> NDArray[np.float64]:
+        """Eviction scores of new frames; 0 of frames that their own run shows again."""
         left = np.where(one.uses[rows] > 1, 0, one.next_use[rows] - self._now)
-        return left * (size / self._saved_s[one.dataset[rows]])
+        return left * (self._frame_bytes[camera] / self._saved_s[one.dataset[rows]])
 
-    def _cut(self, new: Mapping[str, NDArray[np.float64]]) -> float:
-        """Drop what burdens most until all fits, with some slack; new frames that would count too.
+    def _keep_budget(self) -> None:
+        """Evict frames if they take more than the budget; under the lock."""
+        if self._used() > self.budget_bytes:
+            self._evict({})
+
+    def _evict(self, new: Mapping[str, NDArray[np.float64]]) -> float:
+        """Evict the frames with the largest scores until all fit, with some slack.
+
+        Args:
+            new: camera → scores of new frames that count too.
 
         Returns:
-            The least burden that was dropped, of held and new frames.
+            The least score that was evicted, of cached and new frames.
         """
-        idle, burdens, sizes = {}, [], []
-        for camera, shelf in self._shelves.items():
-            slots = idle[camera] = shelf.idle()
-            left = (shelf.next_use[slots] - self._now).astype(np.float64)
+        idle, scores, sizes = {}, [], []
+        for camera, own in self._slots.items():
+            slots = idle[camera] = own.idle()
+            left = (own.next_use[slots] - self._now).astype(np.float64)
             left[left < -_STALE] = NEVER
-            held = left * (shelf.frame_bytes / self._saved_s[shelf.dataset[slots]])
-            burdens += [held, new.get(camera, held[:0])]
-            sizes.append(np.full(len(burdens[-2]) + len(burdens[-1]), shelf.frame_bytes))
-        every, size = np.concatenate(burdens), np.concatenate(sizes)
-        asked = sum(len(one) * self._shelves[camera].frame_bytes for camera, one in new.items())
-        order = np.argsort(-every)
-        gone = np.cumsum(size[order])
-        last = int(np.searchsorted(gone, self._used() + asked - self._budget * (1 - 1 / SLACK)))
+            cached = left * (own.frame_bytes / self._saved_s[own.dataset[slots]])
+            scores += [cached, new.get(camera, cached[:0])]
+            sizes.append(np.full(len(scores[-2]) + len(scores[-1]), own.frame_bytes))
+        every, size = np.concatenate(scores), np.concatenate(sizes)
         if not len(every):
             return 0.0
+        asked = sum(len(one) * self._frame_bytes[camera] for camera, one in new.items())
+        order = np.argsort(-every)
+        gone = np.cumsum(size[order])
+        surplus = self._used() + asked - self.budget_bytes * (1 - 1 / SLACK)
+        last = int(np.searchsorted(gone, surplus))
         self._limit = float(every[order[min(last, len(order) - 1)]])
-        for (camera, slots), held in zip(idle.items(), burdens[::2], strict=True):
-            self._shelves[camera].let_go(slots[held >= self._limit])
+        for (camera, slots), cached in zip(idle.items(), scores[::2], strict=True):
+            self._slots[camera].evict(slots[cached >= self._limit])
         return self._limit
 
     def _used(self) -> int:
-        return sum(shelf.used_bytes for shelf in self._shelves.values())
-
-    def _resident(self) -> int:
-        return sum(shelf.resident_bytes for shelf in self._shelves.values())
-
-    def _pending(self) -> int:
-        return sum(shelf.pending * shelf.frame_bytes for shelf in self._shelves.values())
+        return sum(own.used * own.frame_bytes for own in self._slots.values())
 
     def _give_back(self) -> None:
-        """Have the kernel take the pages of free slots that are beyond the budget; not locked."""
+        """Have the kernel take the pages of free slots beyond the budget; not locked."""
         with self._lock:
             slab, taken = self._slab, []
-            for camera, shelf in self._shelves.items():
-                surplus = self._resident() - self._budget
-                slots = shelf.take_free(max(0, -(-surplus // shelf.frame_bytes)))
+            for camera, own in self._slots.items():
+                idle = sum(len(one.free) * one.frame_bytes for one in self._slots.values())
+                surplus = self._used() + idle - self.budget_bytes
+                slots = own.take_free(max(0, -(-surplus // own.frame_bytes)))
                 if len(slots):
-                    taken.append((camera, shelf, slots))
+                    taken.append((camera, own, slots))
         if slab is None:
             return
         for camera, _, slots in taken:
             slab.punch(camera, slots)
         with self._lock:  # pages that neighbours shared go with the last of them
-            for camera, shelf, slots in taken:
-                shelf.punched(slots)
-                if shelf.is_empty:
-                    slab.punch(camera, shelf.ever_used)
+            for camera, own, slots in taken:
+                slab.punch(camera, own.pages_gone(slots))
 
 
-def _leave(slab: FrameSlab, shelves: Mapping[str, Shelf]) -> None:
-    """Give back what nobody needs of memory in which no frame is looked for any more."""
-    for camera, shelf in shelves.items():
-        slab.punch(camera, shelf.unused())
+def _punch_unused(slab: FrameSlab, slots_of: Mapping[str, CameraSlots]) -> None:
+    """Give back the unused pages of memory in which no frame is looked for any more."""
+    for camera, own in slots_of.items():
+        slab.punch(camera, own.unused())

@@ -1,11 +1,25 @@
-"""Builds batches: a source of samples, an assembler and a decode pool.
+"""Builds batches: takes samples from a source, fills rows, has a decode pool decode their frames.
 
 Theory of operation. A builder is assigned runs (spans of positions, one a batch) and is given one
-slot for each of their batches, in the same order; it hands the filled batches out in that order.
-It neither knows what other builders do nor where the sequence ends. One may live in the pipeline's
-own process, or one in each of several light processes (``pipeline.decode_process``).
+slot for each of their batches, in the same order. It hands the filled batches out in that order. It
+neither knows what other builders do nor where the sequence ends. One may live in the pipeline's own
+process, or one in each of several light processes (``pipeline.decode_process``).
 
-Not here: who is assigned what (``sampling.dealing``), the slots' numbers (``decode.ring``).
+One thread takes a slot, begins a batch in it, and takes samples from the source. It copies their
+numbers column by column and gives their frames to the decode pool. It goes on to the next batch
+while the pool still decodes. A batch is filled when its last row is. Rows whose frames are all in
+the frame cache are copied in a few jobs instead.
+
+A sample that cannot be used is quarantined: a frame of it cannot be decoded, or the spec's
+``errors.non_finite`` refuses its values. Its row repeats another row of the batch, provenance
+included. The ledger names the sample that was due, so every sample is accounted for.
+
+Two sources exist: the streams of all datasets with the mixer behind them
+(``pipeline.read.streams``), and planned runs over the index (``pipeline.read.planned``). A batch
+builder does not know which one it has.
+
+Not here: who is assigned what (``sampling.dealing``), the slots' numbers (``decode.ring``),
+decoding a row (``decode.jobs``), the sources.
 """
 
 from __future__ import annotations
@@ -16,27 +30,120 @@ import queue
 import threading
 import time
 import weakref
-from collections.abc import Callable
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+
+import numpy as np
 
 from autoloader.cache.disk import FramesOnDisk
-from autoloader.decode.activity import BuilderActivity
-from autoloader.decode.assembler import Assembler
+from autoloader.decode.activity import BuilderActivity, DatasetActivity
 from autoloader.decode.decoders import decoders_of
-from autoloader.decode.message import BatchMessage
-from autoloader.decode.pool import DecodePool
+from autoloader.decode.jobs import PendingBatch, RowDecoding, cached_rows, copy_rows, stretches
+from autoloader.decode.message import BatchMessage, languages
+from autoloader.decode.pool import DecodePool, Job
 from autoloader.decode.quarantine import Quarantine
 from autoloader.decode.ring import RingMemory
-from autoloader.decode.source import MakeSource, Spans
-from autoloader.errors import as_fault
+from autoloader.errors import AutoloaderError, SourceError, as_fault
 from autoloader.host.clock import Clock, SystemClock
-from autoloader.host.threads import LoaderThread
+from autoloader.host.threads import LoaderThread, all_ended
+from autoloader.samples.block import Place, SampleBlock
 from autoloader.samples.resolve import ResolvedMixture
 from autoloader.spec.knobs import Knobs
 
 logger = logging.getLogger(__name__)
 
+Spans = Sequence[tuple[int, int]]
+"""Positions [start, stop) of the mixture's sequence, one pair for each batch of a run."""
+
 READ_S = 1.5
-"""So long is waited for threads that read: they write to no memory that others use."""
+"""Most seconds that ``close`` waits for threads that read: they write to no shared memory."""
+STALL_S = 5.0
+
+
+class SampleSource(ABC):
+    """Gives the samples of one mixture, in order; ``take`` is called by one thread.
+
+    Attributes:
+        run_bytes: bytes of the memory that the last planned run was read into; 0: there is none.
+        read_bytes: bytes read for planned runs.
+        reading_s: seconds that reading these bytes took.
+    """
+
+    run_bytes = read_bytes = 0
+    reading_s = 0.0
+
+    @abstractmethod
+    def start(self) -> None:
+        """Begin to read; must not wait for the first sample."""
+
+    def assign(self, spans: Spans) -> None:  # noqa: B027 a stream goes on from its cursor
+        """Name the positions of the next batches, after those assigned before."""
+
+    @abstractmethod
+    def take(self, count: int) -> tuple[SampleBlock, int, int] | None:
+        """The next samples: a block, the number of the first one in it, and how many.
+
+        Args:
+            count: most samples to take; the batch under way wants no more.
+
+        Returns:
+            ``None`` where the next sample is not there yet.
+        """
+
+    def finish(self, batch: BatchMessage) -> None:  # noqa: B027 a position needs no note
+        """Note in the message of a batch, whose last sample was taken, how to resume behind it."""
+
+    @abstractmethod
+    def stalled(self, waited_s: float) -> Sequence[int] | None:
+        """Log what ``take`` waits for; the datasets that are late, where that is known.
+
+        Returns:
+            ``None`` where there is nothing to log yet.
+        """
+
+    @abstractmethod
+    def retune(self, knobs: Knobs) -> None:
+        """Move to other knobs."""
+
+    @abstractmethod
+    def park(self, parked: bool) -> None:
+        """Stop reading (True) or go on."""
+
+    def drop(self) -> None:  # noqa: B027 queues drain by themselves while parked
+        """Give back samples that were read ahead and can be read again; must not wait."""
+
+    @property
+    def settled(self) -> bool:
+        """True if the source reads with the knobs that it was given last."""
+        return True
+
+    @abstractmethod
+    def activity(self) -> list[DatasetActivity]:
+        """Activity so far, by dataset; figures that the builder counts are 0."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Stop; does not wait."""
+
+    @abstractmethod
+    def join(self, within_s: float | None) -> bool:
+        """Wait for the threads; true if all have ended. Called when nobody shows the samples.
+
+        Once it is true, frames of the frame cache that the samples pinned are given up.
+        """
+
+    @property
+    def leased_frames(self) -> int:
+        """Frames of the frame cache that the samples have pinned."""
+        return 0
+
+
+MakeSource = Callable[
+    [Knobs, Quarantine, threading.Condition, Callable[[BaseException], None]], SampleSource
+]
+"""Makes a source from its knobs, what is told of bad records, the condition that it notifies when
+samples are there, and what it calls with the exception that ends it."""
 
 
 class BatchBuilder:
@@ -44,13 +151,16 @@ class BatchBuilder:
 
     Args:
         mixture: the resolved mixture that is read.
-        source: makes what gives the samples.
-        knobs: to begin with; where several builders share the work, this one's share.
+        source: makes the source of samples.
+        knobs: values to begin with; where several builders share the work, this builder's share.
         memory: the ring.
         quarantine: told of undecodable frames.
-        disk: where decoded frames may lie; ``None``: nowhere.
+        disk: decoded frames on a disk; ``None``: there are none.
         clock: time source for the detection of stalls.
     """
+
+    here = True
+    pids: tuple[int, ...] = ()
 
     def __init__(
         self,
@@ -63,61 +173,84 @@ class BatchBuilder:
         disk: FramesOnDisk | None = None,
         clock: Clock | None = None,
     ) -> None:
+        self._layout, self._names = mixture.layout, mixture.names
+        self._memory = memory
+        self._quarantine = quarantine
         self._disk = disk
         self._loaded_before = 0 if disk is None else disk.loaded
+        self._clock = clock or SystemClock()
+        self._decoders = decoders_of(mixture, disk)
         self._failure: BaseException | None = None
         self._closed = self._ends_late = False
         self._rows: collections.deque[int] = collections.deque()
         self._slots: queue.SimpleQueue[int | None] = queue.SimpleQueue()
-        condition = threading.Condition()
+        self._arrived = threading.Condition()
+        self._line: list[PendingBatch] = []
+        self._line_changed = threading.Condition()
+        self._handing = threading.RLock()
+        self._begun = 0
+        self._decoded = [0] * len(self._names)
+        self._copied = np.zeros(len(self._names), np.int64)
+        self._stalls = [0] * len(self._names)
         failed = _weak_callback(weakref.WeakMethod(self._fail))
         # One number more than there are datasets: rows that are copied from the frame cache.
-        self._pool = DecodePool(
-            knobs.decode_threads, datasets=len(mixture.datasets) + 1, failed=failed
-        )
-        self._source = source(knobs, quarantine, condition, failed)
-        self._assembler = Assembler(
-            mixture.layout,
-            source=self._source,
-            rows=self._rows.popleft,
-            pool=self._pool,
-            decoders=decoders_of(mixture, disk),
-            memory=memory,
-            slots=self._slots,
-            quarantine=quarantine,
-            condition=condition,
-            names=mixture.names,
-            clock=clock or SystemClock(),
-            failed=failed,
-        )
+        self._pool = DecodePool(knobs.decode_threads, datasets=len(self._names) + 1, failed=failed)
+        self._source = source(knobs, quarantine, self._arrived, failed)
+        self._thread = LoaderThread(target=self._run, name="autoloader-mix")
         self._source.start()
-        self._assembler.start()
-
-    here = True
-    pids: tuple[int, ...] = ()
+        self._thread.start()
 
     def assign(self, spans: Spans) -> None:
-        """A run to fill, after those assigned before."""
+        """Have a run filled, after those assigned before."""
         self._rows.extend(stop - start for start, stop in spans)
         self._source.assign(spans)
 
     def give(self, slot: int) -> None:
-        """A slot for the next batch that has none; its run is assigned already."""
+        """Give a slot to the next batch that has none; its run is assigned already."""
         self._slots.put(slot)
 
     def next(self, timeout_s: float) -> BatchMessage | None:
         """The next filled batch, numbered from 0; ``None`` where none is ready in time.
 
         Raises:
-            AutoloaderError: whatever ended a thread.
+            AutoloaderError: whatever ended a thread; no row of a batch can be used; too many
+                records are bad.
         """
-        batch = self._assembler.next(timeout_s) if self._failure is None else None
+        batch = self._next(timeout_s) if self._failure is None else None
         if batch is None and self._failure is not None:
             raise as_fault(self._failure, "read")
         return batch
 
+    def _next(self, timeout_s: float) -> BatchMessage | None:
+        with self._line_changed:
+            if not self._line:
+                self._line_changed.wait(timeout_s)
+            if not self._line:
+                return None
+            pending = self._line[0]
+        if not pending.done.wait(timeout_s):
+            return None
+        with self._line_changed:
+            if self._is_ended or not self._line:
+                return None
+            self._line.pop(0)
+        with self._handing:
+            if self._is_ended:
+                return None
+            if pending.bad:
+                try:
+                    self._repair(pending)
+                except AutoloaderError as error:
+                    self._fail(error)
+                    raise
+        batch, views = pending.batch, pending.views
+        shown, meant = views["provenance"][: batch.rows], views["ledger"][: batch.rows]
+        differ = shown != meant[:, : shown.shape[1]]
+        batch.replaced = int(differ.any(axis=1).sum()) if differ.any() else 0
+        return batch
+
     def retune(self, knobs: Knobs) -> None:
-        """Move to other knobs; nothing where it is closed."""
+        """Move to other knobs; nothing where the builder is closed."""
         self._source.retune(knobs)
         self._pool.resize(knobs.decode_threads)
 
@@ -126,25 +259,25 @@ class BatchBuilder:
         self._source.park(parked)
 
     def drop(self) -> None:
-        """Give back what is read ahead; it is read again."""
+        """Give back samples that were read ahead; they are read again."""
         self._source.drop()
 
     @property
     def settled(self) -> bool:
-        """Whether the source reads with the knobs in force."""
+        """True if the source reads with the knobs in force."""
         return self._source.settled
 
     @property
     def filled(self) -> int:
         """Batches ready to be handed out."""
-        return self._assembler.filled
+        return sum(pending.done.is_set() for pending in list(self._line))
 
     def activity(self) -> BuilderActivity:
-        """What it has done so far."""
+        """Activity so far."""
         decode_s, decoded, frames = (each.tolist() for each in self._pool.service())
-        datasets = self._source.activity()
+        datasets, copied = self._source.activity(), self._copied.tolist()
         for k, own in enumerate(datasets):
-            own.taken, own.stalls = self._assembler.taken[k], self._assembler.stalls[k]
+            own.taken, own.stalls = self._decoded[k] + copied[k], self._stalls[k]
             own.decode_s, own.decoded, own.frames = decode_s[k], decoded[k], frames[k]
         return BuilderActivity(
             datasets,
@@ -163,12 +296,12 @@ class BatchBuilder:
         have ended.
 
         Returns:
-            Whether nobody writes into slots any more. Threads may still wait for their source.
+            True if nobody writes into slots any more. Threads may still wait for their source.
         """
         if not self._closed:
             self._closed = True
             self._source.close()
-            self._assembler.close()
+            self._end()
             self._pool.close()
         deadline = time.monotonic() + within_s
         written = self._writers_ended(within_s)
@@ -180,9 +313,24 @@ class BatchBuilder:
             LoaderThread(target=self._end_late, name="autoloader-end").start()
         return written
 
+    def _end(self) -> None:
+        """Begin no further batch; wake whoever waits for one."""
+        for pending in list(self._line):
+            pending.done.set()
+        with self._handing:  # a batch that is being repaired is
+            pass
+        self._slots.put(None)
+        for condition in (self._arrived, self._line_changed):
+            with condition:
+                condition.notify_all()
+
+    @property
+    def _is_ended(self) -> bool:
+        return self._closed or self._failure is not None
+
     def _writers_ended(self, within_s: float | None) -> bool:
         deadline = None if within_s is None else time.monotonic() + within_s
-        mixed = self._assembler.join(within_s)
+        mixed = all_ended([self._thread], within_s)
         left_s = None if deadline is None else max(0.0, deadline - time.monotonic())
         return self._pool.join(left_s) and mixed
 
@@ -193,24 +341,189 @@ class BatchBuilder:
 
     @property
     def slots(self) -> frozenset[int]:
-        """Slots that its threads write to."""
-        return self._assembler.slots | self._pool.slots
+        """Slots that the threads write to."""
+        filling = self._line[-1:] if self._thread.is_alive() else ()
+        return self._pool.slots.union(pending.batch.slot for pending in filling)
 
     @property
     def leased_frames(self) -> int:
-        """Frames of the frame cache that it has pinned."""
+        """Frames of the frame cache that the builder has pinned."""
         return self._source.leased_frames
 
     def _fail(self, error: BaseException) -> None:
-        if self._failure is None and not self._closed:
-            self._failure = error
-        self._assembler.close()
+        if self._is_ended:
+            return
+        self._failure = error
+        self._end()
+
+    def _run(self) -> None:
+        try:
+            while (slot := self._slots.get()) is not None and not self._is_ended:
+                batch = BatchMessage(slot, self._rows.popleft(), self._begun)
+                pending = PendingBatch(batch, self._layout.views(self._memory.base(slot)))
+                self._begun += 1
+                with self._line_changed:
+                    self._line.append(pending)
+                    self._line_changed.notify_all()
+                self._fill(pending)
+        except BaseException as error:  # noqa: BLE001 the one boundary of this thread: the trainer must hear of it
+            self._fail(as_fault(error, "mix"))
+
+    def _fill(self, pending: PendingBatch) -> None:
+        """Have all rows filled; returns early once closed."""
+        rows, row, texts = pending.batch.rows, 0, list[bytes]()
+        while row < rows:
+            found = self._source.take(rows - row) or self._wait(rows - row)
+            if found is None:
+                return
+            block, first, count = found
+            for name, column in block.columns.items():
+                pending.views[name][row : row + count] = column[first : first + count]
+            texts += block.texts_of(first, count)
+            if row + count == rows:
+                # The batch may be filled, and taken, as soon as its last row is submitted.
+                self._write_texts(pending, texts)
+                self._note_non_finite(pending)
+                self._source.finish(pending.batch)
+            left: Iterable[int] = range(row, row + count)
+            if block.lease is not None:
+                pending.leases.append((block.lease, count))
+                left = self._copy(pending, row, block, first, count)
+            self._decode(pending, left, block, first - row)
+            row += count
+
+    def _copy(
+        self, pending: PendingBatch, row: int, block: SampleBlock, first: int, count: int
+    ) -> list[int]:
+        """Have rows copied whose frames are all cached; the other rows."""
+        assert block.lease is not None
+        whole, slots = cached_rows(block.lease, block, self._layout.cameras, first, count)
+        datasets = block.columns["dataset_index"][first : first + count][whole]
+        self._copied += np.bincount(datasets, minlength=len(self._copied))
+        for start, stop in stretches(whole):
+            mine = {camera: every[start:stop] for camera, every in slots.items()}
+            run = partial(copy_rows, pending, block.lease, row + start, mine)
+            self._pool.submit(Job(run, len(self._names), stop - start, pending.batch.slot))
+        rest: list[int] = (row + np.flatnonzero(~whole)).tolist()
+        return rest
+
+    def _decode(
+        self, pending: PendingBatch, rows: Iterable[int], block: SampleBlock, shift: int
+    ) -> None:
+        """Have rows decoded; ``shift`` is the number of a row's sample in the block, less the row.
+
+        A row that shares a frame with the row before goes into its job.
+        """
+        seen: dict[str, dict[int, np.ndarray]] = {camera: {} for camera in self._layout.cameras}
+        decode: dict[int, Callable[[Sequence[int]], int]] = {}
+        chain: list[int] = []
+        dataset = -1
+        for row in rows:
+            if chain and not (block.linked and block.linked[row + shift]):
+                job = Job(partial(decode[dataset], chain), dataset, len(chain), pending.batch.slot)
+                self._pool.submit(job)
+                chain = []
+            dataset = block.datasets[row + shift]
+            if dataset not in decode:
+                own = self._decoders[dataset], self._names[dataset]
+                decode[dataset] = RowDecoding(pending, block, shift, *own, seen).run
+            self._decoded[dataset] += 1
+            chain.append(row)
+        if chain:
+            job = Job(partial(decode[dataset], chain), dataset, len(chain), pending.batch.slot)
+            self._pool.submit(job)
+
+    def _wait(self, count: int) -> tuple[SampleBlock, int, int] | None:
+        """The source's next samples, as soon as it has any; ``None`` once closed."""
+        started = named = self._clock.now_s()
+        with self._arrived:
+            while not self._is_ended:
+                found = self._source.take(count)
+                if found is not None:
+                    return found
+                self._arrived.wait(0.5)
+                now = self._clock.now_s()
+                if now - named < STALL_S:
+                    continue
+                late = self._source.stalled(now - started)
+                if late is not None:
+                    named = now
+                    for dataset in late:
+                        self._stalls[dataset] += 1
+        return None
+
+    @staticmethod
+    def _write_texts(pending: PendingBatch, texts: Sequence[bytes]) -> None:
+        lengths = np.fromiter(map(len, texts), np.int64, len(texts))
+        ends = np.cumsum(lengths)
+        room = len(pending.views["language_text"])
+        if ends[-1] > room:
+            # The rows from the first that does not fit on carry their texts beside the slot.
+            fits = int(np.searchsorted(ends, room, side="right"))
+            pending.batch.texts.update(enumerate(texts[fits:], start=fits))
+            texts, ends = texts[:fits], np.minimum(ends, ends[fits - 1] if fits else 0)
+        joined = np.frombuffer(b"".join(texts), np.uint8)
+        pending.views["language_text"][: len(joined)] = joined
+        pending.views["language_end"][: len(ends)] = ends
+
+    def _repair(self, pending: PendingBatch) -> None:
+        """Have unusable rows repeat a usable row, one of their dataset if there is one."""
+        bad = {row for row, _, _ in pending.bad}
+        for _, place, reason in pending.bad:
+            self._quarantine.add(place, reason)
+        rows = [row for row in range(pending.batch.rows) if row not in bad]
+        if not rows:
+            _, place, reason = pending.bad[0]
+            name = self._names[place.dataset]
+            raise SourceError(
+                f"no sample of a batch of {pending.batch.rows} can be used; dataset {name!r}, "
+                f"record {place.record} of shard {place.shard}: {reason}",
+                remedy="check the features that the spec names, or take the dataset out",
+                dataset=name,
+            )
+        texts = languages(pending.views, pending.batch)
+        datasets = pending.views["dataset_index"]
+        for row in bad:
+            same = [other for other in rows if datasets[other] == datasets[row]]
+            good = (same or rows)[0]
+            for name, view in pending.views.items():
+                if name not in ("ledger", "language_end", "language_text"):
+                    view[row] = view[good]
+            pending.batch.texts[row] = texts[good]
+
+    def _note_non_finite(self, pending: PendingBatch) -> None:
+        """Find values that are not finite; called before the pool gets the last row.
+
+        Raises:
+            SourceError: the spec allows finite values only.
+        """
+        shown = slice(pending.batch.rows)
+        finite = {name: np.isfinite(pending.views[name][shown]) for name in ("action", "state")}
+        if all(every.all() for every in finite.values()):
+            return
+        odd = {name: ~every.all(axis=tuple(range(1, every.ndim))) for name, every in finite.items()}
+        rows = np.flatnonzero(odd["action"] | odd["state"]).tolist()
+        pending.batch.non_finite = rows
+        how = self._quarantine.non_finite
+        for row in rows if how != "keep" else ():
+            *numbers, t = pending.views["provenance"][row].tolist()
+            place = Place(*numbers)
+            names = " and ".join(name for name in odd if odd[name][row])
+            reason = f"{names} at t = {t} holds NaN or an infinite value"
+            if how == "error":
+                name = self._names[place.dataset]
+                raise SourceError(
+                    f"dataset {name!r}, record {place.record} of shard {place.shard}: {reason}",
+                    remedy="mend the record, or set errors.non_finite: drop (or keep)",
+                    dataset=name,
+                )
+            pending.bad.append((row, place, reason))
 
 
 def _weak_callback(
     fail: weakref.WeakMethod[Callable[[BaseException], None]],
 ) -> Callable[[BaseException], None]:
-    """Calls ``fail`` while its owner lives; does not keep the owner, and what it holds, alive."""
+    """A function that calls ``fail`` while its owner lives, and does not keep the owner alive."""
 
     def failed(error: BaseException) -> None:
         if (alive := fail()) is not None:

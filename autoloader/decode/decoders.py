@@ -8,7 +8,7 @@ every cache of decoded frames has the request's digest in its keys:
 | --- | --- |
 | frames in memory (``cache.table``) | file, place in it, request |
 | frames on a disk (``cache.disk``) | hash of the request and the frame's encoded bytes |
-| frames of one batch (``decode.row_jobs``) | dataset, camera, number of the frame in its run |
+| frames of one batch (``decode.jobs``) | dataset, camera, number of the frame in its run |
 | frames of a video (``decode.video``) | codec, file, keyframe, number; not resized yet |
 
 Where there is room on a disk, a decoder of colours asks there first, if decoding is dearer than
@@ -31,7 +31,7 @@ from importlib.metadata import version
 
 from autoloader.cache.disk import KEY_BYTES, FramesOnDisk
 from autoloader.decode.frames import FrameDecoder, Pixels
-from autoloader.decode.row_jobs import Decoder
+from autoloader.decode.jobs import Decoder
 from autoloader.formats import Feature
 from autoloader.samples.block import Encoded
 from autoloader.samples.resolve import ResolvedDataset, ResolvedMixture

@@ -7,7 +7,7 @@ by the orientation in its EXIF data, as in TensorFlow. Bilinear is OpenCV's INTE
 centres, not antialiased, as ``tf.image.resize`` does it by default); lanczos3 is Pillow's, which is
 antialiased.
 
-Not here: threads (``decode.pool``), which frame goes where (``decode.assembler``), resizing in
+Not here: threads (``decode.pool``), which frame goes where (``decode.batch_builder``), resizing in
 float32 as other projects do (``decode.resample``).
 """
 

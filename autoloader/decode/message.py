@@ -1,6 +1,6 @@
 """Messages from a pipeline to its consumer, and the place where a pipeline begins.
 
-Not here: filling batches (``decode.assembler``).
+Not here: filling batches (``decode.batch_builder``).
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""The decode pool: threads shared by all datasets, each taking one job's frames at a time.
+"""The decode pool: threads shared by all datasets, each running one job at a time.
 
-A job is one sample, or a chain of samples that share frames. The number of threads may change at
-any time: growing is at once, shrinking after the job in hand. Decoding releases the interpreter,
+A job decodes one sample, or a chain of samples that share frames. The number of threads may change
+at any time: growing is at once, shrinking after the job in hand. Decoding releases the interpreter,
 so the threads run side by side.
 
-Not here: decoding one frame (``decode.frames``), what a job is for (``decode.assembler``).
+Not here: decoding one frame (``decode.frames``), what a job does (``decode.jobs``).
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import queue
 import threading
 import time
 from collections.abc import Callable
-from typing import Protocol
+from typing import NamedTuple
 
 import cv2
 import numpy as np
@@ -22,33 +22,40 @@ from numpy.typing import NDArray
 from autoloader.host.threads import LoaderThread, all_ended
 
 
-class Job(Protocol):
-    """Samples of one dataset to decode."""
+class Job(NamedTuple):
+    """Work for one thread: samples of one dataset.
 
+    Attributes:
+        run: does the work and gives the number of frames decoded; an exception ends the pipeline.
+        dataset: index of the dataset.
+        rows: number of samples.
+        slot: slot of the ring that the work writes to.
+    """
+
+    run: Callable[[], int]
     dataset: int
+    rows: int
+    slot: int
 
-    @property
-    def rows(self) -> int:
-        """How many."""
-        ...
 
-    @property
-    def slot(self) -> int:
-        """The slot of the ring that it writes to."""
-        ...
+class _Counts:
+    """Work of one thread by dataset, and the job in hand.
 
-    def run(self) -> int:
-        """Do it; the frames that were decoded. What it raises ends the pipeline."""
-        ...
+    Plain lists: adding to an item of an array costs several times as much.
+    """
+
+    def __init__(self, datasets: int) -> None:
+        self.busy_s, self.rows, self.frames = [0.0] * datasets, [0] * datasets, [0] * datasets
+        self.job: Job | None = None
 
 
 class DecodePool:
     """Threads that run jobs in the order submitted.
 
     Args:
-        threads: how many at first.
+        threads: number of threads at first.
         datasets: number of datasets, for the service times.
-        failed: told of an exception that a job let out.
+        failed: called with an exception that a job let out.
     """
 
     def __init__(
@@ -58,12 +65,8 @@ class DecodePool:
         self._failed = failed
         self._datasets = datasets
         self._threads: list[threading.Thread] = []
-        self._in_hand: list[list[Job]] = []
+        self._counts: list[_Counts] = []
         self._closed = False
-        self._busy: list[list[float]] = []
-        self._done: list[list[int]] = []
-        self._frames: list[list[int]] = []
-        self._started = 0
         self._running = 0
         self._lock = threading.RLock()
         self.threads = 0
@@ -84,28 +87,23 @@ class DecodePool:
             for _ in range(self._running - threads):
                 self._jobs.put(None)  # wakes one that waits; who is at work looks when it is done
             for _ in range(threads - self._running):
-                # Plain lists: adding to an item of an array costs several times as much.
-                busy, done = [0.0] * self._datasets, [0] * self._datasets
-                frames, in_hand = [0] * self._datasets, list[Job]()
-                self._busy.append(busy)
-                self._done.append(done)
-                self._frames.append(frames)
-                self._in_hand.append(in_hand)
-                thread = LoaderThread(
-                    target=self._work,
-                    args=(busy, done, frames, in_hand),
-                    name=f"autoloader-decode-{self._started}",
-                )
-                self._started += 1
+                counts = _Counts(self._datasets)
+                name = f"autoloader-decode-{len(self._counts)}"
+                thread = LoaderThread(target=self._work, args=(counts,), name=name)
+                self._counts.append(counts)
                 self._running += 1
                 self._threads.append(thread)
                 thread.start()
             self._threads = [thread for thread in self._threads if thread.is_alive()]
 
     def service(self) -> tuple[NDArray[np.float64], NDArray[np.int64], NDArray[np.int64]]:
-        """Seconds of work, samples done and frames decoded so far, per dataset ([D] each)."""
-        busy, done, frames = (np.asarray(each) for each in (self._busy, self._done, self._frames))
-        return busy.sum(axis=0), done.sum(axis=0), frames.sum(axis=0)
+        """[D] each: seconds of work, samples done and frames decoded so far."""
+        every = list(self._counts)
+        return (
+            np.sum([one.busy_s for one in every], axis=0),
+            np.sum([one.rows for one in every], axis=0),
+            np.sum([one.frames for one in every], axis=0),
+        )
 
     def close(self) -> None:
         """Begin no further job; each thread ends with the job that it has in hand."""
@@ -119,49 +117,46 @@ class DecodePool:
             self._closed = True
 
     def join(self, within_s: float | None) -> bool:
-        """Wait for the threads, for so long in all; whether all have ended."""
+        """Wait for the threads, for so long in all; true if all have ended."""
         return all_ended(self._threads, within_s)
 
     @property
     def slots(self) -> frozenset[int]:
-        """The slots that its threads write to; of a closed pool there come no others."""
-        return frozenset(job.slot for jobs in list(self._in_hand) for job in list(jobs))
+        """Slots that the threads write to; a closed pool adds none."""
+        jobs = [counts.job for counts in list(self._counts)]
+        return frozenset(job.slot for job in jobs if job is not None)
 
-    def _work(
-        self, busy: list[float], done: list[int], frames: list[int], in_hand: list[Job]
-    ) -> None:
+    def _work(self, counts: _Counts) -> None:
         try:
-            self._run_jobs(busy, done, frames, in_hand)
+            self._run_jobs(counts)
         finally:
-            in_hand.clear()
+            counts.job = None
 
-    def _run_jobs(
-        self, busy: list[float], done: list[int], frames: list[int], in_hand: list[Job]
-    ) -> None:
+    def _run_jobs(self, counts: _Counts) -> None:
         while not self._is_surplus():
             job = self._jobs.get()
             if job is None:
                 continue
-            in_hand.append(job)
-            if self._closed:  # asked behind it: who closes looks at what is in hand
+            counts.job = job
+            if self._closed:  # asked behind it: who closes looks at the job in hand
                 return
             started = time.perf_counter()
             try:
-                decoded = job.run()
+                frames = job.run()
             except BaseException as error:  # noqa: BLE001 the one boundary of this thread: the trainer must hear of it
                 with self._lock:
                     self._running -= 1
                 self._failed(error)
                 return
             dataset = job.dataset
-            busy[dataset] += time.perf_counter() - started
-            done[dataset] += job.rows
-            frames[dataset] += decoded
-            in_hand.clear()
-            del job  # what it holds must not wait with this thread for the next one
+            counts.busy_s[dataset] += time.perf_counter() - started
+            counts.rows[dataset] += job.rows
+            counts.frames[dataset] += frames
+            counts.job = None
+            del job  # what it refers to must not wait with this thread for the next one
 
     def _is_surplus(self) -> bool:
-        """Whether the calling thread is one too many; it then ends."""
+        """True if the calling thread is one too many; it then ends."""
         if self._running <= self.threads:
             return False
         with self._lock:

@@ -23,7 +23,7 @@ import numpy as np
 
 from autoloader.decode.decoders import decoders_of
 from autoloader.decode.frames import UndecodableFrameError
-from autoloader.decode.row_jobs import Decoder
+from autoloader.decode.jobs import Decoder
 from autoloader.errors import WorkerError
 from autoloader.formats.lerobot import LeRobotDirectory
 from autoloader.formats.records import MalformedRecordError, read_records

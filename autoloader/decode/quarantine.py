@@ -1,6 +1,6 @@
 """Bad records: counted, named, and tolerated up to the spec's limit.
 
-Not here: finding them (``pipeline.graph.reader``, ``decode.assembler``).
+Not here: finding them (``pipeline.graph.reader``, ``decode.batch_builder``).
 """
 
 from __future__ import annotations

@@ -21,11 +21,11 @@ from dataclasses import replace
 
 import numpy as np
 
-from autoloader.cache.lease import CameraFrames, Ints, Lease
+from autoloader.cache.slab import CameraFrames, Ints, Lease
 from autoloader.cache.table import FrameTable
 from autoloader.decode.activity import BuilderActivity
+from autoloader.decode.batch_builder import Spans
 from autoloader.decode.message import BatchMessage
-from autoloader.decode.source import Spans
 from autoloader.errors import as_fault
 from autoloader.pipeline import messages
 from autoloader.pipeline.messages import Message, Peer, Wire
@@ -223,8 +223,8 @@ def _answered(number: int, lease: Lease) -> messages.HeldFrames:
     """The answer as a message."""
     held, kept = {}, {}
     for camera, slots in lease.slots.items():
-        held[camera] = np.where(lease.held[camera], slots, -1)
-        kept[camera] = np.where(lease.held[camera], -1, slots)
+        held[camera] = np.where(lease.cached[camera], slots, -1)
+        kept[camera] = np.where(lease.cached[camera], -1, slots)
     return messages.HeldFrames(0, number, _plain(held), _plain(kept))
 
 

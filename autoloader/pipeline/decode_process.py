@@ -31,8 +31,7 @@ from functools import partial
 import numpy as np
 
 from autoloader.cache.disk import DiskRoom, FramesOnDisk
-from autoloader.cache.lease import CameraFrames, Ints, Lease
-from autoloader.cache.slab import BLACK, FrameSlab, machine_bytes
+from autoloader.cache.slab import BLACK, CameraFrames, FrameSlab, Ints, Lease, machine_bytes
 from autoloader.decode import costs
 from autoloader.decode.batch_builder import BatchBuilder
 from autoloader.decode.quarantine import Quarantine
@@ -53,7 +52,7 @@ _TELL_S = 0.5
 
 
 class RemoteFrames:
-    """The child's frame cache, as a decode process asks it; see ``cache.lease.FrameCache``.
+    """The child's frame cache, as a decode process asks it; see ``cache.slab.FrameCache``.
 
     Args:
         send: function that sends a message to the child.
@@ -89,7 +88,7 @@ class RemoteFrames:
                 )
                 written[kept[kept >= 0]] = False
                 written[held[held >= 0]] = True
-                lease.slots[camera], lease.held[camera] = np.maximum(held, kept), held >= 0
+                lease.slots[camera], lease.cached[camera] = np.maximum(held, kept), held >= 0
         return lease
 
     def told(self, message: messages.HeldFrames) -> None:
@@ -106,7 +105,7 @@ class RemoteFrames:
                 return
             lease.over = True
         stored = {
-            camera: np.flatnonzero(~lease.held[camera] & (slots > BLACK) & written[slots])
+            camera: np.flatnonzero(~lease.cached[camera] & (slots > BLACK) & written[slots])
             for camera, slots in lease.slots.items()
             for written in [lease.written[camera]]
         }

@@ -207,7 +207,7 @@ class BuildSlot(Message):
 class AskFrames(Message):
     """Decode process → child: which frames of a run of so many rows, from ``now`` on, are held?
 
-    ``frames`` is camera → [keys, next uses, datasets, uses], see ``cache.lease.CameraFrames``.
+    ``frames`` is camera → [keys, next uses, datasets, uses], see ``cache.slab.CameraFrames``.
     """
 
     number: int

@@ -47,11 +47,10 @@ from autoloader.cache.disk import FramesOnDisk
 from autoloader.cache.slab import private_bytes
 from autoloader.cache.table import FrameCosts
 from autoloader.decode.activity import BuilderActivity, PipelineActivity
-from autoloader.decode.batch_builder import BatchBuilder
+from autoloader.decode.batch_builder import BatchBuilder, SampleSource
 from autoloader.decode.message import BatchMessage
 from autoloader.decode.quarantine import BadRecord, Quarantine
 from autoloader.decode.ring import RingMemory, SlotPool
-from autoloader.decode.source import SampleSource
 from autoloader.errors import AutoloaderError, as_fault
 from autoloader.host.clock import Clock
 from autoloader.host.threads import LoaderThread

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from autoloader.cache.disk import DiskRoom
-from autoloader.cache.lease import FrameCache
+from autoloader.cache.slab import FrameCache
 from autoloader.cache.table import FrameCosts, FrameTable
 from autoloader.decode.message import PipelineStart
 from autoloader.decode.quarantine import Quarantine
@@ -292,7 +292,7 @@ class IndexedReader(MixtureReader):
         """See ``MixtureReader.run_samples``."""
         held, room = 0.0, math.inf
         if self._frames is not None and self._frames.budget_bytes:
-            held = self._frames.lately_held
+            held = self._frames.lately_cached
             room = self._frames.budget_bytes / self._frames_bytes
         return run_samples(knobs.decode_threads, self._ranks_here, self._sample_bytes, held, room)
 

@@ -9,8 +9,7 @@ from heapq import heappop, heappush
 import numpy as np
 import pytest
 
-from autoloader.cache.forecast import FrameSet, forecast, interval_law
-from autoloader.cache.shown import frames_by_uses
+from autoloader.cache.forecast import FrameSet, forecast, frames_by_uses, interval_law
 from autoloader.samples.draws import PURPOSE_PHASE, dataset_key, fold, unit
 from autoloader.samples.windows import rows
 from autoloader.sampling.episodes import DatasetTable

@@ -15,8 +15,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from autoloader.cache.lease import FILE_BITS, CameraFrames, Lease
-from autoloader.cache.slab import FrameSlab, private_bytes
+from autoloader.cache.slab import FILE_BITS, CameraFrames, FrameSlab, Lease, private_bytes
 from autoloader.cache.table import FrameTable
 from autoloader.errors import PipelineError
 from autoloader.sampling.schedule import NEVER
@@ -142,7 +141,7 @@ def test_after_forgetting_nothing_old_is_shown(table: FrameTable) -> None:
     reading = table.ask(["file"], {"primary": frames(keys[:3], np.full(3, 100))}, 5, 1)
     table.forget()
     new = table.ask(["file"], {"primary": frames(keys, np.full(10, 100))}, 10, 1)
-    assert not new.held["primary"].any()
+    assert not new.cached["primary"].any()
     assert not set(new.slots["primary"].tolist()) & set(reading.slots["primary"].tolist())
     reading.give_up()
     new.give_up()
@@ -217,7 +216,7 @@ def test_leases_under_way_keep_the_memory_that_is_left_behind() -> None:
         first.put("primary", slot, picture(key))
     first.give_up()
     reading = table.ask(["file"], {"primary": frames(keys[:5], later[:5])}, 1, 1)
-    assert reading.held["primary"].all()
+    assert reading.cached["primary"].all()
     late = table.ask(["file"], {"primary": frames(keys + 20, later)}, 1, 1)
     slab = table.shared_slab()
     assert slab is not None
@@ -225,7 +224,7 @@ def test_leases_under_way_keep_the_memory_that_is_left_behind() -> None:
     assert table.counts().slots == 0
     assert 5 * FRAME <= private_bytes() - before < 7 * FRAME  # what nobody shows is gone
     new = table.ask(["file"], {"primary": frames(keys, later)}, 2, 1)
-    assert not new.held["primary"].any()
+    assert not new.cached["primary"].any()
     for slot in new.slots["primary"].tolist():
         new.put("primary", slot, picture(99))
     out = np.empty((5, FRAME), np.uint8)
@@ -268,7 +267,7 @@ def test_where_the_kernel_refuses_what_processes_would_share_frames_stay_this_pr
         assert table.shared_slab() is None
         assert "ulimit -f" in caplog.text
         second = table.ask(["file"], held, 1, 1)
-        assert second.held["primary"].all()
+        assert second.cached["primary"].all()
         second.give_up()
         table.resize(5 * FRAME)
         assert table.counts().slots <= 5
@@ -305,6 +304,6 @@ def test_files_are_the_same_for_all_who_ask_however_each_of_them_numbers_them(
     filled(first)
     first.give_up()
     second = table.ask(["b", "c"], {"primary": frames(keys, np.asarray([170, 180]))}, 9, 1)
-    assert second.held["primary"].tolist() == [True, False]
+    assert second.cached["primary"].tolist() == [True, False]
     assert second.slots["primary"][0] == first.slots["primary"][1]
     second.give_up()

@@ -14,7 +14,7 @@ from streams import dataset_of, mixture_of
 from test_cached_batches import Playing
 from test_frame_table import FRAME_BYTES, frames
 
-from autoloader.cache.lease import FILE_BITS
+from autoloader.cache.slab import FILE_BITS
 from autoloader.cache.table import FrameTable
 from autoloader.decode.decoders import DecodeRequest
 from autoloader.formats import Feature
@@ -123,7 +123,7 @@ def test_a_frame_has_the_key_of_no_other_however_many_files_there_are() -> None:
         asked = frames(np.arange(3), np.full(3, 10))
         lease = table.ask([path], {"primary": asked}, 0, 1)
         assert (lease.slots["primary"] >= 0).all() == (number < 2)
-        assert not lease.held["primary"].any()
+        assert not lease.cached["primary"].any()
         for slot in lease.slots["primary"][lease.slots["primary"] >= 0]:
             lease.written["primary"][slot] = True
         lease.filled(1)

@@ -9,15 +9,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import strategies as st
 from rlds_files import episode, jpeg, write_dataset, write_steps
 from streams import dataset_of, mixture_of
 
 from autoloader.decode.frames import FrameDecoder, UndecodableFrameError
+from autoloader.decode.jobs import PendingBatch, RowDecoding
 from autoloader.decode.message import BatchMessage
-from autoloader.decode.pool import Job
 from autoloader.decode.ring import RingMemory
-from autoloader.decode.row_jobs import ChainJob, Chains, PendingBatch, RowJob
 from autoloader.index import DatasetIndex, open_dataset_index
 from autoloader.index.counting import count_mixture
 from autoloader.index.planned import RunPlanner
@@ -162,43 +160,6 @@ def group_of(indexed: Indexed, rows: Sequence[tuple[int, int]], *, chained: bool
     return run
 
 
-def decoded(
-    indexed: Indexed, groups: Sequence[SampleBlock], *, gathered: bool
-) -> tuple[np.ndarray, int, list[Job]]:
-    """Pictures of all rows of the groups in one batch, decodes, jobs."""
-    mixture, _ = indexed
-    decoder = CountingDecoder(mixture)
-    rows = sum(len(group) for group in groups)
-    images = np.full((rows, 3, 12, 16, 3), 99, np.uint8)
-    pending = PendingBatch(BatchMessage(0, rows, 0), {"images/primary": images})
-    jobs: list[Job] = []
-    chains = Chains(jobs.append)
-    row = 0
-    for group in groups:
-        seen: dict[str, dict[int, np.ndarray]] = {"primary": {}}
-        for number in range(len(group)):
-            seen = seen if gathered else {"primary": {}}
-            job = RowJob(0, row, pending, group, number, {"primary": decoder}, "robot", seen)
-            (chains.add if gathered else jobs.append)(job)
-            row += 1
-    chains.flush()
-    assert sum(job.rows for job in jobs) == rows
-    counted = sum(job.run() for job in jobs)
-    assert pending.done.is_set()
-    assert pending.bad == []
-    assert counted == decoder.decoded
-    return images, counted, jobs
-
-
-SAMPLES = st.lists(
-    st.tuples(st.integers(0, 2), st.integers(0, 8), st.integers(1, 4)), min_size=1, max_size=6
-).map(
-    lambda runs: [
-        (e, t + 2 * step) for e, t, length in runs for step in range(length) if t + 2 * step <= 8
-    ]
-)
-
-
 def test_a_frame_of_a_chain_that_cannot_be_decoded_fails_for_each_row_that_shows_it(
     indexed: Indexed,
 ) -> None:
@@ -211,10 +172,8 @@ def test_a_frame_of_a_chain_that_cannot_be_decoded_fails_for_each_row_that_shows
     pending = PendingBatch(BatchMessage(0, 3, 0), {"images/primary": images})
     decoder = CountingDecoder(mixture)
     seen: dict[str, dict[int, np.ndarray]] = {"primary": {}}
-    jobs = [
-        RowJob(0, row, pending, group, row, {"primary": decoder}, "robot", seen) for row in range(3)
-    ]
-    ChainJob(0, jobs).run()
+    decoding = RowDecoding(pending, group, 0, {"primary": decoder}, "robot", seen)
+    assert decoding.run(range(3)) == len(seen["primary"]) == decoder.decoded - 2
     assert [row for row, _, _ in pending.bad] == [0, 1]
     assert pending.done.is_set()
     with pytest.raises(UndecodableFrameError):

@@ -14,7 +14,7 @@ from record_source import RecordSource, record_sources
 from rlds_files import episode, png, write_dataset, write_steps
 from streams import Running, dataset_of, mixture_of
 
-from autoloader.decode import assembler as assembler_module
+from autoloader.decode import batch_builder as builder_module
 from autoloader.decode.frames import FrameDecoder
 from autoloader.errors import PipelineError, SourceError
 from autoloader.pipeline import pipeline as pipeline_module
@@ -145,22 +145,22 @@ def test_a_dataset_that_stalls_is_named_every_five_seconds(
     running = run(mixture)
     clock = ManualClock()
     builder = running.pipeline._new_builder(running.pipeline.knobs, here=True)
-    assembler, source = builder._assembler, builder._source
-    assembler._clock = clock
-    assembler._condition = TickingCondition(clock)
+    source = builder._source
+    builder._clock = clock
+    builder._arrived = TickingCondition(clock)
 
     source._begun, source._mixer.waiting_for = True, 1
     found = (None, 0, 1)
     monkeypatch.setattr(source, "take", lambda _: found if clock.now_s() >= 12 else None)
     with caplog.at_level(logging.WARNING, logger="autoloader.pipeline.read.streams"):
-        assert assembler._wait(1) is found
+        assert builder._wait(1) is found
     assert [record.getMessage() for record in caplog.records] == [
         "dataset late has given nothing for 5 s; the mixture waits for it",
         "dataset late has given nothing for 10 s; the mixture waits for it",
     ]
-    assert assembler.stalls == [0, 2]
+    assert [one.stalls for one in builder.activity().datasets] == [0, 2]
     assert clock.now_s() == pytest.approx(12, abs=0.5)
-    assert assembler_module.STALL_S == 5.0
+    assert builder_module.STALL_S == 5.0
     builder.close(5.0)
     running.pipeline.close()
 

@@ -4,28 +4,22 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import pytest
 
-from autoloader.decode.pool import DecodePool
+from autoloader.decode.pool import DecodePool, Job
 
 LONG_S = 30.0
 
 
-@dataclass
-class Work:
+def work(do: Callable[[], object]) -> Job:
     """A job that calls ``do``."""
 
-    do: Callable[[], None]
-    dataset: int = 0
-    rows: int = 1
-    slot: int = 0
-    frames: int = 0
+    def run() -> int:
+        do()
+        return 0
 
-    def run(self) -> int:
-        self.do()
-        return self.frames
+    return Job(run, dataset=0, rows=1, slot=0)
 
 
 class Pool(DecodePool):
@@ -69,10 +63,10 @@ def test_a_shrunk_pool_lets_the_item_in_hand_finish_and_takes_no_other(
             done.set()
 
     for _ in range(3):
-        pool.submit(Work(in_hand))
+        pool.submit(work(in_hand))
     barrier.wait(LONG_S)
     for _ in range(50):
-        pool.submit(Work(queued))
+        pool.submit(work(queued))
     pool.resize(1)
     release.set()
     assert done.wait(LONG_S)

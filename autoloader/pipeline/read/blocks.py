@@ -37,7 +37,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from autoloader.decode.source import Spans
+from autoloader.decode.batch_builder import Spans
 from autoloader.host.threads import LoaderThread
 from autoloader.index.planned import PlannedReads, RunPlanner
 from autoloader.pipeline.read.frame_reads import NowRead, Stretches, read_all

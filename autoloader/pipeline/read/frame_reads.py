@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from autoloader.cache.lease import FILE_BITS
+from autoloader.cache.slab import FILE_BITS
 from autoloader.errors import SourceError
 from autoloader.formats.files import (
     OUT_OF_DESCRIPTORS,

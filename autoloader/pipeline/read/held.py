@@ -13,9 +13,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from autoloader.cache.lease import FILE_BITS, CameraFrames, FrameCache
-from autoloader.cache.slab import BLACK
-from autoloader.decode.source import Spans
+from autoloader.cache.slab import BLACK, FILE_BITS, CameraFrames, FrameCache
+from autoloader.decode.batch_builder import Spans
 from autoloader.index.planned import PlannedReads
 from autoloader.samples.block import SampleBlock
 from autoloader.sampling.dealing import NodePart
@@ -103,4 +102,4 @@ class HeldFrames:
         block.lease = lease
         for camera, ranges in reads.ranges.items():
             lease.slots[camera][ranges.file < 0] = BLACK  # such a dataset has no such camera
-            ranges.file[lease.held[camera]] = -1
+            ranges.file[lease.cached[camera]] = -1

@@ -22,7 +22,7 @@ Invariants:
     2. No knob changes which sample a position names.
 
 Not here: the plan and the index (``index``), who fills which batch (``sampling.dealing``), decoding
-(``decode.assembler``).
+(``decode.batch_builder``).
 """
 
 from __future__ import annotations
@@ -39,8 +39,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from autoloader.decode.activity import DatasetActivity
-from autoloader.decode.message import BatchMessage
-from autoloader.decode.source import Spans
+from autoloader.decode.batch_builder import SampleSource, Spans
 from autoloader.formats.files import descriptors
 from autoloader.host.threads import LoaderThread, all_ended
 from autoloader.index.dataset import DatasetIndex
@@ -59,8 +58,8 @@ logger = logging.getLogger(__name__)
 Ints = NDArray[np.int64]
 
 
-class PlannedSource:
-    """Reads runs ahead; see ``decode.source.SampleSource``.
+class PlannedSource(SampleSource):
+    """Reads runs ahead; see ``decode.batch_builder.SampleSource``.
 
     Args:
         mixture: the resolved mixture that is read.
@@ -73,8 +72,6 @@ class PlannedSource:
         condition: told when a run is ready.
         failed: told of the exception that ends a thread.
     """
-
-    settled = True
 
     def __init__(
         self,
@@ -98,7 +95,6 @@ class PlannedSource:
             lambda dataset, numbers: indexes[dataset].episodes_at(numbers),
             plan.chained,
         )
-        self.chained = any(plan.chained)
         self._shares = shares
         self._held = held
         self._blocks = blocks
@@ -126,8 +122,6 @@ class PlannedSource:
         self._spans: dict[int, Spans] = {}
         self._again: list[tuple[int, Spans]] = []
         self.busy_s = 0.0
-        self.run_bytes = self.read_bytes = 0
-        self.reading_s = 0.0
         self._entered = True
         descriptors.enter()
 
@@ -210,9 +204,6 @@ class PlannedSource:
         if self._at >= len(run):
             self._run = None
         return run, first, count
-
-    def finish(self, batch: BatchMessage) -> None:
-        """Nothing: a position says all."""
 
     def stalled(self, waited_s: float) -> Sequence[int]:
         """See ``SampleSource.stalled``."""

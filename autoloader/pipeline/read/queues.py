@@ -13,7 +13,7 @@ Invariants:
     1. Samples of an episode leave in order; an episode leaves before any of a later pass.
     2. ``pending`` counts samples waiting; reading it needs no lock.
 
-Not here: threads (``pipeline.read.stream_reader``), who takes (``decode.assembler``).
+Not here: threads (``pipeline.read.stream_reader``), who takes (``decode.batch_builder``).
 """
 
 from __future__ import annotations

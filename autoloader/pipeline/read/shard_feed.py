@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from autoloader.decode.source import Spans
+from autoloader.decode.batch_builder import Spans
 from autoloader.host.threads import LoaderThread, all_ended
 from autoloader.pipeline.read.planned import PlannedSource
 from autoloader.samples.resolve import ResolvedDataset

@@ -15,9 +15,9 @@ import threading
 from collections.abc import Callable, Sequence
 
 from autoloader.decode.activity import DatasetActivity
+from autoloader.decode.batch_builder import SampleSource
 from autoloader.decode.message import BatchMessage, PipelineStart
 from autoloader.decode.quarantine import Quarantine
-from autoloader.decode.source import Spans
 from autoloader.errors import AutoloaderError, SourceError
 from autoloader.host.machine import usable_processors
 from autoloader.host.threads import all_ended
@@ -33,8 +33,8 @@ from autoloader.spec.knobs import Knobs
 logger = logging.getLogger(__name__)
 
 
-class StreamSource:
-    """Gives the samples of one mixture from its streams; see ``decode.source.SampleSource``.
+class StreamSource(SampleSource):
+    """Gives the samples of one mixture from its streams; see ``decode.batch_builder.SampleSource``.
 
     Args:
         mixture: the resolved mixture that is read.
@@ -47,10 +47,6 @@ class StreamSource:
         condition: told when samples are there.
         failed: told of the exception that ends a reader.
     """
-
-    chained = False
-    run_bytes = read_bytes = 0
-    reading_s = 0.0
 
     def __init__(
         self,
@@ -104,9 +100,6 @@ class StreamSource:
         for dataset in sorted(self._mixture.datasets, key=lambda dataset: -dataset.weight):
             if self._used[dataset.index]:
                 self._readers[dataset.index].start()
-
-    def assign(self, spans: Spans) -> None:
-        """A stream goes on from its cursor, whatever the positions are called."""
 
     def take(self, count: int) -> tuple[SampleBlock, int, int] | None:
         """See ``SampleSource.take``."""
@@ -174,9 +167,6 @@ class StreamSource:
         for queue in self._queues:
             queue.park(parked)
 
-    def drop(self) -> None:
-        """Queues drain by themselves while parked."""
-
     @property
     def settled(self) -> bool:
         """Whether every stream runs with the knobs in force."""
@@ -203,8 +193,6 @@ class StreamSource:
             reader.close()
         for queue in self._queues:
             queue.close()
-
-    leased_frames = 0
 
     def join(self, within_s: float | None) -> bool:
         """See ``SampleSource.join``."""

@@ -7,7 +7,7 @@ from typing import Any
 
 def extra_copy(line: Any) -> None:
     """A batch's pictures are copied once more before it is handed out."""
-    plain = line.Assembler.next
+    plain = line.BatchBuilder.next
 
     def copying(self: Any, timeout_s: float) -> Any:
         batch = plain(self, timeout_s)
@@ -18,7 +18,7 @@ def extra_copy(line: Any) -> None:
                     view[:] = view.copy()
         return batch
 
-    line.Assembler.next = copying
+    line.BatchBuilder.next = copying
 
 
 def lost_thread(pool: Any) -> None:
@@ -29,7 +29,7 @@ def lost_thread(pool: Any) -> None:
 
 def leaked_frame(line: Any) -> None:
     """One decoded frame of every batch is kept for ever."""
-    plain, kept = line.Assembler.next, []
+    plain, kept = line.BatchBuilder.next, []
 
     def keeping(self: Any, timeout_s: float) -> Any:
         batch = plain(self, timeout_s)
@@ -38,12 +38,12 @@ def leaked_frame(line: Any) -> None:
             kept.append(next(v for n, v in views.items() if n.startswith("images/"))[0, 0].copy())
         return batch
 
-    line.Assembler.next = keeping
+    line.BatchBuilder.next = keeping
 
 
 PLANTS = {
-    "extra_copy": "decode/assembler.py",
+    "extra_copy": "decode/batch_builder.py",
     "lost_thread": "decode/pool.py",
-    "leaked_frame": "decode/assembler.py",
+    "leaked_frame": "decode/batch_builder.py",
 }
 """By regression: the file whose module it changes."""

@@ -1,0 +1,200 @@
+"""A batch under way, and the work that threads do for its rows: decode frames, or copy cached ones.
+
+A row is one job. A frame that several rows of a batch show is decoded for one row and copied to
+the others, which costs a few hundredths of its decoding, where all bytes were read together. (Two
+threads that come to it at the same moment both decode it.) Rows of a chained dataset
+(``sampling.chains``) that share frames and follow each other are one job together. Where a batch
+ends within a chain the frame at the cut is decoded twice, unless the frame cache has taken it.
+
+A frame that cannot be decoded fails for every row that shows it.
+
+Rows whose frames are all cached are copied, many in one call.
+
+Not here: threads (``decode.pool``), which sample a row takes (``decode.batch_builder``).
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from autoloader.decode.frames import UndecodableFrameError
+from autoloader.decode.message import BatchMessage
+from autoloader.errors import as_fault
+from autoloader.samples.block import Encoded, FrameLease, Place, SampleBlock
+
+_BLACK = 0
+_COPIED_TOGETHER = 64
+"""Most rows that are copied in one job. Copying a row takes microseconds, about as long as a thread
+takes to fetch a job; several threads fill several batches, and share a large one."""
+
+
+class Decoder(Protocol):
+    """Decodes one camera's frames; see ``decode.frames.FrameDecoder``."""
+
+    def decode_into(self, encoded: Encoded, out: np.ndarray) -> None:
+        """Decode and resize into ``out`` [H, W, C]."""
+        ...
+
+
+class PendingBatch:
+    """A batch under way: many threads fill its rows, and the last row completes it.
+
+    Attributes:
+        batch: message about the batch.
+        views: arrays of the batch's slot.
+        done: set when all rows are filled.
+        bad: unusable rows: row, place, reason.
+        leases: leases of the blocks that rows come from, and the number of rows of each.
+    """
+
+    def __init__(self, batch: BatchMessage, views: dict[str, np.ndarray]) -> None:
+        self.batch = batch
+        self.views = views
+        self.done = threading.Event()
+        self.bad: list[tuple[int, Place, str]] = []
+        self.leases: list[tuple[FrameLease, int]] = []
+        self._left = batch.rows
+        self._lock = threading.Lock()
+
+    def rows_done(self, rows: int) -> None:
+        """Count rows that are decoded, or have failed; the last one tells the leases."""
+        with self._lock:
+            self._left -= rows
+            if self._left:
+                return
+        for lease, filled in self.leases:
+            lease.filled(filled)
+        self.done.set()
+
+
+class RowDecoding:
+    """Decodes rows of one batch, one dataset and one block; many threads at a time.
+
+    Args:
+        pending: the batch.
+        block: block that the samples lie in.
+        shift: number of a row's sample in the block, less the row.
+        decoders: decoders of the dataset's cameras.
+        name: name of the dataset.
+        seen: camera → number of a frame in the block → pixels of a row that has it decoded. All
+            rows of a block add to it.
+    """
+
+    def __init__(
+        self,
+        pending: PendingBatch,
+        block: SampleBlock,
+        shift: int,
+        decoders: Mapping[str, Decoder],
+        name: str,
+        seen: Mapping[str, dict[int, np.ndarray]],
+    ) -> None:
+        self._pending, self._block, self._shift = pending, block, shift
+        self._decoders, self._name, self._seen = decoders, name, seen
+
+    def run(self, rows: Sequence[int]) -> int:
+        """Decode these rows of the batch; the number of frames decoded."""
+        return sum(map(self._row, rows))
+
+    def _row(self, row: int) -> int:
+        number, decoded = row + self._shift, 0
+        try:
+            for camera, decoder in self._decoders.items():
+                out = self._pending.views[f"images/{camera}"][row]
+                frames = self._block.frames.get(camera)
+                if frames is None:
+                    out[:] = 0
+                else:
+                    decoded += self._camera(camera, decoder, number, frames, out)
+        except UndecodableFrameError as error:
+            place = self._block.place_at(number)
+            self._pending.bad.append((row, place, f"a frame cannot be decoded: {error}"))
+        except Exception as error:  # decoders raise whatever the bytes provoke
+            raise as_fault(error, "decode", self._name) from error
+        self._pending.rows_done(1)
+        return decoded
+
+    def _camera(
+        self,
+        camera: str,
+        decoder: Decoder,
+        number: int,
+        frames: Sequence[Encoded | None],
+        out: np.ndarray,
+    ) -> int:
+        zeroed, lease = self._block.frame_zeroed[number], self._block.lease
+        seen, decoded = self._seen[camera], 0
+        for f, at in enumerate(self._block.frame_row[number].tolist()):
+            encoded = frames[at]
+            slot = -1 if lease is None else int(lease.slots[camera][at])
+            if zeroed[f]:
+                out[f] = 0
+            elif lease is not None and slot >= 0 and lease.written[camera][slot]:
+                lease.gather(camera, lease.slots[camera][at : at + 1], out[f].reshape(1, -1))
+            elif encoded is None:
+                out[f] = 0
+            elif at in seen:
+                out[f] = seen[at]
+            else:
+                picture = out[f]
+                decoder.decode_into(encoded, picture)
+                seen[at] = picture
+                decoded += 1
+                if lease is not None and slot >= 0:
+                    lease.put(camera, slot, picture)
+        return decoded
+
+
+def copy_rows(
+    pending: PendingBatch, lease: FrameLease, row: int, slots: Mapping[str, NDArray[np.int64]]
+) -> int:
+    """Copy cached frames into rows that follow each other.
+
+    Args:
+        pending: the batch.
+        lease: lease on the frames.
+        row: first row in the batch.
+        slots: camera → [rows, F] slots of the frames.
+
+    Returns:
+        Number of frames decoded: 0.
+    """
+    rows = 0
+    for camera, own in slots.items():
+        rows = len(own)
+        out = pending.views[f"images/{camera}"][row : row + rows]
+        lease.gather(camera, own.ravel(), out.reshape(own.size, -1))
+    pending.rows_done(rows)
+    return 0
+
+
+def cached_rows(
+    lease: FrameLease, block: SampleBlock, cameras: Iterable[str], first: int, count: int
+) -> tuple[NDArray[np.bool_], dict[str, NDArray[np.int64]]]:
+    """Samples of a block that need no decoding.
+
+    Returns:
+        [count] bool, and camera → [count, F] the slot of every frame; −1 where it has none.
+    """
+    rows = slice(first, first + count)
+    at, zeroed = block.frame_row[rows], block.frame_zeroed[rows]
+    whole, slots = np.ones(count, np.bool_), {}
+    for camera in cameras:
+        shown = slots[camera] = np.where(zeroed, _BLACK, lease.slots[camera][at])
+        whole &= ((shown >= 0) & lease.written[camera][shown]).all(axis=1)
+    return whole, slots
+
+
+def stretches(whole: NDArray[np.bool_]) -> Iterator[tuple[int, int]]:
+    """[start, stop) of cached rows that follow each other, a few at a time."""
+    edges = [0, len(whole)]
+    if not whole.all():
+        edges = np.flatnonzero(np.diff(whole, prepend=False, append=False)).tolist()
+    for start, stop in zip(edges[::2], edges[1::2], strict=True):
+        for begin in range(start, stop, _COPIED_TOGETHER):
+            yield begin, min(begin + _COPIED_TOGETHER, stop)
