@@ -13,7 +13,7 @@ from rlds_files import Written, episode, write_dataset
 from streams import Running, episodes_of_pass, every_sample, mixture_of
 
 from autoloader.errors import SourceError
-from autoloader.pipeline.read import retry as patience
+from autoloader.pipeline.read import streams
 from autoloader.samples.block import EmptyEpisode, SampleBlock
 
 Asked = cloud_storage.Asked
@@ -23,7 +23,7 @@ KNOBS = {"cycle_length": 2, "decode_threads": 1}
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """No pause between tries."""
-    monkeypatch.setattr(patience, "PAUSES_S", (0.0,) * 12)
+    monkeypatch.setattr(streams, "PAUSES_S", (0.0,) * 12)
 
 
 def media_of(written: Written, then: Callable[[int], int | str | None]) -> object:
@@ -178,13 +178,5 @@ def test_what_will_not_pass_ends_the_stream_with_path_and_remedy(
 
 
 def test_pauses_grow_and_add_up_to_ten_minutes() -> None:
-    assert list(patience.PAUSES_S) == sorted(patience.PAUSES_S)
-    assert 540 <= sum(patience.PAUSES_S) <= 660
-    waited: list[float] = []
-    one = patience.RetryPolicy("dataset 'arm'", "arm", waited.append)
-    for _ in range(3):
-        one.failed(OSError("away"))
-    one.succeeded()
-    one.failed(OSError("away"))
-    assert waited == [1, 2, 4, 1]
-    assert one.interruptions == 4
+    assert list(streams.PAUSES_S) == sorted(streams.PAUSES_S)
+    assert 540 <= sum(streams.PAUSES_S) <= 660

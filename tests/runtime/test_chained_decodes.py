@@ -173,7 +173,7 @@ def test_a_frame_of_a_chain_that_cannot_be_decoded_fails_for_each_row_that_shows
     decoder = CountingDecoder(mixture)
     seen: dict[str, dict[int, np.ndarray]] = {"primary": {}}
     decoding = RowDecoding(pending, group, 0, {"primary": decoder}, "robot", seen)
-    assert decoding.run(range(3)) == len(seen["primary"]) == decoder.decoded - 2
+    decoding.run(range(3))
     assert [row for row, _, _ in pending.bad] == [0, 1]
     assert pending.done.is_set()
     with pytest.raises(UndecodableFrameError):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 import threading
 from collections.abc import Callable
@@ -18,9 +19,8 @@ from autoloader.decode import batch_builder as builder_module
 from autoloader.decode.frames import FrameDecoder
 from autoloader.errors import PipelineError, SourceError
 from autoloader.pipeline import pipeline as pipeline_module
-from autoloader.pipeline.read import stream_reader as readers_module
 from autoloader.pipeline.read import streams as streams_module
-from autoloader.samples.block import Place
+from autoloader.samples.block import Place, SourceInterruptedError
 from autoloader.samples.resolve import ResolvedDataset, ResolvedMixture
 from autoloader.spec.knobs import Knobs
 
@@ -114,6 +114,26 @@ def test_a_stream_that_just_ends_is_an_error_and_no_end(tmp_path: Path) -> None:
         running.batches(5)
 
 
+@pytest.mark.parametrize("every", [2, 1])
+def test_a_source_is_asked_again_until_it_fails_too_often_in_a_row(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, every: int
+) -> None:
+    monkeypatch.setattr(streams_module, "PAUSES_S", (0.0, 0.0))
+    mixture, asked = build(tmp_path, "a"), itertools.count(1)
+
+    def before(dataset: ResolvedDataset, place: Place) -> None:
+        if next(asked) % every == 0:
+            raise SourceInterruptedError("away")
+
+    with run(mixture, source=record_sources(mixture, before)) as running:
+        if every == 1:
+            with pytest.raises(SourceError, match="given nothing in 3 tries: away"):
+                running.until_pass(1)
+            return
+        running.until_pass(1)
+        assert running.pipeline.activity().datasets["a"].interruptions > 2
+
+
 def test_a_failed_pipeline_goes_on_failing(tmp_path: Path) -> None:
     mixture = build(tmp_path, "a")
     sources = record_sources(mixture, failing(("a", 0), ValueError("broken")))
@@ -171,7 +191,7 @@ def test_a_dataset_that_stalls_is_named_every_five_seconds(
 def test_at_most_two_readers_open_anew_at_a_time(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert [readers_module.opening_at_once(cpus) for cpus in (1, 2, 4, 64)] == [1, 1, 2, 2]
+    assert [streams_module.opening_at_once(cpus) for cpus in (1, 2, 4, 64)] == [1, 1, 2, 2]
     monkeypatch.setattr(streams_module, "opening_at_once", lambda cpus: 2)
     mixture = build(tmp_path, "a", "b", "c", "d", "e")
     lock, now, most = threading.Lock(), [0], [0]

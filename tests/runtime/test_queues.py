@@ -7,7 +7,7 @@ import threading
 import numpy as np
 from hypothesis import strategies as st
 
-from autoloader.pipeline.read.queues import SampleQueue
+from autoloader.pipeline.read.streams import SampleQueue
 from autoloader.samples.block import SampleBlock
 
 

@@ -16,7 +16,7 @@ Invariants:
        for shares up to 1/8.
     3. ``snapshot`` and ``restore`` are inverse; both are a few numbers.
 
-Not here: the schedule itself (``sampling.schedule``), queues of samples (``pipeline.read.queues``).
+Not here: the schedule (``sampling.schedule``), queues of samples (``pipeline.read.streams``).
 """
 
 from __future__ import annotations
