@@ -523,7 +523,7 @@ class _Report:
         estimated = any(count.estimated for count in plan.counts.values())
         if estimated or plan.knobs.reader != "indexed":
             return {}
-        from autoloader.pipeline.read.shard_feed import ShardOrder  # needed for remote data only
+        from autoloader.pipeline.read.shards import ShardOrder  # needed for remote data only
 
         samples = SamplePlan(plan.order, self._tables, chain=plan.order.chain)
         slices = [table.slice_of for table in self._tables]

@@ -17,7 +17,6 @@ import dataclasses
 import math
 import threading
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -35,9 +34,8 @@ from autoloader.pipeline.helpers import HelperRequest
 from autoloader.pipeline.messages import BuildStart, HelpersStart
 from autoloader.pipeline.pipeline import MixtureReader
 from autoloader.pipeline.read.blocks import Blocks
-from autoloader.pipeline.read.held import HeldFrames
 from autoloader.pipeline.read.open_mixture import CompiledMixture
-from autoloader.pipeline.read.planned import PlannedSource
+from autoloader.pipeline.read.planned import CacheLookup, PlannedSource
 from autoloader.pipeline.read.streams import StreamSource
 from autoloader.samples.block import EpisodeStream, Place
 from autoloader.samples.resolve import ResolvedDataset, ResolvedMixture
@@ -50,7 +48,7 @@ from autoloader.telemetry.statistics import CacheStatistics
 if TYPE_CHECKING:
     from autoloader.pipeline.decode_client import RemoteBuilder
     from autoloader.pipeline.helpers import Answers, Helpers
-    from autoloader.pipeline.read.shard_fill import ShardFill
+    from autoloader.pipeline.read.shards import ShardFill
 
 
 RUN_SAMPLES = 256
@@ -167,7 +165,7 @@ class IndexedReader(MixtureReader):
         self.indexes: Sequence[DatasetIndex] = ()
         self._others_frames = frames
         self._frames: FrameTable | None = None
-        self._held: HeldFrames | None = None
+        self._cached: CacheLookup | None = None
         self._blocks: Blocks | None = None
         self._claiming = threading.Lock()
         self._closed = False
@@ -184,7 +182,7 @@ class IndexedReader(MixtureReader):
         if self._blocks is not None:
             self._blocks.node = self._node
         self._frames = opened.frames
-        self._held = HeldFrames(
+        self._cached = CacheLookup(
             self._others_frames or opened.frames,
             opened.next_use,
             self._plan.chained,
@@ -218,24 +216,20 @@ class IndexedReader(MixtureReader):
     ) -> PlannedSource:
         """See ``MixtureReader.source``."""
         del quarantine  # what is damaged was found when the index was built
-        made: Callable[..., PlannedSource] = PlannedSource
+        feed = None
         if any(dataset.remote for dataset in self._mixture.datasets):
-            from autoloader.pipeline.read.shard_feed import (  # few need it
-                FedSource,
-                ShardFeed,
-                ShardOrder,
-            )
+            from autoloader.pipeline.read.shards import ShardFeed, ShardOrder  # few need it
 
             slices = [index.slice_of for index in self.indexes]
             feed = ShardFeed(ShardOrder(self._plan, self._mixture.datasets, slices, self._node))
-            made = partial(FedSource, feed)
-        return made(
+        return PlannedSource(
             self._mixture,
             self._plan,
             self.indexes,
             self._order.shares,
             knobs,
-            held=self._held,
+            cached=self._cached,
+            feed=feed,
             blocks=self._blocks,
             condition=condition,
             failed=failed,
@@ -333,7 +327,7 @@ class StreamsReader(MixtureReader):
         del quarantine
         away = [one for one in self._mixture.datasets if one.remote and one.indexable]
         if away and self._mixture.spec.reader == "auto":
-            from autoloader.pipeline.read.shard_fill import ShardFill  # local data goes without
+            from autoloader.pipeline.read.shards import ShardFill  # local data goes without
 
             self._fill = ShardFill(away)
             self._fill.start()

@@ -14,7 +14,7 @@ Invariants:
     2. A leased shard of another job stays.
 
 Not here: what is fetched (``storage.shards``), when the plan needs it
-(``pipeline.read.shard_feed``).
+(``pipeline.read.shards``).
 """
 
 from __future__ import annotations

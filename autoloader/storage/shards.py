@@ -1,7 +1,7 @@
 """All remote shards that this process reads, over one cache folder.
 
 Not here: one shard (``storage.shard``), the order in which they are fetched ahead
-(``pipeline.read.shard_feed``).
+(``pipeline.read.shards``).
 """
 
 from __future__ import annotations

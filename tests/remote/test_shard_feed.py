@@ -12,8 +12,8 @@ from streams import dataset_of, mixture_of, until
 from autoloader.index import open_dataset_index
 from autoloader.index.dataset import DatasetIndex
 from autoloader.index.valid import table_of
-from autoloader.pipeline.read import shard_feed
-from autoloader.pipeline.read.shard_feed import ShardFeed, ShardOrder
+from autoloader.pipeline.read import shards
+from autoloader.pipeline.read.shards import ShardFeed, ShardOrder
 from autoloader.sampling.dealing import NodePart
 from autoloader.sampling.mixture import mixture_order
 from autoloader.sampling.plan import SamplePlan
@@ -77,7 +77,7 @@ def test_shards_arrive_in_the_order_of_the_plan_and_those_that_are_there_are_not
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(shard_feed, "_THREADS", 1)
+    monkeypatch.setattr(shards, "_THREADS", 1)
     server, plan, index = planned
     cache = ShardCache(tmp_path / "cache", floor_bytes=0)
     order = order_of(plan, index)

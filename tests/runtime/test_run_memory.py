@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autoloader.pipeline.read.run_memory import RunMemory
+from autoloader.pipeline.read.frame_reads import RunMemory
 
 
 def address(view: memoryview) -> int:

@@ -1,28 +1,31 @@
-"""The source of planned samples: which ones come is known beforehand, so runs are read ahead.
+"""The source of planned samples: the plan names the samples beforehand, so runs are read ahead.
 
 Theory of operation. The owner assigns runs: spans of positions, some ``run_samples`` samples in
-all, whose batches this reader's consumer fills. Reader threads take run after run; each looks up
-its samples in the plan, computes their windows over the index's columns, and reads their frames
+all, whose batches this source's consumer fills. Reader threads take run after run. Each looks up
+its samples in the plan and computes their windows over the index's columns. It reads their frames
 with ``preadv``, in the order in which they lie in their files, neighbours in one call, into memory
-that runs before them have left (``pipeline.read.run_memory``). With locality frames lie in blocks
-that are read before (``pipeline.read.blocks``). Finished runs wait, at most ``read_ahead`` of them,
-until the assembler has taken the runs before. Frames that the frame cache holds
-(``pipeline.read.held``) are not read. Such a run pins them; where the cache is to hold less from
-now on, runs that pin much of it and are wanted last are put back, and read again in their turn.
+that earlier runs have left (``pipeline.read.frame_reads``). With locality frames lie in blocks that
+were read before (``pipeline.read.blocks``). Finished runs wait, at most ``read_ahead`` of them,
+until the consumer has taken the runs before.
+
+Frames that the frame cache has are not read. A run pins the cached frames that it shows. When the
+cache shrinks, runs that pin much of it and are wanted last are put back, and read again in their
+turn. The cache knows a frame by where its encoded bytes end. So datasets, passes and cameras' draws
+that decode the same bytes alike share it. (Frames of a video may begin at the same keyframe.)
 
 One thread plans at a time. Planning is work of the interpreter, so several threads would be no
-faster at it; they would take it from each other, and from those that fill batches, at every call
-that gives it up. A thread that waits for a lock costs nothing.
+faster. They would take the interpreter from each other, and from those that fill batches, at every
+call that gives it up. A thread that waits for a lock costs nothing.
 
-What the samples of a run hold beside their frames lies in columns over the whole run, in the order
-of the positions, padded to the mixture's widths.
+Columns over the whole run have the samples' numbers, in the order of the positions, padded to the
+mixture's widths.
 
 Invariants:
     1. Samples come in the order in which their positions were assigned, whatever the threads do.
     2. No knob changes which sample a position names.
 
-Not here: the plan and the index (``index``), who fills which batch (``sampling.dealing``), decoding
-(``decode.batch_builder``).
+Not here: the plan and the index (``index``), who fills which batch (``sampling.dealing``), which
+frames stay cached (``cache.table``), decoding (``decode``).
 """
 
 from __future__ import annotations
@@ -34,10 +37,12 @@ import threading
 import time
 from collections.abc import Callable, Sequence, Set
 from itertools import pairwise
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
+from autoloader.cache.slab import BLACK, FILE_BITS, CameraFrames, FrameCache
 from autoloader.decode.activity import DatasetActivity
 from autoloader.decode.batch_builder import SampleSource, Spans
 from autoloader.formats.files import descriptors
@@ -45,13 +50,22 @@ from autoloader.host.threads import LoaderThread, all_ended
 from autoloader.index.dataset import DatasetIndex
 from autoloader.index.planned import PlannedReads, RunPlanner
 from autoloader.pipeline.read.blocks import Blocks, BlockUser
-from autoloader.pipeline.read.frame_reads import MERGE_GAP_BYTES, NowRead, Stretches, read_all
-from autoloader.pipeline.read.held import HeldFrames
-from autoloader.pipeline.read.run_memory import RunMemory
+from autoloader.pipeline.read.frame_reads import (
+    MERGE_GAP_BYTES,
+    NowRead,
+    RunMemory,
+    Stretches,
+    read_all,
+)
 from autoloader.samples.block import Encoded, FrameLease, SampleBlock
 from autoloader.samples.resolve import ResolvedMixture
-from autoloader.sampling.plan import PlannedSamples, SamplePlan
+from autoloader.sampling.dealing import NodePart
+from autoloader.sampling.plan import NextUse, PlannedSamples, SamplePlan
+from autoloader.sampling.schedule import NEVER
 from autoloader.spec.knobs import Knobs
+
+if TYPE_CHECKING:
+    from autoloader.pipeline.read.shards import ShardFeed
 
 logger = logging.getLogger(__name__)
 
@@ -63,12 +77,13 @@ class PlannedSource(SampleSource):
 
     Args:
         mixture: the resolved mixture that is read.
-        plan: which sample each position names.
-        indexes: of every dataset.
-        shares: of the datasets in the mixture.
+        plan: gives the sample of each position.
+        indexes: index of every dataset.
+        shares: shares of the datasets in the mixture.
         knobs: ``io_threads`` and ``read_ahead`` are heeded.
-        held: asked which frames need not be read; ``None``: all are.
-        blocks: where the frames of an order with locality lie; ``None``: in their files.
+        cached: asks the frame cache which frames need not be read; ``None``: all are read.
+        blocks: blocks with the frames of an order with locality; ``None``: frames lie in files.
+        feed: fetches remote shards ahead; ``None``: all data is local.
         condition: told when a run is ready.
         failed: told of the exception that ends a thread.
     """
@@ -81,8 +96,9 @@ class PlannedSource(SampleSource):
         shares: Sequence[float],
         knobs: Knobs,
         *,
-        held: HeldFrames | None = None,
+        cached: CacheLookup | None = None,
         blocks: Blocks | None = None,
+        feed: ShardFeed | None = None,
         condition: threading.Condition,
         failed: Callable[[BaseException], None],
     ) -> None:
@@ -96,7 +112,8 @@ class PlannedSource(SampleSource):
             plan.chained,
         )
         self._shares = shares
-        self._held = held
+        self._cached = cached
+        self._feed = feed
         self._blocks = blocks
         self._user = BlockUser() if blocks is None else blocks.enter()
         self._leases: list[FrameLease] = []
@@ -130,7 +147,9 @@ class PlannedSource(SampleSource):
         self.retune(self._knobs)
 
     def assign(self, spans: Spans) -> None:
-        """Have a run read, after those assigned before."""
+        """See ``SampleSource.assign``; the shards of later positions are fetched ahead."""
+        if self._feed is not None:
+            self._feed.follow(spans[0][0])
         with self._room:
             self._assigned.append(spans)
             self._room.notify()
@@ -229,7 +248,9 @@ class PlannedSource(SampleSource):
         ]
 
     def close(self) -> None:
-        """End the threads after the run in hand; what is read ahead is let go of at once."""
+        """End the threads after the run in hand; runs read ahead are dropped at once."""
+        if self._feed is not None:
+            self._feed.close()
         with self._room:
             self._closed = True
             self._run = None
@@ -253,6 +274,8 @@ class PlannedSource(SampleSource):
                 lease.give_up()
             self._leases.clear()
             descriptors.leave()
+        if self._feed is not None:
+            over = self._feed.join(within_s if over else 0.0) and over
         return over
 
     @property
@@ -338,8 +361,8 @@ class PlannedSource(SampleSource):
                 self._check_indexes(None)
                 if rebuilds == self._rebuilds():
                     raise
-        if self._held is not None:
-            self._held.lease(spans, wanted, block, reads, rebuilds=rebuilds)
+        if self._cached is not None:
+            self._cached.lease(spans, wanted, block, reads, rebuilds=rebuilds)
             if block.lease is not None:
                 self._leases = [lease for lease in self._leases if not lease.over]
                 self._leases.append(block.lease)
@@ -391,3 +414,86 @@ class PlannedSource(SampleSource):
 def _pieces(read_ahead: int) -> int:
     """Free pieces of memory that may wait: those of the runs ahead and of the one in hand."""
     return read_ahead + 1
+
+
+class CacheLookup:
+    """Asks the frame cache about the frames of planned runs; any thread.
+
+    Args:
+        cache: the frame cache.
+        next_use: gives the next position that shows a frame.
+        chained: [D] datasets of which the samples of a block use a frame together.
+        block_length: samples of a block.
+        node: node whose uses count; ``None``: there is one node.
+    """
+
+    def __init__(
+        self,
+        cache: FrameCache,
+        next_use: NextUse,
+        chained: Sequence[bool],
+        block_length: int,
+        node: NodePart | None = None,
+    ) -> None:
+        self._node = node
+        self._cache = cache
+        self._next_use = next_use
+        self._chained = np.asarray(chained, np.bool_)
+        self._block_length = block_length
+        self._rebuilds = 0
+
+    def lease(
+        self,
+        spans: Spans,
+        planned: PlannedSamples,
+        block: SampleBlock,
+        reads: PlannedReads,
+        *,
+        rebuilds: int,
+    ) -> None:
+        """Give a block its lease, if it has use for one; take cached frames out of ``reads``.
+
+        Args:
+            spans: positions of the samples.
+            planned: the samples.
+            block: block of the samples, without frames yet.
+            reads: stretches of files that the block needs.
+            rebuilds: indexes that were built anew so far; after one more, cached frames may be of
+                other places.
+        """
+        if rebuilds != self._rebuilds:
+            self._rebuilds = rebuilds
+            self._cache.forget()
+        if not self._cache.budget_bytes or not reads.ranges:
+            return
+        position = np.concatenate([np.arange(start, stop) for start, stop in spans])
+        dataset_of = planned.dataset.astype(np.int64)
+        shown = self._next_use.after(planned, reads.steps, reads.shown, position, self._node)
+        at = block.frame_row.ravel()
+        frames = 1 + int(at.max())
+        seen = ~block.frame_zeroed.ravel()
+        next_use = np.full(frames, -1, np.int64)
+        np.maximum.at(next_use, at[seen], shown.ravel()[seen])
+        dataset = np.empty(frames, np.int64)
+        dataset[at] = np.repeat(dataset_of, block.frame_row.shape[1])
+        # The samples of a chained block use a frame together; a sample uses one once.
+        together = np.where(self._chained[dataset_of], position // self._block_length, position)
+        use = np.repeat(together - together.min(), block.frame_row.shape[1])
+        every = int(use.max()) + 1
+        pairs = np.sort(at[seen] * every + use[seen])  # np.unique hashes, which takes longer
+        uses = np.bincount(pairs[np.diff(pairs, prepend=-1) > 0] // every, minlength=frames)
+        asked = {}
+        for camera, ranges in reads.ranges.items():
+            key = (ranges.file.astype(np.int64) << FILE_BITS) + ranges.key
+            wanted = (ranges.file >= 0) & (next_use >= 0) & (ranges.key >> FILE_BITS == 0)
+            asked[camera] = CameraFrames(
+                np.where(wanted, key, -1), np.where(wanted, next_use, NEVER), dataset, uses
+            )
+        lease = self._cache.ask(reads.files, asked, int(position[0]), len(block))
+        if not any((slots >= 0).any() for slots in lease.slots.values()):
+            lease.give_up()  # no frame is cached or will be: rows are not asked one by one
+            return
+        block.lease = lease
+        for camera, ranges in reads.ranges.items():
+            lease.slots[camera][ranges.file < 0] = BLACK  # such a dataset has no such camera
+            ranges.file[lease.cached[camera]] = -1

@@ -1,31 +1,37 @@
-"""Fetches remote shards ahead of the samples that need them, in the order of the plan.
+"""Fetches remote shards into the cache before samples need them.
 
-Theory of operation. The plan says which sample every position is, so which shard is needed next is
-known before anybody asks. A thread looks ``HORIZON`` positions ahead of the run that was assigned
-last. Shards that are first needed sooner are fetched first; what a run needs at once overtakes them
-(``storage.shard``). The same look tells the cache which shards may make room for others, and which
-ones this job leases. Of several processes that follow one plan, one fetches a shard, and the others
-go on with the next.
+Theory of operation. *By plan*: the plan names the sample of every position, so the order in which
+shards are needed is known. A thread looks ``HORIZON`` positions ahead of the run that was assigned
+last. Shards that are needed sooner are fetched first; a run that needs a shard at once overtakes
+them (``storage.shard``). The same look tells the cache which shards may make room for others, and
+which shards this job leases. Of several processes that follow one plan, one fetches a shard, and
+the others go on with the next. A shard that cannot be fetched ahead is left to the run that needs
+it, which reports the failure.
 
-A shard that cannot be fetched ahead is left to the run that needs it, which tells why.
+*Beside a stream*: remote data without index files is streamed by TensorFlow. Meanwhile a thread
+fetches its shards one after the other and indexes each. The next start finds all shards here, and
+reads by index. Where the disk has no room, or the store fails, the rest stays remote: a stream
+needs none of it.
 
-Not here: the cache (``storage``), the order (``sampling.plan``).
+Not here: the cache (``storage``), the order (``sampling.plan``), the stream
+(``pipeline.graph.reader``).
 """
 
 from __future__ import annotations
 
 import errno
 import logging
+import math
 import threading
 from collections.abc import Sequence
-from typing import Any
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
 
-from autoloader.decode.batch_builder import Spans
+from autoloader.errors import AutoloaderError
 from autoloader.host.threads import LoaderThread, all_ended
-from autoloader.pipeline.read.planned import PlannedSource
+from autoloader.index.opening import open_indexes
 from autoloader.samples.resolve import ResolvedDataset
 from autoloader.sampling.dealing import NodePart
 from autoloader.sampling.plan import SamplePlan
@@ -33,7 +39,7 @@ from autoloader.storage.shard import RemoteShard
 from autoloader.storage.shards import ShardCache, shard_cache
 
 HORIZON = 65_536
-"""Positions that are looked ahead."""
+"""Number of positions that the thread looks ahead."""
 _LOOK_AGAIN = HORIZON // 8
 _THREADS = 16
 """Shards that are fetched ahead at a time; the requests of those needed first go first."""
@@ -46,10 +52,10 @@ class ShardOrder:
     """Which remote shards the positions of a plan need, and in which order.
 
     Args:
-        plan: which sample each position names.
-        datasets: of the plan.
-        slice_of: for each dataset, [E] the slice that each of its episodes lies in.
-        node: whose positions count, where there are several nodes.
+        plan: gives the sample of each position.
+        datasets: datasets of the plan.
+        slice_of: for each dataset, [E] the slice that each episode lies in.
+        node: node whose positions count, where there are several nodes.
     """
 
     def __init__(
@@ -95,8 +101,8 @@ class ShardFeed:
     """Fetches shards ahead; ``follow`` and ``close`` from any thread.
 
     Args:
-        order: which shards are needed when.
-        cache: where they arrive; default: this process's.
+        order: gives the shards that come next.
+        cache: cache of shards; default: this process's.
     """
 
     def __init__(self, order: ShardOrder, cache: ShardCache | None = None) -> None:
@@ -169,7 +175,7 @@ class ShardFeed:
         return self._looked_at < 0 or abs(self._position - self._looked_at) >= _LOOK_AGAIN
 
     def _look(self, position: int) -> None:
-        """Find what is needed when, from a position on."""
+        """Find the shards that are needed from a position on."""
         ahead = self._order.ahead(position)
         shards = {path: self._cache.shard(path) for path in ahead}
         queue = [
@@ -184,30 +190,43 @@ class ShardFeed:
                 self._changed.notify_all()
 
 
-class FedSource(PlannedSource):
-    """Planned runs whose remote shards are fetched ahead.
+class ShardFill:
+    """Fetches and indexes the shards of datasets, one after the other.
 
     Args:
-        feed: fetches them.
-        arguments: of ``PlannedSource``.
-        named: of ``PlannedSource``.
+        datasets: remote datasets whose files can be read in part.
     """
 
-    def __init__(self, feed: ShardFeed, *arguments: Any, **named: Any) -> None:
-        super().__init__(*arguments, **named)
-        self._feed = feed
+    def __init__(self, datasets: Sequence[ResolvedDataset]) -> None:
+        self._datasets = datasets
+        self._closed = threading.Event()
+        self._thread = LoaderThread(target=self._work, name="autoloader-fill")
 
-    def assign(self, spans: Spans) -> None:
-        """See ``PlannedSource.assign``; what comes behind it is fetched ahead."""
-        self._feed.follow(spans[0][0])
-        super().assign(spans)
+    def start(self) -> None:
+        """Begin."""
+        self._thread.start()
 
     def close(self) -> None:
-        """See ``PlannedSource.close``."""
-        self._feed.close()
-        super().close()
+        """End after the request in hand."""
+        self._closed.set()
 
-    def join(self, within_s: float | None) -> bool:
-        """See ``PlannedSource.join``."""
-        ended = super().join(within_s)
-        return self._feed.join(within_s if ended else 0.0) and ended
+    def join(self, timeout_s: float) -> bool:
+        """Wait for the thread; whether it has ended."""
+        return self._thread.ended(timeout_s)
+
+    def _work(self) -> None:
+        for dataset in self._datasets:
+            for piece in dataset.slices:
+                if self._closed.is_set():
+                    return
+                try:
+                    shard = shard_cache().shard(piece.path)
+                    shard.fetch_ahead(math.inf, lambda: not self._closed.is_set())
+                    if shard.whole_path.exists() and not self._closed.is_set():
+                        one = replace(dataset, slices=(piece,))
+                        open_indexes([one], progress=lambda *_: None)
+                except (OSError, AutoloaderError) as error:
+                    if not self._closed.is_set():
+                        logger.info("the cache is not filled any more: %s", error)
+                    return
+        logger.info("all shards are here, with index files: the next start reads by index")
