@@ -9,7 +9,7 @@ every cache of decoded frames has the request's digest in its keys:
 | frames in memory (``cache.table``) | file, place in it, request |
 | frames on a disk (``cache.disk``) | hash of the request and the frame's encoded bytes |
 | frames of one batch (``decode.jobs``) | dataset, camera, number of the frame in its run |
-| frames of a video (``decode.video``) | codec, file, keyframe, number; not resized yet |
+| frames of a video (``decode.frames``) | codec, file, keyframe, number; not resized yet |
 
 Where there is room on a disk, a decoder of colours asks there first, if decoding is dearer than
 reading what was decoded. Whether asking pays is told by the processor seconds that decoding took
@@ -30,8 +30,9 @@ from functools import cache
 from importlib.metadata import version
 
 from autoloader.cache.disk import KEY_BYTES, FramesOnDisk
-from autoloader.decode.frames import FrameDecoder, Pixels
+from autoloader.decode.frames import FrameDecoder
 from autoloader.decode.jobs import Decoder
+from autoloader.decode.resize import Pixels
 from autoloader.formats import Feature
 from autoloader.samples.block import Encoded
 from autoloader.samples.resolve import ResolvedDataset, ResolvedMixture

@@ -16,7 +16,8 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from autoloader.decode.frames import UndecodableFrameError, decoded, fitted, nearest_into
+from autoloader.decode.frames import UndecodableFrameError, decoded
+from autoloader.decode.resize import fitted, nearest_into
 from autoloader.formats import Feature
 from autoloader.formats.records import MalformedRecordError, decode_varints
 from autoloader.samples.block import Encoded, PackedPicture, VideoFrame

@@ -1,21 +1,28 @@
-"""Decodes one frame into its place in a batch.
+"""Decodes one frame into its place in a batch: pictures of any format, and frames of videos.
 
 JPEG by libjpeg-turbo (simplejpeg) with the fast integer DCT, resize by OpenCV on uint8; both
 release the interpreter while they work. Frames that already have the wanted size are decoded
-straight into the batch. PNG and whatever else OpenCV reads works too, slower. No format is turned
-by the orientation in its EXIF data, as in TensorFlow. Bilinear is OpenCV's INTER_LINEAR (half-pixel
-centres, not antialiased, as ``tf.image.resize`` does it by default); lanczos3 is Pillow's, which is
-antialiased.
+straight into the batch. OpenCV reads PNG and other formats, slower. No format is turned by the
+orientation in its EXIF data, as in TensorFlow.
 
-Not here: threads (``decode.pool``), which frame goes where (``decode.batch_builder``), resizing in
-float32 as other projects do (``decode.resample``).
+*Videos* by PyAV (FFmpeg), one decoder a thread, codec and setup. A decoder begins at a frame's
+keyframe and is fed until the frame comes out. It stays where it is: a later frame of the same
+keyframe goes on from there, so that neighbours are decoded once. Where samples of a run show
+several frames of a keyframe, the first one that is decoded brings the others along, and they wait
+for their samples. Each decoder runs in the thread that calls it.
+
+Not here: threads (``decode.pool``), the frame of each row (``decode.batch_builder``), resizing
+(``decode.resize``), the costs of large pictures (``decode.costs``).
 """
 
 from __future__ import annotations
 
+import contextlib
 import struct
 import threading
-from typing import TYPE_CHECKING, Any
+from collections import OrderedDict
+from collections.abc import Iterator
+from typing import Any
 
 import cv2
 import numpy as np
@@ -23,13 +30,17 @@ import simplejpeg
 from numpy.typing import NDArray
 
 from autoloader.decode import costs
-from autoloader.samples.block import Encoded, PackedPicture, UnpackableError, VideoFrame
+from autoloader.decode.resize import Pixels, resize_into
+from autoloader.host.extras import needs
+from autoloader.samples.block import (
+    Encoded,
+    PackedPicture,
+    SharedFrames,
+    UnpackableError,
+    VideoCodec,
+    VideoFrame,
+)
 from autoloader.spec import CameraSpec
-
-if TYPE_CHECKING:
-    from autoloader.decode.video import VideoDecoder
-
-Pixels = NDArray[np.uint8]
 
 _JPEG = b"\xff\xd8\xff"
 _JPEG_END = b"\xff\xd9"
@@ -42,6 +53,10 @@ _DECODED_BYTES = 8
 """That OpenCV takes for a pixel, of 16 bits and four channels at most."""
 _KEPT_BYTES = 16_000_000
 """A thread keeps a scratch picture up to this size; a larger one is made for the occasion."""
+MOST_DECODERS = 8
+"""Decoders that a thread keeps; each holds a few pictures."""
+_DECODERS = {"av1": "libdav1d"}
+"""Which of several decoders of a format; FFmpeg's own for AV1 needs a GPU."""
 
 
 class UndecodableFrameError(ValueError):
@@ -59,7 +74,7 @@ class FrameDecoder:
         self._camera = camera
         self._height, self._width = camera.size
         self._scratch = threading.local()
-        self._videos: VideoDecoder | None = None
+        self._videos = VideoDecoder()
 
     def decode_into(self, encoded: Encoded, out: Pixels) -> None:
         """Decode and resize ``encoded`` into ``out`` [H, W, 3] uint8, contiguous.
@@ -68,7 +83,7 @@ class FrameDecoder:
             UndecodableFrameError: it is no picture that can be decoded.
         """
         if isinstance(encoded, VideoFrame):
-            self._video_into(encoded, out)
+            resize_into(self._videos.picture(encoded), out, self._camera)
             return
         if isinstance(encoded, PackedPicture):
             try:
@@ -80,23 +95,13 @@ class FrameDecoder:
             if is_jpeg:
                 self._jpeg_into(encoded, out)
             else:
-                self._resize_into(decoded(encoded, _AS_STORED), out)
+                resize_into(decoded(encoded, _AS_STORED), out, self._camera)
         except UndecodableFrameError:
             raise
         except costs.CostlyPictureError as error:
             raise UndecodableFrameError(str(error)) from error
         except (ValueError, LookupError, cv2.error, OverflowError, MemoryError) as error:
             raise UndecodableFrameError(_why(error, encoded, is_jpeg=is_jpeg)) from error
-
-    def _video_into(self, frame: VideoFrame, out: Pixels) -> None:
-        from autoloader.decode.video import UndecodableVideoError, VideoDecoder
-
-        if self._videos is None:
-            self._videos = VideoDecoder()
-        try:
-            self._resize_into(self._videos.picture(frame), out)
-        except UndecodableVideoError as error:
-            raise UndecodableFrameError(str(error)) from error
 
     def _jpeg_into(self, encoded: bytes | memoryview, out: Pixels) -> None:
         height, width, _, _ = simplejpeg.decode_jpeg_header(encoded, strict=False)
@@ -117,7 +122,7 @@ class FrameDecoder:
             raise UndecodableFrameError(f"{height}×{width} is larger than any camera's frame")
         buffer = self._buffer(height * width * 3)
         picture = simplejpeg.decode_jpeg(encoded, "RGB", fastdct=True, buffer=buffer)
-        self._resize_into(picture, out)
+        resize_into(picture, out, self._camera)
 
     def _buffer(self, size: int) -> Pixels:
         if size > _KEPT_BYTES:
@@ -126,36 +131,6 @@ class FrameDecoder:
         if buffer is None or len(buffer) < size:
             buffer = self._scratch.buffer = np.empty(size, np.uint8)
         return np.asarray(buffer)
-
-    def _resize_into(self, picture: Pixels, out: Pixels) -> None:
-        part, place = fitted(picture, out, self._camera)
-        if place.shape == out.shape:
-            self._scale(part, out)
-            return
-        inner = np.empty(place.shape, np.uint8)
-        self._scale(part, inner)
-        place[:] = inner
-
-    def _scale(self, picture: Pixels, out: Pixels) -> None:
-        height, width = out.shape[:2]
-        if picture.shape[:2] == (height, width) or self._camera.resize == "nearest":
-            nearest_into(picture, out)
-            return
-        if self._camera.upstream:
-            from autoloader.decode.resample import resample  # most cameras go without
-
-            resample(picture, out, self._camera.resize)
-            return
-        if self._camera.resize == "lanczos3":
-            from PIL import Image  # the other methods, and the first batch, do without it
-
-            scaled = Image.fromarray(np.ascontiguousarray(picture)).resize(
-                (width, height), Image.Resampling.LANCZOS
-            )
-            out[:] = np.asarray(scaled)
-            return
-        how = cv2.INTER_AREA if self._camera.resize == "area" else cv2.INTER_LINEAR
-        cv2.resize(picture, (width, height), dst=out, interpolation=how)
 
 
 def decoded(encoded: bytes | memoryview, how: int) -> NDArray[Any]:
@@ -188,50 +163,6 @@ def _read(encoded: bytes | memoryview, how: int) -> NDArray[Any]:
     return np.asarray(picture)
 
 
-def fitted(
-    picture: NDArray[Any], out: NDArray[Any], camera: CameraSpec
-) -> tuple[NDArray[Any], NDArray[Any]]:
-    """(the part of ``picture`` that is shown, where in ``out`` it goes), by ``camera.fit``.
-
-    What of ``out`` lies outside becomes zero. Either's first axes are rows and columns.
-    """
-    (height, width), (rows, columns) = picture.shape[:2], out.shape[:2]
-    if camera.fit == "crop":
-        scale = max(rows / height, columns / width)
-        cut = min(height, max(1, round(rows / scale))), min(width, max(1, round(columns / scale)))
-        return _centre(picture, *cut), out
-    if camera.fit == "pad":
-        out[:] = 0
-        return picture, _centre(out, *_padded(height, width, camera))
-    return picture, out
-
-
-def _padded(height: int, width: int, camera: CameraSpec) -> tuple[int, int]:
-    """Rows and columns of a picture inside its padding; openpi rounds them down."""
-    rows, columns = camera.size
-    if camera.upstream:
-        ratio = max(width / columns, height / rows)
-        return max(1, int(height / ratio)), max(1, int(width / ratio))
-    scale = min(rows / height, columns / width)
-    return min(rows, max(1, round(height * scale))), min(columns, max(1, round(width * scale)))
-
-
-def _centre(picture: NDArray[Any], rows: int, columns: int) -> NDArray[Any]:
-    top, left = (picture.shape[0] - rows) // 2, (picture.shape[1] - columns) // 2
-    return picture[top : top + rows, left : left + columns]
-
-
-def nearest_into(picture: NDArray[Any], out: NDArray[Any]) -> None:
-    """Fill ``out`` with the values of ``picture`` at the nearest places (half-pixel centres)."""
-    if picture.shape[:2] == out.shape[:2]:
-        out[:] = picture
-        return
-    (height, width), (rows, columns) = picture.shape[:2], out.shape[:2]
-    down = (2 * np.arange(rows) + 1) * height // (2 * rows)
-    right = (2 * np.arange(columns) + 1) * width // (2 * columns)
-    out[:] = picture[down[:, None], right]
-
-
 def _why(error: Exception, encoded: bytes | memoryview, *, is_jpeg: bool) -> str:
     """What is wrong with a picture; libjpeg-turbo says no more than a number of some."""
     said = " ".join(str(error).split())
@@ -241,3 +172,125 @@ def _why(error: Exception, encoded: bytes | memoryview, *, is_jpeg: bool) -> str
         return f"the JPEG of {len(encoded)} bytes is cut off"
     words = any(letter.isalpha() for letter in said)
     return f"the JPEG of {len(encoded)} bytes is damaged" + (f": {said}" if words else "")
+
+
+class VideoDecoder:
+    """Decodes frames of any video; may be used by many threads at a time."""
+
+    def __init__(self) -> None:
+        self._threads = threading.local()
+
+    def picture(self, frame: VideoFrame) -> Pixels:
+        """[H, W, 3] uint8 RGB; not to be written to, and valid until the thread's next call.
+
+        Raises:
+            UndecodableFrameError: the packets are damaged.
+            MissingExtraError: PyAV is not installed.
+        """
+        known: OrderedDict[VideoCodec, _Stream] | None = getattr(self._threads, "known", None)
+        if known is None:
+            known = self._threads.known = OrderedDict()
+        stream = known.pop(frame.codec, None) or _Stream(frame.codec)
+        known[frame.codec] = stream
+        if len(known) > MOST_DECODERS:
+            known.popitem(last=False)
+        return stream.picture(frame)
+
+
+class _Stream:
+    """One decoder, and where it is."""
+
+    def __init__(self, codec: VideoCodec) -> None:
+        with needs("a video", extra="lerobot"):
+            import av
+            from av.video.reformatter import VideoReformatter
+        self._av: Any = av
+        self._codec = codec
+        self._reformatter = VideoReformatter()
+        self._context: Any = None
+        self._origin: tuple[str, int] | None = None
+        self._fed = 0
+        self._last: tuple[int, Pixels] | None = None
+
+    def picture(self, frame: VideoFrame) -> Pixels:
+        """See ``VideoDecoder.picture``."""
+        shared = frame.shared
+        if shared is None:
+            return self._picture(frame, None)
+        with shared.lock:
+            if (kept := shared.take(frame.number)) is not None:
+                return kept
+            if not shared.begun:
+                shared.begun = True
+                # Where another frame's packets are damaged this one may still be decoded alone.
+                with contextlib.suppress(UndecodableFrameError):
+                    return self._picture(frame, shared)
+            return self._picture(frame, None)
+
+    def _picture(self, frame: VideoFrame, shared: SharedFrames | None) -> Pixels:
+        if self._origin == frame.origin and self._last and self._last[0] == frame.number:
+            return self._last[1]
+        try:
+            found = self._decoded(frame, shared)
+            if found is None:
+                raise UndecodableFrameError(f"{len(frame.packets)} packets give no frame")
+            picture = self._pixels(found)
+        except (self._av.error.FFmpegError, ValueError) as error:
+            self._origin, self._last, self._context = None, None, None
+            if isinstance(error, UndecodableFrameError):
+                raise
+            raise UndecodableFrameError(f"the video is damaged: {error}"[:120]) from error
+        self._last = frame.number, picture
+        return picture
+
+    def _pixels(self, found: Any) -> Pixels:
+        picture: Pixels = np.asarray(
+            self._reformatter.reformat(found, format="rgb24").to_ndarray(), np.uint8
+        )
+        return picture
+
+    def _decoded(self, frame: VideoFrame, shared: SharedFrames | None) -> Any:
+        """The decoded frame; ``None`` where the packets do not give it.
+
+        With ``shared``, all of its frames are decoded, and kept for who shows them.
+        """
+        wanted = [number for _, _, number in frame.packets].index(frame.number)
+        if self._origin != frame.origin or self._fed > wanted:
+            self._begin(frame)
+        mine = None
+        for found in self._coming(frame if shared is None else shared.last):
+            if found.pts == frame.number:
+                mine = found
+                if shared is None:
+                    break
+            if shared is not None and shared.wants(found.pts):
+                shared.keep(found.pts, self._pixels(found))
+        return mine
+
+    def _coming(self, frame: VideoFrame) -> Iterator[Any]:
+        """The frames that come out until ``frame`` has, or the decoder holds none back."""
+        for start, size, number in frame.packets[self._fed :]:
+            packet = self._av.Packet(frame.data[start : start + size])
+            packet.pts = packet.dts = number
+            self._fed += 1
+            for found in self._context.decode(packet):
+                yield found
+                if found.pts == frame.number:
+                    return
+        yield from self._drained()
+
+    def _begin(self, frame: VideoFrame) -> None:
+        if self._context is None:
+            name = _DECODERS.get(self._codec.name, self._codec.name)
+            self._context = self._av.CodecContext.create(name, "r")
+            self._context.extradata = self._codec.setup or None
+            self._context.thread_count = 1
+        else:
+            self._context.flush_buffers()
+        self._origin, self._fed, self._last = frame.origin, 0, None
+
+    def _drained(self) -> list[Any]:
+        """What the decoder still holds back; it begins anew then."""
+        left = list(self._context.decode(None))
+        self._origin = None
+        return left

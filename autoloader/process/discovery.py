@@ -369,7 +369,7 @@ def _environment() -> Mapping[str, str]:
     tenth of decoding AV1 at 640x480, a sixth of windows of H.264 frames. What is really to go back
     is given back by hand (``control.pipeline.give_memory_back``).
 
-    NumPy's BLAS computes in the threads that decode (``decode.resample``): its own threads would
+    NumPy's BLAS computes in the threads that decode (``decode.resize``): its own threads would
     only cost memory.
     """
     return {

@@ -14,8 +14,8 @@ import pytest
 from lerobot_checks import TOP, spec_of
 from lerobot_files import LeRobotFiles
 
-from autoloader.decode.probe_lerobot import first_samples
-from autoloader.decode.video import UndecodableVideoError, VideoDecoder
+from autoloader.decode.frames import UndecodableFrameError, VideoDecoder
+from autoloader.decode.probe import lerobot_samples
 from autoloader.samples.block import VideoFrame, share
 from autoloader.samples.resolve import resolve
 
@@ -30,7 +30,7 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def frames(root: Path) -> list[VideoFrame]:
     """Every frame of an episode of two keyframes, in any order."""
-    block = first_samples(resolve(spec_of(root)).datasets[0])
+    block = lerobot_samples(resolve(spec_of(root)).datasets[0])
     assert block is not None
     found = [one for one in block.frames["top"] if isinstance(one, VideoFrame)]
     random.Random(3).shuffle(found)
@@ -74,7 +74,7 @@ def test_a_damaged_frame_does_not_take_those_before_it_along(
     for one in share(damaged):
         try:
             pictures[one.number] = decoder.picture(one).copy()
-        except UndecodableVideoError:
+        except UndecodableFrameError:
             assert one.number >= 12
     whole = [one for one in first if one.number < 12 - 3]  # frames may depend on some that follow
     check(root, whole, [pictures[one.number] for one in whole])

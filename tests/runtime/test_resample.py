@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from autoloader.decode.frames import FrameDecoder
-from autoloader.decode.resample import resample
+from autoloader.decode.resize import resample
 from autoloader.spec import CameraSpec
 
 GOLDEN = Path(__file__).parents[2].parent / "shared" / "upstream" / "golden" / "resize.npz"

@@ -3,7 +3,7 @@
 A Parquet file under ``data/`` is a shard: in v2.0 and v2.1 it holds one episode, in v3.0 several.
 Its records are its episodes, in their order.
 
-Not here: TFDS directories (``formats.tfds``), decoding (``decode.video``).
+Not here: TFDS directories (``formats.tfds``), decoding (``decode.frames``).
 """
 
 from __future__ import annotations

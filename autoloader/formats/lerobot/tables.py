@@ -13,7 +13,7 @@ Invariants:
     1. An episode is indexed whole or not at all.
     2. The tables are a function of the files' bytes, the metadata and the wanted features alone.
 
-Not here: the metadata (``metadata``), the rows (``rows``), decoding (``decode.video``), unpacking
+Not here: the metadata (``metadata``), the rows (``rows``), decoding (``decode.frames``), unpacking
 pictures (``samples.block``).
 """
 

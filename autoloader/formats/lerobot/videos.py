@@ -15,7 +15,7 @@ files let ``from_timestamp`` drift, and merges mix it up; so no start is believe
                               number that is not listed
     the video has less        none is right: nobody knows which frames are lost
 
-Not here: decoding (``decode.video``), frames in an index (``formats.lerobot.tables``).
+Not here: decoding (``decode.frames``), frames in an index (``formats.lerobot.tables``).
 """
 
 from __future__ import annotations

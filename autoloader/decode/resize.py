@@ -1,18 +1,21 @@
-"""Antialiased resizing in float32, as TensorFlow and Pillow weigh pixels.
+"""Resizing: a decoded picture into its place in a batch, by OpenCV, Pillow, or in float32.
 
-An output pixel is the weighted mean of the input pixels under a kernel. Where a picture shrinks,
-the kernel is as much wider. So the resize of an axis is a product with a band matrix. The band is
-cut into windows of equal width: window w begins at input ``w * step`` and holds the outputs whose
-centres lie in its step. So one call of NumPy's ``matmul`` multiplies all windows, without the
-interpreter's lock. Rows come first, columns second, and only the result is rounded to uint8.
+Bilinear and area are OpenCV's, on uint8. Bilinear has half-pixel centres and no antialiasing, as
+``tf.image.resize`` has by default. ``lanczos3`` is Pillow's, which is antialiased.
+
+*In float32*, antialiased, as TensorFlow and Pillow weigh pixels. An output pixel is the weighted
+mean of the input pixels under a kernel. Where a picture shrinks, the kernel is as much wider. So
+the resize of an axis is a product with a band matrix. The band is cut into windows of equal width:
+window w begins at input ``w * step`` and has the outputs whose centres lie in its step. So one call
+of NumPy's ``matmul`` multiplies all windows, without the interpreter's lock. Rows come first,
+columns second, and only the result is rounded to uint8.
 
 ``tf.image.resize(antialias=True)`` computes the same; halves may be rounded the other way. Pillow
 also rounds between the two axes, so its bilinear differs by one grey level at most.
 
 A picture passes in stripes that stay in the processor's cache. A thread keeps the memory of one.
 
-Not here: the resizing of OpenCV and Pillow (``decode.frames``), of TensorFlow
-(``integrations.tfdata.mixture``).
+Not here: decoding (``decode.frames``), TensorFlow's resizing (``integrations.tfdata.mixture``).
 """
 
 from __future__ import annotations
@@ -28,6 +31,8 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
+from autoloader.spec import CameraSpec
+
 Floats = NDArray[np.float32]
 Pixels = NDArray[np.uint8]
 
@@ -38,6 +43,79 @@ _PRODUCT = 250_000
 """Multiplications of one matrix product: OpenBLAS starts threads for more than 262,144."""
 _KEPT_VALUES = 4_000_000
 """A thread keeps memory for so many; a larger stripe's is made for the occasion."""
+
+
+def resize_into(picture: Pixels, out: Pixels, camera: CameraSpec) -> None:
+    """Fit and resize ``picture`` [h, w, 3] into ``out`` [H, W, 3] as a camera says."""
+    part, place = fitted(picture, out, camera)
+    if place.shape == out.shape:
+        _scale(part, out, camera)
+        return
+    inner = np.empty(place.shape, np.uint8)
+    _scale(part, inner, camera)
+    place[:] = inner
+
+
+def _scale(picture: Pixels, out: Pixels, camera: CameraSpec) -> None:
+    height, width = out.shape[:2]
+    if picture.shape[:2] == (height, width) or camera.resize == "nearest":
+        nearest_into(picture, out)
+    elif camera.upstream:
+        resample(picture, out, camera.resize)
+    elif camera.resize == "lanczos3":
+        from PIL import Image  # the other methods, and the first batch, do without it
+
+        scaled = Image.fromarray(np.ascontiguousarray(picture)).resize(
+            (width, height), Image.Resampling.LANCZOS
+        )
+        out[:] = np.asarray(scaled)
+    else:
+        how = cv2.INTER_AREA if camera.resize == "area" else cv2.INTER_LINEAR
+        cv2.resize(picture, (width, height), dst=out, interpolation=how)
+
+
+def fitted(
+    picture: NDArray[Any], out: NDArray[Any], camera: CameraSpec
+) -> tuple[NDArray[Any], NDArray[Any]]:
+    """Visible part of ``picture``, and its place in ``out``, by ``camera.fit``.
+
+    The rest of ``out`` becomes zero. The first axes of both are rows and columns.
+    """
+    (height, width), (rows, columns) = picture.shape[:2], out.shape[:2]
+    if camera.fit == "crop":
+        scale = max(rows / height, columns / width)
+        cut = min(height, max(1, round(rows / scale))), min(width, max(1, round(columns / scale)))
+        return _centre(picture, *cut), out
+    if camera.fit == "pad":
+        out[:] = 0
+        return picture, _centre(out, *_padded(height, width, camera))
+    return picture, out
+
+
+def _padded(height: int, width: int, camera: CameraSpec) -> tuple[int, int]:
+    """Rows and columns of a picture inside its padding; openpi rounds them down."""
+    rows, columns = camera.size
+    if camera.upstream:
+        ratio = max(width / columns, height / rows)
+        return max(1, int(height / ratio)), max(1, int(width / ratio))
+    scale = min(rows / height, columns / width)
+    return min(rows, max(1, round(height * scale))), min(columns, max(1, round(width * scale)))
+
+
+def _centre(picture: NDArray[Any], rows: int, columns: int) -> NDArray[Any]:
+    top, left = (picture.shape[0] - rows) // 2, (picture.shape[1] - columns) // 2
+    return picture[top : top + rows, left : left + columns]
+
+
+def nearest_into(picture: NDArray[Any], out: NDArray[Any]) -> None:
+    """Fill ``out`` with the values of ``picture`` at the nearest places (half-pixel centres)."""
+    if picture.shape[:2] == out.shape[:2]:
+        out[:] = picture
+        return
+    (height, width), (rows, columns) = picture.shape[:2], out.shape[:2]
+    down = (2 * np.arange(rows) + 1) * height // (2 * rows)
+    right = (2 * np.arange(columns) + 1) * width // (2 * columns)
+    out[:] = picture[down[:, None], right]
 
 
 def _triangle(x: NDArray[np.float64]) -> NDArray[np.float64]:
