@@ -1,4 +1,4 @@
-"""What a running pipeline is doing, as immutable snapshots.
+"""Activity of a running pipeline, as snapshots.
 
 Not here: who collects them (``pipeline.pipeline``), who judges them (``controller``).
 """
@@ -7,27 +7,29 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, TypeVar
 
 from autoloader.telemetry.statistics import CacheStatistics, DatasetStatistics, HelperStatistics
 
 
 @dataclass(slots=True)
 class DatasetActivity:
-    """What one dataset is doing; who makes one may add what it knows, nobody after that.
+    """Activity of one dataset; its source and its builder fill it in, and nobody changes it later.
 
     Attributes:
-        queue: encoded samples waiting.
-        queue_bytes: encoded bytes held by them.
-        taken: samples mixed so far.
-        stalls: times the mixture waited 5 s for it.
-        quarantined: its bad records.
-        generations: times its stream was opened.
-        decode_s, decoded: seconds of decoding and samples decoded.
-        frames: frames decoded for these; one that several samples share counts once.
-        interruptions: times its (remote) source broke off and was opened again.
-        read_s, episodes: seconds its reader waited for its source, and episodes read.
-        awaits: what it waits for, where nothing of it is there: "opening shard 3/1024".
+        queue: number of encoded samples that wait.
+        queue_bytes: encoded bytes of these samples.
+        taken: number of samples mixed so far.
+        stalls: number of times that the mixture waited 5 s for the dataset.
+        quarantined: number of bad records.
+        generations: number of times that its stream was opened.
+        decode_s: seconds of decoding.
+        decoded: number of samples decoded.
+        frames: number of frames decoded for these; a frame that several samples share counts once.
+        read_s: seconds that its reader waited for the source.
+        episodes: number of episodes read.
+        interruptions: number of times that its remote source broke off and was opened again.
+        awaits: wait of its reader, where no sample is there: "opening shard 3/1024".
     """
 
     queue: int = 0
@@ -45,47 +47,50 @@ class DatasetActivity:
     awaits: str = ""
 
     def told(self, weight: float, share: float | None, **own: int) -> DatasetStatistics:
-        """What people are told of it; ``own`` is what only the teller knows."""
+        """Statistics of the dataset; ``own`` has the fields that this activity lacks."""
         names = DatasetStatistics.__dataclass_fields__.keys() & self.__dataclass_fields__.keys()
         return DatasetStatistics(weight, share, **{n: getattr(self, n) for n in names}, **own)
 
     def plus(self, other: DatasetActivity) -> DatasetActivity:
-        """What two batch builders have done for the same dataset."""
-        summed = {
-            name: getattr(self, name) + getattr(other, name)
-            for name in self.__slots__
-            if name not in ("generations", "awaits")
-        }
-        return DatasetActivity(
-            generations=max(self.generations, other.generations),
-            awaits=self.awaits or other.awaits,
-            **summed,
-        )
+        """Sum of the activities of two batch builders for the same dataset."""
+        most = max(self.generations, other.generations)
+        return _sum(self, other, generations=most, awaits=self.awaits or other.awaits)
 
 
-@dataclass(frozen=True, slots=True)
-class BuilderActivity:
-    """What a batch builder has done so far.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Runs:
+    """Reading of planned runs, and copies from the frame cache.
 
     Attributes:
-        datasets: [D], of each dataset.
-        run_bytes: bytes of the memory that its last planned run was read into; 0 where none was.
-        read_bytes, reading_s: bytes read for planned runs, and seconds that this took.
-        gather_s, gathered: seconds of copying samples whose frames were held, and such samples.
-        from_disk: frames that were read from a disk, already decoded.
+        run_bytes: bytes of the memory that the last planned run was read into; 0: there is none.
+        read_bytes: bytes read for planned runs.
+        reading_s: seconds that reading these bytes took.
+        gather_s: seconds of copying samples whose frames were cached.
+        gathered: number of such samples.
     """
 
-    datasets: Sequence[DatasetActivity]
     run_bytes: int = 0
     read_bytes: int = 0
     reading_s: float = 0.0
     gather_s: float = 0.0
     gathered: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class BuilderActivity(_Runs):
+    """Activity of a batch builder so far; see ``_Runs`` for more.
+
+    Attributes:
+        datasets: [D] activity of each dataset.
+        from_disk: number of frames that were read from a disk, already decoded.
+    """
+
+    datasets: Sequence[DatasetActivity]
     from_disk: int = 0
 
     @classmethod
     def none(cls, datasets: int) -> BuilderActivity:
-        """Nothing yet."""
+        """Activity of a builder that has not begun."""
         return cls([DatasetActivity()] * datasets)
 
     @classmethod
@@ -95,52 +100,40 @@ class BuilderActivity:
         return cls(**{**plain, "datasets": datasets})
 
     def plus(self, other: BuilderActivity | None) -> BuilderActivity:
-        """Both together; ``None``: there is no other."""
+        """Sum of both; ``None``: there is no other."""
         if other is None:
             return self
-        return BuilderActivity(
-            [a.plus(b) for a, b in zip(self.datasets, other.datasets, strict=True)],
-            max(self.run_bytes, other.run_bytes),
-            self.read_bytes + other.read_bytes,
-            self.reading_s + other.reading_s,
-            self.gather_s + other.gather_s,
-            self.gathered + other.gathered,
-            self.from_disk + other.from_disk,
-        )
+        datasets = [a.plus(b) for a, b in zip(self.datasets, other.datasets, strict=True)]
+        return _sum(self, other, datasets=datasets, run_bytes=max(self.run_bytes, other.run_bytes))
 
     def over(self) -> BuilderActivity:
-        """What it leaves behind when it has ended: nothing waits in it any more."""
+        """Activity of a builder that has ended: no sample waits in it any more."""
         ended = [replace(own, queue=0, queue_bytes=0, awaits="") for own in self.datasets]
         return replace(self, datasets=ended)
 
 
 @dataclass(frozen=True, slots=True)
-class PipelineActivity:
-    """A snapshot of a pipeline.
+class PipelineActivity(_Runs):
+    """Snapshot of a pipeline; see ``_Runs`` for more.
 
     Attributes:
-        datasets: by name.
-        ring_slots, ring_out, ring_filled: slots in use; not free; filled and not taken.
-        ring_stuck: slots that threads of an earlier pipeline still write to.
-        run_bytes: of a planned run as the last one was; 0 where none was read, or by stream.
-        read_bytes, reading_s: bytes read for planned runs, and seconds that this took.
-        gather_s, gathered: seconds of copying samples whose frames were held, and such samples.
-        cache: what is held of decoded frames.
-        processes: ids of the decode processes, where there are any.
-        call_s, calls: seconds of ``batch.call``, and batches that it was called for.
-        helpers: on other hosts.
+        datasets: activity of each dataset, by name.
+        ring_slots: number of slots in use.
+        ring_out: number of slots that are not free.
+        ring_filled: number of slots that are filled and not taken.
+        processes: ids of the decode processes; empty without them.
+        cache: statistics of the frame cache.
+        call_s: seconds of ``batch.call``.
+        calls: number of batches that it was called for.
+        helpers: statistics of helpers on other hosts.
+        ring_stuck: number of slots that threads of an earlier pipeline still write to.
     """
 
     datasets: Mapping[str, DatasetActivity]
     ring_slots: int
     ring_out: int
     ring_filled: int
-    run_bytes: int = 0
-    read_bytes: int = 0
-    reading_s: float = 0.0
     processes: Sequence[int] = ()
-    gather_s: float = 0.0
-    gathered: int = 0
     cache: CacheStatistics = field(default_factory=CacheStatistics)
     call_s: float = 0.0
     calls: int = 0
@@ -157,6 +150,15 @@ class PipelineActivity:
 
     @property
     def decodes_per_sample(self) -> float | None:
-        """Frames decoded for a sample, over the samples filled so far."""
+        """Mean number of frames decoded for a sample, over the samples filled so far."""
         decoded = self.gathered + sum(own.decoded for own in self.datasets.values())
         return sum(own.frames for own in self.datasets.values()) / decoded if decoded else None
+
+
+_Activity = TypeVar("_Activity", DatasetActivity, BuilderActivity)
+
+
+def _sum(one: _Activity, other: _Activity, **known: Any) -> _Activity:
+    """Sum of every field that is not known."""
+    names = one.__dataclass_fields__.keys() - known.keys()
+    return type(one)(**known, **{name: getattr(one, name) + getattr(other, name) for name in names})

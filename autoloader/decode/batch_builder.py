@@ -281,9 +281,9 @@ class BatchBuilder:
             own.decode_s, own.decoded, own.frames = decode_s[k], decoded[k], frames[k]
         return BuilderActivity(
             datasets,
-            self._source.run_bytes,
-            self._source.read_bytes,
-            self._source.reading_s,
+            run_bytes=self._source.run_bytes,
+            read_bytes=self._source.read_bytes,
+            reading_s=self._source.reading_s,
             gather_s=decode_s[-1],
             gathered=decoded[-1],
             from_disk=0 if self._disk is None else self._disk.loaded - self._loaded_before,
