@@ -176,6 +176,7 @@ class BatchBuilder:
         self._layout, self._names = mixture.layout, mixture.names
         self._memory = memory
         self._quarantine = quarantine
+        self._non_finite = mixture.spec.errors.non_finite
         self._disk = disk
         self._loaded_before = 0 if disk is None else disk.loaded
         self._clock = clock or SystemClock()
@@ -504,7 +505,7 @@ class BatchBuilder:
         odd = {name: ~every.all(axis=tuple(range(1, every.ndim))) for name, every in finite.items()}
         rows = np.flatnonzero(odd["action"] | odd["state"]).tolist()
         pending.batch.non_finite = rows
-        how = self._quarantine.non_finite
+        how = self._non_finite
         for row in rows if how != "keep" else ():
             *numbers, t = pending.views["provenance"][row].tolist()
             place = Place(*numbers)

@@ -1,15 +1,15 @@
-"""What decoding one picture takes: which is refused, and how many large ones are decoded at a time.
+"""Costs of decoding one picture: which pictures are refused, and how many large ones run at a time.
 
-Theory of operation. libjpeg goes over the whole picture once for each of its scans, of which some
-bytes are enough. So pixels × scans may be ``MOST_COST`` at most: ten seconds or so of a processor.
-A picture with more than one scan also has its coefficients in memory while it is decoded, two bytes
-for each value. What takes more than ``SMALL_BYTES`` waits for room: pictures that are decoded at
-the same time take ``DECODED_TOGETHER_BYTES``, a larger one is decoded alone, and no picture begins
-that takes more than the memory which can be had. Decode processes of one pipeline take turns.
+Theory of operation. libjpeg goes over the whole picture once for each scan, and a scan may have few
+bytes. So pixels × scans may be ``MOST_COST`` at most: ten seconds or so of a processor. A picture
+with more than one scan also has its coefficients in memory while it is decoded, two bytes for each
+value. A picture that takes more than ``SMALL_BYTES`` waits for room: pictures that are decoded at
+the same time take ``DECODED_TOGETHER_BYTES``, and a larger one is decoded alone. No picture begins
+that takes more than the memory which is free. Decode processes of one pipeline take turns.
 
-Ordinary pictures are neither counted nor waited for: two multiplications tell them.
+Ordinary pictures neither count nor wait: two multiplications tell them.
 
-Not here: decoding (``decode.frames``), what a start is priced at (``controller.admission``).
+Not here: decoding (``decode.frames``), the price of a start (``controller.admission``).
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ MOST_COST = 2**28
 """Pixels × scans of a picture; ``VARIABLE`` gives another number."""
 VARIABLE = "AUTOLOADER_PICTURE_COST"
 SMALL_BYTES = 16 * MIB
-"""What each thread may take at any time."""
+"""Bytes that each thread may take at any time."""
 MEMORY_WAIT_S = 10.0
-"""So long a large picture waits for memory, until it is refused."""
+"""Seconds that a large picture waits for memory, until it is refused."""
 _LOOK_S = 0.2
 _SHORTEST_SCAN = 10
 _RGB = 3
@@ -44,7 +44,7 @@ _ALONE = (0x01, *range(0xD0, 0xD8))
 
 
 class CostlyPictureError(ValueError):
-    """Decoding a picture would take too much; the message says what. It becomes a quarantine."""
+    """Decoding a picture would take too much time or memory; becomes a quarantine."""
 
 
 def most_cost() -> int:
@@ -58,7 +58,7 @@ _most = most_cost()
 
 
 def jpeg_bytes(encoded: bytes | memoryview, height: int, width: int) -> int:
-    """Bytes that decoding a JPEG takes for a moment, about; 0 of one that is small.
+    """Bytes that decoding a JPEG takes for a moment, about; 0 of a small JPEG.
 
     Raises:
         CostlyPictureError: it has too many pixels × scans.
@@ -67,22 +67,13 @@ def jpeg_bytes(encoded: bytes | memoryview, height: int, width: int) -> int:
     if pixels * (len(encoded) // _SHORTEST_SCAN + 1) <= _most and pixels <= _SMALL_PIXELS:
         return 0
     scans, components = scans_of(encoded)
-    check_cost(height, width, scans)
-    return pixels * (_RGB + (2 * components if scans > 1 else 0))
-
-
-def check_cost(height: int, width: int, scans: int = 1) -> None:
-    """Whether a picture may be decoded.
-
-    Raises:
-        CostlyPictureError: it has too many pixels × scans.
-    """
-    if height * width * scans > _most:
+    if pixels * scans > _most:
         times = f" in {scans} scans" if scans > 1 else ""
         raise CostlyPictureError(
             f"a picture of {height}×{width} pixels{times} takes too long to decode: "
-            f"{height * width * scans:.3g} pixels × scans, and {_most:.3g} may be ({VARIABLE})"
+            f"{pixels * scans:.3g} pixels × scans, and {_most:.3g} may be ({VARIABLE})"
         )
+    return pixels * (_RGB + (2 * components if scans > 1 else 0))
 
 
 def scans_of(encoded: bytes | memoryview) -> tuple[int, int]:
@@ -110,7 +101,7 @@ class DecodeRoom:
     """Lets large pictures in, as far as memory reaches; any thread.
 
     Args:
-        headroom: reads the bytes that can be had; ``None`` where that is not known.
+        headroom: reads the bytes of memory that are free; ``None`` where not known.
     """
 
     def __init__(self, headroom: Callable[[], int | None]) -> None:
@@ -120,7 +111,7 @@ class DecodeRoom:
         self._shared = -1
 
     def share(self, descriptor: int) -> None:
-        """Take turns with all processes that say the same file."""
+        """Take turns with all processes that share the same file."""
         self._shared = descriptor
 
     @contextlib.contextmanager
@@ -148,7 +139,7 @@ class DecodeRoom:
                 self._changed.notify_all()
 
     def _await_memory(self, size: int) -> None:
-        """Wait until all that was let in would fit, or this one where it is alone."""
+        """Wait until all pictures under way would fit, or this one where it is alone."""
         deadline = time.monotonic() + MEMORY_WAIT_S
         while (headroom := self._headroom()) is not None and headroom < self._taken:
             if self._taken == size and time.monotonic() > deadline:

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
@@ -72,10 +73,11 @@ class PendingBatch:
         self.done.set()
 
 
+@dataclass(frozen=True, slots=True)
 class RowDecoding:
     """Decodes rows of one batch, one dataset and one block; many threads at a time.
 
-    Args:
+    Attributes:
         pending: the batch.
         block: block that the samples lie in.
         shift: number of a row's sample in the block, less the row.
@@ -85,38 +87,33 @@ class RowDecoding:
             rows of a block add to it.
     """
 
-    def __init__(
-        self,
-        pending: PendingBatch,
-        block: SampleBlock,
-        shift: int,
-        decoders: Mapping[str, Decoder],
-        name: str,
-        seen: Mapping[str, dict[int, np.ndarray]],
-    ) -> None:
-        self._pending, self._block, self._shift = pending, block, shift
-        self._decoders, self._name, self._seen = decoders, name, seen
+    pending: PendingBatch
+    block: SampleBlock
+    shift: int
+    decoders: Mapping[str, Decoder]
+    name: str
+    seen: Mapping[str, dict[int, np.ndarray]]
 
     def run(self, rows: Sequence[int]) -> int:
         """Decode these rows of the batch; the number of frames decoded."""
         return sum(map(self._row, rows))
 
     def _row(self, row: int) -> int:
-        number, decoded = row + self._shift, 0
+        number, decoded = row + self.shift, 0
         try:
-            for camera, decoder in self._decoders.items():
-                out = self._pending.views[f"images/{camera}"][row]
-                frames = self._block.frames.get(camera)
+            for camera, decoder in self.decoders.items():
+                out = self.pending.views[f"images/{camera}"][row]
+                frames = self.block.frames.get(camera)
                 if frames is None:
                     out[:] = 0
                 else:
                     decoded += self._camera(camera, decoder, number, frames, out)
         except UndecodableFrameError as error:
-            place = self._block.place_at(number)
-            self._pending.bad.append((row, place, f"a frame cannot be decoded: {error}"))
+            place = self.block.place_at(number)
+            self.pending.bad.append((row, place, f"a frame cannot be decoded: {error}"))
         except Exception as error:  # decoders raise whatever the bytes provoke
-            raise as_fault(error, "decode", self._name) from error
-        self._pending.rows_done(1)
+            raise as_fault(error, "decode", self.name) from error
+        self.pending.rows_done(1)
         return decoded
 
     def _camera(
@@ -127,9 +124,9 @@ class RowDecoding:
         frames: Sequence[Encoded | None],
         out: np.ndarray,
     ) -> int:
-        zeroed, lease = self._block.frame_zeroed[number], self._block.lease
-        seen, decoded = self._seen[camera], 0
-        for f, at in enumerate(self._block.frame_row[number].tolist()):
+        zeroed, lease = self.block.frame_zeroed[number], self.block.lease
+        seen, decoded = self.seen[camera], 0
+        for f, at in enumerate(self.block.frame_row[number].tolist()):
             encoded = frames[at]
             slot = -1 if lease is None else int(lease.slots[camera][at])
             if zeroed[f]:

@@ -8,7 +8,6 @@ from __future__ import annotations
 import logging
 import threading
 from dataclasses import dataclass
-from typing import Literal
 
 from autoloader.samples.block import Place
 from autoloader.samples.resolve import ResolvedMixture
@@ -16,12 +15,10 @@ from autoloader.samples.transforms.keep import too_many_bad
 
 logger = logging.getLogger(__name__)
 
-NonFinite = Literal["keep", "drop", "error"]
-
 
 @dataclass(frozen=True, slots=True)
 class BadRecord:
-    """One quarantined record: where it lies and why."""
+    """One quarantined record: its place and the reason."""
 
     dataset: str
     path: str
@@ -38,11 +35,6 @@ class Quarantine:
         self._lock = threading.Lock()
         self._bad: dict[tuple[int, int, int], BadRecord] = {}
         self._counts = [0] * len(mixture.datasets)
-
-    @property
-    def non_finite(self) -> NonFinite:
-        """What becomes of a sample with values that are not finite."""
-        return self._mixture.spec.errors.non_finite
 
     def add(self, place: Place, reason: str) -> None:
         """Quarantine a record; a second time changes nothing.

@@ -44,7 +44,9 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass
+from itertools import chain
 
 from autoloader.decode.activity import DatasetActivity
 from autoloader.decode.batch_builder import SampleSource
@@ -77,6 +79,8 @@ logger = logging.getLogger(__name__)
 
 PAUSES_S: Sequence[float] = (1, 2, 4, 8, 16, 32, *(60,) * 9)
 _EPISODE = "an episode"
+
+Episodes = Iterator[SampleBlock | EmptyEpisode]
 
 
 def opening_at_once(cpus: int) -> int:
@@ -311,7 +315,7 @@ class DatasetReader:
         self._failed = failed
         self._closing = threading.Event()
         self._failures_in_a_row = 0
-        self._next: _Opening | None = None
+        self._next: tuple[ResolvedDatasetKnobs, Future[Episodes]] | None = None
         self._awaits = ""
         self.generations = self.episodes = self.interruptions = 0
         self.read_s = 0.0
@@ -358,10 +362,10 @@ class DatasetReader:
         episodes = source.open(self._cursor.start(), self._knobs)
         self.generations = 1
         while not self._closing.is_set():
-            episodes = self._newest(source, episodes)
             started = time.perf_counter()
             self._awaits = _EPISODE
             try:
+                episodes = self._newest(source, episodes)
                 item = next(episodes, None)
             except SourceInterruptedError as error:
                 self._awaits = "its source does not answer, and is asked again"
@@ -403,21 +407,43 @@ class DatasetReader:
         )
         self._closing.wait(PAUSES_S[number])
 
-    def _newest(
-        self, source: EpisodeStream, old: Iterator[SampleBlock | EmptyEpisode]
-    ) -> Iterator[SampleBlock | EmptyEpisode]:
-        """The generation to read on from: the next one as soon as it is open, else ``old``."""
+    def _newest(self, source: EpisodeStream, old: Episodes) -> Episodes:
+        """The generation to read on from: the next one as soon as it is open, else ``old``.
+
+        Raises:
+            Exception: whatever opening it raised.
+        """
         if self._next is None:
             changed = not _same_stream(self._wanted, self._knobs)
             if changed and self._opening.acquire(blocking=False):
-                self._next = _Opening(source, self._cursor.start(), self._wanted, self._opening)
+                self._next = self._wanted, self._open(source, self._cursor.start(), self._wanted)
             return old
-        if not self._next.done:
+        knobs, opened = self._next
+        if not opened.done():
             return old
-        opened, self._next = self._next, None
-        self._knobs = opened.knobs
+        self._next, self._knobs = None, knobs
         self.generations += 1
-        return opened.episodes()
+        return opened.result()
+
+    def _open(
+        self, source: EpisodeStream, start: ReaderStart, knobs: ResolvedDatasetKnobs
+    ) -> Future[Episodes]:
+        """Open a generation up to its first episode, on a thread of its own."""
+        opened: Future[Episodes] = Future()
+
+        def work() -> None:
+            try:
+                rest = iter(source.open(start, knobs))
+                first = [next(rest)]
+            except BaseException as error:  # noqa: BLE001 raised again by the reader, on its own thread
+                opened.set_exception(error)
+            else:
+                opened.set_result(chain(first, rest))
+            finally:
+                self._opening.release()
+
+        LoaderThread(target=work, name="autoloader-open").start()
+        return opened
 
     def _hand_over(self, item: SampleBlock | EmptyEpisode) -> None:
         taken = self._cursor.taken(item.place)
@@ -475,49 +501,6 @@ def _same_stream(one: ResolvedDatasetKnobs, other: ResolvedDatasetKnobs) -> bool
     return one == other._replace(
         queue_samples=one.queue_samples, shuffle_samples=one.shuffle_samples
     )
-
-
-class _Opening:
-    """Opens a generation on a thread of its own, up to its first episode."""
-
-    def __init__(
-        self,
-        source: EpisodeStream,
-        start: ReaderStart,
-        knobs: ResolvedDatasetKnobs,
-        opening: threading.Semaphore,
-    ) -> None:
-        self.knobs = knobs
-        self.done = False
-        self._first: list[SampleBlock | EmptyEpisode] = []
-        self._rest: Iterator[SampleBlock | EmptyEpisode] = iter(())
-        self._failure: BaseException | None = None
-        LoaderThread(
-            target=self._open, args=(source, start, opening), name="autoloader-open"
-        ).start()
-
-    def _open(
-        self, source: EpisodeStream, start: ReaderStart, opening: threading.Semaphore
-    ) -> None:
-        try:
-            self._rest = iter(source.open(start, self.knobs))
-            self._first.append(next(self._rest))
-        except BaseException as error:  # noqa: BLE001 raised again by the reader, on its own thread
-            self._failure = error
-        finally:
-            opening.release()
-            self.done = True
-
-    def episodes(self) -> Iterator[SampleBlock | EmptyEpisode]:
-        """All episodes of the generation.
-
-        Raises:
-            Exception: whatever opening it raised.
-        """
-        if self._failure is not None:
-            raise self._failure
-        yield from self._first
-        yield from self._rest
 
 
 @dataclass(slots=True)
