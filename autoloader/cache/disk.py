@@ -1,23 +1,23 @@
-"""Decoded frames in files on a local disk: what is dear to decode is decoded once, for all runs.
+"""Decoded frames in files on a local disk: frames that are slow to decode are decoded once.
 
-Theory of operation. A file has slots for frames of one size. Where a frame may lie follows from its
-key: eight slots that stand beside each other. Their entries (key, checksum, the run that last used
-it) say which of them it is in. So there is no table to build when a file is opened, and nothing
-that processes have to agree on: each reads and writes entries and slots in place. A slot is written
-first and its entry after it. Whatever happens in between, by another process, a kill or a broken
-disk, the checksum does not fit, and the frame is decoded and written anew.
+Theory of operation. A file has slots for frames of one size. A frame's key names the eight slots,
+side by side, that the frame may lie in. Their entries (key, checksum, the run that last used the
+frame) say which slot it is. So there is no table to build when a file is opened, and processes need
+not agree on anything: each reads and writes entries and slots in place. A slot is written first and
+its entry after it. If another process, a kill or a broken disk comes between, the checksum does not
+fit, and the frame is decoded and written anew.
 
-Slots are read and written past the page cache (direct I/O), which is left to what is read once.
-Nothing is evicted that this run or the one before has used: under sampling without replacement a
-fixed part hits as much as any other.
+Slots are read and written past the page cache (direct I/O), which is left to bytes that are read
+once. No frame is evicted that this run or the one before has used: under sampling without
+replacement any fixed part of the frames hits equally often.
 
 Invariants:
-    1. What ``load`` gives has the key and the checksum that it was stored with.
+    1. A loaded frame has the key and the checksum that it was stored with.
     2. The file has all its blocks from the start: writing into it needs no room.
     3. One job has a file at a time (a lock); another goes without, and says so. So does one that
        finds no room, or whose disk fails.
     4. Only a file of this user's is read or written, in a folder that no other user may write to.
-       What else has its name is set aside, as it is; a file of ours that is damaged is begun anew.
+       Any other thing of that name is set aside, as it is; a damaged file of ours is begun anew.
 
 Not here: which frames are worth it, and their keys (``decode.decoders``).
 """
@@ -41,13 +41,14 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from autoloader.host.files import open_or_begin, open_own, own_folder, set_aside
 from autoloader.host.units import format_bytes
 
 logger = logging.getLogger(__name__)
 
 KEY_BYTES = 24
 WAYS = 8
-"""Slots that a frame may lie in."""
+"""Number of slots that a frame may lie in."""
 _KIND = b"FRAMES "
 _MAGIC = _KIND + b"2"
 _HEADER = struct.Struct("<8sQQII")
@@ -56,16 +57,16 @@ _MOST_RUNS = 2**32 - 2
 _ENTRY = struct.Struct(f"<{KEY_BYTES}sII")
 _PAGE = mmap.PAGESIZE
 _OLD_RUNS = 2
-"""A frame that so many runs have not used makes room for another."""
+"""Number of runs that did not use a frame which makes room for another."""
 
 
 @dataclass(frozen=True, slots=True)
 class DiskRoom:
-    """Where decoded frames may lie on a disk, and how many bytes of them.
+    """Room for decoded frames on a disk.
 
     Attributes:
-        folder: made where it is missing; no other user may write to it.
-        total_bytes: of the files for all frame sizes of a mixture.
+        folder: path of the folder, made if missing; no other user may write to it.
+        total_bytes: bytes of the files for all frame sizes of a mixture.
     """
 
     folder: str
@@ -76,12 +77,12 @@ class FramesOnDisk:
     """The files of a mixture, one for each size of its frames; any thread.
 
     Args:
-        room: where they lie.
+        room: folder of the files, and their bytes.
         frame_bytes: sizes of decoded frames.
-        shared: another process of this job holds the lock, and has made the files.
+        shared: true if another process of this job holds the lock, and has made the files.
 
     Attributes:
-        loaded: frames that were there, so far.
+        loaded: number of frames loaded so far.
     """
 
     def __init__(
@@ -91,8 +92,6 @@ class FramesOnDisk:
         self._files: dict[int, SlotFile] = {}
         self._counting = threading.Lock()
         self.loaded = 0
-        from autoloader.host.files import own_folder  # few jobs are lent a disk
-
         folder = Path(os.path.realpath(room.folder))
         try:
             own_folder(folder)
@@ -109,11 +108,11 @@ class FramesOnDisk:
                 logger.warning("no decoded frames are kept in %s: %s", path, why)
 
     def __bool__(self) -> bool:
-        """Whether there is a file."""
+        """True if there is a file."""
         return bool(self._files)
 
     def load(self, key: bytes, out: NDArray[np.uint8]) -> bool:
-        """Whether the frame of a key is there; then it is in ``out`` [H, W, 3] uint8."""
+        """Load the frame of a key into ``out`` [H, W, 3] uint8; false if it is not there."""
         file = self._files.get(out.nbytes)
         if file is None or not file.load(key, out):
             return False
@@ -133,9 +132,9 @@ class SlotFile:
 
     Args:
         path: path of the local file.
-        frame_bytes: of a frame.
-        most_bytes: of the file.
-        shared: it is there, and this job's.
+        frame_bytes: bytes of a frame.
+        most_bytes: most bytes of the file.
+        shared: true if the file is there, and this job's.
 
     Raises:
         OSError: another job has it, or there is no room.
@@ -156,8 +155,6 @@ class SlotFile:
         self._entries, header = _opened(path, shared=shared)
         weakref.finalize(self, os.close, self._entries)
         self._run = self._begun(header, shared=shared)
-        from autoloader.host.files import open_own
-
         try:
             self._slots = open_own(path, os.O_RDWR | os.O_DIRECT)
         except OSError:  # a file system without direct I/O
@@ -169,19 +166,20 @@ class SlotFile:
         if self._failed:
             return False
         try:
-            first, entries = self._entries_of(key)
-            way = _way_of(entries, key)
-            if way is None:
+            slot, entries = self._entries_of(key)
+            mine = next((k for k, entry in enumerate(entries) if entry[0] == key), None)
+            if mine is None:
                 return False
-            _, checksum, run = entries[way]
+            _, checksum, run = entries[mine]
             buffer = self._buffer()
-            if os.preadv(self._slots, [buffer], self._slot_at(first + way)) != len(buffer):
+            slot += mine
+            if os.preadv(self._slots, [buffer], self._slot_at(slot)) != len(buffer):
                 return False
             found = memoryview(buffer)[: self._frame_bytes]
             if zlib.crc32(found) != checksum:
                 return False
             if run != self._run:
-                self._write_entry(first + way, key, checksum)
+                self._write_entry(slot, key, checksum)
         except OSError as error:
             self._fail(error)
             return False
@@ -193,25 +191,25 @@ class SlotFile:
         if self._failed:
             return
         try:
-            first, entries = self._entries_of(key)
-            way = _way_of(entries, key)
-            if way is None:
-                way = min(range(WAYS), key=lambda k: entries[k][2])
-                if entries[way][2] > max(0, self._run - _OLD_RUNS):
-                    return
+            slot, entries = self._entries_of(key)
+            # The frame's own slot, or the one that was used longest ago.
+            mine = min(range(WAYS), key=lambda k: (entries[k][0] != key, entries[k][2]))
+            if entries[mine][0] != key and entries[mine][2] > max(0, self._run - _OLD_RUNS):
+                return
+            slot += mine
             buffer = self._buffer()
             kept = memoryview(buffer)[: self._frame_bytes]
             np.frombuffer(kept, np.uint8)[:] = picture.reshape(-1)
             checksum = zlib.crc32(kept)
-            if os.pwritev(self._slots, [buffer], self._slot_at(first + way)) == len(buffer):
-                self._write_entry(first + way, key, checksum)
+            if os.pwritev(self._slots, [buffer], self._slot_at(slot)) == len(buffer):
+                self._write_entry(slot, key, checksum)
         except OSError as error:
             self._fail(error)
 
     def _begun(self, header: _Header | None, *, shared: bool) -> int:
-        """The number of this run; a file that is none of this size is made anew.
+        """The number of this run; a file of another size is made anew.
 
-        The header is written when all blocks are there: without one the file is nothing.
+        The header is written when all blocks are there: a file without a header is empty.
         """
         whole = os.fstat(self._entries).st_size == self._size
         asked = (self._frame_bytes, self._sets)
@@ -235,11 +233,11 @@ class SlotFile:
         return run + 1
 
     def _entries_of(self, key: bytes) -> tuple[int, list[tuple[bytes, int, int]]]:
-        """(the first slot that a frame may lie in, the entries of all of them)."""
+        """The first slot that a frame may lie in, and the entries of all of its slots."""
         first = int.from_bytes(key[:8], "little") % self._sets * WAYS
         found = os.pread(self._entries, WAYS * _ENTRY.size, _PAGE + first * _ENTRY.size)
         entries = _ENTRY.iter_unpack(found.ljust(WAYS * _ENTRY.size, b"\0"))
-        # One of a run that is yet to come is damaged, and makes room first.
+        # An entry of a run that is yet to come is damaged, and makes room first.
         return first, [(own, crc, run if run <= self._run else 0) for own, crc, run in entries]
 
     def _write_entry(self, slot: int, key: bytes, checksum: int) -> None:
@@ -262,20 +260,20 @@ class SlotFile:
 
 
 class _Header(NamedTuple):
-    """Of a file; see ``_HEADER``."""
+    """Header of a file; see ``_HEADER``."""
 
     frame_bytes: int
     sets: int
     run: int
 
     def packed(self) -> bytes:
-        """Its bytes."""
+        """Bytes of the header."""
         told = _HEADER.pack(_MAGIC, *self, 0)[:-4]
         return told + zlib.crc32(told).to_bytes(4, "little")
 
     @classmethod
     def of(cls, found: bytes) -> _Header | None:
-        """What the bytes say; ``None`` where they are no whole header."""
+        """Header of these bytes; ``None`` where they are no whole header."""
         if len(found) < _HEADER.size or not found.startswith(_MAGIC):
             return None
         header = cls(*_HEADER.unpack(found)[1:-1])
@@ -285,13 +283,11 @@ class _Header(NamedTuple):
 def _opened(path: Path, *, shared: bool) -> tuple[int, _Header | None]:
     """A file of slots, locked unless it is shared, and its header; ``None``: to be begun anew.
 
-    What has its name and is none of ours is set aside.
+    A file of that name that is not ours is set aside.
 
     Raises:
-        OSError: it cannot be opened, or another job has it; shared: it is none of ours.
+        OSError: the file cannot be opened, or another job has it; a shared file is not ours.
     """
-    from autoloader.host.files import open_or_begin, open_own, set_aside
-
     while True:
         descriptor = open_own(path, os.O_RDWR) if shared else open_or_begin(path)
         try:
@@ -312,10 +308,6 @@ def _opened(path: Path, *, shared: bool) -> tuple[int, _Header | None]:
             os.close(descriptor)
             raise
         os.close(descriptor)
-
-
-def _way_of(entries: list[tuple[bytes, int, int]], key: bytes) -> int | None:
-    return next((way for way, entry in enumerate(entries) if entry[0] == key), None)
 
 
 _opening = threading.Lock()
