@@ -9,9 +9,9 @@ none.
 
 One score decides which frames are worth a slot. A frame that is shown now and again q − p positions
 later takes ``bytes`` for so long, to save the seconds of one decode. Its score is (q − p) × bytes
-÷ seconds. While there is room every frame that is shown again is cached. Where there is none, the
-frames with the largest scores are evicted, be they cached or new (Belady's rule, which is optimal,
-with sizes and costs). The score at the last eviction is the threshold: a new frame above it is not
+÷ seconds. While there is room every frame that is shown again is cached. Then the frames with the
+largest scores are evicted, cached or new. (This is Belady's rule, which is optimal, with sizes and
+costs.) The score at the last eviction is the threshold: a new frame above it is not
 taken, so that no frame is copied that would soon be evicted. The threshold rises while slots are
 empty. Runs that are read far ahead have slots that are not filled yet. Once these take half of the
 bytes, no cached frame is evicted for more of them.
@@ -232,7 +232,7 @@ class FrameTable:
 
     Args:
         frame_bytes: camera → bytes of a decoded frame.
-        datasets: number of datasets.
+        datasets: number of datasets of the mixture.
         made: camera → [datasets] a number for how the dataset's frames are decoded: datasets with
             equal numbers share frames. Default: all do.
         room_bytes: most bytes of one camera's frames; default: all of the machine's memory.
@@ -356,7 +356,7 @@ class FrameTable:
         """Set the budget of one of the pipelines that share the table; the budgets add up.
 
         Args:
-            owner: the pipeline.
+            owner: the pipeline that claims it.
             budget_bytes: bytes that its frames may take; 0 ends its claim.
             costs: gives its decode costs; asked once a second at most, without a lock held, as
                 long as it has a claim. A frame's cost is the mean of its owners' costs.

@@ -23,7 +23,7 @@ class DatasetActivity:
         stalls: number of times that the mixture waited 5 s for the dataset.
         quarantined: number of bad records.
         generations: number of times that its stream was opened.
-        decode_s: seconds of decoding.
+        decode_s: seconds that threads decoded its frames.
         decoded: number of samples decoded.
         frames: number of frames decoded for these; a frame that several samples share counts once.
         read_s: seconds that its reader waited for the source.
@@ -123,7 +123,7 @@ class PipelineActivity(_Runs):
         ring_filled: number of slots that are filled and not taken.
         processes: ids of the decode processes; empty without them.
         cache: statistics of the frame cache.
-        call_s: seconds of ``batch.call``.
+        call_s: seconds that ``batch.call`` took so far.
         calls: number of batches that it was called for.
         helpers: statistics of helpers on other hosts.
         ring_stuck: number of slots that threads of an earlier pipeline still write to.

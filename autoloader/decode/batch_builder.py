@@ -153,7 +153,7 @@ class BatchBuilder:
         mixture: the resolved mixture that is read.
         source: makes the source of samples.
         knobs: values to begin with; where several builders share the work, this builder's share.
-        memory: the ring.
+        memory: memory of the ring.
         quarantine: told of undecodable frames.
         disk: decoded frames on a disk; ``None``: there are none.
         clock: time source for the detection of stalls.

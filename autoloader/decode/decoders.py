@@ -1,20 +1,17 @@
-"""Which decoder a camera of a dataset has: colours, colours with channels turned, or depth.
+"""Decoders of cameras: colours, colours with channels turned, or depth; and frames from a disk.
 
-A ``DecodeRequest`` is all that a decoder is told: the pixels that it makes follow from the request
-and the frame's encoded bytes, and from nothing else. So a decoder is made of a request alone, and
-every cache of decoded frames has the request's digest in its keys:
+A ``DecodeRequest`` has all settings of a decoder: the pixels follow from the request and the
+frame's encoded bytes, and from nothing else. So a decoder is made of a request alone, and every
+cache of decoded frames has the request's digest in its keys:
 
-| cache | key |
-| --- | --- |
-| frames in memory (``cache.table``) | file, place in it, request |
-| frames on a disk (``cache.disk``) | hash of the request and the frame's encoded bytes |
-| frames of one batch (``decode.jobs``) | dataset, camera, number of the frame in its run |
-| frames of a video (``decode.frames``) | codec, file, keyframe, number; not resized yet |
+- frames in memory (``cache.table``): file, place in it, request;
+- frames on a disk (``cache.disk``): hash of the request and the frame's encoded bytes;
+- frames of one batch (``decode.jobs``): dataset, camera, number of the frame in its run;
+- frames of a video (``decode.frames``): codec, file, keyframe, number; not resized yet.
 
-Where there is room on a disk, a decoder of colours asks there first, if decoding is dearer than
-reading what was decoded. Whether asking pays is told by the processor seconds that decoding took
-for a byte of such files: a PNG of 480×640 takes some milliseconds, a JPEG that has the camera's
-size half a millisecond.
+A decoder of colours looks on the disk first, if there is one and decoding is slower than reading a
+decoded frame. The processor seconds that decoding took for a byte of such files tell whether it is:
+a PNG of 480×640 takes some milliseconds, a JPEG of the camera's size half a millisecond.
 
 Not here: decoding (``decode.frames``, ``decode.depth``), which cameras are turned
 (``samples.transforms.binding``).
@@ -39,34 +36,34 @@ from autoloader.samples.resolve import ResolvedDataset, ResolvedMixture
 from autoloader.spec import CameraSpec
 
 DECODER_VERSION = 2
-"""Raised where ``decode.frames`` gives other pixels for the same bytes."""
+"""One more when ``decode.frames`` gives other pixels for the same bytes."""
 _LIBRARIES = ("numpy", "opencv-python-headless", "pillow", "simplejpeg")
 _HASH_BYTES_PER_S = 1e9
 _LOAD_BYTES_PER_S = 400e6
-"""Reading a slot, its checksum and a copy."""
+"""Bytes a second of reading a slot, its checksum and a copy."""
 _WORTH = 2.0
-"""A decode must take so many times what asking takes."""
+"""A decode must take so many times as long as a look on the disk."""
 _LATELY = 0.05
 _MAGIC_BYTES = 3
 
 
 @cache
 def _versions() -> tuple[str, ...]:
-    """Of what decodes."""
+    """Versions of the decoder and of its libraries."""
     return (f"decoder {DECODER_VERSION}", *(f"{name} {version(name)}" for name in _LIBRARIES))
 
 
 @dataclass(frozen=True)
 class DecodeRequest:
-    """All that a decoder is told of the frames of one camera of one dataset.
+    """All settings of a decoder for the frames of one camera of one dataset.
 
     A field that is added here is part of every key of a decoded frame.
 
     Attributes:
         camera: size, resize, fit, and a depth frame's type.
-        reversed: whether first and last channels change places.
-        stored: how depth frames are stored; ``None`` of colours.
-        versions: of the decoder, and of the libraries that it calls.
+        reversed: true if first and last channels change places.
+        stored: feature of stored depth frames; ``None``: frames have colours.
+        versions: versions of the decoder, and of the libraries that it calls.
     """
 
     camera: CameraSpec
@@ -76,7 +73,7 @@ class DecodeRequest:
 
     @classmethod
     def of(cls, dataset: ResolvedDataset, camera: str, spec: CameraSpec) -> DecodeRequest:
-        """What a dataset's frames of a camera become."""
+        """The request of a dataset's frames of a camera."""
         choices = dataset.cameras.get(camera)
         stored = choices[0] if choices and spec.depth else None
         return cls(spec, camera in dataset.reversed, stored)
@@ -107,9 +104,9 @@ class StoredDecoder:
     """See ``frames.FrameDecoder``; may be used by many threads at a time.
 
     Args:
-        decoder: decodes what is not on the disk.
-        digest: of the request that the decoder was made of.
-        disk: where frames are.
+        decoder: decodes frames that are not on the disk.
+        digest: digest of the decoder's request.
+        disk: files of decoded frames.
     """
 
     def __init__(self, decoder: Decoder, digest: bytes, disk: FramesOnDisk) -> None:
@@ -118,17 +115,21 @@ class StoredDecoder:
         self._seconds: dict[bytes, float] = {}
 
     def decode_into(self, encoded: Encoded, out: Pixels) -> None:
-        """See ``FrameDecoder.decode_into``; of videos and packed pixels it is all."""
+        """See ``FrameDecoder.decode_into``; videos and packed pixels are never on the disk."""
         if not isinstance(encoded, bytes | memoryview):
             self._decoder.decode_into(encoded, out)
             return
         kind = bytes(encoded[:_MAGIC_BYTES])
-        key = self._key(encoded) if self._pays(kind, len(encoded), out.nbytes) else None
+        looking_s = len(encoded) / _HASH_BYTES_PER_S + out.nbytes / _LOAD_BYTES_PER_S
+        pays = self._seconds.get(kind, 0.0) * len(encoded) > _WORTH * looking_s
+        key = self._key(encoded) if pays else None
         if key is not None and self._disk.load(key, out):
             return
         began = time.thread_time()
         self._decoder.decode_into(encoded, out)
-        self._note(kind, (time.thread_time() - began) / max(1, len(encoded)))
+        seconds = (time.thread_time() - began) / max(1, len(encoded))
+        known = self._seconds.get(kind, seconds)
+        self._seconds[kind] = known + (seconds - known) * _LATELY
         if key is not None:
             self._disk.store(key, out)
 
@@ -137,20 +138,9 @@ class StoredDecoder:
         found.update(encoded)
         return found.digest()[:KEY_BYTES]
 
-    def _pays(self, kind: bytes, encoded_bytes: int, frame_bytes: int) -> bool:
-        known = self._seconds.get(kind)
-        if known is None:
-            return False
-        asking_s = encoded_bytes / _HASH_BYTES_PER_S + frame_bytes / _LOAD_BYTES_PER_S
-        return known * encoded_bytes > _WORTH * asking_s
-
-    def _note(self, kind: bytes, seconds: float) -> None:
-        known = self._seconds.get(kind, seconds)
-        self._seconds[kind] = known + (seconds - known) * _LATELY
-
 
 def requests_of(mixture: ResolvedMixture) -> Sequence[Mapping[str, DecodeRequest]]:
-    """By dataset: camera → what its decoder is told."""
+    """Requests by dataset: camera → request."""
     cameras = mixture.spec.cameras.items()
     return [
         {camera: DecodeRequest.of(dataset, camera, spec) for camera, spec in cameras}
@@ -164,12 +154,10 @@ def decoders_of(
     """A decoder for each camera of each dataset; datasets whose requests are equal share it.
 
     Args:
-        mixture: whose.
-        disk: where decoded frames may lie.
+        mixture: mixture with the datasets and cameras.
+        disk: files of decoded frames; ``None``: there are none.
     """
-    made: dict[
-        tuple[str, DecodeRequest], Decoder
-    ] = {}  # a camera's videos have decoders of its own
+    made: dict[tuple[str, DecodeRequest], Decoder] = {}  # a camera's videos have their own
     found = []
     for requests in requests_of(mixture):
         for one in requests.items():

@@ -7,9 +7,9 @@ orientation in its EXIF data, as in TensorFlow.
 
 *Videos* by PyAV (FFmpeg), one decoder a thread, codec and setup. A decoder begins at a frame's
 keyframe and is fed until the frame comes out. It stays where it is: a later frame of the same
-keyframe goes on from there, so that neighbours are decoded once. Where samples of a run show
-several frames of a keyframe, the first one that is decoded brings the others along, and they wait
-for their samples. Each decoder runs in the thread that calls it.
+keyframe goes on from there, so that neighbours are decoded once. If samples of a run show several
+frames of a keyframe, decoding the first one decodes the others too, which wait for their samples.
+Each decoder runs in the thread that calls it.
 
 Not here: threads (``decode.pool``), the frame of each row (``decode.batch_builder``), resizing
 (``decode.resize``), the costs of large pictures (``decode.costs``).
@@ -164,7 +164,7 @@ def _read(encoded: bytes | memoryview, how: int) -> NDArray[Any]:
 
 
 def _why(error: Exception, encoded: bytes | memoryview, *, is_jpeg: bool) -> str:
-    """What is wrong with a picture; libjpeg-turbo says no more than a number of some."""
+    """The fault of a picture; of some, libjpeg-turbo says no more than a number."""
     said = " ".join(str(error).split())
     if not is_jpeg:
         return said or "no picture"
@@ -290,7 +290,7 @@ class _Stream:
         self._origin, self._fed, self._last = frame.origin, 0, None
 
     def _drained(self) -> list[Any]:
-        """What the decoder still holds back; it begins anew then."""
+        """Frames that the decoder still holds back; it begins anew then."""
         left = list(self._context.decode(None))
         self._origin = None
         return left

@@ -1,10 +1,10 @@
 """A batch under way, and the work that threads do for its rows: decode frames, or copy cached ones.
 
-A row is one job. A frame that several rows of a batch show is decoded for one row and copied to
-the others, which costs a few hundredths of its decoding, where all bytes were read together. (Two
-threads that come to it at the same moment both decode it.) Rows of a chained dataset
-(``sampling.chains``) that share frames and follow each other are one job together. Where a batch
-ends within a chain the frame at the cut is decoded twice, unless the frame cache has taken it.
+A row is one job. A frame that several rows of a batch show is decoded for one row. It is copied to
+the others, which costs a few hundredths of its decoding. Two threads that come to a frame at the
+same moment both decode it. Rows of a chained dataset that share frames and follow each other are
+one job together. Where a batch ends within a chain the frame at the cut is decoded twice, unless
+the frame cache has it.
 
 A frame that cannot be decoded fails for every row that shows it.
 
@@ -78,7 +78,7 @@ class RowDecoding:
     """Decodes rows of one batch, one dataset and one block; many threads at a time.
 
     Attributes:
-        pending: the batch.
+        pending: the batch under way.
         block: block that the samples lie in.
         shift: number of a row's sample in the block, less the row.
         decoders: decoders of the dataset's cameras.
@@ -153,7 +153,7 @@ def copy_rows(
     """Copy cached frames into rows that follow each other.
 
     Args:
-        pending: the batch.
+        pending: the batch under way.
         lease: lease on the frames.
         row: first row in the batch.
         slots: camera → [rows, F] slots of the frames.

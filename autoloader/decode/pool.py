@@ -28,7 +28,7 @@ class Job(NamedTuple):
     Attributes:
         run: does the work and gives the number of frames decoded; an exception ends the pipeline.
         dataset: index of the dataset.
-        rows: number of samples.
+        rows: number of samples that it fills.
         slot: slot of the ring that the work writes to.
     """
 

@@ -67,7 +67,7 @@ _SAMPLE_STEP = 37
 
 @dataclass(frozen=True, slots=True)
 class DecodeCost:
-    """What decoding a sample of one dataset costs.
+    """Cost of decoding a sample of one dataset.
 
     Attributes:
         decode_s: seconds of one thread for a sample's frames, resized.
@@ -93,8 +93,8 @@ def probe_decode(
     """Decode a few samples of each dataset.
 
     Args:
-        mixture: what to read.
-        clock: measures.
+        mixture: mixture whose datasets are read.
+        clock: clock that measures the seconds.
         budget_s: when to stop; the round under way is broken off, reading included.
 
     Returns:

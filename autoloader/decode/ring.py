@@ -5,8 +5,8 @@ slots and fills them. The consuming side lends a filled slot out as NumPy arrays
 again when the last array over it is gone. Both sides map the same descriptor, so in one process or
 two the bytes are written once and never copied.
 
-Pages of a slot that is retired, or of all free slots on demand, go back to the kernel
-(MADV_REMOVE punches them out of the memfd). The file is never shrunk (a seal forbids it): a shrunk
+Pages of a retired slot go back to the kernel, and those of all free slots on demand (MADV_REMOVE
+punches them out of the memfd). The file is never shrunk (a seal forbids it): a shrunk
 mapping turns a reader's access into SIGBUS. A closed ring gives back the pages of all slots except
 the lent ones. Each lent slot's pages follow when its last array is gone, then the mapping.
 

@@ -1,16 +1,16 @@
 """Blocks of an order with locality: each is read once, as a whole, before its first sample is due.
 
 Theory of operation. One thread goes over the positions of the plan, ahead of the runs that are read
-(``look ahead``). Where a sample is the first of a block that is not known, the block is put into a
-queue, if there is room for it. Blocks are read one after the other in this order: a disk head goes
-to each once, and network file systems read ahead within it. What a block's samples show, windows
-over its edges included, is worked out as for a run; stretches that lie close together are one read,
-into memory of the block's own. A run takes its frames from its blocks, waiting for those that are
-queued. Which position shows a block last follows from the plan read backwards: when all runs under
-way are beyond it, the block is let go of, and its memory is free with the last view of it.
+(``look ahead``). The first sample of an unknown block puts the block into a queue, if there is room
+for it. Blocks are read one after the other in this order: a disk head goes to each once, and
+network file systems read ahead within it. The frames of a block's samples, windows over its edges
+included, are planned as for a run. Stretches that lie close together are one read, into memory of
+the block's own. A run takes its frames from its blocks, waiting for those that are queued. The plan
+read backwards names the last position that shows a block. When all runs under way are beyond it,
+the block is dropped, and its memory is free with the last view of it.
 
-Frames of a block for which there is no room, that was dropped or that the plan knows none of (an
-odd end of chained samples) are read one by one, as without locality.
+Other frames are read one by one, as without locality: there is no room for their block, it was
+dropped, or the plan knows none (an odd end of chained samples).
 
 All pipelines over one mixture in a process share the blocks; so do the ranks of a node.
 
@@ -121,8 +121,8 @@ class Blocks:
     """The blocks of one mixture; any thread.
 
     Args:
-        datasets: of the mixture.
-        plan: with locality.
+        datasets: datasets of the mixture.
+        plan: plan of an order with locality.
         planner: works out where frames lie.
         block_bytes: of a block, about.
         room_bytes: what blocks may take.
@@ -222,8 +222,8 @@ class Blocks:
             user: whose run it is.
             frames: by camera, of ``reads``.
             reads: what the run shows.
-            planned: its samples.
-            spans: their positions.
+            planned: samples of the run.
+            spans: positions of the samples.
 
         Returns:
             By camera, rows of frames that are left to be read one by one.

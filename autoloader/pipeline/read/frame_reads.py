@@ -113,12 +113,12 @@ def read_all(
     wanted: Callable[[], bool],
     now: NowRead,
 ) -> list[memoryview]:
-    """What each read brings, one behind the other in ``memory``.
+    """Bytes of each read, one behind the other in ``memory``.
 
     Args:
         datasets: one of which is named where a file cannot be read.
         files: by number; remote ones come through the cache of shards.
-        reads: of ``Stretches.reads``.
+        reads: reads as ``Stretches.reads`` gives them.
         memory: of as many bytes as all reads have.
         wanted: whether it is still worth while to wait for remote files.
         now: told of each file before it is asked for.

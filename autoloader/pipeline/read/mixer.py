@@ -112,7 +112,7 @@ class Mixer:
         raise AssertionError("a schedule without a live dataset")
 
     def _ends_pass(self) -> bool:
-        """Whether the next block is an epoch's first, where an epoch is a pass of every dataset."""
+        """True if the next block is an epoch's first, and an epoch is a pass of every dataset."""
         per_epoch = self._sequence.blocks_per_epoch
         return per_epoch is not None and self._next % per_epoch == 0
 

@@ -1,13 +1,13 @@
-"""What a mixture is compiled to and what is open of it, held once for all pipelines that use it.
+"""Open parts of a mixture, shared by all pipelines over it: indexes, plan, cached frames, blocks.
 
 A loader that goes elsewhere (a resume, a validation that begins anew) gets a new pipeline over the
-mixture that it had. Traced graphs and open indexes depend on neither place nor knobs, and are what
-most of a pipeline's start is spent on, so the next pipeline takes them over (``CompiledMixture``).
-So it does with decoded frames that are held: a second validation finds those of the first.
+same mixture. Traced graphs and open indexes depend on neither place nor knobs, and take most of a
+pipeline's start. So the next pipeline takes them over (``CompiledMixture``), and cached frames too:
+a second validation finds those of the first.
 
-The ranks of a node have a pipeline each in one child, over the same files in the same order: the
-columns of an index and the running counts of a plan are the larger part of what a pipeline needs
-before it reads, and neither is ever written to. They are let go with the last pipeline.
+The ranks of a node have a pipeline each in one child, over the same files in the same order. Before
+a pipeline reads, an index's columns and a plan's running counts take most of its memory, and
+neither is ever written to. So the ranks share them, and they are closed with the last pipeline.
 
 Not here: the indexes and the plan (``index``), reading (``pipeline.read.planned``).
 """
@@ -40,11 +40,11 @@ class OpenMixture:
     comes next reads the files again.
 
     Attributes:
-        indexes: of every dataset.
-        plan: over these indexes.
-        next_use: the same, told backwards.
-        frames: decoded frames that are held for all of them; it holds nothing until it is told to.
-        blocks: what their runs are read from, where the order has locality.
+        indexes: index of every dataset.
+        plan: plan of the samples over these indexes.
+        next_use: the same plan read backwards.
+        frames: frame cache of all pipelines, with a budget of 0 at first.
+        blocks: blocks that runs are read from; ``None``: the order has no locality.
     """
 
     def __init__(self) -> None:
@@ -97,10 +97,10 @@ class OpenMixture:
 
 
 def _made(mixture: ResolvedMixture, indexes: Sequence[DatasetIndex]) -> dict[str, list[int]]:
-    """Camera → [D] numbers of what is made of each dataset's frames; see ``FrameTable``.
+    """Camera → [D] numbers of how each dataset's frames are decoded; see ``FrameTable``.
 
-    That is what the decoder is told and, where an index names frames by its own rows, what the
-    index was told.
+    Equal numbers have equal requests to the decoder and, where an index names frames by its own
+    rows, equal rows.
     """
     requests, found = requests_of(mixture), {}
     for camera in mixture.layout.cameras:
@@ -119,7 +119,7 @@ class CompiledMixture:
     Attributes:
         readers: the stream reader of each dataset, by name.
         open_mixture: the indexes and the plan over them.
-        own_process: whether the process is the loader's alone.
+        own_process: true if the process is the loader's alone.
     """
 
     readers: dict[str, EpisodeStream] = field(default_factory=dict)
@@ -127,7 +127,7 @@ class CompiledMixture:
     own_process: bool = False
 
     def open(self, mixture: ResolvedMixture, order: MixtureOrder) -> OpenMixture:
-        """See ``open_mixture``; another one that was open is let go of."""
+        """See ``open_mixture``; another mixture that was open is closed."""
         opened = open_mixture(mixture, order, own_process=self.own_process)
         if self.open_mixture is not opened:
             self.let_go()
@@ -135,7 +135,7 @@ class CompiledMixture:
         return opened
 
     def let_go(self) -> None:
-        """No pipeline of this loader follows for now: its decoded frames are given back."""
+        """Give back the cached frames: no pipeline of this loader follows for now."""
         if self.open_mixture is not None:
             self.open_mixture.frames.give_up()
 
@@ -150,13 +150,13 @@ def open_mixture(
     """The indexes and the plan of a mixture, built where they are missing.
 
     Args:
-        mixture: of which.
-        order: in which its samples come.
-        own_process: whether the process is the loader's alone. A trainer that forks would copy
-            what is in memory of its own.
+        mixture: the resolved mixture to open.
+        order: order of the mixture's samples.
+        own_process: true if the process is the loader's alone. A fork of a trainer would copy
+            private memory.
 
     Raises:
-        SourceError: as ``open_indexes``.
+        SourceError: an index cannot be opened or built.
     """
     files = [versions_of(one) for one in mixture.datasets]
     key = json.dumps([mixture.plain(), asdict(order), files], sort_keys=True)

@@ -3,8 +3,8 @@
 Theory of operation. The owner assigns runs: spans of positions, some ``run_samples`` samples in
 all, whose batches this source's consumer fills. Reader threads take run after run. Each looks up
 its samples in the plan and computes their windows over the index's columns. It reads their frames
-with ``preadv``, in the order in which they lie in their files, neighbours in one call, into memory
-that earlier runs have left (``pipeline.read.frame_reads``). With locality frames lie in blocks that
+in the order of their files, neighbours in one call, into memory that earlier runs have left
+(``pipeline.read.frame_reads``). With locality frames lie in blocks that
 were read before (``pipeline.read.blocks``). Finished runs wait, at most ``read_ahead`` of them,
 until the consumer has taken the runs before.
 
@@ -230,7 +230,7 @@ class PlannedSource(SampleSource):
         return ()
 
     def activity(self) -> list[DatasetActivity]:
-        """What is read ahead and was read, told apart by the datasets' shares."""
+        """Samples read ahead and seconds of reading, divided by the datasets' shares."""
         ahead = sum(len(run) for run in list(self._ready.values()))
         late, awaits = "", ""
         if not ahead and self._run is None:
@@ -420,7 +420,7 @@ class CacheLookup:
     """Asks the frame cache about the frames of planned runs; any thread.
 
     Args:
-        cache: the frame cache.
+        cache: frame cache of the mixture.
         next_use: gives the next position that shows a frame.
         chained: [D] datasets of which the samples of a block use a frame together.
         block_length: samples of a block.
@@ -455,7 +455,7 @@ class CacheLookup:
 
         Args:
             spans: positions of the samples.
-            planned: the samples.
+            planned: samples of the run.
             block: block of the samples, without frames yet.
             reads: stretches of files that the block needs.
             rebuilds: indexes that were built anew so far; after one more, cached frames may be of

@@ -278,7 +278,7 @@ class DatasetReader:
         failed: told of the exception that ends this reader.
 
     Attributes:
-        queue: the queue.
+        queue: queue of the dataset's samples.
         thread: the thread that reads.
         generations: number of times that the stream was opened.
         episodes: number of episodes read.
@@ -575,7 +575,7 @@ class SampleQueue:
         """The next sample, as its episode and number in it.
 
         Raises:
-            IndexError: nothing waits.
+            IndexError: no sample waits in the queue.
         """
         with self._room:
             at = self._draw() if self._shuffle else 0
