@@ -224,7 +224,7 @@ NAMED = {
     "nothing": ("", "is empty"),
     "half a file": (
         BASE[: BASE.index("]") - 1],
-        "ends in the middle of a key or value, in line 11",
+        "ends in the middle of a key or value, in line 10",
     ),
     "half a key": (BASE[: BASE.index("images") + 3], "ends in the middle"),
     "a pattern that looks ahead": (
