@@ -33,6 +33,8 @@ from autoloader.process.planning import admit_disk_floor, disk_floor_kept
 from autoloader.samples.resolve import normalised, resolve
 from autoloader.spec import PipelineSpec
 
+_COUNTS = ("shards", "episodes", "frames")
+
 
 class IndexOptions(NamedTuple):
     """Options of ``autoloader index``.
@@ -91,24 +93,20 @@ def show_index(spec: Path, split: str, asked: IndexOptions) -> None:
         found = open_indexes(mixture.datasets, beside=beside, keep=True)
     put = _put(found, output, beside=beside)
     took_s = clock.now_s() - begun
-    rows: dict[str, dict[str, Any]] = {
-        one.dataset.name: {
-            "shards": len(one.dataset.slices),
+    rows: dict[str, dict[str, Any]] = {}
+    for one in found:
+        slices = one.dataset.slices
+        rows[one.dataset.name] = {
+            "shards": len(slices),
             "episodes": one.episodes,
             "frames": int(one.steps.sum(dtype="int64")),
             "index_bytes": one.nbytes,
             "damaged": [
-                {
-                    "path": one.dataset.slices[record.slice].path,
-                    "record": record.record,
-                    "reason": record.reason,
-                }
-                for record in one.damaged
+                {"path": slices[bad.slice].path, "record": bad.record, "reason": bad.reason}
+                for bad in one.damaged
             ],
             "notes": list(one.notes),
         }
-        for one in found
-    }
     document = {"split": split, "built_shards": built, "seconds": took_s, "datasets": rows}
     if put is not None:
         document["put_beside"] = put
@@ -117,24 +115,19 @@ def show_index(spec: Path, split: str, asked: IndexOptions) -> None:
     if answered(document):
         count_mixture(mixture)
         return
-    emit_table(
-        ("dataset", "shards", "episodes", "frames", "damaged", "index"),
-        (
-            (name, row["shards"], row["episodes"], row["frames"], len(row["damaged"]) or "",
-             format_bytes(row["index_bytes"]))
-            for name, row in rows.items()
-        ),
+    cells = (
+        (name, *(row[key] for key in _COUNTS), len(row["damaged"]) or "",
+         format_bytes(row["index_bytes"]))
+        for name, row in rows.items()
     )  # fmt: skip
+    emit_table(("dataset", *_COUNTS, "damaged", "index"), cells)
     emit(f"{built} shard files indexed in {took_s:.1f} s" if built else "all of it was there")
     if put is not None:
         emit(f"{put} index files put beside the data" if put else "all lay beside the data already")
     note_some(f"{name}: {told}" for name, row in rows.items() for told in row["notes"])
     note_some(f"its index was of other content, and is replaced: {path}" for path in differing)
-    note_some(
-        f"damaged: {record['path']}, record {record['record']}: {record['reason']}"
-        for row in rows.values()
-        for record in row["damaged"]
-    )
+    bad = [record for row in rows.values() for record in row["damaged"]]
+    note_some("damaged: {path}, record {record}: {reason}".format(**record) for record in bad)
     count_mixture(mixture)  # what no loader would start with is no success here
 
 

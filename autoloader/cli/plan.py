@@ -263,43 +263,30 @@ class _Report:
     def _graph(self) -> dict[str, Any]:
         """The pipeline as text: a line for each dataset up to its queue, a line for the mixture."""
         spec, layout, knobs = self._mixture.spec, self._mixture.layout, self._plan.knobs
-        indexed, mixing = knobs.reader == "indexed", spec.mixing
-        streams = {}
+        mixing, streams = spec.mixing, {}
+        ahead = f"{_many(knobs.read_ahead, 'run')} ahead"
+        reading = [f"plan (block {mixing.block_length})", f"read {ahead}"]
         for dataset in self._mixture.datasets:
             own, shards = knobs.for_dataset(dataset.name), len(dataset.slices)
             features = len(dataset.numeric_features()) + len(dataset.language)
             features += sum(len(choices) for choices in dataset.cameras.values())
-            begin = f"{_many(shards, 'shard')} → "
-            if indexed:
-                streams[dataset.name] = (
-                    f"{begin}index of {_many(features, 'feature')} → global shuffle"
-                )
-                continue
-            streams[dataset.name] = (
-                f"{begin}interleave {min(own.cycle_length, shards)} "
-                f"({_many(own.num_parallel_calls, 'call')}) → parse {_many(features, 'feature')} "
-                f"({_many(own.parse_parallel_calls, 'call')}) → prefetch "
-                f"{_many(own.stream_prefetch, 'episode')} → queue "
-                f"{_many(own.queue_samples, 'sample')}"
-                + (f", shuffle {own.shuffle_samples}" if own.shuffle_samples else "")
-            )
+            stages = [f"index of {_many(features, 'feature')}", "global shuffle"]
+            if knobs.reader != "indexed":
+                stages = [
+                    f"interleave {min(own.cycle_length, shards)}",
+                    f"parse {_many(features, 'feature')}",
+                    f"prefetch {_many(own.stream_prefetch, 'episode')}",
+                    f"queue {_many(own.queue_samples, 'sample')}",
+                ]
+                reading = [f"mix ({mixing.strategy}, block {mixing.block_length})"]
+            streams[dataset.name] = " → ".join([_many(shards, "shard"), *stages])
         cameras = ", ".join(
-            f"{name} {one.size[0]}×{one.size[1]} {one.resize} {one.fit} {one.depth or ''}".rstrip()
-            for name, one in spec.cameras.items()
+            f"{name} {how.size[0]}×{how.size[1]}" for name, how in spec.cameras.items()
         )
-        reading = (
-            f"plan (block {mixing.block_length}) → read {_many(knobs.read_ahead, 'run')} ahead "
-            f"({_many(knobs.io_threads, 'thread')})"
-            if indexed
-            else f"{_many(len(streams), 'queue')} → mix ({mixing.strategy}, block "
-            f"{mixing.block_length}, {'wait' if mixing.waits else 'owe'})"
-        )
-        return {
-            "datasets": streams,
-            "mixture": f"{reading} → decode ({_many(knobs.decode_threads, 'thread')}; {cameras}) → "
-            f"ring ({knobs.ring_slots} slots of {format_bytes(layout.slot_bytes)}) → "
-            f"batches of {layout.batch_size}",
-        }
+        ring = f"ring ({knobs.ring_slots} slots of {format_bytes(layout.slot_bytes)})"
+        decode = f"decode ({_many(knobs.decode_threads, 'thread')}; {cameras})"
+        stages = [*reading, decode, ring, f"batches of {layout.batch_size}"]
+        return {"datasets": streams, "mixture": " → ".join(stages)}
 
     def _memory(self, headroom: Headroom) -> dict[str, Any]:
         sizes = self._mixture.sizes
