@@ -102,7 +102,7 @@ class UsageError(AutoloaderError, ValueError):
 
 
 class MissingExtraError(AutoloaderError, ImportError):
-    """What is asked for needs a package that only an extra of the installation brings."""
+    """A package is missing that only an extra of the installation brings."""
 
     exit_code = 2
 
@@ -137,7 +137,7 @@ class WorkerError(PipelineError):
 
 
 def as_fault(error: BaseException, stage: str, dataset: str = "") -> AutoloaderError:
-    """What the trainer sees of a background part's exception; our own errors as they are."""
+    """Error that the trainer gets for a background part's exception; our own errors as they are."""
     if isinstance(error, AutoloaderError):
         return error
     where = f"dataset {dataset!r}, stage {stage}" if dataset else f"stage {stage}"

@@ -1,4 +1,4 @@
-"""What one sample holds: windows around a step, fields, rules, transforms, normalisation.
+"""Contents of one sample: windows around a step, fields, rules, transforms, normalisation.
 
 This is the loader's only definition of a sample. Both readers use it, over columns of numbers: of
 an index, or of one record that was walked. ``verify`` and the tests compare it with a second, slow

@@ -1,7 +1,7 @@
 """Keyed draws: which t, which camera, which order, without a stateful generator.
 
-A draw is a hash of its place, so it does not depend on what was drawn before, on threads, or on
-where a run was resumed. The n drawn t of an episode are the n smallest of
+A draw is a hash of its place. It does not depend on draws before it, on threads, or on the position
+at which a run was resumed. The n drawn t of an episode are the n smallest of
 ``splitmix64(key(dataset name, pass, shard, episode) xor t)``: uniform, without replacement, and
 their sorted order is the order in which the episode's samples come.
 

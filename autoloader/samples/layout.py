@@ -2,8 +2,8 @@
 
 A slot is one block of memory that holds a whole batch; every array starts on a 64-byte boundary.
 The same layout serves the ring, the decode pool and the trainer's side. ``ledger`` is internal: the
-sample that each row stands for (a provenance, and the samples of its episode), also where the row
-repeats another because its own frame could not be decoded.
+sample that each row stands for (a provenance, and the samples of its episode). A row whose own
+frame could not be decoded repeats another row and keeps its ledger.
 
 Further features of samples are any numbers or texts of a dataset, by the names in the spec. A
 feature of the steps comes as rows at the state offsets, with their edges; one of the episode comes

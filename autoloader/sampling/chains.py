@@ -12,13 +12,13 @@ first run is drawn per pass, so that runs begin elsewhere in each.
              └ the image of its number under a permutation of max(R, blocks): below R a run,
                else a block of rest samples, which have a permutation of their own
 
-Where an epoch is a pass, its blocks begin with it, the head is empty and the tail is what the
-schedule deals as single samples. Else blocks go on over the end of a pass, and the head is what
-ends the block that began in the pass before. Head and tail take rest samples; where these do not
-suffice (L < b) one run is broken up for them.
+Where an epoch is a pass, its blocks begin with it and the head is empty. The schedule deals the
+tail as single samples. Else blocks go on over the end of a pass, and the head ends the block that
+began in the pass before. Head and tail take rest samples; where these do not suffice (L < b) one
+run is broken up for them.
 
-With locality the runs and the blocks of rest are put in one row as they are stored, the blocks of
-rest evenly among the runs, and take turns by a permutation with locality; the rest comes as it is
+With locality the runs and the blocks of rest lie in one row as they are stored, the blocks of rest
+evenly among the runs. They take turns by a permutation with locality. The rest comes as it is
 stored.
 
 Invariants:

@@ -1,9 +1,9 @@
 """Cursors: what of a dataset's passes has been taken, to the sample, in a few numbers.
 
 One mechanism serves live retuning, crash recovery and resume: a cursor is the fold of everything
-taken so far, and a reader can be opened at any cursor. Records of a shard come in order, the
-samples of an episode come in their keyed order, so a shard is a count of records done (and the few
-done beyond it), and an open episode a count of samples taken.
+taken so far, and a reader can be opened at any cursor. Records of a shard come in order, and so do
+samples of an episode, in their keyed order. So a shard is a count of records done (and the few done
+beyond it). An open episode is a count of samples taken.
 
 Invariants:
     1. Folding the same samples in any order that keeps each episode's order gives the same cursor.

@@ -5,9 +5,9 @@
     ranks       │ B │ B │ … │ B │                             │ evenly, none empty  │
 
 Step s of rank r takes positions [(sW + r)B, (sW + r + 1)B), counted from the base: the position
-that all ranks of the former world size had reached together. How many positions a step takes
-depends on nothing but how many the epoch still has (``step_samples``), so a resume may change W
-and B anywhere.
+that all ranks of the former world size had reached together. The number of positions of a step
+depends only on the number that the epoch still has (``step_samples``). So a resume may change W and
+B anywhere.
 
 With ``drop_last`` every step takes W·B positions, and what is left of an epoch is carried into the
 next one. Without it the last step's positions are dealt evenly. Where they are fewer than ranks,

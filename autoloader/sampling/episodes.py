@@ -1,14 +1,14 @@
 """The samples of episodes: how many each has, and which t they are, for many episodes at once.
 
 A sample of a dataset has a number in its pass. One array of running counts holds every episode of
-every dataset, so that a run of positions over hundreds of datasets finds its episodes in one
-search (``EpisodeCounts``): among every 64th count, which stay in the processor's cache, then by
-halves within 64, all numbers at a time, so that their cache misses overlap. Which t of the episode
-it is follows from the windows alone, or from what ``keep`` leaves (``KeptT``), or from the draws of
-``per_episode: n`` (``DrawnT``).
+every dataset. So a run of positions over hundreds of datasets finds its episodes in one search
+(``EpisodeCounts``). It searches every 64th count first, which stay in the processor's cache, then
+by halves within 64. It takes all numbers at a time, so that their cache misses overlap. Which t of
+the episode it is follows from the windows alone, or from what ``keep`` leaves (``KeptT``), or from
+the draws of ``per_episode: n`` (``DrawnT``).
 
-Where datasets have rules to ``keep``, one array of ranges holds every episode of every such dataset
-(``samples.transforms.keep``), so that the t of a run of samples is one binary search too. Datasets
+One array of ranges holds every episode of the datasets with rules to ``keep``
+(``samples.transforms.keep``). So the t of a run of samples is one binary search too. Datasets
 without rules cost nothing there. The draws are those that ``index.records`` makes one
 episode at a time; a property test holds the two together.
 

@@ -9,7 +9,7 @@ lane's stretch of the files where there are lanes. The plan says which block of 
 sample is of: the samples that one read brings.
 
 It is arithmetic on a seed, a spec and the lengths of the episodes: no file, no state, no knob. A
-dataset of V samples in a pass shuffles each pass by a permutation with a key of its own, so every
+dataset of V samples in a pass shuffles each pass by a permutation with a key of its own. So every
 sample comes exactly once a pass, from anywhere in the dataset. All steps work on arrays: a run of
 positions costs the same few hundred microseconds whatever it spans.
 
@@ -20,8 +20,8 @@ Lanes: whole parts of every dataset that batches take turns in, so that nodes sh
     numbers of d   m·G + 0 … m·G + G−1                      its m-th sample of each lane
 
 Batches are counted from position 0. A schedule deals one lane's positions, and all lanes follow it:
-at the same place of a round they have the same dataset, and the m-th samples that they take of it
-have G numbers in a row, of which lane g has the one that is g modulo G. So the samples of a pass
+at the same place of a round they have the same dataset. The m-th samples that they take of it have
+G numbers in a row. Lane g has the number that is g modulo G. So the samples of a pass
 are dealt out evenly. A round always ends with whole numbers 0 … n of each dataset, and any position
 is reached without walking. A lane's numbers of a pass are samples of one stretch of the files
 (``part_of_lane``; ``number_in_lane`` is its inverse). With W ranks, W a divisor of G, rank r's
@@ -33,8 +33,8 @@ Next use: the plan read backwards tells when a frame is needed next.
     frame ──► t that show it ──► number in this pass, in the next ──► position
        (offsets, edges)      (inverse of the plan)             (inverse of the schedule)
 
-A sample at t shows the frames t + offset. So a frame is shown by the samples at frame − offset, and
-where an edge repeats, the first and the last frame by all whose windows leave the episode there.
+A sample at t shows the frames t + offset. So a frame is shown by the samples at frame − offset.
+Where an edge repeats, all samples whose windows leave the episode show its first or last frame.
 Each of these samples comes once a pass, at a number that the permutation's inverse tells. The
 least of them above the present sample's is the next use; one that is through in this pass has its
 place in the next pass.
@@ -57,9 +57,9 @@ Invariants:
     5. A next use lies beyond the position asked at. Except in the cases above it is the first such
        position of the plan that shows the frame.
 
-Not here: the mixing schedule (``sampling.schedule``), which t are valid and which frames a sample
-shows (``samples.windows``), what samples of a block share (``chains``), which positions a rank
-takes (``sampling.dealing``), reading what a sample needs (the reader), the cache (``cache``).
+Not here: the mixing schedule (``sampling.schedule``); valid t and the frames of a sample
+(``samples.windows``); frames that samples of a block share (``chains``); positions of a rank
+(``sampling.dealing``); reading (``pipeline.read``); the cache (``cache``).
 """
 
 from __future__ import annotations

@@ -3,8 +3,8 @@
 Dataset d with share ``w`` and phase ``u`` in [0, 1) has its k-th block due at ``(k + u) / w``; the
 schedule is all blocks in the order they are due (the stride scheduling of Waldspurger and Weihl,
 MIT/LCS/TM-528, 1995, with fixed phases). By any due time v every dataset has had within one
-block of ``v × w``, so shares are exact at any length, and any position is reached without
-walking there: counts before v are arithmetic, and v lies within N blocks of the position.
+block of ``v × w``. So shares are exact at any length. Any position is reached without walking
+there: counts before v are arithmetic, and v lies within N blocks of the position.
 
 Invariants:
     1. ``blocks(a, c)`` is ``blocks(a, b)`` followed by ``blocks(b, c)``.
@@ -17,14 +17,14 @@ Invariants:
 are exact at the end of every window, and any position is still reached without walking there.
 There ``places`` says where a block is due, which lies in the window that it comes in.
 
-The legs of an order whose shares change on the way: one schedule behind the other.
+Legs of an order whose shares change during the run: one schedule for each stretch of positions.
 
     position   base            change                      ┌ over
     shares      │ first shares  │ set while running …      │
     curriculum  │ p0 │ p1 │ p2 │ … │ p63                   │ the last shares, without end
 
-A leg begins at a block's first sample. How many samples every dataset has given by then is counted
-once, so any position is still reached without walking there, and the way back is one search over
+A leg begins at a block's first sample. The samples that every dataset has given by then are counted
+once. So any position is still reached without walking there, and the way back is one search over
 the legs.
 
 Shares that are set while running begin a schedule of their own: from there on every dataset is
@@ -305,7 +305,7 @@ class _Stretch:
     """Shares that hold from a position on.
 
     Attributes:
-        start: first position.
+        start: first position that has these shares.
         shares: [D], summing to 1.
         end: position at which the shares are exact, of a curriculum's stretch; ``None``: no end.
         number: number of a curriculum's stretch, from 1; ``None``: of no curriculum.

@@ -1,13 +1,12 @@
 """Binds the cameras and the language of a dataset to features of its episodes.
 
-Octo and OpenVLA rewrote the public files before training: every picture with a side of 64 or more
-became a JPEG of 256×256, and channels that the public files hold in the wrong order were put
-right. So a repair of channels is for public files alone; on the others it would turn right colours
-wrong.
+Octo and OpenVLA rewrote the public files before training. Every picture with a side of 64 or more
+became a JPEG of 256×256. Channels that the public files hold in the wrong order were put right. So
+a repair of channels is for public files alone; on the others it would turn right colours wrong.
 
-Depth frames are stored in four forms: 16-bit PNG, TFDS's float pictures (a PNG of four channels,
-the bytes of a float32 each), tensors of [H, W] or [H, W, 1] as they lie in a record's list of
-numbers, and such tensors packed as bytes (zlib or plain). A tensor that a depth camera shows counts
+Depth frames are stored in four forms: 16-bit PNG; TFDS's float pictures (a PNG of four channels,
+the bytes of a float32 each); tensors of [H, W] or [H, W, 1] in a record's list of numbers; such
+tensors packed as bytes (zlib or plain). A tensor that a depth camera shows counts
 as a picture from the start. So all code that moves encoded frames, a user's function among them,
 treats the four alike.
 

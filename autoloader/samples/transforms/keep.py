@@ -9,8 +9,8 @@ Rules speak of steps before the stride: t is kept where step t · stride is. Wit
 speak of what it gives: its features, its steps.
 
 All ranges of such sets lie in flat arrays, episode after episode, ascending and disjoint
-within each. Shifted by episode · 2³² they are one ascending row of disjoint ranges, so that
-intersecting two sets, and finding the k-th number of an episode, is a binary search over arrays.
+within each. Shifted by episode · 2³² they are one ascending row of disjoint ranges. So two sets are
+intersected, and the k-th number of an episode is found, by a binary search over arrays.
 An episode costs 8 bytes and a range 24, however long it is.
 
 Not here: the language (``spec.sample``), the texts of all episodes (``autoloader.index``), what a

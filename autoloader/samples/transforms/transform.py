@@ -22,13 +22,13 @@ pictures are. TensorFlow's own graph (``integrations.tfdata``) has the record wr
 (``rewritten``), so that the code that parses it knows nothing of transforms. A feature of its own
 says which steps may be t (``VALID_KEY``).
 
-Binding a transform is a planning step. A function that cannot be found, or does not give an
-episode, and an op that does not take the values, are refused before a process starts. The function
-is called on the first episode that it does not drop, of at most ``MOST_TRIAL_EPISODES``. Its result
-decides the features that the spec's fields are held against. The ops of the spec's own pass are
-held against the first ``MOST_CHECKED_EPISODES``. Each is tried once, and again when the file, the
-function or what the spec says of it changes. A process that does not call such functions itself
-takes the trial run that another one saved in the user's cache directory.
+Binding a transform is a planning step. It refuses, before a process starts, a function that cannot
+be found or gives no episode, and an op that does not take the values. The function is called on the
+first episode that it does not drop, of at most ``MOST_TRIAL_EPISODES``. Its result decides the
+features that the spec's fields are held against. The ops of the spec's own pass are held against
+the first ``MOST_CHECKED_EPISODES``. Each is tried once, and again when the file, the function or
+what the spec says of it changes. A process that does not call such functions itself takes the trial
+run that another one saved in the user's cache directory.
 
 Not here: what an episode is (``rlds``), binding cameras and language (``binding``).
 """
