@@ -14,6 +14,9 @@ import typer.main
 
 from autoloader.cli.app import main
 from autoloader.cli.commands import app
+from autoloader.errors import BudgetInfeasibleError
+from autoloader.tune import offline
+from autoloader.tune.trial import measure_command
 
 COMMANDS: Any = typer.main.get_command(app).commands  # type: ignore[attr-defined]
 
@@ -71,6 +74,29 @@ def test_a_setting_that_means_two_things_or_nothing_is_refused(
 ) -> None:
     error = planned(capsys, mix, "--set", word, code=2)["error"]
     assert told in f"{error['what']} {error['remedy']}"
+
+
+def test_a_study_has_the_settings_and_its_measuring_children_get_them(
+    mix: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[offline.TuneOptions] = []
+
+    def tune(options: offline.TuneOptions, watcher: Any, **rest: Any) -> None:
+        seen.append(options)
+        raise BudgetInfeasibleError("no room", remedy="make room")
+
+    monkeypatch.setattr(offline, "tune", tune)
+    words = ["batch.size=2", "ring_slots=9", "reader=indexed"]
+    assert main(["tune", mix, "--set", *words]) == 3
+    (options,) = seen
+    assert options.spec is not None
+    assert options.spec.batch.size == 2
+    assert options.knobs == {"ring_slots": "9", "reader": "indexed"}
+    command = measure_command(
+        mix, profile=None, split="train", warmup=1, batches=2, floor_bytes=0,
+        settings=options.settings,
+    )  # fmt: skip
+    assert command[-6:] == [part for word in words for part in ("--set", word)]
 
 
 def test_every_command_has_an_example_and_a_heading_on_the_first_screen(
