@@ -100,7 +100,7 @@ def show_index(spec: Path, split: str, asked: IndexOptions) -> None:
             "shards": len(slices),
             "episodes": one.episodes,
             "frames": int(one.steps.sum(dtype="int64")),
-            "index_bytes": one.nbytes,
+            "index_bytes": sum(shard.front.file_bytes for shard in one.shards.values()),
             "damaged": [
                 {"path": slices[bad.slice].path, "record": bad.record, "reason": bad.reason}
                 for bad in one.damaged
@@ -135,10 +135,12 @@ def _derive_again(found: Sequence[Any], threads: int) -> list[str]:
     """Shard files whose index is not what they give; of data far away what is there is checked."""
     for one in found:
         if one.dataset.remote:
-            one.verify()
-    local = [one for one in found if not one.dataset.remote]
+            for shard in one.shards.values():
+                shard.verify()
+    local = [shard for one in found if not one.dataset.remote for shard in one.shards.values()]
     with ThreadPoolExecutor(threads, "autoloader-index") as pool:
-        return [path for paths in pool.map(lambda one: one.derive_again(), local) for path in paths]
+        same = list(pool.map(lambda shard: shard.derive_again(), local))
+    return [shard.path for shard, is_same in zip(local, same, strict=True) if not is_same]
 
 
 def _check_output(output: str | None, datasets: tuple[str, ...]) -> None:

@@ -52,6 +52,7 @@ class DatasetIndex:
 
     Attributes:
         dataset, schema: dataset and schema that it was made with.
+        shards: open index of each shard file, by path.
         steps: [E] int32 raw (unstrided) steps; 0 is possible.
         slice_of: [E] int32 number of the slice, which is a provenance's shard.
         record_of: [E] int64 record in the slice's file, which is a provenance's episode.
@@ -68,13 +69,13 @@ class DatasetIndex:
         self.dataset = dataset
         self.schema = schema
         self._rebuilds = rebuilds
-        self._shards = tuple(shards)
-        self._by_path = {shard.path: shard for shard in self._shards}
+        self._shards: tuple[EpisodeTables, ...] = tuple(shards)
+        self.shards = {shard.path: shard for shard in shards}
         self._numbers = FeatureNumbers(schema)
         steps: list[NDArray[np.int32]] = []
         records: list[NDArray[np.int64]] = []
         damaged: list[DamagedRecord] = []
-        for number, (piece, shard) in enumerate(zip(dataset.slices, self._shards, strict=True)):
+        for number, (piece, shard) in enumerate(zip(dataset.slices, shards, strict=True)):
             there = shard.front.steps[piece.start : piece.stop]
             whole = np.flatnonzero(there >= 0)
             steps.append(there[whole])
@@ -115,20 +116,10 @@ class DatasetIndex:
             KeyError: no such text is indexed.
         """
         number = self._numbers["language", feature_path]
-        for slice_, shard in enumerate(self._shards):
-            mine = slice(*self._first[slice_ : slice_ + 2].tolist())
-            ids, records = shard.sections[Section.TEXT_IDS, number], self.record_of[mine]
-            if self._numbers.per_step[number]:
-                begin = int(shard.sections[_FIRST_ROWS][records[0]]) if len(records) else 0
-                ids = ids[begin : begin + int(self.steps[mine].sum(dtype=np.int64))]
-            else:
-                ids = ids[records]
-            yield mine, ids, shard.text
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of the index files."""
-        return sum(shard.front.file_bytes for shard in self._by_path.values())
+        for shard, mine, rows in self._by_slice():
+            ids = shard.sections[Section.TEXT_IDS, number]
+            of_steps = self._numbers.per_step[number]
+            yield mine, ids[rows] if of_steps else ids[self.record_of[mine]], shard.text
 
     def column(self, e: int, feature_path: str) -> NDArray[np.float32]:
         """[T, width] float32 values of a numeric feature in episode ``e``, read-only.
@@ -154,12 +145,19 @@ class DatasetIndex:
     def valid_steps(self) -> NDArray[np.bool_]:
         """[sum of ``steps``] which steps of a transformed dataset may be t, before the stride."""
         number = self._numbers["column", VALID_KEY]
-        parts = [np.empty(0, dtype=np.bool_)]
-        for piece, shard in zip(self.dataset.slices, self._shards, strict=True):
-            first = shard.sections[_FIRST_ROWS]
-            begin, end = first[np.minimum([piece.start, piece.stop], len(first) - 1)].tolist()
-            parts.append(shard.sections[Section.COLUMN, number][begin:end, 0] != 0)
-        return np.concatenate(parts)
+        parts = [
+            shard.sections[Section.COLUMN, number][rows, 0] != 0
+            for shard, _, rows in self._by_slice()
+        ]
+        return np.concatenate([np.empty(0, dtype=np.bool_), *parts])
+
+    def _by_slice(self) -> Iterator[tuple[EpisodeTables, slice, slice]]:
+        """(its shard, its episodes, rows of their steps in the shard's sections) of each slice."""
+        for number, shard in enumerate(self._shards):
+            mine = slice(*self._first[number : number + 2].tolist())
+            records = self.record_of[mine]
+            begin = int(shard.sections[_FIRST_ROWS][records[0]]) if len(records) else 0
+            yield shard, mine, slice(begin, begin + int(self.steps[mine].sum(dtype=np.int64)))
 
     def digest(self) -> str:
         """Short hash of the slices' content: the same for a copy of the files elsewhere.
@@ -168,7 +166,8 @@ class DatasetIndex:
         texts, and where frames lie. What a frame shows is no part of it.
         """
         digest = hashlib.blake2b(self.schema.fingerprint, digest_size=8)
-        for piece, shard in zip(self.dataset.slices, self._shards, strict=True):
+        for piece in self.dataset.slices:
+            shard = self.shards[piece.path]
             whole = (Path(piece.path).name, piece.start, piece.stop, shard.front.rows)
             digest.update(repr(whole).encode() + shard.front.directory)
         return digest.hexdigest()
@@ -191,13 +190,8 @@ class DatasetIndex:
     @property
     def notes(self) -> tuple[str, ...]:
         """Facts about the files that a person should know, each once."""
-        told = (note for shard in self._by_path.values() for note in shard.front.notes)
+        told = (note for shard in self.shards.values() for note in shard.front.notes)
         return tuple(dict.fromkeys(told))
-
-    def contents(self) -> Iterator[tuple[str, bytes]]:
-        """Each shard file and its whole index file."""
-        for path, shard in self._by_path.items():
-            yield path, shard.content()
 
     @property
     def rebuilds(self) -> int:
@@ -213,21 +207,9 @@ class DatasetIndex:
         Raises:
             SourceError: a damaged index cannot be built anew.
         """
-        known = self._by_path.keys()
+        known = self.shards.keys()
         for path in known if paths is None else known & paths:
-            self._by_path[path].check_unchanged()
-
-    def verify(self) -> None:
-        """Checks every section of every shard's index now, not at its first touch."""
-        for shard in self._shards:
-            shard.verify()
-
-    def derive_again(self) -> list[str]:
-        """Shard files that give another index by now; each such index is replaced on disk.
-
-        Every section of the others is checked.
-        """
-        return [path for path, one in self._by_path.items() if not one.derive_again()]
+            self.shards[path].check_unchanged()
 
 
 def _damaged(dataset: ResolvedDataset, number: int, shard: ShardIndex) -> Iterator[DamagedRecord]:
@@ -410,21 +392,12 @@ class GatheredEpisodes:
         """
         return self._gathered(Section.COLUMN, self._numbers["column", feature_path], raw)
 
-    def numbers(self, role: str, feature_path: str, raw: NDArray[np.int64]) -> NDArray[Any]:
-        """[n, R, width] values of a feature that is stored as ``role``, at raw steps [n, R].
-
-        [n, 1, width] of a feature that only the episode has.
-
-        Raises:
-            KeyError: the spec names no such feature.
-        """
-        (found,) = self.several([(role, feature_path)], raw)
-        return found[0] if len(found) == 1 else np.concatenate(found)
-
     def several(
         self, features: Sequence[tuple[str, str]], raw: NDArray[np.int64]
     ) -> list[list[NDArray[Any]]]:
-        """Of each of these (role, path) what ``numbers`` gives, as pieces to be put together.
+        """[n, R, width] values of features by (role, path), at raw steps [n, R], as pieces.
+
+        [n, 1, width] of a feature that only the episode has.
 
         Raises:
             KeyError: the spec names no such feature.

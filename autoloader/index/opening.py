@@ -500,7 +500,7 @@ def put_beside(index: DatasetIndex, out: str = "") -> int:
     from autoloader.storage.store import store  # local data goes without
 
     fingerprint, put = index.schema.fingerprint, 0
-    for path, content in index.contents():
+    for path, shard in index.shards.items():
         address = join(out, name_of(path)) if out else path
         try:
             identity = store.identity(address)
@@ -509,7 +509,7 @@ def put_beside(index: DatasetIndex, out: str = "") -> int:
             source = SourceIdentity(identity.size, identity.number)
             if fetch_beside(address, fingerprint, source) is None:
                 beside = beside_data(address, fingerprint)
-                store.write(beside, with_source(content, source))
+                store.write(beside, with_source(shard.content(), source))
                 put += 1
         except OSError as error:
             raise unreadable(error, address, dataset=index.dataset.name) from error

@@ -168,7 +168,11 @@ class RunPlanner:
         raw = window.index * work.stride[:, None]
         files, ranges = _ranges(work, list(self._has), raw)
         for part in work.parts:
-            for camera, there in present_frames(part.dataset, part.episodes, raw[part.rows]):
+            flags = part.dataset.present
+            stored = [(held_role(feature), feature.path) for feature in flags.values()]
+            found = part.episodes.several(stored, raw[part.rows])
+            for camera, pieces in zip(flags, found, strict=True):
+                there = np.concatenate(pieces)[..., 0] != 0
                 columns[f"frame_mask/{camera}"][part.rows] &= there
                 file = ranges[camera].file.reshape(raw.shape)[part.rows]
                 file[np.broadcast_to(~there, file.shape)] = -1
@@ -489,18 +493,3 @@ def gather_features(
             found.texts(name, own, texts[name], window, has)
         else:
             found.numbers(name, own, np.concatenate(numbers[name]), window, has)
-
-
-def present_frames(
-    dataset: ResolvedDataset, episodes: GatheredEpisodes, raw: NDArray[Any]
-) -> Iterator[tuple[str, NDArray[Any]]]:
-    """(camera, whether it is there: [n, F] or [n, 1] bool) of the cameras that have a flag.
-
-    Args:
-        dataset: dataset that has the cameras.
-        episodes: the n episodes of its samples.
-        raw: [n, F] steps before the stride.
-    """
-    for camera, feature in dataset.present.items():
-        flags = episodes.numbers(held_role(feature), feature.path, raw)
-        yield camera, flags[..., 0] != 0

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import itertools
 import threading
-from collections.abc import Callable, Iterator
 from itertools import chain, pairwise
 from typing import Any, Literal
 
@@ -139,6 +138,9 @@ class RecordIndex(DatasetIndex):
         self._numbers = numbers
         steps, self.sections, texts = read_record(schema, payload)
         self.steps = np.array([steps], np.int32)
+        self.slice_of = np.zeros(1, np.int32)
+        self.record_of = np.zeros(1, np.int64)
+        self._shards, self._first = (self,), np.arange(2)
         self.sections[Section.FIRST_ROWS, NO_FEATURE] = np.zeros(1, np.int64)
         self._texts: list[bytes] = []
         for number, own in texts.items():
@@ -158,18 +160,6 @@ class RecordIndex(DatasetIndex):
         if dataset.sample.per_episode != "all":
             t = t[: dataset.sample.per_episode]
         return t[dataset.turn[0] :: dataset.turn[1]]
-
-    def valid_steps(self) -> NDArray[np.bool_]:
-        """See ``DatasetIndex``."""
-        number = self._numbers["column", VALID_KEY]
-        return np.asarray(self.sections[Section.COLUMN, number][:, 0] != 0)
-
-    def text_ids(
-        self, feature_path: str
-    ) -> Iterator[tuple[slice, NDArray[np.int32], Callable[[int], bytes]]]:
-        """See ``DatasetIndex``."""
-        number = self._numbers["language", feature_path]
-        yield slice(0, 1), self.sections[Section.TEXT_IDS, number], self.text
 
     def has(self, kind: Section, feature: int) -> bool:
         """See ``EpisodeTables``."""

@@ -64,6 +64,7 @@ from autoloader.telemetry.progress import doing
 
 TRAIN = "train"
 StatisticsOf = Literal["steps", "samples", "recorded"]
+_FIELDS: tuple[FieldName, ...] = ("action", "state")
 MOST_STEPS = 2_000_000
 """Of a mixture whose statistics a plan computes, which takes about a second a million."""
 APART = 0.01
@@ -349,28 +350,18 @@ def _difference(
 # -- one dataset's numbers -----------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class FieldRows:
-    """Rows [n, width] float32 of a field, row i counted ``weights[i]`` times."""
-
-    values: NDArray[np.float32]
-    weights: NDArray[np.int64]
+Rows = tuple[NDArray[np.float32], NDArray[np.int64]]
+"""([n, width] rows of a field, [n] how often each counts)."""
 
 
 @dataclass(frozen=True, slots=True)
 class DatasetRows:
-    """Rows that one dataset's statistics are of; ``None`` for a field that it does not have."""
+    """Rows that one dataset's statistics are of; a field that it does not have is absent."""
 
     name: str
-    action: FieldRows | None
-    state: FieldRows | None
+    fields: Mapping[FieldName, Rows]
     transitions: int
     trajectories: int
-
-
-def dataset_statistics(index: DatasetIndex, of: StatisticsOf = "steps") -> NormalizationStatistics:
-    """The statistics of the episodes of ``index``."""
-    return shared_statistics([dataset_rows(index, of)])
 
 
 def shared_statistics(datasets: Sequence[DatasetRows], group: str = "") -> NormalizationStatistics:
@@ -383,25 +374,25 @@ def shared_statistics(datasets: Sequence[DatasetRows], group: str = "") -> Norma
     Raises:
         SpecError: their fields differ in width.
     """
-    fields: dict[str, FieldStatistics | None] = {}
-    for name in ("action", "state"):
-        there = [(one.name, rows) for one in datasets if (rows := getattr(one, name)) is not None]
-        for other, rows in there[1:]:
-            width, first = rows.values.shape[1], there[0][1].values.shape[1]
+    fields: dict[FieldName, FieldStatistics] = {}
+    for name in _FIELDS:
+        there = [(one.name, one.fields[name]) for one in datasets if name in one.fields]
+        for other, (values, _) in there[1:]:
+            width, first = values.shape[1], there[0][1][0].shape[1]
             if width != first:
                 raise SpecError(
                     f"normalize.group.{group}: {name} of {there[0][0]!r} has {first} columns, that "
                     f"of {other!r} has {width}",
                     remedy="group datasets whose columns mean the same",
                 )
-        fields[name] = None
         if there:
-            values = np.concatenate([rows.values for _, rows in there])
-            weights = np.concatenate([rows.weights for _, rows in there])
+            rows = [one for _, one in there]
+            values = np.concatenate([found for found, _ in rows])
+            weights = np.concatenate([times for _, times in rows])
             fields[name] = field_statistics(values, weights)
     return NormalizationStatistics(
-        action=fields["action"],
-        state=fields["state"],
+        action=fields.get("action"),
+        state=fields.get("state"),
         transitions=sum(one.transitions for one in datasets),
         trajectories=sum(one.trajectories for one in datasets),
     )
@@ -416,14 +407,11 @@ def dataset_rows(index: DatasetIndex, of: StatisticsOf) -> DatasetRows:
     else:
         transitions = int(strided[remain].sum())
 
-    def rows(name: FieldName) -> FieldRows | None:
-        if dataset.bound(name) is None:
-            return None
-        if of != "samples" and not is_of_samples(dataset, name):
-            return _noted(index, name, _step_rows(index, name, remain))
-        return _noted(index, name, _sample_rows(index, name, valid_t(index)))
-
-    return DatasetRows(dataset.name, rows("action"), rows("state"), transitions, int(remain.sum()))
+    fields = {}
+    for name in _FIELDS:
+        if dataset.bound(name) is not None:
+            fields[name] = _field_rows(index, name, of, remain)
+    return DatasetRows(dataset.name, fields, transitions, int(remain.sum()))
 
 
 def is_of_samples(dataset: ResolvedDataset, name: FieldName) -> bool:
@@ -441,32 +429,25 @@ def field_statistics(values: NDArray[np.float32], weights: NDArray[np.int64]) ->
     return FieldStatistics(mean, std, minimum, maximum, q01, q99, q10, q50, q90)
 
 
-def _step_rows(index: DatasetIndex, name: FieldName, remain: NDArray[np.bool_]) -> FieldRows:
-    """Every step of the episodes that remain, once."""
-    dataset = index.dataset
-    bound = dataset.bound(name)
-    assert bound is not None
-    rows = [np.empty((0, bound.width), np.float32)]
-    for number in np.flatnonzero(remain).tolist():
-        columns = {path: index.column(number, path)[:: dataset.stride] for path in bound.paths()}
-        rows.append(bound.evaluate(columns, int(index.strided[number])))
-    values = np.concatenate(rows)
-    return FieldRows(values, np.ones(len(values), np.int64))
-
-
-def _sample_rows(index: DatasetIndex, name: FieldName, valid: Ranges | None) -> FieldRows:
-    """Rows of the samples of every valid t."""
+def _field_rows(
+    index: DatasetIndex, name: FieldName, of: StatisticsOf, remain: NDArray[np.bool_]
+) -> Rows:
+    """Rows of a field: of each step of the episodes that remain, or of the samples' windows."""
     dataset = index.dataset
     bound = dataset.bound(name)
     assert bound is not None
     by_t = is_of_samples(dataset, name)
+    by_step = of != "samples" and not by_t
+    valid = None if by_step else valid_t(index)
     relative = name == "action" and bool(dataset.sample.action_relative_to_state)
     terms = [*bound.terms, *(dataset.state.terms if relative and dataset.state else ())]
     paths = dict.fromkeys(term.path for term in terms if term.path is not None)
     rows: list[NDArray[np.float32]] = [np.empty((0, bound.width), np.float32)]
     weights: list[NDArray[np.int64]] = [np.empty(0, np.int64)]
     for number, steps in enumerate(index.strided.tolist()):
-        if valid is None:
+        if by_step:
+            t = np.arange(steps if remain[number] else 0)
+        elif valid is None:
             t = np.arange(*windows.valid_range(dataset.sample, steps), dtype=np.int64)
         else:
             t = valid.numbers(number)
@@ -476,26 +457,23 @@ def _sample_rows(index: DatasetIndex, name: FieldName, valid: Ranges | None) -> 
         if by_t:  # every t has rows of its own
             values, mask = field_rows(dataset, name, t, steps, columns, bound.width)
             found = values[mask[..., 0]]
-            weights.append(np.ones(len(found), np.int64))
+            times = np.ones(len(found), np.int64)
         else:
+            found, times = bound.evaluate(columns, steps), np.ones(steps, np.int64)
+        if not by_t and not by_step:
             _, window = field_windows(dataset.sample, name, t, steps)
             times = np.bincount(window.index[window.inside], minlength=steps)
-            used = np.flatnonzero(times)
-            found = bound.evaluate(columns, steps)[used]
-            weights.append(times[used].astype(np.int64))
+            found, times = found[times > 0], times[times > 0]
         rows.append(found)
-    return FieldRows(np.concatenate(rows), np.concatenate(weights))
-
-
-def _noted(index: DatasetIndex, name: FieldName, rows: FieldRows) -> FieldRows:
-    """``rows``; says how many of them hold values that no statistics can be of."""
-    lost = int(rows.weights[~np.isfinite(rows.values).all(axis=1)].sum())
+        weights.append(times)
+    values, counts = np.concatenate(rows), np.concatenate(weights)
+    lost = int(counts[~np.isfinite(values).all(axis=1)].sum())
     if lost:
         logger.warning(
             "dataset %s: %d of %d rows of %s hold values that are not finite; these are left out",
-            index.dataset.name, lost, int(rows.weights.sum()), name,
+            dataset.name, lost, int(counts.sum()), name,
         )  # fmt: skip
-    return rows
+    return values, counts
 
 
 def _column(values: NDArray[np.float32], weights: NDArray[np.int64]) -> tuple[float, ...]:
