@@ -6,7 +6,6 @@ Not here: where it is (``storage.places``), indexes, which are shared among host
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import json
 import logging
@@ -14,15 +13,13 @@ import threading
 import zlib
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import Any
 
 from autoloader.formats import files
 from autoloader.host.files import read_own, write_whole
 from autoloader.storage.places import cache_root
 
 logger = logging.getLogger(__name__)
-
-Found = TypeVar("Found")
 
 _MOST_BYTES = 16 * 2**20
 _unread: set[Path] = set()
@@ -40,6 +37,8 @@ class JsonCache:
     def __init__(self, folder: str, *, version: int) -> None:
         self._folder = folder
         self._version = version
+        self._known: dict[object, Any] = {}
+        self._finding = threading.Lock()
 
     def load(self, key: object) -> Any:
         """The document saved under ``key``; ``None`` where there is none that can be read.
@@ -74,56 +73,25 @@ class JsonCache:
         except OSError as error:
             logger.debug("%s cannot be written: %s", path, error)
 
-    def _path(self, key: object) -> Path:
-        text = repr((self._version, key)).encode(errors="surrogateescape")
-        return cache_root() / self._folder / f"{hashlib.sha256(text).hexdigest()[:40]}.json"
-
-
-def _checksum(text: bytes) -> bytes:
-    """The first line of a document's file."""
-    return b"%08x" % zlib.crc32(text)
-
-
-class FileFindings(Generic[Found]):
-    """Facts that are found out once about a file as it is, by this process or another of the host.
-
-    Thread-safe; one thing is found out at a time.
-
-    Args:
-        cache: where findings are kept for other processes.
-        plain: a finding as JSON can hold it.
-        read: the finding of such a document; ValueError, TypeError or KeyError where it is none.
-    """
-
-    def __init__(
-        self,
-        cache: JsonCache,
-        plain: Callable[[Found], Any],
-        read: Callable[[Any], Found],
-    ) -> None:
-        self._cache = cache
-        self._plain = plain
-        self._read = read
-        self._known: dict[object, Found] = {}
-        self._finding = threading.Lock()
-
-    def of(
+    def of_file(
         self,
         path: str,
         about: tuple[object, ...],
-        find: Callable[[], Found],
+        find: Callable[[], Any],
         *,
         dataset: str,
         shared: bool = True,
-    ) -> Found:
-        """The result of ``find``, or an earlier one if the file is unchanged since.
+    ) -> Any:
+        """The document that ``find`` gives of a file, found once for the file as it is.
+
+        Thread-safe; one thing is found at a time.
 
         Args:
             path: the file, local or remote.
-            about: all else that the finding depends on; its ``repr`` says it.
-            find: reads the file; what it raises is raised.
-            dataset: whose file, for messages.
-            shared: whether what another process found is taken.
+            about: all else that the document depends on; its ``repr`` says it.
+            find: reads the file and gives the document; what it raises is raised.
+            dataset: name of the file's dataset, for messages.
+            shared: whether a document that another process saved is taken.
 
         Raises:
             SourceError: the file cannot be read.
@@ -132,16 +100,20 @@ class FileFindings(Generic[Found]):
             key = (*about, *files.version_of(path))
             with self._finding:
                 if key not in self._known:
-                    found = self._saved(key) if shared else None
+                    found = self.load(key) if shared else None
                     if found is None:
                         found = find()
-                        self._cache.save(key, self._plain(found))
+                        self.save(key, found)
                     self._known[key] = found
                 return self._known[key]
         except OSError as error:
             raise files.unreadable(error, error.filename or path, dataset=dataset) from error
 
-    def _saved(self, key: object) -> Found | None:
-        with contextlib.suppress(ValueError, TypeError, KeyError):
-            return self._read(self._cache.load(key))
-        return None
+    def _path(self, key: object) -> Path:
+        text = repr((self._version, key)).encode(errors="surrogateescape")
+        return cache_root() / self._folder / f"{hashlib.sha256(text).hexdigest()[:40]}.json"
+
+
+def _checksum(text: bytes) -> bytes:
+    """The first line of a document's file."""
+    return b"%08x" % zlib.crc32(text)

@@ -47,7 +47,6 @@ from autoloader.telemetry.progress import doing
 QUICK_BYTES = 64 * MIB
 """A smaller dataset is indexed as fast as its files are looked at."""
 WINDOW_BYTES = 4096
-MOST_FEATURES = 3
 PROBE_SLICES = 4
 PROBE_RECORDS = 8
 """Records that are read from the front of each of ``PROBE_SLICES`` files."""
@@ -305,25 +304,17 @@ class _Window:
 
 
 def _steps(window: _Window, offset: int, length: int, countable: Sequence[Feature]) -> int:
-    """Steps of the record at ``offset``, on which the cheapest features that it has agree.
+    """Steps of the record at ``offset``, by the cheapest feature that it has.
 
     Raises:
         MalformedRecordError: it is broken, or has none of the features.
     """
-    plain = [feature for feature in countable if _is_plain(feature)]
-    for asked in (plain[:MOST_FEATURES], countable):
-        keys = {feature.key for feature in asked}
-        found = parse_example(window, start=offset, stop=offset + length, only=keys)
-        steps: set[int] = set()
-        for feature in asked:
-            value, size = found.get(feature.key), _step_values(feature)
-            if value is None or value.kind == "missing":
-                continue
-            if (value.kind == "bytes") == _is_plain(feature) or len(value) % size:
-                raise MalformedRecordError(f"{feature.path} does not hold {size} values a step")
-            steps.add(len(value) // size)
-        if len(steps) > 1:
-            raise MalformedRecordError("its features differ in their number of steps")
-        if steps:
-            return steps.pop()
+    for feature in countable:
+        found = parse_example(window, start=offset, stop=offset + length, only={feature.key})
+        value, size = found.get(feature.key), _step_values(feature)
+        if value is None or value.kind == "missing":
+            continue
+        if (value.kind == "bytes") == _is_plain(feature) or len(value) % size:
+            raise MalformedRecordError(f"{feature.path} does not hold {size} values a step")
+        return len(value) // size
     raise MalformedRecordError("it has none of the per-step features")

@@ -19,7 +19,7 @@ from __future__ import annotations
 import logging
 import os
 import secrets
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass, replace
 from functools import partial
@@ -86,13 +86,10 @@ def open_dataset_index(
     *,
     cache_dir: Path | None = None,
     beside: bool = False,
-    progress: Progress | None = None,
     threads: int = DEFAULT_THREADS,
 ) -> DatasetIndex:
     """The index of a dataset; see ``open_indexes``."""
-    (index,) = open_indexes(
-        [dataset], cache_dir=cache_dir, beside=beside, progress=progress, threads=threads
-    )
+    (index,) = open_indexes([dataset], cache_dir=cache_dir, beside=beside, threads=threads)
     return index
 
 
@@ -134,13 +131,10 @@ def open_indexes(
                 "does), or copy it to a local disk",
                 path=f"datasets[{dataset.name}].path",
             )
-    rebuilds = Rebuilds()
-    files = _files_of(datasets, rebuilds, cache_dir, beside=beside, keep=keep)
-    found = _open_all(files)
-    if missing := {key: file for key, file in files.items() if key not in found}:
-        found |= _build(missing, progress, max(1, threads))
-    doing("")
-    return tuple(index for index in _joined(datasets, found, rebuilds) if index is not None)
+    shards = _Shards(datasets, cache_dir, beside=beside, keep=keep)
+    if shards.missing:
+        shards.build(progress, max(1, threads))
+    return tuple(index for index in shards.joined(datasets) if index is not None)
 
 
 def find_indexes(datasets: Sequence[ResolvedDataset]) -> tuple[DatasetIndex | None, ...]:
@@ -149,18 +143,13 @@ def find_indexes(datasets: Sequence[ResolvedDataset]) -> tuple[DatasetIndex | No
     Raises:
         SourceError: a shard file is not there, or cannot be asked for.
     """
-    rebuilds = Rebuilds()
-    found = _open_all(_files_of(datasets, rebuilds))
-    doing("")
-    return _joined(datasets, found, rebuilds)
+    return tuple(_Shards(datasets).joined(datasets))
 
 
 def missing_files(datasets: Sequence[ResolvedDataset], *, beside: bool = False) -> list[str]:
     """Shard files of local datasets that have no index, or a stale one; builds nothing."""
-    files = _files_of(datasets, Rebuilds(), beside=beside)
-    found = _open_all(files)
-    doing("")
-    return list(dict.fromkeys(file.path for key, file in files.items() if key not in found))
+    missing = _Shards(datasets, beside=beside).missing
+    return list(dict.fromkeys(file.path for file in missing.values()))
 
 
 def index_numbers(dataset: ResolvedDataset) -> DatasetIndex:
@@ -192,66 +181,90 @@ def index_numbers(dataset: ResolvedDataset) -> DatasetIndex:
     return index
 
 
-_FileKey = tuple[str, bytes]
-"""Path of a shard file, and fingerprint of the features that are indexed."""
+class _Shards:
+    """The shard files of datasets, each once for each set of features; indexes there are open.
 
+    Args:
+        datasets, cache_dir, beside, keep: as of ``open_indexes``.
+    """
 
-def _files_of(
-    datasets: Sequence[ResolvedDataset],
-    rebuilds: Rebuilds,
-    cache_dir: Path | None = None,
-    *,
-    beside: bool = False,
-    keep: bool = False,
-) -> dict[_FileKey, _ShardFile]:
-    """The shard files of datasets, each once for each set of features."""
-    home = index_directory() if cache_dir is None else cache_dir
-    files: dict[_FileKey, _ShardFile] = {}
-    for dataset in datasets:
-        schema = RecordSchema.of(dataset)
-        fingerprint = schema.fingerprint
-        folders = {piece.path.rpartition("/")[0] for piece in dataset.slices}
-        data = {one: _data_of(one, dataset.name) for one in folders}
-        near = not dataset.remote and (beside or lie_beside(folders))
-        for path in dict.fromkeys(piece.path for piece in dataset.slices):
-            if (path, fingerprint) not in files:
-                asked = [cached_path(path, fingerprint, home)]
+    def __init__(
+        self,
+        datasets: Sequence[ResolvedDataset],
+        cache_dir: Path | None = None,
+        *,
+        beside: bool = False,
+        keep: bool = False,
+    ) -> None:
+        home = index_directory() if cache_dir is None else cache_dir
+        self._rebuilds = Rebuilds()
+        self._files: dict[tuple[str, bytes], _ShardFile] = {}
+        for dataset in datasets:
+            schema = RecordSchema.of(dataset)
+            folders = {piece.path.rpartition("/")[0] for piece in dataset.slices}
+            data = {one: _data_of(one, dataset.name) for one in folders}
+            near = not dataset.remote and (beside or lie_beside(folders))
+            for path in dict.fromkeys(piece.path for piece in dataset.slices):
+                asked = [cached_path(path, schema.fingerprint, home)]
                 if near:
-                    asked.insert(0, Path(beside_data(path, fingerprint)))
-                place = asked[0] if beside else asked[-1]
-                folder = data[path.rpartition("/")[0]]
-                files[path, fingerprint] = _ShardFile(
-                    path, schema, dataset.directory, asked, place, keep, folder, rebuilds
+                    asked.insert(0, Path(beside_data(path, schema.fingerprint)))
+                place, folder = asked[0 if beside else -1], data[path.rpartition("/")[0]]
+                self._files.setdefault(
+                    (path, schema.fingerprint),
+                    _ShardFile(
+                        path, schema, dataset.directory, asked, place, keep, folder, self._rebuilds
+                    ),
                 )
-    return files
+        away = any(is_remote(file.path) for file in self._files.values())
+        if len(self._files) < _MANY_FILES and not away:
+            opened = [file.open() for file in self._files.values()]
+        else:  # threads hide the latency of a network; a few local files do not need them
+            threads = _ASKING_THREADS if away else _OPENING_THREADS
+            with ThreadPoolExecutor(threads, "autoloader-index") as pool:
+                opened = list(pool.map(_ShardFile.open, self._files.values()))
+        pairs = zip(self._files, opened, strict=True)
+        self._found = {key: one for key, one in pairs if one is not None}
+        doing("")
 
+    @property
+    def missing(self) -> dict[tuple[str, bytes], _ShardFile]:
+        """Shard files without an index that can be used, by path and fingerprint."""
+        return {key: file for key, file in self._files.items() if key not in self._found}
 
-def _joined(
-    datasets: Sequence[ResolvedDataset],
-    found: Mapping[_FileKey, ShardIndex],
-    rebuilds: Rebuilds,
-) -> tuple[DatasetIndex | None, ...]:
-    """The index of each dataset; ``None`` where a shard file's is not found."""
-    indexes: list[DatasetIndex | None] = []
-    for dataset in datasets:
-        schema = RecordSchema.of(dataset)
-        shards = [found.get((piece.path, schema.fingerprint)) for piece in dataset.slices]
-        there = [shard for shard in shards if shard is not None]
-        whole = len(there) == len(shards)
-        indexes.append(DatasetIndex(dataset, schema, there, rebuilds) if whole else None)
-    return tuple(indexes)
+    def build(self, progress: Progress | None, threads: int) -> None:
+        """Build the indexes that are missing; arguments as of ``open_indexes``."""
+        missing, done = self.missing, 0
+        for place in {file.place.parent for file in missing.values()}:
+            remove_leftovers(place)
+        order = list(missing)
+        secrets.SystemRandom().shuffle(order)
+        logger.info("indexing %d shard files; whoever else needs them builds a part", len(order))
 
+        def begins(file: _ShardFile) -> None:
+            which = f"{file.dataset}, {shard_words(file.path)}"
+            doing(f"indexing {which} ({done} of {len(order)} shard files are done)")
 
-def _open_all(files: Mapping[_FileKey, _ShardFile]) -> dict[_FileKey, ShardIndex]:
-    """The indexes that are there."""
-    away = any(is_remote(file.path) for file in files.values())
-    if len(files) < _MANY_FILES and not away:
-        opened = [file.open() for file in files.values()]
-    else:  # threads hide the latency of a network; a few local files do not need them
-        threads = _ASKING_THREADS if away else _OPENING_THREADS
-        with ThreadPoolExecutor(threads, "autoloader-index") as pool:
-            opened = list(pool.map(_ShardFile.open, files.values()))
-    return {key: one for key, one in zip(files, opened, strict=True) if one is not None}
+        with ThreadPoolExecutor(min(threads, len(order)), "autoloader-index") as pool:
+            try:
+                jobs = {pool.submit(missing[key].open_or_build, begins): key for key in order}
+                for job in as_completed(jobs):
+                    self._found[jobs[job]] = job.result()
+                    done += 1
+                    if progress is not None:
+                        progress(done, len(order))
+            except BaseException:
+                pool.shutdown(wait=True, cancel_futures=True)
+                raise
+        doing("")
+
+    def joined(self, datasets: Sequence[ResolvedDataset]) -> Iterator[DatasetIndex | None]:
+        """The index of each dataset; ``None`` where a shard file's is missing."""
+        for dataset in datasets:
+            schema = RecordSchema.of(dataset)
+            shards = [self._found.get((one.path, schema.fingerprint)) for one in dataset.slices]
+            there = [shard for shard in shards if shard is not None]
+            whole = len(there) == len(shards)
+            yield DatasetIndex(dataset, schema, there, self._rebuilds) if whole else None
 
 
 def _data_of(folder: str, dataset: str) -> os.stat_result | None:
@@ -262,33 +275,6 @@ def _data_of(folder: str, dataset: str) -> os.stat_result | None:
         return os.stat(folder)  # noqa: PTH116
     except OSError as error:
         raise unreadable(error, folder, dataset=dataset) from error
-
-
-def _build(
-    files: Mapping[_FileKey, _ShardFile], progress: Progress | None, threads: int
-) -> dict[_FileKey, ShardIndex]:
-    for place in {file.place.parent for file in files.values()}:
-        remove_leftovers(place)
-    order = list(files)
-    secrets.SystemRandom().shuffle(order)
-    logger.info("indexing %d shard files; whoever else needs them builds a part", len(order))
-    done: dict[_FileKey, ShardIndex] = {}
-
-    def begins(file: _ShardFile) -> None:
-        which = f"{file.dataset}, {shard_words(file.path)}"
-        doing(f"indexing {which} ({len(done)} of {len(order)} shard files are done)")
-
-    with ThreadPoolExecutor(min(threads, len(order)), "autoloader-index") as pool:
-        try:
-            jobs = {pool.submit(files[key].open_or_build, begins): key for key in order}
-            for job in as_completed(jobs):
-                done[jobs[job]] = job.result()
-                if progress is not None:
-                    progress(len(done), len(order))
-        except BaseException:
-            pool.shutdown(wait=True, cancel_futures=True)
-            raise
-    return done
 
 
 @dataclass(frozen=True)

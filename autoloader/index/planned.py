@@ -141,7 +141,6 @@ class RunPlanner:
         for dataset in datasets:
             if dataset.sample not in settings:
                 settings.append(dataset.sample)
-        self._settings = settings
         self._setting_of = np.asarray([settings.index(d.sample) for d in datasets], dtype=np.int64)
         self._stride = np.asarray([d.stride for d in datasets], dtype=np.int64)
         self._numbers = np.asarray([dataset.index for dataset in datasets], dtype=np.int64)
@@ -160,8 +159,7 @@ class RunPlanner:
         work = self._sorted(planned)
         columns = empty_columns(self._layout, len(planned.t))
         columns["ledger"][:] = work.ledger
-        window = self._frame_windows(work)
-        self._put_values(work, columns)
+        window = _frame_windows(work)
         columns["frame_offset"][:] = window.offset
         for camera, has in self._has.items():
             columns[f"frame_mask/{camera}"][:] = window.inside & has[work.dataset, None]
@@ -178,18 +176,18 @@ class RunPlanner:
                 file[np.broadcast_to(~there, file.shape)] = -1
         texts: Sequence[bytes]
         texts = [text for part in work.parts for text in _texts(work, part)]
-        if self._layout.features:
-            held = FeatureRows(
-                self._layout.features, self._layout.state_rows, columns, len(planned.t)
-            )
-            for parts, sample, rows in self._groups(work):
-                start, stop = rows.start, rows.stop
-                t, steps = work.ledger[start:stop, 4], work.steps[start:stop, None]
-                _, states = field_windows(sample, "state", t, steps)
-                state_steps = states.index * work.stride[start:stop, None]
-                of = [(part.dataset, part.episodes) for part in parts]
-                gather_features(held, of, slice(start, stop), states, state_steps)
-            texts = held.joined(texts)
+        forms, rows = self._layout.features, self._layout.state_rows
+        features = FeatureRows(forms, rows, columns, len(planned.t)) if forms else None
+        for group in work.groups():
+            for name in _FIELDS:
+                if any(part.dataset.bound(name) is not None for part in group.parts):
+                    columns[name][group.rows], columns[f"{name}_mask"][group.rows] = self._values(
+                        work, group, name
+                    )
+            if features is not None:
+                _gather_features(features, work, group)
+        if features is not None:
+            texts = features.joined(texts)
         return self._in_order(work, window.zeroed, raw, files, ranges, columns, texts)
 
     def _sorted(self, planned: PlannedSamples) -> _SortedSamples:
@@ -217,50 +215,15 @@ class RunPlanner:
     def places(self, planned: PlannedSamples) -> tuple[list[str], list[FrameRanges]]:
         """Files, and by camera where in them the frames of the samples lie, one for each use."""
         work = self._sorted(planned)
-        raw = self._frame_windows(work).index * work.stride[:, None]
+        raw = _frame_windows(work).index * work.stride[:, None]
         files, ranges = _ranges(work, list(self._has), raw)
         return files, list(ranges.values())
 
-    def _groups(self, work: _SortedSamples) -> Iterator[tuple[list[_Part], SampleSpec, slice]]:
-        """The parts with the same settings, those settings, and the rows of these parts."""
-        for setting, group in groupby(work.parts, key=lambda part: part.setting):
-            parts = list(group)
-            rows = slice(parts[0].rows.start, parts[-1].rows.stop)
-            yield parts, self._settings[setting], rows
-
-    def _frame_windows(self, work: _SortedSamples) -> windows.WindowRows:
-        """The frames' rows."""
-        found = []
-        for _, sample, rows in self._groups(work):
-            keys = work.keys[rows] if sample.goal == "none" else work.episode_keys(rows)
-            t, steps = work.ledger[rows, 4], work.steps[rows, None]
-            found.append(windows.frame_rows(t, steps, sample, keys))
-        if len(found) == 1:
-            return found[0]
-        return windows.WindowRows(
-            np.concatenate([one.index for one in found]),
-            np.concatenate([one.inside for one in found]),
-            np.concatenate([one.zeroed for one in found]),
-            np.concatenate([one.offset for one in found]),
-        )
-
-    def _put_values(self, work: _SortedSamples, columns: dict[str, NDArray[Any]]) -> None:
-        """Put actions and states into the columns."""
-        for parts, sample, rows in self._groups(work):
-            for name in _FIELDS:
-                if any(part.dataset.bound(name) is not None for part in parts):
-                    values, mask = self._values(work, parts, rows, name, sample)
-                    columns[name][rows], columns[f"{name}_mask"][rows] = values, mask
-
     def _values(
-        self,
-        work: _SortedSamples,
-        parts: Sequence[_Part],
-        rows: slice,
-        name: FieldName,
-        sample: SampleSpec,
+        self, work: _SortedSamples, group: _Group, name: FieldName
     ) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
-        """A field's final rows for the samples ``rows``, whose settings are the same."""
+        """A field's final rows for the samples of a group."""
+        rows, sample = group.rows, group.sample
         layout = self._layout
         width = layout.action_width if name == "action" else layout.state_width
         t, stride = work.ledger[rows, 4], work.stride[rows, None]
@@ -274,7 +237,7 @@ class RunPlanner:
         dims, base = sample.action_relative_to_state if name == "action" else (), None
         if dims:
             base = np.zeros((len(at), max(width, layout.state_width)), np.float32)
-        for part in parts:
+        for part in group.parts:
             own = slice(part.rows.start - rows.start, part.rows.stop - rows.start)
             each = slice(own.start * chunks, own.stop * chunks)
             field, state = part.dataset.bound(name), part.dataset.state
@@ -290,7 +253,7 @@ class RunPlanner:
         values, mask = windows.finished_values(
             values, mask, window, dims=dims, base=base, summed=summed
         )
-        for part in parts:
+        for part in group.parts:
             if name in part.dataset.scaling:
                 start, stop = part.rows.start - rows.start, part.rows.stop - rows.start
                 own = slice(start * chunks, stop * chunks)
@@ -335,12 +298,21 @@ class RunPlanner:
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """The samples of one dataset: where they are among the sorted ones."""
+    """The samples of one dataset, their rows among the sorted ones, the number of its settings."""
 
     rows: slice
     setting: int
     dataset: ResolvedDataset
     episodes: GatheredEpisodes
+
+
+@dataclass(frozen=True, slots=True)
+class _Group:
+    """Samples of datasets with the same settings, and their rows among the sorted ones."""
+
+    rows: slice
+    sample: SampleSpec
+    parts: list[_Part]
 
 
 @dataclass(frozen=True, slots=True)
@@ -364,9 +336,34 @@ class _SortedSamples:
     steps: Ints
     keys: NDArray[np.uint64]
 
+    def groups(self) -> Iterator[_Group]:
+        """The parts, those with the same settings together."""
+        for _, some in groupby(self.parts, key=lambda part: part.setting):
+            parts = list(some)
+            rows = slice(parts[0].rows.start, parts[-1].rows.stop)
+            yield _Group(rows, parts[0].dataset.sample, parts)
+
     def episode_keys(self, rows: slice) -> NDArray[np.uint64]:
         """``block.episode_key`` of each of these samples."""
         return fold_array(self.keys[rows], *self.ledger[rows, 1:4].T)
+
+
+def _frame_windows(work: _SortedSamples) -> windows.WindowRows:
+    """Rows of the frames that each sample shows."""
+    found = []
+    for group in work.groups():
+        rows, sample = group.rows, group.sample
+        keys = work.keys[rows] if sample.goal == "none" else work.episode_keys(rows)
+        t, steps = work.ledger[rows, 4], work.steps[rows, None]
+        found.append(windows.frame_rows(t, steps, sample, keys))
+    if len(found) == 1:
+        return found[0]
+    return windows.WindowRows(
+        np.concatenate([one.index for one in found]),
+        np.concatenate([one.inside for one in found]),
+        np.concatenate([one.zeroed for one in found]),
+        np.concatenate([one.offset for one in found]),
+    )
 
 
 def _evaluated(field: NumericField, episodes: GatheredEpisodes, raw: Ints) -> NDArray[np.float32]:
@@ -441,28 +438,15 @@ def _drawn(work: _SortedSamples, part: _Part, count: int, *purpose: int) -> Ints
     return choose_array(fold_array(keys, *parts), count)
 
 
-# -- other features -------------------------------------------------------------------------------
-
-
-def gather_features(
-    found: FeatureRows,
-    parts: Sequence[tuple[ResolvedDataset, GatheredEpisodes]],
-    own: slice,
-    window: windows.WindowRows,
-    raw: NDArray[np.int64],
-) -> None:
-    """Put the features of the samples ``own`` into ``found``.
+def _gather_features(found: FeatureRows, work: _SortedSamples, group: _Group) -> None:
+    """Put the further features of a group's samples into ``found``.
 
     Masks and edges are those of all the samples; only the values are gathered by dataset.
-
-    Args:
-        found: rows that take the values.
-        parts: dataset after dataset, the episodes of its samples.
-        own: which of the run's samples they are, of m.
-        window: the state's rows of these samples.
-        raw: [m, R] the steps of these rows, before the stride.
     """
-    counts = [len(episodes.steps) for _, episodes in parts]
+    t, steps = work.ledger[group.rows, 4], work.steps[group.rows, None]
+    _, window = field_windows(group.sample, "state", t, steps)
+    raw = window.index * work.stride[group.rows, None]
+    counts = [len(part.episodes.steps) for part in group.parts]
     numbers: dict[str, list[NDArray[Any]]] = {}
     texts: dict[str, list[list[bytes]]] = {}
     for name, form in found.forms.items():
@@ -471,25 +455,25 @@ def gather_features(
         else:
             numbers[name] = []
     at = 0
-    for (dataset, episodes), count in zip(parts, counts, strict=True):
-        steps, held = raw[at : at + count], dataset.held
+    for part, count in zip(group.parts, counts, strict=True):
+        own, given = raw[at : at + count], part.dataset.held
         at += count
-        there = [name for name in numbers if name in held]
-        stored = [(held_role(held[name]), held[name].path) for name in there]
-        for name, pieces in zip(there, episodes.several(stored, steps), strict=True):
+        there = [name for name in numbers if name in given]
+        stored = [(held_role(given[name]), given[name].path) for name in there]
+        for name, pieces in zip(there, part.episodes.several(stored, own), strict=True):
             numbers[name] += pieces
-        for name in numbers.keys() - held.keys():
+        for name in numbers.keys() - given.keys():
             numbers[name].append(found.nothing(name, count))
         for name, by_row in texts.items():
             for row, told in enumerate(by_row):
                 told += (
-                    episodes.language(held[name].path, steps[:, row])
-                    if name in held
+                    part.episodes.language(given[name].path, own[:, row])
+                    if name in given
                     else [b""] * count
                 )
     for name in found.forms:
-        has = np.repeat([name in dataset.held for dataset, _ in parts], counts)
+        has = np.repeat([name in part.dataset.held for part in group.parts], counts)
         if name in texts:
-            found.texts(name, own, texts[name], window, has)
+            found.texts(name, group.rows, texts[name], window, has)
         else:
-            found.numbers(name, own, np.concatenate(numbers[name]), window, has)
+            found.numbers(name, group.rows, np.concatenate(numbers[name]), window, has)

@@ -58,7 +58,7 @@ from autoloader.samples.resolve import ResolvedDataset, ResolvedMixture, resolve
 from autoloader.samples.schema import RecordSchema
 from autoloader.samples.statistics import FieldStatistics, NormalizationStatistics, scaling_of
 from autoloader.samples.transforms.fields import FieldName
-from autoloader.samples.transforms.keep import DatasetCount, Ranges, valid_per_episode
+from autoloader.samples.transforms.keep import DatasetCount, valid_per_episode
 from autoloader.spec import DatasetSpec, PipelineSpec
 from autoloader.telemetry.progress import doing
 

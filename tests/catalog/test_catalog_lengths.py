@@ -102,7 +102,6 @@ def test_payloads_of_images_are_not_read(tmp_path: Path, monkeypatch: pytest.Mon
         episode(3)[:-1],
         record(),
         b"",
-        record(is_first=integers(3), action=floats(28)),
         record(action=floats(13)),
         record(is_first=strings(b"x")),
         record(is_first=tagged(0x1A, tagged(0x0A, b"\x80"))),

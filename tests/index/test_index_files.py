@@ -107,7 +107,7 @@ def test_a_build_that_was_interrupted_goes_on_where_it_was(
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        open_dataset_index(dataset, cache_dir=cache, progress=stop, threads=1)
+        open_indexes([dataset], cache_dir=cache, progress=stop, threads=1)
     already = builds.count()
     assert 1 <= already == len(index_files(cache))
     check(open_dataset_index(dataset, cache_dir=cache))
@@ -251,7 +251,8 @@ def test_an_index_that_cannot_be_written_serves_from_memory(
     (tmp_path / "file").touch()
     index = open_dataset_index(dataset, cache_dir=tmp_path / "file/below")
     check(index)
-    index.verify()
+    for shard in index.shards.values():
+        shard.verify()
     assert [record.message for record in caplog.records if record.levelname == "WARNING"] == [
         f"indexes cannot be kept in {tmp_path / 'file/below'}, and are built at every start: "
         "Not a directory"
@@ -440,7 +441,8 @@ def test_two_processes_that_build_at_once_give_one_good_index(
 
     mixture = resolve(PipelineSpec.from_yaml(demo_mix))
     for index in open_indexes(mixture.datasets, cache_dir=cache):
-        index.verify()
+        for shard in index.shards.values():
+            shard.verify()
     assert builds.count() == 0
     assert not list(cache.glob("*.tmp"))
     assert not list(cache.glob(".*"))

@@ -13,7 +13,7 @@ from streams import every_sample, mixture_of, spec_of
 
 from autoloader.errors import AutoloaderError, SourceError, SpecError
 from autoloader.formats import files
-from autoloader.formats.cache import FileFindings, JsonCache
+from autoloader.formats.cache import JsonCache
 from autoloader.index import open_dataset_index
 from autoloader.index.counting import mean_frames
 from autoloader.index.statistics import statistics_key, statistics_of
@@ -93,15 +93,13 @@ def test_a_remote_file_that_another_one_of_its_size_replaced_is_looked_at_again(
     monkeypatch.setattr(store, "LISTED_FOR_S", 0.0)
     file = here.small.path.parents[1] / "findings" / "file"
     file.parent.mkdir()
-    findings = FileFindings[str](
-        JsonCache("things", version=1), lambda text: [text], lambda kept: str(kept[0])
-    )
+    cache = JsonCache("things", version=1)
     found = []
     for content in ("left ", "right"):
         file.write_text(content)
         address = "gs://lab/findings/file"
         found.append(
-            findings.of(address, (), lambda: files.read_text(address), dataset="arm")  # noqa: B023
+            cache.of_file(address, (), lambda: files.read_text(address), dataset="arm")  # noqa: B023
         )
     assert found == ["left ", "right"]
 

@@ -55,7 +55,7 @@ import numpy as np
 
 from autoloader.errors import SourceError, SpecError
 from autoloader.formats import DatasetFormat, Feature, ShardSlice, tensorflow_process
-from autoloader.formats.cache import FileFindings, JsonCache
+from autoloader.formats.cache import JsonCache
 from autoloader.formats.records import MalformedRecordError, write_example
 from autoloader.host.supervision.start import extend_import_path
 from autoloader.samples.transforms.derive import Derivation, check_domain, plan_derivation
@@ -405,24 +405,19 @@ class TrialRun(NamedTuple):
 
     @classmethod
     def from_plain(cls, found: Any) -> TrialRun:
-        """Read what ``plain`` gave; ValueError, TypeError or KeyError of anything else."""
+        """Read what ``plain`` gave."""
         features = [Feature(**{**one, "shape": tuple(one["shape"])}) for one in found["features"]]
         described = {one.path: one for one in features}
         return cls(described, float(found["cost_s"]), float(found["kept_ratio"]))
 
 
-_cache = JsonCache("transforms", version=2)
-_trials = FileFindings(_cache, lambda trial: trial.plain, TrialRun.from_plain)
-_checks: FileFindings[int] = FileFindings(
-    _cache, lambda count: {"checked": count}, lambda document: int(document["checked"])
-)
-"""How many episodes were held against what ops take."""
+_cache = JsonCache("transforms", version=3)
 
 
 def _try_function(
     spec: TransformSpec, directory: DatasetFormat, slices: Sequence[ShardSlice], *, where: str
-) -> TrialRun:
-    """Try a function on the first episode that it does not drop."""
+) -> dict[str, Any]:
+    """Try a function on the first episode that it does not drop; a plain ``TrialRun``."""
     field_, sources = f"{where}.transform", directory.features
     reason, count = "its files hold no whole record", 0
     for place, payload in directory.records(slices):
@@ -440,7 +435,7 @@ def _try_function(
                 remedy="mend the function; it is given " + ", ".join(sorted(sources)),
             ) from error
         if found is not None:
-            return TrialRun(*found)
+            return TrialRun(*found).plain
         reason = f"{spec.call} drops every one of the first {count} episodes"
     raise SourceError(
         f"dataset {directory.dataset!r}: its transform cannot be tried: {reason}",
@@ -501,14 +496,14 @@ def bind_episodes(
     if function is not None:
         identity = function_identity(function, field=f"{where}.transform.call")
         pictures = tuple(sorted(one.path for one in stored.values() if one.kind == "image"))
-        trial = _trials.of(
+        found = _cache.of_file(
             slices[0].path,
             (identity, slices[0], pictures, types_of(stored)),
             partial(_try_function, function, directory, slices, where=where),
             dataset=directory.dataset,
             shared=function.framework not in CALLERS,
         )
-        transform = Transform(function, identity, stored, *trial)
+        transform = Transform(function, identity, stored, *TrialRun.from_plain(found))
     given = stored if transform is None else transform.features
     derivation, fields = plan_derivation(declared, given, where=where)
     if derivation is None:
@@ -518,7 +513,7 @@ def bind_episodes(
     identity = hashlib.sha256(f"{before.identity}\0{said}".encode()).hexdigest()
     derived = replace(before, identity=identity, derivation=derivation)
     if derivation.has_domain:
-        _checks.of(
+        _cache.of_file(
             slices[0].path,
             ("derived", derived.identity, derived.given_types, slices[0]),
             lambda: _check_first_episodes(derived, derivation, directory.records(slices)),
