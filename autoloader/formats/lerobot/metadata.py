@@ -426,8 +426,10 @@ def read_episodes(root: Path, info: Mapping[str, Any], *, dataset: str) -> Episo
     _check_version(root, info, dataset=dataset)
     paths = _Paths(root, info, cameras, dataset=dataset)
     with _readable(source, dataset):
-        listed = _tables(source, cameras, dataset) if _several(info) else [_columns(source)]
-        return _each_once(paths.episodes(_Listed(listed)), source, dataset=dataset)
+        listed = (
+            _parquet_columns(source, cameras, dataset) if _several(info) else _json_columns(source)
+        )
+        return _each_once(paths.episodes(listed), source, dataset=dataset)
 
 
 @contextmanager
@@ -539,53 +541,25 @@ def _several(info: Mapping[str, Any]) -> bool:
     return str(info["codebase_version"]) == "v3.0"
 
 
-class _Listed:
-    """The rows of a list of episodes, by columns.
+_Columns = Mapping[str, NDArray[np.float64]]
+"""Column of the list of episodes → [E] its numbers, exact below 2**53; NaN of anything else."""
 
-    Args:
-        tables: of each of its files, name → values of a column: Python's, or pyarrow's.
-    """
 
-    def __init__(self, tables: Iterable[Mapping[str, Any]]) -> None:
-        self._tables = [one for one in tables if len(one["episode_index"])]
+def _whole(listed: _Columns, name: str, limit: int = 2**53) -> NDArray[np.int64]:
+    """[E] whole numbers of a column from 0 to below a limit; -1 where there is none."""
+    found = listed[name]
+    known = (found >= 0) & (found < limit) & (found == np.floor(found))
+    return np.where(known, found, -1).astype(np.int64)
 
-    def numbers(self, name: str, limit: int = 2**53, *, needed: bool = False) -> NDArray[np.int64]:
-        """[E] whole numbers from 0 to below a limit; -1 where there is none.
 
-        Raises:
-            KeyError: they are needed, and a file has no such column.
-        """
-        found = self._floats(name, needed=needed)
-        known = (found >= 0) & (found < limit) & (found == np.floor(found))
-        return np.where(known, found, -1).astype(np.int64)
-
-    def seconds(self, name: str) -> NDArray[np.float64]:
-        """[E] times from 0 on; NaN where there is none."""
-        found = self._floats(name)
-        return np.where((found >= 0) & (found < 1e9), found, np.nan)
-
-    def value(self, name: str, row: int) -> Any:
-        """Content of a row of a column."""
-        for table in self._tables:
-            column = table[name]
-            if row < len(column):
-                return column[row] if isinstance(column, list) else column[row].as_py()
-            row -= len(column)
-        raise IndexError(row)
-
-    def _floats(self, name: str, *, needed: bool = False) -> NDArray[np.float64]:
-        """[E] the numbers of a column, exact below 2**53; NaN of anything else."""
-        parts = [np.empty(0)]
-        for table in self._tables:
-            if needed or name in table:
-                parts.append(_floats(table[name]))
-            else:
-                parts.append(np.full(len(table["episode_index"]), np.nan))
-        return np.concatenate(parts)
+def _seconds(listed: _Columns, name: str) -> NDArray[np.float64]:
+    """[E] times of a column from 0 on; NaN where there is none."""
+    found = listed[name]
+    return np.where((found >= 0) & (found < 1e9), found, np.nan)
 
 
 def _floats(column: Any) -> NDArray[np.float64]:
-    """[n] see ``_Listed``."""
+    """[n] numbers of a column, Python's or pyarrow's; see ``_Columns``."""
     if not isinstance(column, list):
         from pyarrow import types
 
@@ -641,7 +615,7 @@ class _Paths:
 
         return _FIELD.sub(filled, found.replace("%", "%%"))
 
-    def episodes(self, listed: _Listed) -> EpisodeList:
+    def episodes(self, listed: _Columns) -> EpisodeList:
         """The episodes, in the order of the list.
 
         A null, or what is no number, costs the episode, or a camera of it: the camera has no video,
@@ -649,14 +623,13 @@ class _Paths:
         the row before where that is not told.
 
         Raises:
-            KeyError: there is no such column at all.
             ValueError: no row names a file, or a path is not below the dataset.
         """
-        index = listed.numbers("episode_index", MOST_EPISODES, needed=True)
-        told = {"episode_index": index, "length": listed.numbers("length", 2**31, needed=True)}
+        index = _whole(listed, "episode_index", MOST_EPISODES)
+        told = {"episode_index": index, "length": _whole(listed, "length", 2**31)}
         keys = {"episode_index": index, "episode_chunk": index // self._chunk}
         if self._several:
-            keys = {name: listed.numbers(f"data/{name}", needed=True) for name in _NEW_FIELDS}
+            keys = {name: _whole(listed, f"data/{name}") for name in _NEW_FIELDS}
             told |= {f"data/{name}": values for name, values in keys.items()}
         damage = _damage(listed, told)
         data = self._files(self._data, keys)
@@ -676,15 +649,15 @@ class _Paths:
         return EpisodeList(index, np.maximum(told["length"], 0), data, videos, damage)
 
     def _videos_of(
-        self, camera: str, listed: _Listed, keys: Mapping[str, NDArray[np.int64]]
+        self, camera: str, listed: _Columns, keys: Mapping[str, NDArray[np.int64]]
     ) -> VideoColumn:
         """Places of a camera's frames; ``keys`` are of the Parquet files."""
         rows = len(keys[next(iter(keys))])
         from_s, to_s = np.zeros(rows), np.full(rows, np.nan)
         if self._several:
             of = f"videos/{camera}"
-            from_s, to_s = (listed.seconds(f"{of}/{name}") for name in _TIMES)
-            numbers = {name: listed.numbers(f"{of}/{name}") for name in _NEW_FIELDS}
+            from_s, to_s = (_seconds(listed, f"{of}/{name}") for name in _TIMES)
+            numbers = {name: _whole(listed, f"{of}/{name}") for name in _NEW_FIELDS}
             lost = np.isnan(from_s)
             keys = {name: np.where(lost, -1, values) for name, values in numbers.items()}
         file = self._files(self._video, keys, video_key=camera)
@@ -711,15 +684,15 @@ class _Paths:
         return FileColumn(np.repeat(numbers, np.diff(np.append(first, len(of)))), tuple(found))
 
 
-def _damage(listed: _Listed, told: Mapping[str, NDArray[np.int64]]) -> dict[int, str]:
+def _damage(listed: _Columns, told: Mapping[str, NDArray[np.int64]]) -> dict[int, str]:
     """Row → why its episode cannot be used: numbers are not told, or contradict each other."""
-    length, begin, end = told["length"], *(listed.numbers(name) for name in _ROWS)
+    length, begin, end = told["length"], *(_whole(listed, name) for name in _ROWS)
     found = {}
     for row in np.flatnonzero((begin >= 0) & (end >= 0) & (end - begin != length)).tolist():
         found[row] = f"it has {length[row]} frames, and rows {begin[row]} to {end[row] - 1}"
     for name in reversed(list(told)):
         for row in np.flatnonzero(told[name] < 0).tolist():
-            found[row] = f"its {name} is {listed.value(name, row)!r:.40}"
+            found[row] = f"its {name} is no whole number from 0 on"
     return {row: f"row {row} of the list of episodes: {why}" for row, why in found.items()}
 
 
@@ -737,25 +710,31 @@ def _lines(file: Path) -> Iterator[Mapping[str, Any]]:
             yield row
 
 
-def _columns(file: Path) -> Mapping[str, Sequence[Any]]:
-    """The columns of a list that is lines of JSON."""
+def _json_columns(file: Path) -> _Columns:
+    """The columns of a list that is lines of JSON. Raises KeyError of one that is not there."""
     rows = list(_lines(file))
-    needed = {name: [row[name] for row in rows] for name in _NEEDED}
-    return needed | {name: [row.get(name) for row in rows] for name in _ROWS}
+    needed = {name: _floats([row[name] for row in rows]) for name in _NEEDED}
+    return needed | {name: _floats([row.get(name) for row in rows]) for name in _ROWS}
 
 
-def _tables(folder: Path, cameras: Sequence[str], dataset: str) -> Iterator[Mapping[str, Any]]:
-    """The columns of each file of a list that is Parquet."""
+def _parquet_columns(folder: Path, cameras: Sequence[str], dataset: str) -> _Columns:
+    """The columns of a list that is Parquet. Raises KeyError of one that is not there."""
     of = [f"videos/{camera}" for camera in cameras]
-    numbers = (f"{one}/{name}" for one in ("data", *of) for name in _NEW_FIELDS)
-    times = (f"{one}/{name}" for one in of for name in _TIMES)
-    wanted = {*_NEEDED, *_ROWS, *numbers, *times}
+    needed = [*_NEEDED, *(f"data/{name}" for name in _NEW_FIELDS)]
+    others = [*_ROWS, *(f"{one}/{name}" for one in of for name in (*_NEW_FIELDS, *_TIMES))]
     found = sorted(folder.glob("*/*.parquet"))
     if not found:
         raise FileNotFoundError(2, "No Parquet file", str(folder))
+    parts: dict[str, list[NDArray[np.float64]]] = {name: [] for name in (*needed, *others)}
     for file in found:
         with _readable(file, dataset):
             table = read_columns(
-                file, lambda names: [name for name in names if name in wanted], "list_bytes"
+                file, lambda names: [name for name in names if name in parts], "list_bytes"
             )
-        yield dict(zip(table.column_names, table.columns, strict=True))
+        rows, there = table.num_rows, set(table.column_names)
+        for name, values in parts.items() if rows else ():
+            if name in needed and name not in there:
+                raise KeyError(name)
+            own = _floats(table.column(name)) if name in there else np.full(rows, np.nan)
+            values.append(own)
+    return {name: np.concatenate([np.empty(0), *values]) for name, values in parts.items()}

@@ -15,6 +15,7 @@ Not here: the meaning of columns (``episodes``, ``rows``), unpacking a picture
 
 from __future__ import annotations
 
+import contextlib
 import os
 import struct
 from collections.abc import Callable, Iterator, Sequence
@@ -37,12 +38,13 @@ Ints = NDArray[np.int64]
 PIECE_BYTES = 2**16
 """Bytes that snappy packs at a time."""
 PLAIN, SNAPPY = "", "snappy"
-_CODECS = {0: PLAIN, 1: SNAPPY, 2: "gzip", 4: "brotli", 6: "zstd"}
-"""Parquet's number of a codec → pyarrow's name."""
-_CODEC_NAMES = ("UNCOMPRESSED", "SNAPPY", "GZIP", "LZO", "BROTLI", "LZ4", "ZSTD", "LZ4_RAW")
+_CODECS = ("uncompressed", SNAPPY, "gzip", "lzo", "brotli", "lz4", "zstd", "lz4_raw")
+"""By Parquet's numbers, as pyarrow calls them."""
+_READ = ("uncompressed", SNAPPY, "gzip", "brotli", "zstd")
 _DATA, _DICTIONARY, _DATA_V2 = 0, 2, 3
 _PLAIN_VALUES, _DICTIONARY_VALUES = 0, (2, 8)
-_FIRST_HEADER_BYTES, _MOST_HEADER_BYTES = 2**12, 2**20
+_HEADER_BYTES = (2**12, 2**16, 2**20)
+"""Read for the header of a page, until it holds the whole header."""
 _DEEPEST = 12
 _MOST_UNPACKED_BYTES = 2**30
 _LARGEST_RATIO = 64
@@ -145,6 +147,8 @@ def read_pictures(path: str, feature: str, rows: int, most: int | None = None) -
                     break
     except UnreadableParquetError:
         raise
+    except (LookupError, TypeError, struct.error) as error:
+        raise UnreadableParquetError("its footer, or the header of a page, is damaged") from error
     except (pyarrow.ArrowException, ValueError, OverflowError, MemoryError) as error:
         raise UnreadableParquetError(" ".join(str(error).split())[:160]) from error
     if not enough <= first <= rows:
@@ -220,13 +224,9 @@ def _pages(source: BinaryIO, column: str) -> Iterator[tuple[_Values, Ints]]:
     end = max(0, file_bytes - _FOOTER.size)
     size, _ = _FOOTER.unpack(os.pread(source.fileno(), _FOOTER.size, end))
     footer = os.pread(source.fileno(), size, max(0, end - size))
-    try:
-        groups = _Thrift(footer).struct()[4]
-        chunks = [_inner(group[1][paths.index(column)], 3) for group in groups]
-    except (IndexError, KeyError, TypeError) as error:
-        raise UnreadableParquetError("its footer is damaged") from error
-    for chunk in chunks:
-        yield from _Chunk(source.fileno(), file_bytes, chunk, described.max_definition_level)
+    for group in _Thrift(footer).struct()[4]:
+        chunk, level = group[1][paths.index(column)][3], described.max_definition_level
+        yield from _Chunk(source.fileno(), file_bytes, chunk, level)
 
 
 class _Chunk:
@@ -242,18 +242,17 @@ class _Chunk:
     def __init__(self, descriptor: int, file_bytes: int, chunk: dict[int, Any], level: int) -> None:
         self._descriptor = descriptor
         self._level = level
-        codec = _whole(chunk, 4)
-        if codec not in _CODECS:
-            name = _CODEC_NAMES[codec] if 0 <= codec < len(_CODEC_NAMES) else str(codec)
-            known = ", ".join(sorted(_CODEC_NAMES[one] for one in _CODECS))
-            raise UnreadableParquetError(f"its pictures are packed by {name}; read are {known}")
-        self._codec = _CODECS[codec]
-        self._values = _whole(chunk, 5)
-        at, size = _whole(chunk, 9), _whole(chunk, 7)
-        if chunk.get(11):  # a dictionary, which lies before the data
-            at = min(at, _whole(chunk, 11))
-        self._at, self._stop = at, at + size
-        if at < 4 or size < 0 or self._stop > file_bytes:
+        codec = _CODECS[chunk[4]]
+        if codec not in _READ:
+            raise UnreadableParquetError(
+                f"its pictures are packed by {codec}; read are {', '.join(sorted(_READ))}"
+            )
+        self._codec = PLAIN if codec == "uncompressed" else codec
+        self._values = chunk[5]
+        # A dictionary lies before the data.
+        self._at = min(chunk[9], chunk.get(11) or chunk[9])
+        self._stop = self._at + chunk[7]
+        if self._at < 4 or chunk[7] < 0 or self._stop > file_bytes:
             raise UnreadableParquetError("a column lies behind the end of the file")
 
     def __iter__(self) -> Iterator[tuple[_Values, Ints]]:
@@ -262,14 +261,13 @@ class _Chunk:
         at, left = self._at, self._values
         while left > 0:
             header, size = self._header(at)
-            kind, unpacked, packed = (_whole(header, field) for field in (1, 2, 3))
+            kind, unpacked, packed = header[1], header[2], header[3]
             body, at = at + size, at + size + packed
             if packed < 0 or unpacked < 0 or at > self._stop:
                 raise UnreadableParquetError("a page lies behind the end of its column")
             if kind == _DICTIONARY:
-                count = _whole(_inner(header, 7), 1)
                 data = self._unpacked(body, packed, unpacked, self._codec)
-                dictionary = _values(body, self._codec, *data, 0, count)
+                dictionary = _values(body, self._codec, *data, 0, header[7][1])
             elif kind in (_DATA, _DATA_V2):
                 page = self._page(header, body, packed, unpacked, dictionary)
                 left -= len(page[1])
@@ -279,9 +277,9 @@ class _Chunk:
         self, header: dict[int, Any], body: int, packed: int, unpacked: int,
         dictionary: _Values | None,
     ) -> tuple[_Values, Ints]:  # fmt: skip
-        old, first, codec = _whole(header, 1) == _DATA, 0, self._codec
-        told = _inner(header, 5 if old else 8)
-        count, encoding = _whole(told, 1), _whole(told, 2 if old else 4)
+        old, first, codec = header[1] == _DATA, 0, self._codec
+        told = header[5 if old else 8]
+        count, encoding = told[1], told[2 if old else 4]
         if not 0 < count <= self._values:
             raise UnreadableParquetError(f"a page claims {count} values")
         if old:  # levels are packed with the values
@@ -290,7 +288,7 @@ class _Chunk:
                 first = 4 + int.from_bytes(data[:4], "little")
             levels = data[4:first]
         else:
-            size, repeated = _whole(told, 5), _whole(told, 6)
+            size, repeated = told[5], told[6]
             before = size + repeated
             if min(size, repeated) < 0 or before > packed:
                 raise UnreadableParquetError("the levels of a page are longer than itself")
@@ -320,16 +318,11 @@ class _Chunk:
 
     def _header(self, at: int) -> tuple[dict[int, Any], int]:
         """(header of the page there, its bytes)."""
-        size = _FIRST_HEADER_BYTES
-        while True:
-            data = os.pread(self._descriptor, min(size, self._stop - at), at)
-            reader = _Thrift(data)
-            try:
+        for size in _HEADER_BYTES:
+            reader = _Thrift(os.pread(self._descriptor, min(size, self._stop - at), at))
+            with contextlib.suppress(IndexError):
                 return reader.struct(), reader.at
-            except IndexError as error:
-                if len(data) < size or size >= _MOST_HEADER_BYTES:
-                    raise _damaged_header() from error
-            size *= 16
+        raise UnreadableParquetError("the header of a page is damaged")
 
     def _unpacked(self, offset: int, packed: int, unpacked: int, codec: str) -> tuple[bytes, bytes]:
         """(bytes of a stretch of the file, the same unpacked)."""
@@ -406,27 +399,24 @@ def _runs(data: bytes, width: int, count: int) -> Ints:
     """[count] numbers of ``width`` bits, in runs that are repeated or packed."""
     found = np.zeros(count, np.int64)
     at = done = 0
-    try:
-        while done < count:
-            head, at = _varint(data, at)
-            if head & 1 and width:
-                size = (head >> 1) * width
-                packed = np.frombuffer(data[at : at + size], np.uint8)
-                bits = np.unpackbits(packed, bitorder="little")
-                run = bits[: len(bits) // width * width].reshape(-1, width)
-                values = run @ (1 << np.arange(width, dtype=np.int64))
-                some = min(count - done, len(values))
-                found[done : done + some] = values[:some]
-            else:
-                size = -(-width // 8)
-                some = min(count - done, (head >> 1) * (8 if head & 1 else 1))
-                found[done : done + some] = int.from_bytes(data[at : at + size], "little")
-            at += size
-            if some <= 0:
-                raise UnreadableParquetError("a run of a page is empty")
-            done += some
-    except IndexError as error:
-        raise UnreadableParquetError("the runs of a page are cut off") from error
+    while done < count:
+        head, at = _varint(data, at)
+        if head & 1 and width:
+            size = (head >> 1) * width
+            packed = np.frombuffer(data[at : at + size], np.uint8)
+            bits = np.unpackbits(packed, bitorder="little")
+            run = bits[: len(bits) // width * width].reshape(-1, width)
+            values = run @ (1 << np.arange(width, dtype=np.int64))
+            some = min(count - done, len(values))
+            found[done : done + some] = values[:some]
+        else:
+            size = -(-width // 8)
+            some = min(count - done, (head >> 1) * (8 if head & 1 else 1))
+            found[done : done + some] = int.from_bytes(data[at : at + size], "little")
+        at += size
+        if some <= 0:
+            raise UnreadableParquetError("a run of a page is empty")
+        done += some
     return found
 
 
@@ -445,7 +435,10 @@ def _varint(data: bytes, at: int) -> tuple[int, int]:
 
 
 class _Thrift:
-    """Reads values of Thrift's compact protocol; behind the end it raises ``IndexError``."""
+    """Reads values of Thrift's compact protocol.
+
+    Behind the end it raises ``IndexError``, of what the protocol does not have ``KeyError``.
+    """
 
     def __init__(self, data: bytes) -> None:
         self._data = data
@@ -462,7 +455,7 @@ class _Thrift:
 
     def _value(self, kind: int, depth: int) -> Any:
         if depth > _DEEPEST:
-            raise _damaged_header()
+            raise KeyError(depth)
         if kind in (1, 2):
             return kind == 1
         if kind == 3:
@@ -483,7 +476,7 @@ class _Thrift:
             return [self._value(3 if of_bytes else inner, depth + 1) for _ in range(count)]
         if kind == 12:
             return self.struct(depth + 1)
-        raise _damaged_header()
+        raise KeyError(kind)
 
     def _number(self, *, signed: bool = False) -> int:
         value, self.at = _varint(self._data, self.at)
@@ -492,21 +485,3 @@ class _Thrift:
     def _byte(self) -> int:
         self.at += 1
         return self._data[self.at - 1]
-
-
-def _whole(told: dict[int, Any], field: int) -> int:
-    value = told.get(field)
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise _damaged_header()
-    return value
-
-
-def _inner(told: dict[int, Any], field: int) -> dict[int, Any]:
-    value = told.get(field)
-    if not isinstance(value, dict):
-        raise _damaged_header()
-    return value
-
-
-def _damaged_header() -> UnreadableParquetError:
-    return UnreadableParquetError("the header of a page is damaged")
