@@ -40,7 +40,12 @@ from autoloader.errors import SourceError
 from autoloader.formats import tensorflow_process
 from autoloader.host.units import expanded
 from autoloader.spec.regular_files import DocumentError, open_regular
-from autoloader.storage.faults import LimitError
+from autoloader.storage.faults import (
+    ChangedError,
+    LimitError,
+    NoFileSystemError,
+    UnreachableError,
+)
 from autoloader.storage.limits import Limits, check_bytes, check_names
 from autoloader.storage.places import has_client
 
@@ -343,24 +348,16 @@ def unreadable(error: OSError, path: str, *, dataset: str) -> SourceError:
     """The error for a file of a dataset that cannot be read, local or remote."""
     if error.errno in OUT_OF_DESCRIPTORS:
         return too_many_open(error, path, dataset=dataset)
-    scheme = scheme_of(path)
+    scheme, what = scheme_of(path), f"dataset {dataset}: {path}: {error.strerror or error}"
     if isinstance(error, LimitError):
-        return SourceError(
-            f"dataset {dataset}: {path}: {error.strerror}",
-            remedy="look whether the file, and the server, are the ones that are meant; "
-            f"{error.variable} lifts the limit",
-            dataset=dataset,
+        remedy = (
+            "look whether the file, and the server, are the ones that are meant; "
+            f"{error.variable} lifts the limit"
         )
-    if not scheme:
-        return SourceError(
-            f"dataset {dataset}: {path} cannot be read: {error.strerror or error}",
-            remedy="check that it is there and that this user may read it",
-            dataset=dataset,
-        )
-    from autoloader.storage.faults import ChangedError, NoFileSystemError, UnreachableError
-
-    what = f"dataset {dataset}: {path}: {error.strerror or error}"
-    if isinstance(error, FileNotFoundError):
+    elif not scheme:
+        what = f"dataset {dataset}: {path} cannot be read: {error.strerror or error}"
+        remedy = "check that it is there and that this user may read it"
+    elif isinstance(error, FileNotFoundError):
         remedy = f"check the path in {parent_of(path)}, its bucket and its spelling"
     elif isinstance(error, PermissionError):
         remedy = (
@@ -400,8 +397,6 @@ def _ask(question: str, *arguments: Any) -> Any:
                 ("files", question, arguments), about=str(arguments[0])
             )
         except tensorflow_process.ProcessEndedError as error:
-            from autoloader.storage.faults import UnreachableError
-
             raise UnreachableError(5, str(error), arguments[0]) from error
     if isinstance(answer, OSError):
         raise answer
@@ -621,15 +616,15 @@ def too_many_open(error: OSError | None, path: str, *, dataset: str) -> SourceEr
     """
     whose = f"dataset {dataset}: " if dataset else ""
     if error is not None and error.errno == errno.ENFILE:
-        return SourceError(
-            f"{whose}{path} cannot be opened: this machine has as many files open as it allows",
-            remedy="close other programs, or raise fs.file-max: sysctl fs.file-max",
-            dataset=dataset,
+        why = "this machine has as many files open as it allows"
+        remedy = "close other programs, or raise fs.file-max: sysctl fs.file-max"
+    else:
+        why = (
+            f"this process has all the {descriptor_limit()} files and sockets open that it may "
+            "have (ulimit -n)"
         )
-    return SourceError(
-        f"{whose}{path} cannot be opened: this process has all the {descriptor_limit()} files and "
-        "sockets open that it may have (ulimit -n)",
-        remedy="raise the limit before training starts (ulimit -n 4096; LimitNOFILE= of a systemd "
-        "unit), or have fewer loaders, or a smaller cycle_length of streams",
-        dataset=dataset,
-    )
+        remedy = (
+            "raise the limit before training starts (ulimit -n 4096; LimitNOFILE= of a systemd "
+            "unit), or have fewer loaders, or a smaller cycle_length of streams"
+        )
+    return SourceError(f"{whose}{path} cannot be opened: {why}", remedy=remedy, dataset=dataset)

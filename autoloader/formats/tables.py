@@ -152,7 +152,7 @@ class ShardTables:
 
 
 class Rewriting(Protocol):
-    """What gives an episode other features; see ``samples.transforms.transform.Transform``."""
+    """Source of an episode's other features; see ``samples.transforms.transform.Transform``."""
 
     @property
     def features(self) -> Mapping[str, Feature]:

@@ -51,7 +51,7 @@ class TensorFlowProcess:
             about: what a long wait is for, to be logged.
 
         Raises:
-            ProcessEndedError: it ended.
+            ProcessEndedError: the process ended before it answered.
             MissingExtraError: there is no TensorFlow.
         """
         with self._lock:

@@ -504,8 +504,8 @@ def read_tables(
     """The tables of one shard file, local or remote.
 
     Reading releases the interpreter's lock, the walk does not. The walk takes about half a
-    microsecond a frame, against three to four for reading a frame of 24 kB, so that two threads
-    index faster than one.
+    microsecond a frame, and reading a frame of 24 kB three to four: two threads index faster than
+    one.
 
     A record is indexed whole or not at all: one feature amiss, and it is quarantined with a reason.
     The tables are a function of the file's bytes and the wanted features alone.
@@ -513,7 +513,7 @@ def read_tables(
     Args:
         path: local path or URL of the file.
         wanted: features that are indexed of each record.
-        read: reads one record.
+        read: reads one record for the tables.
         records: those to read; default: all. The tables call those before them damaged.
 
     Raises:

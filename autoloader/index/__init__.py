@@ -2,7 +2,7 @@
 
 Built once beside the data (or in the user's cache), mapped at each start. A million episodes open
 in seconds. An index names every file that its content came from, by content hash or by size and
-mtime, so it is rebuilt when any of them changes.
+mtime. It is rebuilt when any of them changes.
 
 Start here:
     ``opening.open_indexes``: finds, checks, builds and maps the indexes of a mixture.

@@ -346,7 +346,7 @@ class GatheredEpisodes:
         """[n] number of the file that each episode's frames lie in: the shard's own, or a video.
 
         Args:
-            feature_path: a camera's feature.
+            feature_path: path of the camera's feature.
             files: path → number; files that are not there yet are added.
 
         Raises:

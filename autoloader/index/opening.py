@@ -1,7 +1,7 @@
 """Opens the index files of datasets, and builds those that are missing or stale.
 
-Theory of operation. Every shard file has an index file of its own, so that an interrupted build
-continues where it stopped, and a changed shard costs one build. A few threads build the missing
+Theory of operation. Every shard file has an index file of its own: an interrupted build continues
+where it stopped, and a changed shard costs one build. A few threads build the missing
 ones of all datasets. Each process shuffles them and looks again before it builds one, so that
 several builders of one cache share the work instead of repeating it.
 

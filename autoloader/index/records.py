@@ -1,7 +1,7 @@
 """One record whose bytes are in memory: read as an index takes it, and the samples that it gives.
 
 The stream reader has records and no index. A record becomes an index of one episode, with the same
-columns and frame ranges as in an index file, so that what makes samples is the same for both.
+columns and frame ranges as in an index file. So both readers make samples by the same code.
 
 Not here: the tables of a whole file (``formats.tables``), finding a record's bytes
 (``pipeline.graph.reader``), what a sample is (``index.planned``).

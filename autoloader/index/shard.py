@@ -15,9 +15,9 @@ resident. A damaged section has the index built anew and used from memory. The l
 to an index file again. Somebody else may: readers that have taken values call ``check_unchanged``
 before they use them, which compares the modification time.
 
-An index file lies in the cache directory, under a hash of the shard file's absolute path, or beside
-the data, in a folder ``.autoloader-index`` next to the shard files. Both names end with the
-fingerprint of the features. A file beside the data is used first, then one in the cache.
+An index file lies in the cache directory, under a hash of the shard file's absolute path. Or it
+lies beside the data, in a folder ``.autoloader-index`` next to the shard files. Both names end with
+the fingerprint of the features. A file beside the data is used first, then one in the cache.
 
 Any number of threads, processes and hosts may publish the same index at a time. Each writes a
 temporary file with a random name and links it to the final path. The link fails where another

@@ -239,7 +239,7 @@ def statistics_key(dataset: ResolvedDataset, declared: DatasetSpec, of: Statisti
     Args:
         dataset: with the records that they are of.
         declared: what the spec says of it.
-        of: which rows count.
+        of: name of the rows that count.
 
     Raises:
         OSError: a shard file is gone.

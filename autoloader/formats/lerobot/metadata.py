@@ -81,7 +81,7 @@ class Episode:
 
     Attributes:
         index: its number in the dataset.
-        length: number of frames.
+        length: number of frames of the episode.
         path: the Parquet file that holds its rows.
         videos: camera feature → where its frames lie; absent where the list does not say it.
         damage: why the episode cannot be used; "" where its row of the list is whole.
@@ -258,7 +258,7 @@ class LeRobotMetadata:
         path: directory that holds ``meta/info.json``.
         dataset: name that the spec gives this dataset, for messages.
         info: content of the file ``meta/info.json``.
-        features: features by path.
+        features: features by path, the task's text and the episode's number included.
         episodes: list of all episodes.
         digest: hash of the content of every metadata file that an index is made from.
     """

@@ -338,8 +338,8 @@ class _EpisodesOfFile:
 class Videos:
     """The packet tables of a dataset's videos; for any number of threads.
 
-    A video whose episodes lie in several Parquet files is read once, as long as there is room to
-    keep its table until the last of them has asked.
+    The episodes of a video may lie in several Parquet files. Its table is kept until the last of
+    them has asked, as long as there is room.
 
     Args:
         known: metadata of the dataset.

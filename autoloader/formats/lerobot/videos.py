@@ -1,7 +1,7 @@
 """The videos of a LeRobot dataset: their packets, and the first frame of each episode in them.
 
-A frame is a byte range of the file, from the keyframe that it depends on to the frame itself, in
-the order in which decoders want them. Nothing is decoded here.
+A frame is a byte range of the file: from the keyframe that it depends on to the frame itself, in
+the order in which decoders want the packets. Nothing is decoded here.
 
 Metadata says three times where an episode begins: by ``from_timestamp``, by the lengths of the
 episodes before it, and by the number of frames of the video. Writers that add up the durations of
@@ -144,7 +144,7 @@ class Span:
 
     Attributes:
         index: number of the episode.
-        length: number of frames.
+        length: number of frames of the episode.
         start, end: where it begins, and ends, by the list, in frames; ``end`` is ``None`` where the
             list does not say it.
         sure: whether the list agrees with itself on the length.
