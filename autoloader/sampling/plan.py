@@ -331,10 +331,6 @@ class SamplePlan:
             episode, t, np.full(n, block, np.int64),
         )  # fmt: skip
 
-    def ordinals(self, start: int, stop: int) -> tuple[Ints, Ints]:
-        """As of ``PositionSequence``."""
-        return self._positions.ordinals(start, stop)
-
     def positions(self, dataset: Ints, number: Ints) -> Ints:
         """As of ``PositionSequence``."""
         return self._positions.positions(dataset, number)

@@ -97,7 +97,7 @@ def test_the_place_of_every_sample_is_found_again(
     found = plan.samples(start, start + 200)
     dataset = found.dataset.astype(np.int64)
     number = plan.numbers(dataset, found.pass_, found.episode, found.t)
-    assert number.tolist() == plan.ordinals(start, start + 200)[1].tolist()
+    assert number.tolist() == found.number.tolist()
     assert plan.positions(dataset, number).tolist() == list(range(start, start + 200))
 
 

@@ -14,7 +14,7 @@ from collections.abc import Callable
 import numpy as np
 
 from autoloader.samples.draws import Floats
-from autoloader.spec.fields import WIDTHS, FieldOp
+from autoloader.spec.fields import FieldOp
 
 COMMAND = 0.1
 """``rel2abs``: what is further from zero is a command."""
@@ -27,20 +27,7 @@ _GIMBAL = 1e-6
 
 def apply_op(op: FieldOp, x: Floats) -> Floats:
     """One op of a term on all its values."""
-    if op.name == "clip":
-        return np.clip(x, np.float32(op.values[0]), np.float32(op.values[1]))
-    if op.name == "invert":
-        return np.float32(1) - x
-    if op.name == "scale":
-        return x * np.float32(op.values[0])
-    if op.name in _ROTATIONS:
-        return _ROTATIONS[op.name](x, op.order)
-    return _ALONG[op.name](x)
-
-
-def width_after(op: FieldOp, width: int) -> int:
-    """Columns that an op gives of ``width``; a rotation's op has taken its own number."""
-    return WIDTHS.get(op.name, (width, width))[1]
+    return _OPS[op.name](x, op)
 
 
 def rel2abs(x: Floats) -> Floats:
@@ -140,9 +127,8 @@ def quaternion(x: Floats, order: str) -> Floats:
     return np.stack([columns[one] for one in order], axis=1).astype(np.float32)
 
 
-def rotation6d(x: Floats, order: str = "") -> Floats:
+def rotation6d(x: Floats) -> Floats:
     """The first two rows [T, 6] of R = Rz Ry Rx, of angles (θx, θy, θz) [T, 3]."""
-    del order
     (cx, cy, cz), (sx, sy, sz) = np.cos(x).T, np.sin(x).T
     rows = [
         cz * cy, cz * sy * sx - sz * cx, cz * sy * cx + sz * sx,
@@ -151,13 +137,14 @@ def rotation6d(x: Floats, order: str = "") -> Floats:
     return np.stack(rows, axis=1).astype(np.float32)
 
 
-_ALONG: dict[str, Callable[[Floats], Floats]] = {
-    "rel2abs": rel2abs,
-    "binarise": binarise,
-    "relabel": relabel,
-}
-_ROTATIONS: dict[str, Callable[[Floats, str], Floats]] = {
-    "euler": euler,
-    "quaternion": quaternion,
-    "rotation6d": rotation6d,
+_OPS: dict[str, Callable[[Floats, FieldOp], Floats]] = {
+    "clip": lambda x, op: np.clip(x, np.float32(op.values[0]), np.float32(op.values[1])),
+    "invert": lambda x, _: np.float32(1) - x,
+    "scale": lambda x, op: x * np.float32(op.values[0]),
+    "rel2abs": lambda x, _: rel2abs(x),
+    "binarise": lambda x, _: binarise(x),
+    "relabel": lambda x, _: relabel(x),
+    "euler": lambda x, op: euler(x, op.order),
+    "quaternion": lambda x, op: quaternion(x, op.order),
+    "rotation6d": lambda x, _: rotation6d(x),
 }

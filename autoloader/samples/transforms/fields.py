@@ -17,7 +17,7 @@ from autoloader.errors import SpecError, UnsupportedError, nearest
 from autoloader.formats import Feature
 from autoloader.formats.features import JOINED, RAGGED
 from autoloader.samples.draws import Floats, Ints
-from autoloader.samples.transforms.episode_ops import apply_op, width_after
+from autoloader.samples.transforms.episode_ops import apply_op
 from autoloader.spec import FieldExpression, FieldTerm, SampleSpec
 from autoloader.spec.fields import WIDTHS
 
@@ -140,7 +140,7 @@ def _width_after(term: FieldTerm, taken: int, field: str) -> int:
     """Columns that a term gives, of the ``taken`` columns of its feature."""
     width = taken
     for op in term.ops:
-        wanted, _ = WIDTHS.get(op.name, (width, width))
+        wanted, given = WIDTHS.get(op.name, (width, width))
         if width != wanted:
             raise SpecError(
                 f"{field}: {op.name} of {term.text()!r}: it takes {wanted} columns, and is given "
@@ -148,7 +148,7 @@ def _width_after(term: FieldTerm, taken: int, field: str) -> int:
                 remedy=f"take the {wanted} columns of the rotation alone, such as "
                 f"{term.path}[3:{3 + wanted}], and name the others beside it",
             )
-        width = width_after(op, width)
+        width = given
     return width
 
 

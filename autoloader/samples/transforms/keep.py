@@ -19,12 +19,12 @@ plan does with the sets (``sampling.plan``).
 
 from __future__ import annotations
 
-import functools
 import hashlib
 import json
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache, partial
 from itertools import groupby
 from typing import Any
 
@@ -115,42 +115,37 @@ class Keep:
             self._asked.append(feature)
             return feature
 
-        if spec.language == "required":
-            self._asked += language
-            self._rules += [
-                ("keep.language", functools.partial(self._matching, one, speaks(one.path)))
-                for one in language
-            ]
-        if spec.language == "anywhere":
+        if spec.language is not None:
             self._asked += language
             spoken = [(one, speaks(one.path)) for one in language]
-            rule = functools.partial(self._anywhere, spoken)
-            self._rules.append(("keep.language", rule))
+            if spec.language == "anywhere":
+                self._rules.append(("keep.language", partial(self._anywhere, spoken)))
+            else:
+                told = [("keep.language", partial(self._matching, *one)) for one in spoken]
+                self._rules += told
         for path, pattern in spec.match.items():
             field = f"keep.match.{path}"
-            looked_at = asked(path, field)
-            check_language(looked_at, field=f"{where}.{field}")
-            self._rules.append(
-                (field, functools.partial(self._matching, looked_at, matcher(pattern)))
-            )
+            text = asked(path, field)
+            check_language(text, field=f"{where}.{field}")
+            self._rules.append((field, partial(self._matching, text, matcher(pattern))))
         for path in spec.flags:
             field = f"keep.flags.{path}"
             flag = asked(path, field)
             _check_flag(flag, field=f"{where}.{field}")
-            self._rules.append((field, functools.partial(self._matching, flag, "1".__eq__)))
+            self._rules.append((field, partial(self._matching, flag, "1".__eq__)))
         if spec.ranges is not None:
             field = "keep.ranges.key"
             parts = []
-            for text, named in key_parts(spec.ranges.key):
+            for words, named in key_parts(spec.ranges.key):
                 feature = None if named is None else asked(named, field)
                 if feature is not None:
                     _check_key(feature, field=f"{where}.{field}")
-                parts.append((text, feature))
+                parts.append((words, feature))
             listed = _ranges_of_file(spec.ranges.file, field=f"{where}.keep.ranges.file")
             plain = json.dumps(sorted(listed.items()), separators=(",", ":"))
             self.identity = hashlib.sha256(plain.encode()).hexdigest()
             self._ranges = parts, listed
-            self._rules.append(("keep.ranges", functools.partial(self._listed, parts, listed)))
+            self._rules.append(("keep.ranges", partial(self._listed, parts, listed)))
 
     @property
     def features(self) -> tuple[Feature, ...]:
@@ -302,7 +297,7 @@ def _ranges_of_file(path: str, *, field: str) -> Mapping[str, Pairs]:
         ) from error
 
 
-@functools.lru_cache(maxsize=8)
+@lru_cache(maxsize=8)
 def _parsed(path: str, size: int, mtime_ns: int) -> Mapping[str, Pairs]:
     del size, mtime_ns  # a file that changes is read again
     try:
