@@ -53,7 +53,7 @@ from autoloader.sampling.dealing import Ranks, epoch_steps
 from autoloader.sampling.episodes import DatasetTable
 from autoloader.sampling.plan import SamplePlan
 from autoloader.spec import PipelineSpec
-from autoloader.spec.knobs import KNOB_CLASS, UNUSED_KNOBS, DatasetKnobs, Knobs
+from autoloader.spec.knobs import KNOB_CLASS, UNUSED_KNOBS, Knobs
 from autoloader.spec.reading import read_yaml_file
 from autoloader.tune.bound.model import reuse_of, sets_of
 
@@ -541,16 +541,16 @@ def _knob_origins(plan: LoaderPlan, sets: Mapping[str, Any]) -> dict[str, dict[s
         rows[key] = {
             "value": value,
             "from": origin,
-            "range": knob_range(knob, of_dataset=bool(dataset)),
+            "range": knob_range(knob),
             "class": KNOB_CLASS[knob],
             "used": knob not in UNUSED_KNOBS[plan.knobs.reader],
         }
     return rows
 
 
-def knob_range(knob: str, *, of_dataset: bool = False) -> str:
+def knob_range(knob: str) -> str:
     """A knob's range as text: "1–64", or its words."""
-    field = (DatasetKnobs if of_dataset else Knobs).model_fields[knob]
+    field = Knobs.model_fields[knob]
     words = [word for word in typing.get_args(field.annotation) if isinstance(word, str)]
     if words:
         return " | ".join(words)

@@ -18,14 +18,13 @@ specs (``autoloader init``).
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib import resources
 from typing import Any
 
 from autoloader.errors import UsageError, nearest
-from autoloader.spec.fields import parse_expression
 from autoloader.spec.reading import parse_yaml
 
 __all__ = ["STYLES", "Recipe", "mixtures", "names", "other_names", "own_name", "recipe"]
@@ -61,7 +60,6 @@ class Recipe:
             ``steps``, ``keep``, ``stride``, ``transform``, ``sample``, ``normalize``; those that it
             lacks are left out. Plain values, the caller's own.
         notes: what a person should know, one sentence each.
-        features_seen: every feature that the fields name, once.
         tree_known: whether the recipe is held against the dataset's public feature tree in the
             tests.
     """
@@ -70,7 +68,6 @@ class Recipe:
     style: str
     dataset: dict[str, Any]
     notes: tuple[str, ...]
-    features_seen: tuple[str, ...]
     tree_known: bool
 
 
@@ -121,7 +118,6 @@ def recipe(name: str, style: str) -> Recipe:
         style=style,
         dataset=dataset,
         notes=tuple(notes),
-        features_seen=tuple(dict.fromkeys(_seen(dataset))),
         tree_known=entry.get("tree") != "unknown",
     )
 
@@ -195,23 +191,6 @@ def _observed(term: Any) -> Any:
     if not isinstance(term, str):
         return term
     return term[1:] if term.startswith("/") else f"observation/{term}"
-
-
-def _seen(dataset: Mapping[str, Any]) -> Iterator[str]:
-    for camera in dataset.get("images", {}).values():
-        named = camera if isinstance(camera, dict) else {"path": camera}
-        yield from named.get("any_of") or (named["path"],)
-    for key in ("action", "state"):
-        if key in dataset:
-            yield from parse_expression(dataset[key]).paths()
-    language = dataset.get("language")
-    if language is not None:
-        yield from language["any_of"] if isinstance(language, dict) else (language,)
-    keep = dataset.get("keep", {})
-    yield from keep.get("flags", ())
-    yield from keep.get("match", ())
-    if "moving" in keep:
-        yield keep["moving"]["path"]
 
 
 @cache

@@ -27,7 +27,7 @@ KnobClass = Literal["free", "order", "fixed"]
 
 
 class ResolvedDatasetKnobs(NamedTuple):
-    """The stream knobs in force for one dataset; see ``DatasetKnobs`` for units."""
+    """The stream knobs in force for one dataset; see ``Knobs`` for units."""
 
     cycle_length: int
     num_parallel_calls: int
@@ -60,28 +60,16 @@ _Size = Annotated[
 
 
 class DatasetKnobs(BaseModel):
-    """Knobs of one dataset's stream; in ``Knobs.datasets``, only values that differ are set."""
+    """Knobs of one dataset's stream, as of ``Knobs``; ``None`` where the common value holds."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    cycle_length: int | None = Field(
-        None, ge=1, le=64, description="shards read side by side; threads and memory each"
-    )
-    num_parallel_calls: int | None = Field(
-        None, ge=1, le=64, description="interleave threads; at most cycle_length"
-    )
-    parse_parallel_calls: int | None = Field(
-        None, ge=1, le=16, description="records walked side by side"
-    )
-    stream_prefetch: int | None = Field(
-        None, ge=0, le=16, description="records kept ready behind the queue"
-    )
-    shuffle_samples: int | None = Field(
-        None, ge=0, le=1_000_000, description="encoded samples a draw chooses from; 0 is none"
-    )
-    queue_samples: int | None = Field(
-        None, ge=1, le=4096, description="encoded samples admitted to the dataset's queue"
-    )
+    cycle_length: Annotated[int, Field(ge=1, le=64)] | None = None
+    num_parallel_calls: Annotated[int, Field(ge=1, le=64)] | None = None
+    parse_parallel_calls: Annotated[int, Field(ge=1, le=16)] | None = None
+    stream_prefetch: Annotated[int, Field(ge=0, le=16)] | None = None
+    shuffle_samples: Annotated[int, Field(ge=0, le=1_000_000)] | None = None
+    queue_samples: Annotated[int, Field(ge=1, le=4096)] | None = None
 
 
 class Knobs(BaseModel):
