@@ -15,6 +15,7 @@ Not here: which samples exist (``index``), the mixer's place (``pipeline.read.mi
 
 from __future__ import annotations
 
+import copy
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -69,15 +70,7 @@ class DatasetCursor:
         """An independent cursor at the same place."""
         twin = DatasetCursor(self._starts, self._counts, self._key)
         twin.pass_ = self.pass_
-        twin._passes = {
-            number: _PassState(
-                list(state.upto),
-                {shard: set(records) for shard, records in state.beyond.items()},
-                dict(state.open),
-                state.left,
-            )
-            for number, state in self._passes.items()
-        }
+        twin._passes = copy.deepcopy(self._passes)
         return twin
 
     def _state_of(self, pass_: int) -> _PassState:

@@ -15,6 +15,7 @@ from math import lcm
 from typing import Any
 
 import numpy as np
+from pydantic import TypeAdapter
 
 from autoloader.errors import SpecError
 from autoloader.samples.draws import PURPOSE_CHOICE, PURPOSE_PHASE, Ints, dataset_key, fold, unit
@@ -92,18 +93,7 @@ class MixtureOrder:
     @classmethod
     def from_plain(cls, plain: Mapping[str, Any]) -> MixtureOrder:
         """An order from ``dataclasses.asdict`` of one that went through JSON."""
-        fields: dict[str, Any] = {
-            name: tuple(value) if isinstance(value, list) else value
-            for name, value in plain.items()
-        }
-        if (moves := fields.get("curriculum")) is not None:
-            fields["curriculum"] = Curriculum(tuple(moves["to"]), moves["over"])
-        fields["changes"] = tuple(
-            Change(one["position"], tuple(one["shares"])) for one in fields.get("changes", ())
-        )
-        if (near := fields.get("locality")) is not None:
-            fields["locality"] = Locality(**{**near, "blocks": tuple(near["blocks"])})
-        return cls(**fields)
+        return TypeAdapter(cls).validate_python(plain)
 
     @property
     def lanes(self) -> int:
