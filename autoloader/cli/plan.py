@@ -476,8 +476,8 @@ class _Report:
         away = [one for one in self._mixture.datasets if one.remote and one.indexable]
         if not away:
             return None
-        from autoloader.storage.rates import known_rate  # local data goes without
         from autoloader.storage.shards import kept_free, shard_cache
+        from autoloader.storage.store import known_rate  # local data goes without
 
         cache, needed = shard_cache(), self._needed()
         shards: list[dict[str, Any]] = []

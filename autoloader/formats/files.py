@@ -1,7 +1,7 @@
 """Files of datasets: local ones by the operating system, remote ones by a client of their store.
 
 Theory of operation. A path with a scheme (``gs://bucket/…``) names a file far away. Where one of
-the clients for the scheme is installed, that is asked (``storage.answers``), else TensorFlow,
+the clients for the scheme is installed, that is asked (``storage.store``), else TensorFlow,
 which this module does not import: it asks ``tensorflow_process``. In a process that streams with
 TensorFlow, it asks the function that ``pipeline.graph.files`` has entered here. Each question is
 one round trip or a few. What fails for a moment is asked again, with growing pauses.
@@ -43,10 +43,12 @@ from autoloader.spec.regular_files import DocumentError, open_regular
 from autoloader.storage.faults import (
     ChangedError,
     LimitError,
+    Limits,
     NoFileSystemError,
     UnreachableError,
+    check_bytes,
+    check_names,
 )
-from autoloader.storage.limits import Limits, check_bytes, check_names
 from autoloader.storage.places import has_client
 
 FRONT_BYTES = 2 * 2**20
@@ -166,7 +168,7 @@ def read_local(path: str | Path, most: str) -> bytes:
 
     Args:
         path: path of the file.
-        most: field of ``storage.limits.Limits`` that bounds it.
+        most: field of ``storage.faults.Limits`` that bounds it.
 
     Raises:
         OSError: it cannot be read, is no regular file, or holds more than it may.
@@ -184,7 +186,7 @@ def opened_regular(path: str | Path, most: str = "") -> Iterator[BinaryIO]:
 
     Args:
         path: path of the file.
-        most: field of ``storage.limits.Limits`` that bounds it; "": nothing does.
+        most: field of ``storage.faults.Limits`` that bounds it; "": nothing does.
 
     Raises:
         OSError: it cannot be opened, is no regular file, or holds more than it may.
@@ -272,7 +274,7 @@ def ask_ahead(paths: Sequence[str]) -> None:
     What cannot be fetched is told to whoever reads it.
     """
     if _here is None and (away := [path for path in paths if has_client(path)]):
-        from autoloader.storage.answers import fetch_together
+        from autoloader.storage.store import fetch_together
 
         fetch_together(away)
 
@@ -388,7 +390,7 @@ def _ask(question: str, *arguments: Any) -> Any:
     if _here is not None:
         answer = _here(question, arguments)
     elif has_client(str(arguments[0])):
-        from autoloader.storage.answers import answer_of  # most specs name local files alone
+        from autoloader.storage.store import answer_of  # most specs name local files alone
 
         answer = answer_of(question, arguments)
     else:

@@ -148,7 +148,7 @@ class ResolvedDataset:
             of = [told[piece.split] for piece in self.slices if piece.split in told]
             return max([*of, 0]) or REMOTE_RECORD_BYTES
         if self.remote:
-            from autoloader.storage.answers import sizes_of  # local data goes without
+            from autoloader.storage.store import sizes_of  # local data goes without
 
             try:
                 sizes = sizes_of(sorted(files_of))
@@ -223,7 +223,7 @@ class ResolvedMixture:
         remote = [one for one in self.datasets if one.remote]
         request_bytes = 0
         if remote:
-            from autoloader.storage.requests import IN_FLIGHT_BYTES
+            from autoloader.storage.shards import IN_FLIGHT_BYTES
 
             request_bytes = IN_FLIGHT_BYTES
         pictures = [

@@ -1,15 +1,40 @@
-"""What may go wrong with a file far away, as ``OSError``, in words that hold no secret.
+"""Errors of remote files, and the limits on what a file may hold and a server may take.
 
-A client's own text may hold a signed address, a token or a header. So none of it is kept: an error
-here says what happened in words of this module, and names the path that the user wrote.
+A client's own text may hold a signed address, a token or a header. So an error here says what
+happened in words of this module, and names the path that the user wrote.
 
-Not here: which exception of which client means what (``storage.clients``), who tries again
-(``storage.patience``).
+A server may be broken or hostile: a description without an end would fill the memory, and an answer
+that drips would never end. So every answer passes a ``Meter`` on its way from the socket, below the
+code that understands it. Local files are held to the same sizes. Each limit has an environment
+variable that lifts it, and every refusal names it.
+
+Not here: which exception of which client means what (``storage.clients``), repetitions
+(``storage.store``).
 """
 
 from __future__ import annotations
 
 import errno
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from autoloader.host.clock import Clock, SystemClock
+from autoloader.host.units import GIB, MIB, format_bytes, parse_bytes, parse_seconds
+
+_FRAMING_BYTES = 64 * 1024
+"""Headers of an answer, which count beside its content."""
+
+
+VARIABLES: Mapping[str, str] = {
+    "document_bytes": "AUTOLOADER_LIMIT_DOCUMENT",
+    "list_bytes": "AUTOLOADER_LIMIT_LIST",
+    "names": "AUTOLOADER_LIMIT_NAMES",
+    "bytes_per_s": "AUTOLOADER_LIMIT_RATE",
+    "deadline_s": "AUTOLOADER_LIMIT_TIME",
+}
+"""Field of ``Limits`` → the environment variable that lifts it."""
 
 
 class UnreachableError(OSError):
@@ -28,9 +53,9 @@ class LimitError(OSError):
     """A file, or the server that gives it, goes beyond a limit.
 
     Args:
-        why: for people.
-        path: of what.
-        variable: the environment variable that lifts the limit.
+        why: reason, for people.
+        path: address of the file, as the user wrote it.
+        variable: environment variable that lifts the limit.
     """
 
     def __init__(self, why: str, path: str, variable: str) -> None:
@@ -39,15 +64,15 @@ class LimitError(OSError):
 
 
 class PassingError(OSError):
-    """It failed, and may succeed in a moment.
+    """A request failed, and may succeed in a moment.
 
     Args:
-        why: for people.
-        path: of what.
-        after_s: the server asks for so long a pause; ``None`` where it does not say.
-        busy: the server asks for fewer requests.
-        lost: no connection: when one can be had again, all that wait may ask again.
-        wrong: the server answers, and not as it should: it is asked a few times more at most.
+        why: reason, for people.
+        path: address of the file, as the user wrote it.
+        after_s: seconds of the pause that the server asks for; ``None``: it does not say.
+        busy: whether the server asks for fewer requests.
+        lost: whether there was no connection; all that wait ask again when one is there.
+        wrong: whether the server answered otherwise than it should; it is asked few times more.
     """
 
     def __init__(
@@ -62,43 +87,42 @@ class PassingError(OSError):
     ) -> None:
         super().__init__(errno.EAGAIN, why, path)
         self.after_s = after_s
-        self.wrong = wrong
-        self.busy, self.lost = busy, lost
+        self.busy, self.lost, self.wrong = busy, lost, wrong
 
 
 def missing(path: str) -> FileNotFoundError:
-    """There is no such object."""
+    """An error: there is no such object."""
     return FileNotFoundError(errno.ENOENT, "there is no such file or directory", path)
 
 
 def refused(path: str, status: int | None = None) -> PermissionError:
-    """The store does not let this user read it."""
+    """An error: the store does not let this user read the object."""
     told = "" if status is None else f" ({status})"
     return PermissionError(errno.EACCES, f"access is refused{told}", path)
 
 
 def changed(path: str) -> ChangedError:
-    """It was replaced, or deleted, while it was in use."""
+    """An error: the object was replaced or deleted while it was in use."""
     return ChangedError(errno.ESTALE, "it was changed or deleted since this run began", path)
 
 
 def cut_off(path: str) -> PassingError:
-    """Fewer bytes came than were to come."""
+    """An error: fewer bytes came than were announced."""
     return PassingError("the answer was cut off", path, wrong=True)
 
 
 def nonsense(error: Exception, path: str) -> OSError:
-    """An answer that says nothing that can be meant; nothing of its text is kept."""
+    """An error: the answer cannot be understood; its text is not kept."""
     return OSError(errno.EIO, f"the server's answer makes no sense ({type(error).__name__})", path)
 
 
 def of_status(status: int, path: str, after: str | None = None) -> OSError:
-    """What an HTTP status means.
+    """The error that an HTTP status means.
 
     Args:
-        status: 400 or more.
-        path: of what.
-        after: the header ``Retry-After``.
+        status: HTTP status, 400 or more.
+        path: address of the file, as the user wrote it.
+        after: value of the header ``Retry-After``; ``None``: there is none.
     """
     if status in (404, 410):
         return missing(path)
@@ -115,8 +139,148 @@ def of_status(status: int, path: str, after: str | None = None) -> OSError:
 
 
 def _seconds(after: str | None) -> float | None:
-    """``Retry-After`` in seconds; a date there is rare, and taken for nothing."""
+    """``Retry-After`` in seconds; a date is rare, and ignored."""
     try:
         return None if after is None else max(0.0, float(after))
     except ValueError:
         return None
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Limits of files and servers.
+
+    Attributes:
+        document_bytes: bytes of a description: dataset_info.json, features.json, info.json.
+        list_bytes: bytes of a list that grows with the dataset: episodes, tasks, an index.
+        names: number of names in one directory.
+        bytes_per_s: least rate of a server, over all that it is asked for at a time.
+        rate_over_s: seconds over which ``bytes_per_s`` is measured.
+        deadline_s: seconds for one file, repetitions included.
+    """
+
+    document_bytes: int = 16 * MIB
+    list_bytes: int = GIB
+    names: int = 10**6
+    bytes_per_s: int = 10_000
+    rate_over_s: float = 30.0
+    deadline_s: float = 1800.0
+
+    @classmethod
+    def of_environment(cls) -> Limits:
+        """The limits, with those that ``AUTOLOADER_LIMIT_…`` lifts.
+
+        Raises:
+            UsageError: a variable is no size, no number or no duration.
+        """
+        found: dict[str, Any] = {}
+        for field, variable in VARIABLES.items():
+            if text := os.environ.get(variable, ""):
+                parse = parse_seconds if field == "deadline_s" else parse_bytes
+                found[field] = parse(text, name=variable)
+        return cls(**found)
+
+
+def check_bytes(path: str, count: int, name: str, limits: Limits) -> None:
+    """Refuse a file that holds more bytes than it may.
+
+    Args:
+        path: path or address of the file.
+        count: bytes of the file, or those that have come so far.
+        name: field of ``Limits``: "document_bytes" or "list_bytes".
+        limits: limits in force.
+
+    Raises:
+        LimitError: it holds more.
+    """
+    most = int(getattr(limits, name))
+    if count > most:
+        raise LimitError(f"it holds more than {format_bytes(most)}", path, VARIABLES[name])
+
+
+def check_names(path: str, count: int, limits: Limits) -> None:
+    """Refuse a directory that holds more names than it may. Raises LimitError."""
+    if count > limits.names:
+        raise LimitError(f"it holds more than {limits.names:,} names", path, VARIABLES["names"])
+
+
+class Traffic:
+    """Bytes that have come from one server, over all requests."""
+
+    def __init__(self) -> None:
+        self.total_bytes = 0
+
+
+class Meter:
+    """Counts the bytes of one file, over any number of answers; one thread.
+
+    Args:
+        path: address of the file, for errors.
+        limits: limits in force.
+        traffic: bytes that have come from its server.
+        most: field of ``Limits`` that bounds its bytes; "": the caller's memory does.
+        clock: clock of rate and deadline; ``None``: the system's.
+    """
+
+    def __init__(
+        self,
+        path: str,
+        limits: Limits,
+        traffic: Traffic,
+        most: str = "",
+        clock: Clock | None = None,
+    ) -> None:
+        self._path = path
+        self._limits = limits
+        self._traffic = traffic
+        self._most = most
+        self._clock = clock or SystemClock()
+        self._begun_s = self._clock.now_s()
+        self.begin()
+
+    def begin(self) -> None:
+        """Note that the file is asked for, or asked for again."""
+        self._bytes = self._names = 0
+        self._window()
+
+    def _window(self) -> None:
+        self._window_s, self._window_bytes = self._clock.now_s(), self._traffic.total_bytes
+
+    def promised(self, count: int) -> None:
+        """Check a number of bytes that is announced. Raises LimitError."""
+        if self._most:
+            check_bytes(self._path, count, self._most, self._limits)
+
+    def named(self, count: int) -> None:
+        """Check the number of names of a directory after a page of them. Raises LimitError."""
+        self._names = max(self._names + 1, count)
+        check_names(self._path, self._names, self._limits)
+        self._bytes = 0
+
+    def came(self, count: int) -> None:
+        """Count a piece that has come, headers included.
+
+        Raises:
+            LimitError: the file may not hold so many bytes, or takes too long.
+            PassingError: the server is too slow.
+        """
+        self._bytes += count
+        self._traffic.total_bytes += count
+        limits, now_s = self._limits, self._clock.now_s()
+        self.promised(self._bytes - _FRAMING_BYTES)
+        if now_s - self._begun_s > limits.deadline_s:
+            words = f"it has not come within {limits.deadline_s:.0f} s"
+            raise LimitError(words, self._path, VARIABLES["deadline_s"])
+        passed_s = now_s - self._window_s
+        if passed_s < limits.rate_over_s:
+            return
+        rate = (self._traffic.total_bytes - self._window_bytes) / passed_s
+        if rate < limits.bytes_per_s:
+            words = (
+                f"the server gave {rate:.0f} bytes/s over {passed_s:.0f} s, and "
+                f"{limits.bytes_per_s} are the least"
+            )
+            if self._most:
+                raise LimitError(words, self._path, VARIABLES["bytes_per_s"])
+            raise PassingError(f"{words} ({VARIABLES['bytes_per_s']})", self._path)
+        self._window()

@@ -33,7 +33,7 @@ from pathlib import Path
 
 from autoloader.host.files import open_or_begin, write_whole
 from autoloader.host.units import format_bytes
-from autoloader.storage.identity import RemoteIdentity
+from autoloader.storage.clients.client import RemoteIdentity
 from autoloader.storage.part import discard_unused, set_lock
 
 logger = logging.getLogger(__name__)

@@ -1,42 +1,411 @@
-"""All remote shards that this process reads, over one cache folder.
+"""Remote shards, read through a cache folder on a local disk.
 
-Not here: one shard (``storage.shard``), the order in which they are fetched ahead
+    KEY.part, KEY.map   a shard that is arriving (``storage.part``)
+    KEY.shard           a whole shard, which is never written to again
+    KEY.json            its address and version: the mark of a file that the cache has made
+
+Example: a reader asks for bytes 10 to 30 of a shard. The chunk that holds them is fetched once,
+kept, and read from the disk by every later reader.
+
+Theory of operation. A reader asks for stretches of shards. Chunks that the disk lacks are fetched
+by requests of at most ``REQUEST_BYTES``, before all that is only fetched ahead. A chunk that
+another thread or process is fetching is waited for. So a shard arrives once, in any order, by any
+number of jobs. Where the disk has no room above its floor, bytes are fetched and not kept.
+
+A link is full only while it carries many answers at a time. A sample that is wanted now asks for
+single chunks, prefetching for long stretches. So requests under way are bounded by their bytes, and
+small requests may be many.
+
+Invariants:
+    1. Bytes are of the version that the index speaks of; another version is an error.
+    2. Bytes are fetched once for all processes of the machine, except those of requests that a kill
+       cut off, and those for which there was no room.
+
+Not here: the requests themselves (``storage.store``), the order in which shards are fetched ahead
 (``pipeline.read.shards``).
 """
 
 from __future__ import annotations
 
 import errno
+import heapq
+import itertools
+import logging
+import math
 import os
 import platform
+import stat
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import FIRST_EXCEPTION, Future, wait
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
+import numpy as np
+
 from autoloader.errors import UsageError
-from autoloader.host.files import own_folder
+from autoloader.host.files import (
+    READ_OWN,
+    own_folder,
+    read_whole,
+    set_aside,
+    written_by_others,
+)
 from autoloader.host.probes import storage
+from autoloader.host.threads import LoaderThread
 from autoloader.host.units import expanded
+from autoloader.storage.clients.client import RemoteIdentity
+from autoloader.storage.faults import changed
+from autoloader.storage.part import CHUNK_BYTES, DamagedError, ShardPart, runs
 from autoloader.storage.places import (
     DISK_FLOOR_BYTES,
     cache_root,
     disk_floor_of_environment,
 )
 from autoloader.storage.room import Room
-from autoloader.storage.shard import RemoteShard, Stretch, Wanted
 from autoloader.storage.store import store
 
 FOLDER_VARIABLE = "AUTOLOADER_SHARDS_DIR"
 """Environment variable: the folder of the cache, on a local disk."""
+REQUEST_BYTES = 2 * 2**20
+"""Bytes of one request, at most."""
+IN_FLIGHT_BYTES = 12 * REQUEST_BYTES
+"""Bytes of all requests under way in a process: keeps 1 Gb/s busy over 150 ms."""
+IN_FLIGHT = 48
+"""Requests under way in a process: of 256 KiB, enough to keep 1 Gb/s busy over 100 ms."""
+_LOOK_S = 0.02
+"""Seconds between two looks whether another process has brought a chunk."""
+_TRIES = 2
+"""Times that a shard is fetched whose checksum is wrong."""
+
+logger = logging.getLogger(__name__)
+
+Wanted = Callable[[], bool]
+"""Tells whether anybody still waits."""
+Stretch = tuple[int, memoryview]
+"""First byte of a stretch of a file, and the memory that it fills."""
+
+_requests: dict[int, Requests] = {}
+_caches: dict[tuple[int, Path], ShardCache] = {}
+_floors: dict[object, int] = {}
+"""Bytes that each loader of this process keeps free."""
+_lock = threading.Lock()
+
+
+class Requests:
+    """Threads that do jobs, the most urgent first.
+
+    Args:
+        most: number of jobs under way at a time.
+        most_bytes: bytes of all jobs under way; a single job may be larger.
+    """
+
+    def __init__(self, most: int = IN_FLIGHT, most_bytes: int = IN_FLIGHT_BYTES) -> None:
+        self._most, self._most_bytes = most, most_bytes
+        self._under_way_bytes = 0
+        self._waiting: list[tuple[float, int, int, Future[None], Callable[[], None]]] = []
+        self._number = itertools.count()
+        self._changed = threading.Condition()
+        self._threads = self._idle = 0
+
+    def submit(self, job: Callable[[], None], urgency: float, nbytes: int) -> Future[None]:
+        """Have a job done; the smaller ``urgency``, the sooner.
+
+        Args:
+            job: asks a store for bytes.
+            urgency: rank among all jobs that wait.
+            nbytes: number of bytes that the job asks for.
+        """
+        future: Future[None] = Future()
+        with self._changed:
+            heapq.heappush(self._waiting, (urgency, next(self._number), nbytes, future, job))
+            if len(self._waiting) > self._idle and self._threads < self._most:
+                self._threads += 1
+                LoaderThread(target=self._work, name="autoloader-remote").start()
+            self._changed.notify()
+        return future
+
+    def _work(self) -> None:
+        while True:
+            with self._changed:
+                self._idle += 1
+                self._changed.wait_for(self._may_begin)
+                self._idle -= 1
+                _, _, nbytes, future, job = heapq.heappop(self._waiting)
+                self._under_way_bytes += nbytes
+            if future.set_running_or_notify_cancel():
+                try:
+                    job()
+                except Exception as error:  # noqa: BLE001 the waiting thread raises it
+                    future.set_exception(error)
+                else:
+                    future.set_result(None)
+            del future, job  # an idle thread holds no memory of its last job
+            with self._changed:
+                self._under_way_bytes -= nbytes
+                self._changed.notify()
+
+    def _may_begin(self) -> bool:
+        """True if the most urgent job fits beside those under way."""
+        if not self._waiting:
+            return False
+        together = self._under_way_bytes + self._waiting[0][2]
+        return not self._under_way_bytes or together <= self._most_bytes
+
+
+def _finish(requests: Sequence[Future[None]]) -> None:
+    """Wait until all requests have ended; raise the first error, and cancel the rest then."""
+    _, left = wait(requests, return_when=FIRST_EXCEPTION)
+    for one in left:
+        one.cancel()
+    wait(left)  # a request under way still fills the caller's memory
+    for one in requests:
+        if not one.cancelled():
+            one.result()
+
+
+def _submit(job: Callable[[], None], urgency: float, nbytes: int) -> Future[None]:
+    """``Requests.submit`` of this process."""
+    with _lock:
+        requests = _requests.setdefault(os.getpid(), Requests())
+    return requests.submit(job, urgency, nbytes)
+
+
+class RemoteShard:
+    """One version of a remote shard, and its chunks on the disk; any thread.
+
+    Args:
+        room: disk of the cache.
+        path: address of the shard.
+        identity: version of the shard.
+    """
+
+    def __init__(self, room: Room, path: str, identity: RemoteIdentity) -> None:
+        self.path, self.identity = path, identity
+        self.key = identity.key(path)
+        self.whole_path = room.folder / f"{self.key}.shard"
+        self._room = room
+        self._lock = threading.Lock()
+        self._publishing = threading.Lock()
+        self._part: ShardPart | None = None
+
+    def begin(self, stretches: Sequence[Stretch], wanted: Wanted) -> Callable[[], None]:
+        """Ask for the chunks of stretches that the disk lacks.
+
+        Returns:
+            Function that waits for them and fills the stretches. It raises as ``fetch_whole``, and
+            must be called.
+
+        Raises:
+            OSError: the disk cannot be written, or a foreign file lies in the shard's place.
+        """
+        part = self._enter()
+        if part is None:
+            return partial(self._fill_from_whole, stretches)
+        chunks = sorted({c for at, view in stretches for c in part.lacks(at, at + len(view))})
+        room = not chunks or self._room.make(len(chunks) * CHUNK_BYTES, self._needed)
+        if room:
+            requests = self._ask_for(part, chunks, -math.inf, wanted)
+        else:
+            self._room.say_full()
+            requests = [
+                _submit(partial(self._bypass, part, at, view, wanted), -math.inf, len(view))
+                for at, view in stretches
+            ]
+
+        def end() -> None:
+            try:
+                _finish(requests)
+                if room:
+                    for at, view in stretches:
+                        part.read_into(view, at)
+            finally:
+                self._leave(part)
+
+        return end
+
+    def fetch_whole(self, urgency: float = 0.0, wanted: Wanted = lambda: True) -> Path:
+        """The path of the whole shard, once all of it is here.
+
+        Args:
+            urgency: rank among all that this process fetches ahead; the smaller, the sooner.
+            wanted: tells whether it is still to be fetched.
+
+        Raises:
+            ChangedError: the store has another version now, or other bytes than it tells.
+            UnreachableError: the store does not answer, or nobody wants it any more.
+            OSError: it may not be read, or is not there; ENOSPC: no room above the floor.
+        """
+        tries = _TRIES
+        while tries and (part := self._enter()) is not None:
+            try:
+                if not self._room.make(part.missing_bytes, self._needed):
+                    self._room.say_full()
+                    raise OSError(errno.ENOSPC, "no room above the disk floor", self.path)
+                _finish(self._ask_for(part, part.lacks(0, part.size), urgency, wanted))
+                self._publish(part)
+            except DamagedError as error:
+                tries -= 1
+                logger.warning("%s: %s; it is fetched again", self.path, error.strerror)
+            finally:
+                self._leave(part)
+        if tries or self.whole_path.exists():
+            return self.whole_path
+        raise changed(self.path)
+
+    def fetch_ahead(self, urgency: float, wanted: Wanted) -> None:
+        """Fetch all of it, where no other process of the machine does so already.
+
+        Raises:
+            OSError: as ``fetch_whole``.
+        """
+        with self._entered() as part:
+            if part is not None and part.lead():
+                try:
+                    self.fetch_whole(urgency, wanted)
+                finally:
+                    part.follow()
+
+    @property
+    def missing_bytes(self) -> int:
+        """Bytes of the shard that the disk lacks."""
+        if self._part is None:
+            if self.whole_path.exists():
+                return 0
+            if not self.whole_path.with_suffix(".map").exists():
+                return self.identity.size
+        with self._entered() as part:
+            return 0 if part is None else part.missing_bytes
+
+    @property
+    def _needed(self) -> float:
+        return self._room.needed(self.key, -math.inf)
+
+    def _enter(self) -> ShardPart | None:
+        """The part, which stays open until ``_leave``; ``None`` where the shard is whole."""
+        with self._lock:
+            if self._part is not None and self._part.spent:
+                self._let_go(self._part)
+            if self._part is None:
+                if self._is_whole():
+                    return None
+                part = ShardPart(self._room.folder, self.key, self.identity.size)
+                if self._is_whole():  # published between the two looks
+                    part.discard()
+                    part.close()
+                    return None
+                self._part = part
+            self._part.users += 1
+            return self._part
+
+    @contextmanager
+    def _entered(self) -> Iterator[ShardPart | None]:
+        part = self._enter()
+        try:
+            yield part
+        finally:
+            if part is not None:
+                self._leave(part)
+
+    def _leave(self, part: ShardPart) -> None:
+        """End a use of the part; the last use of a published part closes it."""
+        with self._lock:
+            part.users -= 1
+            if part is not self._part or part.spent:
+                self._let_go(part)
+
+    def _let_go(self, part: ShardPart) -> None:
+        """Nobody enters a part that was published any more; under the lock."""
+        if self._part is part:
+            self._part = None
+        if not part.users:
+            part.close()
+
+    def _is_whole(self) -> bool:
+        try:
+            found = self.whole_path.lstat()
+        except FileNotFoundError:
+            return False
+        why = "" if stat.S_ISREG(found.st_mode) else "it is no regular file"
+        if found.st_size != self.identity.size:  # one of ours is whole
+            why = why or f"it holds {found.st_size} bytes, and the shard {self.identity.size}"
+        if why := why or written_by_others(self.whole_path, found):
+            set_aside(self.whole_path, why)
+        return not why
+
+    def _ask_for(
+        self, part: ShardPart, chunks: Iterable[int], urgency: float, wanted: Wanted
+    ) -> list[Future[None]]:
+        """Requests for chunks that the disk lacks."""
+        return [
+            _submit(
+                partial(self._bring, part, first, stop, wanted),
+                urgency,
+                (stop - first) * CHUNK_BYTES,
+            )
+            for first, stop in runs(chunks, REQUEST_BYTES // CHUNK_BYTES)
+        ]
+
+    def _bring(self, part: ShardPart, first: int, stop: int, wanted: Wanted) -> None:
+        """Bring chunks [first, stop), or wait until others have; a job of ``Requests``."""
+        left = list(range(first, stop))
+        while left:
+            if not wanted():
+                raise OSError(errno.ECANCELED, "nobody waits for it", self.path)
+            claimed = part.claim(left)
+            try:
+                for begin, end in runs(claimed, stop - first):
+                    start, behind = part.span(begin, end)
+                    view = np.empty(behind - start, np.uint8).data
+                    store.read_into(self.path, start, view, self.identity, wanted)
+                    part.fill(begin, view)
+            finally:
+                part.let_go(claimed)
+            left = [chunk for chunk in left if not part.has(chunk)]
+            if left and not claimed:
+                with part.moved:
+                    part.moved.wait(_LOOK_S)
+        if part.whole:
+            self._publish(part)
+
+    def _bypass(self, part: ShardPart, at: int, view: memoryview, wanted: Wanted) -> None:
+        """Fill a stretch without the disk, where that lacks it; a job of ``Requests``."""
+        if part.lacks(at, at + len(view)):
+            store.read_into(self.path, at, view, self.identity, wanted)
+        else:
+            part.read_into(view, at)
+
+    def _publish(self, part: ShardPart) -> None:
+        """Give the part its name where it is whole, once."""
+        with self._publishing:
+            if not part.whole or part.spent:
+                return
+            if not self.identity.tag and store.now(self.path) != self.identity:
+                raise changed(self.path)  # nothing pinned the version of what came
+            part.publish(self.identity.crc32c)
+            self._room.record(self.key, self.path, self.identity)
+
+    def _fill_from_whole(self, stretches: Sequence[Stretch]) -> None:
+        try:
+            descriptor = os.open(self.whole_path, READ_OWN)
+        except FileNotFoundError:  # it made room for another one just now
+            self.begin(stretches, lambda: True)()
+            return
+        try:
+            os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_RANDOM)
+            for at, view in stretches:
+                read_whole(descriptor, view, at)
+        finally:
+            os.close(descriptor)
 
 
 class ShardCache:
-    """The cache of a folder; any thread.
+    """All remote shards that this process reads through one folder; any thread.
 
     Args:
-        folder: made where it is missing.
-        floor_bytes: what must stay free on its disk.
+        folder: folder of the cache, made where it is missing.
+        floor_bytes: bytes that must stay free on its disk.
 
     Raises:
         OSError: it cannot be made, or another user may write to it.
@@ -49,20 +418,16 @@ class ShardCache:
         self._lock = threading.Lock()
 
     def shard(self, path: str) -> RemoteShard:
-        """A shard, in the version that was the current one at the start.
-
-        Raises:
-            OSError: as ``storage.faults``.
-        """
+        """A shard, in the version that was current at the start; raises as ``current``."""
         with self._lock:
             found = self._shards.get(path)
         return self.current(path) if found is None else found
 
     def current(self, path: str) -> RemoteShard:
-        """A shard, in the version that the store lists now: for whoever starts.
+        """A shard, in the version that the store lists now.
 
         Raises:
-            OSError: as ``storage.faults``.
+            OSError: an error of ``storage.faults``.
         """
         identity = store.identity(path)
         with self._lock:
@@ -74,7 +439,7 @@ class ShardCache:
     def read(
         self, stretches: Mapping[str, Sequence[Stretch]], wanted: Wanted = lambda: True
     ) -> None:
-        """Fill stretches of several shards; what is not here of all of them is fetched together.
+        """Fill stretches of several shards; chunks that the disk lacks are fetched together.
 
         Raises:
             OSError: its ``filename`` is the shard's path.
@@ -104,17 +469,11 @@ class ShardCache:
         return told
 
 
-_caches: dict[tuple[int, Path], ShardCache] = {}
-_floors: dict[object, int] = {}
-"""What each loader of this process keeps free."""
-_lock = threading.Lock()
-
-
 def shards_folder() -> Path:
-    """Where shards are kept: in the cache directory, or where the environment says.
+    """Folder of the shards: in the cache directory, or the one that the environment names.
 
-    Locks and maps are a machine's own. So on a network file system each machine has a folder of its
-    own in it.
+    Locks are not shared between machines. So on a network file system each machine has a folder of
+    its own in it.
 
     Raises:
         OSError: it cannot be made.
@@ -128,12 +487,12 @@ def shards_folder() -> Path:
 
 @contextmanager
 def kept_free(floor_bytes: int | None) -> Iterator[None]:
-    """As long as this lasts so much stays free on the cache's disk.
+    """Keep bytes free on the cache's disk while the context lasts.
 
-    Of several that last in one process the largest counts.
+    Of several contexts of one process the largest floor counts.
 
     Args:
-        floor_bytes: ``None``: what the environment says.
+        floor_bytes: bytes that stay free; ``None``: the floor that the environment names.
 
     Raises:
         UsageError: the environment says no size.
@@ -151,7 +510,7 @@ def kept_free(floor_bytes: int | None) -> Iterator[None]:
 
 
 def shard_cache() -> ShardCache:
-    """This process's, in ``shards_folder``.
+    """The cache of this process, in ``shards_folder``.
 
     Raises:
         OSError: its folder cannot be made.
@@ -173,7 +532,7 @@ def shard_cache() -> ShardCache:
 
 
 def _set_floors() -> None:
-    """Tell every cache of this process what stays free; under the lock."""
+    """Tell every cache of this process its floor; under the lock."""
     floor_bytes = max(_floors.values()) if _floors else disk_floor_of_environment()
     for cache in _caches.values():
         cache.room.floor_bytes = floor_bytes

@@ -1,13 +1,20 @@
-"""Asks remote file systems, again where they fail for a moment, and not too often.
+"""Questions to remote file systems: repeated where they fail for a moment, and not too often.
 
-Theory of operation. Every question goes through one ``Store`` of the process. It repeats what may
-pass (``storage.patience``). Where a server says that it is busy, nobody of this process asks that
-server before the pause is over. Where a connection was lost, whoever reaches the server again ends
-the pauses of the others. What a directory holds is asked for once a start: the answer is
-kept on the disk for ``LISTED_FOR_S``, for the other processes and ranks of the same start. (An
-object that changes meanwhile is noticed when it is read: the version is part of each request.)
+Example: a server answers 503 with ``Retry-After: 7``. No thread of this process asks that server
+within 7 s; then each asks again, at a random moment.
 
-Not here: what is asked how (``storage.clients``), shards (``storage.shards``).
+Theory of operation. Every question of the process goes through one ``Store``. The pause before a
+repetition is drawn evenly between 0 and a bound that doubles (full jitter; Brooker, "Exponential
+Backoff and Jitter", 2015): so clients that failed together do not come back together. A pause that
+the server asks for is kept, and the drawn pause is added to it. Where a connection was lost, the
+first thread that reaches the server again ends the pauses of the others. The repetitions end after
+``PATIENCE_S`` without an answer.
+
+A directory is listed once a start. The answer is kept on the disk for ``LISTED_FOR_S``, for the
+other processes and ranks of the same start. An object that changes meanwhile is noticed when it is
+read: each request names a version. Rates are kept there too, for the plan of the next run.
+
+Not here: the requests of each scheme (``storage.clients``), shards (``storage.shards``).
 """
 
 from __future__ import annotations
@@ -16,13 +23,16 @@ import contextlib
 import errno
 import json
 import logging
+import math
+import random
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from hashlib import sha256
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 from urllib.parse import urlsplit
 from xml.etree.ElementTree import ParseError
 
@@ -30,56 +40,129 @@ from autoloader.errors import AutoloaderError
 from autoloader.host.clock import Clock, SystemClock
 from autoloader.host.files import read_own, write_whole
 from autoloader.storage import faults
-from autoloader.storage.clients.client import client_of
-from autoloader.storage.identity import RemoteIdentity
-from autoloader.storage.limits import Limits, Meter, Traffic, check_bytes
-from autoloader.storage.patience import Patience
+from autoloader.storage.clients.client import RemoteIdentity, client_of
+from autoloader.storage.faults import Limits, Meter, Traffic, check_bytes
 from autoloader.storage.places import cache_root
-from autoloader.storage.rates import Rates
 
+FIRST_S, LONGEST_S = 0.25, 32.0
+"""Half the bound of the first pause, and the bound of the longest."""
+LONGEST_ASKED_S = 300.0
+"""A server's longer pause is cut to this."""
+PATIENCE_S = 600.0
+TRIES = 5
+"""Least number of tries, however long each takes; most tries where each answer is wrong."""
 LISTED_FOR_S = 60.0
+_LISTING_BYTES = 2**28
+"""Bytes of a kept listing, at most."""
+_RATE_BYTES = 64 * 2**20
+"""Bytes that a rate is measured over: fewer bytes tell the latency."""
+_SAY_EVERY_S = 10.0
+_TOGETHER = 16
+"""Small files that are asked for at a time."""
 _CLOCK = SystemClock()
 _NONSENSE = (ValueError, LookupError, TypeError, AttributeError, RecursionError, ParseError)
-"""What a client makes of an answer that is no page, no number or no listing."""
-_SAY_EVERY_S = 10.0
-_MOST_BYTES = 2**28
-"""Of a listing that is kept."""
+"""Errors of a client over an answer that is no page, no number or no listing."""
 
 Answer = TypeVar("Answer")
 Listing = dict[str, RemoteIdentity | None]
+"""Names in a directory: files with their versions, directories with ``None``."""
 
 logger = logging.getLogger(__name__)
+
+
+class _Server:
+    """One server, as this process knows it.
+
+    Attributes:
+        traffic: bytes that have come from it.
+        not_before_s: monotonic time before which it wants no question.
+        answered_s: monotonic time of its last answer.
+        said_s: monotonic time of the last warning about it.
+    """
+
+    def __init__(self) -> None:
+        self.traffic = Traffic()
+        self.not_before_s = self.answered_s = 0.0
+        self.said_s = -math.inf
+        self._lock = threading.Lock()
+        self._under_way, self._since_s = 0, 0.0
+        self._bytes, self._seconds = 0, 0.0
+
+    @contextlib.contextmanager
+    def measured(self, host: str, nbytes: int) -> Iterator[None]:
+        """Count a request; a rate is bytes by the time in which any request was under way."""
+        with self._lock:
+            if not self._under_way:
+                self._since_s = time.monotonic()
+            self._under_way += 1
+        came, rate = 0, None
+        try:
+            yield
+            came = nbytes
+        finally:
+            with self._lock:
+                now = time.monotonic()
+                self._under_way -= 1
+                self._bytes += came
+                self._seconds += now - self._since_s
+                self._since_s = now
+                if self._bytes >= _RATE_BYTES:
+                    rate = self._bytes / max(self._seconds, 1e-3)
+                    self._bytes, self._seconds = 0, 0.0
+            if rate is not None:
+                _write(_place("rates", host), json.dumps(rate).encode())
+
+    def waited(self, pause: float, wanted: Callable[[], bool], *, lost: bool) -> bool:
+        """Wait before a question; false if nobody wants it any more.
+
+        Args:
+            pause: seconds, less where ``lost`` and another thread reaches the server.
+            wanted: tells whether anybody still waits for the answer.
+            lost: whether the last question found no connection.
+        """
+        begun_s = time.monotonic()
+        while wanted():
+            now_s = time.monotonic()
+            reached = lost and self.answered_s > begun_s
+            until_s = max(self.not_before_s, 0.0 if reached else begun_s + pause)
+            if now_s >= until_s:
+                return True
+            time.sleep(min(until_s - now_s, 0.25))
+        return False
+
+    def failed(self, failure: faults.PassingError, path: str, pause: float) -> None:
+        """Note a failure that is waited for, and warn of it now and then."""
+        now_s = time.monotonic()
+        if failure.busy:
+            self.not_before_s = max(self.not_before_s, now_s + pause)
+        if now_s - self.said_s >= _SAY_EVERY_S:
+            self.said_s = now_s
+            logger.warning("%s: %s; asked again in %.1f s", path, failure.strerror, pause)
 
 
 class Store:
     """Remote files, for any thread; a process has one, ``store``.
 
     Args:
-        limits: of files and servers, asked for with each file.
-        clock: tells the time that answers take.
+        limits: function that gives the limits of files and servers.
+        clock: clock that times answers and repetitions.
     """
 
     def __init__(
-        self,
-        limits: Callable[[], Limits] = Limits.of_environment,
-        clock: Clock = _CLOCK,
+        self, limits: Callable[[], Limits] = Limits.of_environment, clock: Clock = _CLOCK
     ) -> None:
         self._limits = limits
         self._clock = clock
-        self._traffic: defaultdict[str, Traffic] = defaultdict(Traffic)
+        self._servers: defaultdict[str, _Server] = defaultdict(_Server)
         self._lock = threading.Lock()
-        self._not_before: dict[str, float] = {}
-        self._answered: dict[str, float] = {}
-        self._said: dict[str, float] = {}
         self._listings: dict[str, tuple[float, Listing]] = {}
         self._listing: dict[str, threading.Lock] = {}
-        self._rates = Rates()
 
     def listing(self, directory: str) -> Listing:
-        """Names in a directory: files with what they are, directories with ``None``.
+        """Names in a directory.
 
         Raises:
-            OSError: as ``storage.faults``; ``NoFileSystemError`` where the server lists nothing.
+            OSError: an error of ``storage.faults``; ``NoFileSystemError``: the server lists none.
         """
         with self._lock:
             alone = self._listing.setdefault(directory, threading.Lock())
@@ -87,47 +170,42 @@ class Store:
             known = self._listings.get(directory) or _kept(directory)
             if known is None or not _fresh(known):
                 client = client_of(directory)
-                found = self._read(
-                    directory, "document_bytes", lambda meter: client.listing(directory, meter)
-                )
+                found = self._metered(directory, lambda meter: client.listing(directory, meter))
                 known = (time.time(), found)
                 _keep(directory, found)
             self._listings[directory] = known
             return known[1]
 
     def identity(self, path: str) -> RemoteIdentity:
-        """What a file is: of the listing of its directory, where there is one.
+        """The version of a file: from the listing of its directory, where there is one.
 
         Raises:
-            OSError: as ``storage.faults``.
+            OSError: an error of ``storage.faults``.
         """
         client = client_of(path)
         directory, _, name = path.rpartition("/")
         if client.lists:
             found = self.listing(directory).get(name)
-            if found is None:
-                raise faults.missing(path)
-            return found
-        known = _kept(path)
-        if known is not None and _fresh(known):
-            if (kept := known[1][""]) is None:
-                raise faults.missing(path)
-            return kept
-        with _missing_is_kept(path):
-            identity = self._read(
-                path, "document_bytes", lambda meter: client.identity(path, meter)
-            )
-        _keep(path, {"": identity})
-        return identity
+        elif (known := _kept(path)) is not None and _fresh(known):
+            found = known[1][""]
+        else:
+            try:
+                found = self.now(path)
+            except FileNotFoundError:
+                found = None
+            _keep(path, {"": found})
+        if found is None:
+            raise faults.missing(path)
+        return found
 
     def listed(self, path: str) -> RemoteIdentity | None:
-        """As ``identity``, where one listing tells it of a whole directory; else ``None``."""
+        """As ``identity``; ``None`` where the server lists no directories."""
         return self.identity(path) if client_of(path).lists else None
 
     def now(self, path: str) -> RemoteIdentity:
-        """What a file is at this moment. Raises OSError as ``identity``."""
+        """The version of a file at this moment; raises as ``identity``."""
         client = client_of(path)
-        return self._read(path, "document_bytes", lambda meter: client.identity(path, meter))
+        return self._metered(path, lambda meter: client.identity(path, meter))
 
     def read(self, path: str, start: int, stop: int, of: RemoteIdentity) -> bytes:
         """Bytes [start, stop) of a version of a file; see ``read_into``."""
@@ -144,45 +222,49 @@ class Store:
         of: RemoteIdentity,
         wanted: Callable[[], bool] = lambda: True,
     ) -> None:
-        """Fill ``view`` with the bytes from ``start`` on of a version of a file.
+        """Fill memory with bytes of a version of a file.
 
         Args:
-            path: path of the local file.
-            start: of the first byte.
-            view: holds anything where it fails.
-            of: the version.
-            wanted: whether anybody still waits for it.
+            path: address of the file.
+            start: first byte in the file.
+            view: memory of the bytes; holds anything after an error.
+            of: version of the file.
+            wanted: tells whether anybody still waits for it.
 
         Raises:
-            OSError: as ``storage.faults``.
+            OSError: an error of ``storage.faults``.
         """
-        client = client_of(path)
-        with self._rates.measuring(_host(path), len(view)):
-            self._read(
-                path, "", lambda meter: client.read_into(path, start, view, of, meter), wanted
+        client, host = client_of(path), _host(path)
+        with self._servers[host].measured(host, len(view)):
+            self._metered(
+                path, lambda meter: client.read_into(path, start, view, of, meter), "", wanted
             )
 
     def read_all(self, path: str, *, keep: bool = False, most: str = "document_bytes") -> bytes:
         """A small file, by one request.
 
         Args:
-            path: path of the local file.
-            keep: on the disk, for the other processes of the machine and the next start.
-            most: the field of ``Limits`` that bounds it.
+            path: address of the file.
+            keep: whether it stays on the disk, for other processes and the next start.
+            most: field of ``Limits`` that bounds it.
 
         Raises:
             OSError: as ``read``.
         """
         client = client_of(path)
-        fresh = not client.lists and not _fresh(_kept(path) or (0.0, {}))
-        of = None if fresh else self.identity(path)
+        known = client.lists or _fresh(_kept(path) or (0.0, {}))
+        of = self.identity(path) if known else None
+        place = _place("listings", path).with_suffix(".content")
         if of is not None:
             check_bytes(path, of.size, most, self._limits())
-        place = _place(path).with_suffix(".content")
-        if of is not None and keep and (found := _kept_content(place, path, of)) is not None:
-            return found
-        with _missing_is_kept(path):
-            identity, data = self._read(path, most, lambda meter: client.whole(path, of, meter))
+            if keep and (found := _kept_content(place, path, of)) is not None:
+                return found
+        try:
+            identity, data = self._metered(path, lambda meter: client.whole(path, of, meter), most)
+        except FileNotFoundError:
+            if not client.lists:
+                _keep(path, {"": None})
+            raise
         if not client.lists:
             _keep(path, {"": identity})
         if keep:
@@ -192,73 +274,147 @@ class Store:
     def write(self, path: str, content: bytes) -> None:
         """Put a small file. Raises OSError."""
         client = client_of(path)
-        self._read(path, "document_bytes", lambda meter: client.write(path, content, meter))
+        self._metered(path, lambda meter: client.write(path, content, meter))
         self._listings.pop(path.rpartition("/")[0], None)
 
-    def _read(
+    def _metered(
         self,
         path: str,
-        most: str,
         question: Callable[[Meter], Answer],
+        most: str = "document_bytes",
         wanted: Callable[[], bool] = lambda: True,
     ) -> Answer:
-        """An answer within the limits, of a client that may be asked again.
+        """The answer of a client, within the limits.
 
         Args:
-            path: of what.
-            most: see ``Meter``.
-            question: asks the client, and has the meter told of what comes.
-            wanted: whether anybody still waits for it.
+            path: address of the file, for errors.
+            question: asks the client, which tells the meter of each piece that comes.
+            most: field of ``Limits`` that bounds the answer; "": the caller's memory does.
+            wanted: tells whether anybody still waits for it.
         """
-        meter = Meter(path, self._limits(), self._traffic[_host(path)], most, self._clock)
+        traffic = self._servers[_host(path)].traffic
+        meter = Meter(path, self._limits(), traffic, most, self._clock)
 
-        def metered() -> Answer:
+        def asked() -> Answer:
             meter.begin()
             try:
                 return question(meter)
+            except AutoloaderError:
+                raise
             except _NONSENSE as error:
-                if isinstance(error, AutoloaderError):
-                    raise
                 raise faults.nonsense(error, path) from None
 
-        return self._ask(path, metered, wanted)
+        return self._ask(path, asked, wanted)
 
     def _ask(
-        self,
-        path: str,
-        question: Callable[[], Answer],
-        wanted: Callable[[], bool] = lambda: True,
+        self, path: str, question: Callable[[], Answer], wanted: Callable[[], bool] = lambda: True
     ) -> Answer:
-        host, lost = _host(path), False
+        """The answer, after repetitions.
 
-        def asked() -> Answer:
-            while (left := self._not_before.get(host, 0.0) - time.monotonic()) > 0:
-                if not wanted():
-                    raise faults.UnreachableError(errno.EHOSTUNREACH, "not wanted any more", path)
-                time.sleep(min(left, 0.25))
-            answer = question()
-            self._answered[host] = time.monotonic()
-            return answer
+        Raises:
+            UnreachableError: it failed for longer than ``PATIENCE_S``, or nobody wants it any more.
+            OSError: it failed, and not for a moment.
+        """
+        server, begun_s = self._servers[_host(path)], self._clock.now_s()
+        failure: faults.PassingError | None = None
+        tries, wrong, pause = 0, 0, 0.0
+        while server.waited(pause, wanted, lost=failure is not None and failure.lost):
+            try:
+                answer = question()
+            except faults.PassingError as error:
+                failure = error.with_traceback(None)  # which would keep the caller's memory
+            else:
+                server.answered_s = time.monotonic()
+                return answer
+            tries += 1
+            wrong = wrong + 1 if failure.wrong else 0
+            late = self._clock.now_s() - begun_s > PATIENCE_S
+            if (late and tries >= TRIES) or wrong > TRIES:
+                break
+            # Chance keeps many clients apart; nothing secret hangs on it.
+            pause = pause_s(tries, failure.after_s, random.random())  # noqa: S311
+            server.failed(failure, path, pause)
+        why = "not wanted any more"
+        if failure is not None:
+            why = f"it cannot be reached: {failure.strerror}, {tries} times"
+        raise faults.UnreachableError(errno.EHOSTUNREACH, why, path)
 
-        def wait(seconds: float) -> bool:
-            begun = time.monotonic()
-            while wanted() and (left := begun + seconds - time.monotonic()) > 0:
-                if lost and self._answered.get(host, 0.0) > begun:
-                    break  # another one has reached it
-                time.sleep(min(left, 0.25))
-            return wanted()
 
-        def told(error: faults.PassingError, pause: float) -> None:
-            nonlocal lost
-            lost = error.lost
-            now = time.monotonic()
-            if error.busy:
-                self._not_before[host] = max(self._not_before.get(host, 0.0), now + pause)
-            if now - self._said.get(host, -_SAY_EVERY_S) >= _SAY_EVERY_S:
-                self._said[host] = now
-                logger.warning("%s: %s; asked again in %.1f s", path, error.strerror, pause)
+def pause_s(tries: int, after_s: float | None, draw: float) -> float:
+    """Seconds before the next try.
 
-        return Patience(wait, told).ask(asked)
+    Args:
+        tries: number of tries that have failed, from 1.
+        after_s: seconds that the server asks for; ``None``: it does not say.
+        draw: random number in [0, 1).
+    """
+    bound = min(LONGEST_S, FIRST_S * 2 ** min(tries, 16))
+    return float(min(after_s or 0.0, LONGEST_ASKED_S) + draw * bound)
+
+
+def known_rate(host: str) -> float | None:
+    """Bytes a second that a host gave lately; ``None`` where little was fetched so far."""
+    with contextlib.suppress(OSError, ValueError, TypeError):
+        found = float(json.loads(read_own(_place("rates", host), 100)))
+        return found if 0 < found < math.inf else None
+    return None
+
+
+def answer_of(question: str, arguments: tuple[Any, ...]) -> Any:
+    """The answer, or the ``OSError``; see ``formats.files.Answer``."""
+    try:
+        return _QUESTIONS[question](*arguments)
+    except OSError as error:
+        return error
+
+
+def fetch_together(paths: Sequence[str]) -> None:
+    """Fetch small files at the same time, and keep them on the disk."""
+
+    def fetch(path: str) -> None:
+        with contextlib.suppress(OSError):
+            store.read_all(path, keep=True)
+
+    with ThreadPoolExecutor(_TOGETHER, "autoloader-remote") as pool:
+        list(pool.map(fetch, paths))
+
+
+def sizes_of(paths: Sequence[str]) -> list[int]:
+    """Bytes of files, asked for at the same time.
+
+    Raises:
+        OSError: its ``filename`` is a path that is not there, or cannot be asked for.
+    """
+    with ThreadPoolExecutor(_TOGETHER, "autoloader-remote") as pool:
+        return list(pool.map(lambda path: store.identity(path).size, paths))
+
+
+def _read(path: str, offset: int, count: int) -> bytes:
+    identity = store.identity(path)
+    stop = identity.size if count < 0 else min(identity.size, offset + count)
+    return store.read(path, offset, stop, identity) if offset < stop else b""
+
+
+def _size(path: str) -> int | None:
+    try:
+        return store.identity(path).size
+    except FileNotFoundError:
+        return None
+
+
+def _names(directory: str) -> list[str]:
+    """Names in a directory, those of directories with a slash at the end."""
+    found = store.listing(directory)
+    return [name if one is not None else f"{name}/" for name, one in found.items()]
+
+
+_QUESTIONS: Mapping[str, Callable[..., Any]] = {
+    "read": _read,
+    "whole": lambda path, most: store.read_all(path, keep=True, most=most),
+    "size": _size,
+    "names": _names,
+    "is_directory": lambda path: bool(store.listing(path)),
+}
 
 
 def _host(path: str) -> str:
@@ -269,15 +425,16 @@ def _fresh(known: tuple[float, Listing]) -> bool:
     return 0 <= time.time() - known[0] < LISTED_FOR_S
 
 
-def _place(what: str) -> Path:
-    return cache_root() / "listings" / f"{sha256(what.encode()).hexdigest()[:40]}.json"
+def _place(kind: str, what: str) -> Path:
+    """File of the cache about an address; ``kind`` is "listings" or "rates"."""
+    return cache_root() / kind / f"{sha256(what.encode()).hexdigest()[:40]}.json"
 
 
 def _kept(what: str) -> tuple[float, Listing] | None:
-    """What another process of this start was told, and when."""
+    """Time and content of a listing that any process was told."""
     failures = (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError)
     with contextlib.suppress(*failures):
-        told = json.loads(read_own(_place(what), _MOST_BYTES))
+        told = json.loads(read_own(_place("listings", what), _LISTING_BYTES))
         names = told["names"].items()
         return float(told["at_s"]), {k: v and RemoteIdentity(**v) for k, v in names}
     return None
@@ -285,25 +442,15 @@ def _kept(what: str) -> tuple[float, Listing] | None:
 
 def _keep(what: str, found: Listing) -> None:
     names = {name: one and one.plain() for name, one in found.items()}
-    _write(_place(what), json.dumps({"at_s": time.time(), "names": names}).encode())
-
-
-@contextlib.contextmanager
-def _missing_is_kept(path: str) -> Iterator[None]:
-    """That there is no such file is as good to know as what there is."""
-    try:
-        yield
-    except FileNotFoundError:
-        if not client_of(path).lists:
-            _keep(path, {"": None})
-        raise
+    told = json.dumps({"at_s": time.time(), "names": names})
+    _write(_place("listings", what), told.encode())
 
 
 def _kept_content(place: Path, path: str, of: RemoteIdentity) -> bytes | None:
     """A file that was read before, in this version."""
+    key = of.key(path).encode()
     with contextlib.suppress(OSError):
-        found = read_own(place, len(of.key(path)) + of.size)
-        key = of.key(path).encode()
+        found = read_own(place, len(key) + of.size)
         if found.startswith(key) and len(found) == len(key) + of.size:
             return found[len(key) :]
     return None
@@ -315,4 +462,4 @@ def _write(place: Path, content: bytes) -> None:
         write_whole(place, content, mode=0o600)
 
 
-store = Store()
+store: Store = Store()

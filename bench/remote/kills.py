@@ -27,8 +27,7 @@ import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from autoloader.storage.requests import IN_FLIGHT_BYTES
-from autoloader.storage.shards import ShardCache
+from autoloader.storage.shards import IN_FLIGHT_BYTES, ShardCache
 from bench.remote.server import serve
 
 BYTES_PER_S = 12e6

@@ -32,7 +32,7 @@ from typing import Any
 
 from autoloader import AutoLoader, PipelineSpec
 from autoloader.cli.app import main as command
-from autoloader.storage.requests import REQUEST_BYTES
+from autoloader.storage.shards import REQUEST_BYTES
 from bench.control.trainer import endless
 from bench.data import ensure_data
 from bench.host import load

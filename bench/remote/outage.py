@@ -29,9 +29,8 @@ import time
 from pathlib import Path
 from typing import Any
 
-from autoloader.storage import patience, store
-from autoloader.storage.requests import IN_FLIGHT_BYTES
-from autoloader.storage.shards import ShardCache
+from autoloader.storage import store
+from autoloader.storage.shards import IN_FLIGHT_BYTES, ShardCache
 from bench.remote.server import serve
 
 NAME = "bucket.autoloader.test"
@@ -77,7 +76,7 @@ def _inside(seconds: float, nbytes: int, folder: Path) -> dict[str, Any]:
     for own, place in ((hosts, "/etc/hosts"), (resolver, "/etc/resolv.conf")):
         subprocess.run(["mount", "--bind", str(own), place], check=True)
     os.environ.update(AUTOLOADER_CACHE_DIR=str(folder / "user"), no_proxy="*")
-    patience.LONGEST_S = min(patience.LONGEST_S, max(0.5, seconds / 2))
+    store.LONGEST_S = min(store.LONGEST_S, max(0.5, seconds / 2))
     store._SAY_EVERY_S = min(store._SAY_EVERY_S, seconds / 20)  # noqa: SLF001 once in a while
     said = logging.handlers.BufferingHandler(10**6)
     logging.getLogger("autoloader.storage").addHandler(said)

@@ -25,10 +25,9 @@ from streams import dataset_of, spec_of
 from autoloader import PipelineSpec
 from autoloader.errors import AutoloaderError, SourceError
 from autoloader.process.planning import plan_loader
-from autoloader.storage import patience, store
+from autoloader.storage import store
 from autoloader.storage.clients import client as clients
-from autoloader.storage.faults import LimitError, PassingError
-from autoloader.storage.limits import VARIABLES, Limits, Meter, Traffic
+from autoloader.storage.faults import VARIABLES, LimitError, Limits, Meter, PassingError, Traffic
 
 QUICK = Limits(document_bytes=2**20, rate_over_s=0.3, deadline_s=20.0)
 BOUND_S = 60.0
@@ -217,8 +216,8 @@ written = written_steps([[4] * 3])
 def far(written: Written, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Far]:
     monkeypatch.setenv("AUTOLOADER_CACHE_DIR", str(tmp_path / "cache"))
     monkeypatch.setenv("AUTOLOADER_DISK_FLOOR", "64MiB")
-    monkeypatch.setattr(patience, "FIRST_S", 0.001)
-    monkeypatch.setattr(patience, "PATIENCE_S", 1.0)
+    monkeypatch.setattr(store, "FIRST_S", 0.001)
+    monkeypatch.setattr(store, "PATIENCE_S", 1.0)
     monkeypatch.setattr(store.store, "_limits", lambda: QUICK)
     root = written.path.parents[1]
     with Hostile(root) as server:

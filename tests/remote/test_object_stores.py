@@ -8,7 +8,7 @@ import logging
 import random
 import threading
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -18,12 +18,12 @@ import pytest
 from botocore.session import Session
 from moto.server import ThreadedMotoServer
 
-from autoloader.storage import patience
+from autoloader.storage import store as stores
 from autoloader.storage.clients import client as clients
 from autoloader.storage.clients.client import client_of
 from autoloader.storage.clients.s3 import S3Client
-from autoloader.storage.faults import ChangedError, NoFileSystemError
-from autoloader.storage.limits import Limits, Meter, Traffic
+from autoloader.storage.clients.web import Request
+from autoloader.storage.faults import ChangedError, Limits, Meter, NoFileSystemError, Traffic
 from autoloader.storage.part import CHUNK_BYTES
 from autoloader.storage.shards import ShardCache
 from autoloader.storage.store import Store, store
@@ -38,7 +38,7 @@ def _alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """No proxy between, no listing of another test, a client for each test."""
     monkeypatch.setenv("AUTOLOADER_CACHE_DIR", str(tmp_path / "user"))
     monkeypatch.setenv("no_proxy", "*")
-    monkeypatch.setattr(patience, "FIRST_S", 0.01)
+    monkeypatch.setattr(stores, "FIRST_S", 0.01)
     monkeypatch.setattr(clients, "_clients", {})
     monkeypatch.setattr(store, "_listings", {})
 
@@ -84,14 +84,13 @@ def test_s3_lists_pages_and_folders_and_tells_what_it_lists_as_each_file_does(
         bucket.put_object(Bucket="lab", Key=f"arm/1.0.0/beside/{number}", Body=b"x")
     own = client_of(ADDRESS)
     assert isinstance(own, S3Client)
-    signed = own._signed
+    send = own._send
 
-    def two_at_a_time(*arguments: Any, **named: Any) -> Any:
-        if "query" in named:
-            named["query"] = {**named["query"], "max-keys": "2"}
-        return signed(*arguments, **named)
+    def two_at_a_time(request: Request) -> Any:
+        more = "&max-keys=2" if "list-type" in request.address else ""
+        return send(replace(request, address=request.address + more))
 
-    monkeypatch.setattr(own, "_signed", two_at_a_time)
+    monkeypatch.setattr(own, "_send", two_at_a_time)
     found = own.listing("s3://lab/arm/1.0.0", meter())
     assert found == {"a shard+1": own.identity(ADDRESS, meter()), "beside": None}
     assert list(own.listing("s3://lab/arm/1.0.0/beside", meter())) == ["0", "1", "2"]

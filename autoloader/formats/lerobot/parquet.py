@@ -30,8 +30,7 @@ from numpy.typing import NDArray
 from autoloader.formats import files
 from autoloader.formats.files import told_stand_in
 from autoloader.host.extras import needs
-from autoloader.storage.faults import LimitError
-from autoloader.storage.limits import Limits, check_bytes
+from autoloader.storage.faults import LimitError, Limits, check_bytes
 
 Ints = NDArray[np.int64]
 
@@ -66,7 +65,7 @@ def read_columns(
     Args:
         path: path of the Parquet file.
         wanted: chooses from the names of the columns that are there.
-        most: field of ``storage.limits.Limits`` that bounds the file and its unpacked values; ""
+        most: field of ``storage.faults.Limits`` that bounds the file and its unpacked values; ""
             for no bound.
 
     Raises:

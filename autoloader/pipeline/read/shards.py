@@ -3,7 +3,7 @@
 Theory of operation. *By plan*: the plan names the sample of every position, so the order in which
 shards are needed is known. A thread looks ``HORIZON`` positions ahead of the run that was assigned
 last. Shards that are needed sooner are fetched first; a run that needs a shard at once overtakes
-them (``storage.shard``). The same look tells the cache which shards may make room for others, and
+them (``storage.shards``). The same look tells the cache which shards may make room for others, and
 which shards this job leases. Of several processes that follow one plan, one fetches a shard, and
 the others go on with the next. A shard that cannot be fetched ahead is left to the run that needs
 it, which reports the failure.
@@ -35,8 +35,7 @@ from autoloader.index.opening import open_indexes
 from autoloader.samples.resolve import ResolvedDataset
 from autoloader.sampling.dealing import NodePart
 from autoloader.sampling.plan import SamplePlan
-from autoloader.storage.shard import RemoteShard
-from autoloader.storage.shards import ShardCache, shard_cache
+from autoloader.storage.shards import RemoteShard, ShardCache, shard_cache
 
 HORIZON = 65_536
 """Number of positions that the thread looks ahead."""

@@ -1,59 +1,121 @@
-"""What is asked of any remote file system, and which client opens a path.
+"""The face of a remote file system, the version of a remote file, and the client of a scheme.
 
-Theory of operation. Credentials and addresses of a scheme are found by the means of its own package
-(``gcsfs``, ``botocore``, ``huggingface_hub``, ``~/.netrc``), none of whose caches is used. The
-request is made here (``remote.clients.connections``): so one request is one request, a version is
-pinned (the generation, ``If-Match``), ``Retry-After`` is seen, an answer's length and version are
-checked, and its bytes go where they are wanted without a copy between. Any thread may ask.
+Theory of operation. Addresses and credentials of a scheme come from its own package (``gcsfs``,
+``botocore``, ``huggingface_hub``, ``~/.netrc``), whose caches are not used. Requests are made by
+``storage.clients.web``. So a request pins a version (the generation, ``If-Match``), ``Retry-After``
+is seen, and length and version of each answer are checked. Bytes go into the caller's memory
+without a copy. Any thread may ask.
 
 Invariants:
-    1. What is read is all bytes that were asked for, of the version that was, or an ``OSError``.
-    2. No text of a client and no address but the user's path is in an error.
+    1. A read gives all bytes that were asked for, of the version that was named, or an ``OSError``.
+    2. An error holds no text of a client, and no address except the user's path.
 
-Not here: what each scheme's requests look like (its own module).
+Not here: the requests of each scheme (its own module).
 """
 
 from __future__ import annotations
 
+import base64
 import errno
+import hashlib
 import importlib
 import os
 import threading
 from collections.abc import Mapping
-from typing import Protocol, cast
+from dataclasses import asdict, dataclass
+from email.utils import parsedate_to_datetime
+from typing import Any, Protocol, cast
 from urllib.parse import urlsplit
 
 from autoloader.host.extras import needs
-from autoloader.storage import faults
-from autoloader.storage.identity import RemoteIdentity
-from autoloader.storage.limits import Meter
+from autoloader.storage.faults import Meter, NoFileSystemError
 from autoloader.storage.places import PACKAGES, check_address, scheme_of
 
 
-class Client(Protocol):
-    """What is asked of a remote file system. All raise ``OSError``s of ``storage.faults``.
+@dataclass(frozen=True, slots=True)
+class RemoteIdentity:
+    """One version of one object.
 
-    Each question tells a meter of what comes, piece by piece. What the meter raises ends it.
+    Attributes:
+        size: bytes of the object.
+        number: number of the version: the generation of Cloud Storage, the time of the last change
+            in ns where a server tells no more, else a hash of the tag.
+        tag: tag that a request names to get this version alone; "": there is none.
+        crc32c: checksum of the bytes; ``None``: the store tells none.
+    """
+
+    size: int
+    number: int
+    tag: str = ""
+    crc32c: int | None = None
+
+    def plain(self) -> dict[str, Any]:
+        """Fields as values of JSON."""
+        return asdict(self)
+
+    def key(self, path: str) -> str:
+        """Name of this version of the object at ``path``: 40 hexadecimal digits."""
+        text = repr((path, self.size, self.number, self.tag))
+        return hashlib.sha256(text.encode(errors="surrogateescape")).hexdigest()[:40]
+
+
+def of_entry(entry: Mapping[str, Any]) -> RemoteIdentity:
+    """The version that a store tells of a file.
+
+    Args:
+        entry: ``size`` and those of ``ETag``, ``generation``, ``crc32c`` and ``Last-Modified`` that
+            the store tells.
+
+    Raises:
+        ValueError: the size is not known, or the checksum is none.
+    """
+    size = entry.get("size")
+    if not isinstance(size, int) or size < 0:
+        raise ValueError("the store does not say how large it is")
+    tag = str(entry.get("ETag") or "")
+    if generation := entry.get("generation"):
+        crc = entry.get("crc32c")
+        crc32c = int.from_bytes(base64.b64decode(crc), "big") if crc else None
+        return RemoteIdentity(size, int(generation), str(generation), crc32c)
+    if changed := entry.get("Last-Modified"):
+        if tag.startswith("W/"):  # a weak tag names no bytes
+            tag = ""
+        return RemoteIdentity(size, _ns(str(changed)), tag)
+    return RemoteIdentity(size, _hashed(tag), tag)
+
+
+def _hashed(tag: str) -> int:
+    return int.from_bytes(hashlib.sha256(tag.encode()).digest()[:8], "big") >> 1
+
+
+def _ns(changed: str) -> int:
+    try:
+        return int(parsedate_to_datetime(changed).timestamp()) * 10**9
+    except ValueError:
+        return _hashed(changed)
+
+
+class Client(Protocol):
+    """Questions to a remote file system. All raise ``OSError``s of ``storage.faults``.
+
+    Each question tells a meter of every piece that comes. An error of the meter ends the question.
+
+    Attributes:
+        lists: whether ``listing`` tells all files of a directory at once.
     """
 
     lists: bool
-    """Whether ``listing`` tells of all files of a directory at once."""
 
     def listing(self, directory: str, meter: Meter) -> dict[str, RemoteIdentity | None]:
-        """Names in a directory: files with what they are, directories with ``None``."""
+        """Names in a directory: files with their versions, directories with ``None``."""
         ...
 
     def identity(self, path: str, meter: Meter) -> RemoteIdentity:
-        """What a file is now."""
+        """The version of a file now."""
         ...
 
     def read_into(
-        self,
-        path: str,
-        start: int,
-        view: memoryview,
-        of: RemoteIdentity,
-        meter: Meter,
+        self, path: str, start: int, view: memoryview, of: RemoteIdentity, meter: Meter
     ) -> None:
         """Fill ``view`` with the bytes from ``start`` on of a version of a file."""
         ...
@@ -61,7 +123,7 @@ class Client(Protocol):
     def whole(
         self, path: str, of: RemoteIdentity | None, meter: Meter
     ) -> tuple[RemoteIdentity, bytes]:
-        """A small file and what it is; of a version, where one is given."""
+        """Version and bytes of a small file; ``of`` names the version that is wanted."""
         ...
 
     def write(self, path: str, content: bytes, meter: Meter) -> None:
@@ -84,17 +146,17 @@ _lock = threading.Lock()
 
 
 def client_of(path: str) -> Client:
-    """This process's client for a path's scheme.
+    """The client of this process for a path's scheme.
 
     Raises:
-        MissingExtraError: it is not installed.
-        NoFileSystemError: there is none.
+        MissingExtraError: its package is not installed.
+        NoFileSystemError: no client opens the scheme.
         SpecError: the address holds a secret.
     """
     check_address(path)
     scheme = scheme_of(path)
     if scheme not in PACKAGES:
-        raise faults.NoFileSystemError(errno.EPROTONOSUPPORT, f"nothing opens {scheme}://", path)
+        raise NoFileSystemError(errno.EPROTONOSUPPORT, f"nothing opens {scheme}://", path)
     host = urlsplit(path).netloc if scheme in ("http", "https") else ""
     key = (os.getpid(), f"{scheme}://{host}")
     with _lock:

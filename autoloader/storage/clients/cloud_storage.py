@@ -2,7 +2,7 @@
 
 A request names the generation of its object.
 
-Not here: the connections (``remote.clients.connections``).
+Not here: the connections (``storage.clients.web``).
 """
 
 from __future__ import annotations
@@ -13,19 +13,18 @@ from collections.abc import Mapping
 from typing import Any
 from urllib.parse import quote, urlencode, urlsplit
 
-from autoloader.storage.clients.connections import Answer
-from autoloader.storage.clients.web import WebClient, finding_credentials
-from autoloader.storage.identity import RemoteIdentity, of_entry
-from autoloader.storage.limits import Meter
+from autoloader.storage.clients.client import RemoteIdentity, of_entry
+from autoloader.storage.clients.web import Answer, Request, WebClient, finding_credentials
+from autoloader.storage.faults import Meter
 
 _FIELDS = "name,size,generation,crc32c"
 
 
 class CloudStorageClient(WebClient):
-    """See ``remote.clients.client.Client``.
+    """Google Cloud Storage; see ``storage.clients.client.Client``.
 
     Args:
-        scheme: "gs".
+        scheme: scheme of the addresses: "gs".
     """
 
     lists = True
@@ -71,15 +70,8 @@ class CloudStorageClient(WebClient):
         bucket, _, name = path.partition("://")[2].partition("/")
         base = self._fs.base.replace("/storage/", "/upload/storage/")
         asked = urlencode({"uploadType": "media", "name": name})
-        answer = self._connections.ask(
-            "POST",
-            f"{base}b/{bucket}/o?{asked}",
-            self._authorised(path),
-            path,
-            content=content,
-            meter=meter,
-        )
-        self._checked(answer, path)
+        address = f"{base}b/{bucket}/o?{asked}"
+        self._answered(Request("POST", address, path, meter, self._authorised(path), content))
 
     def _address(self, path: str, of: RemoteIdentity | None) -> tuple[str, dict[str, str]]:
         return self._fs.url(path, generation=of and of.number), self._authorised(path)
@@ -95,7 +87,7 @@ class CloudStorageClient(WebClient):
         return found is not None and int(found) != of.number
 
     def _json(self, path: str, what: str, asked: Mapping[str, str], meter: Meter) -> Any:
-        """An answer of the JSON interface about what lies in a path's bucket."""
+        """An answer of the JSON interface about objects in a path's bucket."""
         address = f"{self._fs.base}b/{urlsplit(path).netloc}{what}?{urlencode(asked)}"
-        answer = self._connections.ask("GET", address, self._authorised(path), path, meter=meter)
-        return json.loads(self._checked(answer, path).body)
+        request = Request("GET", address, path, meter, self._authorised(path))
+        return json.loads(self._answered(request).body)

@@ -1,9 +1,9 @@
 """Datasets of the Hugging Face Hub: ``hf://datasets/ORG/NAME[@REVISION]/…``.
 
 The token and the hub's address are those of ``huggingface_hub`` (``HF_TOKEN``, ``HF_ENDPOINT``). A
-file's version is the hash of its content that the hub tells with each answer.
+file's version is the hash of its content, which the hub tells with each answer.
 
-Not here: the connections (``remote.clients.connections``).
+Not here: the connections (``storage.clients.web``).
 """
 
 from __future__ import annotations
@@ -14,20 +14,19 @@ import re
 from urllib.parse import quote, urlsplit
 
 from autoloader.storage import faults
-from autoloader.storage.clients.connections import Answer
-from autoloader.storage.clients.web import WebClient
-from autoloader.storage.identity import RemoteIdentity, of_entry
-from autoloader.storage.limits import Meter
+from autoloader.storage.clients.client import RemoteIdentity, of_entry
+from autoloader.storage.clients.web import Answer, Request, WebClient
+from autoloader.storage.faults import Meter
 
 _PATH = re.compile(r"hf://datasets/([^/@]+/[^/@]+)(?:@([^/]+))?(?:/(.*))?")
 _NEXT = re.compile(r'<([^>]+)>\s*;\s*rel="?next"?')
 
 
 class HuggingFaceClient(WebClient):
-    """See ``remote.clients.client.Client``.
+    """The Hugging Face Hub; see ``storage.clients.client.Client``.
 
     Args:
-        scheme: "hf".
+        scheme: scheme of the addresses: "hf".
     """
 
     lists = True
@@ -46,8 +45,8 @@ class HuggingFaceClient(WebClient):
         names: dict[str, RemoteIdentity | None] = {}
         while address:
             headers = self._authorised() if urlsplit(address)[:2] == urlsplit(self._hub)[:2] else {}
-            answer = self._connections.ask("GET", address, headers, directory, meter=meter)
-            for one in json.loads(self._checked(answer, directory).body):
+            answer = self._answered(Request("GET", address, directory, meter, headers))
+            for one in json.loads(answer.body):
                 large = one.get("lfs") or {}
                 name = str(one["path"]).rpartition("/")[2]
                 entry = {"size": one.get("size"), "ETag": large.get("oid") or one.get("oid")}

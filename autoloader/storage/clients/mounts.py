@@ -1,7 +1,7 @@
 """Slow mounts (NFS, Lustre, GPFS) as a client: ``file:///mnt/…`` is read through the cache.
 
-The operating system reads, retries and knows who may; a stale handle or an answer that does not
-come is a failure that may pass.
+The operating system reads, retries and checks permissions. A stale handle, or an answer that does
+not come, is a failure that may pass.
 
 Not here: local files that need no cache (``formats.files``).
 """
@@ -18,17 +18,17 @@ from urllib.parse import unquote
 
 from autoloader.host.files import write_whole
 from autoloader.storage import faults
-from autoloader.storage.identity import RemoteIdentity
-from autoloader.storage.limits import Meter
+from autoloader.storage.clients.client import RemoteIdentity
+from autoloader.storage.faults import Meter
 
 _PASSING = (errno.ESTALE, errno.EIO, errno.ETIMEDOUT, errno.EHOSTDOWN, errno.EAGAIN, errno.EINTR)
 
 
 class MountClient:
-    """See ``remote.clients.client.Client``.
+    """A slow mount; see ``storage.clients.client.Client``.
 
     Args:
-        scheme: "file".
+        scheme: scheme of the addresses: "file".
     """
 
     lists = True
@@ -54,12 +54,7 @@ class MountClient:
             return _identity(_local(path).stat())
 
     def read_into(
-        self,
-        path: str,
-        start: int,
-        view: memoryview,
-        of: RemoteIdentity,
-        meter: Meter,
+        self, path: str, start: int, view: memoryview, of: RemoteIdentity, meter: Meter
     ) -> None:
         """See ``Client.read_into``."""
         with _translated(path):

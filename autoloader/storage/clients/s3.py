@@ -2,34 +2,40 @@
 
 A request names the ``ETag`` of its object. A bucket's region is learnt from its first answer.
 
-Not here: the connections (``remote.clients.connections``).
+Not here: the connections (``storage.clients.web``).
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote, urlencode, urlsplit
 from xml.etree import ElementTree
 
 from autoloader.storage import faults
-from autoloader.storage.clients.connections import Answer
-from autoloader.storage.clients.web import WebClient, finding_credentials, pin_header
-from autoloader.storage.identity import RemoteIdentity, of_entry
-from autoloader.storage.limits import Meter
+from autoloader.storage.clients.client import RemoteIdentity, of_entry
+from autoloader.storage.clients.web import (
+    Answer,
+    Request,
+    WebClient,
+    finding_credentials,
+    pin_header,
+)
+from autoloader.storage.faults import Meter
 
 _REGION = "x-amz-bucket-region"
 _AWS = (".amazonaws.com", ".amazonaws.com.cn")
 
 
 class S3Client(WebClient):
-    """See ``remote.clients.client.Client``.
+    """S3 and its like; see ``storage.clients.client.Client``.
 
     Args:
-        scheme: "s3".
+        scheme: scheme of the addresses: "s3".
     """
 
     lists = True
@@ -54,10 +60,12 @@ class S3Client(WebClient):
         bucket, _, prefix = directory.partition("://")[2].rstrip("/").partition("/")
         prefix = f"{prefix}/" if prefix else ""
         asked = {"list-type": "2", "prefix": prefix, "delimiter": "/"}
+        address = f"s3://{bucket}/"
         names: dict[str, RemoteIdentity | None] = {}
         while True:
-            answer = self._signed("GET", f"s3://{bucket}", directory, query=asked, meter=meter)
-            page = _Page(self._checked(answer, directory).body)
+            query = urlencode(sorted(asked.items()), quote_via=quote, safe="-_.~")
+            answer = self._answered(Request("GET", f"{address}?{query}", directory, meter))
+            page = _Page(answer.body)
             for one in page.each("CommonPrefixes"):
                 names[one["Prefix"][len(prefix) : -1]] = None
             for one in page.each("Contents"):
@@ -70,62 +78,27 @@ class S3Client(WebClient):
 
     def write(self, path: str, content: bytes, meter: Meter) -> None:
         """See ``Client.write``."""
-        self._checked(self._signed("PUT", path, path, content=content, meter=meter), path)
+        address, _ = self._address(path, None)
+        self._answered(Request("PUT", address, path, meter, content=content))
 
-    def _ask(
-        self,
-        method: str,
-        path: str,
-        of: RemoteIdentity | None = None,
-        own: Mapping[str, str] | None = None,
-        *,
-        into: memoryview | None = None,
-        meter: Meter,
-    ) -> Answer:
-        answer = self._signed(
-            method,
-            path,
-            path,
-            headers={**pin_header(of), **(own or {})},
-            into=into,
-            meter=meter,
-        )
-        return self._checked(answer, path, pinned=of is not None)
+    def _address(self, path: str, of: RemoteIdentity | None) -> tuple[str, dict[str, str]]:
+        bucket, _, name = path.partition("://")[2].partition("/")
+        return f"s3://{bucket}/{quote(name, safe='/-_.~')}", pin_header(of)
 
-    def _signed(
-        self,
-        method: str,
-        what: str,
-        path: str,
-        *,
-        query: Mapping[str, str] | None = None,
-        headers: Mapping[str, str] | None = None,
-        content: bytes | None = None,
-        into: memoryview | None = None,
-        meter: Meter,
-    ) -> Answer:
+    def _send(self, request: Request) -> Answer:
         """The answer of the region that the bucket lies in."""
-        bucket, _, name = what.partition("://")[2].partition("/")
+        bucket, _, inside = request.address.partition("://")[2].partition("/")
         while True:
             region = self._regions.get(bucket, self._region)
-            address = self._place(bucket, region) + quote(name, safe="/-_.~")
-            if query:
-                address += "?" + urlencode(sorted(query.items()), quote_via=quote, safe="-_.~")
-            signed = self._sign(method, address, dict(headers or {}), content, region, path)
-            answer = self._connections.ask(
-                method,
-                address,
-                signed,
-                path,
-                into=into,
-                content=content,
-                follows=False,
-                meter=meter,
-            )
+            there = replace(request, address=self._place(bucket, region) + inside)
+            answer = self._connections.ask(self._signed(there, region), follows=False)
             found = answer.headers.get(_REGION)
-            if answer.status not in (301, 307, 400) or not found or found == region:
+            if answer.status in (301, 307, 400) and found and found != region:
+                self._regions[bucket] = found
+            elif answer.status in (301, 307):
+                raise faults.missing(request.path)
+            else:
                 return answer
-            self._regions[bucket] = found
 
     def _place(self, bucket: str, region: str) -> str:
         """The address of a bucket in a region, with a slash at the end."""
@@ -138,40 +111,31 @@ class S3Client(WebClient):
             return f"https://{host}/{bucket}/"
         return f"https://{bucket}.{host}/"
 
-    def _sign(
-        self,
-        method: str,
-        address: str,
-        headers: dict[str, str],
-        content: bytes | None,
-        region: str,
-        path: str,
-    ) -> dict[str, str]:
-        """The headers with a signature; without credentials, as they are."""
-        headers["Accept-Encoding"] = "identity"
+    def _signed(self, request: Request, region: str) -> Request:
+        """The request with a signature; as it is, without credentials."""
         if self._credentials is None:
-            return headers
+            return request
         from botocore.auth import S3SigV4Auth
         from botocore.awsrequest import AWSRequest
 
-        with finding_credentials(path):
-            asked = AWSRequest(method, address, headers=headers, data=content or b"")
+        with finding_credentials(request.path):
+            asked = AWSRequest(
+                request.method,
+                request.address,
+                headers=dict(request.headers),
+                data=request.content or b"",
+            )
             S3SigV4Auth(self._credentials.get_frozen_credentials(), "s3", region).add_auth(asked)
-        return {name: str(value) for name, value in asked.headers.items()}
+        return replace(request, headers={name: str(one) for name, one in asked.headers.items()})
 
     def _told(self, answer: Answer) -> RemoteIdentity:
-        """As a listing tells it, which says nothing of seconds."""
+        """The version as a listing tells it, without a time."""
         size = int(answer.headers["Content-Length"])
         return of_entry({"size": size, "ETag": answer.headers.get("ETag")})
 
     def _is_another(self, answer: Answer, of: RemoteIdentity) -> bool:
         tag = answer.headers.get("ETag")
         return bool(tag) and tag != of.tag
-
-    def _checked(self, answer: Answer, path: str, *, pinned: bool = False) -> Answer:
-        if answer.status in (301, 307):  # to no other region
-            raise faults.of_status(404, path)
-        return super()._checked(answer, path, pinned=pinned)
 
 
 class _Page:
@@ -192,7 +156,7 @@ class _Page:
 
 
 def _on_amazon() -> bool:
-    """Whether this machine is one of Amazon's, whose metadata server is rightly asked."""
+    """True if this machine is one of Amazon's, which have a metadata server."""
     with contextlib.suppress(OSError):
         return "Amazon" in Path("/sys/class/dmi/id/sys_vendor").read_text(encoding="utf-8")
     return False
