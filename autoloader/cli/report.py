@@ -15,7 +15,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from statistics import fmean
 
@@ -203,16 +203,16 @@ class Finding:
     """One question and its answer.
 
     Attributes:
-        question: question that a reader has.
         answer: the answer in one sentence.
         more: further sentences of the answer.
         level: "good", "notice" or "bad".
+        question: question that a reader has; ``findings`` fills it in.
     """
 
-    question: str
     answer: str
     more: tuple[str, ...] = ()
     level: str = "good"
+    question: str = ""
 
 
 def findings(run: Run, ideal: Run | None = None) -> tuple[Finding, ...]:
@@ -222,8 +222,16 @@ def findings(run: Run, ideal: Run | None = None) -> tuple[Finding, ...]:
         run: run that the findings are about.
         ideal: a run of the same trainer with ``replay_one_batch``, where there is one.
     """
-    others = [one(run) for one in (_memory, _controller, _ranks, _records, _end)]
-    return tuple(one for one in (_limit(run), _cost(run, ideal), *others) if one is not None)
+    every = {
+        "What limits this run?": _limit(run),
+        "Would a perfect loader help?": _cost(run, ideal),
+        "Was memory short?": _memory(run),
+        "What did the controller do, and why?": _controller(run),
+        "Do all ranks fare alike?": _ranks(run),
+        "Is the data sound?": _records(run),
+        "How did it end?": _end(run),
+    }
+    return tuple(replace(found, question=one) for one, found in every.items() if found is not None)
 
 
 def percent(ratio: float | None) -> str:
@@ -234,16 +242,14 @@ def percent(ratio: float | None) -> str:
 
 
 def _limit(run: Run) -> Finding:
-    question = "What limits this run?"
     if run.replays:
-        return Finding(question, "The trainer itself: it was given one batch again and again.")
+        return Finding("The trainer itself: it was given one batch again and again.")
     waited = run.wait_ratio
     if waited is None:
-        return Finding(question, "Nothing was measured: no batch was taken for long enough.")
+        return Finding("Nothing was measured: no batch was taken for long enough.")
     if waited < LITTLE_RATIO or not run.waits:
         pace = "the GPU" if next(iter(run.limits), "") == "gpu" else "the training step"
         return Finding(
-            question,
             f"Not the loader: training waited for data {percent(waited)} of its time. "
             f"What sets the pace is {pace}.",
             _bound(run),
@@ -254,7 +260,6 @@ def _limit(run: Run) -> Finding:
     what = _LIMITS.get(stage, stage) + (f" (dataset {dataset})" if dataset else "")
     who = "The loader:" if loader else "Mostly the training step, and a little the loader:"
     return Finding(
-        question,
         f"{who} training waited for data {percent(waited)} of its time, and "
         f"{percent(share)} of that waiting was for {what}.",
         (*_bound(run), _REMEDIES.get(stage, "")),
@@ -272,7 +277,6 @@ def _bound(run: Run) -> tuple[str, ...]:
 
 
 def _cost(run: Run, ideal: Run | None) -> Finding | None:
-    question = "Would a perfect loader help?"
     if run.replays:
         return None
     cost = None if ideal is None else cost_of(run, ideal)
@@ -280,7 +284,6 @@ def _cost(run: Run, ideal: Run | None) -> Finding | None:
     if ideal is not None and cost is not None:
         apart = waited is not None and cost - waited >= 0.05
         return Finding(
-            question,
             f"The loader costs you {percent(cost)}: {run.samples_per_s:,.0f} samples/s with it, "
             f"{ideal.samples_per_s:,.0f} with one batch that is handed out again and again.",
             (
@@ -293,7 +296,6 @@ def _cost(run: Run, ideal: Run | None) -> Finding | None:
     if waited is None:
         return None
     return Finding(
-        question,
         f"The loader costs you {percent(waited)} by the time spent waiting.",
         (
             "A run with `replay_one_batch=True` (`--ideal-loader`) measures it whole, with what "
@@ -304,7 +306,6 @@ def _cost(run: Run, ideal: Run | None) -> Finding | None:
 
 
 def _memory(run: Run) -> Finding | None:
-    question = "Was memory short?"
     floor = run.own.last.memory.floor_bytes
     least = run.least_headroom_bytes
     if least is None:
@@ -312,7 +313,6 @@ def _memory(run: Run) -> Finding | None:
     holds = f"The loader held {format_bytes(run.most_bytes)} at most." if run.most_bytes else ""
     if not run.below_floor:
         return Finding(
-            question,
             f"No: the least headroom was {format_bytes(least)}, and the floor is "
             f"{format_bytes(floor)}.",
             (holds,),
@@ -337,7 +337,6 @@ def _memory(run: Run) -> Finding | None:
     below_s = sum(one.end_s - one.begin_s for one in run.below_floor)
     times = "once" if len(run.below_floor) == 1 else f"{len(run.below_floor)} times"
     return Finding(
-        question,
         f"Yes: headroom was below the floor of {format_bytes(floor)} {times}, for "
         f"{clock(below_s)} in all; the least headroom was {format_bytes(least)}.",
         (*told, holds),
@@ -346,12 +345,11 @@ def _memory(run: Run) -> Finding | None:
 
 
 def _controller(run: Run) -> Finding:
-    question = "What did the controller do, and why?"
     states = _states(run)
     if not run.moves:
         why = f" Its last word: {run.own.last.why}." if run.own.last.why else ""
         none = "Nothing: no knob moved." if run.own.last.state else "There was none; nothing moved."
-        return Finding(question, none + why, states)
+        return Finding(none + why, states)
     by = Counter(move.by for move in run.changes)
     parts = [f"{MOVERS.get(who, who)} {count} ×" for who, count in by.most_common()]
     times = "once" if len(run.changes) == 1 else f"{len(run.changes)} times"
@@ -364,7 +362,7 @@ def _controller(run: Run) -> Finding:
         when = f"At {clock(moved[0].at_s - run.begin_s)}" if count == 1 else f"{count} ×"
         more.append(f"{when}, {MOVERS.get(who, who)}: {why}" + (f": {shown}." if shown else "."))
     answer = f"Knobs moved {times}: {', '.join(parts)}." if parts else "No knob moved."
-    return Finding(question, answer, (*more, *states))
+    return Finding(answer, (*more, *states))
 
 
 def _states(run: Run) -> tuple[str, ...]:
@@ -397,7 +395,6 @@ def _ranks(run: Run) -> Finding | None:
     worst, waited = next(iter(waits.items()))
     mean = fmean(waits.values())
     return Finding(
-        "Do all ranks fare alike?",
         f"Rank {worst} waited most: {percent(waited)} of its time; the mean of {len(waits)} ranks "
         f"is {percent(mean)}. This page is about rank {worst}.",
     )
@@ -413,7 +410,7 @@ def _records(run: Run) -> Finding | None:
         parts.append(f"{total} bad records were left out ({', '.join(bad)}).")
     if stalls:
         parts.append(f"The mixture waited 5 s and more for {', '.join(stalls)}.")
-    return Finding("Is the data sound?", " ".join(parts), level="notice") if parts else None
+    return Finding(" ".join(parts), level="notice") if parts else None
 
 
 def _end(run: Run) -> Finding | None:
@@ -427,7 +424,7 @@ def _end(run: Run) -> Finding | None:
             f"The record stops after {clock(run.length_s)} without an end: the run goes on, was "
             f"killed, or lost its machine. It was {last.phase} then."
         )
-    return Finding("How did it end?", " ".join(parts), level="notice") if parts else None
+    return Finding(" ".join(parts), level="notice") if parts else None
 
 
 MOST_MOVES = 150
