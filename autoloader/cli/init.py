@@ -368,7 +368,7 @@ def guess_language(features: Mapping[str, Feature]) -> list[str]:
 
 
 def _camera(features: Mapping[str, Feature], path: str) -> None:
-    check_camera(find_feature(features, path, field="images", dataset=""), field="images")
+    check_camera(find_feature(features, path, field="images"), field="images")
 
 
 def _cameras(features: Mapping[str, Feature], images: Mapping[str, str]) -> None:
@@ -377,11 +377,11 @@ def _cameras(features: Mapping[str, Feature], images: Mapping[str, str]) -> None
 
 
 def _numbers(features: Mapping[str, Feature], terms: Sequence[Any]) -> None:
-    numeric_field(parse_expression(list(terms)), features, field="", dataset="")
+    numeric_field(parse_expression(list(terms)), features, field="")
 
 
 def _language(features: Mapping[str, Feature], paths: Sequence[str]) -> None:
-    every = [find_feature(features, path, field="language", dataset="") for path in paths]
+    every = [find_feature(features, path, field="language") for path in paths]
     for feature in every:
         if not is_several(feature):
             check_language(feature, field="language")
@@ -622,7 +622,7 @@ def as_they_lie(terms: Sequence[Any], features: Mapping[str, Feature]) -> list[A
     (path, *others) = dict.fromkeys(term.path for term in parsed)
     if path is None or others:
         return bare
-    width = feature_width(find_feature(features, path, field="", dataset=""), field="")
+    width = feature_width(find_feature(features, path, field=""), field="")
     columns = [column for term in parsed for column in range(width)[term.slice()]]
     return [path] if columns == list(range(width)) else bare
 

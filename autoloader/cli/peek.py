@@ -449,7 +449,7 @@ def _episode(
 ) -> Transformed:
     """The episode as the user's function leaves it, before the spec's own pass."""
     paths = {path for one in expressions.values() for path in one.paths()}
-    keys = {find_feature(given, path, field="", dataset=dataset.name).key for path in paths}
+    keys = {find_feature(given, path, field="").key for path in paths}
     keys = keys or {_any_key(given)}
     if dataset.transform is None:
         return read_values(payload, given, keys)[0]
@@ -466,7 +466,7 @@ def _stages(
     left = slice(0, max(0, steps - said.drop_last))
     if term.path is None:
         return [np.full((steps, term.constants), term.value, np.float32)[left]]
-    feature = find_feature(given, term.path, field="", dataset=declared.name)
+    feature = find_feature(given, term.path, field="")
     values = np.asarray(found.values[feature.key], np.float32).reshape(found.steps, -1)
     stages = [values[taken, term.slice()]]
     for op in term.ops:

@@ -129,9 +129,7 @@ class ResolvedDataset:
     def numeric_features(self) -> dict[str, Feature]:
         """Every feature that ``action`` and ``state`` read, by the path used in their terms."""
         paths = [path for one in (self.action, self.state) if one for path in one.paths()]
-        return {
-            path: find_feature(self.features, path, field="", dataset=self.name) for path in paths
-        }
+        return {path: find_feature(self.features, path, field="") for path in paths}
 
     @property
     def record_bytes(self) -> int:
@@ -433,10 +431,10 @@ def bind_dataset(source: DatasetSource, index: int) -> ResolvedDataset:
     episodes = bind_episodes(declared, directory, slices, where=where)
     features = episodes.features
     cameras = bind_cameras(declared, source.spec.cameras, features, directory.features, where=where)
-    numbers = bind_numbers(episodes.fields, sample, features, where=where, dataset=name)
+    numbers = bind_numbers(episodes.fields, sample, features, where=where)
     language = bind_language(declared, features, directory, where=where)
     held = {
-        own: find_feature(features, path, field=f"{where}.features.{own}", dataset=name)
+        own: find_feature(features, path, field=f"{where}.features.{own}")
         for own, path in declared.features.items()
     }
     named = (*language.language, *held.values(), *(language.keep.features if language.keep else ()))

@@ -236,7 +236,7 @@ DEPTH = {"size": [12, 16], "depth": "float32"}
         ("observation/state", DEPTH, "tensor float32 3, and no depth frame"),
         ("ragged", DEPTH, "no depth frame"),
         ("double", DEPTH, "no depth frame"),
-        ("absent", DEPTH, "is no feature of dataset"),
+        ("absent", DEPTH, "is no feature of the dataset"),
         ("depth", {**DEPTH, "depth": "uint16"}, "uint16 cannot hold"),
         ({"any_of": ["depth", "depth16"]}, DEPTH, "stored in different ways"),
         ("depth", {"size": [12, 16]}, "not an image of the steps"),

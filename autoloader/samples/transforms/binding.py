@@ -94,19 +94,14 @@ def bind_cameras(
     cameras, present = {}, {}
     for camera, choice in declared.images.items():
         field = f"{where}.images.{camera}"
-        cameras[camera] = tuple(
-            find_feature(features, path, field=field, dataset=declared.name)
-            for path in choice.paths
-        )
+        cameras[camera] = tuple(find_feature(features, path, field=field) for path in choice.paths)
         if mixture[camera].depth:
             _check_depth(cameras[camera], mixture[camera], field=field)
         else:
             for feature in cameras[camera]:
                 check_camera(feature, field=field)
         if choice.present:
-            flag = find_feature(
-                features, choice.present, field=f"{field}.present", dataset=declared.name
-            )
+            flag = find_feature(features, choice.present, field=f"{field}.present")
             _check_flag(flag, field=f"{field}.present")
             present[camera] = flag
     return BoundCameras(cameras, present, turned, files_are)
@@ -300,9 +295,7 @@ def bind_language(
     chosen, words = _features_of(declared, features, directory, f"{where}.language")
     keep = None
     if declared.keep is not None and declared.keep.looks_at_texts:
-        keep = Keep(
-            declared.keep, features, chosen, words.speaks, where=where, dataset=declared.name
-        )
+        keep = Keep(declared.keep, features, chosen, words.speaks, where=where)
     return BoundLanguage(chosen, words, keep)
 
 
@@ -312,9 +305,7 @@ def _features_of(
     choice = declared.language
     if choice is None:
         return (), Words()
-    features = tuple(
-        find_feature(found, path, field=place, dataset=declared.name) for path in choice.paths
-    )
+    features = tuple(find_feature(found, path, field=place) for path in choice.paths)
     names = {}
     for feature in features:
         as_stored = declared.transform is None and directory.texts_only

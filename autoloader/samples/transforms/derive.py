@@ -195,11 +195,11 @@ def plan_derivation(
         if expression is None:
             continue
         field, terms = f"{where}.{name}", []
-        bound = numeric_field(expression, given, field=field, dataset=declared.name)
+        bound = numeric_field(expression, given, field=field)
         for number, (term, width) in enumerate(zip(bound.terms, bound.widths, strict=True)):
             source = None
             if term.path is not None:
-                source = find_feature(given, term.path, field=field, dataset=declared.name)
+                source = find_feature(given, term.path, field=field)
             if source is None or not (term.whole or source.encoding in PACKED):
                 terms.append(term)
                 continue
@@ -224,14 +224,14 @@ def _moving(
     if spec is None:
         return None
     field, (term,) = f"{where}.keep.moving", spec.path.terms
-    bound = numeric_field(spec.path, given, field=f"{field}.path", dataset=declared.name)
+    bound = numeric_field(spec.path, given, field=f"{field}.path")
     if isinstance(spec.above, tuple) and len(spec.above) != bound.width:
         raise SpecError(
             f"{field}.above: {len(spec.above)} bounds for the {bound.width} columns of "
             f"{term.text()!r}",
             remedy=f"give one number, or {bound.width}",
         )
-    feature = find_feature(given, term.path or "", field=field, dataset=declared.name)
+    feature = find_feature(given, term.path or "", field=field)
     return spec, term, feature
 
 

@@ -80,9 +80,7 @@ class NumericField:
         return values
 
 
-def find_feature(
-    features: Mapping[str, Feature], path: str, *, field: str, dataset: str
-) -> Feature:
+def find_feature(features: Mapping[str, Feature], path: str, *, field: str) -> Feature:
     """The feature called ``path``.
 
     Raises:
@@ -94,8 +92,7 @@ def find_feature(
     if wanted in features:
         return features[wanted]
     raise SpecError(
-        f"{field}: {path!r} is no feature of dataset {dataset!r}",
-        remedy=_nearest_and_all(path, features),
+        f"{field}: {path!r} is no feature of the dataset", remedy=_nearest_and_all(path, features)
     )
 
 
@@ -105,7 +102,7 @@ def _nearest_and_all(path: str, features: Collection[str]) -> str:
 
 
 def numeric_field(
-    expression: FieldExpression, features: Mapping[str, Feature], *, field: str, dataset: str
+    expression: FieldExpression, features: Mapping[str, Feature], *, field: str
 ) -> NumericField:
     """Bind an expression to a dataset's features.
 
@@ -117,7 +114,7 @@ def numeric_field(
         if term.path is None:
             widths.append(term.constants)
             continue
-        feature = find_feature(features, term.path, field=field, dataset=dataset)
+        feature = find_feature(features, term.path, field=field)
         width = feature_width(feature, field=field)
         part = term.slice()
         taken = len(range(width)[part])
@@ -335,7 +332,6 @@ def bind_numbers(
     features: Mapping[str, Feature],
     *,
     where: str,
-    dataset: str,
 ) -> dict[FieldName, NumericField]:
     """The numeric fields of a dataset; those that it does not have are absent.
 
@@ -344,14 +340,13 @@ def bind_numbers(
         sample: what a sample of the dataset holds.
         features: of its episodes, by path.
         where: its path in the spec.
-        dataset: name of the dataset, for errors.
 
     Raises:
         SpecError: a field cannot be had of these features, or a difference of columns that are
             not there is asked for.
     """
     fields = {
-        name: numeric_field(expression, features, field=f"{where}.{name}", dataset=dataset)
+        name: numeric_field(expression, features, field=f"{where}.{name}")
         for name, expression in expressions.items()
     }
     _check_relative(sample, fields, where)

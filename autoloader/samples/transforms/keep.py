@@ -86,7 +86,6 @@ class Keep:
         language: the features that its language is drawn from.
         speaks: of a language feature's path, whether a stored text says something.
         where: path of the dataset in the spec.
-        dataset: name of the dataset, for errors.
 
     Attributes:
         identity: hash of what the file of ranges held when it was read; the spec only names it.
@@ -103,7 +102,6 @@ class Keep:
         speaks: Callable[[str], Callable[[str], bool]],
         *,
         where: str,
-        dataset: str,
     ) -> None:
         self.identity = ""
         self._asked: list[Feature] = []
@@ -111,7 +109,7 @@ class Keep:
         self._rules: list[tuple[str, Callable[[int, Mapping[str, TextRuns]], Ranges]]] = []
 
         def asked(path: str, field: str) -> Feature:
-            feature = find_feature(features, path, field=f"{where}.{field}", dataset=dataset)
+            feature = find_feature(features, path, field=f"{where}.{field}")
             self._asked.append(feature)
             return feature
 
