@@ -41,7 +41,7 @@ from autoloader.formats.files import (
 )
 from autoloader.formats.lerobot import metadata_of
 from autoloader.formats.lerobot.parquet import read_columns
-from autoloader.formats.lerobot.rows import EpisodeRows
+from autoloader.formats.lerobot.tables import EpisodeRows
 from autoloader.formats.lerobot.videos import UnreadableVideoError, read_packets
 from autoloader.formats.records import MalformedRecordError
 from autoloader.formats.sources import is_lerobot

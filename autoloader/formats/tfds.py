@@ -427,25 +427,24 @@ def _shards(
     except (TypeError, ValueError) as error:
         message = f"the shard lengths of split {split!r} are no whole numbers"
         raise broken(info_file, message, dataset=dataset) from error
-    if min(lengths, default=0) < 0:
-        raise broken(info_file, f"a shard of split {split!r} is negative", dataset=dataset)
-    if max(lengths, default=0) > MOST_RECORDS:
-        message = f"a shard of split {split!r} has {max(lengths):.3g} records, which no file holds"
-        raise broken(info_file, message, dataset=dataset)
+    for records in lengths:
+        if not 0 <= records <= MOST_RECORDS:
+            message = f"a shard of split {split!r} has {records:.3g} records, which no file holds"
+            raise broken(info_file, message, dataset=dataset)
     template = str(entry.get("filepathTemplate") or _DEFAULT_TEMPLATE)
     shards = []
     for index, records in enumerate(lengths):
         file = _shard_file(template, name, split, index, len(lengths))
-        if file is None or not _is_file_name(file):
-            message = f"the file names of split {split!r} are none: {(file or template)[:80]!r}"
+        if not _is_file_name(file):
+            message = f"the file names of split {split!r} are none: {template[:80]!r}"
             raise broken(info_file, message, dataset=dataset)
         path = files.join(directory, file)
         shards.append(ShardSlice(path, index, 0, records, split))
     return tuple(shards)
 
 
-def _shard_file(template: str, name: str, split: str, index: int, count: int) -> str | None:
-    """File name of a shard, or None where the template has a variable that is not known."""
+def _shard_file(template: str, name: str, split: str, index: int, count: int) -> str:
+    """File name of a shard, with a NUL where the template has a variable that is not known."""
     digits = max(len(str(count)), 5)
     values = {
         "DATASET": name,
@@ -455,9 +454,7 @@ def _shard_file(template: str, name: str, split: str, index: int, count: int) ->
         "NUM_SHARDS": f"{count:0{digits}d}",
         "SHARD_X_OF_Y": f"{index:0{digits}d}-of-{count:0{digits}d}",
     }
-    if any(variable not in values for variable in re.findall(r"\{(.*?)\}", template)):
-        return None
-    return re.sub(r"\{(.*?)\}", lambda match: values[match[1]], template)
+    return re.sub(r"\{(.*?)\}", lambda match: values.get(match[1], "\0"), template)
 
 
 def _whole(value: object) -> int:

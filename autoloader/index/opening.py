@@ -25,8 +25,6 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
-import google_crc32c
-
 from autoloader.errors import SourceError, SpecError
 from autoloader.formats import DatasetFormat, ShardSlice
 from autoloader.formats.files import (
@@ -50,6 +48,7 @@ from autoloader.index.shard import (
     UnusableIndexError,
     beside_data,
     cached_path,
+    crc_of,
     front_of,
     index_directory,
     lie_beside,
@@ -70,7 +69,6 @@ _ASKING_THREADS = 16
 _REMOTE_THREADS = 4
 _MANY_FILES = 256
 _SECOND_NS = 10**9
-_PIECE_BYTES = 2**20
 
 logger = logging.getLogger(__name__)
 
@@ -506,21 +504,14 @@ def _check_copy(path: str, address: str, size: int, crc32c: int | None, dataset:
     """Refuse a shard that is no copy of one that was indexed: by size, and checksum if there is."""
     same = version_of(path)[0] == size
     if same and crc32c is not None and not is_remote(path):
-        same = _crc_of(path) == crc32c
+        with opened(path) as descriptor:
+            same = crc_of(descriptor, 0, size) == crc32c
     if not same:
         raise SourceError(
             f"dataset {dataset}: {address} is no copy of {path}, which was indexed",
             remedy="copy the dataset there anew, or index what lies there (path: in the spec)",
             dataset=dataset,
         )
-
-
-def _crc_of(path: str) -> int:
-    crc, at = 0, 0
-    with opened(path) as descriptor:
-        while piece := os.pread(descriptor, _PIECE_BYTES, at):
-            crc, at = google_crc32c.extend(crc, piece), at + len(piece)
-    return crc
 
 
 def _is_copy(found: SourceIdentity, identity: SourceIdentity, scheme: str) -> bool:

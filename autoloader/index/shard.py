@@ -46,7 +46,7 @@ import time
 import weakref
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -338,16 +338,16 @@ class ShardIndex:
         self._rebuild = rebuild
         self._rebuilds = rebuilds
         self._lock = threading.Lock()
-        self._entries: dict[Key, Entry] = {}
         self._verified: set[Key] = set()
         self._data: Any = None
         self._seen: tuple[int, int] | None = None
 
+    @cached_property
+    def _entries(self) -> dict[Key, Entry]:
+        return self.front.entries()
+
     def has(self, kind: Section, feature: int) -> bool:
         """True if there is such a section."""
-        if not self._entries:
-            with self._lock:
-                self._entries = self.front.entries()
         return (kind, feature) in self._entries
 
     def text(self, number: int) -> bytes:
@@ -367,7 +367,7 @@ class ShardIndex:
 
     def verify(self) -> None:
         """Checks every section now; a damaged index is built anew."""
-        for key in self.front.entries():
+        for key in self._entries:
             self._touch(key)
 
     def derive_again(self) -> bool:
@@ -421,8 +421,6 @@ class ShardIndex:
         self._rebuilds.count += 1
 
     def _values(self, key: Key) -> NDArray[Any]:
-        if not self._entries:
-            self._entries = self.front.entries()
         entry = self._entries[key]
         sections, data = self.sections, self._data  # ``unmap`` may replace them at any time
         if data is None:
@@ -460,16 +458,21 @@ class ShardIndex:
     def _verify(self, entry: Entry) -> None:
         if isinstance(self._source, bytes):
             return
-        crc, position, end = 0, entry.offset, entry.offset + entry.nbytes
         with opened(self._source) as fd:
-            while position < end:
-                piece = os.pread(fd, min(_PIECE_BYTES, end - position), position)
-                if not piece:
-                    raise UnusableIndexError("it is cut off")
-                crc = google_crc32c.extend(crc, piece)
-                position += len(piece)
+            crc = crc_of(fd, entry.offset, entry.offset + entry.nbytes)
         if crc != entry.crc:
             raise UnusableIndexError(f"the checksum of its {entry.kind.name.lower()} is wrong")
+
+
+def crc_of(descriptor: int, position: int, end: int) -> int:
+    """CRC-32C of bytes [position, end) of a file. Raises UnusableIndexError where it is cut off."""
+    crc = 0
+    while position < end:
+        piece = os.pread(descriptor, min(_PIECE_BYTES, end - position), position)
+        if not piece:
+            raise UnusableIndexError("it is cut off")
+        crc, position = google_crc32c.extend(crc, piece), position + len(piece)
+    return crc
 
 
 def usable_front(

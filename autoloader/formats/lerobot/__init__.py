@@ -31,8 +31,7 @@ from autoloader.formats.lerobot.metadata import (
     LeRobotMetadata,
     read_metadata,
 )
-from autoloader.formats.lerobot.rows import DamagedEpisodeError, EpisodeRows
-from autoloader.formats.lerobot.tables import Videos, read_tables
+from autoloader.formats.lerobot.tables import DamagedEpisodeError, EpisodeRows, Videos, read_tables
 from autoloader.formats.tables import ReadRecord, ShardTables, SourceIdentity, Wanted
 from autoloader.formats.tfds import folder_name
 

@@ -8,7 +8,7 @@
 Only the table of paths differs between the versions. The list of episodes may have millions of
 rows, so it is read and kept by columns; an ``Episode`` is made where somebody asks for one.
 
-Not here: splits (``lerobot``), the rows themselves (``rows``), the packets of a video (``videos``).
+Not here: splits (``lerobot``), rows (``tables``), the packets of a video (``videos``).
 """
 
 from __future__ import annotations

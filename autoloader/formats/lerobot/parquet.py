@@ -9,7 +9,7 @@ may hold a hundred pictures. snappy packs 64 KiB at a time, and no piece needs a
 the stretch of a picture is the pieces that it lies in, which are unpacked alone. A page of another
 codec is one stretch.
 
-Not here: the meaning of columns (``episodes``, ``rows``), unpacking a picture
+Not here: the meaning of columns (``metadata``, ``tables``), unpacking a picture
 (``samples.block``).
 """
 
