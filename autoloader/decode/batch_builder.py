@@ -193,7 +193,12 @@ class BatchBuilder:
         self._decoded = [0] * len(self._names)
         self._copied = np.zeros(len(self._names), np.int64)
         self._stalls = [0] * len(self._names)
-        failed = _weak_callback(weakref.WeakMethod(self._fail))
+        fail = weakref.WeakMethod(self._fail)
+
+        def failed(error: BaseException) -> None:  # threads do not keep the builder alive
+            if (alive := fail()) is not None:
+                alive(error)
+
         # One number more than there are datasets: rows that are copied from the frame cache.
         self._pool = DecodePool(knobs.decode_threads, datasets=len(self._names) + 1, failed=failed)
         self._source = source(knobs, quarantine, self._arrived, failed)
@@ -519,15 +524,3 @@ class BatchBuilder:
                     dataset=name,
                 )
             pending.bad.append((row, place, reason))
-
-
-def _weak_callback(
-    fail: weakref.WeakMethod[Callable[[BaseException], None]],
-) -> Callable[[BaseException], None]:
-    """A function that calls ``fail`` while its owner lives, and does not keep the owner alive."""
-
-    def failed(error: BaseException) -> None:
-        if (alive := fail()) is not None:
-            alive(error)
-
-    return failed

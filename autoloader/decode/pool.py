@@ -127,18 +127,13 @@ class DecodePool:
         return frozenset(job.slot for job in jobs if job is not None)
 
     def _work(self, counts: _Counts) -> None:
-        try:
-            self._run_jobs(counts)
-        finally:
-            counts.job = None
-
-    def _run_jobs(self, counts: _Counts) -> None:
         while not self._is_surplus():
             job = self._jobs.get()
             if job is None:
                 continue
             counts.job = job
             if self._closed:  # asked behind it: who closes looks at the job in hand
+                counts.job = None
                 return
             started = time.perf_counter()
             try:
@@ -146,6 +141,7 @@ class DecodePool:
             except BaseException as error:  # noqa: BLE001 the one boundary of this thread: the trainer must hear of it
                 with self._lock:
                     self._running -= 1
+                counts.job = None
                 self._failed(error)
                 return
             dataset = job.dataset

@@ -30,7 +30,6 @@ frames stay cached (``cache.table``), decoding (``decode``).
 
 from __future__ import annotations
 
-import collections
 import heapq
 import logging
 import threading
@@ -128,16 +127,15 @@ class PlannedSource(SampleSource):
         self._threads: list[threading.Thread] = []
         self._knobs = knobs
         self._io_threads = 0
-        self._read_ahead = knobs.read_ahead
-        self._assigned: collections.deque[Spans] = collections.deque()
+        self._assigned = 0
+        self._to_read: list[tuple[int, Spans]] = []
+        """A heap: runs that were never read, and those that were put back."""
         self._claimed = 0
         self._read_once = 0
-        self._ready: dict[int, SampleBlock] = {}
+        self._ready: dict[int, tuple[SampleBlock, Spans]] = {}
         self._wanted = 0
         self._run: SampleBlock | None = None
         self._at = 0
-        self._spans: dict[int, Spans] = {}
-        self._again: list[tuple[int, Spans]] = []
         self.busy_s = 0.0
         self._entered = True
         descriptors.enter()
@@ -151,7 +149,8 @@ class PlannedSource(SampleSource):
         if self._feed is not None:
             self._feed.follow(spans[0][0])
         with self._room:
-            self._assigned.append(spans)
+            heapq.heappush(self._to_read, (self._assigned, spans))
+            self._assigned += 1
             self._room.notify()
 
     def retune(self, knobs: Knobs) -> None:
@@ -163,7 +162,6 @@ class PlannedSource(SampleSource):
             self._knobs = knobs
             if less:
                 self._unpin()
-            self._read_ahead = knobs.read_ahead
             self._memory.release(_pieces(knobs.read_ahead))
             grow = knobs.io_threads - self._io_threads
             self._io_threads = knobs.io_threads
@@ -193,16 +191,16 @@ class PlannedSource(SampleSource):
 
     def _put_back(self, number: int) -> None:
         """Let go of a run; it is read again, in its turn; under the lock."""
-        lease = self._ready.pop(number).lease
-        if lease is not None:
-            lease.give_up()
-        heapq.heappush(self._again, (number, self._spans.pop(number)))
+        run, spans = self._ready.pop(number)
+        if run.lease is not None:
+            run.lease.give_up()
+        heapq.heappush(self._to_read, (number, spans))
 
     def _unpin(self) -> None:
         """Put the farthest runs back: all pin half of what may be held at most; under the lock."""
         left = self._knobs.cache_bytes // 2 // self._knobs.decode_processes
         for number in sorted(self._ready):
-            lease = self._ready[number].lease
+            lease = self._ready[number][0].lease
             left -= 0 if lease is None else lease.pinned_bytes
             if left < 0 and lease is not None and number != self._wanted:
                 self._put_back(number)
@@ -211,10 +209,9 @@ class PlannedSource(SampleSource):
         """See ``SampleSource.take``: all samples of a batch are in one run."""
         if self._run is None:
             with self._room:
-                self._run = self._ready.pop(self._wanted, None)
-                if self._run is None:
+                if self._wanted not in self._ready:
                     return None
-                del self._spans[self._wanted]
+                self._run, _ = self._ready.pop(self._wanted)
                 self._wanted += 1
                 self._at = 0
                 self._room.notify_all()
@@ -231,7 +228,7 @@ class PlannedSource(SampleSource):
 
     def activity(self) -> list[DatasetActivity]:
         """Samples read ahead and seconds of reading, divided by the datasets' shares."""
-        ahead = sum(len(run) for run in list(self._ready.values()))
+        ahead = sum(len(run) for run, _ in list(self._ready.values()))
         late, awaits = "", ""
         if not ahead and self._run is None:
             late, awaits = self._now.told(self._datasets)
@@ -293,8 +290,7 @@ class PlannedSource(SampleSource):
                     self.busy_s += time.perf_counter() - began
                     self._read_once += 1
                     if not self._closed:
-                        self._ready[number] = run
-                        self._spans[number] = spans
+                        self._ready[number] = run, spans
                         if self._knobs.cache_bytes < might_hold:
                             self._unpin()
                     self._room.notify_all()
@@ -316,22 +312,18 @@ class PlannedSource(SampleSource):
                 if threading.current_thread() not in self._threads[: self._io_threads]:
                     self._threads.remove(threading.current_thread())
                     return None
-                ahead = self._claimed - self._wanted
-                near = self._again and self._again[0][0] - self._wanted < self._read_ahead
-                if near and not self._parked:
-                    return self._begun(*heapq.heappop(self._again))
-                begun = self._claimed < max(1, 2 * self._read_once)
-                if self._assigned and not self._parked and begun and ahead < self._read_ahead:
-                    self._claimed += 1
-                    return self._begun(self._claimed - 1, self._assigned.popleft())
+                if self._to_read and not self._parked:
+                    number, spans = self._to_read[0]
+                    near = number - self._wanted < self._knobs.read_ahead
+                    again = number < self._claimed
+                    if near and (again or self._claimed < max(1, 2 * self._read_once)):
+                        heapq.heappop(self._to_read)
+                        self._claimed = max(self._claimed, number + 1)
+                        if self._blocks is not None:
+                            self._blocks.begin(self._user, spans)
+                        return number, spans
                 self._room.wait()
         return None
-
-    def _begun(self, number: int, spans: Spans) -> tuple[int, Spans]:
-        """A run that is claimed; under the lock."""
-        if self._blocks is not None:
-            self._blocks.begin(self._user, spans)
-        return number, spans
 
     def _read(self, spans: Spans) -> SampleBlock:
         with self._planning:
