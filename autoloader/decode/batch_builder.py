@@ -420,24 +420,22 @@ class BatchBuilder:
 
         A row that shares a frame with the row before goes into its job.
         """
-        seen: dict[str, dict[int, np.ndarray]] = {camera: {} for camera in self._layout.cameras}
-        decode: dict[int, Callable[[Sequence[int]], int]] = {}
-        chain: list[int] = []
-        dataset = -1
+        linked, datasets, slot = block.linked, block.datasets, pending.batch.slot
+        chains: list[list[int]] = []
         for row in rows:
-            if chain and not (block.linked and block.linked[row + shift]):
-                job = Job(partial(decode[dataset], chain), dataset, len(chain), pending.batch.slot)
-                self._pool.submit(job)
-                chain = []
-            dataset = block.datasets[row + shift]
-            if dataset not in decode:
+            if linked is not None and chains and linked[row + shift]:
+                chains[-1].append(row)
+            else:
+                chains.append([row])
+        seen: dict[str, dict[int, np.ndarray]] = {camera: {} for camera in self._layout.cameras}
+        runs: dict[int, Callable[[Sequence[int]], int]] = {}
+        for chain in chains:
+            dataset = datasets[chain[0] + shift]
+            if dataset not in runs:
                 own = self._decoders[dataset], self._names[dataset]
-                decode[dataset] = RowDecoding(pending, block, shift, *own, seen).run
-            self._decoded[dataset] += 1
-            chain.append(row)
-        if chain:
-            job = Job(partial(decode[dataset], chain), dataset, len(chain), pending.batch.slot)
-            self._pool.submit(job)
+                runs[dataset] = RowDecoding(pending, block, shift, *own, seen).run
+            self._decoded[dataset] += len(chain)
+            self._pool.submit(Job(partial(runs[dataset], chain), dataset, len(chain), slot))
 
     def _wait(self, count: int) -> tuple[SampleBlock, int, int] | None:
         """The source's next samples, as soon as it has any; ``None`` once closed."""

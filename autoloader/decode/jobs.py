@@ -96,7 +96,10 @@ class RowDecoding:
 
     def run(self, rows: Sequence[int]) -> int:
         """Decode these rows of the batch; the number of frames decoded."""
-        return sum(map(self._row, rows))
+        decoded = 0
+        for row in rows:
+            decoded += self._row(row)
+        return decoded
 
     def _row(self, row: int) -> int:
         number, decoded = row + self.shift, 0

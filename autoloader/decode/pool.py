@@ -13,7 +13,7 @@ import queue
 import threading
 import time
 from collections.abc import Callable
-from typing import NamedTuple
+from dataclasses import dataclass
 
 import cv2
 import numpy as np
@@ -22,7 +22,8 @@ from numpy.typing import NDArray
 from autoloader.host.threads import LoaderThread, all_ended
 
 
-class Job(NamedTuple):
+@dataclass(slots=True)
+class Job:
     """Work for one thread: samples of one dataset.
 
     Attributes:
