@@ -34,14 +34,13 @@ from autoloader.pipeline.helpers import HelperRequest
 from autoloader.pipeline.messages import BuildStart, HelpersStart
 from autoloader.pipeline.pipeline import MixtureReader
 from autoloader.pipeline.read.blocks import Blocks
-from autoloader.pipeline.read.open_mixture import CompiledMixture
+from autoloader.pipeline.read.open_mixture import CompiledMixture, OpenMixture
 from autoloader.pipeline.read.planned import CacheLookup, PlannedSource
 from autoloader.pipeline.read.streams import StreamSource
 from autoloader.samples.block import EpisodeStream, Place
 from autoloader.samples.resolve import ResolvedDataset, ResolvedMixture
 from autoloader.sampling.dealing import NodePart
 from autoloader.sampling.mixture import MixtureOrder
-from autoloader.sampling.plan import SamplePlan
 from autoloader.spec.knobs import Knobs
 from autoloader.telemetry.statistics import CacheStatistics
 
@@ -161,11 +160,11 @@ class IndexedReader(MixtureReader):
         self._sample_bytes = 0.0
         sizes = mixture.layout.cameras.values()
         self._frames_bytes = 3 * mixture.layout.frames * sum(h * w for h, w in sizes)
-        self._plan: SamplePlan
         self.indexes: Sequence[DatasetIndex] = ()
         self._others_frames = frames
         self._frames: FrameTable | None = None
-        self._cached: CacheLookup | None = None
+        self._opened: OpenMixture
+        self._cached: CacheLookup
         self._blocks: Blocks | None = None
         self._claiming = threading.Lock()
         self._closed = False
@@ -173,7 +172,7 @@ class IndexedReader(MixtureReader):
     def open(self, quarantine: Quarantine) -> None:
         """See ``MixtureReader.open``: builds indexes that are missing."""
         opened = self._compiled.open(self._mixture, self._order)
-        self.indexes, self._plan = opened.indexes, opened.plan
+        self._opened, self.indexes = opened, opened.indexes
         for dataset, index in zip(self._mixture.datasets, self.indexes, strict=True):
             for slice_, record, reason in index.damaged:
                 quarantine.add(Place(dataset.index, 0, slice_, record), reason)
@@ -183,11 +182,7 @@ class IndexedReader(MixtureReader):
             self._blocks.node = self._node
         self._frames = opened.frames
         self._cached = CacheLookup(
-            self._others_frames or opened.frames,
-            opened.next_use,
-            self._plan.chained,
-            self._order.block_length,
-            self._node,
+            self._others_frames or opened.frames, opened, self._order, self._node
         )
 
     def hold(self, cache_bytes: int, costs: FrameCosts) -> None:
@@ -221,12 +216,12 @@ class IndexedReader(MixtureReader):
             from autoloader.pipeline.read.shards import ShardFeed, ShardOrder  # few need it
 
             slices = [index.slice_of for index in self.indexes]
-            feed = ShardFeed(ShardOrder(self._plan, self._mixture.datasets, slices, self._node))
+            plan = self._opened.plan
+            feed = ShardFeed(ShardOrder(plan, self._mixture.datasets, slices, self._node))
         return PlannedSource(
             self._mixture,
-            self._plan,
-            self.indexes,
-            self._order.shares,
+            self._opened,
+            self._order,
             knobs,
             cached=self._cached,
             feed=feed,

@@ -74,8 +74,18 @@ class OpenMixture:
                     self.blocks = self._blocks_of(mixture, order)
                 self._is_open = True
 
+    def planner(self, mixture: ResolvedMixture) -> RunPlanner:
+        """A planner of reads over the indexes, for one thread at a time."""
+        indexes = self.indexes
+        return RunPlanner(
+            mixture.datasets,
+            mixture.layout,
+            lambda dataset, numbers: indexes[dataset].episodes_at(numbers),
+            self.plan.chained,
+        )
+
     def _blocks_of(self, mixture: ResolvedMixture, order: MixtureOrder) -> Blocks:
-        asked, indexes = mixture.spec.mixing.locality, self.indexes
+        asked = mixture.spec.mixing.locality
         assert asked is not None
         assert order.locality is not None
         windows = zip(order.locality.blocks, order.shares, strict=True)
@@ -83,12 +93,7 @@ class OpenMixture:
         return Blocks(
             mixture.datasets,
             self.plan,
-            RunPlanner(
-                mixture.datasets,
-                mixture.layout,
-                lambda dataset, numbers: indexes[dataset].episodes_at(numbers),
-                self.plan.chained,
-            ),
+            self.planner(mixture),
             block_bytes=asked.block,
             room_bytes=mixture.sizes.block_bytes,
             ahead=int(ahead),

@@ -46,8 +46,7 @@ from autoloader.decode.activity import DatasetActivity
 from autoloader.decode.batch_builder import SampleSource, Spans
 from autoloader.formats.files import descriptors
 from autoloader.host.threads import LoaderThread, all_ended
-from autoloader.index.dataset import DatasetIndex
-from autoloader.index.planned import PlannedReads, RunPlanner
+from autoloader.index.planned import PlannedReads
 from autoloader.pipeline.read.blocks import Blocks, BlockUser
 from autoloader.pipeline.read.frame_reads import (
     MERGE_GAP_BYTES,
@@ -56,10 +55,12 @@ from autoloader.pipeline.read.frame_reads import (
     Stretches,
     read_all,
 )
+from autoloader.pipeline.read.open_mixture import OpenMixture
 from autoloader.samples.block import Encoded, FrameLease, SampleBlock
 from autoloader.samples.resolve import ResolvedMixture
 from autoloader.sampling.dealing import NodePart
-from autoloader.sampling.plan import NextUse, PlannedSamples, SamplePlan
+from autoloader.sampling.mixture import MixtureOrder
+from autoloader.sampling.plan import PlannedSamples
 from autoloader.sampling.schedule import NEVER
 from autoloader.spec.knobs import Knobs
 
@@ -76,11 +77,10 @@ class PlannedSource(SampleSource):
 
     Args:
         mixture: the resolved mixture that is read.
-        plan: gives the sample of each position.
-        indexes: index of every dataset.
-        shares: shares of the datasets in the mixture.
+        opened: the mixture's indexes and plan.
+        order: order of the mixture's samples.
         knobs: ``io_threads`` and ``read_ahead`` are heeded.
-        cached: asks the frame cache which frames need not be read; ``None``: all are read.
+        cached: asks the frame cache which frames need not be read.
         blocks: blocks with the frames of an order with locality; ``None``: frames lie in files.
         feed: fetches remote shards ahead; ``None``: all data is local.
         condition: told when a run is ready.
@@ -90,27 +90,20 @@ class PlannedSource(SampleSource):
     def __init__(
         self,
         mixture: ResolvedMixture,
-        plan: SamplePlan,
-        indexes: Sequence[DatasetIndex],
-        shares: Sequence[float],
+        opened: OpenMixture,
+        order: MixtureOrder,
         knobs: Knobs,
         *,
-        cached: CacheLookup | None = None,
+        cached: CacheLookup,
         blocks: Blocks | None = None,
         feed: ShardFeed | None = None,
         condition: threading.Condition,
         failed: Callable[[BaseException], None],
     ) -> None:
         self._datasets = mixture.datasets
-        self._indexes = tuple(indexes)
-        self._plan = plan
-        self._planner = RunPlanner(
-            mixture.datasets,
-            mixture.layout,
-            lambda dataset, numbers: indexes[dataset].episodes_at(numbers),
-            plan.chained,
-        )
-        self._shares = shares
+        self._indexes, self._plan = opened.indexes, opened.plan
+        self._planner = opened.planner(mixture)
+        self._shares = order.shares
         self._cached = cached
         self._feed = feed
         self._blocks = blocks
@@ -353,11 +346,10 @@ class PlannedSource(SampleSource):
                 self._check_indexes(None)
                 if rebuilds == self._rebuilds():
                     raise
-        if self._cached is not None:
-            self._cached.lease(spans, wanted, block, reads, rebuilds=rebuilds)
-            if block.lease is not None:
-                self._leases = [lease for lease in self._leases if not lease.over]
-                self._leases.append(block.lease)
+        self._cached.lease(spans, wanted, block, reads, rebuilds=rebuilds)
+        if block.lease is not None:
+            self._leases = [lease for lease in self._leases if not lease.over]
+            self._leases.append(block.lease)
         return wanted, block, reads
 
     def _rebuilds(self) -> int:
@@ -413,25 +405,24 @@ class CacheLookup:
 
     Args:
         cache: frame cache of the mixture.
-        next_use: gives the next position that shows a frame.
-        chained: [D] datasets of which the samples of a block use a frame together.
-        block_length: samples of a block.
+        opened: the mixture's plan, and the next use of a frame.
+        order: order of the mixture's samples.
         node: node whose uses count; ``None``: there is one node.
     """
 
     def __init__(
         self,
         cache: FrameCache,
-        next_use: NextUse,
-        chained: Sequence[bool],
-        block_length: int,
+        opened: OpenMixture,
+        order: MixtureOrder,
         node: NodePart | None = None,
     ) -> None:
         self._node = node
         self._cache = cache
-        self._next_use = next_use
-        self._chained = np.asarray(chained, np.bool_)
-        self._block_length = block_length
+        self._next_use = opened.next_use
+        # The samples of a block of such datasets use a frame together.
+        self._chained = np.asarray(opened.plan.chained, np.bool_)
+        self._block_length = order.block_length
         self._rebuilds = 0
 
     def lease(
