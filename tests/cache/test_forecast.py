@@ -54,11 +54,11 @@ class Walk:
                 for heap in heaps:
                     while heap and held.get(heap[0][1]) != -heap[0][0]:
                         heappop(heap)
-                burdens = [
+                scores = [
                     (-heap[0][0] - now) * one.frame_bytes / one.decode_s if heap else -1.0
                     for heap, one in zip(heaps, self.sets, strict=True)
                 ]
-                worst = int(np.argmax(burdens))
+                worst = int(np.argmax(scores))
                 held.pop(heappop(heaps[worst])[1])
                 left += self.sets[worst].frame_bytes
         return hits / counted
