@@ -53,7 +53,7 @@ FEATURES = {
 
 
 def bind(raw: Any) -> Any:
-    return numeric_field(parse_expression(raw), FEATURES, field="datasets[d].action", dataset="d")
+    return numeric_field(parse_expression(raw), FEATURES, field="datasets[d].action")
 
 
 def columns(steps: int) -> dict[str, np.ndarray]:
