@@ -68,7 +68,7 @@ from autoloader.sampling.dealing import mixture_part, order_of_part
 from autoloader.sampling.mixture import MixtureOrder
 from autoloader.spec import CurriculumSpec, PipelineSpec, SpecSource
 from autoloader.spec.knobs import Knobs
-from autoloader.telemetry.progress import told_while
+from autoloader.telemetry.progress import told
 from autoloader.telemetry.statistics import Statistics
 
 if TYPE_CHECKING:
@@ -202,7 +202,7 @@ class AutoLoader(PlannedLoader):
         if self._neighbours.local_world_size == 1:
             self._child = Child.shared(self._neighbours)
 
-    @told_while("starting the loader")
+    @told("starting the loader")
     def _open(self, isolation: str, output: Literal["torch", "numpy"], replays: bool) -> None:
         """Make what was planned; nothing reads yet."""
         tensorflow_process.process.close()

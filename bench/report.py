@@ -28,8 +28,8 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from autoloader.telemetry.pictures import charts
-from autoloader.telemetry.pictures.charts import (
+from autoloader.telemetry import charts
+from autoloader.telemetry.charts import (
     Interval,
     Line,
     Timeline,

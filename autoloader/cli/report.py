@@ -6,7 +6,7 @@ axes for two runs.
 
 Exit codes of ``replay``: 0 every decision is the same, 1 some differ, 2 a log cannot be read.
 
-Not here: a run's figures (``recorded_run``), drawing (``telemetry.pictures``), the words around the
+Not here: a run's figures (``recorded_run``), drawing (``telemetry.charts``), the words around the
 figures (``report.html.jinja``), the decision log and the policy (``controller``).
 """
 
@@ -36,7 +36,7 @@ from autoloader.controller.decisions import replay as replay_log
 from autoloader.controller.states import STATE_MEANING
 from autoloader.errors import UsageError
 from autoloader.host.units import GIB, format_bytes
-from autoloader.telemetry.pictures.charts import (
+from autoloader.telemetry.charts import (
     Line,
     Mark,
     Point,

@@ -6,7 +6,7 @@ Theory of operation. A frame is a list of styled lines that fit the given width 
 terminal lays nothing out, so a frame costs little and reads the same over ssh. The worst
 comes first, and lines that do not fit are counted.
 
-Not here: finding runs (``telemetry.runtime``), what their numbers mean (``telemetry.verdict``).
+Not here: finding runs (``telemetry.run_record``), what their numbers mean (``telemetry.verdict``).
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from autoloader.controller.states import STATE_MEANING, State
 from autoloader.errors import UsageError, printable
 from autoloader.host.units import format_bytes, format_seconds
 from autoloader.spec.knobs import UNUSED_KNOBS
-from autoloader.telemetry.runtime import living_runs
+from autoloader.telemetry.run_record import living_runs
 from autoloader.telemetry.statistics import DatasetStatistics, Move, Snapshot
 from autoloader.telemetry.verdict import (
     LITTLE_RATIO,

@@ -8,7 +8,7 @@ taken the folder's name, the next place is used; the last one lies below the hom
 A lock is held on a file there. The kernel drops a lock when its holder ends, however it ends. The
 holder writes its process id into the file, so that whoever waits can say for whom.
 
-Not here: what lies in files (``telemetry.runtime``, ``process.discovery``); index files, which
+Not here: what lies in files (``telemetry.run_record``, ``process.discovery``); index files, which
 several builders publish at a time (``index.index_paths``).
 """
 

@@ -41,10 +41,10 @@ from autoloader.process.setup import ControlPage
 from autoloader.samples.resolve import ResolvedMixture
 from autoloader.sampling.dealing import Ranks
 from autoloader.sampling.mixture import MixtureOrder
-from autoloader.telemetry.batch_times import BatchTimes, ConsumerMeter
-from autoloader.telemetry.lines import run_name
+from autoloader.telemetry.lines import BatchTimes, run_name
 from autoloader.telemetry.progress import Patience, doing
 from autoloader.telemetry.statistics import (
+    ConsumerMeter,
     ControllerStatistics,
     RingStatistics,
     Statistics,
@@ -343,7 +343,7 @@ class Delivery:
             self.page.waiting(0)
 
     def _awaits(self, pipeline: int) -> str:
-        from autoloader.telemetry.runtime import said_last  # most batches come in time
+        from autoloader.telemetry.run_record import said_last  # most batches come in time
         from autoloader.telemetry.verdict import wait_words
 
         why = wait_words(said_last(run_name(), pipeline), time.time())

@@ -109,7 +109,7 @@ class PlannedLoader(OfOneProcess):
                 for one in told
             ]
             return own | over_ranks(every)
-        from autoloader.telemetry.runtime import living_runs
+        from autoloader.telemetry.run_record import living_runs
 
         others = [
             compared(one)

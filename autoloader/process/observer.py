@@ -47,8 +47,7 @@ from autoloader.process.setup import PipelineSetup
 from autoloader.samples.resolve import ResolvedMixture
 from autoloader.spec.knobs import Knobs
 from autoloader.telemetry.progress import current
-from autoloader.telemetry.run_record import RunLog
-from autoloader.telemetry.runtime import RunFile
+from autoloader.telemetry.run_record import RunFile, RunLog
 from autoloader.telemetry.statistics import (
     ConsumerMoment,
     ControllerStatistics,

@@ -41,7 +41,7 @@ from autoloader.sampling.mixture import MixtureOrder, mixture_order
 from autoloader.spec import CurriculumSpec, PipelineSpec
 from autoloader.spec.knobs import STREAM_KNOBS, KnobLimits, Knobs
 from autoloader.storage.places import disk_floor_of_environment
-from autoloader.telemetry.progress import told_while
+from autoloader.telemetry.progress import told
 
 logger = logging.getLogger(__name__)
 
@@ -323,7 +323,7 @@ def _transform_notes(mixture: ResolvedMixture, reader: str) -> list[str]:
     ]
 
 
-@told_while("planning the run")
+@told("planning the run")
 def plan_loader(
     spec: PipelineSpec,
     *,

@@ -3,20 +3,19 @@
     KEY.part    as large as the shard; chunks that are not there are holes
     KEY.map     header, then a byte for each chunk (0 missing, 1 there), then its CRC-32C
 
-Theory of operation. Any number of threads and processes fill a part together. Who fetches a chunk
-holds a lock on its byte of the map (an open file description's lock, which ends with its process),
-so a chunk has one fetcher at a time, whoever is killed. Its bytes are written first, its checksum
-next, and its byte in the map last: a chunk that is told to be there is there, wherever a kill hit.
-A machine that went down may have kept the map and lost the bytes: a map of an earlier boot is
-believed only where the checksums agree. The map names the part by its inode: a map that was left
-alone, or copied, says nothing of another file.
+Theory of operation. Any number of threads and processes fill a part together. A fetcher holds a
+lock on its chunk's byte of the map: an open file description's lock, which ends with its process.
+So a chunk has one fetcher at a time, also when processes are killed. The chunk is written first,
+its checksum next, its byte in the map last: a kill leaves no byte in the map without its chunk. A
+machine that went down may have kept the map and lost chunks: a map of an earlier boot is believed
+only where the checksums agree. The map names the part by its inode, so it fits no other file.
 
 When all chunks are there the part is read once: each chunk against the checksum of what came, the
 whole against the store's, where it has one. Then it is linked to ``KEY.shard``.
 
 Invariants:
-    1. A byte that is read of a chunk that is there is the store's.
-    2. No two fetch a chunk at the same time; none fetches one that is there.
+    1. Bytes of a chunk that the map has are the store's.
+    2. A chunk has one fetcher at a time, and none once it is there.
     3. ``KEY.shard`` is whole, and never written to.
 
 Not here: fetching (``storage.shards``), when shards are deleted (``storage.room``).
@@ -44,7 +43,7 @@ from autoloader.host.files import Waiting, is_at, open_or_begin, open_own, read_
 logger = logging.getLogger(__name__)
 
 CHUNK_BYTES = 2**18
-"""What is fetched at least: of a frame of 25 kB its neighbours come along."""
+"""Least number of bytes that is fetched: neighbours of a frame of 25 kB come along."""
 _MAGIC = b"ALPART1\0"
 _HEADER = struct.Struct("<8sqq16sI")
 """Magic, bytes of the shard, inode of the part, boot, bytes of a chunk."""
@@ -52,28 +51,28 @@ _HEADER_BYTES = 64
 _FLOCK = struct.Struct("hhqqixxxx")
 _THERE = 1
 _IN_USE = 2**40
-"""A byte behind the map, on which whoever has the part open holds a shared lock."""
+"""Byte behind the map; each process that has the part open holds a shared lock on it."""
 
 _OPENED_WITHIN_S = 300.0
-"""Whoever opens a part holds the lock of its map; after a crash of the machine that takes long."""
+"""Most seconds to open a part: after a crash of the machine all checksums are compared."""
 
 
 class DamagedError(OSError):
-    """What came is not what the store says it has."""
+    """The bytes that came are not those that the store tells."""
 
 
 class ShardPart:
     """One shard that is arriving, as this process sees it; any thread.
 
     Args:
-        folder: where it lies.
-        key: of the version of the object.
-        size: its bytes.
+        folder: folder of the cache.
+        key: name of the version of the object.
+        size: bytes of the object.
 
     Attributes:
-        path: of the sparse file; it stays open as ``descriptor`` when it is published.
-        chunks: how many there are.
-        users: who of this process have it open; the last one closes it (``shard``).
+        path: path of the sparse file; it stays open as ``descriptor`` when it is published.
+        chunks: number of chunks.
+        users: number of uses in this process; the last use closes it (``storage.shards``).
 
     Raises:
         OSError: it cannot be made or written.
@@ -92,7 +91,7 @@ class ShardPart:
         self._map_path = folder / f"{key}.map"
         self._map_file = _opened_alone(self._map_path)  # while it is made: others wait
         try:
-            set_lock(self._map_file, fcntl.F_RDLCK, _IN_USE)
+            try_lock(self._map_file, fcntl.F_RDLCK, _IN_USE)  # none holds another while it is made
             self.descriptor = open_or_begin(
                 self.path, linked=True
             )  # its name as a shard comes first
@@ -124,7 +123,7 @@ class ShardPart:
 
     @property
     def whole(self) -> bool:
-        """Whether all chunks are there."""
+        """True if all chunks are there."""
         return self.missing_bytes == 0
 
     @property
@@ -137,15 +136,15 @@ class ShardPart:
 
     @property
     def spent(self) -> bool:
-        """Whether it was published, by whomever; the shard may have made room for others since."""
+        """True if any process has published it; the shard may have been deleted since."""
         return self.whole and (self.whole_path.exists() or not is_at(self.path, self.descriptor))
 
     def has(self, chunk: int) -> bool:
-        """Whether a chunk is there."""
+        """True if a chunk is there."""
         return self._map[_HEADER_BYTES + chunk] == _THERE
 
     def lacks(self, start: int, stop: int) -> list[int]:
-        """The chunks of bytes [start, stop) that are not there."""
+        """Chunks of the bytes [start, stop) that are missing."""
         chunks = range(start // CHUNK_BYTES, -(-stop // CHUNK_BYTES))
         return [chunk for chunk in chunks if not self.has(chunk)]
 
@@ -154,10 +153,7 @@ class ShardPart:
         return first * CHUNK_BYTES, min(self.size, stop * CHUNK_BYTES)
 
     def claim(self, chunks: Iterable[int]) -> list[int]:
-        """Of some chunks those that are not there and that nobody fetches: they are the caller's.
-
-        Each is to be filled, or let go of.
-        """
+        """Claim the missing chunks that nobody fetches; the caller fills each, or lets it go."""
         got = []
         with self._lock:
             for chunk in chunks:
@@ -170,7 +166,7 @@ class ShardPart:
         return got
 
     def lead(self) -> bool:
-        """Whether the caller is the one, of all processes, who fetches all of it ahead."""
+        """True if the caller, of all processes, is the one that prefetches the shard."""
         with self._lock:
             if self._leads or not self._try_lock(self.chunks):
                 return False
@@ -178,13 +174,13 @@ class ShardPart:
             return True
 
     def follow(self) -> None:
-        """The caller fetches it ahead no more."""
+        """End the caller's prefetching."""
         with self._lock:
             self._leads = False
             self._unlock(self.chunks)
 
     def let_go(self, chunks: Iterable[int]) -> None:
-        """The caller will not fill chunks that it has claimed."""
+        """Give claimed chunks back."""
         with self._lock:
             for chunk in chunks:
                 if chunk in self._mine:
@@ -193,7 +189,7 @@ class ShardPart:
             self.moved.notify_all()
 
     def fill(self, first: int, view: memoryview) -> None:
-        """Put claimed chunks from ``first`` on; ``view`` is whole chunks, or the file's end.
+        """Write claimed chunks from ``first`` on; ``view`` is whole chunks, or the file's end.
 
         Raises:
             OSError: the disk takes no more.
@@ -221,7 +217,7 @@ class ShardPart:
         """Give the whole shard its name, once its bytes are checked.
 
         Args:
-            crc32c: of the object, where the store says it.
+            crc32c: checksum of the object; ``None``: the store tells none.
 
         Raises:
             DamagedError: it is not what the store has; all chunks are missing again.
@@ -245,7 +241,7 @@ class ShardPart:
         self.discard()
 
     def discard(self) -> None:
-        """Take the names of part and map away; who has them open goes on."""
+        """Delete part and map; processes that have them open go on."""
         for path, descriptor in (
             (self._map_path, self._map_file),  # first: a map alone names an inode that is gone
             (self.path, self.descriptor),
@@ -274,27 +270,21 @@ class ShardPart:
         return memory[: os.preadv(self.descriptor, [memory[: stop - start].data], start)]
 
     def _try_lock(self, chunk: int) -> bool:
-        try:
-            set_lock(self._map_file, fcntl.F_WRLCK, chunk)
-        except OSError as error:
-            if error.errno in (errno.EAGAIN, errno.EACCES):
-                return False
-            raise
-        return True
+        return try_lock(self._map_file, fcntl.F_WRLCK, chunk)
 
     def _unlock(self, chunk: int) -> None:
-        set_lock(self._map_file, fcntl.F_UNLCK, chunk)
+        try_lock(self._map_file, fcntl.F_UNLCK, chunk)
 
 
 def discard_unused(folder: Path, key: str) -> bool:
     """Delete a part of the cache's that nobody has open, such as one of an object that changed.
 
     Args:
-        folder: where it lies.
-        key: of the version of the object.
+        folder: folder of the cache.
+        key: name of the version of the object.
 
     Returns:
-        Whether it was one, and is gone.
+        True if it was one, and is gone.
     """
     map_path, path = folder / f"{key}.map", folder / f"{key}.part"
     try:
@@ -303,7 +293,8 @@ def discard_unused(folder: Path, key: str) -> bool:
         return False
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        set_lock(file, fcntl.F_WRLCK, _IN_USE)
+        if not try_lock(file, fcntl.F_WRLCK, _IN_USE):
+            return False
         magic, size, inode, *_ = _HEADER.unpack(os.pread(file, _HEADER.size, 0))
         stat = path.lstat()
         if (magic, size, inode) != (_MAGIC, stat.st_size, stat.st_ino):
@@ -337,14 +328,22 @@ def _opened_alone(path: Path) -> int:
         os.close(file)  # it was discarded before we had it
 
 
-def set_lock(file: int, kind: int, at: int) -> None:
-    """Lock one byte of a file for its open file description, or let go of it; never waits.
+def try_lock(file: int, kind: int, at: int) -> bool:
+    """Lock a byte of a file for its open file description, or unlock it; never waits.
+
+    Returns:
+        False if another open file description has it locked.
 
     Raises:
-        OSError: EAGAIN: another one holds it.
+        OSError: the file system has no locks.
     """
-    flock = _FLOCK.pack(kind, os.SEEK_SET, at, 1, 0)
-    fcntl.fcntl(file, fcntl.F_OFD_SETLK, flock)
+    try:
+        fcntl.fcntl(file, fcntl.F_OFD_SETLK, _FLOCK.pack(kind, os.SEEK_SET, at, 1, 0))
+    except OSError as error:
+        if error.errno in (errno.EAGAIN, errno.EACCES):
+            return False
+        raise
+    return True
 
 
 def runs(chunks: Iterable[int], most: int) -> Iterator[tuple[int, int]]:

@@ -31,11 +31,10 @@ PACKAGES: Mapping[str, str] = {
 
 
 FLOOR_VARIABLE = "AUTOLOADER_DISK_FLOOR"
-"""Environment variable: what must stay free on the disk of the cache, such as "50GB", where no
-loader says (``disk_floor``)."""
-
+"""Environment variable: bytes that stay free on the cache's disk, such as "50GB", unless a loader
+has its own ``disk_floor``."""
 DISK_FLOOR_BYTES = 10 * GIB
-"""What stays free where nobody says."""
+"""Bytes that stay free by default."""
 
 
 def disk_floor_of_environment() -> int:
@@ -61,7 +60,7 @@ def scheme_of(path: str) -> str:
 
 
 def has_client(path: str) -> bool:
-    """Whether a client for a path's scheme is installed; imports nothing."""
+    """True if a client for a path's scheme is installed; imports nothing."""
     package = PACKAGES.get(scheme_of(path))
     return package is not None and _installed(package)
 

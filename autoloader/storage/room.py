@@ -1,12 +1,12 @@
 """Room on the disk of the cache: what must stay free, and which shards make room for others.
 
-Theory of operation. As much of the disk as ``disk_floor`` says stays free, whoever fills it. Where
-the next shard would cross the floor, whole shards are deleted: those that the plan needs last go
-first, those that it does not name in its horizon before them, the ones read longest ago first of
-all. What has arrived in part goes like a whole one where no process has it open: it may be of an
-object that has changed. A shard that the plan needs sooner stays: then there is no room. Jobs that
-share the folder hold a lease on the shards that they will need soon (a lock on a byte of a file
-of their own, which ends with the process); what another job leases stays too.
+Theory of operation. The bytes of ``disk_floor`` stay free, whichever program fills the disk. Where
+the next shard would cross the floor, shards are deleted. The first are shards that no plan names in
+its horizon, those read longest ago before others; the next are shards that the plan needs last. A
+part that no process has open goes like a whole shard: its object may have changed. A shard that the
+plan needs sooner stays: then there is no room. Jobs that share the folder lease the shards that
+they will need soon. A lease is a lock on a byte of a file, and ends with its process. A shard that
+another job leases stays too.
 
 Invariants:
     1. Only a file that the cache has made is deleted: its name is one of the cache's, and the
@@ -20,7 +20,6 @@ Not here: what is fetched (``storage.shards``), when the plan needs it
 from __future__ import annotations
 
 import contextlib
-import errno
 import fcntl
 import json
 import logging
@@ -34,7 +33,7 @@ from pathlib import Path
 from autoloader.host.files import open_or_begin, write_whole
 from autoloader.host.units import format_bytes
 from autoloader.storage.clients.client import RemoteIdentity
-from autoloader.storage.part import discard_unused, set_lock
+from autoloader.storage.part import discard_unused, try_lock
 
 logger = logging.getLogger(__name__)
 
@@ -46,11 +45,11 @@ class Room:
     """The disk of one cache folder; any thread.
 
     Args:
-        folder: of the cache.
-        floor_bytes: what must stay free.
+        folder: folder of the cache.
+        floor_bytes: bytes that must stay free.
 
     Attributes:
-        floor_bytes: as above.
+        folder, floor_bytes: the same; the floor may be changed.
     """
 
     def __init__(self, folder: Path, floor_bytes: int) -> None:
@@ -64,16 +63,16 @@ class Room:
         self._others = open_or_begin(folder / _LEASES)
 
     def free_bytes(self) -> int:
-        """What may still be written."""
+        """Bytes that may still be written."""
         found = os.statvfs(self.folder)
         return found.f_bavail * found.f_frsize - self.floor_bytes
 
     def make(self, nbytes: int, needed: float = math.inf) -> bool:
-        """Whether there is room for so many bytes, once others have made it.
+        """Delete shards until there is room; false if there is none.
 
         Args:
-            nbytes: that will be written.
-            needed: the position at which they are needed; what is needed sooner stays.
+            nbytes: number of bytes that will be written.
+            needed: position at which they are needed; shards that are needed sooner stay.
         """
         with self._lock:
             if self.free_bytes() >= nbytes:
@@ -87,7 +86,7 @@ class Room:
             return False
 
     def say_full(self) -> None:
-        """The floor is reached, and nothing may go; said once."""
+        """Warn once that the floor is reached, and no shard may go."""
         if not self._told_full:
             self._told_full = True
             logger.warning(
@@ -103,10 +102,10 @@ class Room:
         return min(told, default=unknown)
 
     def plan(self, owner: object, future: Mapping[str, float]) -> None:
-        """One of the plans of this process needs these shards soon, and no others: all are leased.
+        """Lease the shards that a plan of this process needs soon, and no others.
 
         Args:
-            owner: whose plan.
+            owner: object that the plan belongs to.
             future: key of a shard → the position at which it is needed next; empty: the plan ends.
         """
         with self._lock:
@@ -115,7 +114,7 @@ class Room:
                 self._plans[owner] = future
             keys = set().union(*self._plans.values())
             for key in self._held - keys:
-                set_lock(self._leases, fcntl.F_UNLCK, _byte_of(key))
+                try_lock(self._leases, fcntl.F_UNLCK, _byte_of(key))
             self._held = {key for key in keys if self._try_lease(key)}
 
     def record(self, key: str, path: str, identity: RemoteIdentity) -> None:
@@ -167,26 +166,20 @@ class Room:
         return True
 
     def _try_lease(self, key: str) -> bool:
-        try:
-            set_lock(self._leases, fcntl.F_RDLCK, _byte_of(key))
-        except OSError:  # somebody looks at it at this moment; it is asked for again soon
-            return False
-        return True
+        """Lease a shard; false while another job looks at it: it is asked for again soon."""
+        with contextlib.suppress(OSError):
+            return try_lock(self._leases, fcntl.F_RDLCK, _byte_of(key))
+        return False
 
     def _leased_by_others(self, key: str) -> bool:
         if key in self._held:  # ours would be in the way
-            set_lock(self._leases, fcntl.F_UNLCK, _byte_of(key))
+            try_lock(self._leases, fcntl.F_UNLCK, _byte_of(key))
         try:
-            set_lock(self._others, fcntl.F_WRLCK, _byte_of(key))
-        except OSError as error:
-            if error.errno in (errno.EAGAIN, errno.EACCES):
-                return True
-            raise
+            return not try_lock(self._others, fcntl.F_WRLCK, _byte_of(key))
         finally:
-            set_lock(self._others, fcntl.F_UNLCK, _byte_of(key))
+            try_lock(self._others, fcntl.F_UNLCK, _byte_of(key))
             if key in self._held:
                 self._try_lease(key)
-        return False
 
 
 def _byte_of(key: str) -> int:

@@ -7,8 +7,8 @@ Start here:
     ``statistics.Statistics``: what ``loader.statistics()`` returns.
     ``statistics.Snapshot``: one second of a run: rates, memory, knobs, what limits it.
     ``metrics``: names, units and labels for Prometheus and for trainers' loggers.
-    ``run_record``: the record that a run leaves, written and read.
-    ``pictures``: charts as SVG and pages by Jinja, for the run report, the study and the docs.
+    ``run_record``: a run's latest snapshot and the record that it leaves, written and read.
+    ``charts``: charts as SVG and pages by Jinja, for the run report, the study and the docs.
 
 Never here: decisions that follow from a figure (``controller``), layout on a terminal (``cli``).
 """

@@ -16,7 +16,6 @@ Not here: what is said of a batch that does not come (``process.delivery``), bar
 from __future__ import annotations
 
 import contextlib
-import functools
 import logging
 import os
 import re
@@ -25,7 +24,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import ParamSpec, TypeVar
 
 from autoloader.host.threads import LoaderThread
 from autoloader.host.units import format_seconds
@@ -34,11 +32,8 @@ logger = logging.getLogger(__name__)
 
 VARIABLE = "AUTOLOADER_PROGRESS"
 """Environment variable: "off" for no word about what takes long."""
-SAY_S = 5.0
-_EARLY_S = 4.5
-"""A word takes a moment: it is said so long after the one before."""
-_P = ParamSpec("_P")
-_R = TypeVar("_R")
+_SAY_S = 4.5
+"""Seconds between two words: a word takes a moment, and five seconds are the most."""
 _now = ""
 _blocks: list[str] = []
 
@@ -74,16 +69,16 @@ def say(text: str) -> None:
 
 @contextmanager
 def told(what: str) -> Iterator[None]:
-    """A block that may take long: every five seconds it is said what is done, and for how long.
+    """A block, or a function, that may take long: every five seconds its work and time are said.
 
     Args:
-        what: the whole of it, such as "starting the loader".
+        what: name of the whole work, such as "starting the loader".
     """
     done, began_s = threading.Event(), time.monotonic()
     doing("")
 
     def run() -> None:
-        while not done.wait(_EARLY_S):
+        while not done.wait(_SAY_S):
             inmost, now = (_blocks or [what])[-1], f": {_now}" if _now else ""
             say(f"{inmost}, {format_seconds(time.monotonic() - began_s)} so far{now}")
 
@@ -102,20 +97,6 @@ def told(what: str) -> Iterator[None]:
             thread.join()
 
 
-def told_while(what: str) -> Callable[[Callable[_P, _R]], Callable[_P, _R]]:
-    """A function whose calls are ``told`` blocks."""
-
-    def wrap(function: Callable[_P, _R]) -> Callable[_P, _R]:
-        @functools.wraps(function)
-        def called(*args: _P.args, **named: _P.kwargs) -> _R:
-            with told(what):
-                return function(*args, **named)
-
-        return called
-
-    return wrap
-
-
 class Patience:
     """For who waits in a loop of its own: says every five seconds what for."""
 
@@ -125,7 +106,7 @@ class Patience:
     def begin(self) -> None:
         """It waits from now on."""
         self._since_s = time.monotonic()
-        self._next_s = self._since_s + _EARLY_S
+        self._next_s = self._since_s + _SAY_S
 
     def look(self, words: Callable[[], str]) -> None:
         """It still waits.
@@ -135,7 +116,7 @@ class Patience:
         """
         now_s = time.monotonic()
         if now_s >= self._next_s:
-            self._next_s = now_s + _EARLY_S
+            self._next_s = now_s + _SAY_S
             say(f"{words()}, {format_seconds(now_s - self._since_s)} so far")
 
 

@@ -1,20 +1,22 @@
-"""The record that a run leaves, written and read: start facts, moments over time, bad records.
+"""Files in which runs say what they do: the latest snapshot, and the record that a run leaves.
 
-Theory of operation. Each pipeline of a run has a file of JSON lines in the run's folder. A
-``start`` line holds facts; a ``moment`` line, those fields of a snapshot that are others than in
-the line before; a ``bad`` line, one quarantined record; an ``end`` line says that it was closed. A
-run that was killed has no ``end``. Where a child was started again, there is another ``start``.
+Latest snapshot. The process of a pipeline writes its snapshot about once a second to a file of its
+own in the user's runtime folder, by rename. So a reader never sees half of a snapshot, takes no
+lock and wakes no process. A loader that closes removes its file. The file of a killed loader is
+removed by the next reader, once the processes that it names are gone.
 
-Lines come further apart as a run gets older, so that what is added stays a fixed share of what is
-there: two weeks take 5,000 lines. A moment in which something happened (knobs moved, the floor was
-crossed, the state or the phase is another one) is always written.
+Record. Each pipeline of a run has a file of JSON lines in the run's folder. A ``start`` line holds
+facts, a ``bad`` line one quarantined record. A ``moment`` line holds the fields of a snapshot that
+differ from the line before. An ``end`` line is the last one of a run that was not killed. A child
+that is started again writes another ``start``.
 
-Without a folder of the user's choice, records go to a small ring in the cache directory. A run too
-short to be looked at leaves nothing there.
+Lines come further apart as a run gets older: two weeks take 5,000 lines. A moment in which knobs
+moved, the floor was crossed, or state or phase changed is always written.
 
-The policy's thread writes.
+Without a folder of the user's choice, records go to a small ring in the cache directory. A short
+run leaves nothing there. The policy's thread writes both kinds of files.
 
-Not here: what a snapshot says (``telemetry.statistics``), what is concluded from a record
+Not here: the fields of a snapshot (``telemetry.statistics``), what is concluded from a record
 (``cli.report``).
 """
 
@@ -31,7 +33,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from autoloader.errors import UsageError
+import psutil
+
+from autoloader.errors import AutoloaderError, UsageError
+from autoloader.host.files import check_own_folder, own_folder, runtime_folder, write_whole
 from autoloader.telemetry.lines import LineLog
 from autoloader.telemetry.statistics import SCHEMA_VERSION as SNAPSHOT_VERSION
 from autoloader.telemetry.statistics import Move, Snapshot, encoded
@@ -41,8 +46,6 @@ logger = logging.getLogger(__name__)
 SCHEMA_VERSION = 1
 VARIABLE = "AUTOLOADER_RUN_DIR"
 """Environment variable: the folder that runs leave their records in; unset: the ring."""
-OFF = "off"
-"""Value of it: no record."""
 RING_AFTER_S = 20.0
 """A run that is over before leaves nothing in the ring."""
 RING_RUNS = 20
@@ -51,6 +54,12 @@ _OLDER = 600
 """A line for every 600th part of a run's age, and no more than one a second."""
 _DATASETS_EVERY = 10
 """Lines for one that says how each dataset stands: they are most of a snapshot's bytes."""
+_FRESH_S = 5.0
+"""A snapshot so young is of a running loader, whoever can see its process."""
+_AGAIN_S = 60.0
+"""So long a trainer may take to start its child again."""
+_CLOCK_S = 5.0
+"""What the clock may have been set by since a process began."""
 _REMEDY = "name a folder that AUTOLOADER_RUN_DIR names, or a run that `autoloader report` lists"
 
 
@@ -318,3 +327,98 @@ def files_of(run: Path) -> list[Path]:
         what = "holds no record of a run" if run.is_dir() else "is not there"
         raise UsageError(f"{run} {what}", remedy=_REMEDY)
     return found
+
+
+class RunFile:
+    """The file of one running pipeline.
+
+    Args:
+        run: the trainer's process (``telemetry.lines.run_name``).
+        pipeline: number of the loader in that run.
+    """
+
+    def __init__(self, run: str, pipeline: int) -> None:
+        self.path = runtime_folder() / f"{run}-{pipeline}.json"
+        self._closed = False
+        self._failed = ""
+
+    def write(self, moment: Snapshot) -> None:
+        """Write ``moment``; a failure is logged once for each reason."""
+        if self._closed:
+            return
+        try:
+            own_folder(self.path.parent)  # a log-out may have removed it
+            write_whole(self.path, moment.to_json())
+        except OSError as error:
+            if str(error) != self._failed:
+                self._failed = str(error)
+                logger.info("`autoloader top` cannot see this run: %s", error)
+
+    def close(self) -> None:
+        """Remove the file: the pipeline has ended. May be called twice."""
+        self._closed = True
+        with contextlib.suppress(OSError):
+            self.path.unlink()
+
+
+def living_runs(directory: Path | None = None) -> list[Snapshot]:
+    """The latest snapshot of every loader that runs, by run and pipeline; files of others go.
+
+    Args:
+        directory: folder of the files; ``None``: ``runtime_folder()``.
+    """
+    found: list[Snapshot] = []
+    directory = directory or runtime_folder()
+    try:
+        check_own_folder(directory)
+    except OSError as error:
+        if not isinstance(error, FileNotFoundError):
+            logger.warning("no run is shown: %s", error)
+        return found
+    for path in sorted(directory.glob("*.json")):
+        try:
+            moment = Snapshot.from_json(path.read_bytes())
+        except OSError:  # closed meanwhile, or another user's
+            continue
+        except AutoloaderError as error:
+            logger.debug("%s is left alone: %s", path, error)
+            continue
+        if is_over(moment):
+            with contextlib.suppress(OSError):
+                path.unlink()
+        else:
+            found.append(moment)
+    return found
+
+
+def said_last(run: str, pipeline: int) -> Snapshot | None:
+    """Latest snapshot of a pipeline; ``None`` before the first.
+
+    Args:
+        run: name of the trainer's run.
+        pipeline: number of the loader in that run.
+    """
+    with contextlib.suppress(OSError, AutoloaderError):
+        return Snapshot.from_json((runtime_folder() / f"{run}-{pipeline}.json").read_bytes())
+    return None
+
+
+def is_over(moment: Snapshot, now_s: float | None = None) -> bool:
+    """True if the loader whose latest snapshot is ``moment`` is gone.
+
+    Args:
+        moment: latest snapshot of the loader.
+        now_s: present Unix time; ``None``: the system's clock.
+    """
+    age_s = (time.time() if now_s is None else now_s) - moment.at_s
+    if age_s < _FRESH_S or _was_there(moment.worker_pid, moment.at_s):
+        return False
+    return age_s > _AGAIN_S or not _was_there(moment.trainer_pid, moment.at_s)
+
+
+def _was_there(pid: int, at_s: float) -> bool:
+    """True if a process is there and was then: not another one that got its number since."""
+    with contextlib.suppress(psutil.Error, ValueError):
+        process = psutil.Process(pid)
+        return process.status() != psutil.STATUS_ZOMBIE and process.create_time() < at_s + _CLOCK_S
+    return False

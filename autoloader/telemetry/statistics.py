@@ -12,14 +12,15 @@ again with a child that was started again, as a Prometheus counter does.
 A snapshot crosses processes and versions as JSON: a reader skips what it does not know, and takes
 the default of what is not there.
 
-Not here: collecting them (``loader``, ``process.observer``), where a snapshot lies for
-others (``telemetry.runtime``).
+Not here: collecting them (``loader``, ``process.observer``), except ``ConsumerMeter``, which times
+the batches that training takes; files of snapshots (``telemetry.run_record``).
 """
 
 from __future__ import annotations
 
 import functools
 import json
+from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -30,6 +31,8 @@ if TYPE_CHECKING:
     from pydantic import TypeAdapter
 
 SCHEMA_VERSION = 1
+_WINDOW_BATCHES = 256
+"""Batches over which waits and rates are measured."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -508,3 +511,65 @@ def encoded(values: Mapping[str, Any]) -> str:
     from pydantic_core import to_json
 
     return to_json(values, inf_nan_mode="null", fallback=dict).decode()
+
+
+class ConsumerMeter:
+    """Figures of the consumer over its last batches; fed by the loader around every ``next``.
+
+    Attributes:
+        batches: number of batches since it was made.
+        samples: number of samples since it was made.
+    """
+
+    def __init__(self) -> None:
+        self._window: deque[tuple[float, float | None, int]] = deque(maxlen=_WINDOW_BATCHES)
+        self._last_s: float | None = None
+        self.batches = 0
+        self.samples = 0
+
+    def note(self, asked_s: float, got_s: float, rows: int) -> None:
+        """Count one batch.
+
+        Args:
+            asked_s: time of the request for it, on a monotonic clock.
+            got_s: time of its arrival, on the same clock.
+            rows: number of its samples.
+        """
+        self.batches += 1
+        self.samples += rows
+        step_s = None if self._last_s is None else got_s - self._last_s
+        self._window.append((got_s - asked_s, step_s, rows))
+        self._last_s = got_s
+
+    def pause(self) -> None:
+        """Leave out the next step: the consumer does something else (validation)."""
+        self._last_s = None
+
+    @property
+    def samples_per_s(self) -> float | None:
+        """Samples a second over the window; ``None`` before the second batch."""
+        steps = self._steps()
+        seconds = sum(step_s for _, step_s, _ in steps)
+        return sum(rows for *_, rows in steps) / seconds if seconds > 0 else None
+
+    @property
+    def wait_ratio(self) -> float | None:
+        """Share of the whole time spent waiting, over the window."""
+        steps = self._steps()
+        seconds = sum(step_s for _, step_s, _ in steps)
+        return min(1.0, sum(wait_s for wait_s, *_ in steps) / seconds) if seconds > 0 else None
+
+    def _steps(self) -> list[tuple[float, float, int]]:
+        """Wait, time since the batch before, and rows of each batch behind another one."""
+        seen = tuple(self._window)  # at once: another thread may note a batch
+        return [(wait_s, step_s, rows) for wait_s, step_s, rows in seen if step_s is not None]
+
+    def latency_s(self) -> dict[str, float] | None:
+        """p50, p90 and p99 of the waits in the window."""
+        if not self._window:
+            return None
+        import numpy as np  # readers of statistics go without
+
+        waits = [wait_s for wait_s, *_ in tuple(self._window)]
+        p50, p90, p99 = np.percentile(waits, [50, 90, 99]).tolist()
+        return {"p50": p50, "p90": p90, "p99": p99}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from autoloader.telemetry.batch_times import ConsumerMeter
+from autoloader.telemetry.statistics import ConsumerMeter
 
 
 def test_rate_and_wait_ratio_are_those_of_the_steps() -> None:

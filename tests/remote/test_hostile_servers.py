@@ -391,7 +391,7 @@ def test_a_listing_without_end_or_sense_is_refused(
 ) -> None:
     from autoloader.storage.clients.hugging_face import HuggingFaceClient
 
-    client = HuggingFaceClient("hf")
+    client = HuggingFaceClient()
     client._hub = far.server.address
     monkeypatch.setattr(store, "client_of", lambda _: client)
     own = store.Store(lambda: replace(QUICK, names=1000))
@@ -416,7 +416,7 @@ def test_the_hubs_token_does_not_go_along_to_the_next_page_of_another_host(
 ) -> None:
     from autoloader.storage.clients.hugging_face import HuggingFaceClient
 
-    client = HuggingFaceClient("hf")
+    client = HuggingFaceClient()
     client._hub, client._token = far.server.address, lambda: "secret"
     with Hostile(far.server.folder) as other:
         threading.Thread(target=other.serve_forever, args=(0.05,), daemon=True).start()

@@ -132,7 +132,7 @@ def test_a_bucket_of_amazons_is_asked_in_its_own_region_by_its_own_name(
 ) -> None:
     monkeypatch.delenv("AWS_ENDPOINT_URL", raising=False)
     monkeypatch.setenv("AWS_DEFAULT_REGION", "eu-west-1")
-    own = S3Client("s3")
+    own = S3Client()
     assert own._place("lab", "eu-west-1") == "https://lab.s3.eu-west-1.amazonaws.com/"
     assert own._place("my.lab", "eu-west-1") == "https://s3.eu-west-1.amazonaws.com/my.lab/"
     own._regions["lab"] = "us-west-2"

@@ -11,7 +11,7 @@ from rlds_files import Written, png, written_steps
 from streams import spec_of
 
 from autoloader import AutoLoader
-from autoloader.telemetry.runtime import living_runs
+from autoloader.telemetry.run_record import living_runs
 from autoloader.telemetry.statistics import Snapshot
 
 written = written_steps([[8, 8]], encode=png, name="a")

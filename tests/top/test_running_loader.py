@@ -16,8 +16,7 @@ from rlds_files import Written
 from streams import spec_of, until
 
 from autoloader import AutoLoader
-from autoloader.telemetry.run_record import read_pipeline
-from autoloader.telemetry.runtime import living_runs
+from autoloader.telemetry.run_record import living_runs, read_pipeline
 
 TRAINER = """
 import sys

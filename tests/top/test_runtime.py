@@ -8,7 +8,7 @@ import psutil
 import pytest
 from moments import a_moment
 
-from autoloader.telemetry.runtime import RunFile, is_over, living_runs
+from autoloader.telemetry.run_record import RunFile, is_over, living_runs
 
 HERE = os.getpid()
 GONE = 2**22 + 1

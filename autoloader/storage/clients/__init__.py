@@ -1,4 +1,4 @@
-"""How each scheme's store is asked: addresses, credentials and versions of each, one way to ask.
+"""Clients of stores, one for each scheme: addresses, credentials and versions.
 
 Not here: repetitions (``storage.store``), what errors mean (``storage.faults``).
 """

@@ -164,5 +164,5 @@ def client_of(path: str) -> Client:
             module, name = _CLIENTS[scheme]
             with needs(f"{scheme}://", extra="remote"):
                 kind = getattr(importlib.import_module(f"{__package__}.{module}"), name)
-                _clients[key] = cast("Client", kind(scheme))
+                _clients[key] = cast("Client", kind())
         return _clients[key]

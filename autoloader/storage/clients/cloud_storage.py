@@ -21,16 +21,12 @@ _FIELDS = "name,size,generation,crc32c"
 
 
 class CloudStorageClient(WebClient):
-    """Google Cloud Storage; see ``storage.clients.client.Client``.
-
-    Args:
-        scheme: scheme of the addresses: "gs".
-    """
+    """Google Cloud Storage; see ``storage.clients.client.Client``."""
 
     lists = True
 
-    def __init__(self, scheme: str) -> None:
-        super().__init__(scheme)
+    def __init__(self) -> None:
+        super().__init__()
         if "GCE_METADATA_HOST" not in os.environ:  # elsewhere each start would wait for a server
             os.environ.setdefault("NO_GCE_CHECK", "true")
         from gcsfs.core import GCSFileSystem

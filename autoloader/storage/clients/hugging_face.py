@@ -23,16 +23,12 @@ _NEXT = re.compile(r'<([^>]+)>\s*;\s*rel="?next"?')
 
 
 class HuggingFaceClient(WebClient):
-    """The Hugging Face Hub; see ``storage.clients.client.Client``.
-
-    Args:
-        scheme: scheme of the addresses: "hf".
-    """
+    """The Hugging Face Hub; see ``storage.clients.client.Client``."""
 
     lists = True
 
-    def __init__(self, scheme: str) -> None:
-        super().__init__(scheme)
+    def __init__(self) -> None:
+        super().__init__()
         from huggingface_hub import constants, get_token
 
         self._hub = str(constants.ENDPOINT).rstrip("/")

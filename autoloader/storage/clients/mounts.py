@@ -25,16 +25,9 @@ _PASSING = (errno.ESTALE, errno.EIO, errno.ETIMEDOUT, errno.EHOSTDOWN, errno.EAG
 
 
 class MountClient:
-    """A slow mount; see ``storage.clients.client.Client``.
-
-    Args:
-        scheme: scheme of the addresses: "file".
-    """
+    """A slow mount; see ``storage.clients.client.Client``."""
 
     lists = True
-
-    def __init__(self, scheme: str) -> None:
-        del scheme
 
     def listing(self, directory: str, meter: Meter) -> dict[str, RemoteIdentity | None]:
         """See ``Client.listing``."""

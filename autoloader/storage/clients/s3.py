@@ -32,15 +32,11 @@ _AWS = (".amazonaws.com", ".amazonaws.com.cn")
 
 
 class S3Client(WebClient):
-    """S3 and its like; see ``storage.clients.client.Client``.
-
-    Args:
-        scheme: scheme of the addresses: "s3".
-    """
+    """S3 and its like; see ``storage.clients.client.Client``."""
 
     lists = True
 
-    def __init__(self, scheme: str) -> None:
+    def __init__(self) -> None:
         if "AWS_EC2_METADATA_DISABLED" not in os.environ and not _on_amazon():
             # elsewhere each start would wait for a server
             os.environ["AWS_EC2_METADATA_DISABLED"] = "true"
@@ -48,7 +44,7 @@ class S3Client(WebClient):
 
         session = Session()
         own = session.get_config_variable("ca_bundle")
-        super().__init__(scheme, certificates=str(own) if own else None)
+        super().__init__(str(own) if own else None)
         found = session.create_client("s3").meta
         self._endpoint = urlsplit(str(found.endpoint_url))
         self._region = found.region_name if found.region_name != "aws-global" else "us-east-1"

@@ -304,14 +304,12 @@ class WebClient:
     """A server of files; see ``storage.clients.client.Client``. Object stores build on it.
 
     Args:
-        scheme: scheme of the addresses: "http" or "https".
         certificates: file of the trusted authorities; ``None``: the system's.
     """
 
     lists = False
 
-    def __init__(self, scheme: str, certificates: str | None = None) -> None:
-        del scheme
+    def __init__(self, certificates: str | None = None) -> None:
         self._connections = Connections(certificates)
 
     def listing(self, directory: str, meter: Meter) -> dict[str, RemoteIdentity | None]:

@@ -1,6 +1,6 @@
 """The report as one HTML file that needs nothing beside it, and as plain text.
 
-Not here: what it tells (``story``), drawing (``telemetry.pictures.charts``).
+Not here: what it tells (``story``), drawing (``telemetry.charts``).
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from pathlib import Path
 from autoloader.errors import printable
 from autoloader.host.files import write_whole
 from autoloader.host.units import GIB, MIB, format_bytes
-from autoloader.telemetry.pictures.charts import Dot, bars, render, scatter
+from autoloader.telemetry.charts import Dot, bars, render, scatter
 from autoloader.tune.page.story import LEAST_TRIALS, Figures, Story, TrialFate
 
 logger = logging.getLogger(__name__)

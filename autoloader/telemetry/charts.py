@@ -457,7 +457,7 @@ def render(package: str, template: str, **values: Any) -> str:
         import jinja2
 
     def source(name: str) -> str:
-        folder = files("autoloader.telemetry.pictures" if name == _BASE else package)
+        folder = files("autoloader.telemetry" if name == _BASE else package)
         return folder.joinpath(name).read_text(encoding="utf-8")
 
     environment = jinja2.Environment(
