@@ -154,15 +154,28 @@ class Requests:
         return not self._under_way_bytes or together <= self._most_bytes
 
 
-def _finish(requests: Sequence[Future[None]]) -> None:
-    """Wait until all requests have ended; raise the first error, and cancel the rest then."""
+def _finish(requests: list[Future[None]]) -> None:
+    """Wait until all requests have ended, and forget them; an error cancels the rest.
+
+    Raises:
+        Exception: first error of a request.
+    """
+    error = _first_error(requests)
+    requests.clear()
+    try:
+        if error is not None:
+            raise error
+    finally:
+        del error  # whose traceback holds this frame, and so the memory of the requests
+
+
+def _first_error(requests: Sequence[Future[None]]) -> BaseException | None:
     _, left = wait(requests, return_when=FIRST_EXCEPTION)
     for one in left:
         one.cancel()
     wait(left)  # a request under way still fills the caller's memory
-    for one in requests:
-        if not one.cancelled():
-            one.result()
+    errors = (one.exception() for one in requests if not one.cancelled())
+    return next((error for error in errors if error is not None), None)
 
 
 def _submit(job: Callable[[], None], urgency: float, nbytes: int) -> Future[None]:
@@ -456,8 +469,11 @@ class ShardCache:
                 end()
             except OSError as error:
                 failed = failed or self._told(error, path)
-        if failed is not None:
-            raise failed
+        try:
+            if failed is not None:
+                raise failed
+        finally:
+            del failed  # whose traceback holds this frame, and so the stretches
 
     def _told(self, error: OSError, path: str) -> OSError:
         """An error of the store as it is; one of the local disk says so."""

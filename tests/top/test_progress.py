@@ -20,7 +20,7 @@ from autoloader.telemetry.verdict import wait_words
 @pytest.fixture
 def soon(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Five seconds are none; a logger is left as it was."""
-    monkeypatch.setattr(progress, "_EARLY_S", 0.001)
+    monkeypatch.setattr(progress, "_SAY_S", 0.001)
     handlers, level = list(progress.logger.handlers), progress.logger.level
     yield
     progress.logger.handlers[:] = handlers
