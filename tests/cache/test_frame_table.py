@@ -5,10 +5,8 @@ from __future__ import annotations
 import contextlib
 import gc
 import os
-import re
 import resource
 from collections.abc import Iterator
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -197,12 +195,6 @@ def test_frames_of_a_mapped_slab_are_those_that_another_mapping_put_there(
     other.gather("wrist", np.asarray([7, 0]), out)
     np.testing.assert_array_equal(out[0], picture(3, "wrist").reshape(-1))
     assert not out[1].any()
-
-
-def own_bytes() -> int:
-    """What this process holds beside files and shared memory, as the kernel counts it."""
-    (kib,) = re.findall(r"^RssAnon:\s+(\d+) kB$", Path("/proc/self/status").read_text(), re.M)
-    return int(kib) * 1024
 
 
 def test_leases_under_way_keep_the_memory_that_is_left_behind() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,7 +13,6 @@ from autoloader.errors import SourceError
 from autoloader.formats.features import RAGGED_LENGTHS, RAGGED_VALUES, Feature, parse_features
 
 CORE = "tensorflow_datasets.core.features."
-BRIDGE = Path(__file__).parents[2].parent / "shared/data/bridge_dataset/1.0.0/features.json"
 
 
 def node(class_name: str, **content: Any) -> dict[str, Any]:

@@ -15,8 +15,6 @@ from autoloader.formats.features import Feature, FeatureKind
 from autoloader.formats.records import masked_crc32c
 from autoloader.index.counting import mean_frames
 
-BRIDGE = Path(__file__).parents[2].parent / "shared/data/bridge_dataset/1.0.0"
-
 
 def feature(
     path: str,

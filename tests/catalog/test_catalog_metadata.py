@@ -12,8 +12,6 @@ from autoloader.errors import SourceError, SpecError
 from autoloader.formats.dataset import DatasetFormat
 from autoloader.formats.tfds import locate_version, open_version
 
-BRIDGE = Path(__file__).parents[2].parent / "shared/data/bridge_dataset/1.0.0"
-
 FEATURES: dict[str, Any] = {
     "pythonClassName": "FeaturesDict",
     "featuresDict": {

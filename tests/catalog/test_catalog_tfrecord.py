@@ -17,7 +17,6 @@ from autoloader.formats.records import (
     walk_records,
 )
 
-BRIDGE = Path(__file__).parents[2].parent / "shared/data/bridge_dataset/1.0.0"
 PAYLOADS = [b"first", b"", b"third" * 100]
 
 

@@ -22,7 +22,6 @@ from autoloader.host.machine import (
 from autoloader.host.probes.pressure import ProcessorProbe, ProcessorReading, _Times
 
 ALLOWED = len(os.sched_getaffinity(0))
-SOURCE = "cgroup v2 /job"
 
 
 class Machine:
@@ -63,13 +62,6 @@ def real(machine: Machine, quota: float | None) -> Any:
     machine.file("job/cpu.max", f"{limit} 100000\n")
     machine.file("job/cpu.stat", "usage_usec 2500000\nuser_usec 1\n")
     return CgroupProcessors(machine.proc, machine.cgroup)
-
-
-def fake(machine: Machine, quota: float | None) -> Any:
-    del machine
-    if quota is None:
-        return FakeProcessors(Processors(ALLOWED))
-    return FakeProcessors(Processors(ALLOWED, quota, SOURCE, 2.5))
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from autoloader.formats.records import MalformedRecordError, parse_example, read
 from autoloader.index import DatasetIndex, count_indexed, open_dataset_index, open_indexes
 from autoloader.index.records import RecordSamples
 from autoloader.samples.block import Place
-from autoloader.samples.resolve import ResolvedDataset, ResolvedMixture, resolve
+from autoloader.samples.resolve import ResolvedDataset, resolve
 from autoloader.samples.transforms.fields import is_text, text_of_points
 from autoloader.spec import PipelineSpec
 
@@ -89,19 +89,6 @@ def test_every_frame_number_and_text_of_the_demo_mixture_is_found(
         assert compared == sum(map(len, dataset.cameras.values())) * index.steps.sum()
         count = count_indexed(index)
         assert (count.samples, count.damaged) == (len(every_sample(mixture, dataset.index, 0)), ())
-
-
-def reference(
-    mixture: ResolvedMixture, payload: bytes, place: Place
-) -> tuple[dict[int, bytes], Any]:
-    """Frame of the first camera at each raw step, and the samples, from the plain reader."""
-    dataset = mixture.datasets[place.dataset]
-    samples = RecordSamples(dataset, mixture.layout).of(place, payload)
-    assert samples is not None
-    (frames,) = samples.frames.values()
-    rows = samples.frame_row[:, 0].tolist()
-    at = {t * dataset.stride: frames[row] for t, row in zip(samples.t.tolist(), rows, strict=True)}
-    return at, samples
 
 
 def one_dataset(folder: Path, *records: Any, features: Any = PLAIN, **own: Any) -> ResolvedDataset:

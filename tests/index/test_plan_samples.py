@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
 from dataclasses import replace
 
 import numpy as np
@@ -17,7 +16,7 @@ from autoloader.samples.transforms.keep import Ranges
 from autoloader.samples.windows import valid_range, valid_ranges
 from autoloader.sampling.dealing import Deal, Ranks
 from autoloader.sampling.episodes import DatasetTable
-from autoloader.sampling.mixture import BlockSequence, MixtureOrder
+from autoloader.sampling.mixture import MixtureOrder
 from autoloader.sampling.plan import SamplePlan
 from autoloader.spec import SampleSpec
 from tests.index.planned import listed, mixture_of
@@ -87,17 +86,6 @@ def valid_samples(table: DatasetTable, pass_: int) -> list[tuple[int, int]]:
         count = len(t) if table.sample.per_episode == "all" else table.sample.per_episode
         every += [(episode, each) for each in t[:count]]
     return every
-
-
-def walked(order: MixtureOrder) -> Iterator[tuple[int, int]]:
-    """(dataset, its how-manieth sample) of positions 0, 1, …, walking block by block."""
-    sequence, seen, block = BlockSequence(order), [0] * len(order.shares), 0
-    while True:
-        dataset, size = sequence.block(block)
-        for _ in range(size):
-            yield dataset, seen[dataset]
-            seen[dataset] += 1
-        block += 1
 
 
 @given(mixtures())

@@ -150,9 +150,6 @@ def info_of(root: Path, **changes: object) -> Path:
     return root
 
 
-FEATURES = {"action": {"dtype": "float32", "shape": [3]}}
-
-
 @pytest.mark.parametrize(
     ("changes", "error", "words"),
     [

@@ -25,7 +25,6 @@ LEROBOT = {
 }
 RLDS = {"oak": [[9, 4], [12]], "elm": [[7], [3, 8]], "fir": [[15, 5]]}
 SIZE = (64, 96)
-NUMBERS = {name: k for k, name in enumerate((*LEROBOT, *RLDS))}
 
 
 @pytest.fixture(scope="module")

@@ -99,11 +99,6 @@ def fork(loader: AutoLoader) -> None:
     assert os.waitpid(pid, 0)[1] == 0
 
 
-def rest(loader: AutoLoader) -> None:
-    loader.park()
-    loader.park(False)
-
-
 def test_weights_that_are_set_hold_from_the_next_batch_also_where_that_is_made(
     rows: CodedRows,
 ) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -205,54 +204,6 @@ def test_functions_written_for_octo_run_unchanged(data: Data, read: Any) -> None
     for name, hand in OCTO.items():
         mixture = mixture_with(data, f"octo_hooks:{name}", framework="tensorflow")
         check(wanted_by(data, mixture, hand, WINDOW), read(mixture))
-
-
-# --- rules of keep: over the episode as the function leaves it ------------------------------------
-
-
-def relabelled(one: Episode) -> tuple[Episode | None, Sequence[bool]]:
-    number = int(one.state[0, 0])
-    if number == 4:
-        return None, []
-    one = taken(one, slice(1, None))
-    steps = range(len(one.action))
-    words = [" " if (number + t) % 4 == 0 else f"pick {t // 2}" for t in steps]
-    metadata = {
-        "episode_metadata/name": f"/new/{number}",
-        "episode_metadata/number": str(10 * number),
-    }
-    new = replace(one, language=words, texts={"said": words}, metadata=metadata)
-    return new, [t % 5 != 1 for t in steps]
-
-
-RANGES = {
-    "/new/0|0": [[0, 2], [3, 9]],
-    "/new/2|20": [[5, 6], [1, 4]],
-    "/new/3|3": [[0, 9]],
-    "/new/5|50": [[2, 900]],
-    "/lab/5|50": [[0, 1]],
-}
-MATCHES = {"episode_metadata/name": "^/new/[0235]$", "said": "[02]$"}
-
-
-def keeping(data: Data, keep: dict[str, Any], sample: Any, stride: int) -> ResolvedMixture:
-    if "ranges" in keep:
-        file = data.written.path.parent / "ranges.json"
-        file.write_text(json.dumps(RANGES))
-        key = "{episode_metadata/name}|{episode_metadata/number}"
-        keep["ranges"] = {"file": str(file), "key": key}
-    call = "lab_hooks:relabelled"
-    return mixture_with(data, call, sample, stride=stride, language="said", keep=keep)
-
-
-@st.composite
-def rules(draw: st.DrawFn) -> dict[str, Any]:
-    keep: dict[str, Any] = {"match": {p: MATCHES[p] for p in MATCHES if draw(st.booleans())}}
-    if draw(st.booleans()):
-        keep["language"] = "required"
-    if draw(st.booleans()) or len(keep) == 1:
-        keep["ranges"] = {}
-    return keep
 
 
 # --- dropped, barred, failed --------------------------------------------------------------------

@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 
 import numpy as np
-from hypothesis import strategies as st
 
 from autoloader.pipeline.read.streams import SampleQueue
 from autoloader.samples.block import SampleBlock
@@ -31,9 +30,6 @@ def queue(capacity: int = 1000, shuffle: int = 0, key: int = 1) -> SampleQueue:
 def taken(one: SampleQueue) -> tuple[int, int, int]:
     found, number = one.take()
     return found.place.pass_, found.place.record, number
-
-
-EPISODES = st.lists(st.integers(1, 6), min_size=1, max_size=8)
 
 
 def test_shuffling_mixes_the_episodes_that_wait_and_is_keyed() -> None:

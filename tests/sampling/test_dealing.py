@@ -18,15 +18,6 @@ def deals(world_size: int, batch: int, drop_last: bool, epoch: int | None, *at: 
     ]
 
 
-def walked(due: int, batch: int, world_size: int, drop_last: bool) -> tuple[list[int], int]:
-    """The sizes of an epoch's steps, one after another, and what is carried."""
-    sizes = []
-    while size := step_samples(due, batch=batch, world_size=world_size, drop_last=drop_last):
-        sizes.append(size)
-        due -= size
-    return sizes, due
-
-
 @given(EPOCHS, BATCHES, WORLDS, st.booleans(), st.integers(0, 300), st.integers(0, 90))
 def test_ranks_take_disjoint_parts_that_are_the_sequence_whole_over_several_epochs(
     epoch: int, batch: int, world_size: int, drop_last: bool, base: int, in_epoch: int

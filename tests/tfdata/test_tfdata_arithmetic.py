@@ -112,11 +112,6 @@ def test_field_expressions_are_those_of_numpy(
     np.testing.assert_array_equal(found.numpy(), field.evaluate(columns, steps))
 
 
-character = st.one_of(
-    st.integers(-3, 0x7F), st.integers(0xD700, 0xE0FF), st.integers(0x10000, 0x110010)
-).filter(lambda point: point & 0xFFFE != 0xFFFE)
-
-
 shares = st.lists(st.integers(1, 50), min_size=1, max_size=6)
 
 
