@@ -5,7 +5,7 @@ next writer begins on a line of its own.
 
 The log of batches has one line for every batch that training takes. A ``start`` line names the
 datasets and their weights. A ``batch`` line has the batch's number, its time on the host's
-monotonic clock, the trainer's wait for it, and its samples as (dataset's number, samples).
+monotonic clock, and the trainer's wait for it. It counts the samples of each dataset.
 
 Not here: other logs (``controller.decisions``, ``telemetry.run_record``), what the bench concludes
 from the log of batches.

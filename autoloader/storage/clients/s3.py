@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -61,14 +60,15 @@ class S3Client(WebClient):
         while True:
             query = urlencode(sorted(asked.items()), quote_via=quote, safe="-_.~")
             answer = self._answered(Request("GET", f"{address}?{query}", directory, meter))
-            page = _Page(answer.body)
-            for one in page.each("CommonPrefixes"):
-                names[one["Prefix"][len(prefix) : -1]] = None
-            for one in page.each("Contents"):
-                if name := one["Key"][len(prefix) :]:
-                    names[name] = of_entry({"size": int(one["Size"]), "ETag": one["ETag"]})
+            page = ElementTree.fromstring(answer.body)  # noqa: S314 of a store that the user trusts
+            for one in page.iterfind("{*}CommonPrefixes"):
+                names[_word(one, "Prefix")[len(prefix) : -1]] = None
+            for one in page.iterfind("{*}Contents"):
+                if name := _word(one, "Key")[len(prefix) :]:
+                    entry = {"size": int(_word(one, "Size")), "ETag": _word(one, "ETag")}
+                    names[name] = of_entry(entry)
             meter.named(len(names))
-            if not (token := page.word("NextContinuationToken")):
+            if not (token := page.findtext("{*}NextContinuationToken")):
                 return names
             asked["continuation-token"] = token
 
@@ -134,21 +134,12 @@ class S3Client(WebClient):
         return bool(tag) and tag != of.tag
 
 
-class _Page:
-    """One page of a listing."""
-
-    def __init__(self, text: bytes) -> None:
-        self._root = ElementTree.fromstring(text)  # noqa: S314 of a store that the user trusts
-        self._space = self._root.tag.partition("}")[0] + "}" if "}" in self._root.tag else ""
-
-    def word(self, name: str) -> str:
-        """The text of an element; "" where there is none."""
-        return self._root.findtext(self._space + name) or ""
-
-    def each(self, name: str) -> Iterator[dict[str, str]]:
-        """The texts of each element of a name, by the names within."""
-        for one in self._root.iter(self._space + name):
-            yield {part.tag.rpartition("}")[2]: part.text or "" for part in one}
+def _word(element: ElementTree.Element, name: str) -> str:
+    """Text of an element within another. Raises LookupError where there is none."""
+    found = element.findtext(f"{{*}}{name}")
+    if found is None:
+        raise LookupError(name)
+    return found
 
 
 def _on_amazon() -> bool:
