@@ -207,11 +207,18 @@ class Store:
         client = client_of(path)
         return self._metered(path, lambda meter: client.identity(path, meter))
 
-    def read(self, path: str, start: int, stop: int, of: RemoteIdentity) -> bytes:
-        """Bytes [start, stop) of a version of a file; see ``read_into``."""
-        check_bytes(path, stop - start, "list_bytes", self._limits())
-        data = bytearray(stop - start)
-        self.read_into(path, start, memoryview(data), of)
+    def read(self, path: str, offset: int, count: int) -> bytes:
+        """Bytes of a file from ``offset`` on, ``count`` or to its end; -1: to its end.
+
+        Raises:
+            OSError: an error of ``storage.faults``.
+        """
+        identity = self.identity(path)
+        stop = identity.size if count < 0 else min(identity.size, offset + count)
+        data = bytearray(max(0, stop - offset))
+        check_bytes(path, len(data), "list_bytes", self._limits())
+        if data:
+            self.read_into(path, offset, memoryview(data), identity)
         return bytes(data)
 
     def read_into(
@@ -389,12 +396,6 @@ def sizes_of(paths: Sequence[str]) -> list[int]:
         return list(pool.map(lambda path: store.identity(path).size, paths))
 
 
-def _read(path: str, offset: int, count: int) -> bytes:
-    identity = store.identity(path)
-    stop = identity.size if count < 0 else min(identity.size, offset + count)
-    return store.read(path, offset, stop, identity) if offset < stop else b""
-
-
 def _size(path: str) -> int | None:
     try:
         return store.identity(path).size
@@ -409,7 +410,7 @@ def _names(directory: str) -> list[str]:
 
 
 _QUESTIONS: Mapping[str, Callable[..., Any]] = {
-    "read": _read,
+    "read": lambda *place: store.read(*place),
     "whole": lambda path, most: store.read_all(path, keep=True, most=most),
     "size": _size,
     "names": _names,

@@ -79,15 +79,31 @@ class _Answers(WSGIRequestHandler):
 
 
 class _Server(ThreadingMixIn, WSGIServer):
-    """Answers a few clients at a time; when one more comes, the oldest loses its connection."""
+    """A port of this process, open while a pipeline of it exports metrics there.
+
+    It answers a few clients at a time; when one more comes, the oldest loses its connection.
+
+    Attributes:
+        users: pipelines that export metrics there.
+    """
 
     daemon_threads = True
     request_queue_size = socket.SOMAXCONN
 
     def __init__(self, port: int) -> None:
+        self.users: set[tuple[str, int]] = set()
         self._clients: list[socket.socket] = []
         self._asking = threading.Condition()
         super().__init__(("127.0.0.1", port), _Answers)
+        self.set_app(make_wsgi_app(_registry))
+        self._thread = LoaderThread(self.serve_forever, "autoloader-metrics", (0.25,))
+        self._thread.start()
+
+    def close(self) -> None:
+        """Close the port."""
+        self.shutdown()
+        self.server_close()
+        self._thread.join(2.0)
 
     def process_request(self, request: Any, client_address: Any) -> None:
         """Answer in a thread."""
@@ -110,29 +126,11 @@ class _Server(ThreadingMixIn, WSGIServer):
         """Say nothing: a client that hung up is no fault of the loader."""
 
 
-class _Port:
-    """A port of this process, open while a pipeline of it exports metrics there."""
-
-    def __init__(self, port: int) -> None:
-        self._server = _Server(port)
-        self._server.set_app(make_wsgi_app(_registry))
-        self._thread = LoaderThread(
-            target=self._server.serve_forever, args=(0.25,), name="autoloader-metrics"
-        )
-        self._thread.start()
-        self.users: set[tuple[str, int]] = set()
-
-    def close(self) -> None:
-        self._server.shutdown()
-        self._server.server_close()
-        self._thread.join(2.0)
-
-
 _lock = threading.Lock()
 _latest = PipelineMetrics()
 _registry = CollectorRegistry()
 _registry.register(_latest)
-_ports: dict[int, _Port] = {}
+_ports: dict[int, _Server] = {}
 os.register_at_fork(after_in_child=_ports.clear)  # a fork has no threads to serve them
 
 
@@ -157,8 +155,9 @@ class Exporter:
     def _open_port(self) -> None:
         try:
             with _lock:
-                opened = _ports.get(self._port) or _ports.setdefault(self._port, _Port(self._port))
-                opened.users.add(self._key)
+                if self._port not in _ports:
+                    _ports[self._port] = _Server(self._port)
+                _ports[self._port].users.add(self._key)
         except OSError as error:
             logger.warning(
                 "no metrics at 127.0.0.1:%d: %s; give AUTOLOADER_METRICS_PORT a free one",
