@@ -22,14 +22,16 @@ from autoloader.samples.draws import PURPOSE_CHOICE, PURPOSE_PHASE, Ints, datase
 from autoloader.samples.resolve import ResolvedMixture
 from autoloader.sampling.schedule import (
     NEVER,
+    SCALE_BITS,
     Change,
     Curriculum,
     DrawnSchedule,
     Leg,
     Schedule,
+    Stretch,
     block_start,
-    legs_of,
     shares_on_the_way,
+    stretches_of,
 )
 from autoloader.spec import CurriculumSpec
 
@@ -103,16 +105,34 @@ class MixtureOrder:
     def legs(self) -> tuple[Leg, ...]:
         """Its schedules, one behind the other, where epochs are not passes."""
         assert self.pass_samples is None
-        return legs_of(
-            base=self.base,
-            given=self.given,
-            shares=self.shares,
-            phases=self.phases,
-            block_length=self.block_length,
-            curriculum=self.curriculum,
-            changes=self.changes,
-            draw_key=self.draw_key,
-        )
+        stretches = list(stretches_of(self.base, self.shares, self.block_length, self.curriculum))
+        if self.changes:
+            kept = [one for one in stretches if one.start < self.changes[0].position]
+            stretches = [*kept, *(Stretch(one.position, one.shares) for one in self.changes)]
+        found = []
+        counted = np.asarray(self.given or (0,) * len(self.shares), dtype=np.int64)
+        stops = [one.start for one in stretches[1:]] + [None]
+        due, dealt = [0] * len(self.shares), [0] * len(self.shares)
+        for one, stop in zip(stretches, stops, strict=True):
+            ahead = [(d << SCALE_BITS) - t for d, t in zip(dealt, due, strict=True)]
+            # What is within one block is told exactly: 47 bits fit in a float's 53.
+            own = [u + a / (1 << SCALE_BITS) for u, a in zip(self.phases, ahead, strict=True)]
+            at = own if one.whole else self.phases
+            schedule = Schedule(one.shares, at)
+            if self.draw_key is not None:
+                key = self.draw_key if one.number is None else fold(self.draw_key, one.number)
+                # Turns are drawn within the stretch, so that its shares are exact at its own end.
+                last = None if one.end is None else (one.end - one.start) // self.block_length
+                schedule = DrawnSchedule(one.shares, at, key=key, last=last)
+            found.append(Leg(one.start, stop, schedule, counted))
+            if stop is not None:
+                blocks = (stop - one.start) // self.block_length
+                taken = schedule.counts_before(blocks)
+                counted = counted + taken * self.block_length
+                if one.whole:
+                    due = [t + blocks * w for t, w in zip(due, one.whole, strict=True)]
+                    dealt = [d + n for d, n in zip(dealt, taken.tolist(), strict=True)]
+        return tuple(found)
 
     def samples_before(self, position: int) -> tuple[int, ...]:
         """[D] samples of each dataset before ``position``, where epochs are not passes.

@@ -53,7 +53,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from autoloader.samples.draws import Bools, Ints, fold, ordered
+from autoloader.samples.draws import Bools, Ints, ordered
 
 WINDOW = 16_384
 """Blocks among which ``DrawnSchedule`` draws: many batches, and drawn in about 2 ms."""
@@ -301,7 +301,7 @@ class Leg:
 
 
 @dataclass(frozen=True, slots=True)
-class _Stretch:
+class Stretch:
     """Shares that hold from a position on.
 
     Attributes:
@@ -319,56 +319,16 @@ class _Stretch:
     whole: tuple[int, ...] = ()
 
 
-def legs_of(
-    *,
-    base: int,
-    given: Sequence[int],
-    shares: tuple[float, ...],
-    phases: Sequence[float],
-    block_length: int,
-    curriculum: Curriculum | None,
-    changes: Sequence[Change],
-    draw_key: int | None,
-) -> tuple[Leg, ...]:
-    """The legs of an order; arguments as of ``MixtureOrder``."""
-    stretches = list(_stretches(base, shares, block_length, curriculum))
-    if changes:
-        kept = [one for one in stretches if one.start < changes[0].position]
-        stretches = [*kept, *(_Stretch(one.position, one.shares) for one in changes)]
-    found = []
-    counted = np.asarray(given or (0,) * len(shares), dtype=np.int64)
-    stops = [one.start for one in stretches[1:]] + [None]
-    due, dealt = [0] * len(shares), [0] * len(shares)
-    for one, stop in zip(stretches, stops, strict=True):
-        ahead = [(d << _SCALE_BITS) - t for d, t in zip(dealt, due, strict=True)]
-        # What is within one block is told exactly: 47 bits fit in a float's 53.
-        own = [u + a / (1 << _SCALE_BITS) for u, a in zip(phases, ahead, strict=True)]
-        at = own if one.whole else phases
-        schedule = Schedule(one.shares, at)
-        if draw_key is not None:
-            key = draw_key if one.number is None else fold(draw_key, one.number)
-            # Turns are drawn within the stretch, so that its shares are exact at its own end.
-            last = None if one.end is None else (one.end - one.start) // block_length
-            schedule = DrawnSchedule(one.shares, at, key=key, last=last)
-        found.append(Leg(one.start, stop, schedule, counted))
-        if stop is not None:
-            blocks = (stop - one.start) // block_length
-            taken = schedule.counts_before(blocks)
-            counted = counted + taken * block_length
-            if one.whole:
-                due = [t + blocks * w for t, w in zip(due, one.whole, strict=True)]
-                dealt = [d + n for d, n in zip(dealt, taken.tolist(), strict=True)]
-    return tuple(found)
+SCALE_BITS = _ONE_BITS + (2 * PIECES).bit_length() - 1
+"""Bits of a share of 1 in the whole numbers of a curriculum's stretch."""
 
 
-_SCALE_BITS = _ONE_BITS + (2 * PIECES).bit_length() - 1
-
-
-def _stretches(
+def stretches_of(
     base: int, shares: tuple[float, ...], block_length: int, curriculum: Curriculum | None
-) -> Iterator[_Stretch]:
+) -> Iterator[Stretch]:
+    """Stretches of an order before any change; arguments as of ``MixtureOrder``."""
     if curriculum is None:
-        yield _Stretch(base, shares)
+        yield Stretch(base, shares)
         return
     first, last = _whole(shares), _whole(curriculum.to)
     start = base
@@ -378,8 +338,8 @@ def _stretches(
         whole = tuple(before * a + after * b for a, b in zip(first, last, strict=True))
         stop = block_start(base, curriculum.over * (k + 1) // PIECES, block_length)
         if at_end or stop > start:
-            own = tuple(w / (1 << _SCALE_BITS) for w in whole)
-            yield _Stretch(start, own, None if at_end else stop, k + 1, whole)
+            own = tuple(w / (1 << SCALE_BITS) for w in whole)
+            yield Stretch(start, own, None if at_end else stop, k + 1, whole)
             start = stop
 
 
