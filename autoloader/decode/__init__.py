@@ -5,7 +5,7 @@ their place in shared memory, and are not copied again.
 
 Start here:
     ``frames.FrameDecoder``: decodes one frame of a picture or a video as a ``CameraSpec`` says.
-    ``pool`` and ``jobs``: the threads, and the work that they do for a batch's rows.
+    ``jobs``: the work on the rows of a batch, and the pool of threads that does it.
     ``batch_builder.BatchBuilder``: fills one batch: numbers copied, decode jobs submitted.
     ``ring.RingMemory``: the shared memory of finished batches, in slots.
 

@@ -39,9 +39,16 @@ import numpy as np
 from autoloader.cache.disk import FramesOnDisk
 from autoloader.decode.activity import BuilderActivity, DatasetActivity
 from autoloader.decode.decoders import decoders_of
-from autoloader.decode.jobs import PendingBatch, RowDecoding, cached_rows, copy_rows, stretches
+from autoloader.decode.jobs import (
+    DecodePool,
+    Job,
+    PendingBatch,
+    RowDecoding,
+    cached_rows,
+    copy_rows,
+    stretches,
+)
 from autoloader.decode.message import BatchMessage, languages
-from autoloader.decode.pool import DecodePool, Job
 from autoloader.decode.quarantine import Quarantine
 from autoloader.decode.ring import RingMemory
 from autoloader.errors import AutoloaderError, SourceError, as_fault

@@ -11,7 +11,7 @@ keyframe goes on from there, so that neighbours are decoded once. If samples of 
 frames of a keyframe, decoding the first one decodes the others too, which wait for their samples.
 Each decoder runs in the thread that calls it.
 
-Not here: threads (``decode.pool``), the frame of each row (``decode.batch_builder``), resizing
+Not here: threads (``decode.jobs``), the frame of each row (``decode.batch_builder``), resizing
 (``decode.resize``), the costs of large pictures (``decode.costs``).
 """
 

@@ -8,7 +8,7 @@ the median of its samples, so that one interruption does not decide.
 Of LeRobot data the first frames are read, and no index is asked or built: of one video the first
 packets, of one Parquet file the first pages.
 
-Not here: the pool that decodes in a run (``decode.pool``), the plan that shows the costs
+Not here: the pool that decodes in a run (``decode.jobs``), the plan that shows the costs
 (``cli.plan``).
 """
 

@@ -158,7 +158,7 @@ def test_the_front_door_imports_nothing_that_only_the_child_runs(
     imported: dict[str, set[str]],
 ) -> None:
     assert "autoloader.loader" in imported["import"]
-    for module in ("cv2", "simplejpeg", "autoloader.controller.policy", "autoloader.decode.pool",
+    for module in ("cv2", "simplejpeg", "autoloader.controller.policy", "autoloader.decode.jobs",
                    "autoloader.process.control"):  # fmt: skip
         assert module not in imported["import"], module
 

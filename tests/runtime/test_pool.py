@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from autoloader.decode.pool import DecodePool, Job
+from autoloader.decode.jobs import DecodePool, Job
 
 LONG_S = 30.0
 

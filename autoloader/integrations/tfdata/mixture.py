@@ -20,7 +20,7 @@ with half-pixel centres and not antialiased, area, or one of the antialiased met
 uint8. Frames agree with the decode pool's within about 2 grey levels.
 
 Not here: a dataset's samples (``integrations.tfdata.samples``), the schedule in NumPy
-(``sampling.schedule``, tested equal), the decode pool (``decode.pool``).
+(``sampling.schedule``, tested equal), the decode pool (``decode.jobs``).
 """
 
 from __future__ import annotations

@@ -43,7 +43,7 @@ def leaked_frame(line: Any) -> None:
 
 PLANTS = {
     "extra_copy": "decode/batch_builder.py",
-    "lost_thread": "decode/pool.py",
+    "lost_thread": "decode/jobs.py",
     "leaked_frame": "decode/batch_builder.py",
 }
 """By regression: the file whose module it changes."""
