@@ -53,7 +53,7 @@ class LimitError(OSError):
     """A file, or the server that gives it, goes beyond a limit.
 
     Args:
-        why: reason, for people.
+        why: reason of the error, for people.
         path: address of the file, as the user wrote it.
         variable: environment variable that lifts the limit.
     """
@@ -67,7 +67,7 @@ class PassingError(OSError):
     """A request failed, and may succeed in a moment.
 
     Args:
-        why: reason, for people.
+        why: reason of the error, for people.
         path: address of the file, as the user wrote it.
         after_s: seconds of the pause that the server asks for; ``None``: it does not say.
         busy: whether the server asks for fewer requests.
@@ -188,10 +188,10 @@ def check_bytes(path: str, count: int, name: str, limits: Limits) -> None:
         path: path or address of the file.
         count: bytes of the file, or those that have come so far.
         name: field of ``Limits``: "document_bytes" or "list_bytes".
-        limits: limits in force.
+        limits: limits that are in force.
 
     Raises:
-        LimitError: it holds more.
+        LimitError: it holds more bytes.
     """
     most = int(getattr(limits, name))
     if count > most:
@@ -216,7 +216,7 @@ class Meter:
 
     Args:
         path: address of the file, for errors.
-        limits: limits in force.
+        limits: limits that are in force.
         traffic: bytes that have come from its server.
         most: field of ``Limits`` that bounds its bytes; "": the caller's memory does.
         clock: clock of rate and deadline; ``None``: the system's.

@@ -71,7 +71,7 @@ class ShardPart:
 
     Attributes:
         path: path of the sparse file; it stays open as ``descriptor`` when it is published.
-        chunks: number of chunks.
+        chunks: number of chunks, the last one maybe shorter.
         users: number of uses in this process; the last use closes it (``storage.shards``).
 
     Raises:

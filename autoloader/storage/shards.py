@@ -171,9 +171,8 @@ def _finish(requests: list[Future[None]]) -> None:
 
 def _first_error(requests: Sequence[Future[None]]) -> BaseException | None:
     _, left = wait(requests, return_when=FIRST_EXCEPTION)
-    for one in left:
-        one.cancel()
-    wait(left)  # a request under way still fills the caller's memory
+    under_way = [one for one in left if not one.cancel()]
+    wait(under_way)  # they still fill the caller's memory
     errors = (one.exception() for one in requests if not one.cancelled())
     return next((error for error in errors if error is not None), None)
 
@@ -271,7 +270,7 @@ class RemoteShard:
         """Fetch all of it, where no other process of the machine does so already.
 
         Raises:
-            OSError: as ``fetch_whole``.
+            OSError: an error of ``fetch_whole``.
         """
         with self._entered() as part:
             if part is not None and part.lead():

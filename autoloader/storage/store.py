@@ -256,7 +256,7 @@ class Store:
             most: field of ``Limits`` that bounds it.
 
         Raises:
-            OSError: as ``read``.
+            OSError: an error of ``storage.faults``.
         """
         client = client_of(path)
         known = client.lists or _fresh(_kept(path) or (0.0, {}))

@@ -137,6 +137,17 @@ def test_what_will_not_pass_is_not_asked_again(
     assert len(far.of("", "GET")) == 1
 
 
+def test_the_first_refusal_of_a_shard_ends_its_other_requests(
+    far: FileServer, address: str, cache: ShardCache, tmp_path: Path
+) -> None:
+    os.truncate(far.folder / tmp_path.name, 128 * shards.REQUEST_BYTES)
+    shard = cache.shard(address)
+    far.fault = lambda _: 403
+    with pytest.raises(PermissionError):
+        shard.fetch_whole()
+    assert len(far.of("", "GET")) < 128
+
+
 @pytest.mark.parametrize("tags", [True, False])
 def test_an_object_that_changed_is_refused(
     far: FileServer, address: str, cache: ShardCache, tmp_path: Path, tags: bool

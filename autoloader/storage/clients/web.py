@@ -53,11 +53,11 @@ class Request:
     """One HTTP request.
 
     Attributes:
-        method: HTTP method.
+        method: HTTP method, such as "GET".
         address: address that is asked.
         path: address of the file as the user wrote it, for errors.
         meter: counts the bytes of the answer, and may end it.
-        headers: headers, by name.
+        headers: values of the headers, by name.
         content: body; ``None``: there is none.
         into: memory for the body of an answer that is no error; ``None``: the answer keeps it.
     """
@@ -76,7 +76,7 @@ class Answer:
     """A server's answer.
 
     Attributes:
-        status: HTTP status.
+        status: number of the HTTP status.
         headers: headers, by name in any case.
         body: whole body; empty where it went into the caller's memory.
         count: bytes of the body; more than were wanted where it is too long.
