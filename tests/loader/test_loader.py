@@ -332,7 +332,7 @@ def test_a_loader_over_files_that_were_rewritten_under_an_open_one_gives_what_th
 def test_a_loader_that_is_sent_elsewhere_holds_nothing_that_was_read_ahead(
     pair: tuple[Written, Written],
 ) -> None:
-    with load(spec_of(*pair), controller=False) as loader:
+    with load(spec_of(*pair), controller=False, reproducible=True) as loader:
         beginning = loader.state_dict()
         batches = iter(loader)
         first = next(batches)["provenance"].tolist()
