@@ -4,7 +4,7 @@ All of it is float32, as in the loaders that these rules come from (Octo, OpenVL
 float32, T ≥ 1; every function gives a new array.
 
 Not here: how a spec names them (``spec.fields``), which episodes they see
-(``samples.transforms.derive``).
+(``samples.transforms.transform``).
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Field expressions over real features: which columns they take, and their values in NumPy.
 
-Not here: the language (``spec.fields``); terms that need whole episodes (``derive``), the ops'
+Not here: the language (``spec.fields``); terms that need whole episodes (``transform``), the ops'
 arithmetic (``episode_ops``); the same arithmetic in TensorFlow (``integrations.tfdata.values``).
 """
 
@@ -73,7 +73,7 @@ class NumericField:
             else:
                 part = columns[term.path][:, term.slice()]
                 for op in term.ops:
-                    assert not op.whole, "worked out by transforms.derive"
+                    assert not op.whole, "worked out by transforms.transform"
                     part = apply_op(op, part)
                 values[:, at : at + width] = part
             at += width
