@@ -306,7 +306,7 @@ class Child:
 
     def _restart(self, reason: str) -> None:
         self._link.kill()
-        gives_way = self.page.gives_way
+        gives_way = bool(self.page.gives_way)
         if gives_way:
             reason = "threads of it that decode did not end when they were told to"
         out_of_memory = not gives_way and _was_oom(self.page, self.pid)

@@ -323,7 +323,7 @@ class Delivery:
         if self._steps_left() == 0:
             self._put(InHand(self._made, None, ends=True))
             return
-        self.page.waiting(int(self.asked_s * 1e9))
+        self.page.waiting_since_ns = int(self.asked_s * 1e9)
         try:
             if self._kept is not None:
                 again = cast("Batch", _repeated(self._kept))
@@ -340,7 +340,7 @@ class Delivery:
             one.told = True
             self.page.delivered(int((time.monotonic() - self.asked_s) * 1e9))
         finally:
-            self.page.waiting(0)
+            self.page.waiting_since_ns = 0
 
     def _awaits(self, pipeline: int) -> str:
         from autoloader.telemetry.run_record import said_last  # most batches come in time

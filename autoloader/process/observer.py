@@ -229,14 +229,14 @@ class Observer:
         self._held_bytes: int | None = None
         self._held_at_s = float("-inf")
         self._meter = FlowMeter(mixture.spec.batch.size)
-        self._page_before = setup.page.consumer[:2]
+        self._page_before = (setup.page.batches, setup.page.waited_ns)
         self._own = (0, 0)
         self._displaced = Displaced(StorageReads().read, lambda: bytes_of_files(mixture))
 
     @property
     def wanting(self) -> bool:
         """True while the consumer waits for a batch."""
-        return self._page.consumer[2] != 0
+        return self._page.waiting_since_ns != 0
 
     @property
     def prices(self) -> Prices:
@@ -296,8 +296,9 @@ class Observer:
     def _flow(
         self, at_s: float, knobs: Knobs, activity: PipelineActivity, parked: bool
     ) -> dict[str, Any]:
-        batches, waited_ns, since_ns = self._page.consumer
-        before, self._page_before = self._page_before, (batches, waited_ns)
+        page, before = self._page, self._page_before
+        batches, waited_ns = self._page_before = page.batches, page.waited_ns
+        since_ns = page.waiting_since_ns
         if not parked:  # while parked, the page counts another loader's batches
             own = (self._own[0] + batches - before[0], self._own[1] + waited_ns - before[1])
             self._own = own
@@ -656,7 +657,7 @@ class SnapshotWriter:
 
     def _consumer(self, seen: Observation) -> ConsumerMoment:
         step_s = _value(seen.step_s)
-        since_ns = 0 if seen.parked else self._page.consumer[2]
+        since_ns = 0 if seen.parked else self._page.waiting_since_ns
         return ConsumerMoment(
             batches=seen.batches,
             samples_per_s=self._batch / step_s if step_s else None,

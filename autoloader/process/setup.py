@@ -57,16 +57,28 @@ class PipelineSetup:
 
 
 PAGE_BYTES = 4096
-_HEARTBEAT_NS = 0
-_OOM_KILLS_AT_START = 1
-_FRAME_BYTES = 2
-_GIVES_WAY = 3
-_BATCHES = 8
-_WAIT_NS = 9
-_WAITING_SINCE_NS = 10
-_RESTARTS = 11
 _TEXT_AT = 1024
 _WORD = struct.Struct("=q")
+
+
+class _Word:
+    """A 64-bit number of the page; 0 at first, and once the page is closed.
+
+    Args:
+        number: place of the word in the page.
+    """
+
+    def __init__(self, number: int) -> None:
+        self._at = number * _WORD.size
+
+    def __get__(self, page: ControlPage, owner: type[ControlPage]) -> int:
+        if page.descriptor < 0:  # closed while its loader was asked for a batch
+            return 0
+        return int(_WORD.unpack_from(page.map, self._at)[0])
+
+    def __set__(self, page: ControlPage, value: int) -> None:
+        if page.descriptor >= 0:
+            _WORD.pack_into(page.map, self._at, value)
 
 
 class ControlPage:
@@ -74,94 +86,61 @@ class ControlPage:
 
     Args:
         descriptor: an existing page's memfd; without one a new page is made.
+
+    Attributes:
+        map: the page's memory.
+        heartbeat_ns: last sign of life of the child, of the monotonic clock.
+        oom_kills_at_start: kills that the child's memory cgroup had counted when it first looked.
+        frame_bytes: bytes of the child's own memory that decoded frames take.
+        gives_way: 1 once the child ends for another one to begin where it cannot.
+        batches: batches that the consumer has got.
+        waited_ns: time that the consumer has waited for them.
+        waiting_since_ns: begin of the consumer's wait; 0: it does not wait.
+        restarts: times that the trainer had its child started again.
     """
+
+    heartbeat_ns = _Word(0)
+    oom_kills_at_start = _Word(1)
+    frame_bytes = _Word(2)
+    gives_way = _Word(3)
+    batches = _Word(8)
+    waited_ns = _Word(9)
+    waiting_since_ns = _Word(10)
+    restarts = _Word(11)
 
     def __init__(self, descriptor: int | None = None) -> None:
         if descriptor is None:
             descriptor = memory_file("autoloader-control", PAGE_BYTES)
         self.descriptor = descriptor
-        self._map = mmap.mmap(descriptor, PAGE_BYTES)
-
-    def beat(self, now_ns: int) -> None:
-        """Child: alive at ``now_ns`` (monotonic)."""
-        self._set(_HEARTBEAT_NS, now_ns)
-
-    @property
-    def heartbeat_ns(self) -> int:
-        """When the child was last alive; 0 before it was."""
-        return self._get(_HEARTBEAT_NS)
-
-    def note_frames(self, held_bytes: int) -> None:
-        """Child: decoded frames take so many bytes of its own memory."""
-        self._set(_FRAME_BYTES, held_bytes)
-
-    @property
-    def frame_bytes(self) -> int:
-        """Bytes of the child's own memory that decoded frames take."""
-        return self._get(_FRAME_BYTES)
-
-    def note_gives_way(self) -> None:
-        """Child: it ends now, for another one to begin where this one cannot."""
-        self._set(_GIVES_WAY, 1)
-
-    @property
-    def gives_way(self) -> bool:
-        """True if the child has ended for another one to begin."""
-        return bool(self._get(_GIVES_WAY))
+        self.map = mmap.mmap(descriptor, PAGE_BYTES)
 
     def note_cgroup(self, path: str, oom_kills: int) -> None:
         """Child: its memory cgroup, and the kills counted there when it first looked."""
-        self._set(_OOM_KILLS_AT_START, oom_kills)
+        self.oom_kills_at_start = oom_kills
         text = path.encode()[: PAGE_BYTES - _TEXT_AT - 1]
-        self._map[_TEXT_AT : _TEXT_AT + len(text) + 1] = text + b"\0"
+        self.map[_TEXT_AT : _TEXT_AT + len(text) + 1] = text + b"\0"
 
     @property
     def cgroup(self) -> tuple[str, int]:
         """The child's memory cgroup directory ("" where unknown), and its first count of kills."""
-        text = bytes(self._map[_TEXT_AT:]).split(b"\0", 1)[0].decode("utf-8", "replace")
-        return text, self._get(_OOM_KILLS_AT_START)
-
-    def waiting(self, since_ns: int) -> None:
-        """Trainer: the consumer waits since then; 0 where it does not."""
-        self._set(_WAITING_SINCE_NS, since_ns)
+        text = bytes(self.map[_TEXT_AT:]).split(b"\0", 1)[0].decode("utf-8", "replace")
+        return text, self.oom_kills_at_start
 
     def delivered(self, wait_ns: int) -> None:
         """Trainer: one more batch, waited for so long."""
-        self._set(_BATCHES, self._get(_BATCHES) + 1)
-        self._set(_WAIT_NS, self._get(_WAIT_NS) + wait_ns)
-        self._set(_WAITING_SINCE_NS, 0)
-
-    @property
-    def consumer(self) -> tuple[int, int, int]:
-        """(batches, nanoseconds waited, waiting since) of the consumer."""
-        return self._get(_BATCHES), self._get(_WAIT_NS), self._get(_WAITING_SINCE_NS)
-
-    @property
-    def restarts(self) -> int:
-        """Times the trainer had its child started again."""
-        return self._get(_RESTARTS)
+        self.batches += 1
+        self.waited_ns += wait_ns
+        self.waiting_since_ns = 0
 
     def renew(self) -> None:
         """Trainer: before another child begins."""
-        self._set(_RESTARTS, self.restarts + 1)
-        self._set(_HEARTBEAT_NS, 0)
-        self._set(_FRAME_BYTES, 0)
-        self._set(_GIVES_WAY, 0)
-        self._map[_TEXT_AT] = 0
+        self.restarts += 1
+        self.heartbeat_ns = self.frame_bytes = self.gives_way = 0
+        self.map[_TEXT_AT] = 0
 
     def close(self) -> None:
         """Unmap the page and close its descriptor."""
         if self.descriptor >= 0:
-            self._map.close()
+            self.map.close()
             os.close(self.descriptor)
             self.descriptor = -1
-
-    def _get(self, word: int) -> int:
-        if self.descriptor < 0:  # closed while its loader was asked for a batch
-            return 0
-        return int(_WORD.unpack_from(self._map, word * _WORD.size)[0])
-
-    def _set(self, word: int, value: int) -> None:
-        if self.descriptor < 0:
-            return
-        _WORD.pack_into(self._map, word * _WORD.size, value)

@@ -280,8 +280,8 @@ class TrainerService:
         page = self._page
         if page is not None:
             with contextlib.suppress(ValueError):  # closed in between
-                page.beat(now_ns)
-                page.note_frames(private_bytes())
+                page.heartbeat_ns = now_ns
+                page.frame_bytes = private_bytes()
                 self._note_cgroup(page)
 
     def _handle(self, message: Message) -> None:
@@ -361,7 +361,7 @@ class TrainerService:
     def show_gives_way(self) -> None:
         """Tell the trainer that this process ends for another one to begin."""
         if self._page is not None:
-            self._page.note_gives_way()
+            self._page.gives_way = 1
         self.hang_up()
 
     def _note_cgroup(self, page: ControlPage) -> None:
