@@ -193,7 +193,7 @@ class DecodeProcess:
             self._floor.enter_context(kept_free(message.disk_floor_bytes))
         order = MixtureOrder.from_plain(message.order)
         node = None if message.node is None else NodePart(**message.node)
-        reader = IndexedReader(mixture, order, frames=self._frames, node=node)
+        reader = IndexedReader(mixture, order, others_frames=self._frames, node=node)
         bad = _ReportingQuarantine(mixture, self)
         reader.open(bad)
         disk = None

@@ -116,52 +116,42 @@ def sample_bytes(
     return found
 
 
+@dataclasses.dataclass(eq=False)
 class IndexedReader(MixtureReader):
     """Reads one mixture by index, here or in decode processes.
 
-    Args:
+    Attributes:
         mixture: the resolved mixture that is read.
         order: the order of the mixture's samples.
-        ranks_here: ranks whose pipelines share this process, and its memory.
+        ranks_here: number of ranks whose pipelines share this process, and its memory.
         compiled: keeps the open indexes for the next pipeline.
-        frames: the frame cache, where it is another process's.
+        others_frames: frame cache of another process; ``None``: this process has its own.
         on_disk: room for decoded frames on a disk, which decode processes share.
-        node: whose uses of frames count, where there are several.
-        helpers: where other hosts help.
-        disk_floor_bytes: what must stay free on the disk of the cache of shards, for decode
+        node: ranks of this node, whose uses of frames count; ``None``: there is one rank.
+        asked: request for helpers on other hosts; ``None``: no host helps.
+        disk_floor_bytes: bytes that must stay free on the disk of the cache of shards, for decode
             processes; ``None``: as the environment says.
-        by_blocks: with locality, blocks are held; ``False`` where batches from here and there are
-            built, for which frames are read one by one.
-
-    Attributes:
-        indexes: of every dataset, once it is open.
+        by_blocks: whether blocks are held, with locality. Not where batches from here and there are
+            built: frames for these are read one by one.
+        indexes: index of every dataset, once it is open.
     """
 
-    def __init__(
-        self,
-        mixture: ResolvedMixture,
-        order: MixtureOrder,
-        *,
-        ranks_here: int = 1,
-        compiled: CompiledMixture | None = None,
-        frames: FrameCache | None = None,
-        on_disk: DiskRoom | None = None,
-        node: NodePart | None = None,
-        helpers: HelperRequest | None = None,
-        disk_floor_bytes: int | None = None,
-        by_blocks: bool = True,
-    ) -> None:
-        self._by_blocks, self._disk_floor_bytes = by_blocks, disk_floor_bytes
-        self._on_disk, self._node, self._helpers = on_disk, node, helpers
-        self._mixture = mixture
-        self._order = order
-        self._ranks_here = ranks_here
-        self._compiled = compiled or CompiledMixture()
+    mixture: ResolvedMixture
+    order: MixtureOrder
+    ranks_here: int = 1
+    compiled: CompiledMixture = dataclasses.field(default_factory=CompiledMixture)
+    others_frames: FrameCache | None = None
+    on_disk: DiskRoom | None = None
+    node: NodePart | None = None
+    asked: HelperRequest | None = None
+    disk_floor_bytes: int | None = None
+    by_blocks: bool = True
+
+    def __post_init__(self) -> None:
         self._sample_bytes = 0.0
-        sizes = mixture.layout.cameras.values()
-        self._frames_bytes = 3 * mixture.layout.frames * sum(h * w for h, w in sizes)
+        sizes = self.mixture.layout.cameras.values()
+        self._frames_bytes = 3 * self.mixture.layout.frames * sum(h * w for h, w in sizes)
         self.indexes: Sequence[DatasetIndex] = ()
-        self._others_frames = frames
         self._frames: FrameTable | None = None
         self._opened: OpenMixture
         self._cached: CacheLookup
@@ -171,18 +161,18 @@ class IndexedReader(MixtureReader):
 
     def open(self, quarantine: Quarantine) -> None:
         """See ``MixtureReader.open``: builds indexes that are missing."""
-        opened = self._compiled.open(self._mixture, self._order)
+        opened = self.compiled.open(self.mixture, self.order)
         self._opened, self.indexes = opened, opened.indexes
-        for dataset, index in zip(self._mixture.datasets, self.indexes, strict=True):
+        for dataset, index in zip(self.mixture.datasets, self.indexes, strict=True):
             for slice_, record, reason in index.damaged:
                 quarantine.add(Place(dataset.index, 0, slice_, record), reason)
-        self._sample_bytes = sample_bytes(self._mixture, self.indexes, self._order.shares)
-        self._blocks = opened.blocks if self._by_blocks else None
+        self._sample_bytes = sample_bytes(self.mixture, self.indexes, self.order.shares)
+        self._blocks = opened.blocks if self.by_blocks else None
         if self._blocks is not None:
-            self._blocks.node = self._node
+            self._blocks.node = self.node
         self._frames = opened.frames
         self._cached = CacheLookup(
-            self._others_frames or opened.frames, opened, self._order, self._node
+            self.others_frames or opened.frames, opened, self.order, self.node
         )
 
     def hold(self, cache_bytes: int, costs: FrameCosts) -> None:
@@ -212,16 +202,16 @@ class IndexedReader(MixtureReader):
         """See ``MixtureReader.source``."""
         del quarantine  # what is damaged was found when the index was built
         feed = None
-        if any(dataset.remote for dataset in self._mixture.datasets):
+        if any(dataset.remote for dataset in self.mixture.datasets):
             from autoloader.pipeline.read.shards import ShardFeed, ShardOrder  # few need it
 
             slices = [index.slice_of for index in self.indexes]
             plan = self._opened.plan
-            feed = ShardFeed(ShardOrder(plan, self._mixture.datasets, slices, self._node))
+            feed = ShardFeed(ShardOrder(plan, self.mixture.datasets, slices, self.node))
         return PlannedSource(
-            self._mixture,
+            self.mixture,
             self._opened,
-            self._order,
+            self.order,
             knobs,
             cached=self._cached,
             feed=feed,
@@ -242,16 +232,16 @@ class IndexedReader(MixtureReader):
         return RemoteBuilder(
             BuildStart(
                 0,
-                mixture=self._mixture.plain(),
-                order=dataclasses.asdict(self._order),
+                mixture=self.mixture.plain(),
+                order=dataclasses.asdict(self.order),
                 knobs=knobs.flat(),
-                node=None if self._node is None else dataclasses.asdict(self._node),
-                on_disk=None if self._on_disk is None else dataclasses.asdict(self._on_disk),
-                disk_floor_bytes=self._disk_floor_bytes,
+                node=None if self.node is None else dataclasses.asdict(self.node),
+                on_disk=None if self.on_disk is None else dataclasses.asdict(self.on_disk),
+                disk_floor_bytes=self.disk_floor_bytes,
             ),
             memory.descriptor,
             self._frames,
-            datasets=len(self._mixture.datasets),
+            datasets=len(self.mixture.datasets),
             bad=quarantine.add,
         )
 
@@ -259,7 +249,7 @@ class IndexedReader(MixtureReader):
         self, memory: RingMemory, quarantine: Quarantine, answers: Answers
     ) -> Helpers | None:
         """See ``MixtureReader.helpers``."""
-        request, order = self._helpers, dataclasses.asdict(self._order)
+        request, order = self.asked, dataclasses.asdict(self.order)
         if request is None:
             return None
         from autoloader.pipeline.helpers import Helpers, identity_of  # few loaders have helpers
@@ -267,9 +257,9 @@ class IndexedReader(MixtureReader):
         def start() -> HelpersStart:
             return HelpersStart(
                 0,
-                mixture=self._mixture.plain(),
+                mixture=self.mixture.plain(),
                 order=order,
-                identity=identity_of(self._mixture, order, self.indexes),
+                identity=identity_of(self.mixture, order, self.indexes),
                 address=request.address,
                 ram_floor_bytes=request.ram_floor_bytes,
                 import_path=import_path(),
@@ -283,7 +273,7 @@ class IndexedReader(MixtureReader):
         if self._frames is not None and self._frames.budget_bytes:
             held = self._frames.lately_cached
             room = self._frames.budget_bytes / self._frames_bytes
-        return run_samples(knobs.decode_threads, self._ranks_here, self._sample_bytes, held, room)
+        return run_samples(knobs.decode_threads, self.ranks_here, self._sample_bytes, held, room)
 
 
 OpenStream = Callable[[ResolvedDataset], EpisodeStream]
@@ -291,37 +281,30 @@ OpenStream = Callable[[ResolvedDataset], EpisodeStream]
 _importing = threading.Lock()
 
 
+@dataclasses.dataclass(eq=False)
 class StreamsReader(MixtureReader):
     """Reads one mixture by streams, in this process.
 
-    Args:
+    Attributes:
         mixture: the resolved mixture that is read.
         order: the order of the mixture's samples.
         open_stream: makes a dataset's stream.
-        start: position at which to begin.
-        world_size: ranks that stream a part of the mixture each.
+        begin: position at which to begin.
+        world_size: number of ranks that stream a part of the mixture each.
     """
 
-    def __init__(
-        self,
-        mixture: ResolvedMixture,
-        order: MixtureOrder,
-        open_stream: OpenStream,
-        start: PipelineStart,
-        world_size: int = 1,
-    ) -> None:
-        self._mixture = mixture
-        self._order = order
-        self._open_stream = open_stream
-        self._start = start
-        self._world_size = world_size
-        self._fill: ShardFill | None = None
+    mixture: ResolvedMixture
+    order: MixtureOrder
+    open_stream: OpenStream
+    begin: PipelineStart
+    world_size: int = 1
+    _fill: ShardFill | None = None
 
     def open(self, quarantine: Quarantine) -> None:
         """See ``MixtureReader.open``: the cache of shards begins to fill, if the spec lets it."""
         del quarantine
-        away = [one for one in self._mixture.datasets if one.remote and one.indexable]
-        if away and self._mixture.spec.reader == "auto":
+        away = [one for one in self.mixture.datasets if one.remote and one.indexable]
+        if away and self.mixture.spec.reader == "auto":
             from autoloader.pipeline.read.shards import ShardFill  # local data goes without
 
             self._fill = ShardFill(away)
@@ -341,12 +324,12 @@ class StreamsReader(MixtureReader):
     ) -> StreamSource:
         """See ``MixtureReader.source``."""
         return StreamSource(
-            self._mixture,
-            self._order,
+            self.mixture,
+            self.order,
             knobs,
-            self._open_stream,
-            start=self._start,
-            world_size=self._world_size,
+            self.open_stream,
+            start=self.begin,
+            world_size=self.world_size,
             quarantine=quarantine,
             condition=condition,
             failed=failed,

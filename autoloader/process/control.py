@@ -100,7 +100,7 @@ def open_pipeline(setup: PipelineSetup, compiled: CompiledMixture) -> Pipeline:
             compiled=compiled,
             on_disk=room if disk else None,
             node=NodePart.of(deal, setup.ranks_here),
-            helpers=helpers,
+            asked=helpers,
             disk_floor_bytes=asked.disk_floor_bytes,
         )
     else:

@@ -17,7 +17,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 from autoloader.controller.admission import MARGIN_BYTES, admit_start, price_start
 from autoloader.controller.profile import MixtureKind, ResolvedProfile, host_facts, load_profile
@@ -56,47 +56,38 @@ def choose_reader(mixture: ResolvedMixture, knob: str) -> tuple[Literal["stream"
     Raises:
         SpecError: a reader is asked for that cannot read the data, or none can read all of it.
     """
-    spec = mixture.spec
-    pinned = spec.reader if spec.reader != "auto" else knob
+    pinned, field, who = mixture.spec.reader, "reader", "the spec pins it"
+    if pinned == "auto":
+        pinned, field, who = cast("Any", knob), "knobs.reader", "the knob says so"
     away = [dataset for dataset in mixture.datasets if dataset.remote]
-    why_away, fits = _reader_of_away(away, pinned)
-    if fits == "stream":
-        _refuse_rules(away)
     indexed = [dataset.name for dataset in mixture.datasets if not dataset.streamable]
-    if away and indexed and fits == "stream":
-        raise SpecError(
-            f"datasets: {_and_others(indexed)} holds LeRobot data, which is read by index, and "
-            f"{_and_others([one.name for one in away])} is remote, which is read as a stream",
-            remedy="copy the remote data to a local disk, or train on either",
-        )
-    if away and pinned == "indexed" and fits == "stream":
-        field = "reader" if spec.reader != "auto" else "knobs.reader"
-        raise SpecError(
-            f"{field}: indexed, but {why_away}",
-            remedy="pip install 'autoloader-rlds[remote]', use reader: stream (or auto), or copy "
-            "the data to a local disk",
-        )
-    if away and pinned not in ("stream", "indexed"):
-        return fits, why_away
+    if away:
+        why_away, fits = _reader_of_away(away, pinned)
+        if fits == "stream":
+            _refuse_streams(away, indexed)
+            if pinned == "indexed":
+                raise SpecError(
+                    f"{field}: indexed, but {why_away}",
+                    remedy="pip install 'autoloader-rlds[remote]', use reader: stream (or auto), "
+                    "or copy the data to a local disk",
+                )
+        if pinned == "auto":
+            return fits, why_away
+    if pinned == "auto":
+        return "indexed", "all files are local"
     if pinned == "stream" and indexed:
-        field = "reader" if spec.reader != "auto" else "knobs.reader"
         raise SpecError(
             f"{field}: stream, but {_and_others(indexed)} holds LeRobot data, which is read by "
             "index only",
             remedy="use reader: auto",
         )
-    if pinned in ("stream", "indexed"):
-        who = "the spec pins it" if spec.reader != "auto" else "the knob says so"
-        return ("stream" if pinned == "stream" else "indexed"), who
-    return "indexed", "all files are local"
+    return pinned, who
 
 
 def _reader_of_away(
     away: Sequence[ResolvedDataset], pinned: str
 ) -> tuple[str, Literal["stream", "indexed"]]:
     """Why remote datasets are read as they are, and which reader suits them."""
-    if not away:
-        return "all files are local", "indexed"
     where = f"{_and_others([one.name for one in away])} lies at {away[0].directory.path}"
     if pinned == "stream":
         return where, "stream"
@@ -110,8 +101,13 @@ def _reader_of_away(
     return f"{where}, which is fetched and indexed first: it has no index files", "indexed"
 
 
-def _refuse_rules(away: Sequence[ResolvedDataset]) -> None:
-    """Rules over remote data need an index: they ask for texts of every record."""
+def _refuse_streams(away: Sequence[ResolvedDataset], indexed: Sequence[str]) -> None:
+    """Refuse to stream remote data with rules, which need every record's texts, or beside LeRobot.
+
+    Args:
+        away: remote datasets.
+        indexed: names of datasets that are read by index only.
+    """
     for one in away:
         if one.keep is not None:
             raise SpecError(
@@ -120,6 +116,12 @@ def _refuse_rules(away: Sequence[ResolvedDataset]) -> None:
                 remedy="read it by index (reader: auto, with what the extra remote brings), or use "
                 "a transform that drops episodes (return None) and bars steps (valid)",
             )
+    if indexed:
+        raise SpecError(
+            f"datasets: {_and_others(indexed)} holds LeRobot data, which is read by index, and "
+            f"{_and_others([one.name for one in away])} is remote, which is read as a stream",
+            remedy="copy the remote data to a local disk, or train on either",
+        )
 
 
 def reader_of_profile(mixture: ResolvedMixture, reader: str, notes: list[str]) -> str:
@@ -207,35 +209,104 @@ class LoaderPlan:
     @property
     def notes(self) -> tuple[str, ...]:
         """All that a person should know of it before it starts."""
-        pending = self.mixture.spec.normalize is not None and self.mixture.statistics is None
-        return (
-            *self.changes,
-            *[
-                f"{one.name}: {told}"
-                for one in self.mixture.datasets
-                for told in one.directory.notes
-            ],
-            *[f"{name}: {told}" for name, count in self.counts.items() for told in count.notes],
-            *self.empty_texts,
-            *["normalisation statistics are computed, and kept, at the first start"] * pending,
-            *[
-                f"{name}: damaged: {reason}"
-                for name, count in self.counts.items()
-                for reason in count.damaged
-            ],
-            *_transform_notes(self.mixture, self.knobs.reader),
-            *_copy_notes(self.mixture),
-            *chain_notes(self.mixture, self.knobs.reader, self.reader_reason),
-            *locality_notes(
-                self.mixture,
-                self.counts,
-                self.order,
-                reader=self.knobs.reader,
-                why=self.reader_reason,
-                world_size=self.world_size,
-            ),
-            *_size_notes(self.mixture, self.counts, self.order),
-        )
+        return tuple(self._notes())
+
+    def _notes(self) -> Iterator[str]:
+        mixture, counts = self.mixture, self.counts
+        yield from self.changes
+        for one in mixture.datasets:
+            yield from (f"{one.name}: {told}" for told in one.directory.notes)
+        for name, count in counts.items():
+            yield from (f"{name}: {told}" for told in count.notes)
+        yield from self.empty_texts
+        if mixture.spec.normalize is not None and mixture.statistics is None:
+            yield "normalisation statistics are computed, and kept, at the first start"
+        for name, count in counts.items():
+            yield from (f"{name}: damaged: {reason}" for reason in count.damaged)
+        yield from self._transform_notes()
+        for one in mixture.datasets:
+            if one.files_are:
+                colours = "colours stay as they are"
+                if one.reversed:
+                    colours = f"red and blue of {', '.join(sorted(one.reversed))} change places"
+                yield f"{one.name}: taken for {one.files_are}: {colours}"
+        yield from self._chain_notes()
+        yield from self._locality_notes()
+        yield from self._size_notes()
+
+    def _transform_notes(self) -> Iterator[str]:
+        """Cost of transforms."""
+        by_index = self.knobs.reader == "indexed"
+        when = "once, when its index is built" if by_index else "in every pass"
+        found = [(d.name, d.transform) for d in self.mixture.datasets if d.transform is not None]
+        for name, own in found:
+            if own.derivation is not None:
+                yield f"{name}: {own.derivation}; worked out over whole episodes {when}"
+        for name, own in found:
+            if own.spec is not None:
+                yield (
+                    f"{name}: transform {own.spec.call} ({own.spec.framework}) took "
+                    f"{own.cost_s * 1e3:.1f} ms for an episode and left {own.kept_ratio:.0%} of "
+                    f"its steps; it runs {when}"
+                )
+
+    def _chain_notes(self) -> Iterator[str]:
+        """Limits of ``mixing.chain``."""
+        if not self.mixture.spec.mixing.chain:
+            return
+        if self.knobs.reader == "stream":
+            why = f"the stream reader reads whole episodes ({self.reader_reason})"
+            yield f"mixing.chain has no effect: {why}"
+            return
+        reasons = {
+            why_unchained(one.sample, keeps=one.keep is not None) for one in self.mixture.datasets
+        }
+        if None not in reasons:
+            yield f"mixing.chain has no effect: {'; '.join(sorted(map(str, reasons)))}"
+
+    def _locality_notes(self) -> Iterator[str]:
+        """Limits of ``mixing.locality``."""
+        near = self.order.locality
+        if near is None:
+            return
+        if self.knobs.reader == "stream":
+            why = f"the stream reader reads whole files ({self.reader_reason})"
+            yield f"mixing.locality has no effect: {why}"
+            return
+        if near.lanes > 1 and near.lanes % self.world_size:
+            yield (
+                f"mixing.locality.lanes: {near.lanes} is no multiple of {self.world_size} ranks: "
+                "batches are exact, but ranks read blocks of each other's lanes"
+            )
+        small = [
+            name
+            for name, block in zip(self.mixture.names, near.blocks, strict=True)
+            if near.lanes > 1 and self.counts[name].samples < block * near.lanes
+        ]
+        if small:
+            yield (
+                f"mixing.locality.lanes: {near.lanes} are more than the blocks of "
+                f"{', '.join(small[:5])}{' and others' * (len(small) > 5)}: each lane reads a part "
+                "of a block"
+            )
+
+    def _size_notes(self) -> Iterator[str]:
+        """Sizes that will stay estimates."""
+        spec = self.mixture.spec
+        guessed = [d.name for d in self.mixture.datasets if d.remote]
+        guessed = [name for name in guessed if self.counts[name].estimated]
+        uses = []
+        kind = spec.weights.kind if isinstance(spec.weights, CurriculumSpec) else spec.weights
+        if kind != "explicit":
+            uses.append(f"weights: {kind}")
+        if self.order.epoch_samples is not None and not isinstance(spec.mixing.epoch, int):
+            uses.append("the length of an epoch")
+        if guessed and uses:
+            yield (
+                f"the sizes of {', '.join(guessed)} are estimated from a few episodes, and "
+                f"{' and '.join(uses)} {'hangs' if len(uses) == 1 else 'hang'} on them: set "
+                "num_samples, or weights: explicit with mixing: {epoch: forever} or a number"
+            )
 
     @property
     def empty_texts(self) -> tuple[str, ...]:
@@ -260,67 +331,6 @@ class LoaderPlan:
             f"{batch.size}{ranks}; lower batch.size, set batch.drop_last: false, or make "
             "mixing.epoch longer"
         )
-
-
-def _same_data_notes(mixture: ResolvedMixture) -> list[str]:
-    """Which datasets give the samples of another once more, for people."""
-    names = mixture.names
-    return [
-        f"{names[later]}: reads the same data as {names[first]}"
-        for first, later in same_files([one.directory for one in mixture.datasets])
-    ]
-
-
-def _copy_notes(mixture: ResolvedMixture) -> list[str]:
-    """Which copies of datasets the files were taken for, for people."""
-    return [
-        f"{one.name}: taken for {one.files_are}: "
-        + (
-            f"red and blue of {', '.join(sorted(one.reversed))} change places"
-            if one.reversed
-            else "colours stay as they are"
-        )
-        for one in mixture.datasets
-        if one.files_are
-    ]
-
-
-def _size_notes(
-    mixture: ResolvedMixture, counts: Mapping[str, DatasetCount], order: MixtureOrder
-) -> list[str]:
-    """Notes, for people, on sizes that will stay estimates."""
-    guessed = [d.name for d in mixture.datasets if d.remote and counts[d.name].estimated]
-    uses = []
-    how = mixture.spec.weights
-    kind = how.kind if isinstance(how, CurriculumSpec) else how
-    if kind != "explicit":
-        uses.append(f"weights: {kind}")
-    if order.epoch_samples is not None and not isinstance(mixture.spec.mixing.epoch, int):
-        uses.append("the length of an epoch")
-    if not guessed or not uses:
-        return []
-    return [
-        f"the sizes of {', '.join(guessed)} are estimated from a few episodes, and "
-        f"{' and '.join(uses)} {'hangs' if len(uses) == 1 else 'hang'} on them: set num_samples, "
-        "or weights: explicit with mixing: {epoch: forever} or a number"
-    ]
-
-
-def _transform_notes(mixture: ResolvedMixture, reader: str) -> list[str]:
-    """Notes, for people, on the cost of transforms."""
-    when = "once, when its index is built" if reader == "indexed" else "in every pass"
-    own = [
-        f"{dataset.name}: {found.derivation}; worked out over whole episodes {when}"
-        for dataset in mixture.datasets
-        if (found := dataset.transform) is not None and found.derivation is not None
-    ]
-    return own + [
-        f"{dataset.name}: transform {found.spec.call} ({found.spec.framework}) took "
-        f"{found.cost_s * 1e3:.1f} ms for an episode and left {found.kept_ratio:.0%} of its steps; "
-        f"it runs {when}"
-        for dataset in mixture.datasets
-        if (found := dataset.transform) is not None and found.spec is not None
-    ]
 
 
 @told("planning the run")
@@ -367,7 +377,12 @@ def plan_loader(
     mixture = resolve(spec, split, once_found=once_found)
     disk_floor_bytes = admit_disk_floor(disk_floor, mixture)
     found = load_profile(profile, host=host_facts(), mixture=kind_of(mixture))
-    changes = [*found.notes, *_same_data_notes(mixture)]
+    names, directories = mixture.names, [one.directory for one in mixture.datasets]
+    changes = list(found.notes)
+    changes += [
+        f"{names[later]}: reads the same data as {names[first]}"
+        for first, later in same_files(directories)
+    ]
     floor = found.profile.limits.ram_floor
     if ram_floor is not None:
         floor = parse_floor(ram_floor, name="ram_floor")
@@ -623,21 +638,6 @@ CHAIN_BLOCK = 4
 """Samples of a chain that is reckoned with: longer ones share hardly more."""
 
 
-def chain_notes(mixture: ResolvedMixture, reader: str, why: str) -> list[str]:
-    """Notes on limits of ``mixing.chain``; ``plan`` names the datasets one by one."""
-    if not mixture.spec.mixing.chain:
-        return []
-    if reader == "stream":
-        return [f"mixing.chain has no effect: the stream reader reads whole episodes ({why})"]
-    reasons = {
-        why_unchained(dataset.sample, keeps=dataset.keep is not None)
-        for dataset in mixture.datasets
-    }
-    if None in reasons:
-        return []
-    return [f"mixing.chain has no effect: {'; '.join(sorted(map(str, reasons)))}"]
-
-
 def chain_saves(mixture: ResolvedMixture) -> float:
     """The share of decodes that chained blocks of ``CHAIN_BLOCK`` would save, 0 to 1.
 
@@ -653,39 +653,3 @@ def chain_saves(mixture: ResolvedMixture) -> float:
         frames = len(set(one.sample.frame_offsets))
         saved.append(1 - (CHAIN_BLOCK + frames - 1) / (CHAIN_BLOCK * frames) if shared else 0.0)
     return statistics.fmean(saved)
-
-
-def locality_notes(
-    mixture: ResolvedMixture,
-    counts: Mapping[str, DatasetCount],
-    order: MixtureOrder,
-    *,
-    reader: str,
-    why: str,
-    world_size: int,
-) -> list[str]:
-    """Notes on limits of ``mixing.locality``."""
-    near = order.locality
-    if near is None:
-        return []
-    if reader == "stream":
-        return [f"mixing.locality has no effect: the stream reader reads whole files ({why})"]
-    found = []
-    if near.lanes > 1 and near.lanes % world_size:
-        found.append(
-            f"mixing.locality.lanes: {near.lanes} is no multiple of {world_size} ranks: batches "
-            "are exact, but ranks read blocks of each other's lanes"
-        )
-    if near.lanes > 1:
-        small = [
-            name
-            for name, block in zip(mixture.names, near.blocks, strict=True)
-            if counts[name].samples < block * near.lanes
-        ]
-        if small:
-            found.append(
-                f"mixing.locality.lanes: {near.lanes} are more than the blocks of "
-                f"{', '.join(small[:5])}{' and others' * (len(small) > 5)}: each lane reads a part "
-                "of a block"
-            )
-    return found

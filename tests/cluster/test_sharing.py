@@ -176,7 +176,7 @@ class SharedReader(IndexedReader):
         self._drawn = drawn
 
     def helpers(self, memory: Any, quarantine: Any, answers: Any) -> Any:
-        self.nearby = HelpersNearby(self._mixture, self, memory, answers, self._drawn)
+        self.nearby = HelpersNearby(self.mixture, self, memory, answers, self._drawn)
         return self.nearby
 
 
