@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import itertools
 import json
-import random
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -120,13 +119,6 @@ def resting(trio: list[Written]) -> Iterator[dict[str, tuple[AutoLoader, State]]
         yield found
 
 
-def place(loader: AutoLoader) -> Any:
-    """All that the loader's further batches depend on."""
-    start = loader._delivery.progress.start()
-    cursors = [cursor.state() for cursor in start.cursors]
-    return loader._order, cursors, start.mixer, start.position, start.in_epoch
-
-
 def leaves(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
     """The paths of everything in a state, holders included."""
     if path:
@@ -136,82 +128,35 @@ def leaves(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
             yield from leaves(value[key], (*path, key))
 
 
-def otherwise(rng: random.Random, value: Any) -> Any:
-    """Another value in its place."""
-    odd = [None, True, -1, 0, 10**30, -(10**30), 2**63, 2**40, float("nan"), float("inf"), "", "x",
-           [], {}, [value], {"x": value}, str(value), b"x", object(), 1.5]  # fmt: skip
-    if isinstance(value, bool) or value is None:
-        return rng.choice(odd)
-    if isinstance(value, int):
-        flipped = value ^ (1 << rng.randrange(40))
-        return rng.choice(
-            [*odd, value + 1, value - 1, -value, 2 * value, float(value), *[flipped] * 20]
-        )
-    if isinstance(value, float):
-        return rng.choice([*odd, -value, 2 * value, value * (1 + 1e-9), 1 - value])
-    if isinstance(value, str):
-        return rng.choice([*odd, value[:-1], value + "0", value.upper(), value[::-1]])
-    if isinstance(value, list):
-        return rng.choice([*odd, value[:-1], value[1:], value * 2, value[::-1]])
-    names = list(value)
-    if len(names) > 1 and rng.random() < 0.5:  # two entries change places
-        one, two = rng.sample(names, 2)
-        return {**value, one: value[two], two: value[one]}
-    return rng.choice([*odd, {**value, "more": 1}, dict(list(value.items())[:-1])])
+def damaged(state: State) -> Iterator[Any]:
+    """The state with each of its parts left out or changed, and what is no such state."""
+    for path in leaves(state):
+        for other in (None, "x", 10**30, float("nan"), object()):
+            changed = copy.deepcopy(state)
+            holder: Any = changed
+            for key in path[:-1]:
+                holder = holder[key]
+            if other is None:
+                del holder[path[-1]]
+            else:
+                holder[path[-1]] = other
+            yield changed
+    yield from (None, [], "state", 3, {}, state["cursors"], {"schema_version": 1, "train": state})
+    for key, value in (("split", "val"), ("reader", "graph"), ("seed", 7)):
+        yield sealed({**state, key: value})
 
 
-def mutated(rng: random.Random, state: State, others: list[State]) -> tuple[str, Any]:
-    """A state with something done to it, and the field that it was done to."""
-    if rng.random() < 0.1:
-        foreign = [None, [], "state", 3, {}, state["cursors"], {"schema_version": 1}, *others,
-                   {"schema_version": 1, "train": state}, {"_snapshot": {"step": 3}}]  # fmt: skip
-        return "", copy.deepcopy(rng.choice(foreign))
-    changed = copy.deepcopy(state)
-    *way, last = rng.choice(list(leaves(changed)))
-    holder: Any = changed
-    for key in way:
-        holder = holder[key]
-    if rng.random() < 0.25:
-        del holder[last]
-    else:
-        holder[last] = otherwise(rng, holder[last])
-    return ".".join(map(str, [*way, last])), changed
-
-
-def attempts(
-    resting: dict[str, tuple[AutoLoader, State]], seeds: range
-) -> Iterator[tuple[str, str, Any]]:
-    """Mutated states: whose they were, and the field."""
-    for seed in seeds:
-        rng = random.Random(seed)
-        name = rng.choice(list(resting))
-        state = resting[name][1]
-        others = [one for _, one in resting.values() if one["reader"] != state["reader"]]
-        others += [sealed({**state, key: value}) for key, value in
-                   (("split", "val"), ("reader", "graph"), ("seed", 7))]  # fmt: skip
-        field, changed = mutated(rng, state, others)
-        yield name, field, changed
-
-
-def test_600_mutated_states_are_refused_and_change_nothing(
+def test_damaged_states_are_refused_and_change_nothing(
     resting: dict[str, tuple[AutoLoader, State]],
 ) -> None:
-    refused = 0
-    for number, (name, field, changed) in enumerate(attempts(resting, range(600))):
-        loader, state = resting[name]
-        loader.load_state_dict(state)
-        right = place(loader)
-        if number % 2:  # refused ones must leave any place as it is
-            loader.load_state_dict(SAVED[name]["state"])
-        before = loader.state_dict()
-        try:
-            loader.load_state_dict(changed)
-        except UsageError:
-            assert loader.state_dict() == before, number
-            refused += 1
-        else:
-            assert place(loader) == right, (number, name, field)
-    assert refused > 500
+    for name, (loader, state) in resting.items():
+        for number, changed in enumerate(damaged(state)):
+            if number % 50 == 0:  # refused ones must leave any place as it is
+                loader.load_state_dict(state if number % 100 else SAVED[name]["state"])
+                before = loader.state_dict()
+            with pytest.raises(UsageError):
+                loader.load_state_dict(changed)
+        assert loader.state_dict() == before
 
 
 @pytest.mark.parametrize(
@@ -228,7 +173,7 @@ def test_a_running_loader_goes_on_whatever_it_is_asked_to_load(
     with opened(spec, isolation=isolation, **ranks) as loader:
         loader.load_state_dict(saved)
         went_on, at = 0, 0
-        for _, _, changed in attempts({name: resting[name]}, range(1000, 1050)):
+        for changed in itertools.islice(damaged(resting[name][1]), 0, None, 10):
             before = loader.state_dict()
             try:
                 loader.load_state_dict(changed)
