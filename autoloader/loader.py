@@ -36,7 +36,7 @@ from autoloader.decode.quarantine import BadRecord
 from autoloader.errors import PipelineError, UsageError
 from autoloader.formats import tensorflow_process
 from autoloader.host.extras import needs
-from autoloader.host.probes.headroom import HeadroomProbe
+from autoloader.host.headroom import HeadroomProbe
 from autoloader.host.threads import Background, Owner
 from autoloader.index.counting import count_mixture
 from autoloader.pipeline.progress import DeliveryProgress

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from autoloader.host.supervision.start import tunables
+from autoloader.host.supervision import tunables
 
 
 def environment() -> dict[str, str]:

@@ -21,7 +21,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from autoloader.cli.demo import demo_directory, ensure_demo
-from autoloader.host.probes.headroom import memory_cgroup
+from autoloader.host.headroom import memory_cgroup
 from autoloader.spec import PipelineSpec
 
 settings.register_profile(

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Generic, TypeVar
 
+from autoloader.host.headroom import Headroom
 from autoloader.host.machine import Processors
-from autoloader.host.probes.headroom import Headroom
 
 T = TypeVar("T")
 

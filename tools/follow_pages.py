@@ -26,7 +26,7 @@ from rlds_files import episode, write_dataset
 from written_pages import steps
 
 from autoloader.cli.demo import ensure_demo
-from autoloader.controller.profile import load_profile
+from autoloader.controller.profiles import load_profile
 
 PAGES = (
     "tutorials/workstation.md", "tutorials/own-dataset.md", "tutorials/lerobot.md",

@@ -302,7 +302,7 @@ def plan(
 
 def _refuse_clamps(profile: str | None) -> None:
     """Refuse a profile that this host would have to clamp, before data is looked at."""
-    from autoloader.controller.profile import load_profile
+    from autoloader.controller.profiles import load_profile
 
     load_profile(profile, strict=True)
 

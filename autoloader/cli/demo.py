@@ -63,7 +63,7 @@ from autoloader.cli.output import Advance, answered, emit, note, progress_bar
 from autoloader.errors import SourceError, UsageError
 from autoloader.host.extras import require
 from autoloader.host.files import Waiting, locked
-from autoloader.host.supervision.start import start
+from autoloader.host.supervision import start
 from autoloader.spec.reading import flow, parse_yaml
 from autoloader.storage.places import cache_root
 

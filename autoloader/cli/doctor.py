@@ -7,7 +7,7 @@ a finding too, and the others go on.
 A loader's child ends with its trainer. A child that is stopped (SIGSTOP, a debugger) cannot end,
 and keeps its memory.
 
-Not here: reading limits (``host.probes.headroom``), the probe of storage (``host.probes.storage``),
+Not here: reading limits (``host.headroom``), the probe of storage (``host.storage``),
 mending anything.
 """
 
@@ -28,14 +28,13 @@ from typing import Any, Literal
 import typer
 
 from autoloader.cli.output import answered, emit, wants_json
-from autoloader.controller.profile import load_profile
+from autoloader.controller.profiles import load_profile
 from autoloader.errors import AutoloaderError, PipelineError, ProfileError, UsageError
-from autoloader.host.cgroups import ROOT, ProcessGroups
 from autoloader.host.clock import Clock, SystemClock
-from autoloader.host.machine import CgroupProcessors
-from autoloader.host.probes.gpu import gpu_name, open_nvml
-from autoloader.host.probes.headroom import HeadroomProbe, kernel_records
-from autoloader.host.probes.storage import (
+from autoloader.host.gpu import gpu_name, open_nvml
+from autoloader.host.headroom import HeadroomProbe, kernel_records
+from autoloader.host.machine import ROOT, CgroupProcessors, ProcessGroups
+from autoloader.host.storage import (
     FRAME_BYTES,
     Rates,
     by_file_system,

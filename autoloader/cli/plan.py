@@ -35,13 +35,13 @@ from urllib.parse import urlsplit
 from autoloader.cache.forecast import forecast
 from autoloader.cli.output import answered, emit, emit_document, note
 from autoloader.controller.admission import price_start
-from autoloader.controller.profile import ResolvedProfile, shipped_profiles_dir
+from autoloader.controller.profiles import ResolvedProfile, shipped_profiles_dir
 from autoloader.decode.probe import DecodeCost, probe_decode
 from autoloader.errors import UsageError
 from autoloader.formats.files import unreadable
 from autoloader.host.clock import SystemClock
-from autoloader.host.probes.headroom import Headroom, HeadroomProbe
-from autoloader.host.probes.storage import by_file_system, is_far, probe_reads, propose_locality
+from autoloader.host.headroom import Headroom, HeadroomProbe
+from autoloader.host.storage import by_file_system, is_far, probe_reads, propose_locality
 from autoloader.host.units import GIB, format_bytes
 from autoloader.index.counting import quick_tables
 from autoloader.pipeline.batch_call import try_call

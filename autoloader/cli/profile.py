@@ -29,13 +29,15 @@ from autoloader.controller.profile import (
     HostFacts,
     Profile,
     Provenance,
-    ResolvedProfile,
-    check_name,
     described_host,
     diff,
+    host_facts,
+)
+from autoloader.controller.profiles import (
+    ResolvedProfile,
+    check_name,
     find_profile,
     free_name,
-    host_facts,
     keep_entry,
     keep_whole,
     load_profile,

@@ -21,10 +21,9 @@ from typing import Any, TypeVar
 
 from pydantic import TypeAdapter, ValidationError
 
-from autoloader.controller.limits import ControllerLimits
+from autoloader.controller.limits import ControllerLimits, ControlRequest
 from autoloader.controller.observation import Observation
 from autoloader.controller.policy import Decision, decide
-from autoloader.controller.request import ControlRequest
 from autoloader.controller.states import ControllerState
 from autoloader.errors import KnobError, UsageError
 from autoloader.telemetry.lines import LineLog

@@ -22,7 +22,7 @@ import time
 from collections.abc import Callable, Iterator
 
 from autoloader.errors import PipelineError
-from autoloader.host.probes.headroom import HeadroomProbe
+from autoloader.host.headroom import HeadroomProbe
 from autoloader.host.units import MIB, format_bytes
 from autoloader.samples.block import DECODED_TOGETHER_BYTES
 

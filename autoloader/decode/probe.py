@@ -37,7 +37,7 @@ from autoloader.formats.lerobot.parquet import UnreadableParquetError, read_pict
 from autoloader.formats.lerobot.videos import UnreadableVideoError, read_packets
 from autoloader.formats.records import MalformedRecordError, read_records
 from autoloader.host.clock import Clock
-from autoloader.host.supervision.start import start
+from autoloader.host.supervision import start
 from autoloader.index.records import RecordSamples
 from autoloader.samples.block import (
     Encoded,

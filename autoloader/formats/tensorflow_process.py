@@ -24,7 +24,7 @@ import threading
 from typing import IO, Any, cast
 
 from autoloader.host.extras import require
-from autoloader.host.supervision.start import import_path, start
+from autoloader.host.supervision import import_path, start
 
 _SAY_AFTER_S = 10.0
 

@@ -3,9 +3,9 @@
 The lowest room: every other package may import ``host``, and ``host`` imports only ``errors``.
 
 Start here:
-    ``host.probes.headroom.HeadroomProbe``: bytes that the machine can still give to this process,
+    ``host.headroom.HeadroomProbe``: bytes that the machine can still give to this process,
     the least of ``MemAvailable`` and of every cgroup above it.
-    ``host.supervision.supervisor.Supervisor``: starts, watches, ends and restarts one subprocess.
+    ``host.supervision.Supervisor``: starts, watches, ends and restarts one subprocess.
     All subprocesses of the library go through it. ``threads.LoaderThread``: a daemon thread with a
     name that ``top -H`` shows.
 

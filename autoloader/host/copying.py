@@ -1,7 +1,7 @@
 """Times how fast one thread copies decoded frames: ``python -m``, bytes a second on stdout.
 
 A process of its own, for the C library is told how to copy where a process starts
-(``host.supervision.start``). It imports next to nothing, as ``autoloader plan`` waits for it.
+(``host.supervision``). It imports next to nothing, as ``autoloader plan`` waits for it.
 
 Not here: what is made of the rate (``tune.bound``).
 """

@@ -34,6 +34,8 @@ import platformdirs
 
 from autoloader.errors import PipelineError, UsageError
 
+logger = logging.getLogger(__name__)
+
 READ_OWN = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 """Flags of ``os.open`` for a file whose owner is checked then."""
 
@@ -196,8 +198,6 @@ def read_own(path: Path, most_bytes: int) -> bytes:
         raise OSError(errno.EFBIG, f"it holds more than {most_bytes} bytes", str(path))
     return found
 
-
-logger = logging.getLogger(__name__)
 
 VARIABLE = "AUTOLOADER_RUNTIME_DIR"
 """Environment variable: the runtime folder; unset: in shared memory."""

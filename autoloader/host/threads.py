@@ -11,7 +11,7 @@ A fork has a copy of everything that its parent had, and shares the parent's soc
 and children. A fork that used its copy would take messages that the parent waits for. So an object
 with such parts has an ``Owner``, and checks first that the process that made it uses it.
 
-Not here: what any thread does, starting processes (``host.supervision.start``).
+Not here: what any thread does, starting processes (``host.supervision``).
 """
 
 from __future__ import annotations

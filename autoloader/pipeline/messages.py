@@ -32,7 +32,7 @@ from typing import Any
 
 from autoloader import errors
 from autoloader.errors import AutoloaderError, PipelineError, WorkerError
-from autoloader.host.supervision.supervisor import Supervisor, waited
+from autoloader.host.supervision import Supervisor, waited
 from autoloader.host.threads import LoaderThread, all_ended
 
 _LENGTH = struct.Struct("<I")

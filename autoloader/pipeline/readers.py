@@ -28,7 +28,7 @@ from autoloader.decode.message import PipelineStart
 from autoloader.decode.quarantine import Quarantine
 from autoloader.decode.ring import RingMemory
 from autoloader.errors import SourceError
-from autoloader.host.supervision.start import import_path
+from autoloader.host.supervision import import_path
 from autoloader.index.dataset import DatasetIndex
 from autoloader.pipeline.helpers import HelperRequest
 from autoloader.pipeline.messages import BuildStart, HelpersStart

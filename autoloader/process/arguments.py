@@ -18,12 +18,12 @@ from types import NoneType
 from typing import Any
 
 from autoloader.cache.disk import DiskRoom
-from autoloader.controller.limits import ControllerLimits
-from autoloader.controller.request import (
+from autoloader.controller.limits import (
     DECISIONS_VARIABLE,
     METRICS_FILE_VARIABLE,
     METRICS_PORT_VARIABLE,
     RUN_DIR_VARIABLE,
+    ControllerLimits,
     ControlRequest,
 )
 from autoloader.errors import KnobError, UsageError, shown

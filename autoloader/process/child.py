@@ -2,7 +2,7 @@
 
 Theory of operation. One child serves all loaders of this process (train, validation), and those of
 all other ranks on this node; the first that comes starts it (``process.discovery``). It is started
-afresh (``host.supervision.start``): no fork, no pickle, no main guard in scripts. It sees no GPU,
+afresh (``host.supervision``): no fork, no pickle, no main guard in scripts. It sees no GPU,
 has a bounded number of malloc arenas, and raises its own ``oom_score_adj``.
 
 No thread on this side waits for messages: the loader that waits for a batch reads the socket, and
@@ -20,8 +20,8 @@ Nothing is lost or comes twice; the controller lets it grow again. A loader with
 never preempted, nor is one that runs in the trainer's own threads.
 
 Not here: finding the child (``process.discovery``), its side (``process.worker``), whether it
-hangs (``host.supervision``), the budget of pipelines that run (``controller.budget``), OOM kills
-(``host.probes.headroom``).
+hangs (``host.supervision``), the budget of pipelines that run (``controller.admission``), OOM kills
+(``host.headroom``).
 """
 
 from __future__ import annotations
@@ -44,10 +44,9 @@ from autoloader.decode.message import BatchMessage
 from autoloader.decode.quarantine import BadRecord
 from autoloader.decode.ring import MAX_SLOTS
 from autoloader.errors import AutoloaderError, WorkerError
-from autoloader.host.probes.headroom import named_by_kernel, oom_kills
-from autoloader.host.probes.processes import tree_pss_bytes
-from autoloader.host.supervision.start import import_path
-from autoloader.host.supervision.supervisor import Supervisor
+from autoloader.host.headroom import named_by_kernel, oom_kills
+from autoloader.host.processes import tree_pss_bytes
+from autoloader.host.supervision import Supervisor, import_path
 from autoloader.host.units import format_bytes
 from autoloader.pipeline.messages import (
     Activity,

@@ -27,19 +27,28 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from autoloader.cache.disk import FramesOnDisk
-from autoloader.controller.admission import price_change
-from autoloader.controller.budget import Opening, PipelineSizes, SharedBudget, admit_opening
+from autoloader.controller.admission import (
+    Opening,
+    PipelineSizes,
+    SharedBudget,
+    admit_opening,
+    price_change,
+)
 from autoloader.controller.decisions import DecisionLog
-from autoloader.controller.loop import ControlLoop
 from autoloader.controller.observation import Observation, Reading
-from autoloader.controller.policy import Decision, admitted, decide
-from autoloader.controller.proposals import margin
-from autoloader.controller.reflex import Action, ReflexLimits, ReflexState, is_calm, react
+from autoloader.controller.policy import Decision, Verdict, admitted, decide
+from autoloader.controller.proposals import lowered_cache, margin, missing_bytes
+from autoloader.controller.reflex import (
+    Action,
+    ControlLoop,
+    ReflexLimits,
+    ReflexState,
+    is_calm,
+    react,
+)
 from autoloader.controller.states import ControllerState, State
-from autoloader.controller.surplus import lowered_cache, missing_bytes
-from autoloader.controller.verification import Verdict
 from autoloader.errors import UsageError
-from autoloader.host.probes.headroom import HeadroomSource, headroom_or_none
+from autoloader.host.headroom import HeadroomSource, headroom_or_none
 from autoloader.pipeline.helpers import HelperRequest
 from autoloader.pipeline.read.open_mixture import CompiledMixture
 from autoloader.process.observer import Observer, Probes, SnapshotWriter
@@ -130,7 +139,7 @@ def open_pipeline(setup: PipelineSetup, compiled: CompiledMixture) -> Pipeline:
 
 
 class ControlledPipeline:
-    """One pipeline under control; see ``controller.loop.Governed``.
+    """One pipeline under control; see ``controller.reflex.Governed``.
 
     Args:
         control: control of this process.

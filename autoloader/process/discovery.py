@@ -50,7 +50,7 @@ from autoloader.host.files import (
     runtime_folder,
     write_whole,
 )
-from autoloader.host.supervision.supervisor import ProcessWatch, Supervisor, waited
+from autoloader.host.supervision import ProcessWatch, Supervisor, waited
 from autoloader.pipeline.messages import Hello, Wire, peer_of
 from autoloader.process.ranks import Neighbours
 

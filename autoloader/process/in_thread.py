@@ -12,9 +12,9 @@ import socket
 
 from autoloader.cache.slab import private_bytes
 from autoloader.errors import WorkerError
-from autoloader.host.probes.headroom import HeadroomSource
-from autoloader.host.probes.processes import loader_bytes
-from autoloader.host.supervision.supervisor import Supervisor
+from autoloader.host.headroom import HeadroomSource
+from autoloader.host.processes import loader_bytes
+from autoloader.host.supervision import Supervisor
 from autoloader.host.threads import LoaderThread
 from autoloader.pipeline.messages import Wire
 from autoloader.process import worker

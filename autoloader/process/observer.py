@@ -28,9 +28,15 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from autoloader.cache.slab import private_bytes
 from autoloader.controller.admission import Prices, RollingPrices, price_knobs, price_start
-from autoloader.controller.flow import FlowMeter, FlowTotals, StageTotal
 from autoloader.controller.limits import ControllerLimits
-from autoloader.controller.observation import CacheReading, Observation, Reading
+from autoloader.controller.observation import (
+    CacheReading,
+    FlowMeter,
+    FlowTotals,
+    Observation,
+    Reading,
+    StageTotal,
+)
 from autoloader.controller.policy import SATISFIED_RATIO
 from autoloader.controller.proposals import known_stages, margin
 from autoloader.controller.states import State
@@ -38,10 +44,17 @@ from autoloader.decode.activity import DatasetActivity, PipelineActivity
 from autoloader.decode.quarantine import BadRecord
 from autoloader.errors import printable
 from autoloader.formats.files import is_remote
+from autoloader.host.clock import Watched
+from autoloader.host.gpu import GpuProbe, GpuReading
+from autoloader.host.headroom import PressureProbe
 from autoloader.host.machine import memory_bytes, usable_processors
-from autoloader.host.probes.gpu import GpuProbe, GpuReading
-from autoloader.host.probes.pressure import PressureProbe, ProcessorProbe, ProcessorReading, Watched
-from autoloader.host.probes.processes import OtherProcesses, StorageReads, tree_own_bytes
+from autoloader.host.processes import (
+    OtherProcesses,
+    ProcessorProbe,
+    ProcessorReading,
+    StorageReads,
+    tree_own_bytes,
+)
 from autoloader.host.units import MIB, format_bytes
 from autoloader.process.setup import PipelineSetup
 from autoloader.samples.resolve import ResolvedMixture

@@ -19,14 +19,16 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, cast
 
-from autoloader.controller.admission import MARGIN_BYTES, admit_start, price_start
-from autoloader.controller.profile import MixtureKind, ResolvedProfile, host_facts, load_profile
+from autoloader.controller.admission import admit_start, price_start
+from autoloader.controller.limits import MARGIN_BYTES
+from autoloader.controller.profile import MixtureKind, host_facts
+from autoloader.controller.profiles import ResolvedProfile, load_profile
 from autoloader.errors import SpecError, UsageError
 from autoloader.formats import files
 from autoloader.formats.sources import same_files
 from autoloader.host.extras import require
+from autoloader.host.headroom import HeadroomProbe, HeadroomSource
 from autoloader.host.machine import CgroupProcessors
-from autoloader.host.probes.headroom import HeadroomProbe, HeadroomSource
 from autoloader.host.units import format_bytes, parse_floor
 from autoloader.index.counting import count_mixture
 from autoloader.index.opening import find_indexes

@@ -15,7 +15,7 @@ import struct
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
-from autoloader.controller.request import ControlRequest
+from autoloader.controller.limits import ControlRequest
 from autoloader.decode.message import PipelineStart
 from autoloader.decode.ring import RingMemory
 from autoloader.host.files import memory_file

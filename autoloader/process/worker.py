@@ -32,14 +32,14 @@ from functools import partial
 from pathlib import Path
 
 from autoloader.cache.slab import private_bytes
-from autoloader.controller.request import ControlRequest
+from autoloader.controller.limits import ControlRequest
 from autoloader.decode.activity import PipelineActivity
 from autoloader.decode.message import PipelineStart
 from autoloader.decode.ring import RingMemory
 from autoloader.errors import AutoloaderError
 from autoloader.formats.files import is_remote, raise_descriptor_limit
-from autoloader.host.probes.headroom import HeadroomProbe, memory_cgroup, oom_kills
-from autoloader.host.supervision.start import extend_import_path
+from autoloader.host.headroom import HeadroomProbe, memory_cgroup, oom_kills
+from autoloader.host.supervision import extend_import_path
 from autoloader.host.threads import LoaderThread, become
 from autoloader.pipeline import messages
 from autoloader.pipeline.messages import Message, Wire, peer_of

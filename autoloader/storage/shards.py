@@ -45,6 +45,7 @@ from pathlib import Path
 import numpy as np
 
 from autoloader.errors import UsageError
+from autoloader.host import storage
 from autoloader.host.files import (
     READ_OWN,
     own_folder,
@@ -52,7 +53,6 @@ from autoloader.host.files import (
     set_aside,
     written_by_others,
 )
-from autoloader.host.probes import storage
 from autoloader.host.threads import LoaderThread
 from autoloader.host.units import expanded
 from autoloader.storage.clients.client import RemoteIdentity

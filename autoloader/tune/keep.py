@@ -4,7 +4,7 @@ What is written says no more than was found: the reader is pinned only where the
 one faster than the one that files like these are read with anyway; knobs that the winner's reader
 has no use for stay as the start has them.
 
-Not here: who won (``finals``), how a profile is kept (``controller.profile.lookup``).
+Not here: who won (``finals``), how a profile is kept (``controller.profiles``).
 """
 
 from __future__ import annotations
@@ -18,17 +18,8 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from autoloader.controller.profile import (
-    Entry,
-    HostFacts,
-    Limits,
-    MixtureKind,
-    Profile,
-    Provenance,
-    ResolvedProfile,
-    free_name,
-    keep_entry,
-)
+from autoloader.controller.profile import Entry, HostFacts, Limits, MixtureKind, Profile, Provenance
+from autoloader.controller.profiles import ResolvedProfile, free_name, keep_entry
 from autoloader.spec.knobs import UNUSED_KNOBS, Knobs
 from autoloader.tune.finals import Contender
 from autoloader.tune.study import StudyResult

@@ -20,8 +20,8 @@ import numpy as np
 import psutil
 
 from autoloader.errors import SpecError, UsageError
-from autoloader.host.probes.headroom import HeadroomProbe
-from autoloader.host.probes.processes import PeakSampler
+from autoloader.host.headroom import HeadroomProbe
+from autoloader.host.processes import PeakSampler
 from autoloader.tune.bound.trace import Trace, TraceRecorder
 from autoloader.tune.trial import TrialProgress
 

@@ -18,10 +18,11 @@ from typing import Any
 
 import platformdirs
 
-from autoloader.controller.profile import check_name, described_host
+from autoloader.controller.profile import described_host
+from autoloader.controller.profiles import check_name
 from autoloader.errors import AutoloaderError, ProfileError, UsageError
 from autoloader.host.clock import Clock, SystemClock
-from autoloader.host.probes.headroom import HeadroomProbe, HeadroomSource
+from autoloader.host.headroom import HeadroomProbe, HeadroomSource
 from autoloader.process.planning import LoaderPlan, chain_saves, choose_reader, kind_of, plan_loader
 from autoloader.spec import PipelineSpec
 from autoloader.spec.knobs import KnobLimits, Knobs

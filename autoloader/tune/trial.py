@@ -46,10 +46,10 @@ from autoloader.errors import (
     SourceError,
     UsageError,
 )
+from autoloader.host import supervision
 from autoloader.host.clock import Clock, SystemClock
 from autoloader.host.files import Waiting, locked, own_folder, runtime_folder
-from autoloader.host.supervision import start
-from autoloader.host.supervision.supervisor import describe_end, last_lines
+from autoloader.host.supervision import describe_end, last_lines
 from autoloader.host.units import format_bytes
 from autoloader.spec.knobs import Knobs
 
@@ -142,7 +142,7 @@ def measure_command(
     settings: Sequence[str] = (),
 ) -> list[str]:
     """The command line of a measuring child, without its knobs."""
-    command = start.command("autoloader", ["measure", "--json"])
+    command = supervision.command("autoloader", ["measure", "--json"])
     command += ["--spec", str(spec_path), "--split", split]
     command += ["--warmup", str(warmup), "--batches", str(batches), "--settle"]
     if step_time_s > 0:
@@ -390,7 +390,7 @@ def _child_environment() -> dict[str, str]:
     Nor records where nobody asks for them: a study's would push those of runs out of the ring.
     """
     return {
-        **start.environment(),
+        **supervision.environment(),
         "CUDA_VISIBLE_DEVICES": "",
         "MALLOC_ARENA_MAX": os.environ.get("MALLOC_ARENA_MAX", "2"),
         "TF_CPP_MIN_LOG_LEVEL": os.environ.get("TF_CPP_MIN_LOG_LEVEL", "2"),

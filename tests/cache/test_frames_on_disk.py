@@ -25,7 +25,8 @@ from user_groups import give_to_another_group, give_to_own_group
 from autoloader import AutoLoader
 from autoloader.cache import disk as disk_module
 from autoloader.cache.disk import KEY_BYTES, DiskRoom, FramesOnDisk
-from autoloader.controller.profile import Profile, shipped_profiles_dir
+from autoloader.controller.profile import Profile
+from autoloader.controller.profiles import shipped_profiles_dir
 from autoloader.decode.decoders import DecodeRequest, StoredDecoder
 from autoloader.decode.frames import FrameDecoder
 from autoloader.host.units import MIB

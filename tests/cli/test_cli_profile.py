@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from autoloader.cli import app as cli
-from autoloader.controller.profile import find_profile, keep_whole
+from autoloader.controller.profiles import find_profile, keep_whole
 from autoloader.errors import BudgetInfeasibleError, SourceError
 
 

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from autoloader.cli.app import main
-from autoloader.controller.profile import Profile, find_profile, user_profiles_dir
+from autoloader.controller.profile import Profile
+from autoloader.controller.profiles import find_profile, user_profiles_dir
 
 
 @pytest.fixture(autouse=True)

@@ -12,7 +12,7 @@ import pytest
 import yaml
 from rlds_files import episode, write_dataset
 
-from autoloader.host.supervision.start import command, environment
+from autoloader.host.supervision import command, environment
 
 TRAP = "import pathlib; pathlib.Path(__file__).with_name('ran').write_text(__name__)\n"
 TAKES_A_SPEC = ("plan", "peek", "verify", "index", "stats", "measure", "tune")

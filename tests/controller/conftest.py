@@ -7,7 +7,7 @@ from doubles import FakeHeadroom
 from situations import FLOOR
 
 import autoloader.loader
-from autoloader.controller.loop import ControlLoop
+from autoloader.controller.reflex import ControlLoop
 from autoloader.host.units import GIB
 
 

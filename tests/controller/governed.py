@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from autoloader import AutoLoader
-from autoloader.controller.loop import ControlLoop
+from autoloader.controller.reflex import ControlLoop
 from autoloader.process.control import ControlledPipeline
 from autoloader.process.in_thread import ThreadChild
 from autoloader.spec.knobs import Knobs

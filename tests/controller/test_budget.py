@@ -9,12 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from situations import FLOOR, limits
 
-from autoloader.controller.budget import (
-    PipelineSizes,
-    Share,
-    SharedBudget,
-    admit_opening,
-)
+from autoloader.controller.admission import PipelineSizes, Share, SharedBudget, admit_opening
 from autoloader.host.units import GIB, MIB
 from autoloader.samples.resolve import MixtureSizes
 from autoloader.spec.knobs import Knobs

@@ -19,8 +19,8 @@ import autoloader.loader
 import autoloader.process.control
 from autoloader import AutoLoader
 from autoloader.cli.app import main
+from autoloader.controller.limits import DECISIONS_VARIABLE
 from autoloader.controller.policy import Decision
-from autoloader.controller.request import DECISIONS_VARIABLE
 from autoloader.controller.states import ControllerState, Event, State
 from autoloader.errors import PipelineError
 from autoloader.host.units import GIB, MIB

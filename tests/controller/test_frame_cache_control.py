@@ -18,10 +18,10 @@ from autoloader import AutoLoader
 from autoloader.controller.limits import ControllerLimits
 from autoloader.controller.observation import CacheReading, Observation, Reading, StageReading
 from autoloader.controller.policy import decide
+from autoloader.controller.proposals import grown_cache, lowered_cache, missing_bytes
 from autoloader.controller.states import ControllerState, Failure, State
-from autoloader.controller.surplus import grown_cache, lowered_cache, missing_bytes
 from autoloader.decode.activity import DatasetActivity, PipelineActivity
-from autoloader.host.probes.processes import StorageReads
+from autoloader.host.processes import StorageReads
 from autoloader.host.units import GIB, MIB
 from autoloader.pipeline.readers import RUN_SAMPLES
 from autoloader.process.observer import Displaced

@@ -14,7 +14,7 @@ import pytest
 from doubles import FakeHeadroom, ManualClock
 
 from autoloader.errors import PipelineError
-from autoloader.host.probes.headroom import HeadroomProbe, HeadroomSource
+from autoloader.host.headroom import HeadroomProbe, HeadroomSource
 from autoloader.host.units import GIB, MIB
 
 NO_LIMIT_V1 = 9223372036854771712
@@ -286,7 +286,7 @@ import json, os, sys
 from pathlib import Path
 place, folder = Path(sys.argv[1]), Path(sys.argv[2])
 (place / "cgroup.procs").write_text(str(os.getpid()))
-from autoloader.host.probes.headroom import HeadroomProbe
+from autoloader.host.headroom import HeadroomProbe
 probe = HeadroomProbe()
 readings = {}
 def note(name):
@@ -309,7 +309,8 @@ note("read_twice")
 (place / "memory.limit_in_bytes").write_text(str(192 << 20))
 note("shrunk")
 readings["total"] = probe.total_bytes()
-from autoloader.controller.profile import host_facts, load_profile
+from autoloader.controller.profile import host_facts
+from autoloader.controller.profiles import load_profile
 readings["facts"] = host_facts().usable_bytes
 readings["notes"] = load_profile("local_dev").notes
 print(json.dumps(readings))

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from autoloader.host.probes.headroom import memory_cgroup, named_by_kernel, oom_kills
+from autoloader.host.headroom import memory_cgroup, named_by_kernel, oom_kills
 
 
 def test_the_kernels_log_names_the_process_it_killed(tmp_path: Path) -> None:

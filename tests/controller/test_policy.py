@@ -31,9 +31,8 @@ from situations import (
 from autoloader.controller import policy
 from autoloader.controller.admission import price_change
 from autoloader.controller.observation import Observation, Reading, fresh
-from autoloader.controller.policy import Decision, decide, event_of
+from autoloader.controller.policy import Decision, Verdict, decide, event_of
 from autoloader.controller.states import TRANSITIONS, ControllerState, Event, State
-from autoloader.controller.verification import Verdict
 from autoloader.host.units import GIB, MIB
 from autoloader.spec.knobs import Knobs
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from autoloader.controller.states import State
-from autoloader.host.probes.processes import OtherProcesses
+from autoloader.host.processes import OtherProcesses
 from autoloader.host.units import GIB, MIB
 from autoloader.process.observer import Pressure
 from autoloader.spec.knobs import Knobs

@@ -10,14 +10,10 @@ from typing import Any
 import pytest
 from doubles import FakeProbe, ManualClock
 
-from autoloader.host.probes.gpu import GpuProbe
-from autoloader.host.probes.pressure import (
-    PressureProbe,
-    Probe,
-    ProcessorProbe,
-    Watched,
-    _Times,
-)
+from autoloader.host.clock import Probe, Watched
+from autoloader.host.gpu import GpuProbe
+from autoloader.host.headroom import PressureProbe
+from autoloader.host.processes import ProcessorProbe, _Times
 
 PSI = "some avg10=12.50 avg60=1.00 avg300=0.10 total=5\nfull avg10=3.00 avg60=0 avg300=0 total=1\n"
 

@@ -13,9 +13,9 @@ import pytest
 
 from autoloader.cache.slab import FrameSlab
 from autoloader.errors import PipelineError
-from autoloader.host.probes import processes
-from autoloader.host.probes.headroom import Headroom
-from autoloader.host.probes.processes import (
+from autoloader.host import processes
+from autoloader.host.headroom import Headroom
+from autoloader.host.processes import (
     PeakSampler,
     descendants,
     loader_bytes,

@@ -19,7 +19,7 @@ from autoloader.host.machine import (
     Processors,
     usable_processors,
 )
-from autoloader.host.probes.pressure import ProcessorProbe, ProcessorReading, _Times
+from autoloader.host.processes import ProcessorProbe, ProcessorReading, _Times
 
 ALLOWED = len(os.sched_getaffinity(0))
 

@@ -14,7 +14,9 @@ from autoloader.controller.admission import (
     price_change,
     price_knobs,
 )
-from autoloader.controller.flow import FlowMeter, FlowTotals, StageTotal
+from autoloader.controller.observation import FlowMeter, FlowTotals, StageTotal
+from autoloader.controller.policy import Verdict, chance_of_more, judge
+from autoloader.controller.proposals import missing_bytes
 from autoloader.controller.reflex import (
     Action,
     GrowthMeter,
@@ -24,8 +26,6 @@ from autoloader.controller.reflex import (
     is_calm,
     react,
 )
-from autoloader.controller.surplus import missing_bytes
-from autoloader.controller.verification import Verdict, chance_of_more, judge
 from autoloader.host.units import GIB, MIB
 from autoloader.spec.knobs import Knobs
 

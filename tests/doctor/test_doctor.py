@@ -18,7 +18,8 @@ from rlds_files import write_pair
 
 from autoloader.cli.app import main
 from autoloader.cli.doctor import Finding, Machine, Seen, examine
-from autoloader.controller.profile import Profile, load_profile
+from autoloader.controller.profile import Profile
+from autoloader.controller.profiles import load_profile
 from bench.control.slow_files import SlowFiles
 
 LOG = """\

@@ -10,7 +10,7 @@ from leftovers import loader_children
 sys.path.insert(0, str(Path(__file__).parent))
 
 from autoloader import PipelineSpec
-from autoloader.host.supervision.vitals import LIMITS_S, Kind
+from autoloader.host.supervision import LIMITS_S, Kind
 
 
 @pytest.fixture(scope="session")

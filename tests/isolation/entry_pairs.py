@@ -39,7 +39,8 @@ from lerobot_files import LeRobotFiles
 from rlds_files import PLAIN, TEXT, Declared, image, numbers, write_dataset
 
 from autoloader import AutoLoader
-from autoloader.controller.profile import Profile, shipped_profiles_dir
+from autoloader.controller.profile import Profile
+from autoloader.controller.profiles import shipped_profiles_dir
 from autoloader.spec import CameraSpec, PipelineSpec
 
 PASSES = 3

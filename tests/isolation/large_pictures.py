@@ -16,7 +16,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from streams import endless
 
 from autoloader import AutoLoader
-from autoloader.host.probes.headroom import oom_kills
+from autoloader.host.headroom import oom_kills
 
 
 def main(group: str, mix: str, batches: str) -> None:

@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from autoloader import AutoLoader
-from autoloader.controller.admission import MARGIN_BYTES
-from autoloader.host.probes.headroom import HeadroomProbe
-from autoloader.host.probes.processes import PeakSampler
+from autoloader.controller.limits import MARGIN_BYTES
+from autoloader.host.headroom import HeadroomProbe
+from autoloader.host.processes import PeakSampler
 from autoloader.host.units import GIB, MIB
 
 SPARE_BYTES = 20 * MIB

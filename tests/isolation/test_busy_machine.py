@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from autoloader import AutoLoader, PipelineSpec
-from autoloader.host.supervision.vitals import LIMITS_S, Kind
+from autoloader.host.supervision import LIMITS_S, Kind
 
 
 @contextmanager

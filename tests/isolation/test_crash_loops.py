@@ -15,7 +15,7 @@ from streams import endless, spec_of
 
 from autoloader import AutoLoader
 from autoloader.errors import WorkerError
-from autoloader.host.supervision.supervisor import MAX_RESTARTS
+from autoloader.host.supervision import MAX_RESTARTS
 
 
 @pytest.fixture

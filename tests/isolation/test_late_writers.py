@@ -20,7 +20,7 @@ from autoloader import AutoLoader
 from autoloader.decode import costs
 from autoloader.decode.frames import FrameDecoder
 from autoloader.errors import PipelineError
-from autoloader.host.supervision.vitals import read_vitals
+from autoloader.host.supervision import read_vitals
 from autoloader.process import worker
 
 LONG_S = 60.0

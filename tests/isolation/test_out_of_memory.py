@@ -10,7 +10,7 @@ import pytest
 from passes import Passes
 
 from autoloader import AutoLoader, PipelineSpec
-from autoloader.host.probes.processes import rss_bytes
+from autoloader.host.processes import rss_bytes
 
 
 def test_an_oom_kill_is_survived_with_smaller_knobs(

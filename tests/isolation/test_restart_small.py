@@ -12,7 +12,7 @@ from rlds_files import write_steps
 from streams import rows, spec_of
 
 from autoloader import AutoLoader, PipelineSpec
-from autoloader.host.probes.processes import pss_bytes
+from autoloader.host.processes import pss_bytes
 from autoloader.host.units import GIB, MIB
 
 FLOOR = GIB

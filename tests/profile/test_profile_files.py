@@ -8,16 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from autoloader.controller.profile import (
-    HostFacts,
-    Limits,
-    MixtureKind,
-    Profile,
-    Provenance,
-    diff,
-    keep_whole,
-    shipped_profiles_dir,
-)
+from autoloader.controller.profile import HostFacts, Limits, MixtureKind, Profile, Provenance, diff
+from autoloader.controller.profiles import keep_whole, shipped_profiles_dir
 from autoloader.errors import ProfileError
 from autoloader.spec.knobs import Knobs
 

@@ -9,16 +9,8 @@ from typing import Any
 
 import pytest
 
-from autoloader.controller.profile import (
-    HostFacts,
-    MixtureKind,
-    Profile,
-    described_host,
-    free_name,
-    keep_entry,
-    keep_whole,
-    load_profile,
-)
+from autoloader.controller.profile import HostFacts, MixtureKind, Profile, described_host
+from autoloader.controller.profiles import free_name, keep_entry, keep_whole, load_profile
 from autoloader.errors import ProfileError
 from autoloader.host.units import GIB
 

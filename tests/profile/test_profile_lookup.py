@@ -6,11 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from autoloader.controller.profile import (
-    HostFacts,
-    Profile,
+from autoloader.controller.profile import HostFacts, Profile, host_facts
+from autoloader.controller.profiles import (
     find_profile,
-    host_facts,
     keep_whole,
     load_profile,
     profile_paths,

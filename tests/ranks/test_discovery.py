@@ -12,8 +12,7 @@ from collections.abc import Iterator
 import pytest
 
 from autoloader.errors import WorkerError
-from autoloader.host.supervision.supervisor import Supervisor
-from autoloader.host.supervision.vitals import LIMITS_S, Kind
+from autoloader.host.supervision import LIMITS_S, Kind, Supervisor
 from autoloader.pipeline.messages import Hello, Stop
 from autoloader.process.discovery import find_or_start, is_up, socket_name
 from autoloader.process.ranks import Neighbours

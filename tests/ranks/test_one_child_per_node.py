@@ -17,8 +17,8 @@ from leftovers import ends_within
 
 from autoloader import AutoLoader, PipelineSpec
 from autoloader.errors import BudgetInfeasibleError
-from autoloader.host.probes.headroom import Headroom
-from autoloader.host.probes.processes import pss_bytes
+from autoloader.host.headroom import Headroom
+from autoloader.host.processes import pss_bytes
 from autoloader.host.units import MIB
 from autoloader.process.planning import LoaderPlan, plan_loader
 

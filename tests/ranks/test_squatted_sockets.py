@@ -12,7 +12,7 @@ from collections.abc import Iterator
 import pytest
 
 from autoloader.errors import WorkerError
-from autoloader.host.supervision.supervisor import Supervisor
+from autoloader.host.supervision import Supervisor
 from autoloader.process.discovery import find_or_start, socket_name
 from autoloader.process.ranks import Neighbours
 

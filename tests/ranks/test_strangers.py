@@ -16,7 +16,7 @@ from rlds_files import png, write_steps
 from strangers import needs_second_user, stranger
 
 from autoloader.host.files import runtime_folder
-from autoloader.host.supervision.supervisor import Supervisor
+from autoloader.host.supervision import Supervisor
 from autoloader.pipeline.messages import Hello, Stop
 from autoloader.process.discovery import find_or_start, is_up, socket_name
 from autoloader.process.ranks import Neighbours

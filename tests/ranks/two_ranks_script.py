@@ -22,7 +22,7 @@ import torch
 import torch.distributed as dist
 
 from autoloader import AutoLoader
-from autoloader.host.probes.processes import pss_bytes
+from autoloader.host.processes import pss_bytes
 
 KNOBS = {"ring_slots": 4, "decode_threads": 1, "io_threads": 1, "read_ahead": 2}
 

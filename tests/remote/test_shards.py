@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 from autoloader.errors import SpecError, UsageError
-from autoloader.host.probes import storage
+from autoloader.host import storage
 from autoloader.storage import shards, store
 from autoloader.storage.clients.client import RemoteIdentity, client_of, of_entry
 from autoloader.storage.faults import ChangedError, PassingError, UnreachableError, of_status

@@ -10,12 +10,8 @@ from typing import Any
 import pytest
 
 from autoloader.cli.app import main
-from autoloader.controller.profile import (
-    MixtureKind,
-    find_profile,
-    host_facts,
-    user_profiles_dir,
-)
+from autoloader.controller.profile import MixtureKind, host_facts
+from autoloader.controller.profiles import find_profile, user_profiles_dir
 from autoloader.process.proven import proven_knobs
 from autoloader.telemetry.run_record import PipelineRecord, RunLog
 from autoloader.telemetry.statistics import ConsumerMoment, Move, Snapshot

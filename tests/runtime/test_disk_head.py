@@ -14,7 +14,7 @@ from rlds_files import episode, jpeg, write_dataset
 
 from autoloader import AutoLoader, PipelineSpec
 from autoloader.cli.app import main
-from autoloader.host.probes.storage import Rates, propose_locality
+from autoloader.host.storage import Rates, propose_locality
 from autoloader.pipeline.read import blocks
 from bench.shown_files import NotMountedError, why_not
 

@@ -12,7 +12,7 @@ import pytest
 
 from autoloader.errors import PipelineError
 from autoloader.host.files import memory_file
-from autoloader.host.supervision.supervisor import Supervisor
+from autoloader.host.supervision import Supervisor
 from autoloader.process.setup import ControlPage
 
 

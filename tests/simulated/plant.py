@@ -20,9 +20,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from autoloader.controller.admission import Prices, RollingPrices, price_knobs
-from autoloader.controller.flow import FlowMeter, FlowTotals, StageTotal
 from autoloader.controller.limits import ControllerLimits
-from autoloader.controller.observation import Observation, Reading
+from autoloader.controller.observation import (
+    FlowMeter,
+    FlowTotals,
+    Observation,
+    Reading,
+    StageTotal,
+)
 from autoloader.controller.reflex import GrowthMeter
 from autoloader.host.units import GIB, MIB
 from autoloader.spec.knobs import KnobLimits, Knobs

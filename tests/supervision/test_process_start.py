@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from autoloader.host.supervision.start import command, environment, import_path, ordered_path
+from autoloader.host.supervision import command, environment, import_path, ordered_path
 
 SHADOWS = (
     "types", "json", "socket", "logging", "sitecustomize", "usercustomize", "numpy", "argparse",

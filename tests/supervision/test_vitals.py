@@ -12,7 +12,7 @@ from contextlib import ExitStack, contextmanager
 
 import pytest
 
-from autoloader.host.supervision.vitals import (
+from autoloader.host.supervision import (
     LIMITS_S,
     Kind,
     Silence,

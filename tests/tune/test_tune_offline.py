@@ -14,7 +14,7 @@ import pytest
 from doubles import FakeHeadroom, ManualClock
 from rich.console import Console
 
-from autoloader.controller.profile import load_profile
+from autoloader.controller.profiles import load_profile
 from autoloader.errors import ProfileError, UsageError
 from autoloader.spec import PipelineSpec
 from autoloader.spec.knobs import KnobLimits, Knobs

@@ -27,8 +27,8 @@ from autoloader.decode.message import BatchMessage
 from autoloader.decode.quarantine import Quarantine
 from autoloader.decode.ring import RingMemory
 from autoloader.errors import AutoloaderError, BudgetInfeasibleError
-from autoloader.host.probes.headroom import HeadroomProbe
-from autoloader.host.supervision.start import extend_import_path
+from autoloader.host.headroom import HeadroomProbe
+from autoloader.host.supervision import extend_import_path
 from autoloader.host.units import format_bytes
 from autoloader.pipeline.helpers import identity_of
 from autoloader.pipeline.messages import Failed

@@ -14,7 +14,7 @@ from functools import partial
 
 from autoloader.formats.files import FRONT_BYTES
 from autoloader.formats.tensorflow_process import receive, send
-from autoloader.host.supervision.start import extend_import_path
+from autoloader.host.supervision import extend_import_path
 
 os.environ.setdefault("GCS_READ_CACHE_BLOCK_SIZE_MB", str(FRONT_BYTES // 2**20))
 

@@ -72,7 +72,7 @@ from autoloader.formats import DatasetFormat, Feature, ShardSlice, tensorflow_pr
 from autoloader.formats.cache import JsonCache
 from autoloader.formats.features import JOINED, RAGGED
 from autoloader.formats.records import MalformedRecordError, write_example
-from autoloader.host.supervision.start import extend_import_path
+from autoloader.host.supervision import extend_import_path
 from autoloader.samples.draws import Floats
 from autoloader.samples.transforms import episode_ops
 from autoloader.samples.transforms.fields import (

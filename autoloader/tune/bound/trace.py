@@ -6,7 +6,7 @@ something else. Threads of the loader have names (``host.threads``), so times ad
 are those of ``/proc/PID/io``: asked of files, and come from a block device. A disk holds things up
 while some thread sleeps in the kernel for it, which is looked at ten times a second: state D, or a
 positional read that has not come back (a FUSE file system is waited for in state S). What other
-processes took of the processors meanwhile comes from ``host.probes.pressure``.
+processes took of the processors meanwhile comes from ``host.processes``.
 
 A trace is the difference of two readings. Threads that ended in between are not in it, so knobs
 must hold still.
@@ -28,7 +28,7 @@ from typing import Any
 
 import psutil
 
-from autoloader.host.probes.pressure import ProcessorProbe
+from autoloader.host.processes import ProcessorProbe
 
 _PERIOD_S = 0.1
 _REFRESH = 10

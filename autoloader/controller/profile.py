@@ -15,8 +15,8 @@ give is clamped, and every clamp is said.
 versions, the storage of the data and its speed. ``HostFacts.fingerprint`` is one word for "rates
 measured here and there may be compared": equal nodes of a cluster have the same.
 
-Not here: finding and keeping profiles (``lookup``), legal combinations of knobs (``spec.knobs``),
-the kind of a mixture (``process.planning``), memory during a run (``host.probes.headroom``).
+Not here: finding and keeping profiles (``profiles``), legal combinations of knobs (``spec.knobs``),
+the kind of a mixture (``process.planning``), memory during a run (``host.headroom``).
 """
 
 from __future__ import annotations
@@ -45,6 +45,8 @@ from ruamel.yaml import YAML
 
 from autoloader.errors import ProfileError
 from autoloader.host.clock import Clock, SystemClock
+from autoloader.host.gpu import gpu_names
+from autoloader.host.headroom import HeadroomProbe
 from autoloader.host.machine import (
     CgroupProcessors,
     cpu_model,
@@ -52,9 +54,7 @@ from autoloader.host.machine import (
     usable_processors,
     versions,
 )
-from autoloader.host.probes.gpu import gpu_names
-from autoloader.host.probes.headroom import HeadroomProbe
-from autoloader.host.probes.storage import by_file_system, probe_reads
+from autoloader.host.storage import by_file_system, probe_reads
 from autoloader.host.units import (
     GIB,
     LEAST_FLOOR_BYTES,

@@ -12,7 +12,7 @@ Rules of keeping a profile:
     4. A new entry joins those of other kinds of mixtures; it takes the place of one of its own
        kind, unless that one was measured to be faster, which is said.
 
-Not here: what a profile says (``model``), finding better knobs (``tune``).
+Not here: what a profile says (``profile``), finding better knobs (``tune``).
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from pathlib import Path
 
 import platformdirs
 
-from autoloader.controller.profile.model import (
+from autoloader.controller.profile import (
     DEFAULT_PROFILE,
     FAR_DOUBLINGS,
     NAME_PATTERN,
@@ -138,7 +138,7 @@ def profile_paths() -> dict[str, Path]:
 
 def shipped_profiles_dir() -> Path:
     """Folder of the profiles that come with the library: in the package, or in the checkout."""
-    package = Path(__file__).resolve().parents[2]
+    package = Path(__file__).resolve().parents[1]
     installed = package / "_profiles"
     return installed if installed.is_dir() else package.parent / "profiles"
 

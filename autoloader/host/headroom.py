@@ -1,4 +1,4 @@
-"""Headroom, the memory that this machine can still give, and processes that the kernel killed.
+"""Headroom, the memory that this machine can still give, and memory pressure and OOM kills.
 
 Theory of operation. Headroom is the least of
 
@@ -21,7 +21,10 @@ Cost: a few ``pread`` of open descriptors, about 0.05 ms, more where other threa
 interpreter after each. Limits may shrink and a process may be moved to another cgroup: both are
 looked at anew each time, or every ``limits_for_s``. Any thread may call ``read``.
 
-Not here: which cgroups bind (``cgroups``), what processes hold (``processes``), what to do
+``PressureProbe`` reads ``/proc/pressure/memory`` (PSI): for what share of the last ten seconds some
+task stood still for want of memory. Many kernels and containers have it not: then it is unknown.
+
+Not here: which cgroups bind (``machine``), what processes hold (``processes``), what to do
 about it (policy and admission).
 """
 
@@ -29,6 +32,7 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -37,14 +41,7 @@ from pathlib import Path
 from typing import Protocol
 
 from autoloader.errors import PipelineError
-from autoloader.host.cgroups import (
-    ROOT,
-    Cgroup,
-    KernelFile,
-    ProcessGroups,
-    number,
-    number_after,
-)
+from autoloader.host.machine import ROOT, Cgroup, KernelFile, ProcessGroups, number, number_after
 
 _LOG = logging.getLogger(__name__)
 
@@ -295,3 +292,22 @@ def oom_kills(directory: str) -> int | None:
             if key == "oom_kill":
                 return int(value)
     return None
+
+
+_SOME_AVG10 = re.compile(rb"^some avg10=(\d+(?:\.\d+)?)", re.MULTILINE)
+
+
+class PressureProbe:
+    """Reads ``some avg10``, in per cent.
+
+    Args:
+        path: path of the kernel's file.
+    """
+
+    def __init__(self, path: Path = Path("/proc/pressure/memory")) -> None:
+        self._file = KernelFile(path)
+
+    def read(self) -> float | None:
+        """Per cent of the last ten seconds; ``None`` where this kernel does not say."""
+        found = _SOME_AVG10.search(self._file.read() or b"")
+        return float(found[1]) if found else None

@@ -1,4 +1,4 @@
-"""Memory of processes, the one that grew most, and bytes that processes read from storage.
+"""Memory of processes, the one that grew most, bytes read from storage, and use of processors.
 
 Theory of operation. RSS is one read of ``/proc/PID/statm`` (microseconds) but counts a shared page
 in every process that maps it. PSS divides a shared page among those who map it, so it adds up over
@@ -16,6 +16,14 @@ containers, and what a tmpfs holds belongs to no process.
 ``StorageReads`` adds up what the kernel counts for each process (``/proc/PID/io``, ``read_bytes``):
 reads that reached a block device or an NFS server. Reads from FUSE file systems are not counted.
 
+``ProcessorProbe`` counts idle processors: those this process may run on (its affinity), less what
+anybody used since the last reading; waiting for a disk counts as idle. Under a CPU quota they are
+at most what its cgroup has left of that: quota less what the group used (or, where that is not
+counted, this process). What others use is the rest: neither idle, nor this process's or its
+children's, nor time that a hypervisor took. Descendants (a loader's child, decode processes) are
+asked only if the rest is worth a look. So their use is known from the second such reading on. Under
+a quota nobody can say what others use, for the quota is what ends first.
+
 Not here: what the machine can still give (``headroom``), how fast storage is (``storage``).
 """
 
@@ -27,13 +35,14 @@ import re
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
 
-from autoloader.host.probes.headroom import HeadroomSource, headroom_or_none
+from autoloader.host.headroom import HeadroomSource, headroom_or_none
+from autoloader.host.machine import CgroupProcessors, Processors
 
 _KIB_LINE = re.compile(rb"^(Pss|Pss_Shmem):\s+(\d+) kB", re.MULTILINE)
 _RSS_LINE = re.compile(rb"^(RssAnon|RssFile):\s+(\d+) kB", re.MULTILINE)
@@ -317,3 +326,125 @@ class StorageReads:
                 self._bytes += max(0, now - self._last.get(pid, now))
                 self._last[pid] = now
         return self._bytes if known else None
+
+
+_WORTH_A_LOOK = 0.2
+"""Processors of others, from which on the children are asked what they had of it."""
+_QUOTA_EVERY_S = 5.0
+"""Where there is no quota, one is looked for so seldom: it takes six files."""
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessorReading:
+    """Recent use of the processors that this process may use.
+
+    Attributes:
+        idle: processors' worth of time that nobody used and that this process might have.
+        others: processors' worth that other processes used; ``None``: unknown.
+    """
+
+    idle: float
+    others: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Times:
+    """Seconds since the machine began, of the processors that this process may use.
+
+    Attributes:
+        idle: spent idle, all processors together.
+        whole: passed, all processors together.
+        stolen: part of ``whole`` that a hypervisor gave to other machines.
+        own: CPU time of this process.
+        count: number of these processors.
+    """
+
+    idle: float = 0.0
+    whole: float = 0.0
+    stolen: float = 0.0
+    own: float = 0.0
+    count: int = 1
+
+
+class ProcessorProbe:
+    """Counts what was used since the reading before, or since it was made.
+
+    Args:
+        source: says how many may be used.
+    """
+
+    def __init__(self, source: CgroupProcessors | None = None) -> None:
+        self._source = source or CgroupProcessors()
+        self._before = self._times()
+        self._children_before: Mapping[int, float] | None = None
+        self._processors = self._source.read()
+        self._looked_s = time.monotonic()
+        self._used_before = self._used(self._processors)
+
+    def read(self) -> ProcessorReading | None:
+        """Use since the reading before; ``None`` if no time has passed."""
+        now = self._times()
+        before, self._before = self._before, now
+        processors = self._current()
+        used = self._used(processors)
+        used_before, self._used_before = self._used_before, used
+        # All processors' time passes side by side: a count-th of it is the clock's.
+        passed_s = (now.whole - before.whole) / max(1, now.count)
+        if passed_s <= 0:
+            return None
+        free = max(0.0, min(float(now.count), (now.idle - before.idle) / passed_s))
+        if processors.quota is None:
+            spoken_for = now.stolen - before.stolen + now.own - before.own
+            others = max(0.0, now.count - free - spoken_for / passed_s)
+            return ProcessorReading(free, self._without_children(others, passed_s))
+        if used[0] != used_before[0]:
+            return ProcessorReading(free)
+        taken = max(0.0, used[1] - used_before[1]) / passed_s
+        return ProcessorReading(max(0.0, min(free, processors.quota - taken)))
+
+    def _current(self) -> Processors:
+        """Processors that may be used; of a quota, also the seconds used of it by now."""
+        at_s = time.monotonic()
+        if self._processors.quota is not None or at_s - self._looked_s >= _QUOTA_EVERY_S:
+            self._processors, self._looked_s = self._source.read(), at_s
+        return self._processors
+
+    def _without_children(self, others: float, passed_s: float) -> float | None:
+        before, self._children_before = self._children_before, None
+        if others < _WORTH_A_LOOK:
+            return others
+        self._children_before = now = self._children_s()
+        if before is None:
+            return None
+        used = sum(max(0.0, used_s - before.get(pid, 0.0)) for pid, used_s in now.items())
+        return max(0.0, others - used / passed_s)
+
+    @staticmethod
+    def _children_s() -> Mapping[int, float]:
+        """CPU seconds of each child of this process, and of theirs."""
+        found: dict[int, float] = {}
+        for pid in descendants(os.getpid()):
+            with contextlib.suppress(psutil.Error):  # the child is gone
+                times = psutil.Process(pid).cpu_times()
+                found[pid] = times.user + times.system
+        return found
+
+    @staticmethod
+    def _used(processors: Processors) -> tuple[str, float]:
+        """(who, CPU seconds used): the quota's cgroup, else this process."""
+        if processors.used_s is None:
+            return "", time.process_time()
+        return processors.source, processors.used_s
+
+    @staticmethod
+    def _times() -> _Times:
+        allowed = os.sched_getaffinity(0)
+        times = psutil.cpu_times(percpu=True)
+        mine = [one for number, one in enumerate(times) if number in allowed]
+        return _Times(
+            idle=sum(one.idle + getattr(one, "iowait", 0.0) for one in mine),
+            whole=sum(sum(one[:8]) for one in mine),
+            stolen=sum(getattr(one, "steal", 0.0) for one in mine),
+            own=time.process_time(),
+            count=len(mine),
+        )

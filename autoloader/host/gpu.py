@@ -7,7 +7,7 @@ kernel ran. With several devices the least busy one counts. Load of a device on 
 process runs too says little about this run, and is marked shared.
 
 NVML may be missing, fail to load, or die in the middle of a run: then ``read`` gives nothing, and
-whoever asks asks again later (``pressure.Watched``).
+whoever asks asks again later (``clock.Watched``).
 
 Not here: what it means (``policy``).
 """

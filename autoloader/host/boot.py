@@ -24,7 +24,7 @@ if __name__ == "__main__":
     gc.set_threshold(10_000)
     given = json.loads(os.environ.pop("AUTOLOADER_IMPORT_PATH", "[]"))
     sys.path[:] = [*given, *(entry for entry in sys.path if entry not in given)]
-    init = Path(__file__).absolute().parents[2] / "__init__.py"
+    init = Path(__file__).absolute().parents[1] / "__init__.py"
     found = spec_from_file_location(
         "autoloader", init, submodule_search_locations=[str(init.parent)]
     )
