@@ -161,7 +161,7 @@ def price_start(
 
 
 def price_decoding(threads: int, picture_bytes: int) -> int:
-    """What pictures take while they are decoded, beyond ``THREAD_BYTES`` of each thread.
+    """Bytes of pictures while they are decoded, beyond ``THREAD_BYTES`` of each thread.
 
     Those that are large are decoded as far as ``DECODED_TOGETHER_BYTES`` reach, or one at a time.
     """
@@ -245,7 +245,7 @@ def price_knobs(knobs: Knobs, datasets: Mapping[str, int], prices: Prices) -> in
 
 
 def _price_helpers(knobs: Knobs, slot_bytes: int) -> int:
-    """What helpers on other hosts cost here: the process that asks them, and their answers."""
+    """Bytes that helpers on other hosts cost here: the process that asks them, their answers."""
     if not knobs.helper_slots:
         return 0
     return HELPERS_BYTES + knobs.helper_slots * BATCHES_OF_A_HELPER * slot_bytes
@@ -290,7 +290,7 @@ def admits(
     budget_ratio: float = 1.0,
     room_bytes: float | None = None,
 ) -> bool:
-    """Whether a change may be applied, held against a fresh reading of headroom.
+    """True if a fresh reading of headroom has room for a change.
 
     Args:
         price_bytes: bytes that the change takes.
@@ -347,7 +347,7 @@ class RollingPrices:
         self._runs.append(size)
 
     def note_process(self, held_bytes: float, predicted_bytes: float) -> None:
-        """What the process held, and what these prices said."""
+        """Compare the bytes of the process with the bytes that these prices predicted."""
         if predicted_bytes > 0:
             self._scales.append(min(4.0, max(1.0, held_bytes / predicted_bytes)))
 
@@ -395,7 +395,7 @@ class Share:
     _promises: list[tuple[float, int]] = field(default_factory=list)
 
     def promised_bytes(self, now_s: float) -> int:
-        """What it was promised and may not hold yet."""
+        """Bytes that it was promised and may not hold yet."""
         self._promises = [one for one in self._promises if one[0] > now_s]
         return sum(size for _, size in self._promises)
 
@@ -405,7 +405,7 @@ class Share:
 
 
 class SharedBudget:
-    """What several pipelines may take together.
+    """Memory that several pipelines may take together.
 
     Args:
         clock: time source of the promises' ages.
@@ -433,7 +433,7 @@ class SharedBudget:
             self._shares = [one for one in self._shares if one is not share]
 
     def room_bytes(self, share: Share, headroom_bytes: float | None, margin_bytes: int) -> int:
-        """What a pipeline may take now, of a reading of headroom; 0 where there is no reading."""
+        """Bytes that a pipeline may take now, by a reading of headroom; 0 without a reading."""
         with self._lock:
             return self._room(share, headroom_bytes, margin_bytes)
 
@@ -446,7 +446,7 @@ class SharedBudget:
         margin_bytes: int,
         opening: bool = False,
     ) -> bool:
-        """Whether ``size`` bytes may be taken; where they may, they are promised.
+        """True if there is room for ``size`` bytes, which are promised then.
 
         Args:
             share: share that the promise belongs to.
@@ -492,7 +492,7 @@ class SharedBudget:
 
 @dataclass(frozen=True, slots=True)
 class PipelineSizes:
-    """What a pipeline's price hangs on beside its knobs.
+    """Sizes that decide a pipeline's price, beside its knobs.
 
     Attributes:
         mixture: of its episodes and batches.

@@ -90,7 +90,7 @@ class DecisionLog:
         )
 
     def reflex(self, at_s: float, action: str, headroom_bytes: int | None) -> None:
-        """What the reflex began to do."""
+        """Log an action that the reflex began."""
         self._lines.write(
             {"kind": "reflex", "at_s": at_s, "action": action, "headroom_bytes": headroom_bytes}
         )
@@ -111,7 +111,7 @@ class DecisionLog:
     def admission(
         self, at_s: float, what: str, price_bytes: int, headroom_bytes: int | None, admitted: bool
     ) -> None:
-        """What was held against a fresh reading before it was applied."""
+        """Log a start or a change that was compared with a fresh reading."""
         self._lines.write(
             {
                 "kind": "admission",
@@ -146,7 +146,7 @@ class Difference:
 
 @dataclass(frozen=True, slots=True)
 class Replayed:
-    """What a replay found."""
+    """Outcome of a replay."""
 
     decisions: int
     changes: int

@@ -247,7 +247,7 @@ class FlowMeter:
 
     @property
     def begun(self) -> bool:
-        """Whether there is anything to read."""
+        """True if there are totals to read."""
         return bool(self._window)
 
     def readings(self) -> dict[str, Any]:

@@ -81,7 +81,7 @@ QUIET_S = 120.0
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """What the policy answers.
+    """Answer of the policy.
 
     Attributes:
         state: the controller's state from now on; goes into the next ``decide``.
@@ -107,7 +107,7 @@ class Decision:
 
 
 def decide(state: ControllerState, seen: Observation, limits: ControllerLimits) -> Decision:
-    """What to do now.
+    """Decide for this second.
 
     Args:
         state: what the last decision left.
@@ -135,7 +135,7 @@ def decide(state: ControllerState, seen: Observation, limits: ControllerLimits) 
 
 
 def event_of(state: ControllerState, seen: Observation, limits: ControllerLimits) -> Event:
-    """What the observation amounts to; see ``states.Event``."""
+    """First event that holds of an observation; see ``states.Event``."""
     headroom = fresh(seen.headroom_bytes, limits.oldest_s)
     if headroom is not None and headroom < limits.ram_floor_bytes:
         return Event.BELOW_FLOOR
@@ -159,7 +159,7 @@ def event_of(state: ControllerState, seen: Observation, limits: ControllerLimits
 
 
 def calm_s(state: ControllerState, limits: ControllerLimits) -> float:
-    """How long pressure must have been gone: longer each time it came back soon."""
+    """Seconds that pressure must have been gone: more each time it came back soon."""
     return min(LONGEST_CALM_S, limits.calm_s * 2.0 ** max(0, state.pressures - 1))
 
 
@@ -178,7 +178,7 @@ def _silent(seen: Observation, limits: ControllerLimits) -> bool:
 
 
 def _pausing(seen: Observation, limits: ControllerLimits) -> bool:
-    """Whether the consumer does something else between two batches than it usually does.
+    """True if the consumer takes unusually long between two batches.
 
     Not for long enough to be silent, yet what is seen meanwhile is its pause: processors that fell
     idle because the ring is full, a rate that nobody asked for.
@@ -187,7 +187,7 @@ def _pausing(seen: Observation, limits: ControllerLimits) -> bool:
 
 
 def _away(seen: Observation, limits: ControllerLimits, least_s: float, steps: int) -> bool:
-    """Whether the consumer has wanted nothing for so long, and for so many of its usual steps."""
+    """True if the consumer wanted nothing for so long, and for so many of its usual steps."""
     silent = fresh(seen.silent_s, limits.oldest_s)
     if silent is None or seen.waiting:
         return False
@@ -426,7 +426,7 @@ def admitted(
     *,
     headroom: Reading | None = None,
 ) -> bool:
-    """Whether there is room to go to ``knobs``; taking a shrink back is a growth too.
+    """True if there is room to go to ``knobs``; taking a shrink back is a growth too.
 
     Args:
         seen: what the prices are of.
@@ -459,7 +459,7 @@ LEAST_LOSS_RATIO = 0.02
 
 
 class Verdict(str, Enum):
-    """What became of a change."""
+    """Verdict on a change."""
 
     UNDECIDED = "undecided"
     PAID = "paid"
@@ -488,7 +488,7 @@ def judge(before: Sequence[float], after: Sequence[float], *, growing: bool) -> 
 
 
 def chance_of_more(low: Sequence[float], high: Sequence[float]) -> float:
-    """How likely ranks of ``high`` at least as high as these are, were both of one kind.
+    """Probability of ranks of ``high`` at least as high as these, were both of one kind.
 
     Exact, by counting the subsets of all ranks whose sum is as large; ranks are doubled, so that
     midranks of ties are whole numbers.

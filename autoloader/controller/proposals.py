@@ -300,7 +300,7 @@ def _of_stage(
 def best_return(
     state: ControllerState, seen: Observation, limits: ControllerLimits
 ) -> Change | None:
-    """What can be given back without anybody noticing: the most bytes first, threads last.
+    """Change that gives back memory or threads that training does not need; most bytes first.
 
     Threads go down to what Little's law asks for at the consumer's pace and some to spare; buffers
     and streams are halved while the ring is full anyway.
@@ -436,14 +436,14 @@ def _may_grow(
 
 
 def rested(move: str, state: ControllerState, now_s: float, limits: ControllerLimits) -> bool:
-    """Whether the knob's last move the other way ("ring_slots-") is past its hold-off."""
+    """True if the knob's last move the other way ("ring_slots-") is past its hold-off."""
     return all(name != move or now_s - at_s >= limits.hold_off_s for name, at_s in state.moved)
 
 
 def _remembered(
     knob: str, context: tuple[str, float], state: ControllerState, now_s: float
 ) -> bool:
-    """Whether this did not pay lately, under circumstances like these."""
+    """True if this did not pay lately, under circumstances like these."""
     for failure in state.failures:
         if failure.knob != knob or now_s >= failure.until_s:
             continue
@@ -466,7 +466,7 @@ GROWN_RATIO = 0.5
 
 
 def missing_bytes(headroom_bytes: int, ram_floor_bytes: int, margin_bytes: int) -> int:
-    """What must come back for reads to be admitted again; 0 where they are."""
+    """Bytes that must come back before reads are admitted again; 0 where they are."""
     if headroom_bytes >= ram_floor_bytes + margin_bytes:
         return 0
     return ram_floor_bytes + int(margin_bytes * REOPEN_RATIO) - headroom_bytes

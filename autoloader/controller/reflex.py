@@ -55,7 +55,7 @@ _HISTORY = 3000
 
 
 class Action(str, Enum):
-    """What to do now; each includes the ones above it."""
+    """Action of the reflex; each includes the ones above it."""
 
     NOTHING = "nothing"
     GATE = "gate"
@@ -74,7 +74,7 @@ class ReflexLimits:
 
 @dataclass(frozen=True, slots=True)
 class ReflexState:
-    """What the reflex remembers.
+    """Memory of the reflex.
 
     Attributes:
         closed: the gate is (but for an empty ring).
@@ -89,7 +89,7 @@ class ReflexState:
     restarts: int = 0
 
     def may_restart(self, at_s: float) -> bool:
-        """Whether a reading below the floor may be answered by a restart."""
+        """True if a reading below the floor may be answered by a restart."""
         lasted = self.below_s is not None and at_s - self.below_s >= RESTART_AFTER_S
         return lasted and not self.restarts
 
@@ -113,7 +113,7 @@ def react(
     surplus_bytes: int | None,
     limits: ReflexLimits,
 ) -> Reaction:
-    """What to do about one reading.
+    """Answer one reading.
 
     Args:
         state: what the last answer left.
@@ -147,7 +147,7 @@ def react(
 def is_calm(
     state: ReflexState, headroom_bytes: int | None, growth_bytes: int, limits: ReflexLimits
 ) -> bool:
-    """Whether ``react`` would leave all as it is, whatever else it were told."""
+    """True if ``react`` would change nothing, whatever its other arguments."""
     if headroom_bytes is None or state.closed or state.below_s is not None:
         return False
     margin = max(limits.margin_bytes, growth_bytes)
@@ -155,7 +155,7 @@ def is_calm(
 
 
 class GrowthMeter:
-    """What was lost of headroom within any 300 ms, over the last minutes."""
+    """Falls of headroom within any 300 ms, over the last minutes."""
 
     def __init__(self, *, period_s: float = PERIOD_S) -> None:
         self._apart = max(1, round(GROWTH_WINDOW_S / period_s))
@@ -183,7 +183,7 @@ POLICY_PERIOD_S = 1.0
 
 
 class Governed(Protocol):
-    """What the threads call; each method from its own thread."""
+    """A pipeline under control; each method is called from its own thread."""
 
     def reflex(self, at_s: float, headroom_bytes: int | None, growth_bytes: int) -> None:
         """Answer one reading of headroom; must not wait."""

@@ -23,7 +23,7 @@ from autoloader.spec.knobs import Knobs
 
 
 class State(str, Enum):
-    """What the controller is doing."""
+    """State of the controller."""
 
     WARMUP = "WARMUP"
     GROW = "GROW"
@@ -44,7 +44,7 @@ STATE_MEANING: Mapping[State, str] = {
 
 
 class Event(str, Enum):
-    """What an observation amounts to; the first that holds counts."""
+    """Event of an observation; the first that holds counts."""
 
     BELOW_FLOOR = "BELOW_FLOOR"
     PRESSURE = "PRESSURE"

@@ -10,7 +10,7 @@ Start here:
     name that ``top -H`` shows.
 
 ``units`` reads and prints sizes ("5GB") and durations. ``extras.needs`` turns a missing optional
-package into an error that names the extra. ``private`` makes files and folders that no other user
+package into an error that names the extra. ``files`` makes files and folders that no other user
 can change.
 
 Never here: decisions (``controller``), files of datasets (``storage``, ``formats``).
