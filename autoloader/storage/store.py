@@ -325,7 +325,11 @@ class Store:
         server, begun_s = self._servers[_host(path)], self._clock.now_s()
         failure: faults.PassingError | None = None
         tries, wrong, pause = 0, 0, 0.0
-        while server.waited(pause, wanted, lost=failure is not None and failure.lost):
+
+        def still() -> bool:
+            return wanted() and _asker.wanted()
+
+        while server.waited(pause, still, lost=failure is not None and failure.lost):
             try:
                 answer = question()
             except faults.PassingError as error:
@@ -416,6 +420,24 @@ _QUESTIONS: Mapping[str, Callable[..., Any]] = {
     "names": _names,
     "is_directory": lambda path: bool(store.listing(path)),
 }
+
+
+class _Asker(threading.local):
+    def __init__(self) -> None:
+        self.wanted: Callable[[], bool] = lambda: True
+
+
+_asker = _Asker()
+
+
+@contextlib.contextmanager
+def while_wanted(wanted: Callable[[], bool]) -> Iterator[None]:
+    """Give up questions of this thread, instead of repeating them, once ``wanted`` is false."""
+    before, _asker.wanted = _asker.wanted, wanted
+    try:
+        yield
+    finally:
+        _asker.wanted = before
 
 
 def _host(path: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -87,11 +88,17 @@ def lab(_served: tuple[Lab, dict[str, str]], monkeypatch: pytest.MonkeyPatch) ->
 
 
 @pytest.fixture
-def here(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> Lab:
-    """The bucket, read by this process's own TensorFlow."""
+def here(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> Iterator[Lab]:
+    """The bucket, read by this process's own TensorFlow.
+
+    Streams that the test leaves are freed while TensorFlow still answers: to free one waits for
+    the reads that it has under way, and without TensorFlow they would be repeated for minutes.
+    """
     monkeypatch.setattr(files, "_here", None)
     monkeypatch.setattr(files, "_window_bytes", files.FRONT_BYTES)
     from autoloader.pipeline.graph import files as answering
 
     answering.enter()
-    return lab
+    yield lab
+    lab.storage.fault = lambda _: None
+    gc.collect()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import threading
 from collections import Counter
 from collections.abc import Callable
 
@@ -13,6 +15,7 @@ from rlds_files import Written, episode, write_dataset
 from streams import Running, episodes_of_pass, every_sample, mixture_of
 
 from autoloader.errors import SourceError
+from autoloader.formats import files
 from autoloader.pipeline.read import streams
 from autoloader.samples.block import EmptyEpisode, SampleBlock
 
@@ -117,6 +120,30 @@ def test_a_shard_that_breaks_off_midway_goes_on_at_the_record_where_it_stopped(
     assert activity.interruptions >= 2
     assert got.of_pass(0, 0) == Counter(every_sample(mixture, 0, 0))
     assert max(got.of_pass(0, 0).values()) == 1
+
+
+def test_a_read_is_given_up_once_the_stream_that_asked_for_it_was_left(
+    here, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    refused = threading.Event()
+
+    def fault(asked: Asked) -> int | None:
+        if asked.target != "media":
+            return None
+        refused.set()
+        return 503
+
+    items = episodes_of_pass(mixture_of(here.dataset(here.large)), cycle_length=2)
+    next(items)
+    # From here on this package's client reads, which repeats for minutes what it is refused.
+    monkeypatch.setattr(files, "_here", None)
+    here.storage.fault = fault
+    here.storage.asked.clear()
+    assert refused.wait(60)
+    items.close()
+    del items
+    gc.collect()  # waits for the read
+    assert 0 < len(here.storage.of("media", "large-train")) < 10
 
 
 def test_damage_in_a_remote_shard_is_named_and_the_rest_comes(here, tmp_path, impatient) -> None:

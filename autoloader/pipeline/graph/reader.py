@@ -67,6 +67,7 @@ from autoloader.samples.layout import BatchLayout
 from autoloader.samples.resolve import ResolvedDataset
 from autoloader.spec.knobs import ResolvedDatasetKnobs
 from autoloader.storage.faults import UnreachableError
+from autoloader.storage.store import while_wanted
 
 PASSES = 256
 """Passes of one stream; then it ends and is opened anew. A stream without end would spin for ever
@@ -75,6 +76,8 @@ _lock = threading.Lock()
 _traced: dict[tuple[bool, bool, bool], Any] = {}
 _numbers = itertools.count()
 """Numbers of the streams of this process."""
+_open: set[int] = set()
+"""Numbers of the streams that somebody reads."""
 _failures: dict[int, tuple[str, OSError]] = {}
 """Number of a stream → remote shard and error of its last failed read; TensorFlow keeps the words
 alone."""
@@ -163,10 +166,18 @@ def _remote_records(path: Any, first: Any, stop: Any, pass_: Any, shard: Any, st
     """The same of a remote file: read here, as ``_whole_records`` would fetch it once more."""
 
     def read(name: bytes, start: int, end: int, of: int) -> Iterator[tuple[int, bytes]]:
+        def wanted() -> bool:
+            return int(of) in _open
+
+        found = read_records(name.decode(), start, end)
         try:
-            for found in read_records(name.decode(), start, end):
-                if found.number is not None and found.payload is not None:
-                    yield found.number, found.payload
+            # TensorFlow reads ahead until it frees the stream's iterator, which waits for the read.
+            while wanted():
+                with while_wanted(wanted):
+                    if (record := next(found, None)) is None:
+                        return
+                if record.number is not None and record.payload is not None:
+                    yield record.number, record.payload
         except OSError as error:
             _failures[int(of)] = name.decode(), error
             raise
@@ -256,7 +267,7 @@ class StreamReader:
     ) -> None:
         self._dataset = dataset
         self._ordered = ordered
-        self._number = next(_numbers)
+        self._number = -1
         self._samples = RecordSamples(dataset, layout)
         if dataset.transform is not None:
             user_functions.enter()
@@ -275,15 +286,18 @@ class StreamReader:
         self, start: ReaderStart, knobs: ResolvedDatasetKnobs
     ) -> Iterator[SampleBlock | EmptyEpisode]:
         """``PASSES`` passes."""
+        number = self._number = next(_numbers)
+        _open.add(number)
         walked = _Walked(
             self._dataset.index,
-            _records(self._dataset, start, knobs, number=self._number, ordered=self._ordered),
+            _records(self._dataset, start, knobs, number=number, ordered=self._ordered),
             self._walk,
             knobs.parse_parallel_calls,
         )
         try:
             yield from self._held(walked, start)
         finally:
+            _open.discard(number)
             walked.close()
 
     def _held(self, walked: _Walked, start: ReaderStart) -> Iterator[SampleBlock | EmptyEpisode]:
