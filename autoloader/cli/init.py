@@ -39,7 +39,6 @@ from autoloader.formats.registry import (
 from autoloader.formats.sources import same_files
 from autoloader.formats.tfds import folder_name
 from autoloader.index.counting import count_mixture
-from autoloader.recipes import mixtures, names, other_names, recipe
 from autoloader.samples.resolve import resolve
 from autoloader.samples.transforms.binding import is_depth_picture, is_depth_tensor
 from autoloader.samples.transforms.fields import (
@@ -53,6 +52,7 @@ from autoloader.samples.transforms.fields import (
 )
 from autoloader.spec import PipelineSpec, parse_expression
 from autoloader.spec.reading import flow, parse_yaml
+from autoloader.spec.recipes import mixtures, names, other_names, recipe
 
 WIDEST = 64
 """Columns above which a feature is an embedding, not a state."""

@@ -14,7 +14,7 @@ from typing import Any
 
 from ruamel.yaml import YAML
 
-from autoloader.recipes import own_name
+from autoloader.spec.recipes import own_name
 
 PAIR_OFFSETS = (3, 5, 10)
 """Frames that a pair may lie apart: the one nearest to a second of the control frequency."""

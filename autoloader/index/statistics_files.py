@@ -23,9 +23,9 @@ from typing import Any, Literal, get_args
 
 from autoloader.errors import SpecError
 from autoloader.formats import files
-from autoloader.recipes import other_names
 from autoloader.samples.statistics import NormalizationStatistics
 from autoloader.spec import NormalizeSpec, PipelineSpec
+from autoloader.spec.recipes import other_names
 
 Format = Literal["autoloader", "octo", "openvla", "openpi", "lerobot"]
 FORMATS: tuple[Format, ...] = get_args(Format)

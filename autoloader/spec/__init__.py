@@ -9,8 +9,10 @@ Start here:
     ``fields.FieldExpression``: how a spec names numbers, texts and pictures of a dataset.
     ``knobs.Knobs``: settings that may change while running and never change which samples come.
 
-Never here: a look at the dataset's files (``samples.resolve`` compares a spec with them), fields of
-known datasets (``autoloader.recipes``), and any framework.
+Fields that other projects take from known datasets lie in ``recipes``.
+
+Never here: a look at the dataset's files (``samples.resolve`` compares a spec with them), and any
+framework.
 """
 
 from autoloader.spec.augment import AugmentOp
