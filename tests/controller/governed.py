@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import threading
+from collections.abc import Iterator
+
 from autoloader import AutoLoader
 from autoloader.controller.reflex import ControlLoop
 from autoloader.process.control import ControlledPipeline
@@ -27,6 +31,34 @@ def controlled_of(loader: AutoLoader) -> ControlledPipeline:
 
 
 def knobs_of(loader: AutoLoader) -> Knobs:
-    """Knobs in force, once the loader has read what its service said of them."""
-    loader.statistics()
+    """Knobs in force, once the loader has read what its service said of them.
+
+    The service says it where that does not wait, and says it again at its next look.
+    """
+    controlled = controlled_of(loader)
+    while loader.knobs.flat() != controlled.pipeline.knobs.flat():
+        controlled._tell()
+        loader.statistics()
     return loader.knobs
+
+
+@contextlib.contextmanager
+def reacting(loop: ControlLoop) -> Iterator[None]:
+    """The reflex looks again and again meanwhile, as its own thread would.
+
+    One look may take batches for ready whose release is still on its way, and close the gate until
+    the next look.
+    """
+    done = threading.Event()
+
+    def run() -> None:
+        while not done.wait(0.01):
+            loop.react_once()
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    try:
+        yield
+    finally:
+        done.set()
+        thread.join()

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from doubles import FakeHeadroom
-from governed import controlled_of, knobs_of, loop_of
+from governed import controlled_of, knobs_of, loop_of, reacting
 from rlds_files import Written, written_steps
 from situations import FLOOR
 from streams import spec_of
@@ -63,9 +63,8 @@ def test_below_the_floor_the_loader_is_at_minimum_at_once_and_batches_still_come
             assert loader.knobs.read_ahead == 1
         else:
             assert loader.knobs.queue_samples == 1
-        for _ in range(20):
-            loop.react_once()
-            got += take(stream, 1)
+        with reacting(loop):
+            got += take(stream, 20)
         loop.govern_once()
         assert loader.statistics().state == State.EMERGENCY.value
         counted = loader.statistics().controller
