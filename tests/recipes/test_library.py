@@ -6,10 +6,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+from autoloader.recipes.functions import gnm
 
 from autoloader import recipes
 from autoloader.errors import UsageError
-from autoloader.recipes.functions import gnm
 from autoloader.spec import PipelineSpec
 
 EVERY = [(name, style) for style in recipes.STYLES for name in recipes.names(style)]
