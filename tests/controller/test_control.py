@@ -66,6 +66,7 @@ def test_below_the_floor_the_loader_is_at_minimum_at_once_and_batches_still_come
         with reacting(loop):
             got += take(stream, 20)
         loop.govern_once()
+        assert knobs_of(loader).ring_slots == 4
         assert loader.statistics().state == State.EMERGENCY.value
         counted = loader.statistics().controller
         assert counted is not None
@@ -91,8 +92,8 @@ def test_within_the_margin_nothing_is_read_but_for_the_consumers_next_batches(
         assert not controlled_of(loader)._admit
         assert loader.knobs.ring_slots == 12
         loop.govern_once()
-        assert loader.statistics().state == State.SHRINK.value
         assert knobs_of(loader).ring_slots == 6
+        assert loader.statistics().state == State.SHRINK.value
         for _ in range(30):
             take(stream, 1)
             loop.react_once()
