@@ -160,7 +160,7 @@ class DatasetFormat(ABC):
         return {}
 
     def with_episodes(self, numbers: Sequence[int]) -> DatasetFormat:
-        """The dataset, whose splits have the episodes of these numbers alone."""
+        """The dataset, whose splits have these episodes alone; asked where ``numbered``."""
         raise NotImplementedError(f"episodes {numbers} of a format without numbers")
 
     def check_first(

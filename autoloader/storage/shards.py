@@ -64,7 +64,7 @@ from autoloader.storage.places import (
     disk_floor_of_environment,
 )
 from autoloader.storage.room import Room
-from autoloader.storage.store import store
+from autoloader.storage.store import store, while_wanted
 
 FOLDER_VARIABLE = "AUTOLOADER_SHARDS_DIR"
 """Environment variable: the folder of the cache, on a local disk."""
@@ -370,7 +370,8 @@ class RemoteShard:
                 for begin, end in runs(claimed, stop - first):
                     start, behind = part.span(begin, end)
                     view = np.empty(behind - start, np.uint8).data
-                    store.read_into(self.path, start, view, self.identity, wanted)
+                    with while_wanted(wanted):
+                        store.read_into(self.path, start, view, self.identity)
                     part.fill(begin, view)
             finally:
                 part.let_go(claimed)
@@ -384,7 +385,8 @@ class RemoteShard:
     def _bypass(self, part: ShardPart, at: int, view: memoryview, wanted: Wanted) -> None:
         """Fill a stretch without the disk, where that lacks it; a job of ``Requests``."""
         if part.lacks(at, at + len(view)):
-            store.read_into(self.path, at, view, self.identity, wanted)
+            with while_wanted(wanted):
+                store.read_into(self.path, at, view, self.identity)
         else:
             part.read_into(view, at)
 

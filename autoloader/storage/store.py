@@ -221,14 +221,7 @@ class Store:
             self.read_into(path, offset, memoryview(data), identity)
         return bytes(data)
 
-    def read_into(
-        self,
-        path: str,
-        start: int,
-        view: memoryview,
-        of: RemoteIdentity,
-        wanted: Callable[[], bool] = lambda: True,
-    ) -> None:
+    def read_into(self, path: str, start: int, view: memoryview, of: RemoteIdentity) -> None:
         """Fill memory with bytes of a version of a file.
 
         Args:
@@ -236,16 +229,13 @@ class Store:
             start: first byte in the file.
             view: memory of the bytes; holds anything after an error.
             of: version of the file.
-            wanted: tells whether anybody still waits for it.
 
         Raises:
             OSError: an error of ``storage.faults``.
         """
         client, host = client_of(path), _host(path)
         with self._servers[host].measured(host, len(view)):
-            self._metered(
-                path, lambda meter: client.read_into(path, start, view, of, meter), "", wanted
-            )
+            self._metered(path, lambda meter: client.read_into(path, start, view, of, meter), "")
 
     def read_all(self, path: str, *, keep: bool = False, most: str = "document_bytes") -> bytes:
         """A small file, by one request.
@@ -289,7 +279,6 @@ class Store:
         path: str,
         question: Callable[[Meter], Answer],
         most: str = "document_bytes",
-        wanted: Callable[[], bool] = lambda: True,
     ) -> Answer:
         """The answer of a client, within the limits.
 
@@ -297,7 +286,6 @@ class Store:
             path: address of the file, for errors.
             question: asks the client, which tells the meter of each piece that comes.
             most: field of ``Limits`` that bounds the answer; "": the caller's memory does.
-            wanted: tells whether anybody still waits for it.
         """
         traffic = self._servers[_host(path)].traffic
         meter = Meter(path, self._limits(), traffic, most, self._clock)
@@ -311,12 +299,10 @@ class Store:
             except _NONSENSE as error:
                 raise faults.nonsense(error, path) from None
 
-        return self._ask(path, asked, wanted)
+        return self._ask(path, asked)
 
-    def _ask(
-        self, path: str, question: Callable[[], Answer], wanted: Callable[[], bool] = lambda: True
-    ) -> Answer:
-        """The answer, after repetitions.
+    def _ask(self, path: str, question: Callable[[], Answer]) -> Answer:
+        """The answer, after repetitions; they end early as ``while_wanted`` says.
 
         Raises:
             UnreachableError: it failed for longer than ``PATIENCE_S``, or nobody wants it any more.
@@ -325,11 +311,7 @@ class Store:
         server, begun_s = self._servers[_host(path)], self._clock.now_s()
         failure: faults.PassingError | None = None
         tries, wrong, pause = 0, 0, 0.0
-
-        def still() -> bool:
-            return wanted() and _asker.wanted()
-
-        while server.waited(pause, still, lost=failure is not None and failure.lost):
+        while server.waited(pause, _asker.wanted, lost=failure is not None and failure.lost):
             try:
                 answer = question()
             except faults.PassingError as error:

@@ -177,17 +177,15 @@ def test_a_server_that_is_gone_is_waited_for(
                 back.enter_context(serve(far.folder, port))
             return True
 
-        own.read_into(address, 0, memoryview(got), identity, wanted)
+        with store.while_wanted(wanted):
+            own.read_into(address, 0, memoryview(got), identity)
         assert got == content[:10]
     left = iter(range(3))
-    with pytest.raises(UnreachableError, match="cannot be resolved"):
-        own.read_into(
-            "http://nowhere.invalid/x",
-            0,
-            memoryview(got),
-            identity,
-            lambda: next(left, None) is not None,
-        )
+    with (
+        store.while_wanted(lambda: next(left, None) is not None),
+        pytest.raises(UnreachableError, match="cannot be resolved"),
+    ):
+        own.read_into("http://nowhere.invalid/x", 0, memoryview(got), identity)
 
 
 def test_bytes_that_were_damaged_on_the_disk_are_never_published(

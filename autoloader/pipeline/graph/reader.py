@@ -287,13 +287,13 @@ class StreamReader:
     ) -> Iterator[SampleBlock | EmptyEpisode]:
         """``PASSES`` passes."""
         number = self._number = next(_numbers)
-        _open.add(number)
         walked = _Walked(
             self._dataset.index,
             _records(self._dataset, start, knobs, number=number, ordered=self._ordered),
             self._walk,
             knobs.parse_parallel_calls,
         )
+        _open.add(number)
         try:
             yield from self._held(walked, start)
         finally:
