@@ -336,3 +336,8 @@ class FrameCache(Protocol):
     def forget(self) -> None:
         """Forget all frames: their files are not there any more."""
         ...
+
+
+def plain_slots(slots: Mapping[str, Ints]) -> dict[str, list[int]]:
+    """Camera → slots of frames, or places of frames, as a message to another process has them."""
+    return {camera: column.tolist() for camera, column in slots.items()}

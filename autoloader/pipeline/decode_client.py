@@ -16,12 +16,12 @@ Not here: the process's side (``pipeline.decode_process``), starting it again (`
 from __future__ import annotations
 
 import collections
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
 
-from autoloader.cache.slab import CameraFrames, Ints, Lease
+from autoloader.cache.slab import CameraFrames, Lease, plain_slots
 from autoloader.cache.table import FrameTable
 from autoloader.decode.activity import BuilderActivity
 from autoloader.decode.batch_builder import Spans
@@ -225,8 +225,4 @@ def _answered(number: int, lease: Lease) -> messages.HeldFrames:
     for camera, slots in lease.slots.items():
         held[camera] = np.where(lease.cached[camera], slots, -1)
         kept[camera] = np.where(lease.cached[camera], -1, slots)
-    return messages.HeldFrames(0, number, _plain(held), _plain(kept))
-
-
-def _plain(columns: Mapping[str, Ints]) -> dict[str, list[int]]:
-    return {camera: column.tolist() for camera, column in columns.items()}
+    return messages.HeldFrames(0, number, plain_slots(held), plain_slots(kept))

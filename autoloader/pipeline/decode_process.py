@@ -31,7 +31,14 @@ from functools import partial
 import numpy as np
 
 from autoloader.cache.disk import DiskRoom, FramesOnDisk
-from autoloader.cache.slab import BLACK, CameraFrames, FrameSlab, Ints, Lease, machine_bytes
+from autoloader.cache.slab import (
+    BLACK,
+    CameraFrames,
+    FrameSlab,
+    Lease,
+    machine_bytes,
+    plain_slots,
+)
 from autoloader.decode import costs
 from autoloader.decode.batch_builder import BatchBuilder
 from autoloader.decode.quarantine import Quarantine
@@ -109,11 +116,7 @@ class RemoteFrames:
             for camera, slots in lease.slots.items()
             for written in [lease.written[camera]]
         }
-        self._send(messages.FramesStored(0, number, _plain(stored)))
-
-
-def _plain(columns: Mapping[str, Ints]) -> dict[str, list[int]]:
-    return {camera: column.tolist() for camera, column in columns.items()}
+        self._send(messages.FramesStored(0, number, plain_slots(stored)))
 
 
 class _ReportingQuarantine(Quarantine):
