@@ -1,6 +1,6 @@
 """Windows: which frames, states and actions the sample at t holds, and what edges do to them.
 
-All indices are of the *strided* episode. ``integrations.tfdata.values`` does the same arithmetic
+All indices are of the *strided* episode. ``integrations.tfdata.samples`` does the same arithmetic
 in TensorFlow for the tf.data front door; a property test holds the two together.
 
 A row that leaves the episode is masked. Its value is the nearest row of the episode (``repeat``)

@@ -15,7 +15,7 @@ from PIL import Image
 
 from autoloader.cli import witness
 from autoloader.decode.frames import FrameDecoder
-from autoloader.integrations.tfdata import values as tensor_values
+from autoloader.integrations.tfdata import samples as tensor_values
 from autoloader.integrations.tfdata.mixture import decode_frame, turns
 from autoloader.pipeline.graph.tensorflow import tf
 from autoloader.samples import windows as numpy_windows

@@ -135,7 +135,7 @@ class AutoLoaderDataModule(LightningDataModule):
         batch_size: over the spec's, per rank. May be set at any time (Lightning's batch-size finder
             does) and holds from the next ``*_dataloader`` call.
         to_batch: maps a batch to the trainer's own layout: ``to_batch(batch, dataset_names)``;
-            see ``integrations.lightning.layouts``.
+            see ``autoloader.layouts``.
         frame_dtype: what the batch's uint8 tensors (the frames) become when they are moved to the
             device, in [0, 1]; ``None`` leaves them uint8.
 

@@ -1,7 +1,7 @@
 """Field expressions over real features: which columns they take, and their values in NumPy.
 
 Not here: the language (``spec.fields``); terms that need whole episodes (``transform``), the ops'
-arithmetic (``episode_ops``); the same arithmetic in TensorFlow (``integrations.tfdata.values``).
+arithmetic (``episode_ops``); the same arithmetic in TensorFlow (``integrations.tfdata.samples``).
 """
 
 from __future__ import annotations

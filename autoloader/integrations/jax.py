@@ -1,22 +1,28 @@
-"""Puts a batch on JAX's devices.
+"""JAX's side of the loader: puts a batch on JAX's devices, sharded over all processes.
 
 Theory of operation. An accelerator's copy reads the slot beside the program, and JAX holds the
 NumPy array, and with it the slot, until the copy is done. On the CPU, JAX makes no copy of an array
 that is aligned as a slot's are: it would keep the slot for as long as the JAX array lives. So there
 the batch is copied first, and the slot is free at once.
 
-Not here: which rows are this process's (``sampling.dealing``), the slot (``decode.ring``).
+A process knows its rank from an initialised ``jax.distributed`` (``process.ranks``).
+
+Not here: which rows are this process's (``sampling.dealing``), the slot (``decode.ring``), and
+``integrations.tfdata``, which JAX programs may use as well.
 """
 
 from __future__ import annotations
 
 from typing import Any, cast
 
-import jax
 import numpy as np
 
 from autoloader.batch import Batch
 from autoloader.errors import UsageError
+from autoloader.host.extras import needs
+
+with needs("autoloader.jax"):
+    import jax
 
 _ON_THE_HOST = ("language", "provenance")
 """Parts that no model computes with: texts, and places of 64 bits, which JAX would cut to 32."""

@@ -1,0 +1,460 @@
+"""Batches as other trainers expect them: Octo, OpenVLA, openpi, and Stage-2 trainers.
+
+A layout takes a batch of an ``AutoLoader``, of torch tensors or NumPy arrays, and gives that
+trainer's names, shapes and types: ``octo(batch, loader.dataset_names)``. A layout only rearranges:
+frames and numbers stay views where the shapes allow it. The Lightning data module takes a layout
+as ``to_batch``.
+
+Theory of operation. A batch says which frame it really holds (``frame_offset``), not which frame
+was asked for. Where the two differ, the frame stands in for one before the episode. Octo and
+OpenVLA call such rows padding and keep the picture's own mask: whether the dataset has a picture
+there.
+
+Not here: what the numbers are (the spec), when a layout is called (``integrations.lightning``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+
+from autoloader.batch import Batch
+from autoloader.errors import UsageError, nearest
+
+
+def octo(
+    batch: dict[str, Any],
+    dataset_names: Sequence[str] = (),
+    *,
+    goal: bool = False,
+    frame_offsets: Sequence[int] | None = None,
+) -> dict[str, Any]:
+    """A batch as Octo 1.5 has it: B samples, a window of W frames, chunks of H actions of width A.
+
+    - ``observation``: ``image_CAMERA`` [B, W, h, w, 3] uint8, ``depth_CAMERA`` [B, W, h, w] of
+      depth cameras, as they are stored, ``proprio`` [B, W, P] float32 (where
+      the mixture has a state), ``timestep`` [B, W] int32, ``timestep_pad_mask`` [B, W] bool, true
+      is real, ``task_completed`` [B, W, H] bool, ``pad_mask_dict`` of [B, W] bool: true where the
+      dataset has such a picture; always for numbers.
+    - ``task``: ``language_instruction`` [B] bytes; with a goal ``image_CAMERA`` [B, h, w, 3] and
+      ``timestep`` [B] int32; ``pad_mask_dict`` of [B] bool.
+    - ``action`` [B, W, H, A] float32 and ``action_pad_mask`` [B, W, H, A] bool.
+    - ``dataset_name`` [B] bytes, where names are given.
+
+    The mask of actions is Octo's: false in columns that a dataset lacks, and from the *third* row
+    behind the goal (or the episode's last step) on; the two rows before that count as real there.
+    A goal has no proprio, which the batch does not hold.
+
+    Args:
+        batch: a loader's, with ``metadata: full``; torch tensors or NumPy arrays.
+        dataset_names: names by dataset index, ``loader.dataset_names``.
+        goal: whether the spec says ``goal: uniform``, so that the last frame is the goal.
+        frame_offsets: the spec's; ``None`` is a window of consecutive frames that ends at t.
+
+    Raises:
+        UsageError: the batch has no chunk for each frame of the window, no place in its episodes,
+            or another number of states than of frames.
+    """
+    window = _read_window(
+        batch, dataset_names, goal=goal, frame_offsets=frame_offsets, layout="Octo"
+    )
+    action, mask = batch["action"], batch["action_mask"]
+    if action.ndim == 3:
+        action, mask = action[:, None], mask[:, None]
+    if action.shape[1] != window.size:
+        raise UsageError(
+            f"{action.shape[1]} chunks of actions a sample for a window of {window.size} frames: "
+            "the Octo layout has one for each",
+            remedy="write action_per: step in the spec's sample",
+        )
+    horizon = action.shape[2]
+    inside = mask[:, -1].any(-1)
+    last = window.t + inside.sum(-1) - 1 if window.goal is None else window.goal
+    rows = _constant(range(window.size), window.t)[:, None] + _constant(range(horizon), window.t)
+    steps = window.t[:, None, None] - (window.size + 1) + rows
+    completed = last[:, None, None] - steps <= 0
+    columns = mask.any(1).any(1)
+    found = {
+        "observation": {
+            **window.observation,
+            "timestep_pad_mask": window.real,
+            "task_completed": completed,
+        },
+        "task": window.task,
+        "action": action,
+        "action_pad_mask": columns[:, None, None] & ~completed[..., None],
+    }
+    return found | window.dataset_name
+
+
+def openvla(
+    batch: dict[str, Any],
+    dataset_names: Sequence[str] = (),
+    *,
+    goal: bool = False,
+    frame_offsets: Sequence[int] | None = None,
+    action_start: int = 0,
+) -> dict[str, Any]:
+    """A batch as OpenVLA's RLDS loader has it: B samples, W frames (theirs is 1), H actions.
+
+    - ``observation``: ``image_CAMERA`` [B, W, h, w, 3] uint8, ``depth_CAMERA`` [B, W, h, w] of
+      depth cameras, as they are stored, ``proprio`` [B, W, P] float32 (where
+      the mixture has a state), ``timestep`` [B, W] int32, ``pad_mask`` [B, W] bool, true is real,
+      ``pad_mask_dict`` of [B, W] bool.
+    - ``task``: ``language_instruction`` [B] bytes (they lower-case it when they write the prompt);
+      with a goal ``image_CAMERA`` [B, h, w, 3], ``timestep`` [B] int32; ``pad_mask_dict``.
+    - ``action`` [B, H, A] float32, ``absolute_action_mask`` [B, A] bool: true for the gripper, the
+      last column that a dataset has.
+    - ``dataset_name`` [B] bytes, where names are given.
+
+    Rows behind the goal (or the episode's last step) are neutral, as there: the absolute column
+    repeats the last row inside, the others are 0 in *normalised* units. Rows before the episode
+    repeat its first action. This wants ``edges: {start: repeat, end: repeat}``, the default.
+
+    Args:
+        batch: a loader's, with ``metadata: full``; torch tensors or NumPy arrays.
+        dataset_names: names by dataset index, ``loader.dataset_names``.
+        goal: whether the spec says ``goal: uniform``, so that the last frame is the goal.
+        frame_offsets: the spec's; ``None`` is a window of consecutive frames that ends at t.
+        action_start: first action offset of the spec.
+
+    Raises:
+        UsageError: the batch does not tell places in episodes, or has another number of states
+            than of frames.
+    """
+    window = _read_window(
+        batch, dataset_names, goal=goal, frame_offsets=frame_offsets, layout="OpenVLA"
+    )
+    action, mask = batch["action"], batch["action_mask"]
+    rows = _constant(range(action.shape[1]), window.samples)
+    inside = mask.any(-1)
+    before = (inside.cumsum(1) == 0) & inside.any(1)[:, None]
+    before = before | (window.t[:, None] + action_start + rows < 0)
+    inside = inside | before  # a row before the first one repeats it
+    columns = mask.any(1)
+    last = columns.sum(-1)[:, None] - 1
+    absolute = columns & (_constant(range(columns.shape[1]), last) == last)
+    if window.goal is not None:
+        ahead = _like(window.goal - window.t - action_start, window.samples)[:, None]
+        held = (rows - (rows - ahead).clip(0)).clip(0)  # up to the goal's own row
+        action = action[window.samples[:, None], held]
+        inside = inside & (rows <= ahead)
+    action = _blanked(action, ~inside[..., None] & ~absolute[:, None])
+    found = {
+        "observation": {**window.observation, "pad_mask": window.real},
+        "task": window.task,
+        "action": action,
+        "absolute_action_mask": absolute,
+    }
+    return found | window.dataset_name
+
+
+WIDTH = 32
+"""Columns of state and actions in pi0 and pi0.5."""
+_CAMERAS: dict[str, dict[str, str]] = {
+    "pi0": {
+        "base_0_rgb": "primary",
+        "left_wrist_0_rgb": "wrist",
+        "right_wrist_0_rgb": "right_wrist",
+    },
+    "pi0_fast": {"base_0_rgb": "primary", "base_1_rgb": "secondary", "wrist_0_rgb": "wrist"},
+}
+
+
+def openpi(
+    batch: dict[str, Any],
+    dataset_names: Sequence[str] = (),
+    *,
+    model: Literal["pi0", "pi05", "pi0_fast"] = "pi05",
+    cameras: Mapping[str, str] | None = None,
+) -> dict[str, Any]:
+    """A batch as openpi has it before tokens are made: B samples, H actions.
+
+    - ``image``: openpi's camera → [B, h, w, 3] uint8 (theirs are 224 × 224, scaled to [-1, 1] when
+      the model reads them); zeros where the mixture has no such camera.
+    - ``image_mask``: openpi's camera → [B] bool; a camera that the mixture lacks is false, and with
+      ``pi0_fast`` true, as there.
+    - ``state`` [B, 32] and ``actions`` [B, H, 32] float32, zero columns behind the data's own; with
+      ``pi0_fast`` as wide as they are. No mask tells rows behind the episode's end.
+    - ``prompt``: list of B str.
+
+    Args:
+        batch: a loader's, of one frame and one state a sample; torch tensors or NumPy arrays.
+        dataset_names: taken for the sake of ``to_batch``; openpi names no dataset.
+        model: which names and widths.
+        cameras: openpi's camera → the batch's; default primary, wrist and right_wrist (or, with
+            ``pi0_fast``, primary, secondary and wrist).
+
+    Raises:
+        UsageError: more than one frame or state, no camera at all, or more columns than 32.
+    """
+    del dataset_names
+    frames = {name: one.shape[1] for name, one in batch["images"].items()}
+    states = batch["state"].shape[1]
+    if not frames or set(frames.values()) != {1} or states != 1:
+        raise UsageError(
+            f"frames of a sample by camera: {frames}; states: {states}; openpi takes one of each",
+            remedy="write sample: {frame_offsets: [0], state_offsets: [0]}, without goal",
+        )
+    taken = cameras or _CAMERAS["pi0_fast" if model == "pi0_fast" else "pi0"]
+    missing = set(cameras.values()) - set(frames) if cameras else set()
+    if missing:
+        raise UsageError(
+            f"the batch has no camera {', '.join(sorted(missing))}",
+            remedy=f"name some of: {', '.join(frames)}",
+        )
+    coloured = [name for name, one in batch["images"].items() if one.shape[-1] == 3]
+    if not coloured:
+        raise UsageError(
+            f"cameras of the batch: {', '.join(frames)}, all of depth; openpi takes colours",
+            remedy="name a colour camera in the spec",
+        )
+    shape_of, mask_of = batch["images"][coloured[0]], batch["frame_mask"][coloured[0]]
+    image, image_mask = {}, {}
+    for theirs, ours in taken.items():
+        if ours in frames:
+            image[theirs] = batch["images"][ours][:, 0]
+            image_mask[theirs] = batch["frame_mask"][ours][:, 0]
+        else:
+            image[theirs] = _filled((len(shape_of), *shape_of.shape[2:]), 0, shape_of)
+            image_mask[theirs] = _filled((len(shape_of),), model == "pi0_fast", mask_of)
+    state, actions = batch["state"][:, 0], batch["action"]
+    if model != "pi0_fast":
+        state, actions = _to_width(state, "state"), _to_width(actions, "action")
+    return {
+        "image": image,
+        "image_mask": image_mask,
+        "state": state,
+        "actions": actions,
+        "prompt": list(batch["language"]),
+    }
+
+
+def _to_width(numbers: Any, name: str) -> Any:
+    if numbers.shape[-1] > WIDTH:
+        raise UsageError(
+            f"{name} has {numbers.shape[-1]} columns; openpi's models take {WIDTH}",
+            remedy=f"choose fewer columns for {name} in the spec",
+        )
+    own = numbers.shape[-1]
+    if own == WIDTH:
+        return numbers
+    made = _filled((*numbers.shape[:-1], WIDTH), 0, numbers)
+    made[..., :own] = numbers
+    return made
+
+
+@dataclass(frozen=True, slots=True)
+class Stage2Layout:
+    """Batch as Stage-2 trainers of vision-language-action models expect it.
+
+    Needs ``metadata: full``. A batch is a dict:
+
+    - ``frames``: ``[B, 3, T, H, W] uint8``, a view of one camera;
+    - ``language``: list of B str;
+    - ``action``: ``[B, A] float32`` where the horizon is 1, else ``[B, horizon, A]``;
+    - ``state``: ``[B, S]`` or ``[B, Fs, S] float32``;
+    - ``dataset_name``: list of B str;
+    - ``episode_id``: list of B str, the same for all samples of one episode, in every pass;
+    - ``frame_idx``: ``[B] int64``, t of the sample in its (strided) episode;
+    - the other keys of the loader's batch, as they are.
+
+    Args:
+        camera: which camera the frames are of; ``None`` takes the only or first one.
+    """
+
+    camera: str | None = None
+
+    def __call__(self, batch: Batch, dataset_names: Sequence[str]) -> dict[str, Any]:
+        """The batch, rearranged; frames and numbers are views of it.
+
+        Raises:
+            UsageError: the camera or the metadata is not in the batch.
+        """
+        images = batch["images"]
+        camera = self.camera if self.camera is not None else next(iter(images))
+        if camera not in images:
+            raise UsageError(
+                f"Stage2Layout(camera={camera!r}): the mixture has no such camera",
+                remedy=nearest(camera, images),
+            )
+        if "provenance" not in batch:
+            raise UsageError(
+                "Stage2Layout needs to know where samples come from; the spec says metadata: "
+                + ("dataset_only" if "dataset_index" in batch else "none"),
+                remedy="write metadata: full in the spec",
+            )
+        places = batch["provenance"].tolist()
+        kept = {key: value for key, value in batch.items() if key != "images"}
+        return {
+            **kept,
+            "frames": images[camera].permute(0, 4, 1, 2, 3),
+            "action": _without_horizon(batch["action"]),
+            "state": _without_horizon(batch["state"]),
+            "dataset_name": [dataset_names[place[0]] for place in places],
+            "episode_id": [f"{dataset_names[d]}/{shard}/{e}" for d, _, shard, e, _ in places],
+            "frame_idx": batch["provenance"][:, 4],
+        }
+
+
+def _without_horizon(rows: Any) -> Any:
+    return rows[:, 0] if rows.shape[1] == 1 else rows
+
+
+@dataclass(frozen=True, slots=True)
+class _Window:
+    """Facts of a batch that Octo's and OpenVLA's layouts need.
+
+    Attributes:
+        size: W, frames without the goal.
+        samples: [B] int64, 0 … B − 1.
+        t: [B] int32, where the samples stand in their episodes.
+        real: [B, W] bool, false where a row stands for one before the episode.
+        observation: images, proprio, timestep and their ``pad_mask_dict``.
+        goal: [B] int32, the goal's place in the episode, or ``None``.
+        task: the goal's pictures, the instruction, and their ``pad_mask_dict``.
+        dataset_name: ``dataset_name`` → [B] bytes; empty where no names were given.
+    """
+
+    size: int
+    samples: Any
+    t: Any
+    real: Any
+    observation: dict[str, Any]
+    goal: Any | None
+    task: dict[str, Any]
+    dataset_name: dict[str, Any]
+
+
+def _read_window(
+    batch: dict[str, Any],
+    dataset_names: Sequence[str],
+    *,
+    goal: bool,
+    frame_offsets: Sequence[int] | None,
+    layout: str,
+) -> _Window:
+    """The window of a batch; arguments are those of ``octo``.
+
+    Raises:
+        UsageError: the batch lacks what the layout needs; ``layout`` is its name.
+    """
+    if "provenance" not in batch:
+        raise UsageError(
+            f"the {layout} layout tells each frame's place in its episode, and the batch has none",
+            remedy="write metadata: full in the spec",
+        )
+    offsets = batch["frame_offset"]
+    asked = _asked(offsets.shape[1] - goal, goal, frame_offsets, layout)
+    size = len(asked)
+    t = _like(batch["provenance"][:, 4], offsets)
+    held = offsets[:, :size]
+    repeated = held != _constant(asked, offsets)
+    real = ~repeated & (t[:, None] + held >= 0)
+    first = (~real).sum(-1).clip(0, size - 1)
+    samples = _constant(range(len(t)), first)
+    always = _filled((len(t), size), True, real)
+    observation: dict[str, Any] = {}
+    present: dict[str, Any] = {}
+    task: dict[str, Any] = {}
+    there: dict[str, Any] = {}
+    for camera, frames in batch["images"].items():
+        mask = batch["frame_mask"][camera]
+        name = f"image_{camera}"
+        if frames.shape[-1] == 1:  # theirs have no axis of channels
+            name, frames = f"depth_{camera.removeprefix('depth_')}", frames[..., 0]
+        observation[name] = frames[:, :size]
+        present[name] = mask[:, :size] | (repeated & mask[samples, first][:, None])
+        if goal:
+            task[name] = frames[:, size]
+            there[name] = mask[:, size]
+    if batch["state"].shape[-1]:
+        observation["proprio"] = _proprio(batch["state"], asked, layout)
+        present["proprio"] = always
+    observation["timestep"] = (t[:, None] + held).clip(0)
+    present["timestep"] = always
+    goal_at = None
+    if goal:
+        task["timestep"] = goal_at = t + offsets[:, size]
+        there["timestep"] = always[:, 0]
+    task["language_instruction"] = _texts_as_bytes(batch["language"])
+    there["language_instruction"] = _constant([bool(text) for text in batch["language"]], real)
+    names: dict[str, Any] = {}
+    if dataset_names:
+        each = [dataset_names[i] for i in batch["dataset_index"].tolist()]
+        names["dataset_name"] = _texts_as_bytes(each)
+    return _Window(
+        size=size,
+        samples=samples,
+        t=t,
+        real=real,
+        observation={**observation, "pad_mask_dict": present},
+        goal=goal_at,
+        task={**task, "pad_mask_dict": there},
+        dataset_name=names,
+    )
+
+
+def _asked(size: int, goal: bool, frame_offsets: Sequence[int] | None, layout: str) -> list[int]:
+    """The window's offsets, as many as the batch has frames beside the goal."""
+    if not size:
+        raise UsageError(
+            f"the {layout} layout with goal=True: the batch has one frame a sample",
+            remedy="write goal: uniform in the spec's sample, or leave goal out",
+        )
+    asked = list(range(1 - size, 1)) if frame_offsets is None else list(frame_offsets)
+    if len(asked) != size:
+        raise UsageError(
+            f"frame_offsets {asked} for batches of {size} frames and {'a' if goal else 'no'} goal",
+            remedy="give those of the spec's sample, and goal=True where it has goal: uniform",
+        )
+    return asked
+
+
+def _proprio(states: Any, asked: Sequence[int], layout: str) -> Any:
+    if states.shape[1] != len(asked):
+        raise UsageError(
+            f"{states.shape[1]} states for {len(asked)} frames: the {layout} layout has a proprio "
+            "for each frame of the window",
+            remedy=f"write state_offsets: {list(asked)} in the spec's sample",
+        )
+    return states
+
+
+def _is_torch(array: Any) -> bool:
+    """True for a torch tensor."""
+    return hasattr(array, "new_tensor")
+
+
+def _like(array: Any, other: Any) -> Any:
+    """``array`` in the type, and on the device, of ``other``."""
+    return array.to(other) if _is_torch(array) else array.astype(other.dtype)
+
+
+def _constant(values: Sequence[Any], other: Any) -> Any:
+    """An array of ``values`` in the type, and on the device, of ``other``."""
+    return other.new_tensor(values) if _is_torch(other) else np.asarray(values, other.dtype)
+
+
+def _filled(shape: Sequence[int], value: Any, other: Any) -> Any:
+    """An array full of ``value`` in the type, and on the device, of ``other``."""
+    if _is_torch(other):
+        return other.new_full(tuple(shape), value)
+    return np.full(tuple(shape), value, other.dtype)
+
+
+def _blanked(array: Any, where: Any) -> Any:
+    """A copy of ``array`` with zeros where ``where`` (of the same shape) is true."""
+    if _is_torch(array):
+        return array.masked_fill(where, 0)
+    return np.where(where, np.zeros((), array.dtype), array)
+
+
+def _texts_as_bytes(texts: Sequence[str]) -> Any:
+    """[B] NumPy objects: the texts in UTF-8, as TensorFlow gives them to NumPy."""
+    made = np.empty(len(texts), object)
+    made[:] = [text.encode("utf-8") for text in texts]
+    return made
