@@ -55,7 +55,7 @@ from autoloader.sampling.plan import SamplePlan
 from autoloader.spec import PipelineSpec
 from autoloader.spec.knobs import KNOB_CLASS, UNUSED_KNOBS, Knobs
 from autoloader.spec.reading import read_yaml_file
-from autoloader.tune.bound.model import reuse_of, sets_of
+from autoloader.tune.bound import reuse_of, sets_of
 
 DECODE_PROBE_S = 1.0
 """Seconds of decoding that the bound is predicted from."""

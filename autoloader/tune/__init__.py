@@ -7,7 +7,7 @@ win. The only importer of Optuna.
 Start here:
     ``offline``: the whole command: profile and mixture in, profile out.
     ``study``: asks Optuna, runs trials, prunes, ends.
-    ``trial`` and ``measurement``: one trial in a child; one loader measured.
+    ``trial`` and ``measurement``: one trial in a child; one loader measured, with its trace.
     ``search_space.SearchSpace``: legal knobs of one pipeline on one host.
     ``bound``: the highest rate that the machine allows, and which resource limits it.
 

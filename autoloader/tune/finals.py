@@ -33,7 +33,7 @@ from typing import Any
 
 from autoloader.host.clock import Clock
 from autoloader.spec.knobs import UNUSED_KNOBS, Knobs
-from autoloader.tune.bound.model import Analyst
+from autoloader.tune.bound import Analyst
 from autoloader.tune.trial import Outcome, TrialResult
 
 TIE_RATIO = 0.02

@@ -26,12 +26,11 @@ from autoloader.host.headroom import HeadroomProbe, HeadroomSource
 from autoloader.process.planning import LoaderPlan, chain_saves, choose_reader, kind_of, plan_loader
 from autoloader.spec import PipelineSpec
 from autoloader.spec.knobs import KnobLimits, Knobs
-from autoloader.tune.bound.model import Analyst, Supplies, cache_model
-from autoloader.tune.bound.trace import Trace
+from autoloader.tune.bound import Analyst, Supplies, cache_model
 from autoloader.tune.finals import Fastest, LeastForStep
 from autoloader.tune.keep import Outcome, Place, keep_winner
 from autoloader.tune.ledger import sqlite_url
-from autoloader.tune.measurement import LEAST_BATCHES, LEAST_WARMUP
+from autoloader.tune.measurement import LEAST_BATCHES, LEAST_WARMUP, Trace
 from autoloader.tune.page import write_page
 from autoloader.tune.report import TuneReport
 from autoloader.tune.search_space import SearchSpace, guesses, least_for_step

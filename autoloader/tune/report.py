@@ -17,7 +17,7 @@ from rich.status import Status
 from autoloader.controller.profile import HostFacts
 from autoloader.host.clock import Clock
 from autoloader.host.units import format_bytes
-from autoloader.tune.bound.model import NO_BOUND, Bound
+from autoloader.tune.bound import NO_BOUND, Bound
 from autoloader.tune.finals import Contender, changed_knobs
 from autoloader.tune.keep import Outcome as Kept
 from autoloader.tune.keep import without_passwords

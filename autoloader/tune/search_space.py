@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 
 from autoloader.cache.forecast import SAMPLE_S
 from autoloader.spec.knobs import UNUSED_KNOBS, KnobLimits, Knobs
-from autoloader.tune.bound.trace import Trace
+from autoloader.tune.measurement import Trace
 
 if TYPE_CHECKING:
     from optuna.trial import BaseTrial

@@ -27,8 +27,7 @@ import optuna
 
 from autoloader.host.clock import Clock
 from autoloader.spec.knobs import Knobs
-from autoloader.tune.bound.model import Analyst, Supplies
-from autoloader.tune.bound.trace import Trace
+from autoloader.tune.bound import Analyst, Supplies
 from autoloader.tune.finals import Contender, Fastest, FinalsResult, compare
 from autoloader.tune.ledger import (
     KNOWN,
@@ -46,6 +45,7 @@ from autoloader.tune.ledger import (
     storage_url,
     there_already,
 )
+from autoloader.tune.measurement import Trace
 from autoloader.tune.page.story import TrialFate, fates
 from autoloader.tune.search_space import SearchSpace
 from autoloader.tune.trial import (

@@ -7,14 +7,14 @@ import json
 import pytest
 
 from autoloader.cache.forecast import FrameSet
-from autoloader.tune.bound.model import (
+from autoloader.tune.bound import (
     Analyst,
+    Bound,
     CacheStep,
     Supplies,
-    bound_of,
     cache_steps,
 )
-from autoloader.tune.bound.trace import StageCost, Trace
+from autoloader.tune.measurement import StageCost, Trace
 
 GIB = 2**30
 
@@ -31,6 +31,15 @@ def trace(
         "other": StageCost(other_s, 0.0, 0.0, 3),
     }
     return Trace(1000, 10.0, stages, 1e-5, 4e4, disk_bytes, disk_busy_ratio)
+
+
+def bound_of(
+    traces: list[Trace], supplies: Supplies, steps: tuple[CacheStep, ...] = ()
+) -> Bound | None:
+    analyst = Analyst(supplies, cache=lambda _: steps)
+    for one in traces:
+        analyst.learn({"trace": one.as_dict()})
+    return analyst.bound(held_by=1 if steps else 0)
 
 
 def test_the_bound_is_what_the_cheapest_run_would_give_on_busy_cpus() -> None:

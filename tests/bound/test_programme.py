@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from autoloader.tune.bound.model import CacheStep, Costs, Supplies, solve
+from autoloader.tune.bound import CacheStep, Costs, Supplies, solve
 
 GIB = 2**30
 

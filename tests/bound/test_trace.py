@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from autoloader.host.threads import LoaderThread
-from autoloader.tune.bound.trace import Trace, TraceRecorder
+from autoloader.tune.measurement import Trace, TraceRecorder
 
 
 def burn(seconds: float) -> None:

@@ -13,9 +13,9 @@ from doubles import ManualClock
 
 from autoloader.errors import BudgetInfeasibleError, PipelineError, SourceError, UsageError
 from autoloader.spec.knobs import KnobLimits, Knobs
-from autoloader.tune.bound.trace import StageCost, Trace
 from autoloader.tune.finals import Contender, Fastest, LeastForStep
 from autoloader.tune.ledger import knobs_key, sqlite_url, storage_url
+from autoloader.tune.measurement import StageCost, Trace
 from autoloader.tune.search_space import SearchSpace, guesses
 from autoloader.tune.study import StudyOptions, StudyResult, run_study
 from autoloader.tune.trial import Outcome, TrialProgress, TrialResult, TrialWatch
