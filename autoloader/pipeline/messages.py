@@ -18,6 +18,7 @@ Not here: who sends what when (``process.child``, ``process.worker``, ``pipeline
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import json
 import os
@@ -321,6 +322,7 @@ class Wire:
 
     socket: socket.socket
     _sending: threading.Lock = field(default_factory=threading.Lock)
+    _later: collections.deque[bytes] = field(default_factory=lambda: collections.deque(maxlen=64))
     _buffer: bytearray = field(default_factory=bytearray)
     _descriptors: list[int] = field(default_factory=list)
 
@@ -336,6 +338,26 @@ class Wire:
                 sent = socket.send_fds(self.socket, [data], list(descriptors))
                 data = data[sent:]
             self.socket.sendall(data)
+        self.send_waiting()
+
+    def send_later(self, message: Message) -> None:
+        """Send a short message, now or after what is being sent; the last 64 may wait."""
+        if len(data := _packed(message)) <= _SHORT_BYTES:
+            self._later.append(data)
+            self.send_waiting()
+
+    def send_waiting(self) -> None:
+        """Send what ``send_later`` left, where that does not wait."""
+        while self._later and self._sending.acquire(blocking=False):
+            try:
+                data = self._later.popleft()
+                if not self._send_now(data):
+                    self._later.appendleft(data)
+                    return
+            except IndexError:  # another thread has taken the last one
+                return
+            finally:
+                self._sending.release()
 
     def send_now(self, message: Message) -> bool:
         """Send a short message where that does not wait, else drop it; whether it was sent."""
@@ -343,14 +365,18 @@ class Wire:
         if len(data) > _SHORT_BYTES or not self._sending.acquire(blocking=False):
             return False
         try:
+            return self._send_now(data)
+        finally:
+            self._sending.release()
+
+    def _send_now(self, data: bytes) -> bool:
+        try:
             # A stream socket is writable while three quarters of its buffer are free.
             if not _ready(self.socket, select.POLLOUT, 0):
                 return False
             self.socket.sendall(data)
         except (OSError, ValueError):  # the other side is gone, or this one was closed
             return False
-        finally:
-            self._sending.release()
         return True
 
     def shut_down(self) -> None:

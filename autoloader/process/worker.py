@@ -446,9 +446,9 @@ class Worker:
             LoaderThread(target=self._serve, args=(trainer,), name="autoloader-messages").start()
 
     def log(self, message: messages.Logged) -> None:
-        """Hand a log record to every trainer that can take it now."""
+        """Hand a log record to every trainer, without waiting for any."""
         for trainer in list(self._trainers):
-            trainer.wire.send_now(message)
+            trainer.wire.send_later(message)
 
     def _serve(self, trainer: TrainerService) -> None:
         try:
@@ -475,6 +475,7 @@ class Worker:
                 every = list(self._trainers)
             for trainer in every:
                 trainer.beat(time.monotonic_ns())
+                trainer.wire.send_waiting()
             trainers = {trainer.pidfd: trainer for trainer in every if trainer.pidfd >= 0}
             watch = select.poll()
             for descriptor in trainers:

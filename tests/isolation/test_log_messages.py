@@ -1,0 +1,46 @@
+"""Log records on their way from the child: none waits, none is lost."""
+
+from __future__ import annotations
+
+import socket
+import threading
+
+from autoloader.pipeline.messages import BatchReady, Logged, Wire
+
+
+def test_a_record_that_comes_while_a_batch_is_sent_is_sent_after_it() -> None:
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        sender, receiver = Wire(ours), Wire(theirs)
+        batch = BatchReady(0, 1, {"texts": "x" * 4_000_000})
+        begun = threading.Thread(target=sender.send, args=(batch,))
+        begun.start()
+        # Some of the batch has come: the other thread waits for room in the socket.
+        theirs.recv(1, socket.MSG_PEEK)
+        sender.send_later(Logged(0, 30, "autoloader", "a decode process is started again"))
+
+        first = receiver.receive(10.0)
+        while first is None:
+            first = receiver.receive(10.0)
+        begun.join()
+        sender.send_waiting()
+        second = receiver.receive(10.0)
+    assert isinstance(first, BatchReady)
+    assert isinstance(second, Logged)
+    assert second.text == "a decode process is started again"
+
+
+def test_records_wait_for_a_trainer_that_reads_nothing_and_the_last_64_come() -> None:
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        sender, receiver = Wire(ours), Wire(theirs)
+        for number in range(1000):
+            sender.send_later(Logged(0, 30, "autoloader", f"{number} {'x' * 10_000}"))
+        texts = []
+        sender.send_waiting()
+        while (message := receiver.receive(0.0)) is not None:
+            assert isinstance(message, Logged)
+            texts.append(int(message.text.split()[0]))
+            sender.send_waiting()
+    assert texts[0] == 0
+    assert texts[-64:] == list(range(936, 1000))
