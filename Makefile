@@ -14,7 +14,7 @@ PYTEST = env -u PYTHONDONTWRITEBYTECODE $(BIN)/pytest --numprocesses $(WORKERS) 
 QUICK := augmentation controller knobs profile runtime sampling spec statistics
 
 .DEFAULT_GOAL := help
-.PHONY: help setup peers tune test lint check format docs bench bench-full bench-control bench-check hunt mutants lerobot \
+.PHONY: help setup peers tune test lint check format docs bench bench-full bench-control bench-check hunt mutants lerobot lerobot-train \
   compat endurance clean distclean
 
 help: ## list the verbs
@@ -92,6 +92,9 @@ mutants: $(READY) ## change the controller's rules one by one, and list changes 
 lerobot: $(READY) ## hold samples against the real lerobot, which is installed beside .venv (gigabytes)
 	$(BIN)/python tools/lerobot/witness.py $(ARGS)
 
+lerobot-train: $(READY) ## train by the real lerobot-train on both loaders' batches (gigabytes)
+	$(BIN)/python tools/lerobot/training.py $(ARGS)
+
 compat: $(READY) ## try the wheel beside others' pins, and at both ends of its own (gigabytes, an hour)
 	$(BIN)/python tools/compat/compat.py $(ARGS)
 
@@ -103,4 +106,4 @@ clean: ## remove caches and build outputs
 	find . -path ./$(VENV) -prune -o -name __pycache__ -type d -print | xargs rm -rf
 
 distclean: clean ## remove .venv as well
-	rm -rf $(VENV) $(VENV)-peers $(VENV)-lerobot $(VENV)-compat
+	rm -rf $(VENV) $(VENV)-peers $(VENV)-lerobot $(VENV)-lerobot-train $(VENV)-compat

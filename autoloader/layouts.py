@@ -1,5 +1,5 @@
-"""Public path of the batch layouts of other trainers: ``octo``, ``openpi``, ``openvla``."""
+"""Public path of batch layouts: ``lerobot``, ``octo``, ``openpi``, ``openvla``."""
 
-from autoloader.integrations.layouts import octo, openpi, openvla
+from autoloader.integrations.layouts import lerobot, octo, openpi, openvla
 
-__all__ = ["octo", "openpi", "openvla"]
+__all__ = ["lerobot", "octo", "openpi", "openvla"]

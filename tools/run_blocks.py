@@ -163,7 +163,7 @@ assert len(vla_dataset) > 0
 vla_dataset.loader.close()
 Path("act.yaml").write_text(plain + "sample: {action_horizon: 100}")
 loader = AutoLoader("act.yaml", ram_floor="64MiB")
-act = lerobot_layout(next(iter(loader)), loader.dataset_names)
+act = lerobot(next(iter(loader)), loader.dataset_names)
 assert act["observation.state"].shape == (4, 3) and act["action"].shape == (4, 100, 2)
 assert act["observation.images.primary"].shape == (4, 3, 16, 16)
 assert 0 < act["observation.images.primary"].max() <= 1

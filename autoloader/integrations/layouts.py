@@ -1,4 +1,4 @@
-"""Batches as other trainers expect them: Octo, OpenVLA, openpi, and Stage-2 trainers.
+"""Batches as other trainers expect them: LeRobot, Octo, OpenVLA, openpi, and Stage-2 trainers.
 
 A layout takes a batch of an ``AutoLoader``, of torch tensors or NumPy arrays, and gives that
 trainer's names, shapes and types: ``octo(batch, loader.dataset_names)``. A layout only rearranges:
@@ -15,7 +15,7 @@ Not here: what the numbers are (the spec), when a layout is called (``integratio
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -23,6 +23,9 @@ import numpy as np
 
 from autoloader.batch import Batch
 from autoloader.errors import UsageError, nearest
+
+ACTION, STATE = "action", "observation.state"
+"""LeRobot's keys of actions and states."""
 
 
 def octo(
@@ -231,6 +234,89 @@ def openpi(
         "actions": actions,
         "prompt": list(batch["language"]),
     }
+
+
+def lerobot(
+    batch: Mapping[str, Any],
+    dataset_names: Sequence[str] = (),
+    *,
+    cameras: Mapping[str, str] | None = None,
+    features: Mapping[str, str] | None = None,
+    windows: Collection[str] | None = None,
+    parquet_images: Collection[str] = (),
+    now: int = -1,
+    floats: bool = True,
+) -> dict[str, Any]:
+    """A batch as lerobot's ``DataLoader`` gives it: B samples, T observations, H actions.
+
+    - ``observation.images.CAMERA``: [B, C, h, w], or [B, T, C, h, w]; float32 in [0, 1] or uint8.
+    - ``observation.state``: [B, S], or [B, T, S] float32; ``action``: [B, H, A] float32.
+    - ``KEY_is_pad``: [B, T] or [B, H] bool, of keys that have a window; true outside the episode.
+    - ``task``: list of B texts.
+    - what ``features`` names; of ``index`` that of the dataset plus 2^40 times the dataset's
+      number, so that it is unique over a mixture.
+
+    A video with one observation has no axis of time, a state and a picture of a Parquet file with
+    a window of one have one, as in lerobot.
+
+    Args:
+        batch: batch of a loader; torch tensors or NumPy arrays.
+        dataset_names: not used; taken for the sake of ``to_batch``.
+        cameras: camera of the batch → key; default: ``observation.images.CAMERA``.
+        features: name in ``batch["features"]`` → key, of numbers of the step t, or of all
+            observations where the key begins with ``observation.``.
+        windows: keys that have ``delta_timestamps``; default: the action, and observations where
+            there are several.
+        parquet_images: keys of cameras whose pictures lie in Parquet files.
+        now: place of t among the observations.
+        floats: makes float32 in [0, 1] of uint8 pictures; False leaves them, as lerobot's
+            training has them since 0.6.
+
+    Raises:
+        UsageError: the batch holds a depth camera, or actions of several steps.
+    """
+    del dataset_names
+    cameras = cameras or {name: f"observation.images.{name}" for name in batch["images"]}
+    found: dict[str, Any] = {}
+
+    def put(key: str, rows: Any, real: Any, *, axis: bool) -> None:
+        window = rows.shape[1] > 1 if windows is None else key in windows
+        found[key] = rows if rows.shape[1] > 1 or (window and axis) else rows[:, 0]
+        if window:
+            found[f"{key}_is_pad"] = ~real
+
+    for name, key in cameras.items():
+        frames = batch["images"][name]
+        if frames.shape[-1] != 3:
+            raise UsageError(
+                f"camera {name!r} has {frames.shape[-1]} channels; the layout takes colours",
+                remedy="leave depth cameras out of the spec",
+            )
+        frames = frames.movedim(-1, -3) if _is_torch(frames) else frames.transpose(0, 1, 4, 2, 3)
+        if floats and "uint8" in str(frames.dtype):
+            frames = (frames.float() if _is_torch(frames) else frames.astype("float32")) / 255
+        put(key, frames, batch["frame_mask"][name], axis=key in parquet_images)
+    if batch["state"].shape[-1]:
+        put(STATE, batch["state"], batch["state_mask"].any(-1), axis=True)
+    if batch["action"].ndim != 3:
+        raise UsageError(
+            "the batch has a chunk of actions for each frame; lerobot has one a sample",
+            remedy="leave action_per: step out of the spec",
+        )
+    found[ACTION] = batch["action"]
+    found[f"{ACTION}_is_pad"] = ~batch["action_mask"].any(-1)
+    if windows is not None and ACTION not in windows:
+        found[ACTION] = batch["action"][:, 0]
+        del found[f"{ACTION}_is_pad"]
+    for name, key in (features or {}).items():
+        rows, real = batch["features"][name], batch["feature_mask"][name]
+        if key.startswith("observation."):
+            put(key, rows, real, axis=True)
+        else:
+            found[key] = rows[:, now].reshape(len(rows))
+    if "index" in found and "dataset_index" in batch:
+        found["index"] = found["index"] + batch["dataset_index"] * 2**40
+    return {**found, "task": list(batch["language"])}
 
 
 def _to_width(numbers: Any, name: str) -> Any:
