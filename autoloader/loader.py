@@ -21,6 +21,7 @@ from __future__ import annotations
 import atexit
 import contextlib
 import logging
+import math
 import os
 import threading
 import time
@@ -31,6 +32,8 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, NoReturn, TypeVar
 
+import numpy as np
+
 from autoloader.batch import Batch
 from autoloader.decode.quarantine import BadRecord
 from autoloader.errors import PipelineError, UsageError
@@ -39,6 +42,7 @@ from autoloader.host.extras import needs
 from autoloader.host.headroom import HeadroomProbe
 from autoloader.host.threads import Background, Owner
 from autoloader.index.counting import count_mixture
+from autoloader.index.statistics_files import statistics_document
 from autoloader.pipeline.progress import DeliveryProgress
 from autoloader.process.arguments import (
     check_arguments,
@@ -58,12 +62,17 @@ from autoloader.process.checkpoint import (
 )
 from autoloader.process.child import Child, ChildPipeline, pipeline_number
 from autoloader.process.delivery import Delivery, InHand, Iteration
-from autoloader.process.described import PlannedLoader
 from autoloader.process.discovery import is_up
 from autoloader.process.planning import choose_reader, plan_loader, retuned
-from autoloader.process.ranks import ALONE, find_neighbours, find_ranks, refuse_torch_worker
+from autoloader.process.ranks import (
+    ALONE,
+    find_neighbours,
+    find_ranks,
+    gathered,
+    refuse_torch_worker,
+)
 from autoloader.process.setup import PipelineSetup
-from autoloader.samples.resolve import resolve
+from autoloader.samples.resolve import SampleLocation, locate, resolve
 from autoloader.sampling.dealing import mixture_part, order_of_part
 from autoloader.sampling.mixture import MixtureOrder
 from autoloader.spec import CurriculumSpec, PipelineSpec, SpecSource
@@ -82,7 +91,7 @@ _CLOSE_S = 8.0
 _open: weakref.WeakSet[AutoLoader] = weakref.WeakSet()
 
 
-class AutoLoader(PlannedLoader):
+class AutoLoader:
     """Streams a mixture's batches.
 
     Args:
@@ -256,6 +265,111 @@ class AutoLoader(PlannedLoader):
         self.owner.check()
         return self._pipeline.knobs
 
+    @property
+    def dataset_names(self) -> tuple[str, ...]:
+        """Names that ``batch["dataset_index"]`` counts."""
+        return self.plan.mixture.names
+
+    @property
+    def rank(self) -> int:
+        """Which of ``world_size`` trainers this one is, from 0."""
+        return self._ranks.rank
+
+    @property
+    def world_size(self) -> int:
+        """Number of trainers that share the sequence."""
+        return self._ranks.world_size
+
+    def __len__(self) -> int:
+        """Batches of the current epoch, those handed out included; the same for every rank.
+
+        Raises:
+            TypeError: the epoch is endless.
+        """
+        self.owner.check()
+        progress = self._progress
+        if progress.steps_left is None:
+            raise TypeError("mixing.epoch is forever: this loader has no length")
+        return progress.epoch_steps + progress.steps_left
+
+    @property
+    def spans_nodes(self) -> bool:
+        """True if there are ranks on other nodes than this one."""
+        return self.world_size > self._neighbours.local_world_size
+
+    def metrics(
+        self, statistics: Statistics | None = None, *, all_ranks: bool = False
+    ) -> dict[str, float]:
+        """Figures for any logger, by name: ``wait_ratio``, ``dataset_share/bridge``.
+
+        Of several ranks also the worst and the mean (``wait_ratio/worst``).
+        docs/reference/metrics.md says what each means; what is not measured is not there.
+
+        Args:
+            statistics: the snapshot; default: one of now.
+            all_ranks: worst and mean are over all ranks of all nodes, not of this node alone.
+                ``torch.distributed`` gathers four numbers, so every rank must call it, at the same
+                step.
+
+        Raises:
+            UsageError: ``all_ranks`` where ``torch.distributed`` is not initialised.
+        """
+        from autoloader.telemetry.metrics import COMPARED, compared, flat, over_ranks
+
+        own = flat(self.statistics() if statistics is None else statistics)
+        if self.world_size == 1:
+            return own
+        if all_ranks:
+            names = [metric.name for metric in COMPARED]
+            told = gathered([own.get(name, math.nan) for name in names])
+            every = [
+                {name: value for name, value in zip(names, one, strict=True) if value == value}
+                for one in told
+            ]
+            return own | over_ranks(every)
+        from autoloader.telemetry.run_record import living_runs
+
+        others = [
+            compared(one)
+            for one in living_runs()
+            if one.node == self._neighbours.job
+            and one.rank != self.rank
+            and one.split == self.plan.mixture.split
+        ]
+        return own | over_ranks([own, *others])
+
+    @property
+    def batches(self) -> int:
+        """Batches that this rank has got since the run began, resumes included."""
+        return self._progress.batches
+
+    @property
+    def normalization(self) -> dict[str, Any] | None:
+        """Statistics of the normalisation, to be saved with the model; ``None`` if there is none.
+
+        By dataset: ``action`` and ``proprio`` (the state) with ``mean``, ``std``, ``max``, ``min``,
+        ``q01``, ``q99`` and ``mask`` (the columns that are normalised), ``num_transitions`` and
+        ``num_trajectories``: the layout of Octo's and OpenVLA's ``dataset_statistics.json``, as
+        NumPy arrays (float64, and bool for the mask), as both hold it.
+        """
+        found = self.plan.mixture.statistics
+        if found is None:
+            return None
+        document = statistics_document(self._spec, found, self.dataset_names)
+        return {
+            name: {
+                field: {key: np.asarray(column) for key, column in one.items()}
+                if isinstance(one, dict)
+                else one
+                for field, one in entry.items()
+            }
+            for name, entry in document.items()
+        }
+
+    def locate(self, provenance: Any) -> SampleLocation:
+        """The file, record and t of one row of ``batch["provenance"]``."""
+        return locate(self.plan.mixture, provenance)
+
     def __iter__(self) -> Iterator[Batch]:
         """The batches of one epoch, from where the last iteration stopped.
 
@@ -269,6 +383,13 @@ class AutoLoader(PlannedLoader):
     ) -> Iteration:
         """An iteration with a function of the user's; see ``delivery.Iteration``."""
         return Iteration(self.awaited, change, after_end=after_end)
+
+    def __reduce_ex__(self, protocol: Any) -> NoReturn:
+        del protocol
+        raise TypeError(
+            "an AutoLoader cannot be copied, pickled or sent to another process\n"
+            "  → send its spec, and make an AutoLoader in the process that iterates it"
+        )
 
     def __getitem__(self, index: Any) -> NoReturn:
         """Refuse to be a torch ``DataLoader``'s dataset, which is asked for items by number."""

@@ -27,7 +27,7 @@ from _thread import allocate_lock
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from queue import SimpleQueue
-from typing import Any, NoReturn, TypeVar, cast
+from typing import Any, TypeVar, cast
 
 from autoloader.errors import PipelineError, UsageError
 
@@ -283,14 +283,3 @@ class Owner:
                 remedy="make an AutoLoader in the process that iterates it; do not wrap it in a "
                 "torch DataLoader (it reads ahead by itself), or give that num_workers=0",
             )
-
-
-class OfOneProcess:
-    """Base of what is neither copied, pickled nor sent to another process."""
-
-    def __reduce_ex__(self, protocol: Any) -> NoReturn:
-        del protocol
-        raise TypeError(
-            "an AutoLoader cannot be copied, pickled or sent to another process\n"
-            "  → send its spec, and make an AutoLoader in the process that iterates it"
-        )
