@@ -247,7 +247,7 @@ class AutoLoader:
             page=delivery.page,
             control=control,
             ranks=self._ranks,
-            ranks_here=child.ranks_here,
+            ranks_here=child.neighbours.local_world_size,
             position=delivery.position,
             lent=lambda: delivery.lender.lent,
         )
@@ -412,7 +412,7 @@ class AutoLoader:
 
         No other loader that shares the child has this one begin anew in between.
         """
-        return self._background.call(partial(_under, self._pipeline.lock, work))
+        return self._background.call(partial(_under, self._pipeline.child.lock, work))
 
     def _change(self, work: Callable[..., _R], *given: Any) -> _R:
         """As ``_call``, for what only an open loader can do."""
@@ -467,7 +467,7 @@ class AutoLoader:
         if self._closed:
             return
         delivery.count()
-        if self._pipeline.activate():
+        if self._pipeline.child.activate(self._pipeline.number):
             delivery.meter.pause()
         self._start()
         self._take_back()
@@ -565,7 +565,7 @@ class AutoLoader:
 
     def _statistics(self) -> Statistics:
         delivery = self._delivery
-        _under(self._pipeline.lock, delivery.count)
+        _under(self._pipeline.child.lock, delivery.count)
         return delivery.statistics(
             self._pipeline,
             headroom_bytes=self._headroom.read().headroom_bytes,
@@ -672,7 +672,7 @@ class AutoLoader:
                 "the loader has not ended within %.0f s; left behind until it has: its thread "
                 "autoloader-hand, %s and %d MiB of shared memory",
                 _CLOSE_S,
-                ", ".join(f"process {pid}" for pid in self._pipeline.pids) or "no process",
+                ", ".join(f"process {pid}" for pid in self._pipeline.child.pids) or "no process",
                 self._delivery.memory.allocated_bytes() >> 20,
             )
 
@@ -684,7 +684,7 @@ class AutoLoader:
         with contextlib.ExitStack() as parts:
             parts.callback(self._parts.close)
             parts.callback(self._pipeline.close)
-            parts.callback(_under, self._pipeline.lock, self._delivery.stop)
+            parts.callback(_under, self._pipeline.child.lock, self._delivery.stop)
         self._child = None
         self._headroom = HeadroomProbe()  # the one before holds files open
 

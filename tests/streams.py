@@ -19,7 +19,7 @@ from autoloader.decode.ring import RingMemory
 from autoloader.host.clock import Clock
 from autoloader.index.counting import count_mixture
 from autoloader.pipeline.pipeline import Pipeline
-from autoloader.pipeline.readers import StreamsReader
+from autoloader.pipeline.read.streams import StreamsReader
 from autoloader.samples.block import EmptyEpisode, EpisodeStream, Place, SampleBlock
 from autoloader.samples.resolve import ResolvedDataset, ResolvedMixture, resolve
 from autoloader.sampling.cursor import DatasetCursor

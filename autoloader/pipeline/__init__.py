@@ -7,7 +7,7 @@ another host, makes batches of them.
 
 Start here:
     ``pipeline.Pipeline``: deals batches to builders, in order; retunes, parks, goes elsewhere.
-    ``readers``: by index and as streams, as a pipeline uses them.
+    ``read.planned.IndexedReader``, ``read.streams.StreamsReader``: the two readers.
     ``messages``: how processes of the loader talk.
 
 Never here: what to change while running (``controller``), the trainer's side (``process``).

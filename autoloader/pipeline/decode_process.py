@@ -10,7 +10,7 @@ it has planned and waits for the answer: slots to show them from, and slots to f
 in memory that both have mapped. When the run's batches are filled this process says which slots it
 has filled; the child then unpins them.
 
-Not here: the child's side (``pipeline.decode_client``).
+Not here: the child's side (``pipeline.builders``).
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ from autoloader.errors import AutoloaderError
 from autoloader.host.threads import LoaderThread, become, end_with
 from autoloader.pipeline import messages
 from autoloader.pipeline.messages import Message, Wire
-from autoloader.pipeline.readers import IndexedReader
+from autoloader.pipeline.read.planned import IndexedReader
 from autoloader.samples.block import Place
 from autoloader.samples.resolve import ResolvedMixture, resolve_plain
 from autoloader.sampling.dealing import NodePart

@@ -3,17 +3,7 @@
 A message is JSON with a length before it. No pickle: a message can hold numbers, text, lists and
 mappings, and descriptors beside it.
 
-``Peer`` is a process that works for this one, at the other end of a socket pair. A thread starts
-the process, takes what it sends, and starts it again where it ends or hangs
-(``host.supervision``). The kernel ends the process with that thread (PR_SET_PDEATHSIG). Otherwise a
-stopped process could outlive a child that was killed, and later write into a slot that the next
-child uses.
-
-Invariant: ``Peer.gone`` is called when the process has ended, so that it writes nothing any more,
-and before another one starts.
-
-Not here: who sends what when (``process.child``, ``process.worker``, ``pipeline.decode_client``,
-``pipeline.helpers``).
+Not here: who sends what when (``process.child``, ``process.worker``, ``pipeline.builders``).
 """
 
 from __future__ import annotations
@@ -26,15 +16,13 @@ import select
 import socket
 import struct
 import threading
-from abc import ABC, abstractmethod
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from typing_extensions import dataclass_transform
+
 from autoloader import errors
 from autoloader.errors import AutoloaderError, PipelineError, WorkerError
-from autoloader.host.supervision import Supervisor, waited
-from autoloader.host.threads import LoaderThread, all_ended
 
 _LENGTH = struct.Struct("<I")
 _CREDENTIALS = struct.Struct("3i")
@@ -42,21 +30,23 @@ _LARGEST_BYTES = 256 * 2**20
 _SHORT_BYTES = 16_384
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass_transform(frozen_default=True)
+@dataclass(frozen=True)
 class Message:
-    """Base of all messages; ``pipeline`` says which one it is about."""
+    """Base of all messages, each a frozen dataclass; ``pipeline`` says which one it is about."""
 
     pipeline: int
 
+    def __init_subclass__(cls) -> None:
+        dataclass(frozen=True)(cls)
 
-@dataclass(frozen=True, slots=True)
+
 class Hello(Message):
     """Child → trainer: the first message of a connection; its process id."""
 
     pid: int
 
 
-@dataclass(frozen=True, slots=True)
 class Start(Message):
     """Trainer → child: run a mixture. Its ring and control page come along as descriptors.
 
@@ -76,35 +66,30 @@ class Start(Message):
     import_path: list[str]
 
 
-@dataclass(frozen=True, slots=True)
 class Release(Message):
-    """Trainer → child: slots are free again."""
+    """Trainer → child: a slot is free again."""
 
-    slots: list[int]
+    slot: int
 
 
-@dataclass(frozen=True, slots=True)
 class Retune(Message):
     """Trainer → child: other knobs; child → decode process: its share of them."""
 
     knobs: dict[str, Any]
 
 
-@dataclass(frozen=True, slots=True)
 class Park(Message):
     """Trainer → child: stop admitting reads, or go on."""
 
     parked: bool
 
 
-@dataclass(frozen=True, slots=True)
 class AskActivity(Message):
     """Trainer → child: what is every part doing?"""
 
     request: int
 
 
-@dataclass(frozen=True, slots=True)
 class Stop(Message):
     """Trainer → child: this pipeline is over; −1: this trainer is, and with the last the child.
 
@@ -114,7 +99,6 @@ class Stop(Message):
     held_slots: list[int] | None = None
 
 
-@dataclass(frozen=True, slots=True)
 class BatchReady(Message):
     """A batch is in a slot (``BatchMessage.plain``).
 
@@ -126,7 +110,6 @@ class BatchReady(Message):
     batch: dict[str, Any]
 
 
-@dataclass(frozen=True, slots=True)
 class Activity(Message):
     """Child → trainer: the answer to ``AskActivity``, with what the controller counted."""
 
@@ -136,7 +119,6 @@ class Activity(Message):
     control: dict[str, int] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
 class Failed(Message):
     """Child → trainer: this pipeline failed; the error's class, and where it happened."""
 
@@ -160,7 +142,6 @@ class Failed(Message):
         return error
 
 
-@dataclass(frozen=True, slots=True)
 class Retuned(Message):
     """Child → trainer: these knobs are in force now, and this is the controller's state."""
 
@@ -169,7 +150,6 @@ class Retuned(Message):
     state: str
 
 
-@dataclass(frozen=True, slots=True)
 class Logged(Message):
     """Child → trainer: a log record."""
 
@@ -178,7 +158,6 @@ class Logged(Message):
     text: str
 
 
-@dataclass(frozen=True, slots=True)
 class BuildStart(Message):
     """Child → decode process: what is read, and how. Its ring came as an inherited descriptor."""
 
@@ -190,21 +169,18 @@ class BuildStart(Message):
     disk_floor_bytes: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
 class BuildRun(Message):
     """Child → decode process: the positions [start, stop) of batches to fill."""
 
     spans: list[list[int]]
 
 
-@dataclass(frozen=True, slots=True)
 class BuildSlot(Message):
     """Child → decode process: the slot of the next batch that has none."""
 
     slot: int
 
 
-@dataclass(frozen=True, slots=True)
 class AskFrames(Message):
     """Decode process → child: which frames of a run of so many rows, from ``now`` on, are held?
 
@@ -218,7 +194,6 @@ class AskFrames(Message):
     rows: int
 
 
-@dataclass(frozen=True, slots=True)
 class HeldFrames(Message):
     """Child → decode process: camera → slots to show frames from, and slots to fill (−1: none)."""
 
@@ -227,7 +202,6 @@ class HeldFrames(Message):
     kept: dict[str, list[int]]
 
 
-@dataclass(frozen=True, slots=True)
 class FramesStored(Message):
     """Decode process → child: a run is filled; camera → which of its frames lie in their slots."""
 
@@ -235,12 +209,10 @@ class FramesStored(Message):
     stored: dict[str, list[int]]
 
 
-@dataclass(frozen=True, slots=True)
 class ForgetFrames(Message):
     """Decode process → child: what is held is of files that are not there any more."""
 
 
-@dataclass(frozen=True, slots=True)
 class Bad(Message):
     """Decode process → child: a record is to be quarantined."""
 
@@ -248,11 +220,10 @@ class Bad(Message):
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
 class HelpersStart(Message):
     """Child → driver of helpers: what they read, where they are, and what they must agree with.
 
-    ``identity`` is field → value, see ``pipeline.helpers``.
+    ``identity`` is field → value, see ``pipeline.builders``.
     """
 
     mixture: dict[str, Any]
@@ -263,14 +234,12 @@ class HelpersStart(Message):
     import_path: list[str]
 
 
-@dataclass(frozen=True, slots=True)
 class HelpersWanted(Message):
     """Child → driver: have so many helpers."""
 
     count: int
 
 
-@dataclass(frozen=True, slots=True)
 class HelperAsk(Message):
     """Child → driver: have a helper fill the batch of positions [start, stop)."""
 
@@ -278,7 +247,6 @@ class HelperAsk(Message):
     span: list[int]
 
 
-@dataclass(frozen=True, slots=True)
 class HelperSlot(Message):
     """Child → driver: the batch goes into this slot."""
 
@@ -286,7 +254,6 @@ class HelperSlot(Message):
     slot: int
 
 
-@dataclass(frozen=True, slots=True)
 class HelpersLost(Message):
     """Driver → child: nobody fills these batches any more, ``late``: for want of time."""
 
@@ -294,14 +261,12 @@ class HelpersLost(Message):
     late: bool = False
 
 
-@dataclass(frozen=True, slots=True)
 class HelperCompared(Message):
     """Driver → child: a helper's batch was filled here too, and compared."""
 
     same: bool
 
 
-@dataclass(frozen=True, slots=True)
 class HelpersHere(Message):
     """Driver → child: so many helpers work; the cluster has processors for so many."""
 
@@ -464,140 +429,3 @@ def _ready(connection: socket.socket, event: int, timeout_s: float | None) -> bo
     poll = select.poll()
     poll.register(connection, event)
     return bool(poll.poll(None if timeout_s is None else max(0, int(timeout_s * 1000))))
-
-
-_END_S = 2.0
-_LEAVE_S = 1.5
-"""A process that does not end by itself within so long is killed."""
-
-
-class Peer(ABC):
-    """A process, and the thread that serves it; who makes one starts ``thread``.
-
-    Args:
-        what: the process, in messages.
-        module: full name of the module that it runs.
-        remedy: what to do where it cannot be kept alive.
-        thread: name of the thread.
-
-    Attributes:
-        condition: guards what both sides use, and ``wire``.
-        wire: to the process; ``None`` where there is none.
-        closed: whether it is to end.
-    """
-
-    look_s = 1.0
-    """How often ``look`` is called, at least."""
-
-    def __init__(self, what: str, module: str, *, remedy: str, thread: str) -> None:
-        self.condition = threading.Condition()
-        self.wire: Wire | None = None
-        self.closed = False
-        self.supervisor = Supervisor(what, module, remedy=remedy)
-        self.thread = LoaderThread(target=self._run, name=thread)
-
-    @abstractmethod
-    def begin(self) -> Wire | None:
-        """Start the process by ``spawn``, and say what it must know; ``None``: it is not wanted."""
-
-    @abstractmethod
-    def take(self, message: Message) -> None:
-        """Heed what the process says; an error that it raises ends this for good."""
-
-    @abstractmethod
-    def gone(self) -> None:
-        """The process has ended, and what it was asked for is lost."""
-
-    @abstractmethod
-    def failed(self, error: BaseException) -> None:
-        """It cannot be kept alive, or has said that it cannot work."""
-
-    def look(self) -> None:  # noqa: B027 few look
-        """Called by the thread behind each message, and every ``look_s``."""
-
-    @property
-    def over(self) -> bool:
-        """True if the process is to end."""
-        return self.closed
-
-    @property
-    def pids(self) -> tuple[int, ...]:
-        """Its process; none before it has been started."""
-        return (self.supervisor.pid,) if self.wire is not None else ()
-
-    def spawn(self, arguments: Sequence[str], *descriptors: int) -> Wire:
-        """Start the process, which inherits these descriptors."""
-        ours, theirs = socket.socketpair()
-        with theirs:
-            self.supervisor.start(
-                [f"--socket={theirs.fileno()}", f"--parent={os.getpid()}", *arguments],
-                descriptors=(theirs.fileno(), *descriptors),
-            )
-        return Wire(ours)
-
-    def send(self, message: Message) -> None:
-        """Send; a process that is gone is noticed by the thread."""
-        if (wire := self.wire) is not None:
-            with contextlib.suppress(OSError, ValueError):
-                wire.send(message)
-
-    def kill(self) -> None:
-        """It does not do what it should: it is started again."""
-        process = self.supervisor.process
-        if process is not None and process.poll() is None:
-            process.kill()
-
-    def close(self, within_s: float) -> bool:
-        """End the process; whether it has ended in time, and writes nothing any more."""
-        with self.condition:
-            self.closed = True
-            self.condition.notify_all()
-            if self.wire is not None:
-                self.wire.shut_down()
-        process = self.supervisor.process
-        if process is not None and not waited(process, min(_LEAVE_S, within_s)):
-            process.kill()
-        return all_ended([self.thread], max(within_s, _END_S))
-
-    def _run(self) -> None:
-        try:
-            while (wire := self.begin()) is not None:
-                reason = self._serve(wire)
-                self._end()
-                if reason and not self.over:
-                    self.supervisor.try_again(reason)
-        except (AutoloaderError, OSError) as error:
-            with self.condition:
-                self.failed(error)
-                self.condition.notify_all()
-        finally:
-            self._end()
-            self.supervisor.close()
-
-    def _serve(self, wire: Wire) -> str:
-        """Take what the process sends; why it is over, "" where it was ended from here."""
-        watch = self.supervisor.watch
-        while True:
-            try:
-                message = wire.receive(self.look_s)
-            except EOFError:
-                if self.over:
-                    return ""
-                return self.supervisor.how_it_ended(_END_S) or "it closed its connection"
-            if message is not None:
-                watch.saw_life()
-                self.take(message)
-            elif reason := watch.hung():
-                return reason
-            self.look()
-
-    def _end(self) -> None:
-        process = self.supervisor.process
-        if process is not None and self.over:
-            waited(process, _LEAVE_S)
-        self.supervisor.end()
-        with self.condition:
-            wire, self.wire = self.wire, None
-        if wire is not None:
-            wire.close()
-        self.gone()

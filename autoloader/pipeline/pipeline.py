@@ -7,7 +7,7 @@ there are as many light processes. A change of their number applies from the nex
 that get no more rounds are closed when their last batch is handed out.
 
 Without helpers, whole rounds go to the builders. With helpers on other hosts
-(``pipeline.helpers``), batches wait in one line. A builder that has fewer than two batches to fill
+(``pipeline.builders``), batches wait in one line. A builder that has fewer than two batches to fill
 takes the next one that has a slot. Helpers take the next ones when they have room. A faster one
 fills more. A batch that does not come back in time is filled by a builder. So a slot has one
 writer, and training waits for no helper.
@@ -61,8 +61,7 @@ from autoloader.telemetry.statistics import CacheStatistics, HelperStatistics
 
 if TYPE_CHECKING:
     from autoloader.pipeline.batch_call import BatchCall
-    from autoloader.pipeline.decode_client import RemoteBuilder
-    from autoloader.pipeline.helpers import Answers, Helpers
+    from autoloader.pipeline.builders import Answers, Helpers, RemoteBuilder
 
 logger = logging.getLogger(__name__)
 
@@ -345,7 +344,7 @@ class Pipeline:
         return min(self._lanes, key=lambda lane: lane.to_fill)
 
     def done(self, number: int, batch: BatchMessage) -> None:
-        """A helper's batch is in its slot; see ``helpers.Answers``."""
+        """A helper's batch is in its slot; see ``builders.Answers``."""
         with self._changed:
             task = self._away.pop(number, None)
             if task is None or self._closed:
@@ -358,7 +357,7 @@ class Pipeline:
             self._changed.notify_all()
 
     def lost(self, numbers: Sequence[int] | None = None, *, late: bool = False) -> None:
-        """Builders fill these, before what waits, once they have slots; see ``helpers.Answers``."""
+        """Builders fill these, before what waits, once they have slots (``builders.Answers``)."""
         with self._changed:
             for number in list(self._away) if numbers is None else numbers:
                 if (task := self._away.pop(number, None)) is None:
@@ -376,7 +375,7 @@ class Pipeline:
             self._changed.notify_all()
 
     def helped(self) -> None:
-        """See ``helpers.Answers``."""
+        """See ``builders.Answers``."""
         with self._changed:
             self._hand_on()
 

@@ -3,7 +3,7 @@
 Arguments are checked before anything starts. With the plan they give the request to the controller.
 
 Not here: what arguments mean together (``process.planning``, ``process.ranks``), knobs
-(``spec.knobs``), asking helpers (``pipeline.helpers``).
+(``spec.knobs``), asking helpers (``pipeline.builders``).
 """
 
 from __future__ import annotations

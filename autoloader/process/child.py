@@ -91,6 +91,13 @@ class Child:
 
     Args:
         neighbours: the trainers of this node that share it.
+
+    Attributes:
+        neighbours: as given; alone in a thread.
+        lock: held by whoever sends or receives.
+        page: control page that all its pipelines share.
+        supervisor: starts and watches the process.
+        restarts: times that it was started again.
     """
 
     _current: ClassVar[dict[str, Child]] = {}
@@ -98,18 +105,17 @@ class Child:
 
     def __init__(self, neighbours: Neighbours) -> None:
         self._expected = 0
-        self._neighbours = neighbours
+        self.neighbours = neighbours
         self._owner = os.getpid()
-        self._lock = threading.RLock()
+        self.lock = threading.RLock()
         self.clients: dict[int, ChildPipeline] = {}
         self._active = -1
         self._closed = False
         self._given_up: WorkerError | None = None
         self.page = ControlPage()
         self.restarts = 0
-        self.out_of_memory = 0
         self._beat_ns = 0
-        self._supervisor = Supervisor(
+        self.supervisor = Supervisor(
             "the loader's child",
             "autoloader.process.worker",
             remedy='see what it printed last, or run with isolation="thread" to see the fault',
@@ -118,7 +124,7 @@ class Child:
             self._connect()
         except BaseException:
             self.page.close()
-            self._supervisor.close()
+            self.supervisor.close()
             raise
 
     @classmethod
@@ -143,20 +149,20 @@ class Child:
 
     def expect(self) -> bool:
         """A loader will join; False where it would find this closed."""
-        with self._lock:
+        with self.lock:
             if self.usable:
                 self._expected += 1
             return self.usable
 
     def spare(self) -> None:
         """The loader that was expected will not join; with no other one, the child ends at once."""
-        with self._lock:
+        with self.lock:
             if self._closed or os.getpid() != self._owner:
                 return
             self._expected = max(0, self._expected - 1)
             if self.clients or self._expected:
                 return
-            if self._neighbours.local_world_size == 1:
+            if self.neighbours.local_world_size == 1:
                 self._link.kill()  # it has nothing to put in order, and may be busy importing
             self.close()
 
@@ -168,7 +174,12 @@ class Child:
     @property
     def pid(self) -> int:
         """Process id of the child."""
-        return self._supervisor.pid
+        return self.supervisor.pid
+
+    @property
+    def pids(self) -> tuple[int, ...]:
+        """Process id of the child; none while it is not known."""
+        return (self.supervisor.pid,) if self.supervisor.pid else ()
 
     def held_bytes(self) -> int:
         """Bytes that it and its decode processes hold beside shared memory and frames."""
@@ -176,24 +187,9 @@ class Child:
             return 0
         return max(0, tree_pss_bytes(self.pid, shared_memory=False) - self.page.frame_bytes)
 
-    @property
-    def started_here(self) -> bool:
-        """True if this process has started it, and not another rank of the node."""
-        return self._link.started_here
-
-    @property
-    def ranks_here(self) -> int:
-        """Trainers that share it."""
-        return self._neighbours.local_world_size
-
-    @property
-    def lock(self) -> threading.RLock:
-        """Held by whoever sends or receives."""
-        return self._lock
-
     def join(self, client: ChildPipeline) -> int:
         """Register a loader; returns its pipeline number."""
-        with self._lock:
+        with self.lock:
             number = pipeline_number()
             self.clients[number] = client
             self._expected = max(0, self._expected - 1)
@@ -206,11 +202,11 @@ class Child:
         """
         if os.getpid() != self._owner:
             return
-        with self._lock:
+        with self.lock:
             if self.clients.pop(number, None) is None or self._closed:
                 return
             last = not self.clients and not self._expected
-            if not last or self.ranks_here > 1:
+            if not last or self.neighbours.local_world_size > 1:
                 with contextlib.suppress(OSError):
                     self._link.wire.send(Stop(number, sorted(lent)))
             if last:
@@ -218,7 +214,7 @@ class Child:
 
     def activate(self, number: int) -> bool:
         """This pipeline is the one in use from now on. Whether another one was before."""
-        with self._lock:
+        with self.lock:
             if self._active == number:
                 return False
             before = self.clients.get(self._active)
@@ -230,7 +226,7 @@ class Child:
 
     def send(self, message: Message, descriptors: tuple[int, ...] = ()) -> None:
         """Send; a child that is gone is noticed by the next ``receive``."""
-        with self._lock, contextlib.suppress(OSError):
+        with self.lock, contextlib.suppress(OSError):
             self._link.wire.send(message, descriptors)
 
     def receive(self, number: int, came: Callable[[], object], timeout_s: float) -> None:
@@ -247,7 +243,7 @@ class Child:
             WorkerError: the child cannot be kept alive.
         """
         deadline = time.monotonic() + timeout_s
-        with self._lock:
+        with self.lock:
             while not came():
                 if self._given_up is not None:
                     raise self._given_up
@@ -259,7 +255,7 @@ class Child:
                 except EOFError:
                     if self._closed:
                         return
-                    ended = self._supervisor.how_it_ended(_END_S)
+                    ended = self.supervisor.how_it_ended(_END_S)
                     self._restart(ended or "it closed its connection")
                     continue
                 if message is not None:
@@ -269,38 +265,34 @@ class Child:
 
     def receive_now(self) -> None:
         """Hand messages that have come to the loaders; waits for nothing."""
-        with self._lock, contextlib.suppress(EOFError):  # ``receive`` meets it again
+        with self.lock, contextlib.suppress(EOFError):  # ``receive`` meets it again
             while not self._closed and (message := self._link.wire.receive(0.0)) is not None:
                 self._deliver(message)
 
-    def note_progress(self) -> None:
-        """A batch was delivered: earlier restarts no longer count."""
-        self._supervisor.progress()
-
     def _deliver(self, message: Message) -> None:
-        self._supervisor.watch.saw_life()
+        self.supervisor.watch.saw_life()
         client = self.clients.get(message.pipeline)
         if isinstance(message, Logged):
             logging.getLogger(message.name).log(message.level, "%s", message.text)
         elif isinstance(message, Hello):
-            self._supervisor.watch.pid = message.pid
+            self.supervisor.watch.pid = message.pid
         elif client is not None:
             client.take(message)
         elif isinstance(message, Failed):
             logger.debug("a closed loader failed: %s", message.what)
 
     def _connect(self) -> None:
-        self._link = find_or_start(self._neighbours, [f"--run={_describe_run()}"], self._supervisor)
+        self._link = find_or_start(self.neighbours, [f"--run={_describe_run()}"], self.supervisor)
 
     def _look_for_life(self) -> None:
-        if ended := self._supervisor.how_it_ended(0.0):
+        if ended := self.supervisor.how_it_ended(0.0):
             self._restart(ended)
             return
         beat_ns = self.page.heartbeat_ns
         if beat_ns != self._beat_ns:
             self._beat_ns = beat_ns
-            self._supervisor.watch.saw_life()
-        elif reason := self._supervisor.watch.hung():
+            self.supervisor.watch.saw_life()
+        elif reason := self.supervisor.watch.hung():
             self._restart(reason)
 
     def _restart(self, reason: str) -> None:
@@ -310,10 +302,9 @@ class Child:
             reason = "threads of it that decode did not end when they were told to"
         out_of_memory = not gives_way and _was_oom(self.page, self.pid)
         if out_of_memory:
-            self.out_of_memory += 1
             reason += " (out of memory, says the kernel)"
         try:
-            self._supervisor.try_again(reason, out_of_memory=out_of_memory, counts=not gives_way)
+            self.supervisor.try_again(reason, out_of_memory=out_of_memory, counts=not gives_way)
         except WorkerError as error:
             self._given_up = error
             self.close()
@@ -328,23 +319,23 @@ class Child:
 
     def close(self) -> None:
         """End the child, or with neighbours our part of it; within ``CLOSE_S`` and a little."""
-        with self._lock:
+        with self.lock:
             if self._closed or os.getpid() != self._owner:
                 return
             self._closed = True
-            shared = self._neighbours.local_world_size > 1
+            shared = self.neighbours.local_world_size > 1
             with contextlib.suppress(OSError):
                 self._link.wire.send(Stop(-1))
             if not self._link.leave(CLOSE_S, shared=shared):
                 # It goes on for the others, who find it hung where it is; it sees that we are gone.
-                if shared and not self._supervisor.watch.stopped:
+                if shared and not self.supervisor.watch.stopped:
                     self._link.drop()
                 else:
                     self._link.kill()
             self.page.close()
-            self._supervisor.close()
-            if Child._current.get(self._neighbours.job) is self:
-                del Child._current[self._neighbours.job]
+            self.supervisor.close()
+            if Child._current.get(self.neighbours.job) is self:
+                del Child._current[self.neighbours.job]
 
 
 def _leave_to_parent() -> None:
@@ -374,11 +365,15 @@ class ChildPipeline:
     Args:
         setup: what it is opened with; its knobs and order are those in force.
         child: child process that runs the pipeline.
+
+    Attributes:
+        state: name of the controller's state.
+        control: what the controller has counted.
     """
 
     def __init__(self, setup: PipelineSetup, child: Child) -> None:
         self._setup = setup
-        self._child = child
+        self.child = child
         self._generation = 0
         self._requests = itertools.count()
         self._failure: AutoloaderError | None = None
@@ -397,7 +392,7 @@ class ChildPipeline:
 
     def start(self) -> None:
         """Begin at ``position()``; also called to begin elsewhere."""
-        with self._child.lock:
+        with self.child.lock:
             self._begun = True
             self._failure = None
             self.begin()
@@ -405,30 +400,6 @@ class ChildPipeline:
     def go_to(self, order: MixtureOrder) -> None:
         """Begin at ``position()`` of ``order`` with the next ``start``."""
         self._setup = replace(self._setup, order=order)
-
-    @property
-    def lock(self) -> threading.RLock:
-        """Held by whoever talks with the child, and where it is started again."""
-        return self._child.lock
-
-    @property
-    def restarts(self) -> int:
-        """Times its child was started again."""
-        return self._child.restarts
-
-    @property
-    def pids(self) -> tuple[int, ...]:
-        """Process id of the child."""
-        return (self._child.pid,) if self._child.pid else ()
-
-    def held_bytes(self) -> int:
-        """Bytes that the child and its decode processes hold beside shared memory and frames."""
-        return self._child.held_bytes()
-
-    @property
-    def reader(self) -> str:
-        """The reader whose libraries its child has imported."""
-        return self.knobs.reader
 
     def reserved_bytes(self) -> int:
         """Memory that it was admitted with and does not hold yet.
@@ -444,7 +415,7 @@ class ChildPipeline:
         self._was_full = self._was_full or ring == 0
         if self._was_full:
             return ring
-        return ring + max(0, price.total_bytes - price.ring_bytes - self.held_bytes())
+        return ring + max(0, price.total_bytes - price.ring_bytes - self.child.held_bytes())
 
     def spare_bytes(self) -> int:
         """Bytes of its ring that ``shrink_to_minimum`` would free.
@@ -459,7 +430,7 @@ class ChildPipeline:
 
     def shrink_to_minimum(self) -> None:
         """Begin again with the minimum knobs, behind the last batch handed out."""
-        with self._child.lock:
+        with self.child.lock:
             self._set_knobs(self._setup.control.limits.least(self.knobs))
             self._make_pageable(self._setup.lent())
             self.begin()
@@ -480,7 +451,7 @@ class ChildPipeline:
         self._generation += 1
         self._ready.clear()
         setup = self._setup
-        self._child.send(
+        self.child.send(
             Start(
                 self.number,
                 generation=self._generation,
@@ -498,7 +469,7 @@ class ChildPipeline:
             (setup.memory.descriptor, setup.page.descriptor),
         )
         if self._parked:
-            self._child.send(Park(self.number, True))
+            self.child.send(Park(self.number, True))
 
     def lost(self, out_of_memory: bool) -> None:
         """The child is gone; forget batches under way, give free ring pages back."""
@@ -509,20 +480,20 @@ class ChildPipeline:
 
     def next(self, timeout_s: float) -> BatchMessage | None:
         """See ``Pipeline.next``."""
-        self._child.receive(self.number, lambda: self._ready or self._failure, timeout_s)
+        self.child.receive(self.number, lambda: self._ready or self._failure, timeout_s)
         if self._failure is not None and not self._ready:
             raise self._failure
         return self._next_ready()
 
     def next_now(self) -> BatchMessage | None:
         """A batch that has come already."""
-        self._child.receive_now()
+        self.child.receive_now()
         return self._next_ready()
 
     def _next_ready(self) -> BatchMessage | None:
         if not self._ready:
             return None
-        self._child.note_progress()
+        self.child.supervisor.progress()
         return BatchMessage.from_plain(self._ready.popleft().batch)
 
     def take(self, message: Message) -> None:
@@ -541,10 +512,6 @@ class ChildPipeline:
             self._set_knobs(Knobs.build(message.knobs))
             self.state = message.state or self.state
 
-    def activate(self) -> bool:
-        """This is the loader in use; another one that shares the child is parked."""
-        return self._child.activate(self.number)
-
     def use(self, used: bool) -> None:
         """Batches are wanted of this loader (True), or of another one from now on."""
         if used:
@@ -560,12 +527,12 @@ class ChildPipeline:
 
     def suspend(self) -> None:
         """Have the child let go of it all, the ring's pages too, until ``start``."""
-        with self._child.lock:
+        with self.child.lock:
             if self._begun:
                 self._begun = self._prepares = False
                 lent = self._setup.lent()
                 self._make_pageable(lent)
-                self._child.send(Stop(self.number, sorted(lent)))
+                self.child.send(Stop(self.number, sorted(lent)))
 
     def _make_pageable(self, lent: Collection[int]) -> None:
         """Unregister all other slots from a device, so that the child may give their pages back."""
@@ -575,7 +542,7 @@ class ChildPipeline:
 
     def release(self, slot: int) -> None:
         """See ``Pipeline.release``."""
-        self._child.send(Release(self.number, [slot]))
+        self.child.send(Release(self.number, slot))
 
     @property
     def knobs(self) -> Knobs:
@@ -588,14 +555,14 @@ class ChildPipeline:
     def retune(self, knobs: Knobs) -> None:
         """See ``Pipeline.retune``."""
         self._set_knobs(knobs)
-        self._child.send(Retune(self.number, knobs.flat()))
+        self.child.send(Retune(self.number, knobs.flat()))
 
     def park(self, parked: bool) -> None:
         """See ``Pipeline.park``."""
         if parked != self._parked:
             self._parked = parked
             if self._begun:
-                self._child.send(Park(self.number, parked))
+                self.child.send(Park(self.number, parked))
 
     def activity(self) -> PipelineActivity:
         """See ``Pipeline.activity``; once it is closed, what the child told last.
@@ -613,7 +580,7 @@ class ChildPipeline:
         return PipelineActivity({}, self.knobs.ring_slots, 0, 0)
 
     def _ask(self) -> PipelineActivity:
-        child, request = self._child, next(self._requests)
+        child, request = self.child, next(self._requests)
         with child.lock:
             deadline = time.monotonic() + _ANSWER_S
             child.send(AskActivity(self.number, request))
@@ -636,7 +603,7 @@ class ChildPipeline:
         """See ``Pipeline.close``."""
         if not self._closed:
             self._closed = True
-            self._child.leave(self.number, self._setup.lent())
+            self.child.leave(self.number, self._setup.lent())
 
 
 def preempt(loaders: Sequence[ChildPipeline], missing_bytes: int) -> None:

@@ -1,4 +1,4 @@
-"""Opens a pipeline and puts it under control: applies what policy and reflex decide.
+"""A pipeline in the loader's process: opens it, hands its batches over, has policy and reflex act.
 
 Used in the loader's child, and in the trainer's process with ``isolation="thread"``. The
 parts of a pipeline (TensorFlow among them) are imported only where they are needed.
@@ -22,8 +22,8 @@ import os
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING
 
 from autoloader.cache.disk import FramesOnDisk
@@ -47,9 +47,11 @@ from autoloader.controller.reflex import (
     react,
 )
 from autoloader.controller.states import ControllerState, State
-from autoloader.errors import UsageError
+from autoloader.errors import AutoloaderError, UsageError
 from autoloader.host.headroom import HeadroomSource, headroom_or_none
-from autoloader.pipeline.helpers import HelperRequest
+from autoloader.host.threads import LoaderThread
+from autoloader.pipeline.builders import HelperRequest
+from autoloader.pipeline.messages import Activity, BatchReady, Failed, Retuned, Wire
 from autoloader.pipeline.read.open_mixture import CompiledMixture
 from autoloader.process.observer import Observer, Probes, SnapshotWriter
 from autoloader.process.setup import PipelineSetup
@@ -64,6 +66,7 @@ logger = logging.getLogger(__name__)
 _BUDGET = SharedBudget()
 os.register_at_fork(after_in_child=_BUDGET.forget_all)
 """Of this process, however many ``Control`` it has (``isolation="thread"``: one a loader)."""
+_POLL_S = 0.25
 _PARKED_EVERY_S = 1.5
 """A parked pipeline is looked at every second time: nothing of it moves."""
 _TRIM_COST_RATIO = 0.005
@@ -92,7 +95,7 @@ def open_pipeline(setup: PipelineSetup, compiled: CompiledMixture) -> Pipeline:
     disk = None if room is None else FramesOnDisk(room, mixture.layout.colour_bytes)
     reader: MixtureReader
     if setup.knobs.reader == "indexed":
-        from autoloader.pipeline.readers import IndexedReader
+        from autoloader.pipeline.read.planned import IndexedReader
 
         if start.mixer is not None and "position" not in start.mixer:
             raise UsageError(
@@ -113,7 +116,7 @@ def open_pipeline(setup: PipelineSetup, compiled: CompiledMixture) -> Pipeline:
             disk_floor_bytes=asked.disk_floor_bytes,
         )
     else:
-        from autoloader.pipeline.readers import StreamsReader, opener
+        from autoloader.pipeline.read.streams import StreamsReader, opener
 
         world_size = setup.ranks.world_size
         reader = StreamsReader(mixture, order, opener(mixture, compiled), start, world_size)
@@ -139,16 +142,18 @@ def open_pipeline(setup: PipelineSetup, compiled: CompiledMixture) -> Pipeline:
 
 
 class ControlledPipeline:
-    """One pipeline under control; see ``controller.reflex.Governed``.
+    """One pipeline of a trainer, in its current generation, under control.
+
+    Its knobs are those that the budget admits; see ``controller.reflex.Governed``.
 
     Args:
         control: control of this process.
-        setup: setup of the pipeline; its knobs are those admitted.
+        setup: setup of the pipeline; its knobs are those asked for.
         compiled: compiled mixture, as for ``open_pipeline``.
-        opening: place of the pipeline in the budget.
-        number: number of the pipeline in the decision log.
-        told: called with the knobs and the state's name when either changed; must not wait. Where
-            it gives False, it is called again.
+        wire: connection to the trainer.
+        number: number of the pipeline among those of its trainer.
+        generation: number of this start of it.
+        earlier: earlier pipelines of the same loader whose threads still write into the ring.
         restart: ends this process so that it starts again small; ``None`` where the process is not
             the loader's alone.
     """
@@ -158,26 +163,28 @@ class ControlledPipeline:
         control: Control,
         setup: PipelineSetup,
         compiled: CompiledMixture,
-        opening: Opening,
         *,
+        wire: Wire,
         number: int,
-        told: Callable[[Knobs, str], bool],
+        generation: int,
+        earlier: list[ControlledPipeline],
         restart: Callable[[str], None] | None,
     ) -> None:
-        self._observer = Observer(setup, control.probes, own_process=restart is not None)
-        self.pipeline = open_pipeline(setup, compiled)
         request = setup.control
+        opening = control.admit(setup)
+        setup = replace(setup, knobs=opening.knobs)
+        self._control, self._share = control, opening.share
+        self._wire, self._number, self._generation = wire, number, generation
+        self._memory = setup.memory
+        self._earlier = earlier
+        self._stuck = setup.stuck
         self._moves = request.moves
         self._limits = request.limits
-        self._share = opening.share
         self._headroom = control.headroom
-        self._told = told
         self._restart = restart
         self._lock = threading.RLock()
-        self._snapshots = SnapshotWriter(setup, number, self.pipeline.quarantined)
-        self._parked = False
-        self._admit = True
-        self._closed = False
+        self._parked = self._closed = False
+        self._admit = self._open_gate = True
         self._state = ControllerState()
         self._begun_s: float | None = None
         self._parked_seen_s = float("-inf")
@@ -186,7 +193,14 @@ class ControlledPipeline:
         self._reflex_limits = ReflexLimits(self._limits.ram_floor_bytes, self._limits.margin_bytes)
         self._counted: Counter[str] = Counter()
         self._trim_next_s = float("-inf")
-        self._log = DecisionLog.wanted(request, number)
+        try:
+            self._observer = Observer(setup, control.probes, own_process=restart is not None)
+            self.pipeline = open_pipeline(setup, compiled)
+            self._snapshots = SnapshotWriter(setup, number, self.pipeline.quarantined)
+            self._log = DecisionLog.wanted(request, number)
+        except BaseException:
+            _BUDGET.leave(self._share)
+            raise
         if self._log is not None:
             self._log.admission(
                 time.monotonic(),
@@ -197,22 +211,72 @@ class ControlledPipeline:
             )
         if not opening.as_asked:
             self._tell()
+        control.govern(self, moves=self._moves)
+        self._thread = LoaderThread(target=self._deliver, name=f"autoloader-deliver-{number}")
 
-    def counted(self) -> dict[str, int]:
-        """Counters so far; see ``telemetry.ControllerStatistics``."""
-        return dict(self._counted)
+    def start(self) -> None:
+        """Begin to read, and to hand batches to the trainer."""
+        self.pipeline.start()
+        self._thread.start()
+
+    def _deliver(self) -> None:
+        # A trainer that is gone is noticed where its messages are read.
+        with contextlib.suppress(OSError):
+            try:
+                while not self._closed:
+                    batch = self.pipeline.next(_POLL_S)
+                    if self._earlier:
+                        self._take_back()
+                    if batch is not None:
+                        ready = BatchReady(self._number, self._generation, batch.plain())
+                        self._wire.send(ready)
+            except AutoloaderError as error:
+                logger.debug("pipeline %d failed", self._number, exc_info=True)
+                if not self._closed:
+                    self._wire.send(Failed.of(self._number, error))
+
+    def _take_back(self) -> None:
+        """Use the slots again that threads of earlier pipelines no longer write to."""
+        self._earlier[:] = [one for one in self._earlier if one.leftovers]
+        still = stuck_slots(self._earlier)
+        for slot in self._stuck - still:
+            self.pipeline.ended(slot)
+        self._stuck &= still
+
+    def activity(self, request: int) -> Activity:
+        """Activity of the pipeline, and frames that earlier ones still pin; answers a request."""
+        found = self.pipeline.activity()
+        if stuck := sum(one.pipeline.leased_frames for one in self._earlier):
+            found = replace(found, cache=replace(found.cache, stuck=stuck))
+        bad = [asdict(one) for one in self.pipeline.quarantined()]
+        return Activity(self._number, request, asdict(found), bad, dict(self._counted))
+
+    def close(self, held_slots: Collection[int] | None = None) -> None:
+        """End it; give the ring's pages back, except those of ``held_slots`` (default: all)."""
+        self._closed = True
+        self._control.leave(self)
+        _BUDGET.leave(self._share)
+        if self._log is not None:
+            self._log.close()
+        self._snapshots.close()
+        self.pipeline.close()
+        if held_slots is not None:
+            self._memory.punch_all_but({*held_slots, *self._stuck, *self.pipeline.slots})
+        self._memory.close()
+
+    def ended(self, within_s: float) -> bool:
+        """True if, in time, nobody writes into the ring any more; asked once it is closed."""
+        return self.pipeline.close(within_s)
+
+    @property
+    def leftovers(self) -> bool:
+        """True while threads of the closed pipeline write to slots, or pin cached frames."""
+        return bool(self.pipeline.slots or self.pipeline.leased_frames)
 
     @property
     def state_name(self) -> str:
         """The controller's state."""
         return self._state.name.value
-
-    def close(self) -> None:
-        """End the log; what was promised is free again."""
-        _BUDGET.leave(self._share)
-        if self._log is not None:
-            self._log.close()
-        self._snapshots.close()
 
     # --- from the trainer -------------------------------------------------------------------------
 
@@ -314,10 +378,10 @@ class ControlledPipeline:
 
     def _set_gate(self) -> None:
         """Under the lock; the pipeline's threads are woken where something changes only."""
-        closed = self._parked or not self._admit
-        if closed != self._closed:
-            self.pipeline.park(closed)
-            self._closed = closed
+        opened = self._admit and not self._parked
+        if opened != self._open_gate:
+            self.pipeline.park(not opened)
+            self._open_gate = opened
 
     # --- the policy's thread ----------------------------------------------------------------------
 
@@ -421,8 +485,14 @@ class ControlledPipeline:
     def _tell(self) -> None:
         knobs, state = self.pipeline.knobs, self._state.name.value
         text = f"{state} {knobs.flat()}"
-        if text != self._said and self._told(knobs, state):
+        message = Retuned(self._number, self._generation, knobs.flat(), state)
+        if text != self._said and self._wire.send_now(message):
             self._said = text
+
+
+def stuck_slots(closed: Sequence[ControlledPipeline]) -> frozenset[int]:
+    """Slots that threads of closed pipelines still write to."""
+    return frozenset().union(*(one.pipeline.slots for one in closed))
 
 
 def give_memory_back() -> None:
@@ -432,7 +502,7 @@ def give_memory_back() -> None:
 
 
 class Control:
-    """The control of one process: its loop, its probes, and the pipelines that are governed.
+    """The control of one process: its loops, its probes, and what pipelines are admitted by.
 
     Args:
         headroom: source that policy and reflex read.
@@ -449,49 +519,29 @@ class Control:
         self._loop, self._watched = ControlLoop(headroom), ControlLoop(None)
         self._has_tensorflow = False
 
-    def open(
-        self,
-        setup: PipelineSetup,
-        compiled: CompiledMixture,
-        *,
-        number: int,
-        told: Callable[[Knobs, str], bool],
-        restart: Callable[[str], None] | None,
-    ) -> ControlledPipeline:
-        """Give a pipeline its place in the budget, open it with the knobs it may have, govern it.
-
-        It is not yet started. See ``ControlledPipeline`` for the arguments; the knobs of ``setup``
-        are those asked for.
-        """
+    def admit(self, setup: PipelineSetup) -> Opening:
+        """Place of a pipeline in the budget, and the knobs that it may have."""
         request, knobs = setup.control, setup.knobs
-        pipes = PipelineSizes(
-            setup.mixture.sizes, setup.memory.allocated_bytes(), self._has_tensorflow
-        )
+        ring_bytes = setup.memory.allocated_bytes()
         opening = admit_opening(
             _BUDGET,
             self.headroom,
             knobs,
             request.limits,
-            pipes,
+            PipelineSizes(setup.mixture.sizes, ring_bytes, self._has_tensorflow),
             name=request.run,
             moves=request.moves,
         )
         self._has_tensorflow |= knobs.reader == "stream"
         if not hasattr(self, "probes"):
             self.probes = Probes.of_this_host(request.visible_devices, request.trainer)
-        try:
-            setup = replace(setup, knobs=opening.knobs)
-            one = ControlledPipeline(
-                self, setup, compiled, opening, number=number, told=told, restart=restart
-            )
-        except BaseException:
-            _BUDGET.leave(opening.share)
-            raise
-        (self._loop if request.moves else self._watched).add(one)
-        return one
+        return opening
+
+    def govern(self, one: ControlledPipeline, *, moves: bool) -> None:
+        """Govern a pipeline; one whose knobs do not move is only watched."""
+        (self._loop if moves else self._watched).add(one)
 
     def leave(self, one: ControlledPipeline) -> None:
         """Govern it no more."""
         self._loop.remove(one)
         self._watched.remove(one)
-        one.close()

@@ -361,7 +361,7 @@ class Delivery:
         Under the lock nothing begins anew, with other slots lent. It is not waited for: whoever
         has it may wait for this thread.
         """
-        if not pipeline.lock.acquire(blocking=False):
+        if not pipeline.child.lock.acquire(blocking=False):
             return
         try:
             self.count(after)
@@ -375,7 +375,7 @@ class Delivery:
                 if self._arrived is not None:
                     self._make(self._arrived, slots)
         finally:
-            pipeline.lock.release()
+            pipeline.child.lock.release()
 
     def _make(self, filled: BatchMessage, ring_slots: int) -> InHand:
         """Make tensors over a filled slot, and put them in hand."""
@@ -476,7 +476,7 @@ class Delivery:
             wait_ratio=meter.wait_ratio,
             batch_latency_s=meter.latency_s(),
             headroom_bytes=headroom_bytes,
-            loader_bytes=0 if closed else pipeline.held_bytes(),
+            loader_bytes=0 if closed else pipeline.child.held_bytes(),
             decodes_per_sample=activity.decodes_per_sample,
             batch_call_s=activity.call_s / activity.calls if activity.calls else None,
             ring=RingStatistics(
@@ -494,8 +494,8 @@ class Delivery:
             controller=ControllerStatistics(**pipeline.control) if controlled else None,
             repeats=progress.repeats,
             starts=starts,
-            restarts=pipeline.restarts,
-            worker_pids=() if closed else (*pipeline.pids, *activity.processes),
+            restarts=pipeline.child.restarts,
+            worker_pids=() if closed else (*pipeline.child.pids, *activity.processes),
         )
 
     def close(self) -> None:

@@ -44,7 +44,7 @@ class ThreadChild(Child):
         ours, theirs = socket.socketpair()
         self.service = TrainerService(theirs, Control(self._headroom))
         thread = LoaderThread(self._serve, "autoloader-service")
-        self._link = _ThreadLink(Wire(ours), self._supervisor, thread)
+        self._link = _ThreadLink(Wire(ours), self.supervisor, thread)
         thread.start()
 
     def _serve(self) -> None:

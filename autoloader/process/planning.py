@@ -491,7 +491,7 @@ def _admitted(
         least,
         replace(sizes, block_bytes=0, request_bytes=0) if joining else sizes,  # the node's
         ranks=ranks,
-        joining=joining or any(reader in ("indexed", one.reader) for one in open_loaders),
+        joining=joining or any(reader in ("indexed", one.knobs.reader) for one in open_loaders),
     )
 
     def available() -> int:

@@ -26,14 +26,11 @@ import select
 import socket
 import threading
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, replace
-from functools import partial
+from collections.abc import Callable
 from pathlib import Path
 
 from autoloader.cache.slab import private_bytes
 from autoloader.controller.limits import ControlRequest
-from autoloader.decode.activity import PipelineActivity
 from autoloader.decode.message import PipelineStart
 from autoloader.decode.ring import RingMemory
 from autoloader.errors import AutoloaderError
@@ -44,7 +41,12 @@ from autoloader.host.threads import LoaderThread, become
 from autoloader.pipeline import messages
 from autoloader.pipeline.messages import Message, Wire, peer_of
 from autoloader.pipeline.read.open_mixture import CompiledMixture
-from autoloader.process.control import Control, give_memory_back
+from autoloader.process.control import (
+    Control,
+    ControlledPipeline,
+    give_memory_back,
+    stuck_slots,
+)
 from autoloader.process.setup import ControlPage, PipelineSetup
 from autoloader.samples.resolve import resolve_plain
 from autoloader.sampling.dealing import Ranks
@@ -55,7 +57,6 @@ logger = logging.getLogger(__name__)
 
 OOM_SCORE_ADJ = 600
 _BEAT_S = 0.1
-_POLL_S = 0.25
 STUCK_S = 5.0
 """A thread that still writes so long after it was told to end is not waited for."""
 _ADMITTED_AT_ONCE = socket.SOMAXCONN
@@ -64,144 +65,22 @@ _LIMITS_FOR_S = 0.5
 """How old a cgroup's limit may be; what is used of it is read ten times a second."""
 
 
-class _DeclaredMixture:
+class _DeclaredMixture(CompiledMixture):
     """A mixture as a trainer declared it, its rank's part, and what that was compiled to."""
 
     def __init__(self, start: messages.Start, *, own_process: bool) -> None:
-        self._declared = start.mixture
+        super().__init__(own_process=own_process)
+        self.declared = start.mixture
         datasets, streamed = start.mixture["spec"]["datasets"], start.knobs["reader"] == "stream"
         if streamed and any(is_remote(one["path"] or one["data_dir"]) for one in datasets):
             from autoloader.pipeline.graph import files  # metadata too is read by TensorFlow
 
             files.enter()
-        self.mixture = resolve_plain(self._declared)
+        self.mixture = resolve_plain(self.declared)
         if streamed:
             from autoloader.sampling.dealing import mixture_part  # by index a rank knows the whole
 
             self.mixture = mixture_part(self.mixture, Ranks(start.rank, start.world_size))
-        self.compiled = CompiledMixture(own_process=own_process)
-
-    def is_of(self, start: messages.Start) -> bool:
-        """True if ``start`` declares the same one."""
-        return self._declared == start.mixture
-
-
-class _ServedPipeline:
-    """One pipeline of a trainer, in its current generation.
-
-    Args:
-        service: service that it belongs to.
-        start: message of the trainer that asks for the pipeline.
-        declared: mixture that the message declares.
-        memory: the ring's memory, mapped for this pipeline.
-        page: the trainer's control page.
-        earlier: earlier pipelines of the same loader whose threads still write into the ring.
-    """
-
-    def __init__(
-        self,
-        service: TrainerService,
-        start: messages.Start,
-        declared: _DeclaredMixture,
-        memory: RingMemory,
-        page: ControlPage,
-        earlier: list[_ServedPipeline],
-    ) -> None:
-        self._wire = service.wire
-        self._number = start.pipeline
-        self._generation = start.generation
-        self._memory = memory
-        self._earlier = earlier
-        self._stuck = stuck_slots(earlier)
-        self.declared = declared
-        place = PipelineStart.from_plain(declared.mixture, start.place)
-        setup = PipelineSetup(
-            declared.mixture,
-            MixtureOrder.from_plain(start.order),
-            Knobs.build(start.knobs),
-            memory,
-            page,
-            ControlRequest.from_plain(start.control),
-            Ranks(start.rank, start.world_size),
-            start.ranks_here,
-            position=lambda: place,
-            lent=lambda: start.held_slots,
-            stuck=self._stuck,
-        )
-        self._control = service.control
-        self.controlled = self._control.open(
-            setup,
-            declared.compiled,
-            number=self._number,
-            told=partial(_tell, service.wire, start),
-            restart=service.restart,
-        )
-        self.pipeline = self.controlled.pipeline
-        self._closed = False
-        self._thread = LoaderThread(target=self._run, name=f"autoloader-deliver-{self._number}")
-
-    def start(self) -> None:
-        """Begin."""
-        self.pipeline.start()
-        self._thread.start()
-
-    def activity(self) -> PipelineActivity:
-        """Activity of the pipeline, and frames that earlier ones still pin."""
-        found = self.pipeline.activity()
-        stuck = sum(one.pipeline.leased_frames for one in self._earlier)
-        return replace(found, cache=replace(found.cache, stuck=stuck)) if stuck else found
-
-    def close(self, held_slots: list[int] | None = None) -> None:
-        """End this generation; give the ring's pages back, except those of ``held_slots``."""
-        self._closed = True
-        self._control.leave(self.controlled)
-        self.pipeline.close()
-        if held_slots is not None:
-            self._memory.punch_all_but({*held_slots, *self._stuck, *self.pipeline.slots})
-        self._memory.close()
-
-    def ended(self, within_s: float) -> bool:
-        """True if, in time, nobody writes into the ring any more; asked once it is closed."""
-        return self.pipeline.close(within_s)
-
-    @property
-    def leftovers(self) -> bool:
-        """True while threads of the closed pipeline write to slots, or pin cached frames."""
-        return bool(self.pipeline.slots or self.pipeline.leased_frames)
-
-    def _run(self) -> None:
-        # A trainer that is gone is noticed where its messages are read.
-        with contextlib.suppress(OSError):
-            try:
-                while not self._closed:
-                    batch = self.pipeline.next(_POLL_S)
-                    if self._earlier:
-                        self._take_back()
-                    if batch is not None:
-                        ready = messages.BatchReady(self._number, self._generation, batch.plain())
-                        self._wire.send(ready)
-            except AutoloaderError as error:
-                logger.debug("pipeline %d failed", self._number, exc_info=True)
-                if not self._closed:
-                    self._wire.send(messages.Failed.of(self._number, error))
-
-    def _take_back(self) -> None:
-        """Use the slots again that threads of earlier pipelines no longer write to."""
-        self._earlier[:] = [one for one in self._earlier if one.leftovers]
-        still = stuck_slots(self._earlier)
-        for slot in self._stuck - still:
-            self.pipeline.ended(slot)
-        self._stuck &= still
-
-
-def _tell(wire: Wire, start: messages.Start, knobs: Knobs, state: str) -> bool:
-    """Tell the trainer of knobs and the controller's state, where that does not wait."""
-    return wire.send_now(messages.Retuned(start.pipeline, start.generation, knobs.flat(), state))
-
-
-def stuck_slots(closed: Sequence[_ServedPipeline]) -> frozenset[int]:
-    """Slots that threads of closed pipelines still write to."""
-    return frozenset().union(*(one.pipeline.slots for one in closed))
 
 
 class TrainerService:
@@ -232,9 +111,10 @@ class TrainerService:
         self.control = control
         self.restart = restart
         self._give_way = give_way
-        self.served: dict[int, _ServedPipeline] = {}
+        self.served: dict[int, ControlledPipeline] = {}
         """Pipeline number → pipeline that runs."""
-        self._earlier: dict[int, list[_ServedPipeline]] = {}
+        self._declared: dict[int, _DeclaredMixture] = {}
+        self._earlier: dict[int, list[ControlledPipeline]] = {}
         """Pipeline number → closed pipelines into whose rings threads still write."""
         self._page: ControlPage | None = None
         self._membership = b""
@@ -264,10 +144,8 @@ class TrainerService:
 
     def close(self) -> None:
         """End its pipelines; the memory they filled is the trainer's own."""
-        for number, served in list(self.served.items()):
-            served.close()
-            served.declared.compiled.let_go()
-            self._note_ended(number, served)
+        for number in list(self._declared):
+            self._end(number)
         self.wire.close()
         if self._page is not None:
             page, self._page = self._page, None
@@ -288,66 +166,80 @@ class TrainerService:
         served = self.served.get(message.pipeline)
         if isinstance(message, messages.Start):
             self._start(message)
+        elif isinstance(message, messages.Stop):
+            self._end(message.pipeline, message.held_slots)
         elif served is None:
             logger.debug("a message for pipeline %d, which is over", message.pipeline)
         elif isinstance(message, messages.Release):
-            for slot in message.slots:
-                served.pipeline.release(slot)
+            served.pipeline.release(message.slot)
         elif isinstance(message, messages.Retune):
-            served.controlled.retune(Knobs.build(message.knobs))
+            served.retune(Knobs.build(message.knobs))
         elif isinstance(message, messages.Park):
-            served.controlled.park(message.parked)
+            served.park(message.parked)
         elif isinstance(message, messages.AskActivity):
-            self.wire.send(
-                messages.Activity(
-                    message.pipeline,
-                    message.request,
-                    asdict(served.activity()),
-                    [asdict(bad) for bad in served.pipeline.quarantined()],
-                    served.controlled.counted(),
-                )
-            )
-        elif isinstance(message, messages.Stop):
-            del self.served[message.pipeline]
-            served.close(message.held_slots)
-            served.declared.compiled.let_go()
-            self._note_ended(message.pipeline, served)
+            self.wire.send(served.activity(message.request))
 
-    def _start(self, message: messages.Start) -> None:
+    def _start(self, start: messages.Start) -> None:
+        number = start.pipeline
         ring, page = self.wire.descriptors(2)
         if self._page is None:
             self._page = ControlPage(page)
             self._note_cgroup(self._page)
         else:
             os.close(page)
-        running = self.served.pop(message.pipeline, None)
-        if running is not None:
-            running.close()
+        declared = self._declared.get(number)
+        if number in self.served:
+            self._close(number)
             give_memory_back()
-            self._note_ended(message.pipeline, running)
-        earlier = self._earlier.pop(message.pipeline, [])
+        earlier = self._earlier.pop(number, [])
         if self._give_way is not None and not all(one.ended(STUCK_S) for one in earlier):
             self._give_way()
         try:
-            extend_import_path(message.import_path)
-            declared = running.declared if running is not None else None
-            if declared is None or not declared.is_of(message):
+            extend_import_path(start.import_path)
+            if declared is None or declared.declared != start.mixture:
                 if declared is not None:
-                    declared.compiled.let_go()
-                declared = _DeclaredMixture(message, own_process=self.own_process)
-            memory = RingMemory(declared.mixture.layout, descriptor=ring)
-            served = _ServedPipeline(self, message, declared, memory, self._page, earlier)
-        except AutoloaderError as error:
-            self.wire.send(messages.Failed.of(message.pipeline, error))
-            return
-        self.served[message.pipeline] = served
-        try:
+                    declared.let_go()
+                declared = _DeclaredMixture(start, own_process=self.own_process)
+                self._declared[number] = declared
+            place = PipelineStart.from_plain(declared.mixture, start.place)
+            setup = PipelineSetup(
+                declared.mixture,
+                MixtureOrder.from_plain(start.order),
+                Knobs.build(start.knobs),
+                RingMemory(declared.mixture.layout, descriptor=ring),
+                self._page,
+                ControlRequest.from_plain(start.control),
+                Ranks(start.rank, start.world_size),
+                start.ranks_here,
+                position=lambda: place,
+                lent=lambda: start.held_slots,
+                stuck=stuck_slots(earlier),
+            )
+            self.served[number] = served = ControlledPipeline(
+                self.control,
+                setup,
+                declared,
+                wire=self.wire,
+                number=number,
+                generation=start.generation,
+                earlier=earlier,
+                restart=self.restart,
+            )
             served.start()
-        except AutoloaderError as error:  # no further thread
-            self.wire.send(messages.Failed.of(message.pipeline, error))
+        except AutoloaderError as error:  # no further thread, too
+            self.wire.send(messages.Failed.of(number, error))
 
-    def _note_ended(self, number: int, served: _ServedPipeline) -> None:
-        """A pipeline is closed; keep it while its threads write on. A child waits for none yet."""
+    def _end(self, number: int, held_slots: list[int] | None = None) -> None:
+        """End a pipeline for good: its mixture and cached frames go too."""
+        self._close(number, held_slots)
+        if declared := self._declared.pop(number, None):
+            declared.let_go()
+
+    def _close(self, number: int, held_slots: list[int] | None = None) -> None:
+        """Close a pipeline; keep it while its threads write on. A child waits for none yet."""
+        if (served := self.served.pop(number, None)) is None:
+            return
+        served.close(held_slots)
         if self._give_way is None and not served.ended(STUCK_S):
             logger.warning(
                 "threads that decode have not ended %.0f s after they were told to: what they "

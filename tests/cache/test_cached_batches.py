@@ -19,7 +19,7 @@ from autoloader import AutoLoader
 from autoloader.decode.ring import RingMemory
 from autoloader.index.counting import count_mixture
 from autoloader.pipeline.pipeline import Pipeline
-from autoloader.pipeline.readers import IndexedReader
+from autoloader.pipeline.read.planned import IndexedReader
 from autoloader.samples.resolve import ResolvedMixture
 from autoloader.sampling.dealing import Deal, Ranks
 from autoloader.sampling.mixture import mixture_order

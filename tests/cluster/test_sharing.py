@@ -23,7 +23,7 @@ from autoloader.decode.ring import RingMemory
 from autoloader.index import open_indexes
 from autoloader.integrations.ray.actor import Helper
 from autoloader.integrations.ray.driver import Driver, Patience, dataset_of, difference
-from autoloader.pipeline.helpers import identity_of
+from autoloader.pipeline.builders import identity_of
 from autoloader.pipeline.messages import (
     HelperAsk,
     HelpersLost,
@@ -33,7 +33,7 @@ from autoloader.pipeline.messages import (
     Wire,
 )
 from autoloader.pipeline.pipeline import Pipeline
-from autoloader.pipeline.readers import IndexedReader
+from autoloader.pipeline.read.planned import IndexedReader
 from autoloader.samples.resolve import ResolvedMixture, resolve_plain
 from autoloader.sampling.dealing import Deal, Ranks
 from autoloader.spec.knobs import Knobs

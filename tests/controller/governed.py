@@ -27,7 +27,7 @@ def loop_of(loader: AutoLoader) -> ControlLoop:
 
 def controlled_of(loader: AutoLoader) -> ControlledPipeline:
     (served,) = service_of(loader).service.served.values()
-    return served.controlled
+    return served
 
 
 def knobs_of(loader: AutoLoader) -> Knobs:

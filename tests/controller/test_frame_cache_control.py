@@ -23,7 +23,7 @@ from autoloader.controller.states import ControllerState, Failure, State
 from autoloader.decode.activity import DatasetActivity, PipelineActivity
 from autoloader.host.processes import StorageReads
 from autoloader.host.units import GIB, MIB
-from autoloader.pipeline.readers import RUN_SAMPLES
+from autoloader.pipeline.read.planned import RUN_SAMPLES
 from autoloader.process.observer import Displaced
 from autoloader.spec.knobs import KnobLimits, Knobs
 from autoloader.telemetry.statistics import CacheStatistics

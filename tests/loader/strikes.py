@@ -218,7 +218,7 @@ class Books:
 
 def close(loader: AutoLoader, tally: Tally) -> None:
     """Close it in time, with all that is its own."""
-    pids = [] if loader._ended else list(loader._pipeline.pids)
+    pids = [] if loader._ended else list(loader._pipeline.child.pids)
     began_s = time.monotonic()
     loader.close()
     tally.longest_close_s = max(tally.longest_close_s, time.monotonic() - began_s)
@@ -335,7 +335,7 @@ class LineRun:
         while True:
             loader = opened(self._spec, self._isolation)
             next(iter(loader))
-            pids = list(loader._pipeline.pids)
+            pids = list(loader._pipeline.child.pids)
             striker = LineStriker(at)
             try:
                 with striker:

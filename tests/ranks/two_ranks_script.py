@@ -18,6 +18,7 @@ from collections.abc import Iterator
 from tempfile import TemporaryDirectory
 from typing import Any
 
+import psutil
 import torch
 import torch.distributed as dist
 
@@ -79,7 +80,7 @@ def main(mix: str, meeting: str) -> None:
         statistics = loader.statistics()
         told["pids_after"] = list(statistics.worker_pids)
         told["restarts"] = statistics.restarts
-        told["started_here"] = loader._child is not None and loader._child.started_here
+        told["started_here"] = psutil.Process(statistics.worker_pids[0]).ppid() == os.getpid()
         told["state"] = loader.state_dict()
 
         dist.barrier()

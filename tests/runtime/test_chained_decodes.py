@@ -20,7 +20,7 @@ from autoloader.index import DatasetIndex, open_dataset_index
 from autoloader.index.counting import count_mixture
 from autoloader.index.planned import RunPlanner
 from autoloader.pipeline.pipeline import Pipeline
-from autoloader.pipeline.readers import IndexedReader
+from autoloader.pipeline.read.planned import IndexedReader
 from autoloader.samples.block import SampleBlock
 from autoloader.samples.resolve import ResolvedMixture
 from autoloader.sampling.dealing import Deal, Ranks

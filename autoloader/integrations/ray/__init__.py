@@ -3,5 +3,5 @@
 ``driver`` is a process of the loader's child that asks; ``actor`` answers, on another host.
 
 Not here: who fills which batch (``pipeline.pipeline``), the child's side
-(``pipeline.helpers``).
+(``pipeline.builders``).
 """

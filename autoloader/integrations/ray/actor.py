@@ -30,9 +30,9 @@ from autoloader.errors import AutoloaderError, BudgetInfeasibleError
 from autoloader.host.headroom import HeadroomProbe
 from autoloader.host.supervision import extend_import_path
 from autoloader.host.units import format_bytes
-from autoloader.pipeline.helpers import identity_of
+from autoloader.pipeline.builders import identity_of
 from autoloader.pipeline.messages import Failed
-from autoloader.pipeline.readers import IndexedReader
+from autoloader.pipeline.read.planned import IndexedReader
 from autoloader.samples.block import Place
 from autoloader.samples.resolve import ResolvedMixture, resolve_plain
 from autoloader.sampling.mixture import MixtureOrder

@@ -28,7 +28,7 @@ from autoloader.index.statistics import (
     statistics_of,
 )
 from autoloader.integrations.ray import ray_client
-from autoloader.pipeline.helpers import differences, packages
+from autoloader.pipeline.builders import differences, packages
 from autoloader.samples.resolve import ResolvedDataset, resolve
 from autoloader.samples.statistics import NormalizationStatistics
 from autoloader.spec import PipelineSpec

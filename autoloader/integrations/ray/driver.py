@@ -14,7 +14,7 @@ gets the next. One that fails, is silent while it has work, or is not the same a
 go, and its node left alone for a while. Helpers are no detached actors: they end with this process,
 by whatever it ends.
 
-Not here: the child's side (``pipeline.helpers``), the helper itself (``actor``).
+Not here: the child's side (``pipeline.builders``), the helper itself (``actor``).
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from autoloader.integrations.ray import ray_client
 from autoloader.integrations.ray.actor import CALLS_AT_A_TIME, Helper
 from autoloader.integrations.ray.ray_client import ClusterNode
 from autoloader.pipeline import messages
-from autoloader.pipeline.helpers import differences
+from autoloader.pipeline.builders import differences
 from autoloader.pipeline.messages import Message, Wire
 from autoloader.samples.layout import CALLED, BatchLayout
 from autoloader.samples.resolve import resolve_plain

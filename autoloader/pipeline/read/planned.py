@@ -1,4 +1,8 @@
-"""The source of planned samples: the plan names the samples beforehand, so runs are read ahead.
+"""The indexed reader: the plan names the samples beforehand, so runs of them are read ahead.
+
+There is no mixer and no cursor: the plan names the sample of every position, so the place of a
+pipeline is one number, and no knob moves the order. Batches are built here or in decode processes;
+TensorFlow is not imported.
 
 Theory of operation. The owner assigns runs: spans of positions, some ``run_samples`` samples in
 all, whose batches this source's consumer fills. Reader threads take run after run. Each looks up
@@ -32,21 +36,32 @@ from __future__ import annotations
 
 import heapq
 import logging
+import math
 import threading
 import time
 from collections.abc import Callable, Sequence, Set
+from dataclasses import asdict, dataclass, field
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
+from autoloader.cache.disk import DiskRoom
 from autoloader.cache.slab import BLACK, FILE_BITS, CameraFrames, FrameCache
+from autoloader.cache.table import FrameCosts, FrameTable
 from autoloader.decode.activity import DatasetActivity
 from autoloader.decode.batch_builder import SampleSource, Spans
+from autoloader.decode.quarantine import Quarantine
+from autoloader.decode.ring import RingMemory
 from autoloader.formats.files import descriptors
+from autoloader.host.supervision import import_path
 from autoloader.host.threads import LoaderThread, all_ended
+from autoloader.index.dataset import DatasetIndex
 from autoloader.index.planned import PlannedReads
+from autoloader.pipeline.builders import HelperRequest, Helpers, RemoteBuilder, identity_of
+from autoloader.pipeline.messages import BuildStart, HelpersStart
+from autoloader.pipeline.pipeline import MixtureReader
 from autoloader.pipeline.read.blocks import Blocks, BlockUser
 from autoloader.pipeline.read.frame_reads import (
     MERGE_GAP_BYTES,
@@ -55,16 +70,18 @@ from autoloader.pipeline.read.frame_reads import (
     Stretches,
     read_all,
 )
-from autoloader.pipeline.read.open_mixture import OpenMixture
-from autoloader.samples.block import Encoded, FrameLease, SampleBlock
+from autoloader.pipeline.read.open_mixture import CompiledMixture, OpenMixture
+from autoloader.samples.block import Encoded, FrameLease, Place, SampleBlock
 from autoloader.samples.resolve import ResolvedMixture
 from autoloader.sampling.dealing import NodePart
 from autoloader.sampling.mixture import MixtureOrder
 from autoloader.sampling.plan import PlannedSamples
 from autoloader.sampling.schedule import NEVER
 from autoloader.spec.knobs import Knobs
+from autoloader.telemetry.statistics import CacheStatistics
 
 if TYPE_CHECKING:
+    from autoloader.pipeline.builders import Answers
     from autoloader.pipeline.read.shards import ShardFeed
 
 logger = logging.getLogger(__name__)
@@ -76,38 +93,25 @@ class PlannedSource(SampleSource):
     """Reads runs ahead; see ``decode.batch_builder.SampleSource``.
 
     Args:
-        mixture: the resolved mixture that is read.
-        opened: the mixture's indexes and plan.
-        order: order of the mixture's samples.
+        reader: reader of the mixture, open.
         knobs: ``io_threads`` and ``read_ahead`` are heeded.
-        cached: asks the frame cache which frames need not be read.
-        blocks: blocks with the frames of an order with locality; ``None``: frames lie in files.
-        feed: fetches remote shards ahead; ``None``: all data is local.
         condition: told when a run is ready.
         failed: told of the exception that ends a thread.
     """
 
     def __init__(
         self,
-        mixture: ResolvedMixture,
-        opened: OpenMixture,
-        order: MixtureOrder,
+        reader: IndexedReader,
         knobs: Knobs,
-        *,
-        cached: CacheLookup,
-        blocks: Blocks | None = None,
-        feed: ShardFeed | None = None,
         condition: threading.Condition,
         failed: Callable[[BaseException], None],
     ) -> None:
-        self._datasets = mixture.datasets
-        self._indexes, self._plan = opened.indexes, opened.plan
-        self._planner = opened.planner(mixture)
-        self._shares = order.shares
-        self._cached = cached
-        self._feed = feed
-        self._blocks = blocks
-        self._user = BlockUser() if blocks is None else blocks.enter()
+        self._datasets = reader.mixture.datasets
+        self._indexes, self._plan = reader.indexes, reader.opened.plan
+        self._planner = reader.opened.planner(reader.mixture)
+        self._shares = reader.order.shares
+        self._cached, self._feed, self._blocks = reader.cached, reader.feed(), reader.blocks
+        self._user = BlockUser() if self._blocks is None else self._blocks.enter()
         self._leases: list[FrameLease] = []
         self._memory = RunMemory(_pieces(knobs.read_ahead))
         self._now = NowRead()
@@ -480,3 +484,221 @@ class CacheLookup:
         for camera, ranges in reads.ranges.items():
             lease.slots[camera][ranges.file < 0] = BLACK  # such a dataset has no such camera
             ranges.file[lease.cached[camera]] = -1
+
+
+RUN_SAMPLES = 256
+"""Samples of a run that are read at most, or somewhat more: a run is whole batches."""
+HELD_RUN_SAMPLES = 1024
+"""Samples of a run at most, those counted whose frames are held. Its planning costs much the same
+for each dataset however many samples of it there are, so where all are held the rate of 29 datasets
+rises by a tenth from 512 to 1,024 samples, and by nothing above."""
+SAMPLES_A_THREAD = 48
+"""As many as each decode thread keeps a run alive for a while; fewer would plan too often."""
+
+LEAST_RUN_SAMPLES = 32
+RUN_BYTES = 16 * 2**20
+"""Encoded frames that a run should not exceed: where frames are large it has fewer samples."""
+_PINNED_PART = 20
+"""What is held and pinned by a run, which makes no room, is this part of the cache at most."""
+_LEAST_HELD = 0.25
+_NEARLY_ALL = 0.75
+"""From this share of the frames on what is not held, and wants room, becomes less and less."""
+_LOOKED_AT = 4
+
+
+def run_samples(
+    decode_threads: int,
+    ranks_here: int,
+    sample_bytes: float,
+    held_ratio: float = 0.0,
+    held_samples: float = math.inf,
+) -> int:
+    """Samples of a run, at least 1 (a run is whole batches, however few).
+
+    Planning a run costs its time, whatever its length, and all of it lies in memory until its last
+    sample is decoded: so it is long where many threads decode, and short where few do. Frames that
+    are held are neither read nor decoded, so a run may have as many more samples.
+
+    Args:
+        decode_threads: number of threads that decode it.
+        ranks_here: so many read ahead in one process: together about as much as one.
+        sample_bytes: mean of encoded frames.
+        held_ratio: share of the frames that were held lately.
+        held_samples: samples whose frames the cache has room for; infinite where it holds nothing.
+    """
+    decoded = max(1 / RUN_SAMPLES, 1 - held_ratio)
+    read = min(RUN_SAMPLES, SAMPLES_A_THREAD * max(2, decode_threads))
+    many = min(HELD_RUN_SAMPLES, int(read / decoded))
+    displaced = held_ratio * min(1.0, (1 - held_ratio) / (1 - _NEARLY_ALL))
+    many = int(min(many, held_samples / _PINNED_PART / max(_LEAST_HELD, displaced)))
+    many = max(LEAST_RUN_SAMPLES, many // ranks_here)
+    return max(1, min(many, int(RUN_BYTES / ranks_here / max(1.0, sample_bytes * decoded))))
+
+
+def sample_bytes(
+    mixture: ResolvedMixture, indexes: Sequence[DatasetIndex], shares: Sequence[float]
+) -> float:
+    """Mean bytes of a sample's encoded frames, estimated from a few episodes of each dataset."""
+    found = 0.0
+    for dataset, index, share in zip(mixture.datasets, indexes, shares, strict=True):
+        whole = np.flatnonzero(index.steps)  # a transform may leave an episode without steps
+        if not len(whole):
+            continue
+        some = whole[np.linspace(0, len(whole) - 1, _LOOKED_AT).astype(np.int64)]
+        episodes, first = index.episodes_at(some), np.zeros((len(some), 1), np.int64)
+        for features in dataset.cameras.values():
+            lengths = [episodes.frames(feature.path, first)[1].mean() for feature in features]
+            found += share * mixture.layout.frames * float(np.mean(lengths))
+    return found
+
+
+@dataclass(eq=False)
+class IndexedReader(MixtureReader):
+    """Reads one mixture by index, here or in decode processes.
+
+    Attributes:
+        mixture: the resolved mixture that is read.
+        order: the order of the mixture's samples.
+        ranks_here: number of ranks whose pipelines share this process, and its memory.
+        compiled: keeps the open indexes for the next pipeline.
+        others_frames: frame cache of another process; ``None``: this process has its own.
+        on_disk: room for decoded frames on a disk, which decode processes share.
+        node: ranks of this node, whose uses of frames count; ``None``: there is one rank.
+        asked: request for helpers on other hosts; ``None``: no host helps.
+        disk_floor_bytes: bytes that must stay free on the disk of the cache of shards, for decode
+            processes; ``None``: as the environment says.
+        by_blocks: whether blocks are held, with locality. Not where batches from here and there are
+            built: frames for these are read one by one.
+        indexes: index of every dataset, once it is open.
+        opened: the indexes and the plan over them, once they are open.
+        cached: asks the frame cache which frames need not be read.
+        blocks: blocks with the frames of an order with locality; ``None``: frames lie in files.
+    """
+
+    mixture: ResolvedMixture
+    order: MixtureOrder
+    ranks_here: int = 1
+    compiled: CompiledMixture = field(default_factory=CompiledMixture)
+    others_frames: FrameCache | None = None
+    on_disk: DiskRoom | None = None
+    node: NodePart | None = None
+    asked: HelperRequest | None = None
+    disk_floor_bytes: int | None = None
+    by_blocks: bool = True
+
+    def __post_init__(self) -> None:
+        self._sample_bytes = 0.0
+        sizes = self.mixture.layout.cameras.values()
+        self._frames_bytes = 3 * self.mixture.layout.frames * sum(h * w for h, w in sizes)
+        self.indexes: Sequence[DatasetIndex] = ()
+        self._frames: FrameTable | None = None
+        self.opened: OpenMixture
+        self.cached: CacheLookup
+        self.blocks: Blocks | None = None
+        self._claiming = threading.Lock()
+        self._closed = False
+
+    def open(self, quarantine: Quarantine) -> None:
+        """See ``MixtureReader.open``: builds indexes that are missing."""
+        opened = self.compiled.open(self.mixture, self.order)
+        self.opened, self.indexes = opened, opened.indexes
+        for dataset, index in zip(self.mixture.datasets, self.indexes, strict=True):
+            for slice_, record, reason in index.damaged:
+                quarantine.add(Place(dataset.index, 0, slice_, record), reason)
+        self._sample_bytes = sample_bytes(self.mixture, self.indexes, self.order.shares)
+        self.blocks = opened.blocks if self.by_blocks else None
+        if self.blocks is not None:
+            self.blocks.node = self.node
+        self._frames = opened.frames
+        self.cached = CacheLookup(
+            self.others_frames or opened.frames, opened, self.order, self.node
+        )
+
+    def hold(self, cache_bytes: int, costs: FrameCosts) -> None:
+        """See ``MixtureReader.hold``."""
+        with self._claiming:
+            if self._frames is not None and not self._closed:
+                self._frames.claim(self, cache_bytes, costs)
+
+    def held(self) -> CacheStatistics:
+        """See ``MixtureReader.held``."""
+        return CacheStatistics() if self._frames is None else self._frames.counts()
+
+    def close(self) -> None:
+        """See ``MixtureReader.close``."""
+        with self._claiming:
+            self._closed = True
+            if self._frames is not None:
+                self._frames.leave(self)
+
+    def source(
+        self,
+        knobs: Knobs,
+        quarantine: Quarantine,
+        condition: threading.Condition,
+        failed: Callable[[BaseException], None],
+    ) -> PlannedSource:
+        """See ``MixtureReader.source``."""
+        del quarantine  # what is damaged was found when the index was built
+        return PlannedSource(self, knobs, condition, failed)
+
+    def feed(self) -> ShardFeed | None:
+        """Fetches remote shards ahead; ``None``: all data is local."""
+        if not any(dataset.remote for dataset in self.mixture.datasets):
+            return None
+        from autoloader.pipeline.read.shards import ShardFeed, ShardOrder  # few need it
+
+        slices = [index.slice_of for index in self.indexes]
+        return ShardFeed(ShardOrder(self.opened.plan, self.mixture.datasets, slices, self.node))
+
+    def processes(self, knobs: Knobs) -> int:
+        """See ``MixtureReader.processes``."""
+        return knobs.decode_processes
+
+    def remote(self, knobs: Knobs, memory: RingMemory, quarantine: Quarantine) -> RemoteBuilder:
+        """See ``MixtureReader.remote``."""
+        assert self._frames is not None
+        return RemoteBuilder(
+            BuildStart(
+                0,
+                mixture=self.mixture.plain(),
+                order=asdict(self.order),
+                knobs=knobs.flat(),
+                node=None if self.node is None else asdict(self.node),
+                on_disk=None if self.on_disk is None else asdict(self.on_disk),
+                disk_floor_bytes=self.disk_floor_bytes,
+            ),
+            memory.descriptor,
+            self._frames,
+            datasets=len(self.mixture.datasets),
+            bad=quarantine.add,
+        )
+
+    def helpers(
+        self, memory: RingMemory, quarantine: Quarantine, answers: Answers
+    ) -> Helpers | None:
+        """See ``MixtureReader.helpers``."""
+        request, order = self.asked, asdict(self.order)
+        if request is None:
+            return None
+
+        def start() -> HelpersStart:
+            return HelpersStart(
+                0,
+                mixture=self.mixture.plain(),
+                order=order,
+                identity=identity_of(self.mixture, order, self.indexes),
+                address=request.address,
+                ram_floor_bytes=request.ram_floor_bytes,
+                import_path=import_path(),
+            )
+
+        return Helpers(start, memory.descriptor, answers, bad=quarantine.add)
+
+    def run_samples(self, knobs: Knobs) -> int:
+        """See ``MixtureReader.run_samples``."""
+        held, room = 0.0, math.inf
+        if self._frames is not None and self._frames.budget_bytes:
+            held = self._frames.lately_cached
+            room = self._frames.budget_bytes / self._frames_bytes
+        return run_samples(knobs.decode_threads, self.ranks_here, self._sample_bytes, held, room)

@@ -1,4 +1,7 @@
-"""The source of samples from streams: a reader and a queue for each dataset, and the mixer.
+"""The stream reader: a thread and a queue for each dataset, and the mixer over them.
+
+Streams are opened when they are first read: TensorFlow is imported with the first one. A stream
+that an earlier pipeline over the same mixture has compiled is used again.
 
 Theory of operation. A reader thread for each dataset puts episodes into the dataset's queue. All
 readers open side by side. The mixer names the dataset of the next sample, which comes from that
@@ -47,6 +50,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from itertools import chain
+from typing import TYPE_CHECKING
 
 from autoloader.decode.activity import DatasetActivity
 from autoloader.decode.batch_builder import SampleSource
@@ -57,7 +61,9 @@ from autoloader.host.machine import usable_processors
 from autoloader.host.threads import LoaderThread, all_ended
 from autoloader.index import open_dataset_index
 from autoloader.index.valid import check_count, table_of
+from autoloader.pipeline.pipeline import MixtureReader
 from autoloader.pipeline.read.mixer import Mixer
+from autoloader.pipeline.read.open_mixture import CompiledMixture
 from autoloader.samples import draws
 from autoloader.samples.block import (
     EmptyEpisode,
@@ -74,6 +80,9 @@ from autoloader.sampling.cursor import DatasetCursor
 from autoloader.sampling.mixture import MixtureOrder
 from autoloader.spec.knobs import Knobs, ResolvedDatasetKnobs
 from autoloader.telemetry.progress import shard_words
+
+if TYPE_CHECKING:
+    from autoloader.pipeline.read.shards import ShardFill
 
 logger = logging.getLogger(__name__)
 
@@ -96,12 +105,8 @@ class StreamSource(SampleSource):
     """Gives the samples of one mixture from its streams.
 
     Args:
-        mixture: the resolved mixture that is read.
-        order: the order of the mixture's samples.
+        reader: reader of the mixture.
         knobs: values to begin with.
-        open_stream: makes a dataset's stream; called on that dataset's thread.
-        start: position at which to begin.
-        world_size: number of ranks that stream a part of the mixture each.
         quarantine: told of bad records.
         condition: told when samples are there.
         failed: told of the exception that ends a reader.
@@ -109,17 +114,13 @@ class StreamSource(SampleSource):
 
     def __init__(
         self,
-        mixture: ResolvedMixture,
-        order: MixtureOrder,
+        reader: StreamsReader,
         knobs: Knobs,
-        open_stream: Callable[[ResolvedDataset], EpisodeStream],
-        *,
-        start: PipelineStart,
-        world_size: int = 1,
         quarantine: Quarantine,
         condition: threading.Condition,
         failed: Callable[[BaseException], None],
     ) -> None:
+        mixture, order, start = reader.mixture, reader.order, reader.begin
         self._mixture = mixture
         self._condition = condition
         self._failed = failed
@@ -130,7 +131,7 @@ class StreamSource(SampleSource):
         self._readers = [
             DatasetReader(
                 dataset,
-                open_stream,
+                reader.open_stream,
                 start.cursors[dataset.index].copy(),
                 condition,
                 knobs.for_dataset(dataset.name),
@@ -142,7 +143,7 @@ class StreamSource(SampleSource):
             for dataset in mixture.datasets
         ]
         self._queues = [reader.queue for reader in self._readers]
-        self._mixer = Mixer(order, owe=not mixture.spec.mixing.waits, streams=world_size)
+        self._mixer = Mixer(order, owe=not mixture.spec.mixing.waits, streams=reader.world_size)
         if start.mixer is not None:
             self._mixer.restore(start.mixer)
 
@@ -626,3 +627,78 @@ class SampleQueue:
             self._open.clear()
             self.pending = 0
             self._room.notify_all()
+
+
+OpenStream = Callable[[ResolvedDataset], EpisodeStream]
+"""Makes a dataset's stream; called on that dataset's thread."""
+_importing = threading.Lock()
+
+
+@dataclass(eq=False)
+class StreamsReader(MixtureReader):
+    """Reads one mixture by streams, in this process.
+
+    Attributes:
+        mixture: the resolved mixture that is read.
+        order: the order of the mixture's samples.
+        open_stream: makes a dataset's stream.
+        begin: position at which to begin.
+        world_size: number of ranks that stream a part of the mixture each.
+    """
+
+    mixture: ResolvedMixture
+    order: MixtureOrder
+    open_stream: OpenStream
+    begin: PipelineStart
+    world_size: int = 1
+    _fill: ShardFill | None = None
+
+    def open(self, quarantine: Quarantine) -> None:
+        """See ``MixtureReader.open``: the cache of shards begins to fill, if the spec lets it."""
+        del quarantine
+        away = [one for one in self.mixture.datasets if one.remote and one.indexable]
+        if away and self.mixture.spec.reader == "auto":
+            from autoloader.pipeline.read.shards import ShardFill  # local data goes without
+
+            self._fill = ShardFill(away)
+            self._fill.start()
+
+    def close(self) -> None:
+        """See ``MixtureReader.close``."""
+        if self._fill is not None:
+            self._fill.close()
+
+    def source(
+        self,
+        knobs: Knobs,
+        quarantine: Quarantine,
+        condition: threading.Condition,
+        failed: Callable[[BaseException], None],
+    ) -> StreamSource:
+        """See ``MixtureReader.source``."""
+        return StreamSource(self, knobs, quarantine, condition, failed)
+
+
+def opener(mixture: ResolvedMixture, compiled: CompiledMixture) -> OpenStream:
+    """Makes the streams of a mixture, or takes those that are compiled already.
+
+    What it returns raises ``SourceError`` where TensorFlow cannot be imported.
+    """
+
+    def open_stream(dataset: ResolvedDataset) -> EpisodeStream:
+        if (compiled_before := compiled.readers.get(dataset.name)) is not None:
+            return compiled_before
+        with _importing:
+            try:
+                from autoloader.pipeline.graph.reader import StreamReader
+            except ImportError as error:
+                raise SourceError(
+                    f"TensorFlow cannot be imported: {error}",
+                    remedy="install tensorflow; the stream reader needs it",
+                ) from error
+        # A mixture that waits promises an order that does not depend on timing.
+        ordered = mixture.spec.mixing.waits
+        reader = StreamReader(dataset, mixture.layout, ordered=ordered)
+        return compiled.readers.setdefault(dataset.name, reader)
+
+    return open_stream

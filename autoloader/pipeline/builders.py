@@ -1,0 +1,660 @@
+"""Builders of batches in other processes: decode processes here, and helpers on other hosts.
+
+Theory of operation. A ``BuilderProcess`` works for this one, at the other end of a socket pair. A
+thread starts the process, takes what it sends, and starts it again where it ends or hangs
+(``host.supervision``). The kernel ends the process with that thread (PR_SET_PDEATHSIG). Otherwise a
+stopped process could outlive a child that was killed, and later write into a slot that the next
+child uses.
+
+*Decode processes.* ``RemoteBuilder`` does what ``BatchBuilder`` does. It keeps what it has asked
+for until the batch comes: the spans of every batch and the slots given. A process that dies, by
+whatever signal, or hangs is started again and asked for the same once more; a batch is filled from
+the plan, so it comes out the same. The process sends something every half second.
+
+*Helpers.* A process beside the loader's child is Ray's driver (``integrations.ray.driver``), and
+the only one of the loader that imports Ray: it may end when the cluster does, and ends nobody else.
+It is started when helpers are first wanted, and ended when none are. It is asked for a batch, and
+told the batch's slot once there is one. It answers that the batch lies there, or that it is lost
+and written nowhere. Where a slot was given and the process says nothing for a while it is killed,
+and waited for, before anybody else fills the slot. Where the process cannot reach the cluster, or
+dies again and again, that is said once, and the loader goes on with the builders here. A helper
+says what it has in common with this host when it joins, and every field that differs is named.
+Modification times are no part of it: a copy of the data is as good.
+
+Invariants:
+    1. ``BuilderProcess.gone`` is called when the process has ended, so that it writes nothing any
+       more, and before another one starts.
+    2. Batches of a decode process come in the order in which they were assigned, each once.
+    3. A slot is filled by one process at a time: the dead one is waited for before another starts,
+       and before the frame cache has back what it had lent to it.
+
+Not here: who fills which batch (``pipeline.pipeline``), the sides of the processes
+(``pipeline.decode_process``, ``integrations.ray.driver``).
+"""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+import functools
+import hashlib
+import json
+import logging
+import os
+import platform
+import socket
+import threading
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+
+from autoloader.cache.slab import CameraFrames, Lease, plain_slots
+from autoloader.cache.table import FrameTable
+from autoloader.decode.activity import BuilderActivity
+from autoloader.decode.batch_builder import Spans
+from autoloader.decode.message import BatchMessage
+from autoloader.errors import AutoloaderError, as_fault
+from autoloader.host.machine import versions
+from autoloader.host.supervision import Supervisor, waited
+from autoloader.host.threads import LoaderThread, all_ended
+from autoloader.index.dataset import DatasetIndex
+from autoloader.pipeline import messages
+from autoloader.pipeline.messages import Message, Wire
+from autoloader.samples.block import Place
+from autoloader.samples.resolve import ResolvedMixture
+from autoloader.spec.knobs import BATCHES_OF_A_HELPER, Knobs
+
+logger = logging.getLogger(__name__)
+
+_END_S = 2.0
+_LEAVE_S = 1.5
+"""A process that does not end by itself within so long is killed."""
+
+
+class BuilderProcess(ABC):
+    """A process, and the thread that serves it; who makes one starts ``thread``.
+
+    Args:
+        what: the process, in messages.
+        module: full name of the module that it runs.
+        remedy: what to do where it cannot be kept alive.
+        thread: name of the thread.
+        bad: told of records to be quarantined; an error that it raises ends this for good.
+
+    Attributes:
+        condition: guards what both sides use, and ``wire``.
+        wire: to the process; ``None`` where there is none.
+        closed: whether it is to end.
+    """
+
+    look_s = 1.0
+    """How often ``look`` is called, at least."""
+
+    def __init__(
+        self, what: str, module: str, *, remedy: str, thread: str, bad: Callable[[Place, str], None]
+    ) -> None:
+        self.condition = threading.Condition()
+        self.wire: Wire | None = None
+        self.closed = False
+        self.supervisor = Supervisor(what, module, remedy=remedy)
+        self._bad = bad
+        self.thread = LoaderThread(target=self._run, name=thread)
+
+    @abstractmethod
+    def begin(self) -> Wire | None:
+        """Start the process by ``spawn``, and say what it must know; ``None``: it is not wanted."""
+
+    def take(self, message: Message) -> None:
+        """Heed what the process says; an error that it raises ends this for good."""
+        if isinstance(message, messages.Bad):
+            self._bad(Place(*message.place), message.reason)
+        elif isinstance(message, messages.Logged):
+            logging.getLogger(message.name).log(message.level, "%s", message.text)
+        elif isinstance(message, messages.Failed):
+            raise message.to_error()
+
+    @abstractmethod
+    def gone(self) -> None:
+        """The process has ended, and what it was asked for is lost."""
+
+    @abstractmethod
+    def failed(self, error: BaseException) -> None:
+        """It cannot be kept alive, or has said that it cannot work."""
+
+    def look(self) -> None:  # noqa: B027 few look
+        """Called by the thread behind each message, and every ``look_s``."""
+
+    @property
+    def over(self) -> bool:
+        """True if the process is to end."""
+        return self.closed
+
+    @property
+    def pids(self) -> tuple[int, ...]:
+        """Its process; none before it has been started."""
+        return (self.supervisor.pid,) if self.wire is not None else ()
+
+    def spawn(self, arguments: Sequence[str], *descriptors: int) -> Wire:
+        """Start the process, which inherits these descriptors."""
+        ours, theirs = socket.socketpair()
+        with theirs:
+            self.supervisor.start(
+                [f"--socket={theirs.fileno()}", f"--parent={os.getpid()}", *arguments],
+                descriptors=(theirs.fileno(), *descriptors),
+            )
+        return Wire(ours)
+
+    def send(self, message: Message) -> None:
+        """Send; a process that is gone is noticed by the thread."""
+        if (wire := self.wire) is not None:
+            with contextlib.suppress(OSError, ValueError):
+                wire.send(message)
+
+    def kill(self) -> None:
+        """It does not do what it should: it is started again."""
+        process = self.supervisor.process
+        if process is not None and process.poll() is None:
+            process.kill()
+
+    def close(self, within_s: float) -> bool:
+        """End the process; whether it has ended in time, and writes nothing any more."""
+        with self.condition:
+            self.closed = True
+            self.condition.notify_all()
+            if self.wire is not None:
+                self.wire.shut_down()
+        process = self.supervisor.process
+        if process is not None and not waited(process, min(_LEAVE_S, within_s)):
+            process.kill()
+        return all_ended([self.thread], max(within_s, _END_S))
+
+    def _run(self) -> None:
+        try:
+            while (wire := self.begin()) is not None:
+                reason = self._serve(wire)
+                self._end()
+                if reason and not self.over:
+                    self.supervisor.try_again(reason)
+        except (AutoloaderError, OSError) as error:
+            with self.condition:
+                self.failed(error)
+                self.condition.notify_all()
+        finally:
+            self._end()
+            self.supervisor.close()
+
+    def _serve(self, wire: Wire) -> str:
+        """Take what the process sends; why it is over, "" where it was ended from here."""
+        watch = self.supervisor.watch
+        while True:
+            try:
+                message = wire.receive(self.look_s)
+            except EOFError:
+                if self.over:
+                    return ""
+                return self.supervisor.how_it_ended(_END_S) or "it closed its connection"
+            if message is not None:
+                watch.saw_life()
+                self.take(message)
+            elif reason := watch.hung():
+                return reason
+            self.look()
+
+    def _end(self) -> None:
+        process = self.supervisor.process
+        if process is not None and self.over:
+            waited(process, _LEAVE_S)
+        self.supervisor.end()
+        with self.condition:
+            wire, self.wire = self.wire, None
+        if wire is not None:
+            wire.close()
+        self.gone()
+
+
+class RemoteBuilder(BuilderProcess):
+    """Builds the batches of the runs it is assigned, in another process.
+
+    Args:
+        start: what the process is told first; its knobs are kept up to date here.
+        ring: descriptor of the ring's memory.
+        frames: the frame cache; its memory is mapped by the process too.
+        datasets: number of datasets in the mixture.
+        bad: told of records to be quarantined; an error that it raises ends this builder.
+    """
+
+    def __init__(
+        self,
+        start: messages.BuildStart,
+        ring: int,
+        frames: FrameTable,
+        *,
+        datasets: int,
+        bad: Callable[[Place, str], None],
+    ) -> None:
+        super().__init__(
+            "a decode process",
+            "autoloader.pipeline.decode_process",
+            remedy="see what it printed last, or use decode_processes=1",
+            thread="autoloader-fill-receive",
+            bad=bad,
+        )
+        self._start = start
+        self._ring = ring
+        self._frames = frames
+        self._leases: dict[int, Lease] = {}
+        self._datasets = datasets
+        self._runs: collections.deque[collections.deque[tuple[int, int]]] = collections.deque()
+        self._given: collections.deque[int] = collections.deque()
+        self._filled: collections.deque[BatchMessage] = collections.deque()
+        self._count = 0
+        self._parked = False
+        self._failure: BaseException | None = None
+        self._before = self._now = BuilderActivity.none(datasets)
+        self.thread.start()
+
+    here = False
+
+    def assign(self, spans: Spans) -> None:
+        """See ``BatchBuilder.assign``."""
+        with self.condition:
+            self._runs.append(collections.deque(spans))
+            self.send(messages.BuildRun(0, [list(span) for span in spans]))
+
+    def give(self, slot: int) -> None:
+        """See ``BatchBuilder.give``."""
+        with self.condition:
+            self._given.append(slot)
+            self.send(messages.BuildSlot(0, slot))
+
+    def next(self, timeout_s: float) -> BatchMessage | None:
+        """See ``BatchBuilder.next``.
+
+        Raises:
+            AutoloaderError: what the process failed with.
+            WorkerError: it cannot be kept alive.
+        """
+        with self.condition:
+            self.condition.wait_for(lambda: self._filled or self._failure or self.closed, timeout_s)
+            if self.closed:
+                return None
+            if self._filled:
+                return self._filled.popleft()
+            if self._failure is not None:
+                raise as_fault(self._failure, "decode")
+            return None
+
+    def retune(self, knobs: Knobs) -> None:
+        """See ``BatchBuilder.retune``."""
+        with self.condition:
+            plain = knobs.flat()
+            if plain != self._start.knobs:
+                self._start = replace(self._start, knobs=plain)
+                self.send(messages.Retune(0, plain))
+
+    def park(self, parked: bool) -> None:
+        """See ``BatchBuilder.park``."""
+        with self.condition:
+            self._parked = parked
+            self.send(messages.Park(0, parked))
+
+    def drop(self) -> None:
+        """Keep what was read ahead: it is little, and the next batches need it."""
+
+    @property
+    def settled(self) -> bool:
+        """It heeds its knobs as soon as it hears of them."""
+        return True
+
+    @property
+    def filled(self) -> int:
+        """Batches ready to be handed out."""
+        return len(self._filled)
+
+    def activity(self) -> BuilderActivity:
+        """Activity of its processes so far, half a second old at most."""
+        return self._before.plus(self._now)
+
+    slots: frozenset[int] = frozenset()
+    """Slots that are written to though it is closed: a process that was killed writes no more."""
+
+    @property
+    def leased_frames(self) -> int:
+        """See ``BatchBuilder.leased_frames``."""
+        return sum(lease.pinned_frames for lease in list(self._leases.values()))
+
+    def begin(self) -> Wire | None:
+        """Start the process and ask for everything that has not come."""
+        with self.condition:
+            if self.closed:
+                return None
+            slab = self._frames.shared_slab()
+            held = () if slab is None else (slab.descriptor,)
+            named = [f"--ring={self._ring}", *(f"--frames={one}" for one in held)]
+            self.wire = self.spawn(named, self._ring, *held)
+            self.send(self._start)
+            for run in self._runs:
+                self.send(messages.BuildRun(0, [list(span) for span in run]))
+            for slot in self._given:
+                self.send(messages.BuildSlot(0, slot))
+            if self._parked:
+                self.send(messages.Park(0, True))
+            return self.wire
+
+    def take(self, message: Message) -> None:
+        """See ``BuilderProcess.take``."""
+        if isinstance(message, messages.BatchReady):
+            batch = BatchMessage.from_plain(message.batch)
+            with self.condition:
+                self._runs[0].popleft()
+                if not self._runs[0]:
+                    self._runs.popleft()
+                self._given.popleft()
+                self.supervisor.progress()
+                batch.number = self._count
+                self._count += 1
+                self._filled.append(batch)
+                self.condition.notify_all()
+        elif isinstance(message, messages.Activity):
+            self._now = BuilderActivity.from_plain(message.activity)
+        elif isinstance(message, messages.AskFrames):
+            lease = self._frames.ask(
+                message.files, _frames_of(message), message.now, message.rows, elsewhere=True
+            )
+            self._leases[message.number] = lease
+            self.send(_answered(message.number, lease))
+        elif isinstance(message, messages.FramesStored):
+            lease = self._leases.pop(message.number)
+            for camera, rows in message.stored.items():
+                lease.written[camera][lease.slots[camera][rows]] = True
+            lease.give_up()
+        elif isinstance(message, messages.ForgetFrames):
+            self._frames.forget()
+        else:
+            super().take(message)
+
+    def gone(self) -> None:
+        """Nobody reads or writes the process's slots of the frame cache."""
+        leases, self._leases = self._leases, {}
+        for lease in leases.values():
+            lease.give_up()
+        with self.condition:
+            if not self.closed:
+                self._before = self.activity().over()
+                self._now = BuilderActivity.none(self._datasets)
+
+    def failed(self, error: BaseException) -> None:
+        """The next ``next`` behind what is filled raises it."""
+        self._failure = error
+
+
+def _frames_of(message: messages.AskFrames) -> dict[str, CameraFrames]:
+    """The frames that a question is about."""
+    return {
+        camera: CameraFrames(*(np.asarray(column, np.int64) for column in columns))
+        for camera, columns in message.frames.items()
+    }
+
+
+def _answered(number: int, lease: Lease) -> messages.HeldFrames:
+    """The answer as a message."""
+    held, kept = {}, {}
+    for camera, slots in lease.slots.items():
+        held[camera] = np.where(lease.cached[camera], slots, -1)
+        kept[camera] = np.where(lease.cached[camera], -1, slots)
+    return messages.HeldFrames(0, number, plain_slots(held), plain_slots(kept))
+
+
+_SILENT_S = 2.0
+"""A process that has a slot to fill, and says nothing for so long, is killed."""
+_LONGEST_CHANGE_S = 60.0
+"""After which a change of the number of helpers counts as done, whatever the cluster gave."""
+_IDLE_S = 20.0
+"""Helpers that had nothing to do for so long are given back, until there is something again."""
+
+
+@dataclass(frozen=True, slots=True)
+class HelperRequest:
+    """Request of a loader for helpers on other hosts.
+
+    Attributes:
+        address: address of the Ray cluster that they belong to.
+        ram_floor_bytes: bytes of memory that must stay free on each of their hosts.
+    """
+
+    address: str
+    ram_floor_bytes: int
+
+
+class Answers(Protocol):
+    """Who is told of what helpers do; from the thread that serves the process."""
+
+    def done(self, number: int, batch: BatchMessage) -> None:
+        """A batch is in its slot."""
+        ...
+
+    def lost(self, numbers: Sequence[int] | None = None, *, late: bool = False) -> None:
+        """Nobody fills these, or any, any more; they are written nowhere."""
+        ...
+
+    def helped(self) -> None:
+        """There may be more helpers, or fewer; called many times a second."""
+        ...
+
+
+class Helpers(BuilderProcess):
+    """Asks helpers for batches.
+
+    Args:
+        start: makes what the process is told first.
+        ring: descriptor of the ring's memory.
+        answers: told of what comes; its lock may be held by whoever calls this.
+        bad: told of records to be quarantined.
+
+    Attributes:
+        present: number of helpers that work now.
+        possible: for how many the cluster has processors; 0: not known.
+        compared, different: batches that were filled here too, and those that differed.
+    """
+
+    look_s = 0.05
+
+    def __init__(
+        self,
+        start: Callable[[], messages.HelpersStart],
+        ring: int,
+        answers: Answers,
+        *,
+        bad: Callable[[Place, str], None],
+    ) -> None:
+        super().__init__(
+            "the process that asks helpers",
+            "autoloader.integrations.ray.driver",
+            remedy="leave helpers out",
+            thread="autoloader-helpers",
+            bad=bad,
+        )
+        self._start, self._ring = start, ring
+        self._answers = answers
+        self._wanted = 0
+        self._changed_s = self._busy_s = self._heard_s = time.monotonic()
+        self._asked: set[int] = set()
+        self._given: set[int] = set()
+        self._gone = False
+        self.present = self.possible = self.compared = self.different = 0
+        self.thread.start()
+
+    @property
+    def over(self) -> bool:
+        """True if no helpers are wanted, or none any more."""
+        return self.closed or not self._wanted
+
+    @property
+    def room(self) -> int:
+        """Batches that they may have at a time."""
+        return BATCHES_OF_A_HELPER * min(self.present, self._wanted)
+
+    @property
+    def settled(self) -> bool:
+        """True if there are as many as are wanted, or as the cluster gives."""
+        awaited = min(self._wanted, self.possible or self._wanted)
+        late = time.monotonic() - self._changed_s > _LONGEST_CHANGE_S
+        return self._gone or self.present == awaited or late
+
+    def want(self, count: int) -> None:
+        """Have so many helpers from now on; 0 ends the process."""
+        with self.condition:
+            self._busy_s = time.monotonic()
+            if count == self._wanted:
+                return
+            self._wanted, self._changed_s = count, self._busy_s
+            if count:
+                self.send(messages.HelpersWanted(0, count))
+            elif self.wire is not None:
+                self.wire.shut_down()
+            self.condition.notify_all()
+
+    def ask(self, number: int, span: tuple[int, int]) -> None:
+        """Have a helper fill a batch."""
+        self._asked.add(number)
+        self.send(messages.HelperAsk(0, number, list(span)))
+
+    def give(self, number: int, slot: int) -> None:
+        """The slot of a batch that was asked for."""
+        if not self._given:
+            self._heard_s = time.monotonic()
+        self._given.add(number)
+        self.send(messages.HelperSlot(0, number, slot))
+
+    def begin(self) -> Wire | None:
+        """See ``BuilderProcess.begin``; waits until helpers are wanted."""
+        with self.condition:
+            self.condition.wait_for(lambda: self._wanted or self.closed)
+            if self.closed:
+                return None
+        start = self._start()
+        wire = self.spawn([f"--ring={self._ring}"], self._ring)
+        wire.send(start)  # long, and read when the process has started: nobody waits for a lock
+        with self.condition:
+            wire.send(messages.HelpersWanted(0, self._wanted))
+            self.wire = wire
+            if self.over:
+                wire.shut_down()
+        return wire
+
+    def take(self, message: Message) -> None:
+        """See ``BuilderProcess.take``."""
+        self._heard_s = time.monotonic()
+        if isinstance(message, messages.BatchReady):
+            self.supervisor.progress()
+            self._forget([message.generation])
+            self._answers.done(message.generation, BatchMessage.from_plain(message.batch))
+        elif isinstance(message, messages.HelpersLost):
+            self._forget(message.numbers)
+            self._answers.lost(message.numbers, late=message.late)
+        elif isinstance(message, messages.HelpersHere):
+            self.present, self.possible = message.present, message.possible
+        elif isinstance(message, messages.HelperCompared):
+            self.compared += 1
+            self.different += not message.same
+        else:
+            super().take(message)
+
+    def look(self) -> None:
+        """See ``BuilderProcess.look``."""
+        now = time.monotonic()
+        if self._asked:
+            self._busy_s = now
+        elif now - self._busy_s > _IDLE_S:
+            self.want(0)
+        if self._given and now - self._heard_s > _SILENT_S:
+            self.kill()
+        self._answers.helped()
+
+    def gone(self) -> None:
+        """See ``BuilderProcess.gone``."""
+        self.present = self.possible = 0
+        self._answers.lost()
+        self._asked.clear()
+        self._given.clear()
+
+    def failed(self, error: BaseException) -> None:
+        """This host builds all batches itself from now on."""
+        self._gone = True
+        if not self.closed:
+            logger.warning("no more helpers: this host builds all batches itself: %s", error)
+
+    def _forget(self, numbers: Iterable[int]) -> None:
+        self._asked.difference_update(numbers)
+        self._given.difference_update(numbers)
+
+
+_PACKAGES = {
+    "numpy": "numpy",
+    "OpenCV": "opencv-python-headless",
+    "simplejpeg": "simplejpeg",
+    "av": "av",
+}
+
+
+def identity_of(
+    mixture: ResolvedMixture, order: Mapping[str, Any], indexes: Sequence[DatasetIndex]
+) -> dict[str, str]:
+    """Field → value, of this host.
+
+    Args:
+        mixture: as it was resolved here.
+        order: the mixture's order, as plain values.
+        indexes: of every dataset, as they are open here.
+    """
+    spec = json.dumps([mixture.plain(), order], sort_keys=True)
+    return {
+        **packages(),
+        "spec": _digest([spec.encode(), repr(mixture.layout).encode()]),
+        **{f"index of {one.dataset.name}": one.digest() for one in indexes},
+    }
+
+
+def packages() -> dict[str, str]:
+    """Field → value, of what is installed on this host."""
+    installed = versions(("autoloader-rlds", *_PACKAGES.values()))
+    return {
+        "autoloader": installed.get("autoloader-rlds", "not installed"),
+        "code": _code_digest(),
+        "python": platform.python_version(),
+        **{name: installed.get(one, "not installed") for name, one in _PACKAGES.items()},
+    }
+
+
+def differences(ours: Mapping[str, str], theirs: Mapping[str, str]) -> list[str]:
+    """Every field that differs, for people: "numpy: 2.4.6 here, 2.2.6 there"."""
+    return [
+        f"{name}: {ours.get(name, 'nothing')} here, {theirs.get(name, 'nothing')} there"
+        for name in sorted({*ours, *theirs})
+        if ours.get(name) != theirs.get(name)
+    ]
+
+
+@functools.cache
+def _code_digest() -> str:
+    """Of the source of this package: one version may be two checkouts."""
+    folder = Path(__file__).parents[1]
+
+    def sources() -> Iterator[bytes]:
+        for path in sorted(folder.rglob("*.py")):
+            yield str(path.relative_to(folder)).encode()
+            yield path.read_bytes()
+
+    return _digest(sources())
+
+
+def _digest(parts: Iterable[bytes]) -> str:
+    digest = hashlib.blake2b(digest_size=8)
+    for part in parts:
+        digest.update(len(part).to_bytes(8, "little") + part)
+    return digest.hexdigest()
