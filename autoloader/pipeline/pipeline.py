@@ -181,6 +181,11 @@ class Pipeline:
         stuck: slots that threads of an earlier pipeline still write to.
         disk: where decoded frames may lie; ``None``: nowhere.
         clock: time source for the detection of stalls.
+
+    Attributes:
+        knobs: the values in force; ``retune`` changes them.
+        opened: whether the reader is open.
+        at_close: called once, when all has ended.
     """
 
     def __init__(
@@ -199,7 +204,7 @@ class Pipeline:
         self._mixture = mixture
         self._disk = disk
         self._reader = reader
-        self._knobs = knobs
+        self.knobs = knobs
         self._memory = memory
         self._number = deal.first_number
         self._rounds = Rounds(deal)
@@ -208,7 +213,6 @@ class Pipeline:
         self._closed = False
         self._parked = False
         self.opened = False
-        """Whether the reader is open."""
         self._lock = threading.Lock()
         self._taking = threading.RLock()
         self._calls_for = -1
@@ -233,7 +237,6 @@ class Pipeline:
             self._call = BatchCall(mixture)
         self._ended: BuilderActivity | None = None
         self.at_close: Callable[[], object] = lambda: None
-        """Called once, when all has ended."""
         self._dealing = LoaderThread(target=self._run, name="autoloader-deal")
 
     def start(self) -> None:
@@ -265,7 +268,7 @@ class Pipeline:
             self._fail(error)
 
     def _hold(self) -> None:
-        self._reader.hold(self._knobs.cache_bytes, self._frame_costs)
+        self._reader.hold(self.knobs.cache_bytes, self._frame_costs)
 
     def _frame_costs(self) -> NDArray[np.float64]:
         """[D] seconds of a decode, so far; NaN where there was none."""
@@ -276,13 +279,13 @@ class Pipeline:
 
     def _deal(self) -> None:
         """Keep ``read_ahead`` rounds dealt that have no slots yet; under the lock."""
-        if len(self._lanes) != self._reader.processes(self._knobs):
+        if len(self._lanes) != self._reader.processes(self.knobs):
             self._adjust_lanes()
-        if self._knobs.helper_slots:
+        if self.knobs.helper_slots:
             self._want_helpers()
-        samples = self._reader.run_samples(self._knobs)
+        samples = self._reader.run_samples(self.knobs)
         while len(self._unslotted) <= max(
-            self._knobs.read_ahead * self._round_batches, 2 * self._room
+            self.knobs.read_ahead * self._round_batches, 2 * self._room
         ):
             runs = self._rounds.next(len(self._lanes), samples)
             self._round_batches = sum(map(len, runs))
@@ -301,10 +304,10 @@ class Pipeline:
 
     def _adjust_lanes(self) -> None:
         """Have as many builders as the knobs say; under the lock."""
-        wanted = self._reader.processes(self._knobs)
+        wanted = self._reader.processes(self.knobs)
         here = wanted == 1
         kept = [one for one in self._lanes if one.builder.here is here][:wanted]
-        for share in self._knobs.shares(wanted)[len(kept) :]:
+        for share in self.knobs.shares(wanted)[len(kept) :]:
             builder = self._new_builder(share, here)
             builder.park(self._parked)
             kept.append(Lane(builder))
@@ -317,7 +320,7 @@ class Pipeline:
         if self._helpers is None:
             self._helpers = self._reader.helpers(self._memory, self._quarantine, self)
         if self._helpers is not None:
-            self._helpers.want(self._knobs.helper_slots)
+            self._helpers.want(self.knobs.helper_slots)
 
     @property
     def _room(self) -> int:
@@ -393,7 +396,7 @@ class Pipeline:
         )
 
     def _share_knobs(self) -> None:
-        for lane, share in zip(self._lanes, self._knobs.shares(len(self._lanes)), strict=True):
+        for lane, share in zip(self._lanes, self.knobs.shares(len(self._lanes)), strict=True):
             lane.builder.retune(share)
 
     def next(self, timeout_s: float) -> BatchMessage | None:
@@ -485,17 +488,12 @@ class Pipeline:
         """Nobody writes to a stuck slot any more."""
         self._slots.ended(slot)
 
-    @property
-    def knobs(self) -> Knobs:
-        """The values in force."""
-        return self._knobs
-
     def retune(self, knobs: Knobs) -> None:
         """Move to other knobs; each takes effect as its row in the knob table says."""
         with self._lock:
             if self._closed:
                 return
-            self._knobs = knobs
+            self.knobs = knobs
         self._hold()  # before builders put back runs that pin frames, and read them again
         with self._lock:
             if self._closed:
@@ -519,7 +517,7 @@ class Pipeline:
     def settled(self) -> bool:
         """True if all builders, and as many as the knobs say, work with the knobs in force."""
         with self._lock:
-            as_many = len(self._lanes) in (0, self._reader.processes(self._knobs))
+            as_many = len(self._lanes) in (0, self._reader.processes(self.knobs))
             return (
                 as_many
                 and not self._leaving

@@ -37,6 +37,15 @@ class DeliveryProgress:
         planned: whether the order is planned (indexed reader): then a position says all, the
             cursors stay at the beginning, and any rank's state is the state of all. Else the
             cursors are of the rank's part, and all ranks' states together are (``join_states``).
+
+    Attributes:
+        taken: [D] samples of each dataset that were handed out.
+        non_finite: [D] those of them that hold a value that is not finite.
+        batches: batches handed out since the run began.
+        position: samples handed out, over all ranks.
+        in_epoch: those of them that belong to the current epoch.
+        epoch_steps: steps of the current epoch.
+        repeats: batches that were handed out again.
     """
 
     def __init__(
@@ -48,9 +57,9 @@ class DeliveryProgress:
         self._planned = planned
         self._cursors = self._cursors_of(ranks)
         self._mixer: dict[str, Any] | None = None
-        self._taken = [0] * len(mixture.datasets)
+        self.taken = [0] * len(mixture.datasets)
         self.non_finite = [0] * len(mixture.datasets)
-        self._batches = 0
+        self.batches = 0
         self.position = 0
         self.in_epoch = 0
         self.epoch_steps = 0
@@ -87,10 +96,10 @@ class DeliveryProgress:
         for dataset, pass_, shard, record, _, total in ledger:
             if not self._planned:
                 self._cursors[dataset].take(pass_, shard, record, total)
-            self._taken[dataset] += 1
+            self.taken[dataset] += 1
         for row in filled.non_finite:
             self._note_non_finite(*ledger[row])
-        self._batches = filled.number + 1
+        self.batches = filled.number + 1
         self.position += self._step()
         self._mixer = {"position": self.position} if self._planned else filled.mixer
 
@@ -133,27 +142,22 @@ class DeliveryProgress:
         other = copy.copy(self)
         vars(other).update(
             _cursors=[cursor.copy() for cursor in self._cursors],
-            _taken=list(self._taken),
+            taken=list(self.taken),
             non_finite=list(self.non_finite),
         )
         return other
 
-    @property
-    def taken(self) -> Sequence[int]:
-        """[D] samples of each dataset that were handed out."""
-        return self._taken
-
     def share(self, dataset: int) -> float | None:
         """A dataset's share of what was handed out."""
-        every = sum(self._taken)
-        return self._taken[dataset] / every if every else None
+        every = sum(self.taken)
+        return self.taken[dataset] / every if every else None
 
     def start(self) -> PipelineStart:
         """Where a pipeline must begin to go on from here."""
         return PipelineStart(
             tuple(cursor.copy() for cursor in self._cursors),
             self._mixer,
-            self._batches,
+            self.batches,
             self.position,
             self.in_epoch,
         )
@@ -168,8 +172,8 @@ class DeliveryProgress:
             "position": self.position,
             "in_epoch": self.in_epoch,
             "epoch_steps": self.epoch_steps,
-            "batches": self._batches,
-            "taken": dict(zip(self._mixture.names, self._taken, strict=True)),
+            "batches": self.batches,
+            "taken": dict(zip(self._mixture.names, self.taken, strict=True)),
             "mixer": rename_datasets(self._mixer, self._mixture.names.__getitem__),
             "cursors": {
                 name: cursor.state()
@@ -196,8 +200,8 @@ class DeliveryProgress:
             self._cursors, self._mixer = self._of_part(state)
         self._repeated_from = None
         for index, name in enumerate(self._mixture.names):
-            self._taken[index] = int(state["taken"].get(name, 0))
-        self._batches = int(state["batches"])
+            self.taken[index] = int(state["taken"].get(name, 0))
+        self.batches = int(state["batches"])
         self.position = int(state["position"])
         epoch = self._order.epoch_samples
         # Where epochs have become shorter, this one is over.
@@ -245,11 +249,6 @@ class DeliveryProgress:
             else:  # dealt by samples, then or now: its pass begins again
                 mine[index].pass_ = min(cursor.pass_ for cursor in theirs)
         return mine, None
-
-    @property
-    def batches(self) -> int:
-        """Batches handed out since the run began."""
-        return self._batches
 
     def as_saved(self, order: MixtureOrder) -> MixtureOrder:
         """An order as a state tells it: from the last change of weights that was reached.

@@ -109,7 +109,12 @@ def read_state(state: object) -> dict[str, Any]:
     """
     plain = _plain(state)
     if plain.get("schema_version") != STATE_VERSION:
-        raise _of_no_known_version(plain)
+        raise UsageError(
+            f"the state has schema_version {shown(plain.get('schema_version'))}; this version of "
+            f"autoloader reads {STATE_VERSION}; fields of the state: {shown(sorted(plain))}",
+            remedy="pass what state_dict() of an AutoLoader returned, to the version of autoloader "
+            "that saved it",
+        )
     rest = {key: value for key, value in plain.items() if key != "checksum"}
     if plain.get("checksum") != (computed := _checksum(rest)):
         raise UsageError(
@@ -139,20 +144,6 @@ def _plain(state: object) -> dict[str, Any]:
             ) from error
     plain: dict[str, Any] = json.loads(json.dumps(dict(state)))
     return plain
-
-
-def _of_no_known_version(plain: Mapping[str, Any]) -> UsageError:
-    if "schema_version" not in plain:
-        return UsageError(
-            f"this is not the state of an AutoLoader: it has no schema_version, and its fields "
-            f"are {shown(sorted(plain))}",
-            remedy="pass what state_dict() of an AutoLoader returned",
-        )
-    return UsageError(
-        f"the state has schema_version {shown(plain['schema_version'])}; this version of "
-        f"autoloader reads {STATE_VERSION}",
-        remedy="resume with the version of autoloader that saved the state",
-    )
 
 
 def join_states(states: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

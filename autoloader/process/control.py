@@ -24,7 +24,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import asdict, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from autoloader.cache.disk import FramesOnDisk
 from autoloader.controller.admission import (
@@ -47,7 +47,7 @@ from autoloader.controller.reflex import (
     react,
 )
 from autoloader.controller.states import ControllerState, State
-from autoloader.errors import AutoloaderError, UsageError
+from autoloader.errors import AutoloaderError
 from autoloader.host.headroom import HeadroomSource, headroom_or_none
 from autoloader.host.threads import LoaderThread
 from autoloader.pipeline.builders import HelperRequest
@@ -80,7 +80,6 @@ def open_pipeline(setup: PipelineSetup, compiled: CompiledMixture) -> Pipeline:
 
     Raises:
         SourceError: TensorFlow is needed and cannot be imported.
-        UsageError: the place where it begins was saved under another reader.
     """
     mixture, order, start = setup.mixture, setup.order, setup.position()
     deal = Deal.of(
@@ -97,11 +96,6 @@ def open_pipeline(setup: PipelineSetup, compiled: CompiledMixture) -> Pipeline:
     if setup.knobs.reader == "indexed":
         from autoloader.pipeline.read.planned import IndexedReader
 
-        if start.mixer is not None and "position" not in start.mixer:
-            raise UsageError(
-                "the saved state is of the stream reader, this loader reads by index",
-                remedy="resume with the reader that the state was saved with: reader: stream",
-            )
         asked = setup.control
         floor_bytes = asked.limits.ram_floor_bytes
         helpers = HelperRequest(asked.helpers, floor_bytes) if asked.helpers else None
@@ -293,9 +287,26 @@ class ControlledPipeline:
             prices, shards = self._observer.prices, self._limits.knobs.shards
             before = self.pipeline.knobs
             _BUDGET.take(self._share, price_change(before, knobs, shards, prices))
-            self.pipeline.retune(knobs)
-            self._snapshots.moved("person", "retune", knobs, before)
-            self._tell()
+            self._move(knobs, "person", "retune")
+
+    def _move(
+        self, knobs: Knobs, by: str, why: str = "", short: tuple[float, int | None] | None = None
+    ) -> None:
+        """Move to other knobs, under the lock; all changes go this way.
+
+        Args:
+            knobs: values of all knobs from now on.
+            by: who wants it.
+            why: for people; not where memory is short.
+            short: time and headroom where memory is short; ``None``: it is not.
+        """
+        before = self.pipeline.knobs
+        self.pipeline.retune(knobs)
+        if short is not None:
+            self._counted["shrinks"] += 1
+            why = self._snapshots.pressure.shrunk(*short, before, knobs)
+        self._snapshots.moved(by, why, knobs, before)
+        self._tell()
 
     # --- the reflex's thread ----------------------------------------------------------------------
 
@@ -340,15 +351,13 @@ class ControlledPipeline:
         """Have the frame cache give what is missing above the floor; bytes that it gave."""
         floor, margin_bytes = self._limits.ram_floor_bytes, self._limits.margin_bytes
         missing = missing_bytes(headroom_bytes, floor, max(margin_bytes, growth_bytes))
-        before = self.pipeline.knobs
-        if not missing or not before.cache_bytes:
+        if not missing or not self.pipeline.knobs.cache_bytes:
             return 0
         with self._lock:
-            held, before = self.pipeline.frames_held().allocated_bytes, self.pipeline.knobs
-            self.pipeline.retune(lowered_cache(before, held, missing))
-            self._tell()
+            held = self.pipeline.frames_held().allocated_bytes
+            lowered = lowered_cache(self.pipeline.knobs, held, missing)
+            self._move(lowered, "reflex", short=(at_s, headroom_bytes))
             given = max(0, held - self.pipeline.frames_held().allocated_bytes)
-        self._shrunk("reflex", at_s, headroom_bytes, before)
         if self._log is not None:
             self._log.frames(at_s, headroom_bytes, held, given)
         return given
@@ -356,25 +365,14 @@ class ControlledPipeline:
     def _drop(self, at_s: float, headroom_bytes: int | None) -> None:
         self._counted["drops"] += 1
         with self._lock:
-            before = self.pipeline.knobs
-            least = self._limits.least(before)
-            if least != before:
-                self.pipeline.retune(least)
-                self._tell()
+            least = self._limits.least(self.pipeline.knobs)
+            if least != self.pipeline.knobs:
+                self._move(least, "reflex", short=(at_s, headroom_bytes))
             self.pipeline.drop()
         if at_s >= self._trim_next_s:
             began = time.thread_time()
             give_memory_back()
             self._trim_next_s = at_s + (time.thread_time() - began) / _TRIM_COST_RATIO
-        if least != before:
-            self._shrunk("reflex", at_s, headroom_bytes, before)
-
-    def _shrunk(self, by: str, at_s: float, headroom_bytes: int | None, before: Knobs) -> None:
-        """Tell that knobs are smaller now, because memory is short."""
-        after = self.pipeline.knobs
-        self._counted["shrinks"] += 1
-        why = self._snapshots.pressure.shrunk(at_s, headroom_bytes, before, after)
-        self._snapshots.moved(by, why, after, before)
 
     def _set_gate(self) -> None:
         """Under the lock; the pipeline's threads are woken where something changes only."""
@@ -390,14 +388,24 @@ class ControlledPipeline:
         if self._parked and at_s - self._parked_seen_s < _PARKED_EVERY_S:
             return
         self._parked_seen_s = at_s if self._parked else float("-inf")
-        if not self._moves:
-            seen = self.observe(at_s, growth_bytes)
-            self._snapshots.publish(seen, self._activity, opened=self.pipeline.opened)
-            return
-        if self._begun_s is None:
+        if self._moves and self._begun_s is None:
             self._begun_s = at_s
             self._state = ControllerState(since_s=at_s)
         seen = self.observe(at_s, growth_bytes)
+        said: dict[str, Any] = {}
+        if self._moves:
+            rule = self._decide(seen)
+            said = {"state": self.state_name, "why": rule, "counted": self._counted}
+        self._snapshots.publish(
+            seen,
+            self._activity,
+            opened=self.pipeline.opened,
+            knobs=self.pipeline.knobs,
+            **said,
+        )
+
+    def _decide(self, seen: Observation) -> str:
+        """Have the policy decide, and do it; the rule that it followed."""
         before = self._state
         answer = decide(before, seen, self._limits)
         if self._log is not None:
@@ -410,18 +418,9 @@ class ControlledPipeline:
         if answer.knobs is not None:
             self._apply(seen, answer)
         self._tell()
-        headroom = None if seen.headroom_bytes is None else int(seen.headroom_bytes.value)
-        if back := self._snapshots.pressure.look(at_s, headroom, self._state.name):
+        if back := self._snapshots.pressure.look(seen.at_s, _bytes(seen), self._state.name):
             self._snapshots.moved("policy", back, seen.knobs, seen.knobs)
-        self._snapshots.publish(
-            seen,
-            self._activity,
-            opened=self.pipeline.opened,
-            state=self.state_name,
-            why=answer.rule,
-            counted=self._counted,
-            knobs=self.pipeline.knobs,
-        )
+        return answer.rule
 
     def observe(self, at_s: float, growth_bytes: int) -> Observation:
         """Read everything that the policy needs now."""
@@ -456,14 +455,9 @@ class ControlledPipeline:
                 return
             self._counted["changes"] += 1
             logger.info("%s: %s", answer.rule, dict(answer.changes))
-            self.pipeline.retune(answer.knobs)
-            if answer.state.name in (State.SHRINK, State.EMERGENCY):
-                headroom = seen.headroom_bytes
-                known = None if headroom is None else int(headroom.value)
-                self._shrunk("policy", seen.at_s, known, seen.knobs)
-            else:
-                self._snapshots.moved("policy", answer.rule, answer.knobs, seen.knobs)
-            self._tell()
+            shrinks = answer.state.name in (State.SHRINK, State.EMERGENCY)
+            short = (seen.at_s, _bytes(seen)) if shrinks else None
+            self._move(answer.knobs, "policy", answer.rule, short)
 
     def _promised(self, price: int, seen: Observation, answer: Decision) -> bool:
         """Hold a growth against a fresh reading: the one decided on is some milliseconds old."""
@@ -488,6 +482,10 @@ class ControlledPipeline:
         message = Retuned(self._number, self._generation, knobs.flat(), state)
         if text != self._said and self._wire.send_now(message):
             self._said = text
+
+
+def _bytes(seen: Observation) -> int | None:
+    return None if seen.headroom_bytes is None else int(seen.headroom_bytes.value)
 
 
 def stuck_slots(closed: Sequence[ControlledPipeline]) -> frozenset[int]:

@@ -62,34 +62,24 @@ def choose_reader(mixture: ResolvedMixture, knob: str) -> tuple[Literal["stream"
     if pinned == "auto":
         pinned, field, who = cast("Any", knob), "knobs.reader", "the knob says so"
     away = [dataset for dataset in mixture.datasets if dataset.remote]
-    indexed = [dataset.name for dataset in mixture.datasets if not dataset.streamable]
-    if away:
-        why_away, fits = _reader_of_away(away, pinned)
-        if fits == "stream":
-            _refuse_streams(away, indexed)
-            if pinned == "indexed":
-                raise SpecError(
-                    f"{field}: indexed, but {why_away}",
-                    remedy="pip install 'autoloader-rlds[remote]', use reader: stream (or auto), "
-                    "or copy the data to a local disk",
-                )
-        if pinned == "auto":
-            return fits, why_away
-    if pinned == "auto":
-        return "indexed", "all files are local"
-    if pinned == "stream" and indexed:
-        raise SpecError(
-            f"{field}: stream, but {_and_others(indexed)} holds LeRobot data, which is read by "
-            "index only",
-            remedy="use reader: auto",
-        )
-    return pinned, who
+    why, found = _reader_of(away, pinned)
+    if found == "stream":
+        _refuse_streams(mixture, away, who if pinned == "stream" else why)
+        if pinned == "indexed":
+            raise SpecError(
+                f"{field}: indexed, but {why}",
+                remedy="pip install 'autoloader-rlds[remote]', use reader: stream (or auto), "
+                "or copy the data to a local disk",
+            )
+    return found, why if pinned == "auto" else who
 
 
-def _reader_of_away(
+def _reader_of(
     away: Sequence[ResolvedDataset], pinned: str
 ) -> tuple[str, Literal["stream", "indexed"]]:
-    """Why remote datasets are read as they are, and which reader suits them."""
+    """Why a mixture with such remote datasets is read as it is, and which reader suits it."""
+    if not away:
+        return "all files are local", "stream" if pinned == "stream" else "indexed"
     where = f"{_and_others([one.name for one in away])} lies at {away[0].directory.path}"
     if pinned == "stream":
         return where, "stream"
@@ -103,12 +93,13 @@ def _reader_of_away(
     return f"{where}, which is fetched and indexed first: it has no index files", "indexed"
 
 
-def _refuse_streams(away: Sequence[ResolvedDataset], indexed: Sequence[str]) -> None:
-    """Refuse to stream remote data with rules, which need every record's texts, or beside LeRobot.
+def _refuse_streams(mixture: ResolvedMixture, away: Sequence[ResolvedDataset], why: str) -> None:
+    """Refuse to stream remote data with rules, which need every record's texts, and LeRobot data.
 
     Args:
-        away: remote datasets.
-        indexed: names of datasets that are read by index only.
+        mixture: the resolved mixture that would be streamed.
+        away: its remote datasets.
+        why: reason for the stream reader.
     """
     for one in away:
         if one.keep is not None:
@@ -118,11 +109,11 @@ def _refuse_streams(away: Sequence[ResolvedDataset], indexed: Sequence[str]) -> 
                 remedy="read it by index (reader: auto, with what the extra remote brings), or use "
                 "a transform that drops episodes (return None) and bars steps (valid)",
             )
-    if indexed:
+    if indexed := [dataset.name for dataset in mixture.datasets if not dataset.streamable]:
         raise SpecError(
-            f"datasets: {_and_others(indexed)} holds LeRobot data, which is read by index, and "
-            f"{_and_others([one.name for one in away])} is remote, which is read as a stream",
-            remedy="copy the remote data to a local disk, or train on either",
+            f"datasets: {_and_others(indexed)} holds LeRobot data, which is read by index only, "
+            f"and the mixture would be streamed: {why}",
+            remedy="use reader: auto, copy remote data to a local disk, or train on either",
         )
 
 

@@ -132,23 +132,10 @@ def _records(
 
 
 def _trace(side_by_side: bool, ordered: bool, remote: bool) -> Any:
-    number = tf.TensorSpec([], tf.int64)
-    vector = tf.TensorSpec([None], tf.int64)
-    signature = [
-        tf.TensorSpec([None], tf.string),
-        vector,
-        vector,
-        vector,
-        tf.TensorSpec([], tf.uint64),
-        number,
-        number,
-        number,
-        number,
-    ]
-
-    def variant(*inputs: Any) -> Any:
-        return _variant(*inputs, side_by_side=side_by_side, ordered=ordered, remote=remote)
-
+    number, vector = tf.TensorSpec([], tf.int64), tf.TensorSpec([None], tf.int64)
+    paths, key = tf.TensorSpec([None], tf.string), tf.TensorSpec([], tf.uint64)
+    signature = [paths, *[vector] * 3, key, *[number] * 4]
+    variant = partial(_variant, side_by_side=side_by_side, ordered=ordered, remote=remote)
     function = tf.function(variant, input_signature=signature, autograph=False)
     function.get_concrete_function()
     return function

@@ -76,7 +76,6 @@ from autoloader.samples.block import (
 )
 from autoloader.samples.draws import PURPOSE_SHUFFLE
 from autoloader.samples.resolve import ResolvedDataset, ResolvedMixture
-from autoloader.sampling.cursor import DatasetCursor
 from autoloader.sampling.mixture import MixtureOrder
 from autoloader.spec.knobs import Knobs, ResolvedDatasetKnobs
 from autoloader.telemetry.progress import shard_words
@@ -131,13 +130,11 @@ class StreamSource(SampleSource):
         self._readers = [
             DatasetReader(
                 dataset,
-                reader.open_stream,
-                start.cursors[dataset.index].copy(),
+                reader,
                 condition,
                 knobs.for_dataset(dataset.name),
                 quarantine=quarantine,
                 opening=opening,
-                counted=counted_samples(dataset, order),
                 failed=self._reader_failed,
             )
             for dataset in mixture.datasets
@@ -268,14 +265,12 @@ class DatasetReader:
 
     Args:
         dataset: the dataset whose episodes are read.
-        source: makes the stream; called on the reader's own thread, as compiling a graph takes
-            time.
-        cursor: cursor to begin at; the reader's own from then on.
+        mixture: says how streams are made, which is done on the reader's own thread, as compiling
+            a graph takes time; and where they begin.
         arrived: shared by all queues of a pipeline; told when samples come.
         knobs: the stream knobs to begin with.
         quarantine: told of bad records.
         opening: bounds how many readers reopen at a time.
-        counted: samples that the index counted for a pass; ``None``: epochs need no count.
         failed: told of the exception that ends this reader.
 
     Attributes:
@@ -290,26 +285,24 @@ class DatasetReader:
     def __init__(
         self,
         dataset: ResolvedDataset,
-        source: Callable[[ResolvedDataset], EpisodeStream],
-        cursor: DatasetCursor,
+        mixture: StreamsReader,
         arrived: threading.Condition,
         knobs: ResolvedDatasetKnobs,
         *,
         quarantine: Quarantine,
         opening: threading.Semaphore,
-        counted: int | None = None,
         failed: Callable[[int, AutoloaderError], None],
     ) -> None:
         self.queue = SampleQueue(
             dataset.key, arrived, capacity=knobs.queue_samples, shuffle=knobs.shuffle_samples
         )
         self._dataset = dataset
-        self._make_source = source
-        self._cursor = cursor
+        self._make_source = mixture.open_stream
+        self._cursor = mixture.begin.cursors[dataset.index].copy()
         self._knobs = self._wanted = knobs
         self._quarantine = quarantine
         self._opening = opening
-        self._counted = counted
+        self._counted = counted_samples(dataset, mixture.order)
         self._counts: dict[tuple[int, int], int] = {}
         self._damaged: dict[tuple[int, int], str] = {}
         self._short: dict[Place, int] = {}
