@@ -226,13 +226,11 @@ class AutoLoader:
         child = self._child = self._child or Child.shared(neighbours)
         planned, mixture = self.plan.knobs.reader == "indexed", self.plan.mixture
         delivery = self._delivery = Delivery(
-            mixture,
-            self.plan.order,
+            self.plan,
             self._ranks,
             output,
             child.page,
             pipeline_number(),
-            planned=planned,
             replays=replays,
         )
         self._parts.callback(delivery.close)
@@ -476,7 +474,7 @@ class AutoLoader:
                 delivery.unpin(one)
             return
         if not waits:
-            delivery.begin_wait()
+            delivery.patience.begin()
         delivery.await_next(self._pipeline, _POLL_S)
 
     def transfer(self, device: Any) -> Transfer:

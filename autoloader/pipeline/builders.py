@@ -47,7 +47,7 @@ import threading
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -416,19 +416,6 @@ _LONGEST_CHANGE_S = 60.0
 """After which a change of the number of helpers counts as done, whatever the cluster gave."""
 _IDLE_S = 20.0
 """Helpers that had nothing to do for so long are given back, until there is something again."""
-
-
-@dataclass(frozen=True, slots=True)
-class HelperRequest:
-    """Request of a loader for helpers on other hosts.
-
-    Attributes:
-        address: address of the Ray cluster that they belong to.
-        ram_floor_bytes: bytes of memory that must stay free on each of their hosts.
-    """
-
-    address: str
-    ram_floor_bytes: int
 
 
 class Answers(Protocol):

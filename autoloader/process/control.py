@@ -50,7 +50,6 @@ from autoloader.controller.states import ControllerState, State
 from autoloader.errors import AutoloaderError
 from autoloader.host.headroom import HeadroomSource, headroom_or_none
 from autoloader.host.threads import LoaderThread
-from autoloader.pipeline.builders import HelperRequest
 from autoloader.pipeline.messages import Activity, BatchReady, Failed, Retuned, Wire
 from autoloader.pipeline.read.open_mixture import CompiledMixture
 from autoloader.process.observer import Observer, Probes, SnapshotWriter
@@ -97,8 +96,6 @@ def open_pipeline(setup: PipelineSetup, compiled: CompiledMixture) -> Pipeline:
         from autoloader.pipeline.read.planned import IndexedReader
 
         asked = setup.control
-        floor_bytes = asked.limits.ram_floor_bytes
-        helpers = HelperRequest(asked.helpers, floor_bytes) if asked.helpers else None
         reader = IndexedReader(
             mixture,
             order,
@@ -106,7 +103,8 @@ def open_pipeline(setup: PipelineSetup, compiled: CompiledMixture) -> Pipeline:
             compiled=compiled,
             on_disk=room if disk else None,
             node=NodePart.of(deal, setup.ranks_here),
-            asked=helpers,
+            helpers_at=asked.helpers,
+            ram_floor_bytes=asked.limits.ram_floor_bytes,
             disk_floor_bytes=asked.disk_floor_bytes,
         )
     else:

@@ -37,10 +37,9 @@ from autoloader.decode.ring import Lender, RingMemory
 from autoloader.host.extras import needs
 from autoloader.pipeline.progress import DeliveryProgress
 from autoloader.process.child import ChildPipeline
+from autoloader.process.planning import LoaderPlan
 from autoloader.process.setup import ControlPage
-from autoloader.samples.resolve import ResolvedMixture
 from autoloader.sampling.dealing import Ranks
-from autoloader.sampling.mixture import MixtureOrder
 from autoloader.telemetry.lines import BatchTimes, run_name
 from autoloader.telemetry.progress import Patience, doing
 from autoloader.telemetry.statistics import (
@@ -173,9 +172,8 @@ class Delivery:
     """The way of one loader's batches to its training loop.
 
     Args:
-        mixture: whose batches they are, over all ranks.
-        order: the order of the mixture's samples.
-        ranks, planned: see ``DeliveryProgress``.
+        plan: plan of the loader.
+        ranks: which of how many trainers the loader is of.
         output: "torch" tensors or "numpy" arrays.
         page: control page, where the loader's child reads how long the training loop waits.
         number: of the loader in the batch log.
@@ -184,18 +182,17 @@ class Delivery:
 
     def __init__(
         self,
-        mixture: ResolvedMixture,
-        order: MixtureOrder,
+        plan: LoaderPlan,
         ranks: Ranks,
         output: Literal["torch", "numpy"],
         page: ControlPage,
         number: int,
         *,
-        planned: bool,
         replays: bool = False,
     ) -> None:
-        self.progress = DeliveryProgress(mixture, order, ranks, planned=planned)
-        self._mixture = mixture
+        mixture = self._mixture = plan.mixture
+        planned = plan.knobs.reader == "indexed"
+        self.progress = DeliveryProgress(mixture, plan.order, ranks, planned=planned)
         doing(f"importing {output}")
         self._wrap = wrapper(output)
         doing("")
@@ -210,13 +207,13 @@ class Delivery:
         self.asked_s = 0.0
         self.got_s = math.inf
         """When the training loop asked last, and when it got what it asked for."""
-        self._patience = Patience()
+        self.patience = Patience()
         self.meter = ConsumerMeter()
         self.memory = RingMemory(mixture.layout)
         self.lender = Lender(self.memory)
         self._log = BatchTimes.wanted(number)
         if self._log is not None:
-            self._log.start(mixture.split, mixture.names, order.shares)
+            self._log.start(mixture.split, mixture.names, plan.order.shares)
 
     def in_hand(self, after: int) -> InHand | None:
         """First batch in hand behind a number; any thread."""
@@ -314,10 +311,6 @@ class Delivery:
         """Batches that the training loop was shown and does not count as its own."""
         return sum(one.shown and not one.taken for one in tuple(self._in_hand))
 
-    def begin_wait(self) -> None:
-        """The training loop waits from now on."""
-        self._patience.begin()
-
     def await_next(self, pipeline: ChildPipeline, timeout_s: float) -> None:
         """Put the next batch in hand, where it comes in time; under the pipeline's lock."""
         if self._steps_left() == 0:
@@ -332,7 +325,7 @@ class Delivery:
             if self._arrived is None:
                 self._arrived = pipeline.next(timeout_s)
             if self._arrived is None:
-                self._patience.look(lambda: self._awaits(pipeline.number))
+                self.patience.look(lambda: self._awaits(pipeline.number))
                 return
             one = self._make(self._arrived, pipeline.knobs.ring_slots)
             if one.copied:

@@ -278,7 +278,7 @@ class Worker:
     def __init__(self, listener: socket.socket, parent: int) -> None:
         self._listener = listener
         self._parent = parent
-        self._trainers: list[TrainerService] = []
+        self.trainers: list[TrainerService] = []
         self._lock = threading.Lock()
         self._had_trainer = False
         self._refused = 0
@@ -296,7 +296,7 @@ class Worker:
 
     def give_way(self) -> None:
         """End the process: a ring that is wanted again is written to by threads that do not end."""
-        for trainer in list(self._trainers):
+        for trainer in list(self.trainers):
             trainer.show_gives_way()
         self.end("threads that decode do not end")
 
@@ -332,15 +332,10 @@ class Worker:
             trainer = TrainerService(
                 connection, self.control, pid, restart=self.end, give_way=self.give_way
             )
-            self._trainers.append(trainer)
+            self.trainers.append(trainer)
             self._had_trainer = True
             _use_cores_of(pid)
             LoaderThread(target=self._serve, args=(trainer,), name="autoloader-messages").start()
-
-    def log(self, message: messages.Logged) -> None:
-        """Hand a log record to every trainer, without waiting for any."""
-        for trainer in list(self._trainers):
-            trainer.wire.send_later(message)
 
     def _serve(self, trainer: TrainerService) -> None:
         try:
@@ -350,10 +345,10 @@ class Worker:
         except Exception:  # the boundary of this thread: one trainer's trouble is no other's
             logger.exception("a trainer's messages cannot be read")
         with self._lock:
-            self._trainers.remove(trainer)
-            if not self._trainers:
+            self.trainers.remove(trainer)
+            if not self.trainers:
                 self._admit()  # another one may have come at this moment
-            if not self._trainers:
+            if not self.trainers:
                 self.end("the last trainer is done or gone")
         trainer.hang_up()
         trainer.close()
@@ -364,7 +359,7 @@ class Worker:
             parent = os.pidfd_open(self._parent)
         while True:
             with self._lock:
-                every = list(self._trainers)
+                every = list(self.trainers)
             for trainer in every:
                 trainer.beat(time.monotonic_ns())
                 trainer.wire.send_waiting()
@@ -399,7 +394,9 @@ class _LogsToTrainers(logging.Handler):
         self._worker = worker
 
     def emit(self, record: logging.LogRecord) -> None:
-        self._worker.log(messages.Logged(-1, record.levelno, record.name, record.getMessage()))
+        message = messages.Logged(-1, record.levelno, record.name, record.getMessage())
+        for trainer in list(self._worker.trainers):
+            trainer.wire.send_later(message)
 
 
 def _prepare_process() -> None:

@@ -101,6 +101,10 @@ class OpenMixture:
         )
 
 
+_lock = threading.Lock()
+_open_mixtures: weakref.WeakValueDictionary[str, OpenMixture] = weakref.WeakValueDictionary()
+
+
 def _made(mixture: ResolvedMixture, indexes: Sequence[DatasetIndex]) -> dict[str, list[int]]:
     """Camera → [D] numbers of how each dataset's frames are decoded; see ``FrameTable``.
 
@@ -124,7 +128,8 @@ class CompiledMixture:
     Attributes:
         readers: the stream reader of each dataset, by name.
         open_mixture: the indexes and the plan over them.
-        own_process: true if the process is the loader's alone.
+        own_process: true if the process is the loader's alone. A fork of a trainer would copy
+            private memory.
     """
 
     readers: dict[str, EpisodeStream] = field(default_factory=dict)
@@ -132,8 +137,18 @@ class CompiledMixture:
     own_process: bool = False
 
     def open(self, mixture: ResolvedMixture, order: MixtureOrder) -> OpenMixture:
-        """See ``open_mixture``; another mixture that was open is closed."""
-        opened = open_mixture(mixture, order, own_process=self.own_process)
+        """The indexes and the plan of a mixture, built where they are missing.
+
+        Raises:
+            SourceError: an index cannot be opened or built.
+        """
+        files = [versions_of(one) for one in mixture.datasets]
+        key = json.dumps([mixture.plain(), asdict(order), files], sort_keys=True)
+        with _lock:
+            opened = _open_mixtures.get(key)
+            if opened is None:
+                opened = _open_mixtures[key] = OpenMixture()
+        opened.open(mixture, order, own_process=self.own_process)
         if self.open_mixture is not opened:
             self.let_go()
         self.open_mixture = opened
@@ -143,31 +158,3 @@ class CompiledMixture:
         """Give back the cached frames: no pipeline of this loader follows for now."""
         if self.open_mixture is not None:
             self.open_mixture.frames.give_up()
-
-
-_lock = threading.Lock()
-_open_mixtures: weakref.WeakValueDictionary[str, OpenMixture] = weakref.WeakValueDictionary()
-
-
-def open_mixture(
-    mixture: ResolvedMixture, order: MixtureOrder, *, own_process: bool = False
-) -> OpenMixture:
-    """The indexes and the plan of a mixture, built where they are missing.
-
-    Args:
-        mixture: the resolved mixture to open.
-        order: order of the mixture's samples.
-        own_process: true if the process is the loader's alone. A fork of a trainer would copy
-            private memory.
-
-    Raises:
-        SourceError: an index cannot be opened or built.
-    """
-    files = [versions_of(one) for one in mixture.datasets]
-    key = json.dumps([mixture.plain(), asdict(order), files], sort_keys=True)
-    with _lock:
-        opened = _open_mixtures.get(key)
-        if opened is None:
-            opened = _open_mixtures[key] = OpenMixture()
-    opened.open(mixture, order, own_process=own_process)
-    return opened

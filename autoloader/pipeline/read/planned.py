@@ -59,7 +59,7 @@ from autoloader.host.supervision import import_path
 from autoloader.host.threads import LoaderThread, all_ended
 from autoloader.index.dataset import DatasetIndex
 from autoloader.index.planned import PlannedReads
-from autoloader.pipeline.builders import HelperRequest, Helpers, RemoteBuilder, identity_of
+from autoloader.pipeline.builders import Helpers, RemoteBuilder, identity_of
 from autoloader.pipeline.messages import BuildStart, HelpersStart
 from autoloader.pipeline.pipeline import MixtureReader
 from autoloader.pipeline.read.blocks import Blocks, BlockUser
@@ -564,7 +564,8 @@ class IndexedReader(MixtureReader):
         others_frames: frame cache of another process; ``None``: this process has its own.
         on_disk: room for decoded frames on a disk, which decode processes share.
         node: ranks of this node, whose uses of frames count; ``None``: there is one rank.
-        asked: request for helpers on other hosts; ``None``: no host helps.
+        helpers_at: address of the Ray cluster whose hosts help; "": no host helps.
+        ram_floor_bytes: bytes of memory that must stay free on each of their hosts.
         disk_floor_bytes: bytes that must stay free on the disk of the cache of shards, for decode
             processes; ``None``: as the environment says.
         by_blocks: whether blocks are held, with locality. Not where batches from here and there are
@@ -582,7 +583,8 @@ class IndexedReader(MixtureReader):
     others_frames: FrameCache | None = None
     on_disk: DiskRoom | None = None
     node: NodePart | None = None
-    asked: HelperRequest | None = None
+    helpers_at: str = ""
+    ram_floor_bytes: int = 0
     disk_floor_bytes: int | None = None
     by_blocks: bool = True
 
@@ -678,9 +680,9 @@ class IndexedReader(MixtureReader):
         self, memory: RingMemory, quarantine: Quarantine, answers: Answers
     ) -> Helpers | None:
         """See ``MixtureReader.helpers``."""
-        request, order = self.asked, asdict(self.order)
-        if request is None:
+        if not self.helpers_at:
             return None
+        order = asdict(self.order)
 
         def start() -> HelpersStart:
             return HelpersStart(
@@ -688,8 +690,8 @@ class IndexedReader(MixtureReader):
                 mixture=self.mixture.plain(),
                 order=order,
                 identity=identity_of(self.mixture, order, self.indexes),
-                address=request.address,
-                ram_floor_bytes=request.ram_floor_bytes,
+                address=self.helpers_at,
+                ram_floor_bytes=self.ram_floor_bytes,
                 import_path=import_path(),
             )
 
