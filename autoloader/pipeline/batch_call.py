@@ -129,7 +129,8 @@ class BatchCall:
             value = found[name]
             if wanted.dtype == "text":
                 texts = value.tolist() if isinstance(value, np.ndarray) else value
-                if not _is_texts(texts, filled.rows):
+                listed = isinstance(texts, (list, tuple)) and len(texts) == filled.rows
+                if not listed or not all(isinstance(text, str) for text in texts):
                     raise self._wrong(
                         f"{call} gave {shown(value)} for {name!r}, which says dtype: text",
                         f"return a list of {filled.rows} texts",
@@ -149,8 +150,3 @@ class BatchCall:
 
     def _wrong(self, what: str, remedy: str) -> PipelineError:
         return PipelineError(f"batch.call: {what}", remedy=remedy, stage="call")
-
-
-def _is_texts(value: Any, rows: int) -> bool:
-    listed = isinstance(value, (list, tuple)) and len(value) == rows
-    return listed and all(isinstance(text, str) for text in value)

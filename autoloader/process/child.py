@@ -282,7 +282,8 @@ class Child:
             logger.debug("a closed loader failed: %s", message.what)
 
     def _connect(self) -> None:
-        self._link = find_or_start(self.neighbours, [f"--run={_describe_run()}"], self.supervisor)
+        run = json.dumps(script_name())[1:-1]  # for ``ps``
+        self._link = find_or_start(self.neighbours, [f"--run={run}"], self.supervisor)
 
     def _look_for_life(self) -> None:
         if ended := self.supervisor.how_it_ended(0.0):
@@ -352,11 +353,6 @@ def _was_oom(page: ControlPage, pid: int) -> bool:
     directory, before = page.cgroup
     now = oom_kills(directory)
     return (now is not None and now > before) or named_by_kernel(pid)
-
-
-def _describe_run() -> str:
-    """A name for this run, for ``ps``: job and script."""
-    return json.dumps(script_name())[1:-1]
 
 
 class ChildPipeline:

@@ -11,8 +11,11 @@ from leftovers import ends_within
 from streams import endless, rows
 
 from autoloader import AutoLoader, PipelineSpec
+from autoloader.host.supervision import ProcessWatch, read_vitals
 
 FOUND_WITHIN_S = 30.0
+ENDED_WITHIN_S = 10.0
+"""A killed process writes nothing more, and may still be giving its memory back."""
 Row = tuple[int, ...]
 
 
@@ -44,12 +47,15 @@ def test_stopped_processes_are_found_and_replaced(
         stopped = [pids[number] for number in which]
         for pid in stopped:
             os.kill(pid, signal.SIGSTOP)
+        while not all(ProcessWatch("", pid).stopped for pid in stopped):
+            """A thread that waits for a processor stops when it gets one."""
         longest_s = 0.0
         for _ in range(30):
             began = time.monotonic()
             got += rows(batches, 1)
             longest_s = max(longest_s, time.monotonic() - began)
-        assert all(ends_within(pid, 0.0) for pid in stopped)
+        ended = {pid: ends_within(pid, ENDED_WITHIN_S) for pid in stopped}
+        assert all(ended.values()), (ended, longest_s, [read_vitals(pid) for pid in stopped])
         assert loader.statistics().restarts == (0 in which)
     assert got == expected[: len(got)]
     assert longest_s <= FOUND_WITHIN_S, longest_s

@@ -50,7 +50,7 @@ from autoloader.formats.files import (
     too_many_open,
     unreadable,
 )
-from autoloader.formats.records import MalformedRecordError, Record, read_records, walk_records
+from autoloader.formats.records import MalformedRecordError, read_records, walk_records
 from autoloader.host.threads import LoaderThread
 from autoloader.index.records import RecordSamples
 from autoloader.pipeline.graph import files, user_functions
@@ -310,7 +310,7 @@ class StreamReader:
                 got = _Pass(self._dataset, got.pass_ + 1, (0,) * len(self._dataset.slices))
             if isinstance(item, EmptyEpisode) and item.reason is not None:
                 continue  # damaged: looked at with the missing ones
-            got.note(item.place)
+            got.came[item.place.shard].add(item.place.record)
             yield item
         yield from self._missing(got)
         if got.pass_ < start.pass_ + PASSES - 1:
@@ -335,17 +335,14 @@ class StreamReader:
                         behind = found.reason
                     elif found.number in left:
                         del left[found.number]
-                        yield self._alone(place(found.number), found)
+                        if found.payload is None:
+                            yield EmptyEpisode(place(found.number), found.reason)
+                        else:
+                            yield self._walk(place(found.number), found.payload)
             except OSError as error:
                 raise self._of_file(error, path) from error
             for record in left:
                 yield EmptyEpisode(place(record), behind)
-
-    def _alone(self, place: Place, found: Record) -> SampleBlock | EmptyEpisode:
-        """Samples of a record that the stream did not give."""
-        if found.payload is None:
-            return EmptyEpisode(place, found.reason)
-        return self._walk(place, found.payload)
 
     def _unreadable(self, error: Any) -> Exception:
         """Error of the stream for one of TensorFlow's errors."""
@@ -410,9 +407,6 @@ class _Walked:
         for thread in self._threads:
             thread.start()
 
-    def __iter__(self) -> _Walked:
-        return self
-
     def __next__(self) -> SampleBlock | EmptyEpisode:
         if not self._threads:
             return self._walk(*self._record())
@@ -451,18 +445,15 @@ class _Pass:
         self.pass_ = pass_
         self._dataset = dataset
         self._first = [piece.start + done for piece, done in zip(dataset.slices, skip, strict=True)]
-        self._came: list[set[int]] = [set() for _ in dataset.slices]
-
-    def note(self, place: Place) -> None:
-        self._came[place.shard].add(place.record)
+        self.came: list[set[int]] = [set() for _ in dataset.slices]
 
     def missing(self) -> dict[int, list[int]]:
         """Shard → records that have not come, in order."""
         found = {}
         for shard, piece in enumerate(self._dataset.slices):
             wanted = range(self._first[shard], piece.stop)
-            if len(self._came[shard]) < len(wanted):
-                found[shard] = [record for record in wanted if record not in self._came[shard]]
+            if len(self.came[shard]) < len(wanted):
+                found[shard] = [record for record in wanted if record not in self.came[shard]]
         return found
 
 

@@ -148,7 +148,7 @@ class StreamSource(SampleSource):
         """Open all streams side by side, the heaviest first; none of a dataset without a share."""
         for dataset in sorted(self._mixture.datasets, key=lambda dataset: -dataset.weight):
             if self._used[dataset.index]:
-                self._readers[dataset.index].start()
+                self._readers[dataset.index].thread.start()
 
     def take(self, count: int) -> tuple[SampleBlock, int, int] | None:
         """See ``SampleSource.take``."""
@@ -158,13 +158,11 @@ class StreamSource(SampleSource):
             if ready < min(self._min_ready, self._live()):
                 return None
             self._begun = True
-        dataset = self._mixer.next(self._is_ready)
+        queues = self._queues
+        dataset = self._mixer.next(lambda own, samples: queues[own].pending >= samples)
         if dataset is None:
             return None
         return (*self._queues[dataset].take(), 1)
-
-    def _is_ready(self, dataset: int, samples: int) -> bool:
-        return self._queues[dataset].pending >= samples
 
     def finish(self, batch: BatchMessage) -> None:
         """See ``SampleSource.finish``."""
@@ -253,13 +251,6 @@ class StreamSource(SampleSource):
         return sum(self._used) - len(self._mixer.snapshot()["dropped"])
 
 
-def counted_samples(dataset: ResolvedDataset, order: MixtureOrder) -> int | None:
-    """Samples of a pass that the index counted; ``None`` where an epoch is not one such pass."""
-    if order.pass_samples is None or dataset.remote or dataset.num_samples is not None:
-        return None
-    return order.pass_samples[dataset.index]
-
-
 class DatasetReader:
     """Keeps one dataset's queue filled.
 
@@ -302,7 +293,10 @@ class DatasetReader:
         self._knobs = self._wanted = knobs
         self._quarantine = quarantine
         self._opening = opening
-        self._counted = counted_samples(dataset, mixture.order)
+        known = mixture.order.pass_samples
+        estimated = known is None or dataset.remote or dataset.num_samples is not None
+        self._counted = None if known is None or estimated else known[dataset.index]
+        """Samples of a pass that the index counted; ``None``: an epoch is not one such pass."""
         self._counts: dict[tuple[int, int], int] = {}
         self._damaged: dict[tuple[int, int], str] = {}
         self._short: dict[Place, int] = {}
@@ -314,10 +308,6 @@ class DatasetReader:
         self.generations = self.episodes = self.interruptions = 0
         self.read_s = 0.0
         self.thread = LoaderThread(target=self._run, name=f"autoloader-read-{dataset.name}")
-
-    def start(self) -> None:
-        """Begin to read."""
-        self.thread.start()
 
     def retune(self, knobs: ResolvedDatasetKnobs) -> None:
         """Read on with other knobs from the next episode on; pending changes coalesce."""
