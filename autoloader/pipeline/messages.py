@@ -316,33 +316,15 @@ class Wire:
         while self._later and self._sending.acquire(blocking=False):
             try:
                 data = self._later.popleft()
-                if not self._send_now(data):
+                # A stream socket is writable while three quarters of its buffer are free.
+                if not _ready(self.socket, select.POLLOUT, 0):
                     self._later.appendleft(data)
                     return
-            except IndexError:  # another thread has taken the last one
+                self.socket.sendall(data)
+            except (OSError, ValueError, IndexError):  # an end is closed, or another thread sent it
                 return
             finally:
                 self._sending.release()
-
-    def send_now(self, message: Message) -> bool:
-        """Send a short message where that does not wait, else drop it; whether it was sent."""
-        data = _packed(message)
-        if len(data) > _SHORT_BYTES or not self._sending.acquire(blocking=False):
-            return False
-        try:
-            return self._send_now(data)
-        finally:
-            self._sending.release()
-
-    def _send_now(self, data: bytes) -> bool:
-        try:
-            # A stream socket is writable while three quarters of its buffer are free.
-            if not _ready(self.socket, select.POLLOUT, 0):
-                return False
-            self.socket.sendall(data)
-        except (OSError, ValueError):  # the other side is gone, or this one was closed
-            return False
-        return True
 
     def shut_down(self) -> None:
         """End both directions: whoever waits on either side wakes up."""

@@ -477,9 +477,9 @@ class ControlledPipeline:
     def _tell(self) -> None:
         knobs, state = self.pipeline.knobs, self._state.name.value
         text = f"{state} {knobs.flat()}"
-        message = Retuned(self._number, self._generation, knobs.flat(), state)
-        if text != self._said and self._wire.send_now(message):
+        if text != self._said:
             self._said = text
+            self._wire.send_later(Retuned(self._number, self._generation, knobs.flat(), state))
 
 
 def _bytes(seen: Observation) -> int | None:

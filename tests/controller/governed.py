@@ -33,14 +33,14 @@ def controlled_of(loader: AutoLoader) -> ControlledPipeline:
 def knobs_of(loader: AutoLoader) -> Knobs:
     """Knobs in force, once the loader has read what its service said of them and of its state.
 
-    The service says it where that does not wait, and says it again at its next look.
+    The service says it where that does not wait, or else with what it says next.
     """
     controlled = controlled_of(loader)
     while (loader.knobs.flat(), loader.statistics().state) != (
         controlled.pipeline.knobs.flat(),
         controlled.state_name,
     ):
-        controlled._tell()
+        controlled._wire.send_waiting()
     return loader.knobs
 
 
