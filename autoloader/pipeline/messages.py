@@ -3,7 +3,7 @@
 A message is JSON with a length before it. No pickle: a message can hold numbers, text, lists and
 mappings, and descriptors beside it.
 
-Not here: who sends what when (``process.child``, ``process.worker``, ``pipeline.builders``).
+Not here: who sends what when (``process.child``, ``process.control``, ``pipeline.builders``).
 """
 
 from __future__ import annotations

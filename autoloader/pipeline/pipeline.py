@@ -12,7 +12,7 @@ takes the next one that has a slot. Helpers take the next ones when they have ro
 fills more. A batch that does not come back in time is filled by a builder. So a slot has one
 writer, and training waits for no helper.
 
-``process.worker`` runs the pipeline: it calls ``next`` and gives slots back by ``release``.
+``process.control`` runs the pipeline: it calls ``next`` and gives slots back by ``release``.
 
 Invariants:
     1. An exception in any thread comes out of ``next``, with dataset and stage.

@@ -7,7 +7,7 @@ Start here:
     ``planning``: decides a start: files, reader, knobs, order, memory; gives a ``LoaderPlan``.
     ``child.Child`` and ``child.ChildPipeline``: the child, and one pipeline in it.
     ``worker``: the child's main module.
-    ``control.ControlledPipeline``: a pipeline under the controller.
+    ``control.ControlledPipeline``: a pipeline in the child, under the controller.
     ``delivery``: filled slots as batches; a batch counts once the trainer has it.
     ``checkpoint``: what a state says, and which loader may resume from it.
 

@@ -19,7 +19,7 @@ ones are preempted. Each shrinks to its minimum knobs and begins again behind it
 Nothing is lost or comes twice; the controller lets it grow again. A loader without a controller is
 never preempted, nor is one that runs in the trainer's own threads.
 
-Not here: finding the child (``process.discovery``), its side (``process.worker``), whether it
+Not here: finding the child (``process.discovery``), its side (``process.control``), whether it
 hangs (``host.supervision``), the budget of pipelines that run (``controller.admission``), OOM kills
 (``host.headroom``).
 """

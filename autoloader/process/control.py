@@ -1,7 +1,9 @@
-"""A pipeline in the loader's process: opens it, hands its batches over, has policy and reflex act.
+"""Pipelines of one trainer in the loader's process: opened, controlled, their batches handed over.
 
-Used in the loader's child, and in the trainer's process with ``isolation="thread"``. The
-parts of a pipeline (TensorFlow among them) are imported only where they are needed.
+``TrainerService`` heeds one trainer's messages, in the loader's child, and with
+``isolation="thread"`` in the trainer's process. Each pipeline is a ``ControlledPipeline``, the only
+one that changes knobs of it. The parts of a pipeline (TensorFlow among them) are imported only
+where they are needed.
 
 Before a pipeline opens or takes more memory, its price is compared with a fresh reading of
 headroom. It is then promised to the pipeline in the budget that all pipelines of the process share.
@@ -10,7 +12,7 @@ A pipeline's gate is closed when its trainer has parked it or the reflex admits 
 are kept apart here, so that neither opens what the other has closed.
 
 Not here: reading the pipeline and its host (``process.observer``), deciding
-(``controller``), running (``pipeline``), messages (``process.worker``).
+(``controller``), running (``pipeline``), the child's life (``process.worker``).
 """
 
 from __future__ import annotations
@@ -19,14 +21,17 @@ import contextlib
 import ctypes
 import logging
 import os
+import socket
 import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import asdict, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from autoloader.cache.disk import FramesOnDisk
+from autoloader.cache.slab import private_bytes
 from autoloader.controller.admission import (
     Opening,
     PipelineSizes,
@@ -35,6 +40,7 @@ from autoloader.controller.admission import (
     price_change,
 )
 from autoloader.controller.decisions import DecisionLog
+from autoloader.controller.limits import ControlRequest
 from autoloader.controller.observation import Observation, Reading
 from autoloader.controller.policy import Decision, Verdict, admitted, decide
 from autoloader.controller.proposals import lowered_cache, margin, missing_bytes
@@ -47,14 +53,33 @@ from autoloader.controller.reflex import (
     react,
 )
 from autoloader.controller.states import ControllerState, State
+from autoloader.decode.message import PipelineStart
+from autoloader.decode.ring import RingMemory
 from autoloader.errors import AutoloaderError
-from autoloader.host.headroom import HeadroomSource, headroom_or_none
+from autoloader.formats.files import is_remote
+from autoloader.host.headroom import HeadroomSource, headroom_or_none, memory_cgroup, oom_kills
+from autoloader.host.supervision import extend_import_path
 from autoloader.host.threads import LoaderThread
-from autoloader.pipeline.messages import Activity, BatchReady, Failed, Retuned, Wire
+from autoloader.pipeline.messages import (
+    Activity,
+    AskActivity,
+    BatchReady,
+    Failed,
+    Message,
+    Park,
+    Release,
+    Retune,
+    Retuned,
+    Start,
+    Stop,
+    Wire,
+)
 from autoloader.pipeline.read.open_mixture import CompiledMixture
 from autoloader.process.observer import Observer, Probes, SnapshotWriter
-from autoloader.process.setup import PipelineSetup
-from autoloader.sampling.dealing import Deal, NodePart
+from autoloader.process.setup import ControlPage, PipelineSetup
+from autoloader.samples.resolve import resolve_plain
+from autoloader.sampling.dealing import Deal, NodePart, Ranks, mixture_part
+from autoloader.sampling.mixture import MixtureOrder
 from autoloader.spec.knobs import Knobs
 
 if TYPE_CHECKING:
@@ -66,6 +91,8 @@ _BUDGET = SharedBudget()
 os.register_at_fork(after_in_child=_BUDGET.forget_all)
 """Of this process, however many ``Control`` it has (``isolation="thread"``: one a loader)."""
 _POLL_S = 0.25
+STUCK_S = 5.0
+"""A thread that still writes so long after it was told to end is not waited for."""
 _PARKED_EVERY_S = 1.5
 """A parked pipeline is looked at every second time: nothing of it moves."""
 _TRIM_COST_RATIO = 0.005
@@ -139,41 +166,50 @@ class ControlledPipeline:
     Its knobs are those that the budget admits; see ``controller.reflex.Governed``.
 
     Args:
-        control: control of this process.
-        setup: setup of the pipeline; its knobs are those asked for.
-        compiled: compiled mixture, as for ``open_pipeline``.
-        wire: connection to the trainer.
-        number: number of the pipeline among those of its trainer.
-        generation: number of this start of it.
+        service: service that it belongs to.
+        start: message of the trainer that asks for it, with the knobs that are wanted.
+        declared: mixture that the message declares.
+        memory: the ring's memory, mapped for this pipeline.
+        page: the trainer's control page.
         earlier: earlier pipelines of the same loader whose threads still write into the ring.
-        restart: ends this process so that it starts again small; ``None`` where the process is not
-            the loader's alone.
     """
 
     def __init__(
         self,
-        control: Control,
-        setup: PipelineSetup,
-        compiled: CompiledMixture,
-        *,
-        wire: Wire,
-        number: int,
-        generation: int,
+        service: TrainerService,
+        start: Start,
+        declared: DeclaredMixture,
+        memory: RingMemory,
+        page: ControlPage,
         earlier: list[ControlledPipeline],
-        restart: Callable[[str], None] | None,
     ) -> None:
-        request = setup.control
+        place = PipelineStart.from_plain(declared.mixture, start.place)
+        request = ControlRequest.from_plain(start.control)
+        setup = PipelineSetup(
+            declared.mixture,
+            MixtureOrder.from_plain(start.order),
+            Knobs.build(start.knobs),
+            memory,
+            page,
+            request,
+            Ranks(start.rank, start.world_size),
+            start.ranks_here,
+            position=lambda: place,
+            lent=lambda: start.held_slots,
+            stuck=stuck_slots(earlier),
+        )
+        control = self._control = service.control
         opening = control.admit(setup)
         setup = replace(setup, knobs=opening.knobs)
-        self._control, self._share = control, opening.share
-        self._wire, self._number, self._generation = wire, number, generation
-        self._memory = setup.memory
+        self._share = opening.share
+        self._wire, self._number, self._generation = service.wire, start.pipeline, start.generation
+        self._memory = memory
         self._earlier = earlier
         self._stuck = setup.stuck
         self._moves = request.moves
         self._limits = request.limits
         self._headroom = control.headroom
-        self._restart = restart
+        self._restart = service.restart
         self._lock = threading.RLock()
         self._parked = self._closed = False
         self._admit = self._open_gate = True
@@ -186,10 +222,12 @@ class ControlledPipeline:
         self._counted: Counter[str] = Counter()
         self._trim_next_s = float("-inf")
         try:
-            self._observer = Observer(setup, control.probes, own_process=restart is not None)
-            self.pipeline = open_pipeline(setup, compiled)
-            self._snapshots = SnapshotWriter(setup, number, self.pipeline.quarantined)
-            self._log = DecisionLog.wanted(request, number)
+            self._observer = Observer(
+                setup, control.probes, own_process=service.restart is not None
+            )
+            self.pipeline = open_pipeline(setup, declared)
+            self._snapshots = SnapshotWriter(setup, self._number, self.pipeline.quarantined)
+            self._log = DecisionLog.wanted(request, self._number)
         except BaseException:
             _BUDGET.leave(self._share)
             raise
@@ -204,7 +242,7 @@ class ControlledPipeline:
         if not opening.as_asked:
             self._tell()
         control.govern(self, moves=self._moves)
-        self._thread = LoaderThread(target=self._deliver, name=f"autoloader-deliver-{number}")
+        self._thread = LoaderThread(target=self._deliver, name=f"autoloader-deliver-{self._number}")
 
     def start(self) -> None:
         """Begin to read, and to hand batches to the trainer."""
@@ -495,6 +533,186 @@ def give_memory_back() -> None:
     """Have the C library return what it holds free to the kernel (``malloc_trim``)."""
     with contextlib.suppress(OSError, AttributeError):
         ctypes.CDLL(None).malloc_trim(0)
+
+
+class DeclaredMixture(CompiledMixture):
+    """A mixture as a trainer declared it, its rank's part, and what that was compiled to."""
+
+    def __init__(self, start: Start, *, own_process: bool) -> None:
+        super().__init__(own_process=own_process)
+        self.declared = start.mixture
+        datasets, streamed = start.mixture["spec"]["datasets"], start.knobs["reader"] == "stream"
+        if streamed and any(is_remote(one["path"] or one["data_dir"]) for one in datasets):
+            from autoloader.pipeline.graph import files  # metadata too is read by TensorFlow
+
+            files.enter()
+        self.mixture = resolve_plain(self.declared)
+        if streamed:  # by index a rank knows the whole
+            self.mixture = mixture_part(self.mixture, Ranks(start.rank, start.world_size))
+
+
+class TrainerService:
+    """Runs the pipelines of one trainer, as its messages say.
+
+    In the loader's child there is one service for each trainer. With ``isolation="thread"`` a
+    thread of the trainer's process runs it.
+
+    Args:
+        connection: socket to the trainer.
+        control: control of this process.
+        pid: process id of the trainer; 0 where it cannot be seen from here.
+        restart: ends this process, for a smaller one to begin; ``None``: it cannot.
+        give_way: called where threads of an earlier pipeline write into a ring that is wanted
+            again; ``None``: their slots stay out of use until they end.
+    """
+
+    def __init__(
+        self,
+        connection: socket.socket,
+        control: Control,
+        pid: int = 0,
+        *,
+        restart: Callable[[str], None] | None = None,
+        give_way: Callable[[], None] | None = None,
+    ) -> None:
+        self.wire = Wire(connection)
+        self.control = control
+        self.restart = restart
+        self._give_way = give_way
+        self.served: dict[int, ControlledPipeline] = {}
+        """Pipeline number → pipeline that runs."""
+        self._declared: dict[int, DeclaredMixture] = {}
+        self._earlier: dict[int, list[ControlledPipeline]] = {}
+        """Pipeline number → closed pipelines into whose rings threads still write."""
+        self._page: ControlPage | None = None
+        self._membership = b""
+        self.pidfd = -1
+        if pid:
+            with contextlib.suppress(OSError):
+                self.pidfd = os.pidfd_open(pid)
+
+    @property
+    def own_process(self) -> bool:
+        """True if this process's memory is the loader's alone."""
+        return self._give_way is not None
+
+    def serve(self) -> None:
+        """Read messages until the trainer is done or gone."""
+        with contextlib.suppress(EOFError, OSError):
+            while True:
+                message = self.wire.receive(None)
+                if isinstance(message, Stop) and message.pipeline < 0:
+                    return
+                if message is not None:
+                    self._handle(message)
+
+    def hang_up(self) -> None:
+        """Wake ``serve``, and let the trainer go."""
+        self.wire.shut_down()
+
+    def close(self) -> None:
+        """End its pipelines; the memory they filled is the trainer's own."""
+        for number in list(self._declared):
+            self._end(number)
+        self.wire.close()
+        if self._page is not None:
+            page, self._page = self._page, None
+            page.close()
+        if self.pidfd >= 0:
+            os.close(self.pidfd)
+
+    def beat(self, now_ns: int) -> None:
+        """Show that this process lives, and which memory cgroup it is in: it may be moved."""
+        page = self._page
+        if page is not None:
+            with contextlib.suppress(ValueError):  # closed in between
+                page.heartbeat_ns = now_ns
+                page.frame_bytes = private_bytes()
+                self._note_cgroup(page)
+
+    def _handle(self, message: Message) -> None:
+        served = self.served.get(message.pipeline)
+        if isinstance(message, Start):
+            self._start(message)
+        elif isinstance(message, Stop):
+            self._end(message.pipeline, message.held_slots)
+        elif served is None:
+            logger.debug("a message for pipeline %d, which is over", message.pipeline)
+        elif isinstance(message, Release):
+            served.pipeline.release(message.slot)
+        elif isinstance(message, Retune):
+            served.retune(Knobs.build(message.knobs))
+        elif isinstance(message, Park):
+            served.park(message.parked)
+        elif isinstance(message, AskActivity):
+            self.wire.send(served.activity(message.request))
+
+    def _start(self, start: Start) -> None:
+        number = start.pipeline
+        ring, page = self.wire.descriptors(2)
+        if self._page is None:
+            self._page = ControlPage(page)
+            self._note_cgroup(self._page)
+        else:
+            os.close(page)
+        declared = self._declared.get(number)
+        if number in self.served:
+            self._close(number)
+            give_memory_back()
+        earlier = self._earlier.pop(number, [])
+        if self._give_way is not None and not all(one.ended(STUCK_S) for one in earlier):
+            self._give_way()
+        try:
+            extend_import_path(start.import_path)
+            if declared is None or declared.declared != start.mixture:
+                if declared is not None:
+                    declared.let_go()
+                declared = DeclaredMixture(start, own_process=self.own_process)
+                self._declared[number] = declared
+            memory = RingMemory(declared.mixture.layout, descriptor=ring)
+            self.served[number] = served = ControlledPipeline(
+                self, start, declared, memory, self._page, earlier
+            )
+            served.start()
+        except AutoloaderError as error:  # no further thread, too
+            self.wire.send(Failed.of(number, error))
+
+    def _end(self, number: int, held_slots: list[int] | None = None) -> None:
+        """End a pipeline for good: its mixture and cached frames go too."""
+        self._close(number, held_slots)
+        if declared := self._declared.pop(number, None):
+            declared.let_go()
+
+    def _close(self, number: int, held_slots: list[int] | None = None) -> None:
+        """Close a pipeline; keep it while its threads write on. A child waits for none yet."""
+        if (served := self.served.pop(number, None)) is None:
+            return
+        served.close(held_slots)
+        if self._give_way is None and not served.ended(STUCK_S):
+            logger.warning(
+                "threads that decode have not ended %.0f s after they were told to: what they "
+                "write to stays out of use until they do",
+                STUCK_S,
+            )
+        kept = [*self._earlier.pop(number, []), served]
+        if kept := [one for one in kept if one.leftovers or not one.ended(0.0)]:
+            self._earlier[number] = kept
+
+    def show_gives_way(self) -> None:
+        """Tell the trainer that this process ends for another one to begin."""
+        if self._page is not None:
+            self._page.gives_way = 1
+        self.hang_up()
+
+    def _note_cgroup(self, page: ControlPage) -> None:
+        try:
+            membership = Path("/proc/self/cgroup").read_bytes()
+        except OSError:  # no /proc, or one without it
+            return
+        if membership != self._membership:
+            self._membership = membership
+            directory = memory_cgroup()
+            page.note_cgroup(directory, oom_kills(directory) or 0)
 
 
 class Control:

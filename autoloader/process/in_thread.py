@@ -3,7 +3,7 @@
 For debugging: TensorFlow, where it is needed, and torch share a process. Trainer and service talk
 as they do with a child, over a socket pair.
 
-Not here: the service (``process.worker``), the trainer's side (``process.child``).
+Not here: the service (``process.control``), the trainer's side (``process.child``).
 """
 
 from __future__ import annotations
@@ -17,12 +17,11 @@ from autoloader.host.processes import loader_bytes
 from autoloader.host.supervision import Supervisor
 from autoloader.host.threads import LoaderThread
 from autoloader.pipeline.messages import Wire
-from autoloader.process import worker
+from autoloader.process import control
 from autoloader.process.child import Child
-from autoloader.process.control import Control
+from autoloader.process.control import Control, TrainerService
 from autoloader.process.discovery import Link
 from autoloader.process.ranks import Neighbours
-from autoloader.process.worker import TrainerService
 
 
 class ThreadChild(Child):
@@ -79,7 +78,7 @@ class _ThreadLink(Link):
     def leave(self, timeout_s: float, *, shared: bool) -> bool:
         """See ``Link.leave``; waits for threads that decode, too."""
         del shared
-        gone = self._thread.ended(timeout_s + worker.STUCK_S)
+        gone = self._thread.ended(timeout_s + control.STUCK_S)
         self.wire.close()
         return gone
 

@@ -2,7 +2,7 @@
 
 Starts nothing and imports no framework; ``autoloader plan`` shows the result.
 
-Not here: running a plan (``loader``, ``process.worker``), the readers (``pipeline.read``), where
+Not here: running a plan (``loader``, ``process.control``), the readers (``pipeline.read``), where
 indexes come from (``index.opening``).
 """
 

@@ -21,7 +21,7 @@ from autoloader.decode import costs
 from autoloader.decode.frames import FrameDecoder
 from autoloader.errors import PipelineError
 from autoloader.host.supervision import read_vitals
-from autoloader.process import worker
+from autoloader.process import control
 
 LONG_S = 60.0
 THREAD: dict[str, Any] = {
@@ -57,7 +57,7 @@ def gate(monkeypatch: pytest.MonkeyPatch) -> Iterator[Gate]:
         decode(decoder, encoded, out)
 
     monkeypatch.setattr(FrameDecoder, "decode_into", held)
-    monkeypatch.setattr(worker, "STUCK_S", 0.2)
+    monkeypatch.setattr(control, "STUCK_S", 0.2)
     yield gate
     gate.open.set()
 
@@ -162,7 +162,7 @@ def test_a_loader_closed_by_the_handler_of_a_signal_ends_the_wait_for_a_batch(
 ) -> None:
     monkeypatch.setenv("AUTOLOADER_PICTURE_COST", str(2**50))
     monkeypatch.setattr(costs, "_most", costs.most_cost())
-    monkeypatch.setattr(worker, "STUCK_S", 0.2)
+    monkeypatch.setattr(control, "STUCK_S", 0.2)
     slow = [slow_jpeg(4000, 4000, SCANS_MOST)] * 6
     shards = [[episode(number, 6, **{"observation/image": slow}) for number in range(2)]]
     spec = spec_of(write_dataset(tmp_path, shards))
