@@ -8,7 +8,6 @@ from __future__ import annotations
 import copy
 import logging
 from collections.abc import Mapping, Sequence
-from functools import partial
 from typing import Any
 
 from autoloader.decode.message import BatchMessage, PipelineStart
@@ -67,22 +66,20 @@ class DeliveryProgress:
         self._repeated_from: dict[str, Any] | None = None
         batch = mixture.spec.batch
         self._full = batch.size * ranks.world_size
-        self._steps, self._step_samples = (
-            partial(count, batch=batch.size, world_size=ranks.world_size, drop_last=batch.drop_last)
-            for count in (epoch_steps, step_samples)
-        )
+        self._deal: dict[str, Any] = {
+            "batch": batch.size, "world_size": ranks.world_size, "drop_last": batch.drop_last
+        }  # fmt: skip
 
     def _cursors_of(self, ranks: Ranks) -> list[DatasetCursor]:
         """At the beginning of what one of so many ranks reads."""
-        if not self._planned:
-            return [DatasetCursor.of(part_of(one, ranks)) for one in self._mixture.datasets]
-        return [DatasetCursor.of(one) for one in self._mixture.datasets]
+        own = Ranks() if self._planned else ranks
+        return [DatasetCursor.of(part_of(one, own)) for one in self._mixture.datasets]
 
     @property
     def steps_left(self) -> int | None:
         """Steps that the epoch still has; ``None`` where it is endless."""
         due = self._due
-        return None if due is None else self._steps(due)
+        return None if due is None else epoch_steps(due, **self._deal)
 
     def next_epoch(self) -> None:
         """The epoch is over; what it could not deal is carried into the next one."""
@@ -113,7 +110,7 @@ class DeliveryProgress:
     def _step(self) -> int:
         """One more step of the epoch; its samples, over all ranks."""
         due = self._due
-        step = self._full if due is None else self._step_samples(due)
+        step = self._full if due is None else step_samples(due, **self._deal)
         self.in_epoch += step
         self.epoch_steps += 1
         return step

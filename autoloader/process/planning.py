@@ -146,20 +146,13 @@ def _and_others(names: Sequence[str]) -> str:
 
 _ALONE = Ranks()
 _MINIMUM_SLOTS = 4
-_MINIMUM = Knobs.build(
-    {
-        "ring_slots": _MINIMUM_SLOTS,
-        "decode_threads": 1,
-        "cycle_length": 1,
-        "num_parallel_calls": 1,
-        "parse_parallel_calls": 1,
-        "stream_prefetch": 0,
-        "queue_samples": 1,
-        "shuffle_samples": 0,
-        "io_threads": 1,
-        "read_ahead": 1,
-    }
-)
+_LEAST = {
+    name: bound.ge
+    for name, field in Knobs.model_fields.items()
+    for bound in field.metadata
+    if hasattr(bound, "ge")
+}
+"""Knob → least value that it may have."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -462,7 +455,8 @@ def cores_of_rank(ranks_here: int) -> int:
 
 def minimum_knobs(block_length: int, reader: str = "auto") -> Knobs:
     """The smallest knobs a pipeline runs with."""
-    return _MINIMUM.model_copy(update={"queue_samples": block_length, "reader": reader})
+    wanted = {"ring_slots": _MINIMUM_SLOTS, "queue_samples": block_length, "reader": reader}
+    return Knobs.build(_LEAST).model_copy(update=wanted)
 
 
 def _admitted(

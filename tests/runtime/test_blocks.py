@@ -78,7 +78,7 @@ def running(
     pipeline.start()
     try:
         yield pipeline
-        came.blocks = reader._blocks
+        came.blocks = reader.blocks
     finally:
         pipeline.close()
         memory.close()
@@ -145,8 +145,8 @@ def test_without_room_for_blocks_frames_are_read_one_by_one(
         pipeline.drop()
         reader = pipeline._reader
         assert isinstance(reader, IndexedReader)
-        assert reader._blocks is not None
-        reader._blocks._room = reader._blocks._most = 0
+        assert reader.blocks is not None
+        reader.blocks._room = reader._blocks._most = 0
         pipeline.drop()
         take(pipeline, mixture, came, 2 * PASS - 2)
     check(came, alone)
