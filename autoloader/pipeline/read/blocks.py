@@ -415,23 +415,19 @@ class _BlockMemory:
     """Memory of blocks: fresh pages, which the kernel has back with the last view of them."""
 
     def __init__(self) -> None:
-        self._lent: dict[int, tuple[weakref.ref[NDArray[np.uint8]], int]] = {}
+        self._lent: dict[int, int] = {}
 
     @property
     def lent_bytes(self) -> int:
         """Bytes of which a view is left."""
-        return sum(size for _, size in list(self._lent.values()))
+        return sum(list(self._lent.values()))
 
     def take(self, size: int) -> memoryview:
         """``size`` writable bytes; theirs until the last view of them is gone."""
         if not size:
             return memoryview(b"")
         whole = np.frombuffer(mmap.mmap(-1, size), np.uint8)
-
-        def is_back(gone: weakref.ref[NDArray[np.uint8]]) -> None:
-            # Runs wherever the last view dies, maybe with a lock held: it takes none.
-            self._lent.pop(id(gone), None)
-
-        watch = weakref.ref(whole, is_back)
-        self._lent[id(watch)] = watch, size
+        self._lent[id(whole)] = size
+        # Runs wherever the last view dies, maybe with a lock held: it takes none.
+        weakref.finalize(whole, self._lent.pop, id(whole), None)
         return whole.data

@@ -185,7 +185,6 @@ class RunMemory:
         self.kept = kept
         self._free: list[Piece] = []
         self._largest = 0
-        self._lent: dict[int, weakref.ref[Piece]] = {}
 
     def take(self, size: int) -> memoryview:
         """``size`` writable bytes; theirs until the last view of them is gone."""
@@ -194,16 +193,13 @@ class RunMemory:
             self._largest = -(-(size + size // 8) // _GRAIN_BYTES) * _GRAIN_BYTES
         whole = self._piece()
         lent = whole[:size]
-
-        def is_back(gone: weakref.ref[Piece]) -> None:
-            # Runs wherever the last view dies, maybe with a lock held: it takes none.
-            self._lent.pop(id(gone), None)
-            if len(self._free) < self.kept and len(whole) >= self._largest:
-                self._free.append(whole)
-
-        watch = weakref.ref(lent, is_back)
-        self._lent[id(watch)] = watch
+        weakref.finalize(lent, self._is_back, whole)
         return lent.data
+
+    def _is_back(self, whole: Piece) -> None:
+        """The last view has died, wherever that was, maybe with a lock held: this takes none."""
+        if len(self._free) < self.kept and len(whole) >= self._largest:
+            self._free.append(whole)
 
     def release(self, kept: int | None = None) -> None:
         """Let free pieces go, and have at most ``kept`` wait from now on (default: as before)."""
