@@ -198,7 +198,7 @@ class ControlledPipeline:
             lent=lambda: start.held_slots,
             stuck=stuck_slots(earlier),
         )
-        control = self._control = service.control
+        control = service.control
         opening = control.admit(setup)
         setup = replace(setup, knobs=opening.knobs)
         self._share = opening.share
@@ -222,9 +222,7 @@ class ControlledPipeline:
         self._counted: Counter[str] = Counter()
         self._trim_next_s = float("-inf")
         try:
-            self._observer = Observer(
-                setup, control.probes, own_process=service.restart is not None
-            )
+            self._observer = Observer(setup, control.probes, own_process=service.own_process)
             self.pipeline = open_pipeline(setup, declared)
             self._snapshots = SnapshotWriter(setup, self._number, self.pipeline.quarantined)
             self._log = DecisionLog.wanted(request, self._number)
@@ -241,7 +239,8 @@ class ControlledPipeline:
             )
         if not opening.as_asked:
             self._tell()
-        control.govern(self, moves=self._moves)
+        self._loop = control.loop if self._moves else control.watched
+        self._loop.add(self)
         self._thread = LoaderThread(target=self._deliver, name=f"autoloader-deliver-{self._number}")
 
     def start(self) -> None:
@@ -284,7 +283,7 @@ class ControlledPipeline:
     def close(self, held_slots: Collection[int] | None = None) -> None:
         """End it; give the ring's pages back, except those of ``held_slots`` (default: all)."""
         self._closed = True
-        self._control.leave(self)
+        self._loop.remove(self)
         _BUDGET.leave(self._share)
         if self._log is not None:
             self._log.close()
@@ -606,10 +605,6 @@ class TrainerService:
                 if message is not None:
                     self._handle(message)
 
-    def hang_up(self) -> None:
-        """Wake ``serve``, and let the trainer go."""
-        self.wire.shut_down()
-
     def close(self) -> None:
         """End its pipelines; the memory they filled is the trainer's own."""
         for number in list(self._declared):
@@ -702,7 +697,7 @@ class TrainerService:
         """Tell the trainer that this process ends for another one to begin."""
         if self._page is not None:
             self._page.gives_way = 1
-        self.hang_up()
+        self.wire.shut_down()
 
     def _note_cgroup(self, page: ControlPage) -> None:
         try:
@@ -724,13 +719,14 @@ class Control:
     Attributes:
         headroom: source of the machine's headroom.
         probes: probes that all pipelines share; there with the first one.
+        loop, watched: govern pipelines whose knobs may move, and watch the others.
     """
 
     probes: Probes
 
     def __init__(self, headroom: HeadroomSource) -> None:
         self.headroom = headroom
-        self._loop, self._watched = ControlLoop(headroom), ControlLoop(None)
+        self.loop, self.watched = ControlLoop(headroom), ControlLoop(None)
         self._has_tensorflow = False
 
     def admit(self, setup: PipelineSetup) -> Opening:
@@ -750,12 +746,3 @@ class Control:
         if not hasattr(self, "probes"):
             self.probes = Probes.of_this_host(request.visible_devices, request.trainer)
         return opening
-
-    def govern(self, one: ControlledPipeline, *, moves: bool) -> None:
-        """Govern a pipeline; one whose knobs do not move is only watched."""
-        (self._loop if moves else self._watched).add(one)
-
-    def leave(self, one: ControlledPipeline) -> None:
-        """Govern it no more."""
-        self._loop.remove(one)
-        self._watched.remove(one)

@@ -129,7 +129,7 @@ class Worker:
                 self._admit()  # another one may have come at this moment
             if not self.trainers:
                 self.end("the last trainer is done or gone")
-        trainer.hang_up()
+        trainer.wire.shut_down()
         trainer.close()
 
     def _beat(self) -> None:
@@ -151,7 +151,7 @@ class Worker:
             for descriptor, _ in watch.poll(int(_BEAT_S * 1000)):
                 if descriptor in trainers:
                     # A sibling that it forked may still hold its end of the socket.
-                    trainers[descriptor].hang_up()
+                    trainers[descriptor].wire.shut_down()
                 elif not self._had_trainer:
                     self.end("the trainer that started this process is gone")
 

@@ -22,7 +22,7 @@ def service_of(loader: AutoLoader) -> ThreadChild:
 
 
 def loop_of(loader: AutoLoader) -> ControlLoop:
-    return service_of(loader).service.control._loop
+    return service_of(loader).service.control.loop
 
 
 def controlled_of(loader: AutoLoader) -> ControlledPipeline:

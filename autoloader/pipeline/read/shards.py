@@ -209,10 +209,6 @@ class ShardFill:
         """End after the request in hand."""
         self._closed.set()
 
-    def join(self, timeout_s: float) -> bool:
-        """Wait for the thread; whether it has ended."""
-        return self._thread.ended(timeout_s)
-
     def _work(self) -> None:
         for dataset in self._datasets:
             for piece in dataset.slices:
