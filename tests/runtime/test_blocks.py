@@ -146,7 +146,7 @@ def test_without_room_for_blocks_frames_are_read_one_by_one(
         reader = pipeline._reader
         assert isinstance(reader, IndexedReader)
         assert reader.blocks is not None
-        reader.blocks._room = reader._blocks._most = 0
+        reader.blocks._room = reader.blocks._most = 0
         pipeline.drop()
         take(pipeline, mixture, came, 2 * PASS - 2)
     check(came, alone)

@@ -42,8 +42,9 @@ from autoloader.host.threads import LoaderThread
 from autoloader.index.planned import PlannedReads, RunPlanner
 from autoloader.pipeline.read.frame_reads import NowRead, Stretches, read_all
 from autoloader.samples.block import Encoded
-from autoloader.samples.resolve import ResolvedDataset
+from autoloader.samples.resolve import ResolvedMixture
 from autoloader.sampling.dealing import NodePart
+from autoloader.sampling.mixture import MixtureOrder
 from autoloader.sampling.plan import PlannedSamples, SamplePlan
 from autoloader.sampling.schedule import NEVER, WINDOW
 
@@ -121,13 +122,10 @@ class Blocks:
     """The blocks of one mixture; any thread.
 
     Args:
-        datasets: datasets of the mixture.
-        plan: plan of an order with locality.
+        mixture: the resolved mixture that is read.
+        order: order with locality.
+        plan: plan of the order.
         planner: works out where frames lie.
-        block_bytes: of a block, about.
-        room_bytes: what blocks may take.
-        ahead: positions of a window, or of the longest; so far ahead of the runs blocks are read.
-        drawn: samples of a block of the schedule where its turns are drawn, else 0.
 
     Attributes:
         node: whose positions are shown here; ``None``: all.
@@ -138,19 +136,21 @@ class Blocks:
 
     def __init__(
         self,
-        datasets: Sequence[ResolvedDataset],
+        mixture: ResolvedMixture,
+        order: MixtureOrder,
         plan: SamplePlan,
         planner: RunPlanner,
-        *,
-        block_bytes: int,
-        room_bytes: int,
-        ahead: int,
-        drawn: int = 0,
     ) -> None:
-        self._datasets, self._plan, self._planner = datasets, plan, planner
-        self._block_bytes, self._most = block_bytes, room_bytes
-        self._ahead = min(MOST_AHEAD, ahead + _PIECE)
-        self._late = drawn * WINDOW  # a drawn turn is told by when it is due
+        asked = mixture.spec.mixing.locality
+        assert asked is not None
+        assert order.locality is not None
+        windows = zip(order.locality.blocks, order.shares, strict=True)
+        longest = max(block * asked.window / share for block, share in windows if share)
+        self._datasets, self._plan, self._planner = mixture.datasets, plan, planner
+        self._block_bytes, self._most = asked.block, mixture.sizes.block_bytes
+        self._ahead = min(MOST_AHEAD, int(longest) + _PIECE)
+        # A drawn turn is told by when it is due.
+        self._late = 0 if order.draw_key is None else order.block_length * WINDOW
         self.node: NodePart | None = None
         self.read_blocks = self.read_bytes = self.single = 0
         self.now = NowRead()
@@ -158,7 +158,7 @@ class Blocks:
         self._users: list[BlockUser] = []
         self._known: dict[BlockKey, _Block] = {}
         self._queue: collections.deque[BlockKey] = collections.deque()
-        self._room = room_bytes
+        self._room = self._most
         self._looked = self._wanted = 0
         self._memory = _BlockMemory()
         self._failed: BaseException | None = None

@@ -71,7 +71,7 @@ class OpenMixture:
                     private=own_process,
                 )
                 if order.locality is not None:
-                    self.blocks = self._blocks_of(mixture, order)
+                    self.blocks = Blocks(mixture, order, self.plan, self.planner(mixture))
                 self._is_open = True
 
     def planner(self, mixture: ResolvedMixture) -> RunPlanner:
@@ -82,22 +82,6 @@ class OpenMixture:
             mixture.layout,
             lambda dataset, numbers: indexes[dataset].episodes_at(numbers),
             self.plan.chained,
-        )
-
-    def _blocks_of(self, mixture: ResolvedMixture, order: MixtureOrder) -> Blocks:
-        asked = mixture.spec.mixing.locality
-        assert asked is not None
-        assert order.locality is not None
-        windows = zip(order.locality.blocks, order.shares, strict=True)
-        ahead = max(block * asked.window / share for block, share in windows if share)
-        return Blocks(
-            mixture.datasets,
-            self.plan,
-            self.planner(mixture),
-            block_bytes=asked.block,
-            room_bytes=mixture.sizes.block_bytes,
-            ahead=int(ahead),
-            drawn=0 if order.draw_key is None else order.block_length,
         )
 
 

@@ -110,7 +110,7 @@ class PlannedSource(SampleSource):
         self._indexes, self._plan = reader.indexes, reader.opened.plan
         self._planner = reader.opened.planner(reader.mixture)
         self._shares = reader.order.shares
-        self._cached, self._feed, self._blocks = reader.cached, reader.feed(), reader.blocks
+        self._lease, self._feed, self._blocks = reader.lease, reader.feed(), reader.blocks
         self._user = BlockUser() if self._blocks is None else self._blocks.enter()
         self._leases: list[FrameLease] = []
         self._memory = RunMemory(_pieces(knobs.read_ahead))
@@ -350,7 +350,7 @@ class PlannedSource(SampleSource):
                 self._check_indexes(None)
                 if rebuilds == self._rebuilds():
                     raise
-        self._cached.lease(spans, wanted, block, reads, rebuilds=rebuilds)
+        self._lease(spans, wanted, block, reads, rebuilds=rebuilds)
         if block.lease is not None:
             self._leases = [lease for lease in self._leases if not lease.over]
             self._leases.append(block.lease)
@@ -402,88 +402,6 @@ class PlannedSource(SampleSource):
 def _pieces(read_ahead: int) -> int:
     """Free pieces of memory that may wait: those of the runs ahead and of the one in hand."""
     return read_ahead + 1
-
-
-class CacheLookup:
-    """Asks the frame cache about the frames of planned runs; any thread.
-
-    Args:
-        cache: frame cache of the mixture.
-        opened: the mixture's plan, and the next use of a frame.
-        order: order of the mixture's samples.
-        node: node whose uses count; ``None``: there is one node.
-    """
-
-    def __init__(
-        self,
-        cache: FrameCache,
-        opened: OpenMixture,
-        order: MixtureOrder,
-        node: NodePart | None = None,
-    ) -> None:
-        self._node = node
-        self._cache = cache
-        self._next_use = opened.next_use
-        # The samples of a block of such datasets use a frame together.
-        self._chained = np.asarray(opened.plan.chained, np.bool_)
-        self._block_length = order.block_length
-        self._rebuilds = 0
-
-    def lease(
-        self,
-        spans: Spans,
-        planned: PlannedSamples,
-        block: SampleBlock,
-        reads: PlannedReads,
-        *,
-        rebuilds: int,
-    ) -> None:
-        """Give a block its lease, if it has use for one; take cached frames out of ``reads``.
-
-        Args:
-            spans: positions of the samples.
-            planned: samples of the run.
-            block: block of the samples, without frames yet.
-            reads: stretches of files that the block needs.
-            rebuilds: indexes that were built anew so far; after one more, cached frames may be of
-                other places.
-        """
-        if rebuilds != self._rebuilds:
-            self._rebuilds = rebuilds
-            self._cache.forget()
-        if not self._cache.budget_bytes or not reads.ranges:
-            return
-        position = np.concatenate([np.arange(start, stop) for start, stop in spans])
-        dataset_of = planned.dataset.astype(np.int64)
-        shown = self._next_use.after(planned, reads.steps, reads.shown, position, self._node)
-        at = block.frame_row.ravel()
-        frames = 1 + int(at.max())
-        seen = ~block.frame_zeroed.ravel()
-        next_use = np.full(frames, -1, np.int64)
-        np.maximum.at(next_use, at[seen], shown.ravel()[seen])
-        dataset = np.empty(frames, np.int64)
-        dataset[at] = np.repeat(dataset_of, block.frame_row.shape[1])
-        # The samples of a chained block use a frame together; a sample uses one once.
-        together = np.where(self._chained[dataset_of], position // self._block_length, position)
-        use = np.repeat(together - together.min(), block.frame_row.shape[1])
-        every = int(use.max()) + 1
-        pairs = np.sort(at[seen] * every + use[seen])  # np.unique hashes, which takes longer
-        uses = np.bincount(pairs[np.diff(pairs, prepend=-1) > 0] // every, minlength=frames)
-        asked = {}
-        for camera, ranges in reads.ranges.items():
-            key = (ranges.file.astype(np.int64) << FILE_BITS) + ranges.key
-            wanted = (ranges.file >= 0) & (next_use >= 0) & (ranges.key >> FILE_BITS == 0)
-            asked[camera] = CameraFrames(
-                np.where(wanted, key, -1), np.where(wanted, next_use, NEVER), dataset, uses
-            )
-        lease = self._cache.ask(reads.files, asked, int(position[0]), len(block))
-        if not any((slots >= 0).any() for slots in lease.slots.values()):
-            lease.give_up()  # no frame is cached or will be: rows are not asked one by one
-            return
-        block.lease = lease
-        for camera, ranges in reads.ranges.items():
-            lease.slots[camera][ranges.file < 0] = BLACK  # such a dataset has no such camera
-            ranges.file[lease.cached[camera]] = -1
 
 
 RUN_SAMPLES = 256
@@ -572,7 +490,6 @@ class IndexedReader(MixtureReader):
             built: frames for these are read one by one.
         indexes: index of every dataset, once it is open.
         opened: the indexes and the plan over them, once they are open.
-        cached: asks the frame cache which frames need not be read.
         blocks: blocks with the frames of an order with locality; ``None``: frames lie in files.
     """
 
@@ -595,7 +512,8 @@ class IndexedReader(MixtureReader):
         self.indexes: Sequence[DatasetIndex] = ()
         self._frames: FrameTable | None = None
         self.opened: OpenMixture
-        self.cached: CacheLookup
+        self._cache: FrameCache
+        self._rebuilds = 0
         self.blocks: Blocks | None = None
         self._claiming = threading.Lock()
         self._closed = False
@@ -612,9 +530,9 @@ class IndexedReader(MixtureReader):
         if self.blocks is not None:
             self.blocks.node = self.node
         self._frames = opened.frames
-        self.cached = CacheLookup(
-            self.others_frames or opened.frames, opened, self.order, self.node
-        )
+        self._cache = self.others_frames or opened.frames
+        # The samples of a block of such datasets use a frame together.
+        self._chained = np.asarray(opened.plan.chained, np.bool_)
 
     def hold(self, cache_bytes: int, costs: FrameCosts) -> None:
         """See ``MixtureReader.hold``."""
@@ -643,6 +561,66 @@ class IndexedReader(MixtureReader):
         """See ``MixtureReader.source``."""
         del quarantine  # what is damaged was found when the index was built
         return PlannedSource(self, knobs, condition, failed)
+
+    def lease(
+        self,
+        spans: Spans,
+        planned: PlannedSamples,
+        block: SampleBlock,
+        reads: PlannedReads,
+        *,
+        rebuilds: int,
+    ) -> None:
+        """Give a block its lease of the frame cache, if it has use for one; any thread.
+
+        Cached frames are taken out of ``reads``.
+
+        Args:
+            spans: positions of the samples.
+            planned: samples of the run.
+            block: block of the samples, without frames yet.
+            reads: stretches of files that the block needs.
+            rebuilds: indexes that were built anew so far; after one more, cached frames may be of
+                other places.
+        """
+        if rebuilds != self._rebuilds:
+            self._rebuilds = rebuilds
+            self._cache.forget()
+        if not self._cache.budget_bytes or not reads.ranges:
+            return
+        position = np.concatenate([np.arange(start, stop) for start, stop in spans])
+        dataset_of = planned.dataset.astype(np.int64)
+        shown = self.opened.next_use.after(planned, reads.steps, reads.shown, position, self.node)
+        at = block.frame_row.ravel()
+        frames = 1 + int(at.max())
+        seen = ~block.frame_zeroed.ravel()
+        next_use = np.full(frames, -1, np.int64)
+        np.maximum.at(next_use, at[seen], shown.ravel()[seen])
+        dataset = np.empty(frames, np.int64)
+        dataset[at] = np.repeat(dataset_of, block.frame_row.shape[1])
+        # The samples of a chained block use a frame together; a sample uses one once.
+        together = np.where(
+            self._chained[dataset_of], position // self.order.block_length, position
+        )
+        use = np.repeat(together - together.min(), block.frame_row.shape[1])
+        every = int(use.max()) + 1
+        pairs = np.sort(at[seen] * every + use[seen])  # np.unique hashes, which takes longer
+        uses = np.bincount(pairs[np.diff(pairs, prepend=-1) > 0] // every, minlength=frames)
+        asked = {}
+        for camera, ranges in reads.ranges.items():
+            key = (ranges.file.astype(np.int64) << FILE_BITS) + ranges.key
+            wanted = (ranges.file >= 0) & (next_use >= 0) & (ranges.key >> FILE_BITS == 0)
+            asked[camera] = CameraFrames(
+                np.where(wanted, key, -1), np.where(wanted, next_use, NEVER), dataset, uses
+            )
+        lease = self._cache.ask(reads.files, asked, int(position[0]), len(block))
+        if not any((slots >= 0).any() for slots in lease.slots.values()):
+            lease.give_up()  # no frame is cached or will be: rows are not asked one by one
+            return
+        block.lease = lease
+        for camera, ranges in reads.ranges.items():
+            lease.slots[camera][ranges.file < 0] = BLACK  # such a dataset has no such camera
+            ranges.file[lease.cached[camera]] = -1
 
     def feed(self) -> ShardFeed | None:
         """Fetches remote shards ahead; ``None``: all data is local."""
