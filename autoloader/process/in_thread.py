@@ -69,7 +69,7 @@ class ThreadChild(Child):
 
 
 class _ThreadLink(Link):
-    """Connection to the service of a thread."""
+    """Connection to the service of a thread, which ends its pipelines when that is closed."""
 
     def __init__(self, wire: Wire, supervisor: Supervisor, thread: LoaderThread) -> None:
         super().__init__(wire, supervisor)
@@ -81,10 +81,6 @@ class _ThreadLink(Link):
         gone = self._thread.ended(timeout_s + control.STUCK_S)
         self.wire.close()
         return gone
-
-    def kill(self) -> None:
-        """Close the connection: the thread ends its pipelines when it notices."""
-        self.wire.close()
 
 
 def _held_bytes() -> int:

@@ -85,52 +85,6 @@ alone."""
 _STRUCTURE = (tf.TensorSpec([3], tf.int64), tf.TensorSpec([], tf.string))
 
 
-def _records(
-    dataset: ResolvedDataset,
-    start: ReaderStart,
-    knobs: ResolvedDatasetKnobs,
-    *,
-    number: int,
-    ordered: bool = False,
-) -> Iterator[Any]:
-    """The records of ``dataset`` from ``start`` on, for ``PASSES`` passes.
-
-    Args:
-        dataset: the dataset that the records are of.
-        start: pass, and records of each shard to skip.
-        knobs: the dataset's knobs of its stream.
-        number: number of the stream, by which ``_failures`` names what could not be read.
-        ordered: whether shards read side by side take turns, however late one is.
-    """
-    with _lock:
-        # Both forms at once: a retune that needs the other one must not wait for its trace.
-        for side_by_side in (False, True):
-            form = (side_by_side, ordered, dataset.remote)
-            if form not in _traced:
-                _traced[form] = _trace(*form)
-    slices = dataset.slices
-    with tf.device("/CPU:0"):
-        variant = _traced[knobs.num_parallel_calls > 1, ordered, dataset.remote](
-            tf.constant([piece.path for piece in slices]),
-            tf.constant([piece.start for piece in slices], tf.int64),
-            tf.constant([piece.stop for piece in slices], tf.int64),
-            tf.constant(start.skip, tf.int64),
-            tf.constant(dataset.key, tf.uint64),
-            tf.constant(start.pass_, tf.int64),
-            tf.constant(knobs.cycle_length, tf.int64),
-            tf.constant(knobs.num_parallel_calls, tf.int64),
-            tf.constant(number, tf.int64),
-        )
-        stream = tf.data.experimental.from_variant(variant, _STRUCTURE)
-        if knobs.stream_prefetch:
-            stream = stream.prefetch(knobs.stream_prefetch)
-        options = tf.data.Options()
-        options.autotune.enabled = False
-        options.experimental_optimization.apply_default_optimizations = False
-        options.experimental_warm_start = False
-        return iter(stream.with_options(options))
-
-
 def _trace(side_by_side: bool, ordered: bool, remote: bool) -> Any:
     number, vector = tf.TensorSpec([], tf.int64), tf.TensorSpec([None], tf.int64)
     paths, key = tf.TensorSpec([None], tf.string), tf.TensorSpec([], tf.uint64)
@@ -276,7 +230,7 @@ class StreamReader:
         number = self._number = next(_numbers)
         walked = _Walked(
             self._dataset.index,
-            _records(self._dataset, start, knobs, number=number, ordered=self._ordered),
+            self._records(start, knobs, number),
             self._walk,
             knobs.parse_parallel_calls,
         )
@@ -286,6 +240,45 @@ class StreamReader:
         finally:
             _open.discard(number)
             walked.close()
+
+    def _records(
+        self, start: ReaderStart, knobs: ResolvedDatasetKnobs, number: int
+    ) -> Iterator[Any]:
+        """The dataset's records from ``start`` on, for ``PASSES`` passes.
+
+        Args:
+            start: pass, and records of each shard to skip.
+            knobs: the dataset's knobs of its stream.
+            number: number of the stream, by which ``_failures`` names what could not be read.
+        """
+        dataset = self._dataset
+        with _lock:
+            # Both forms at once: a retune that needs the other one must not wait for its trace.
+            for side_by_side in (False, True):
+                form = (side_by_side, self._ordered, dataset.remote)
+                if form not in _traced:
+                    _traced[form] = _trace(*form)
+        slices = dataset.slices
+        with tf.device("/CPU:0"):
+            variant = _traced[knobs.num_parallel_calls > 1, self._ordered, dataset.remote](
+                tf.constant([piece.path for piece in slices]),
+                tf.constant([piece.start for piece in slices], tf.int64),
+                tf.constant([piece.stop for piece in slices], tf.int64),
+                tf.constant(start.skip, tf.int64),
+                tf.constant(dataset.key, tf.uint64),
+                tf.constant(start.pass_, tf.int64),
+                tf.constant(knobs.cycle_length, tf.int64),
+                tf.constant(knobs.num_parallel_calls, tf.int64),
+                tf.constant(number, tf.int64),
+            )
+            stream = tf.data.experimental.from_variant(variant, _STRUCTURE)
+            if knobs.stream_prefetch:
+                stream = stream.prefetch(knobs.stream_prefetch)
+            options = tf.data.Options()
+            options.autotune.enabled = False
+            options.experimental_optimization.apply_default_optimizations = False
+            options.experimental_warm_start = False
+            return iter(stream.with_options(options))
 
     def _held(self, walked: _Walked, start: ReaderStart) -> Iterator[SampleBlock | EmptyEpisode]:
         """Samples of the walked records, compared with the record counts."""
