@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import html
 import logging
 import math
 import os
@@ -96,6 +97,7 @@ class AutoLoader:
 
     Args:
         spec: a ``PipelineSpec``, the path of one, or a dict that says the same.
+        batch_size: samples of a batch of one rank, over the spec's ``batch.size``.
         profile: a host profile's name or path; ``None`` takes the one that fits this host.
         ram_floor: memory that must stay free ("5GB"); ``None`` takes the profile's; 0: none.
         disk_floor: what must stay free on the disk of the cache of shards; default: 10 GiB.
@@ -145,6 +147,7 @@ class AutoLoader:
         self,
         spec: SpecSource,
         *,
+        batch_size: int | None = None,
         profile: str | Path | None = None,
         ram_floor: str | int | None = None,
         disk_floor: str | int | None = None,
@@ -173,6 +176,8 @@ class AutoLoader:
         self._background = Background("autoloader-hand")
         try:
             spec = PipelineSpec.of(spec)
+            if batch_size is not None:
+                spec = spec.with_batch_size(batch_size)
             if reproducible:
                 mixing = spec.mixing.model_copy(update={"on_stall": "wait"})
                 spec = spec.model_copy(update={"mixing": mixing})
@@ -205,6 +210,18 @@ class AutoLoader:
         if self._starts_at_once:
             self._call(self._start)
         _open.add(self)
+
+    def __repr__(self) -> str:
+        mixture, knobs = self.plan.mixture, self.plan.knobs
+        state = "closed" if self._closed else "running" if self._started else "not started"
+        told = (
+            f"AutoLoader: {state}, batch {self.batches}, {len(mixture.names)} datasets, "
+            f"batches of {mixture.spec.batch.size}, reader {knobs.reader}"
+        )
+        return told if self._closed else f"{told}\n{self.statistics()!r}"
+
+    def _repr_html_(self) -> str:
+        return f"<pre>{html.escape(repr(self))}</pre>"
 
     def _start_child(self) -> None:
         """Start the child beside the planning; ranks that share a child plan first."""

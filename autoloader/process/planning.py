@@ -155,7 +155,7 @@ _LEAST = {
 """Knob → least value that it may have."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class LoaderPlan:
     """Everything decided before a pipeline starts: what ``autoloader plan`` shows.
 
@@ -191,6 +191,18 @@ class LoaderPlan:
     most_cache_bytes: int | None = None
     helpers: str = ""
     disk_floor_bytes: int | None = None
+
+    def __repr__(self) -> str:
+        return "\n".join(
+            (
+                f"LoaderPlan of {self.mixture.spec!r}",
+                f"  reader       {self.knobs.reader}: {self.reader_reason}",
+                f"  floor        {format_bytes(self.ram_floor_bytes)}",
+                f"  knobs        of profile {self.profile.profile.name}",
+                f"  trainers     {self.world_size}",
+                f"  notes        {len(self.notes)}; see notes",
+            )
+        )
 
     @property
     def notes(self) -> tuple[str, ...]:

@@ -366,6 +366,32 @@ class PipelineSpec(Block):
             return how
         return how.model_copy(update={"dims": own.dims})
 
+    def __repr__(self) -> str:
+        names = [dataset.name for dataset in self.datasets]
+        more = ", …" if len(names) > 6 else ""
+        cameras = [f"{name} {'×'.join(map(str, one.size))}" for name, one in self.cameras.items()]
+        return (
+            f"PipelineSpec: {len(names)} datasets ({', '.join(names[:6])}{more}), "
+            f"cameras {', '.join(cameras)}, batches of {self.batch.size}"
+        )
+
+    def to_yaml(self) -> str:
+        """The spec as text of a spec file, without what is a default; paths are absolute."""
+        from autoloader.spec.reading import written_yaml
+
+        return written_yaml(self.model_dump(mode="json", by_alias=True, exclude_defaults=True))
+
+    def with_batch_size(self, size: int) -> PipelineSpec:
+        """This spec with another ``batch.size``.
+
+        Raises:
+            SpecError: the size is no positive number.
+        """
+        plain = self.model_dump(mode="json", by_alias=True, exclude_defaults=True)
+        return PipelineSpec.from_mapping(
+            {**plain, "batch": {**plain.get("batch", {}), "size": size}}
+        )
+
     @classmethod
     def of(cls, source: SpecSource) -> PipelineSpec:
         """A spec, however it is given: as one, as the path of a file, or as plain values.

@@ -317,9 +317,18 @@ def parse_yaml(text: str | bytes) -> Any:
 
 def flow(value: Any) -> str:
     """A value on one line of YAML."""
+    return _dumped(value, flow=True, width=sys.maxsize).removesuffix("...\n").strip()
+
+
+def written_yaml(value: Any) -> str:
+    """A value as the text of a YAML file, in blocks; keys keep their order."""
+    return _dumped(value, flow=None, width=100)
+
+
+def _dumped(value: Any, *, flow: bool | None, width: int) -> str:
     yaml: Any = YAML(typ="safe", pure=True)
-    yaml.default_flow_style, yaml.width = True, sys.maxsize
+    yaml.default_flow_style, yaml.width = flow, width
     yaml.sort_base_mapping_type_on_output = False
     text = io.StringIO()
     yaml.dump(value, text)
-    return text.getvalue().removesuffix("...\n").strip()
+    return text.getvalue()

@@ -26,6 +26,7 @@ from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from autoloader.errors import UsageError
+from autoloader.host.units import format_bytes
 
 if TYPE_CHECKING:
     from pydantic import TypeAdapter
@@ -199,7 +200,15 @@ class ControllerStatistics:
     shrinks: int = 0
 
 
-@dataclass(frozen=True, slots=True)
+def _figure(value: float | None, form: str) -> str:
+    return "not measured" if value is None else form.format(value)
+
+
+def _bytes(count: int | None) -> str:
+    return "not measured" if count is None else format_bytes(count)
+
+
+@dataclass(frozen=True, slots=True, repr=False)
 class Statistics:
     """A snapshot of a loader.
 
@@ -252,6 +261,27 @@ class Statistics:
     starts: int
     restarts: int
     worker_pids: tuple[int, ...]
+
+    def __repr__(self) -> str:
+        """State and rate first, in a few lines; ``as_dict`` has every figure."""
+        asked = self.cache.hits + self.cache.misses
+        latency = self.batch_latency_s or {}
+        rows = [
+            ("state", self.state or "no controller"),
+            ("rate", _figure(self.samples_per_s, "{:.0f} samples/s")),
+            ("training waits", _figure(self.wait_ratio, "{:.1%} of its time")),
+            ("delivered", f"{self.batches} batches, {self.samples} samples"),
+            ("a batch takes", _figure(latency.get("p50"), "{:.3f} s (median)")),
+            ("memory held", _bytes(self.loader_bytes)),
+            ("memory free", _bytes(self.headroom_bytes)),
+            (
+                "frame cache",
+                _figure(self.cache.hits / asked if asked else None, "{:.0%} of frames"),
+            ),
+            ("bad records", str(sum(one.quarantined for one in self.datasets.values()))),
+            ("restarts", str(self.restarts)),
+        ]
+        return "\n".join(["Statistics", *(f"  {name:<16}{value}" for name, value in rows)])
 
     @property
     def control(self) -> ControllerStatistics | None:

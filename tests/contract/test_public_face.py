@@ -60,12 +60,13 @@ def test_a_loader_has_these_public_names_and_no_others() -> None:
 def test_the_arguments_of_the_front_door_are_the_designs() -> None:
     found = inspect.signature(autoloader.AutoLoader).parameters
     assert list(found) == [
-        "spec", "profile", "ram_floor", "disk_floor", "split", "knobs", "isolation", "controller",
-        "rank", "world_size", "device_mesh", "output", "reproducible",
+        "spec", "batch_size", "profile", "ram_floor", "disk_floor", "split", "knobs", "isolation",
+        "controller", "rank", "world_size", "device_mesh", "output", "reproducible",
         "replay_one_batch", "helpers",
     ]  # fmt: skip
     defaults = {name: p.default for name, p in found.items() if p.default is not p.empty}
     assert defaults == {
+        "batch_size": None,
         "profile": None,
         "ram_floor": None,
         "disk_floor": None,
