@@ -20,7 +20,6 @@ translates at its own boundary with ``raise ... from``.
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable
 from typing import Any
 
@@ -174,6 +173,8 @@ def shown(value: Any) -> str:
 
 def nearest(word: str, known: Iterable[str]) -> str:
     """A ready clause that names the closest known word, or lists them all when none is close."""
+    import difflib  # in the failing case only: each process of a run would hold it
+
     names = [str(name) for name in known]
     close = difflib.get_close_matches(word, names, n=1, cutoff=0.5)
     if close:

@@ -60,7 +60,12 @@ _KILLED = re.compile(
     r"\((?P<name>[^)\n]*)\)(?:[^\n]*?anon-rss:(?P<kib>\d+)kB)?"
 )
 _MOST_KILLS = 5
-_LIBRARY_MISSING = ("NVMLError_LibraryNotFound", "NVMLError_DriverNotLoaded", "ImportError")
+_LIBRARY_MISSING = (
+    "NVMLError_LibraryNotFound",
+    "NVMLError_DriverNotLoaded",
+    "ImportError",
+    "OSError",
+)
 """What a machine without an NVIDIA driver says."""
 _FEW_DESCRIPTORS = 512
 _FULL = 0.8

@@ -28,7 +28,6 @@ Not here: the transitions (``states``), which change (``proposals``), applying i
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
@@ -477,6 +476,8 @@ def judge(before: Sequence[float], after: Sequence[float], *, growing: bool) -> 
     """
     if len(after) < FIRST_LOOK or not before:
         return Verdict.UNDECIDED
+    import statistics  # where no change is judged a process goes without
+
     was, is_ = statistics.median(before), statistics.median(after)
     if is_ < was * (1 - LEAST_LOSS_RATIO) and chance_of_more(after, before) <= SIGNIFICANCE:
         return Verdict.LOST

@@ -12,9 +12,10 @@ from pathlib import Path
 
 from autoloader.formats import files
 from autoloader.formats.dataset import DatasetFormat
-from autoloader.formats.lerobot import open_lerobot
-from autoloader.formats.lerobot.metadata import INFO_FILE
 from autoloader.formats.tfds import check_version, open_version
+
+_LEROBOT_INFO = "meta/info.json"
+"""``lerobot.metadata.INFO_FILE``, without an import of that package."""
 
 
 def open_source(path: str | Path, *, dataset: str) -> DatasetFormat:
@@ -29,6 +30,8 @@ def open_source(path: str | Path, *, dataset: str) -> DatasetFormat:
         MissingExtraError: it needs a package of the extra ``lerobot``.
     """
     if is_lerobot(path):
+        from autoloader.formats.lerobot import open_lerobot  # runs of TFDS alone go without
+
         return open_lerobot(path, dataset=dataset)
     return open_version(path, dataset=dataset)
 
@@ -47,7 +50,7 @@ def check_source(path: str | Path, *, dataset: str) -> str:
 def is_lerobot(path: str | Path) -> bool:
     """True of a local LeRobot dataset that may be looked into."""
     try:
-        return not files.is_remote(path) and Path(files.normal(path), INFO_FILE).is_file()
+        return not files.is_remote(path) and Path(files.normal(path), _LEROBOT_INFO).is_file()
     except OSError:
         return False  # whoever opens it says why
 

@@ -18,10 +18,8 @@ import contextlib
 import errno
 import fcntl
 import functools
-import grp
 import logging
 import os
-import pwd
 import secrets
 import socket
 import stat
@@ -154,6 +152,9 @@ def other_writers(found: os.stat_result) -> int:
 
 @functools.cache
 def _is_own_group(gid: int) -> bool:
+    import grp
+    import pwd
+
     try:
         user, group = pwd.getpwuid(os.geteuid()), grp.getgrgid(gid)
     except KeyError:  # a number without a name, as in many containers

@@ -15,6 +15,7 @@ Not here: what it means (``policy``).
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import logging
 import time
 from collections.abc import Iterator
@@ -165,6 +166,7 @@ def open_nvml(module: Any = None) -> Iterator[Any]:
         module: module that stands for ``pynvml``; ``None``: the real one.
     """
     if module is None:
+        ctypes.CDLL("libnvidia-ml.so.1")  # without a driver the binding is 2 MiB for nothing
         import pynvml
 
         module = pynvml

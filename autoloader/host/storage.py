@@ -23,7 +23,6 @@ import itertools
 import mmap
 import os
 import random
-import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -123,7 +122,7 @@ def probe_reads(
             if now_s() >= began + each_s:
                 break
         in_order = read / max(now_s() - began, 1e-9)
-        return Rates(statistics.median(took), in_order, not all(one.direct for one in sources))
+        return Rates(sorted(took)[len(took) // 2], in_order, not all(one.direct for one in sources))
 
 
 class _Source:

@@ -280,6 +280,11 @@ def command(module: str, arguments: Sequence[str] = ()) -> list[str]:
     return [sys.executable, *_SAFE_PATH, _BOOT, module, *arguments]
 
 
+def options(arguments: Sequence[str]) -> dict[str, str]:
+    """Values by name of a command line ``--name=value …`` of one of the library's processes."""
+    return dict(one.removeprefix("--").split("=", 1) for one in arguments)
+
+
 def environment(**changes: str) -> dict[str, str]:
     """This process's environment for ``command``, with ``changes``."""
     last = _last()

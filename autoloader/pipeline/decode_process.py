@@ -15,7 +15,6 @@ Not here: the child's side (``pipeline.builders``).
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import dataclasses
 import itertools
@@ -23,6 +22,7 @@ import logging
 import os
 import queue
 import socket
+import sys
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -44,6 +44,7 @@ from autoloader.decode.batch_builder import BatchBuilder
 from autoloader.decode.quarantine import Quarantine
 from autoloader.decode.ring import RingMemory
 from autoloader.errors import AutoloaderError
+from autoloader.host.supervision import options
 from autoloader.host.threads import LoaderThread, become, end_with
 from autoloader.pipeline import messages
 from autoloader.pipeline.messages import Message, Wire
@@ -227,19 +228,15 @@ class DecodeProcess:
             self.send(messages.Failed.of(0, error))
 
 
-def main(arguments: list[str] | None = None) -> None:
+def main() -> None:
     """Serve the child that started this process."""
-    parser = argparse.ArgumentParser(prog="autoloader.pipeline.decode_process")
-    parser.add_argument("--socket", type=int, required=True)
-    parser.add_argument("--ring", type=int, required=True)
-    parser.add_argument("--frames", type=int, default=-1)
-    parser.add_argument("--parent", type=int, required=True)
-    chosen = parser.parse_args(arguments)
-    end_with(chosen.parent)
+    given = {name: int(value) for name, value in options(sys.argv[1:]).items()}
+    end_with(given["parent"])
     become("autoloader-fill")
-    costs.room.share(chosen.ring)
+    costs.room.share(given["ring"])
     logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(name)s: %(message)s")
-    DecodeProcess(socket.socket(fileno=chosen.socket), chosen.ring, chosen.frames).run()
+    connection = socket.socket(fileno=given["socket"])
+    DecodeProcess(connection, given["ring"], given.get("frames", -1)).run()
 
 
 if __name__ == "__main__":

@@ -281,7 +281,7 @@ def _start(
             raise _held(name, "strangers who connect to it")
         descriptor = listener.fileno()
         supervisor.start(
-            ["--listener", str(descriptor), "--parent", str(os.getpid()), *arguments],
+            [f"--listener={descriptor}", f"--parent={os.getpid()}", *arguments],
             descriptors=(descriptor,),
             changes=_environment(),
         )

@@ -12,7 +12,6 @@ import contextlib
 import logging
 import math
 import os
-import statistics
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -651,4 +650,4 @@ def chain_saves(mixture: ResolvedMixture) -> float:
         shared = why_unchained(one.sample, keeps=one.keep is not None) is None
         frames = len(set(one.sample.frame_offsets))
         saved.append(1 - (CHAIN_BLOCK + frames - 1) / (CHAIN_BLOCK * frames) if shared else 0.0)
-    return statistics.fmean(saved)
+    return math.fsum(saved) / len(saved)

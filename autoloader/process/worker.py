@@ -19,18 +19,19 @@ Not here: what it does for one trainer (``process.control``), the trainer's side
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import logging
 import os
 import select
 import socket
+import sys
 import threading
 import time
 from pathlib import Path
 
 from autoloader.formats.files import raise_descriptor_limit
 from autoloader.host.headroom import HeadroomProbe
+from autoloader.host.supervision import options
 from autoloader.host.threads import LoaderThread, become
 from autoloader.pipeline import messages
 from autoloader.pipeline.messages import peer_of
@@ -185,15 +186,11 @@ def _prepare_process() -> None:
     raise_descriptor_limit()  # decode processes inherit it
 
 
-def main(arguments: list[str] | None = None) -> None:
-    """Serve the trainers that connect."""
-    parser = argparse.ArgumentParser(prog="autoloader.process.worker")
-    parser.add_argument("--listener", type=int, required=True)
-    parser.add_argument("--parent", type=int, required=True)
-    parser.add_argument("--run", default="", help="shown by ps")
-    chosen = parser.parse_args(arguments)
+def main() -> None:
+    """Serve the trainers that connect; ``--run`` of the command line is for ``ps`` alone."""
+    given = options(sys.argv[1:])
     _prepare_process()
-    worker = Worker(socket.socket(fileno=chosen.listener), chosen.parent)
+    worker = Worker(socket.socket(fileno=int(given["listener"])), int(given["parent"]))
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s: %(message)s")
     logging.getLogger("autoloader").addHandler(_LogsToTrainers(worker))
     # What every pipeline needs of this (OpenCV most of all) is there when the trainer has planned.

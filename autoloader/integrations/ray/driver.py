@@ -19,13 +19,13 @@ Not here: the child's side (``pipeline.builders``), the helper itself (``actor``
 
 from __future__ import annotations
 
-import argparse
 import collections
 import contextlib
 import logging
 import math
 import os
 import socket
+import sys
 import threading
 import time
 from dataclasses import asdict, dataclass, field
@@ -36,6 +36,7 @@ import numpy as np
 from autoloader.decode.message import BatchMessage, texts_of
 from autoloader.decode.ring import RingMemory
 from autoloader.errors import AutoloaderError
+from autoloader.host.supervision import options
 from autoloader.host.threads import LoaderThread, become, end_with
 from autoloader.integrations.ray import ray_client
 from autoloader.integrations.ray.actor import CALLS_AT_A_TIME, Helper
@@ -415,17 +416,13 @@ def dataset_of(layout: BatchLayout, memory: np.ndarray, text: str) -> int | None
     return int(layout.views(memory)["dataset_index"][int(row)]) if row else None
 
 
-def main(arguments: list[str] | None = None) -> None:
+def main() -> None:
     """Serve the child that started this process."""
-    parser = argparse.ArgumentParser(prog="autoloader.integrations.ray.driver")
-    parser.add_argument("--socket", type=int, required=True)
-    parser.add_argument("--ring", type=int, required=True)
-    parser.add_argument("--parent", type=int, required=True)
-    chosen = parser.parse_args(arguments)
-    end_with(chosen.parent)
+    given = {name: int(value) for name, value in options(sys.argv[1:]).items()}
+    end_with(given["parent"])
     become("autoloader-ray")
     logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(name)s: %(message)s")
-    Driver(Wire(socket.socket(fileno=chosen.socket)), chosen.ring).run()
+    Driver(Wire(socket.socket(fileno=given["socket"])), given["ring"]).run()
     os._exit(0)  # Ray waits for its threads, and the helpers end with this process anyway
 
 
