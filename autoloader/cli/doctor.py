@@ -346,9 +346,10 @@ def leftovers(machine: Machine) -> Iterator[Seen]:
     for entry in machine.processes():
         with contextlib.suppress(OSError, ValueError):
             words = (entry / "cmdline").read_bytes().split(b"\0")
-            if _CHILD not in words or b"--parent" not in words:
+            parent = next((word for word in words if word.startswith(b"--parent=")), b"")
+            if _CHILD not in words or not parent:
                 continue
-            trainer = int(words[words.index(b"--parent") + 1])
+            trainer = int(parent.partition(b"=")[2])
             if int(_status(entry, "PPid")) == trainer:
                 continue
             orphans += 1

@@ -33,10 +33,12 @@ SMALL_BYTES = 16 * MIB
 """Bytes that each thread may take at any time."""
 MEMORY_WAIT_S = 10.0
 """Seconds that a large picture waits for memory, until it is refused."""
+SHORTEST_SCAN = 10
+"""Bytes of a scan, at least."""
+SMALL_PIXELS = SMALL_BYTES // 16
+"""Pixels that take less than ``SMALL_BYTES`` in any JPEG."""
 _LOOK_S = 0.2
-_SHORTEST_SCAN = 10
 _RGB = 3
-_SMALL_PIXELS = SMALL_BYTES // 16
 _START_OF_SCAN = 0xDA
 _NO_FRAME_HEADERS = (0xC4, 0xC8, 0xCC)
 _ONE_AFTER_THE_OTHER = (0xC0, 0xC1, 0xC9)
@@ -54,24 +56,23 @@ def most_cost() -> int:
     return MOST_COST
 
 
-_most = most_cost()
+most = most_cost()
+"""``most_cost`` at the start of the process."""
 
 
 def jpeg_bytes(encoded: bytes | memoryview, height: int, width: int) -> int:
-    """Bytes that decoding a JPEG takes for a moment, about; 0 of a small JPEG.
+    """Bytes that decoding a JPEG takes for a moment, about.
 
     Raises:
         CostlyPictureError: it has too many pixels × scans.
     """
     pixels = height * width
-    if pixels * (len(encoded) // _SHORTEST_SCAN + 1) <= _most and pixels <= _SMALL_PIXELS:
-        return 0
     scans, components = scans_of(encoded)
-    if pixels * scans > _most:
+    if pixels * scans > most:
         times = f" in {scans} scans" if scans > 1 else ""
         raise CostlyPictureError(
             f"a picture of {height}×{width} pixels{times} takes too long to decode: "
-            f"{pixels * scans:.3g} pixels × scans, and {_most:.3g} may be ({VARIABLE})"
+            f"{pixels * scans:.3g} pixels × scans, and {most:.3g} may be ({VARIABLE})"
         )
     return pixels * (_RGB + (2 * components if scans > 1 else 0))
 

@@ -103,18 +103,17 @@ class FrameDecoder:
         except (ValueError, LookupError, cv2.error, OverflowError, MemoryError) as error:
             raise UndecodableFrameError(_why(error, encoded, is_jpeg=is_jpeg)) from error
 
-    def _jpeg_into(self, encoded: bytes | memoryview, out: Pixels) -> None:
-        height, width, _, _ = simplejpeg.decode_jpeg_header(encoded, strict=False)
-        size = costs.jpeg_bytes(encoded, height, width)
-        if size > costs.SMALL_BYTES:
-            with costs.room.taken(size):
-                self._decode_jpeg(encoded, height, width, out)
-        else:
-            self._decode_jpeg(encoded, height, width, out)
-
-    def _decode_jpeg(
-        self, encoded: bytes | memoryview, height: int, width: int, out: Pixels
+    def _jpeg_into(
+        self, encoded: bytes | memoryview, out: Pixels, *, admitted: bool = False
     ) -> None:
+        height, width, _, _ = simplejpeg.decode_jpeg_header(encoded, strict=False)
+        pixels, scans = height * width, len(encoded) // costs.SHORTEST_SCAN + 1  # at most
+        if not admitted and (pixels > costs.SMALL_PIXELS or pixels * scans > costs.most):
+            size = costs.jpeg_bytes(encoded, height, width)
+            if size > costs.SMALL_BYTES:
+                with costs.room.taken(size):
+                    self._jpeg_into(encoded, out, admitted=True)
+                return
         if (height, width) == (self._height, self._width):
             simplejpeg.decode_jpeg(encoded, "RGB", fastdct=True, buffer=out)
             return

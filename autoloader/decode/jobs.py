@@ -105,25 +105,21 @@ class RowDecoding:
         """Decode these rows of the batch; the number of frames decoded."""
         decoded = 0
         for row in rows:
-            decoded += self._row(row)
-        return decoded
-
-    def _row(self, row: int) -> int:
-        number, decoded = row + self.shift, 0
-        try:
-            for camera, decoder in self.decoders.items():
-                out = self.pending.views[f"images/{camera}"][row]
-                frames = self.block.frames.get(camera)
-                if frames is None:
-                    out[:] = 0
-                else:
-                    decoded += self._camera(camera, decoder, number, frames, out)
-        except UndecodableFrameError as error:
-            place = self.block.place_at(number)
-            self.pending.bad.append((row, place, f"a frame cannot be decoded: {error}"))
-        except Exception as error:  # decoders raise whatever the bytes provoke
-            raise as_fault(error, "decode", self.name) from error
-        self.pending.rows_done(1)
+            number = row + self.shift
+            try:
+                for camera, decoder in self.decoders.items():
+                    out = self.pending.views[f"images/{camera}"][row]
+                    frames = self.block.frames.get(camera)
+                    if frames is None:
+                        out[:] = 0
+                    else:
+                        decoded += self._camera(camera, decoder, number, frames, out)
+            except UndecodableFrameError as error:
+                place = self.block.place_at(number)
+                self.pending.bad.append((row, place, f"a frame cannot be decoded: {error}"))
+            except Exception as error:  # decoders raise whatever the bytes provoke
+                raise as_fault(error, "decode", self.name) from error
+            self.pending.rows_done(1)
         return decoded
 
     def _camera(

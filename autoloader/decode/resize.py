@@ -36,6 +36,7 @@ from autoloader.spec import CameraSpec
 Floats = NDArray[np.float32]
 Pixels = NDArray[np.uint8]
 
+_BY_OPENCV = {"area": cv2.INTER_AREA, "bilinear": cv2.INTER_LINEAR}
 _STRIPE_BYTES = 5 * 2**18
 _WINDOW_OUTPUTS = 8
 """More: wide windows, mostly zeros. Fewer: products too small for the BLAS."""
@@ -47,6 +48,9 @@ _KEPT_VALUES = 4_000_000
 
 def resize_into(picture: Pixels, out: Pixels, camera: CameraSpec) -> None:
     """Fit and resize ``picture`` [h, w, 3] into ``out`` [H, W, 3] as a camera says."""
+    if camera.fit == "stretch":
+        _scale(picture, out, camera)
+        return
     part, place = fitted(picture, out, camera)
     if place.shape == out.shape:
         _scale(part, out, camera)
@@ -58,10 +62,11 @@ def resize_into(picture: Pixels, out: Pixels, camera: CameraSpec) -> None:
 
 def _scale(picture: Pixels, out: Pixels, camera: CameraSpec) -> None:
     height, width = out.shape[:2]
+    how = _BY_OPENCV.get(camera.resize)
     if picture.shape[:2] == (height, width) or camera.resize == "nearest":
         nearest_into(picture, out)
-    elif camera.upstream:
-        resample(picture, out, camera.resize)
+    elif how is not None:
+        cv2.resize(picture, (width, height), dst=out, interpolation=how)
     elif camera.resize == "lanczos3":
         from PIL import Image  # the other methods, and the first batch, do without it
 
@@ -70,8 +75,7 @@ def _scale(picture: Pixels, out: Pixels, camera: CameraSpec) -> None:
         )
         out[:] = np.asarray(scaled)
     else:
-        how = cv2.INTER_AREA if camera.resize == "area" else cv2.INTER_LINEAR
-        cv2.resize(picture, (width, height), dst=out, interpolation=how)
+        resample(picture, out, camera.resize)
 
 
 def fitted(

@@ -161,7 +161,7 @@ def test_a_loader_closed_by_the_handler_of_a_signal_ends_the_wait_for_a_batch(
     tmp_path: Path, isolation: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("AUTOLOADER_PICTURE_COST", str(2**50))
-    monkeypatch.setattr(costs, "_most", costs.most_cost())
+    monkeypatch.setattr(costs, "most", costs.most_cost())
     monkeypatch.setattr(control, "STUCK_S", 0.2)
     slow = [slow_jpeg(4000, 4000, SCANS_MOST)] * 6
     shards = [[episode(number, 6, **{"observation/image": slow}) for number in range(2)]]
