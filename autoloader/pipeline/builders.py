@@ -509,14 +509,14 @@ class Helpers(BuilderProcess):
     def ask(self, number: int, span: tuple[int, int]) -> None:
         """Have a helper fill a batch."""
         self._asked.add(number)
-        self.send(messages.HelperAsk(0, number, list(span)))
+        self.send(messages.BuildRun(0, [list(span)], number))
 
     def give(self, number: int, slot: int) -> None:
         """The slot of a batch that was asked for."""
         if not self._given:
             self._heard_s = time.monotonic()
         self._given.add(number)
-        self.send(messages.HelperSlot(0, number, slot))
+        self.send(messages.BuildSlot(0, slot, number))
 
     def begin(self) -> Wire | None:
         """See ``BuilderProcess.begin``; waits until helpers are wanted."""

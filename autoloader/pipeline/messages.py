@@ -170,15 +170,20 @@ class BuildStart(Message):
 
 
 class BuildRun(Message):
-    """Child → decode process: the positions [start, stop) of batches to fill."""
+    """Child → decode process, or driver: the positions [start, stop) of batches to fill.
+
+    With the driver it is one batch, and ``number`` is its number.
+    """
 
     spans: list[list[int]]
+    number: int = 0
 
 
 class BuildSlot(Message):
-    """Child → decode process: the slot of the next batch that has none."""
+    """Child → decode process: slot of the next batch that has none; → driver: of that number."""
 
     slot: int
+    number: int = 0
 
 
 class AskFrames(Message):
@@ -238,20 +243,6 @@ class HelpersWanted(Message):
     """Child → driver: have so many helpers."""
 
     count: int
-
-
-class HelperAsk(Message):
-    """Child → driver: have a helper fill the batch of positions [start, stop)."""
-
-    number: int
-    span: list[int]
-
-
-class HelperSlot(Message):
-    """Child → driver: the batch goes into this slot."""
-
-    number: int
-    slot: int
 
 
 class HelpersLost(Message):

@@ -331,7 +331,7 @@ class ControlledPipeline:
 
         Args:
             knobs: values of all knobs from now on.
-            by: who wants it.
+            by: "person", "policy" or "reflex".
             why: for people; not where memory is short.
             short: time and headroom where memory is short; ``None``: it is not.
         """

@@ -97,7 +97,7 @@ def _refuse_streams(mixture: ResolvedMixture, away: Sequence[ResolvedDataset], w
 
     Args:
         mixture: the resolved mixture that would be streamed.
-        away: its remote datasets.
+        away: remote datasets of the mixture.
         why: reason for the stream reader.
     """
     for one in away:

@@ -88,7 +88,7 @@ class ControlPage:
         descriptor: an existing page's memfd; without one a new page is made.
 
     Attributes:
-        map: the page's memory.
+        map: memory of the page, mapped here.
         heartbeat_ns: last sign of life of the child, of the monotonic clock.
         oom_kills_at_start: kills that the child's memory cgroup had counted when it first looked.
         frame_bytes: bytes of the child's own memory that decoded frames take.

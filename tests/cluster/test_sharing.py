@@ -25,9 +25,9 @@ from autoloader.integrations.ray.actor import Helper
 from autoloader.integrations.ray.driver import Driver, Patience, dataset_of, difference
 from autoloader.pipeline.builders import identity_of
 from autoloader.pipeline.messages import (
-    HelperAsk,
+    BuildRun,
+    BuildSlot,
     HelpersLost,
-    HelperSlot,
     HelpersStart,
     HelpersWanted,
     Wire,
@@ -324,7 +324,7 @@ def test_a_helper_whose_first_batch_differs_is_let_go_for_good_and_the_batch_is_
     driver.start()
     ours.send(HelpersStart(0, mixture.plain(), order, identity, "there:1", 0, []))
     ours.send(HelpersWanted(0, 1))
-    ours.send(HelperAsk(0, 7, [0, mixture.spec.batch.size]))
+    ours.send(BuildRun(0, [[0, mixture.spec.batch.size]], 7))
     said: dict[str, Any] = {}
     while not {"HelperCompared", "HelpersLost", "Logged"} <= said.keys():
         if (message := ours.receive(1.0)) is not None:
@@ -349,8 +349,8 @@ def test_a_late_batch_is_given_up_once_its_slot_waits_for_it_and_is_written_nowh
     monkeypatch.setattr("autoloader.integrations.ray.driver.time.monotonic", lambda: now_s)
     driver.heed(HelpersWanted(0, 1))
     for number in (4, 5):
-        driver.heed(HelperAsk(0, number, [0, 8]))
-    driver.heed(HelperSlot(0, 4, 2))
+        driver.heed(BuildRun(0, [[0, 8]], number))
+    driver.heed(BuildSlot(0, 2, 4))
     now_s += Patience.FIRST_S / 2
     driver.give_up_late()
     assert not wire.send.called
@@ -358,5 +358,5 @@ def test_a_late_batch_is_given_up_once_its_slot_waits_for_it_and_is_written_nowh
     driver.give_up_late()
     (sent,) = wire.send.call_args_list
     assert sent.args == (HelpersLost(0, [4], late=True),)  # nobody waits for the other one yet
-    driver.heed(HelperSlot(0, 4, 2))  # it crossed the answer: a builder has this slot now
+    driver.heed(BuildSlot(0, 2, 4))  # it crossed the answer: a builder has this slot now
     assert wire.send.call_count == 1

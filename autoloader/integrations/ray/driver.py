@@ -206,13 +206,13 @@ class Driver:
             if isinstance(message, messages.HelpersWanted):
                 self._wanted = message.count
                 self._adjust()
-            elif isinstance(message, messages.HelperAsk):
-                span = message.span[0], message.span[1]
-                task = _Task(message.number, span, time.monotonic())
+            elif isinstance(message, messages.BuildRun):
+                (span,) = message.spans
+                task = _Task(message.number, (span[0], span[1]), time.monotonic())
                 self._tasks[task.number] = task
                 self._line.append(task)
                 self._changed.notify_all()
-            elif isinstance(message, messages.HelperSlot) and message.number in self._tasks:
+            elif isinstance(message, messages.BuildSlot) and message.number in self._tasks:
                 task = self._tasks[message.number]
                 task.slot = message.slot
                 self._hand_in(task)

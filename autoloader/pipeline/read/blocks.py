@@ -123,7 +123,7 @@ class Blocks:
 
     Args:
         mixture: the resolved mixture that is read.
-        order: order with locality.
+        order: the mixture's order, which has locality.
         plan: plan of the order.
         planner: works out where frames lie.
 
