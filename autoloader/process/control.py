@@ -302,11 +302,6 @@ class ControlledPipeline:
         """True while threads of the closed pipeline write to slots, or pin cached frames."""
         return bool(self.pipeline.slots or self.pipeline.leased_frames)
 
-    @property
-    def state_name(self) -> str:
-        """The controller's state."""
-        return self._state.name.value
-
     # --- from the trainer -------------------------------------------------------------------------
 
     def park(self, parked: bool) -> None:
@@ -430,7 +425,7 @@ class ControlledPipeline:
         said: dict[str, Any] = {}
         if self._moves:
             rule = self._decide(seen)
-            said = {"state": self.state_name, "why": rule, "counted": self._counted}
+            said = {"state": self._state.name.value, "why": rule, "counted": self._counted}
         self._snapshots.publish(
             seen,
             self._activity,

@@ -38,7 +38,7 @@ def knobs_of(loader: AutoLoader) -> Knobs:
     controlled = controlled_of(loader)
     while (loader.knobs.flat(), loader.statistics().state) != (
         controlled.pipeline.knobs.flat(),
-        controlled.state_name,
+        controlled._state.name.value,
     ):
         controlled._wire.send_waiting()
     return loader.knobs
