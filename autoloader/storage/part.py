@@ -18,7 +18,7 @@ Invariants:
     2. A chunk has one fetcher at a time, and none once it is there.
     3. ``KEY.shard`` is whole, and never written to.
 
-Not here: fetching (``storage.shards``), when shards are deleted (``storage.room``).
+Not here: fetching, and when shards are deleted (``storage.shards``).
 """
 
 from __future__ import annotations

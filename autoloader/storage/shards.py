@@ -12,6 +12,13 @@ by requests of at most ``REQUEST_BYTES``, before all that is only fetched ahead.
 another thread or process is fetching is waited for. So a shard arrives once, in any order, by any
 number of jobs. Where the disk has no room above its floor, bytes are fetched and not kept.
 
+Room. The bytes of ``disk_floor`` stay free, whichever program fills the disk. Where the next shard
+would cross the floor, shards are deleted. The first are shards that no plan names in its horizon,
+those read longest ago before others; the next are shards that the plan needs last. A part that no
+process has open goes like a whole shard: its object may have changed. A shard that the plan needs
+sooner stays: then there is no room. Jobs that share the folder lease the shards that they will need
+soon. A lease is a lock on a byte of a file, and ends with its process.
+
 A link is full only while it carries many answers at a time. A sample that is wanted now asks for
 single chunks, prefetching for long stretches. So requests under way are bounded by their bytes, and
 small requests may be many.
@@ -20,6 +27,9 @@ Invariants:
     1. Bytes are of the version that the index speaks of; another version is an error.
     2. Bytes are fetched once for all processes of the machine, except those of requests that a kill
        cut off, and those for which there was no room.
+    3. Only a file that the cache has made is deleted: its name is one of the cache's, and the
+       record beside it, or its map, names its inode and size.
+    4. A leased shard of another job stays.
 
 Not here: the requests themselves (``storage.store``), the order in which shards are fetched ahead
 (``pipeline.read.shards``).
@@ -27,18 +37,21 @@ Not here: the requests themselves (``storage.store``), the order in which shards
 
 from __future__ import annotations
 
+import contextlib
 import errno
+import fcntl
 import heapq
 import itertools
+import json
 import logging
 import math
 import os
 import platform
+import re
 import stat
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_EXCEPTION, Future, wait
-from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
@@ -48,22 +61,30 @@ from autoloader.errors import UsageError
 from autoloader.host import storage
 from autoloader.host.files import (
     READ_OWN,
+    open_or_begin,
     own_folder,
     read_whole,
     set_aside,
+    write_whole,
     written_by_others,
 )
 from autoloader.host.threads import LoaderThread
-from autoloader.host.units import expanded
+from autoloader.host.units import expanded, format_bytes
 from autoloader.storage.clients.client import RemoteIdentity
 from autoloader.storage.faults import changed
-from autoloader.storage.part import CHUNK_BYTES, DamagedError, ShardPart, runs
+from autoloader.storage.part import (
+    CHUNK_BYTES,
+    DamagedError,
+    ShardPart,
+    discard_unused,
+    runs,
+    try_lock,
+)
 from autoloader.storage.places import (
     DISK_FLOOR_BYTES,
     cache_root,
     disk_floor_of_environment,
 )
-from autoloader.storage.room import Room
 from autoloader.storage.store import store, while_wanted
 
 FOLDER_VARIABLE = "AUTOLOADER_SHARDS_DIR"
@@ -91,6 +112,8 @@ _caches: dict[tuple[int, Path], ShardCache] = {}
 _floors: dict[object, int] = {}
 """Bytes that each loader of this process keeps free."""
 _lock = threading.Lock()
+_OURS = re.compile(r"([0-9a-f]{40})\.(shard|part)")
+_LEASES = "leases"
 
 
 class Requests:
@@ -182,6 +205,152 @@ def _submit(job: Callable[[], None], urgency: float, nbytes: int) -> Future[None
     with _lock:
         requests = _requests.setdefault(os.getpid(), Requests())
     return requests.submit(job, urgency, nbytes)
+
+
+class Room:
+    """The disk of one cache folder; any thread.
+
+    Args:
+        folder: folder of the cache.
+        floor_bytes: bytes that must stay free.
+
+    Attributes:
+        folder, floor_bytes: the same; the floor may be changed.
+    """
+
+    def __init__(self, folder: Path, floor_bytes: int) -> None:
+        self.folder = folder
+        self.floor_bytes = floor_bytes
+        self._lock = threading.Lock()
+        self._plans: dict[object, Mapping[str, float]] = {}
+        self._held: set[str] = set()
+        self._told_full = False
+        self._leases = open_or_begin(folder / _LEASES)
+        self._others = open_or_begin(folder / _LEASES)
+
+    def free_bytes(self) -> int:
+        """Bytes that may still be written."""
+        found = os.statvfs(self.folder)
+        return found.f_bavail * found.f_frsize - self.floor_bytes
+
+    def make(self, nbytes: int, needed: float = math.inf) -> bool:
+        """Delete shards until there is room; false if there is none.
+
+        Args:
+            nbytes: number of bytes that will be written.
+            needed: position at which they are needed; shards that are needed sooner stay.
+        """
+        with self._lock:
+            if self.free_bytes() >= nbytes:
+                return True
+            for key, kind in self._by_use():
+                if self.needed(key) < needed:
+                    break
+                gone = not self._leased_by_others(key) and self._delete(key, kind)
+                if gone and self.free_bytes() >= nbytes:
+                    return True
+            return False
+
+    def say_full(self) -> None:
+        """Warn once that the floor is reached, and no shard may go."""
+        if not self._told_full:
+            self._told_full = True
+            logger.warning(
+                "%s: the disk floor of %s is reached, and no shard there may go: what else is "
+                "needed is fetched each time that it is read",
+                self.folder,
+                format_bytes(self.floor_bytes),
+            )
+
+    def needed(self, key: str, unknown: float = math.inf) -> float:
+        """The position at which a plan needs a shard next; ``unknown`` where none names it."""
+        told = [plan[key] for plan in list(self._plans.values()) if key in plan]
+        return min(told, default=unknown)
+
+    def plan(self, owner: object, future: Mapping[str, float]) -> None:
+        """Lease the shards that a plan of this process needs soon, and no others.
+
+        Args:
+            owner: object that the plan belongs to.
+            future: key of a shard → the position at which it is needed next; empty: the plan ends.
+        """
+        with self._lock:
+            self._plans.pop(owner, None)
+            if future:
+                self._plans[owner] = future
+            keys = set().union(*self._plans.values())
+            for key in self._held - keys:
+                try_lock(self._leases, fcntl.F_UNLCK, _byte_of(key))
+            self._held = {key for key in keys if self._try_lease(key)}
+
+    def record(self, key: str, path: str, identity: RemoteIdentity) -> None:
+        """Note that the cache has made a shard; one that is gone already needs no note.
+
+        Raises:
+            OSError: it cannot be written.
+        """
+        try:
+            stat = (self.folder / f"{key}.shard").stat()
+        except FileNotFoundError:
+            return
+        document = {"inode": stat.st_ino, "path": path, **identity.plain()}
+        note = self.folder / f"{key}.json"
+        write_whole(note, json.dumps(document))
+
+    def close(self) -> None:
+        """Let go of all leases; the last use of it."""
+        os.close(self._leases)
+        os.close(self._others)
+
+    def _by_use(self) -> list[tuple[str, str]]:
+        """Keys and kinds of shards, whole or arriving, those that are needed last first."""
+        found = []
+        with os.scandir(self.folder) as entries:
+            for entry in entries:
+                match = _OURS.fullmatch(entry.name)
+                if match is not None:
+                    with contextlib.suppress(OSError):
+                        stat = entry.stat(follow_symlinks=False)
+                        used = max(stat.st_atime, stat.st_mtime if match[2] == "part" else 0.0)
+                        found.append((-self.needed(match[1]), used, match.groups()))
+        return [(str(key), str(kind)) for _, _, (key, kind) in sorted(found)]
+
+    def _delete(self, key: str, kind: str) -> bool:
+        """Delete a shard of ours, or a part that nobody has open; whether it was one."""
+        if kind == "part":
+            return discard_unused(self.folder, key)
+        shard, note = self.folder / f"{key}.shard", self.folder / f"{key}.json"
+        try:
+            told = json.loads(note.read_text(encoding="utf-8"))
+            stat = shard.lstat()
+            if (told["inode"], told["size"]) != (stat.st_ino, stat.st_size):
+                return False
+            shard.unlink()
+            note.unlink(missing_ok=True)
+        except (OSError, ValueError, KeyError, TypeError):
+            return False
+        return True
+
+    def _try_lease(self, key: str) -> bool:
+        """Lease a shard; false while another job looks at it: it is asked for again soon."""
+        with contextlib.suppress(OSError):
+            return try_lock(self._leases, fcntl.F_RDLCK, _byte_of(key))
+        return False
+
+    def _leased_by_others(self, key: str) -> bool:
+        if key in self._held:  # ours would be in the way
+            try_lock(self._leases, fcntl.F_UNLCK, _byte_of(key))
+        try:
+            return not try_lock(self._others, fcntl.F_WRLCK, _byte_of(key))
+        finally:
+            try_lock(self._others, fcntl.F_UNLCK, _byte_of(key))
+            if key in self._held:
+                self._try_lease(key)
+
+
+def _byte_of(key: str) -> int:
+    """The byte of the file of leases that stands for a shard."""
+    return int(key[:12], 16)
 
 
 class RemoteShard:
@@ -311,7 +480,7 @@ class RemoteShard:
             self._part.users += 1
             return self._part
 
-    @contextmanager
+    @contextlib.contextmanager
     def _entered(self) -> Iterator[ShardPart | None]:
         part = self._enter()
         try:
@@ -502,7 +671,7 @@ def shards_folder() -> Path:
     return folder / platform.node() if far else folder
 
 
-@contextmanager
+@contextlib.contextmanager
 def kept_free(floor_bytes: int | None) -> Iterator[None]:
     """Keep bytes free on the cache's disk while the context lasts.
 

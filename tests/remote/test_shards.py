@@ -23,8 +23,7 @@ from autoloader.storage import shards, store
 from autoloader.storage.clients.client import RemoteIdentity, client_of, of_entry
 from autoloader.storage.faults import ChangedError, PassingError, UnreachableError, of_status
 from autoloader.storage.part import CHUNK_BYTES, DamagedError, ShardPart
-from autoloader.storage.room import Room
-from autoloader.storage.shards import ShardCache
+from autoloader.storage.shards import Room, ShardCache
 from bench.remote.server import FileServer, serve
 
 SIZE = 5 * CHUNK_BYTES + 1000

@@ -21,10 +21,11 @@ import hashlib
 import importlib
 import os
 import threading
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from email.utils import parsedate_to_datetime
-from typing import Any, Protocol, cast
+from typing import Any, cast
 from urllib.parse import urlsplit
 
 from autoloader.host.extras import needs
@@ -95,7 +96,7 @@ def _ns(changed: str) -> int:
         return _hashed(changed)
 
 
-class Client(Protocol):
+class Client(ABC):
     """Questions to a remote file system. All raise ``OSError``s of ``storage.faults``.
 
     Each question tells a meter of every piece that comes. An error of the meter ends the question.
@@ -104,31 +105,37 @@ class Client(Protocol):
         lists: whether ``listing`` tells all files of a directory at once.
     """
 
-    lists: bool
+    lists = False
 
     def listing(self, directory: str, meter: Meter) -> dict[str, RemoteIdentity | None]:
         """Names in a directory: files with their versions, directories with ``None``."""
-        ...
+        del meter
+        raise NoFileSystemError(errno.EOPNOTSUPP, "this server lists nothing", directory)
 
+    @abstractmethod
     def identity(self, path: str, meter: Meter) -> RemoteIdentity:
         """The version of a file now."""
-        ...
 
+    @abstractmethod
     def read_into(
         self, path: str, start: int, view: memoryview, of: RemoteIdentity, meter: Meter
     ) -> None:
         """Fill ``view`` with the bytes from ``start`` on of a version of a file."""
-        ...
 
     def whole(
         self, path: str, of: RemoteIdentity | None, meter: Meter
     ) -> tuple[RemoteIdentity, bytes]:
         """Version and bytes of a small file; ``of`` names the version that is wanted."""
-        ...
+        of = of or self.identity(path, meter)
+        content = bytearray(of.size)
+        if content:
+            self.read_into(path, 0, memoryview(content), of, meter)
+        return of, bytes(content)
 
     def write(self, path: str, content: bytes, meter: Meter) -> None:
         """Put a small file."""
-        ...
+        del content, meter
+        raise OSError(errno.EROFS, "a server of files takes none; copy it there", path)
 
 
 _CLIENTS: Mapping[str, tuple[str, str]] = {

@@ -18,13 +18,13 @@ from urllib.parse import unquote
 
 from autoloader.host.files import write_whole
 from autoloader.storage import faults
-from autoloader.storage.clients.client import RemoteIdentity
+from autoloader.storage.clients.client import Client, RemoteIdentity
 from autoloader.storage.faults import Meter
 
 _PASSING = (errno.ESTALE, errno.EIO, errno.ETIMEDOUT, errno.EHOSTDOWN, errno.EAGAIN, errno.EINTR)
 
 
-class MountClient:
+class MountClient(Client):
     """A slow mount; see ``storage.clients.client.Client``."""
 
     lists = True
@@ -61,15 +61,6 @@ class MountClient:
                     raise faults.changed(path)
             finally:
                 os.close(file)
-
-    def whole(
-        self, path: str, of: RemoteIdentity | None, meter: Meter
-    ) -> tuple[RemoteIdentity, bytes]:
-        """See ``Client.whole``."""
-        of = of or self.identity(path, meter)
-        content = bytearray(of.size)
-        self.read_into(path, 0, memoryview(content), of, meter)
-        return of, bytes(content)
 
     def write(self, path: str, content: bytes, meter: Meter) -> None:
         """See ``Client.write``."""

@@ -33,7 +33,7 @@ from urllib.parse import SplitResult, quote, unquote, urljoin, urlsplit
 from urllib.request import getproxies_environment, proxy_bypass
 
 from autoloader.storage import faults
-from autoloader.storage.clients.client import RemoteIdentity, of_entry
+from autoloader.storage.clients.client import Client, RemoteIdentity, of_entry
 from autoloader.storage.faults import Meter
 
 CONNECT_S, SILENCE_S = 15.0, 30.0
@@ -300,22 +300,15 @@ def _meant(error: Exception, path: str) -> Exception:
     return error
 
 
-class WebClient:
+class WebClient(Client):
     """A server of files; see ``storage.clients.client.Client``. Object stores build on it.
 
     Args:
         certificates: file of the trusted authorities; ``None``: the system's.
     """
 
-    lists = False
-
     def __init__(self, certificates: str | None = None) -> None:
         self._connections = Connections(certificates)
-
-    def listing(self, directory: str, meter: Meter) -> dict[str, RemoteIdentity | None]:
-        """See ``Client.listing``; a server of files has none that can be trusted."""
-        del meter
-        raise faults.NoFileSystemError(errno.EOPNOTSUPP, "this server lists nothing", directory)
 
     def identity(self, path: str, meter: Meter) -> RemoteIdentity:
         """See ``Client.identity``."""
@@ -342,15 +335,7 @@ class WebClient:
         if of is None:
             answer = self._ask("GET", path, meter)
             return self._told(answer), answer.body
-        content = bytearray(of.size)
-        if content:
-            self.read_into(path, 0, memoryview(content), of, meter)
-        return of, bytes(content)
-
-    def write(self, path: str, content: bytes, meter: Meter) -> None:
-        """See ``Client.write``; a server of files takes none."""
-        del content, meter
-        raise OSError(errno.EROFS, "a server of files takes none; copy it there", path)
+        return super().whole(path, of, meter)
 
     def _ask(
         self,
