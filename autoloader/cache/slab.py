@@ -24,7 +24,6 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import fcntl
 import mmap
 import os
 import resource
@@ -48,8 +47,6 @@ BLACK = 0
 """The slot of every camera that shows nothing."""
 FILE_BITS = 42
 """Bits of a place in a file: 4 TiB. Frames that lie beyond are not cached."""
-_F_ADD_SEALS = 1033
-_F_SEAL_SHRINK = 0x0002
 _KEEP_SIZE_AND_PUNCH = 0x01 | 0x02
 _MAP_NORESERVE = 0x4000
 _PAGE = mmap.PAGESIZE
@@ -112,8 +109,7 @@ class FrameSlab:
         self.private, self.descriptor = pages is not None, -1
         if pages is None:
             if descriptor is None:
-                descriptor = memory_file("autoloader-frames", end, os.MFD_ALLOW_SEALING)
-                fcntl.fcntl(descriptor, _F_ADD_SEALS, _F_SEAL_SHRINK)
+                descriptor = memory_file("autoloader-frames", end, sealed=True)
             self.descriptor = descriptor
             self._close = weakref.finalize(self, os.close, descriptor)
             self._close.atexit = False

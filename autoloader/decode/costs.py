@@ -79,8 +79,8 @@ def jpeg_bytes(encoded: bytes | memoryview, height: int, width: int) -> int:
 
 def scans_of(encoded: bytes | memoryview) -> tuple[int, int]:
     """(scans, components) of a JPEG: 1 where the first scan of a plain picture holds it all."""
-    at, components, plain = 2, _RGB, False
-    while at + 9 < len(encoded) and encoded[at] == 0xFF:
+    at, end, components, plain = 2, len(encoded) - 9, _RGB, False
+    while at < end and encoded[at] == 0xFF:
         marker = encoded[at + 1]
         if marker == 0xFF:
             at += 1

@@ -33,7 +33,6 @@ filled slot (``decode.message``).
 from __future__ import annotations
 
 import ctypes
-import fcntl
 import mmap
 import os
 import threading
@@ -47,9 +46,6 @@ from autoloader.host.files import memory_file
 from autoloader.host.threads import Owner
 from autoloader.samples.layout import BatchLayout
 
-MADV_REMOVE = 9
-_F_ADD_SEALS = 1033
-_F_SEAL_SHRINK = 0x0002
 MAX_SLOTS = 64
 _FLAGS_BYTES = 4096
 """A page behind the slots: one byte for each, 1 where the slot is pinned."""
@@ -72,7 +68,7 @@ class _Pages:
         return np.frombuffer(self.map, np.uint8, self.slot_bytes, slot * self.slot_bytes)
 
     def punch(self, slot: int) -> None:
-        self.map.madvise(MADV_REMOVE, slot * self.slot_bytes, self.slot_bytes)
+        self.map.madvise(mmap.MADV_REMOVE, slot * self.slot_bytes, self.slot_bytes)
 
 
 class RingMemory:
@@ -96,8 +92,7 @@ class RingMemory:
         new = descriptor is None
         if descriptor is None:
             size = layout.slot_bytes * MAX_SLOTS + _FLAGS_BYTES
-            descriptor = memory_file(name, size, os.MFD_ALLOW_SEALING)
-            fcntl.fcntl(descriptor, _F_ADD_SEALS, _F_SEAL_SHRINK)
+            descriptor = memory_file(name, size, sealed=True)
         self.descriptor = descriptor
         self._pages: _Pages | None = _Pages(descriptor, layout.slot_bytes)
         if new:  # the flags' page is there from the start, so that it can be left uncounted

@@ -38,21 +38,23 @@ READ_OWN = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 """Flags of ``os.open`` for a file whose owner is checked then."""
 
 
-def memory_file(name: str, size: int = 0, flags: int = 0) -> int:
+def memory_file(name: str, size: int = 0, *, sealed: bool = False) -> int:
     """The descriptor of a new file in memory.
 
     Args:
         name: name shown in ``/proc/PID/fd``.
         size: bytes; pages come only where it is written.
-        flags: flags of ``os.memfd_create``, beside ``MFD_CLOEXEC``.
+        sealed: forbid for good to make it smaller: no access to a mapping of it ever fails.
 
     Raises:
         PipelineError: the kernel refuses it.
     """
     descriptor = -1
     try:
-        descriptor = os.memfd_create(name, os.MFD_CLOEXEC | flags)
+        descriptor = os.memfd_create(name, os.MFD_CLOEXEC | (os.MFD_ALLOW_SEALING * sealed))
         os.ftruncate(descriptor, size)
+        if sealed:
+            fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK)
     except OSError as error:
         if descriptor >= 0:
             os.close(descriptor)
