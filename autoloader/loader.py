@@ -20,7 +20,6 @@ from __future__ import annotations
 
 import atexit
 import contextlib
-import html
 import logging
 import math
 import os
@@ -221,7 +220,9 @@ class AutoLoader:
         return told if self._closed else f"{told}\n{self.statistics()!r}"
 
     def _repr_html_(self) -> str:
-        return f"<pre>{html.escape(repr(self))}</pre>"
+        from html import escape  # its tables of characters are for notebooks alone
+
+        return f"<pre>{escape(repr(self))}</pre>"
 
     def _start_child(self) -> None:
         """Start the child beside the planning; ranks that share a child plan first."""
