@@ -19,15 +19,15 @@ import platformdirs
 from autoloader.errors import SpecError
 from autoloader.host.units import GIB, expanded, parse_floor
 
-PACKAGES: Mapping[str, str] = {
-    "file": "os",
-    "gs": "gcsfs",
-    "s3": "botocore",
-    "hf": "huggingface_hub",
-    "https": "http",
-    "http": "http",
+CLIENTS: Mapping[str, tuple[str, str, str]] = {
+    "file": ("os", "mounts", "MountClient"),
+    "gs": ("gcsfs", "cloud_storage", "CloudStorageClient"),
+    "s3": ("botocore", "s3", "S3Client"),
+    "hf": ("huggingface_hub", "hugging_face", "HuggingFaceClient"),
+    "https": ("http", "web", "WebClient"),
+    "http": ("http", "web", "WebClient"),
 }
-"""Scheme → the package that opens it."""
+"""Scheme → the package that opens it; module and class in ``storage.clients``."""
 
 
 FLOOR_VARIABLE = "AUTOLOADER_DISK_FLOOR"
@@ -61,8 +61,8 @@ def scheme_of(path: str) -> str:
 
 def has_client(path: str) -> bool:
     """True if a client for a path's scheme is installed; imports nothing."""
-    package = PACKAGES.get(scheme_of(path))
-    return package is not None and _installed(package)
+    known = CLIENTS.get(scheme_of(path))
+    return known is not None and _installed(known[0])
 
 
 @functools.cache

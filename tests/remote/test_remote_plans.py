@@ -113,7 +113,7 @@ def refused(*datasets: Any, **top: Any) -> AutoloaderError:
 def test_without_a_client_an_index_of_remote_data_is_refused_wherever_it_is_asked_for(
     here: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(places, "PACKAGES", {})
+    monkeypatch.setattr(places, "CLIENTS", {})
     far = here.dataset(here.large)
     error = refused(far, reader="indexed")
     assert isinstance(error, SpecError)
@@ -130,7 +130,7 @@ def test_rules_over_data_that_is_streamed_are_refused(
     here: Any, monkeypatch: pytest.MonkeyPatch, pinned: bool
 ) -> None:
     if not pinned:
-        monkeypatch.setattr(places, "PACKAGES", {})
+        monkeypatch.setattr(places, "CLIENTS", {})
     own = {"reader": "stream"} if pinned else {}
     error = refused(here.dataset(here.large, keep={"language": "required"}), **own)
     assert isinstance(error, SpecError)

@@ -30,7 +30,7 @@ from urllib.parse import urlsplit
 
 from autoloader.host.extras import needs
 from autoloader.storage.faults import Meter, NoFileSystemError
-from autoloader.storage.places import PACKAGES, check_address, scheme_of
+from autoloader.storage.places import CLIENTS, check_address, scheme_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,16 +138,6 @@ class Client(ABC):
         raise OSError(errno.EROFS, "a server of files takes none; copy it there", path)
 
 
-_CLIENTS: Mapping[str, tuple[str, str]] = {
-    "file": ("mounts", "MountClient"),
-    "gs": ("cloud_storage", "CloudStorageClient"),
-    "hf": ("hugging_face", "HuggingFaceClient"),
-    "http": ("web", "WebClient"),
-    "https": ("web", "WebClient"),
-    "s3": ("s3", "S3Client"),
-}
-"""Scheme → module and class."""
-
 _clients: dict[tuple[int, str], Client] = {}
 _lock = threading.Lock()
 
@@ -162,13 +152,13 @@ def client_of(path: str) -> Client:
     """
     check_address(path)
     scheme = scheme_of(path)
-    if scheme not in PACKAGES:
+    if scheme not in CLIENTS:
         raise NoFileSystemError(errno.EPROTONOSUPPORT, f"nothing opens {scheme}://", path)
     host = urlsplit(path).netloc if scheme in ("http", "https") else ""
     key = (os.getpid(), f"{scheme}://{host}")
     with _lock:
         if key not in _clients:
-            module, name = _CLIENTS[scheme]
+            _, module, name = CLIENTS[scheme]
             with needs(f"{scheme}://", extra="remote"):
                 kind = getattr(importlib.import_module(f"{__package__}.{module}"), name)
                 _clients[key] = cast("Client", kind())
