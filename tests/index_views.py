@@ -21,8 +21,8 @@ class EpisodeView:
     def frames(self, feature_path: str) -> tuple[Any, Any]:
         """[T] byte offsets and [T] lengths of the encoded frames in ``path``."""
         one = self._index.episodes_at(np.array([self._e]))
-        offsets, lengths = one.frames(feature_path, np.arange(self.steps)[None])
-        return offsets[0], lengths[0]
+        found = one.frames(feature_path, np.arange(self.steps)[None], {})
+        return found.offset[0], found.length[0]
 
     def column(self, feature_path: str) -> Any:
         """[T, width] values of a numeric feature."""

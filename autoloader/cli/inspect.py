@@ -39,13 +39,13 @@ from autoloader.formats.files import (
     refuse_stand_ins,
     unreadable,
 )
-from autoloader.formats.lerobot import metadata_of
+from autoloader.formats.lerobot import LeRobotDirectory
 from autoloader.formats.lerobot.parquet import read_columns
 from autoloader.formats.lerobot.tables import EpisodeRows
 from autoloader.formats.lerobot.videos import UnreadableVideoError, read_packets
 from autoloader.formats.records import MalformedRecordError
 from autoloader.formats.sources import is_lerobot
-from autoloader.formats.tfds import INFO_FILE, VERSION, HubRepository, version_order
+from autoloader.formats.tfds import INFO_FILE, VERSION, hub_revision, version_order
 from autoloader.samples.transforms.binding import is_depth_picture
 from autoloader.samples.transforms.fields import text_of_points
 from autoloader.samples.transforms.rlds import METADATA, camera_numbers, read_episode
@@ -310,13 +310,13 @@ def _looked_at(shards: Sequence[ShardSlice], last: str) -> int:
 def _first_pictures(directory: DatasetFormat, place: str) -> dict[str, Picture]:
     """The first picture of an episode's Parquet file, and the first packet of a video."""
     path, _, record = place.rpartition(", record ")
-    known = metadata_of(directory)
-    one = known.episodes.at(path, int(record))
+    assert isinstance(directory, LeRobotDirectory), "others can be streamed"
+    one = directory.episodes.at(path, int(record))
     inside = [name for name, one in directory.features.items() if one.encoding == PARQUET]
     found = {}
     if inside:
         table: Any = read_columns(path, lambda _: inside)
-        row = EpisodeRows.whole(path, known, by_row=True).record(one)[0].start
+        row = EpisodeRows(path, directory, by_row=True).record(one)[0].start
         stored = {name: table.column(name)[row].as_py().get("bytes") for name in inside}
         found = {name: picture_of(encoded) for name, encoded in stored.items() if encoded}
     for name, feature in directory.features.items():
@@ -423,13 +423,13 @@ def _version_directories(folder: Path, depth: int) -> Iterator[Path]:
     except OSError as error:
         note(f"{folder}: left out: {error.strerror or error}")
         return
-    repository = HubRepository.at(folder)
+    repository = hub_revision(folder)
     if INFO_FILE in names or ("meta" in names and is_lerobot(folder)):
         yield folder
     elif repository is not None:
-        taken, others = repository.taken()
+        name, taken, others = repository
         if others:
-            note(f"{repository.name}: takes revision {taken.name}; also there: {', '.join(others)}")
+            note(f"{name}: takes revision {taken.name}; also there: {', '.join(others)}")
         yield from _version_directories(taken, DEEPEST)
     elif depth:
         for name in names:

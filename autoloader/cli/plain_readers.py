@@ -130,8 +130,7 @@ class LeRobotReader:
         self._directory = directory
         self._by_row = by_row
         self._times: dict[str, Sequence[int]] = {}
-        self._known = directory.known
-        self.fps: float | None = self._known.fps
+        self.fps: float | None = directory.fps
 
     def episode(self, piece: ShardSlice, record: int) -> list[Step]:
         """The steps of an episode of a Parquet file.
@@ -140,7 +139,7 @@ class LeRobotReader:
             SourceError: it cannot be read.
             MissingExtraError: pyarrow or PyAV is not installed.
         """
-        one = self._known.episodes.at(piece.path, record)
+        one = self._directory.episodes.at(piece.path, record)
         with needs("a LeRobot dataset", extra="lerobot"):
             import av  # noqa: F401  (asked for at once, not at the first picture)
             import pyarrow.parquet as parquet
@@ -158,7 +157,7 @@ class LeRobotReader:
 
     def _frame_of(self, camera: str, one: Episode, number: int) -> NDArray[np.uint8]:
         """The frame that a camera shows at a step of an episode."""
-        path, known = one.videos[camera].path, self._known
+        path, known = one.videos[camera].path, self._directory
         if path not in self._times:
             self._times[path] = _times_of(path)
         times = self._times[path]
@@ -167,9 +166,9 @@ class LeRobotReader:
 
     def _step(self, row: Mapping[str, Any], number: int, one: Episode) -> Step:
         step: dict[str, Any] = {EPISODE: np.asarray(one.index)}
-        for path, feature in self._known.features.items():
+        for path, feature in self._directory.features.items():
             if feature.encoding == TASKS:
-                if (told := self._known.tasks_if_listed) is not None:
+                if (told := self._directory.tasks_if_listed) is not None:
                     step[path] = told.get(row[task_column(path)], b"")
             elif feature.kind == "text":
                 step[path] = str(row[path] or "").encode()

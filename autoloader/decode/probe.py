@@ -31,7 +31,7 @@ from autoloader.decode.jobs import Decoder
 from autoloader.errors import WorkerError
 from autoloader.formats import files
 from autoloader.formats.features import VIDEO
-from autoloader.formats.lerobot import LeRobotDirectory, metadata_of
+from autoloader.formats.lerobot import LeRobotDirectory
 from autoloader.formats.lerobot.metadata import Episode, LeRobotMetadata
 from autoloader.formats.lerobot.parquet import UnreadableParquetError, read_pictures
 from autoloader.formats.lerobot.videos import UnreadableVideoError, read_packets
@@ -205,7 +205,8 @@ def lerobot_samples(dataset: ResolvedDataset) -> SampleBlock | None:
     """Samples of the first episode, with their frames alone; ``None`` where they cannot be had."""
     if dataset.transform is not None and dataset.transform.spec is not None:
         return None  # only the function knows which camera it shows
-    known = metadata_of(dataset.directory)
+    known = dataset.directory
+    assert isinstance(known, LeRobotDirectory), "the caller has looked"
     places = ((piece.path, k) for piece in dataset.slices for k in range(piece.start, piece.stop))
     frames: dict[str, list[Encoded | None]] = {}
     for path, record in islice(places, _EPISODE_TRIES):

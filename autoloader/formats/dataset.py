@@ -210,15 +210,6 @@ class DatasetFormat(ABC):
 # -- splits -------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class _Term:
-    text: str
-    name: str
-    start: float | int | None = None
-    stop: float | int | None = None
-    unit: str = "abs"
-
-
 def resolve_split(
     expression: str, splits: Mapping[str, Sequence[ShardSlice]], *, field: str
 ) -> tuple[ShardSlice, ...]:
@@ -233,33 +224,37 @@ def resolve_split(
         SpecError: the expression cannot be parsed, names an unknown split, reaches outside of
             it, or holds no record.
     """
-    try:
-        terms = list(_terms(expression.strip(), splits))
-    except ValueError as error:
-        raise SpecError(
-            f"{field}: {expression!r} cannot be read as a split: {error}",
-            remedy=_REMEDY,
-        ) from error
     slices: list[ShardSlice] = []
     sizes: dict[str, int] = {}
+    text = expression.strip()
+    parts = (
+        [text] if text in splits else re.split(r"\s*\+\s*", text)
+    )  # a name wins over the grammar
+    terms = [one for part in parts for one in (splits if part == "all" != text else [part])]
     for term in terms:
-        if term.name not in splits:
-            known = ", ".join(splits) or "none"
+        try:
+            name, inside = _term(term, splits)
+            if name not in splits:
+                raise SpecError(
+                    f"{field}: unknown split {name!r}; the dataset has: "
+                    f"{', '.join(splits) or 'none'}",
+                    remedy=nearest(name, [*splits, "all"]),
+                )
+            records = [shard.records for shard in splits[name]]
+            base, total = 0, sum(records)
+            start, stop = (0, total) if inside is None else _range(inside, records)
+        except _NoSplitError as error:
             raise SpecError(
-                f"{field}: unknown split {term.name!r}; the dataset has: {known}",
-                remedy=nearest(term.name, [*splits, "all"]),
-            )
-        records = [shard.records for shard in splits[term.name]]
-        base, total = 0, sum(records)
-        start, stop = _bounds(term, records, total)
+                f"{field}: {expression!r} cannot be read as a split: {error}", remedy=_REMEDY
+            ) from error
         if abs(start) > total or abs(stop) > total:
             raise SpecError(
-                f"{field}: {term.text} reaches outside of {term.name}, which has {total} episodes",
+                f"{field}: {term} reaches outside of {name}, which has {total} episodes",
                 remedy=f"keep both ends between -{total} and {total}, or use a percentage",
             )
         start, stop = (one + total if one < 0 else one for one in (start, stop))
-        sizes[term.name] = total
-        for shard in splits[term.name]:
+        sizes[name] = total
+        for shard in splits[name]:
             first, last = max(start - base, 0), min(stop - base, shard.records)
             if first < last:
                 begin = shard.start
@@ -287,59 +282,49 @@ def _empty_remedy(sizes: Mapping[str, int]) -> str:
     return f'take at least one episode, such as "{name}[:1]" or "{name}[:{percent}%]"'
 
 
-def _terms(text: str, names: Collection[str]) -> Iterator[_Term]:
-    """The terms of an expression. Raises ValueError, which says what is wrong with it."""
-    if text in names:  # a name wins over the grammar, also a split named "all"
-        yield _Term(text, text)
-        return
-    for part in re.split(r"\s*\+\s*", text):
-        if part == "all":
-            yield from (_Term(name, name) for name in names)
-            continue
-        match = _TERM.fullmatch(part)
-        if match is None:
-            raise ValueError(f"{part!r} is not a split")
-        name, inside = match["name"], match["slice"]
-        if inside is not None and name == "all":
-            raise ValueError('"all" takes no slice')
-        yield _Term(part, name) if inside is None else _Term(part, name, *_slice(inside))
+class _NoSplitError(Exception):
+    """Internal: an expression is no split; the message says why."""
 
 
-def _slice(inside: str) -> tuple[float | int | None, float | int | None, str]:
-    """(start, stop, unit) of what stands in brackets. Raises ValueError."""
-    sides = inside.split(":")
+def _term(text: str, names: Collection[str]) -> tuple[str, str | None]:
+    """(name of the split, what stands in brackets behind it) of a term."""
+    if text in names:
+        return text, None
+    match = _TERM.fullmatch(text)
+    if match is None:
+        raise _NoSplitError(f"{text!r} is not a split")
+    if match["slice"] is not None and match["name"] == "all":
+        raise _NoSplitError('"all" takes no slice')
+    return match["name"], match["slice"]
+
+
+def _range(inside: str, records: Sequence[int]) -> tuple[int, int]:
+    """(first record, the one behind the last) of a slice; a negative one counts from the end."""
+    sides, total = inside.split(":"), sum(records)
     bounds = [_BOUND.fullmatch(side) if side else None for side in sides]
     broken = any(side and bound is None for side, bound in zip(sides, bounds, strict=True))
     if broken or len(sides) > 2 or not any(bounds):
-        raise ValueError(f"[{inside}] is not a slice")
-    units = [bound["unit"] for bound in bounds if bound is not None]
-    unit = next((unit for unit in units if unit), "abs")
+        raise _NoSplitError(f"[{inside}] is not a slice")
+    unit = next((bound["unit"] for bound in bounds if bound is not None and bound["unit"]), "")
     try:
         number = float if unit == "%" else int
         values = [None if bound is None else number(bound["value"]) for bound in bounds]
     except ValueError as error:
         kind = "numbers" if unit == "%" else "whole numbers"
-        raise ValueError(f"[{inside}] needs {kind}") from error
+        raise _NoSplitError(f"[{inside}] needs {kind}") from error
     if len(values) == 1:
-        if unit != "shard" or values[0] is None:
-            raise ValueError(f"[{inside}] is no slice: only shards can be single")
-        return values[0], values[0] + 1, unit
-    if unit == "%" and any(value is not None and abs(value) > 100 for value in values):
-        raise ValueError(f"[{inside}] leaves -100% to 100%")
-    return values[0], values[1], unit
-
-
-def _bounds(term: _Term, records: Sequence[int], total: int) -> tuple[int, int]:
-    """First record of a term and the one behind the last; a negative one counts from the end."""
-    start, stop = term.start, term.stop
-    if term.unit == "%":
-        first = 0 if start is None else round(start * total / 100.0)
-        return first, total if stop is None else round(stop * total / 100.0)
-    if term.unit == "shard":
-        first = 0 if start is None else sum(records[: int(start)])
-        if stop is not None and stop <= 0:
-            stop += len(records)
-        return first, total if stop is None else sum(records[: int(stop)])
+        if unit != "shard":
+            raise _NoSplitError(f"[{inside}] is no slice: only shards can be single")
+        values = [values[0], None if values[0] is None else values[0] + 1]
+    if any(unit == "%" and value is not None and abs(value) > 100 for value in values):
+        raise _NoSplitError(f"[{inside}] leaves -100% to 100%")
+    start, stop = values
+    if unit == "%":
+        start, stop = (None if one is None else round(one * total / 100.0) for one in values)
+    elif unit == "shard":
+        if stop is not None:
+            stop = sum(records[: int(stop if stop > 0 else stop + len(records))])
+        start = None if start is None else sum(records[: int(start)])
     return int(start or 0), total if stop is None else int(stop)
 
 

@@ -11,12 +11,11 @@ those of ``storage.faults`` where the file system does not answer now, or nothin
 scheme. ``unreadable`` words them for people.
 
 The open files of this process have one budget, ``descriptors``. The system limits the descriptors
-of a process (``ulimit -n``), and sockets, shared memory and TensorFlow need some of them. Data
-files stay open between reads, at most ``MOST_FILES``; index files stay mapped, at most
-``MOST_MAPS`` (a map holds a descriptor). Every few opens, the budget counts the process's other
-descriptors. It then closes the files and maps that were used longest ago until the rest fits into
-the limit, less a reserve. So no limit has to be divided among loaders beforehand. Thread-safe;
-files are opened outside the lock, since storage may be slow.
+of a process (``ulimit -n``): sockets, shared memory and TensorFlow need most of them. Data files
+stay open between reads, and index files stay mapped (a map holds a descriptor): of each kind an
+eighth of the limit, at most ``MOST_KEPT``. Those that were opened or used longest ago are closed.
+They also give way where an open finds no descriptor left. So no limit has to be divided among
+loaders beforehand. Thread-safe; files are opened outside the lock, since storage may be slow.
 
 Not here: TFRecord framing (``records``), metadata (``tfds``, ``lerobot.metadata``).
 """
@@ -203,12 +202,6 @@ def read_bytes(path: str, offset: int = 0, count: int = -1) -> bytes:
     return bytes(_ask("read", path, offset, count))
 
 
-def size_of(path: str) -> int | None:
-    """Bytes of a remote file, or ``None`` where there is no such file. Raises OSError."""
-    size: int | None = _ask("size", path)
-    return size
-
-
 def version_of(path: str, *, one_by_one: bool = True) -> tuple[int, int]:
     """(bytes, number of the version) of a file: its time in ns, or what its store numbers by.
 
@@ -233,7 +226,7 @@ def version_of(path: str, *, one_by_one: bool = True) -> tuple[int, int]:
 
 
 def _existing_size(path: str) -> int:
-    size = size_of(path)
+    size: int | None = _ask("size", path)
     if size is None:
         raise FileNotFoundError(2, "there is no such file", path)
     return size
@@ -407,17 +400,11 @@ def _ask(question: str, *arguments: Any) -> Any:
 
 # -- open files of this process ------------------------------------------------------------------
 
-MOST_FILES = 256
-"""Data files that are open at a time."""
-MOST_MAPS = 256
-"""Index files that are mapped at a time: each holds resident pages too."""
+MOST_KEPT = 256
+"""Data files that stay open, and index files that stay mapped; a map holds resident pages too."""
 RAISED_LIMIT = 65_536
 """The soft limit that a process of the loader's own asks for, where the hard one allows it."""
 OUT_OF_DESCRIPTORS = (errno.EMFILE, errno.ENFILE)
-_RESERVE_RATIO = 4
-_LARGEST_RESERVE = 256
-_LEAST_KEPT = 4
-_COUNTED_EVERY = 16
 
 
 class Mapped(Protocol):
@@ -456,18 +443,15 @@ class Descriptors:
     """The budget. A process has one, ``descriptors``.
 
     Args:
-        most_files, most_maps: kept open at most.
+        most: files that stay open, and maps that are kept, at most.
     """
 
-    def __init__(self, most_files: int = MOST_FILES, most_maps: int = MOST_MAPS) -> None:
-        self._most_files = most_files
-        self._most_maps = most_maps
+    def __init__(self, most: int = MOST_KEPT) -> None:
+        self._most = most
         self._lock = threading.Lock()
         self._files: collections.OrderedDict[tuple[str, int], OpenFile] = collections.OrderedDict()
         self._maps: collections.deque[weakref.ref[Mapped]] = collections.deque()
         self._readers = self._age = 0
-        self._others = 0
-        self._until_count = 0
         self.opens = 0
 
     def open(self, path: str | Path, *, links: bool = True) -> int:
@@ -552,31 +536,16 @@ class Descriptors:
 
     def _fit(self) -> None:
         """Close what the limits leave no room for."""
-        with self._lock:
-            while self._maps and self._maps[0]() is None:
-                self._maps.popleft()
-            files, maps = len(self._files), len(self._maps)
-            if self._until_count <= 0:
-                self._until_count = _COUNTED_EVERY
-                self._others = len(list(Path("/proc/self/fd").iterdir())) - files - maps
-            self._until_count -= 1
-        limit = descriptor_limit()
-        reserve = min(_LARGEST_RESERVE, limit // _RESERVE_RATIO)
-        kept = max(_LEAST_KEPT, limit - reserve - self._others)
-        surplus = max(
-            files + maps - kept,
-            files - self._most_files if files >= maps else maps - self._most_maps,
-        )
-        for _ in range(surplus):
-            self._close_one()
+        while self._close_one(min(self._most, descriptor_limit() // 8)):
+            pass
 
-    def _close_one(self) -> bool:
-        """Close the oldest file or map, of whichever there are more; whether there was any."""
+    def _close_one(self, most: int = 0) -> bool:
+        """Close the oldest file, or map, if there are more than so many; false if not."""
         with self._lock:
-            if self._files and len(self._files) >= len(self._maps):
+            if len(self._files) > most:
                 self._files.popitem(last=False)[1].retire()
                 return True
-            while self._maps:
+            while len(self._maps) > most:
                 oldest = self._maps.popleft()()
                 if oldest is not None:
                     oldest.unmap()

@@ -35,7 +35,6 @@ from __future__ import annotations
 import os
 import struct
 import threading
-from array import array
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -220,8 +219,6 @@ MAX_KEYS = 2**14
 
 MAX_SEGMENTS = 2**12
 """More pieces of packed numbers in one list are malformed; writers make one."""
-
-_FLOAT = struct.Struct("<f")
 
 
 @dataclass(frozen=True, slots=True)
@@ -451,47 +448,29 @@ def _numbers(
     buffer: Buffer, position: int, stop: int, kind: Literal["float", "int64"]
 ) -> NDArray[Any]:
     """[N] float32 or int64 values of a list, packed in any number of pieces, single, or both."""
-    parts: list[NDArray[Any]] = []
-    single: array[Any] = array("f" if kind == "float" else "Q")
-    tag_of_one = 0x0D if kind == "float" else 0x08
-
-    def end_of_singles() -> None:
-        if single:
-            found = np.array(single, np.float32 if kind == "float" else np.uint64)
-            parts.append(found if kind == "float" else found.view(np.int64))
-            del single[:]
-
+    data, pieces = bytearray(), 0  # all of them as if packed; no view of the buffer, a mapping
     while position < stop:
         tag = buffer[position]
-        if tag == tag_of_one and kind == "float":
-            if position + 5 > stop:
-                _refuse("a float list is cut off")
-            single.append(_FLOAT.unpack_from(buffer, position + 1)[0])
-            position += 5
-        elif tag == tag_of_one:
-            number, position = read_varint(buffer, position + 1)
-            single.append(number)
-        elif tag == 0x0A:
-            position, length = _packed(buffer, position, stop)
-            end_of_singles()
-            if kind == "float" and length % 4:
-                _refuse("a packed list of floats ends within a number")
-            packed = buffer[position : position + length]
-            if length and kind == "float":
-                parts.append(np.frombuffer(packed, "<f4"))
-            elif length:
-                parts.append(decode_varints(np.frombuffer(packed, np.uint8)))
-            position += length
+        if tag == 0x0A:
+            start, length = _packed(buffer, position, stop)
+            position = start + length
+            if length and (length % 4 if kind == "float" else buffer[position - 1] >= 0x80):
+                _refuse(f"a packed list of kind {kind} ends within a number")
+            pieces += 1
+        elif tag == 0x0D and kind == "float":
+            start, position = position + 1, position + 5
+        elif tag == 0x08 and kind == "int64":
+            start, position = position + 1, read_varint(buffer, position + 1)[1]
         else:
             _refuse(f"unexpected field 0x{tag:02x} in a list of kind {kind}")
-        if len(parts) > MAX_SEGMENTS:
+        if position > stop:
+            _refuse(f"a list of kind {kind} is cut off")
+        if pieces > MAX_SEGMENTS:
             _refuse(f"a list of kind {kind} is in too many pieces")
-    if position > stop:
-        _refuse("an integer list is cut off")
-    end_of_singles()
-    # A copy in native order: nothing may hold on to the buffer, which may be a mapping.
-    nothing = np.empty(0, np.float32 if kind == "float" else np.int64)
-    return np.concatenate([nothing, *parts], dtype=nothing.dtype)
+        data += buffer[start:position]
+    if kind == "float":
+        return np.frombuffer(data, "<f4")
+    return decode_varints(np.frombuffer(data, np.uint8))
 
 
 def _stretches(

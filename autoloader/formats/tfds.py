@@ -204,8 +204,8 @@ def version_order(name: str) -> tuple[int, ...]:
 def not_a_version(directory: str, *, dataset: str) -> SourceError:
     """The error for a directory without metadata; names version directories near it, if any."""
     below = [files.join(directory, name) for name in versions_in(directory)]
-    if not files.is_remote(directory) and (of := HubRepository.at(Path(directory))) is not None:
-        below = [str(of.taken()[0])]
+    if not files.is_remote(directory) and (of := hub_revision(Path(directory))) is not None:
+        below = [str(of[1])]
     if not below:
         for child in _directories(directory)[: 10 if files.is_remote(directory) else 100]:
             inner = files.join(directory, child)
@@ -237,48 +237,33 @@ def folder_name(path: str | Path) -> str:
     return place.name
 
 
-@dataclass(frozen=True, slots=True)
-class HubRepository:
-    """A repository's folder in a cache of the Hugging Face Hub.
+def hub_revision(folder: Path) -> tuple[str, Path, list[str]] | None:
+    """(name, snapshot that its refs point to, names of the others) of a repository of the Hub.
 
-    Attributes:
-        path: the folder; holds ``refs`` and ``snapshots``.
-        name: of the repository, without its owner.
+    ``main`` comes first, then any other ref, then the snapshot that was written last.
+
+    Args:
+        folder: the repository's folder in a cache of the Hugging Face Hub, or the one of its
+            snapshots; ``None`` is the answer for any other.
     """
-
-    path: Path
-    name: str
-
-    @classmethod
-    def at(cls, folder: Path) -> HubRepository | None:
-        """The one whose folder, or whose folder of snapshots, this is; else ``None``."""
-        path = folder.parent if folder.name == "snapshots" else folder
-        found = _REPOSITORY.fullmatch(path.name)
-        there = found is not None and os.path.isdir(path / "snapshots")  # noqa: PTH112
-        return cls(path, found["name"]) if found is not None and there else None
-
-    def taken(self) -> tuple[Path, list[str]]:
-        """(the snapshot that its refs point to, names of the others).
-
-        ``main`` comes first, then any other ref, then the snapshot that was written last.
-        """
-        snapshots = {one.name: one for one in (self.path / "snapshots").iterdir() if one.is_dir()}
-        refs: dict[str, str] = {}
-        for file in sorted((self.path / "refs").rglob("*")):
-            if file.is_file():
-                with file.open(encoding="utf-8", errors="replace") as text:
-                    commit = text.read(_COMMIT_CHARACTERS).strip()
-                refs[str(file.relative_to(self.path / "refs"))] = commit
-        named = [refs[one] for one in sorted(refs, key=lambda ref: (ref != "main", ref))]
-        latest = sorted(snapshots, key=lambda one: snapshots[one].stat().st_mtime, reverse=True)
-        there = [one for one in [*named, *latest] if one in snapshots]
-        if not there:
-            return self.path / "snapshots", []
-        commit = there[0]
-        by_commit = {of: ref for ref, of in refs.items()}
-        others = [f"{by_commit[one]} ({one})" if one in by_commit else one for one in latest]
-        del others[latest.index(commit)]
-        return snapshots[commit], others
+    home = folder.parent if folder.name == "snapshots" else folder
+    found = _REPOSITORY.fullmatch(home.name)
+    if found is None or not os.path.isdir(home / "snapshots"):  # noqa: PTH112  False of any error
+        return None
+    snapshots = {one.name: one for one in (home / "snapshots").iterdir() if one.is_dir()}
+    refs: dict[str, str] = {}
+    for file in sorted((home / "refs").rglob("*")):
+        if file.is_file():
+            with file.open(encoding="utf-8", errors="replace") as text:
+                refs[str(file.relative_to(home / "refs"))] = text.read(_COMMIT_CHARACTERS).strip()
+    named = [refs[one] for one in sorted(refs, key=lambda ref: (ref != "main", ref))]
+    latest = sorted(snapshots, key=lambda one: snapshots[one].stat().st_mtime, reverse=True)
+    commit = next((one for one in [*named, *latest] if one in snapshots), "")
+    by_commit = {of: ref for ref, of in refs.items()}
+    others = [
+        f"{by_commit[one]} ({one})" if one in by_commit else one for one in latest if one != commit
+    ]
+    return found["name"], home / "snapshots" / commit, others
 
 
 # -- metadata -----------------------------------------------------------------------------------
@@ -495,10 +480,8 @@ def _holds(part: ShardSlice, dataset: str, directory: str) -> bool:
 # -- tables -------------------------------------------------------------------------------------
 
 
-def read_tables(
-    path: str, wanted: Wanted, read: ReadRecord, records: range | None = None
-) -> ShardTables:
-    """The tables of one shard file, local or remote.
+def read_tables(path: str, wanted: Wanted, read: ReadRecord) -> ShardTables:
+    """The tables of one local shard file.
 
     Reading releases the interpreter's lock, the walk does not. The walk takes about half a
     microsecond a frame, and reading a frame of 24 kB three to four: two threads index faster than
@@ -508,31 +491,24 @@ def read_tables(
     The tables are a function of the file's bytes and the wanted features alone.
 
     Args:
-        path: local path or URL of the file.
+        path: path of the file.
         wanted: features that are indexed of each record.
         read: reads one record for the tables.
-        records: those to read; default: all. The tables call those before them damaged.
 
     Raises:
         FileChangedError: it was written to meanwhile.
         OSError: it cannot be opened or read.
     """
     builder = TableBuilder(wanted.features)
-    with files.opened_anywhere(path) as file:
-        source = _identity(file)
-        if isinstance(file, int):
-            os.posix_fadvise(file, 0, 0, os.POSIX_FADV_SEQUENTIAL)
+    with files.opened(path) as file:
+        source = SourceIdentity.of(os.fstat(file))
+        os.posix_fadvise(file, 0, 0, os.POSIX_FADV_SEQUENTIAL)
         reader = RecordReader(file)
-        for record, (start, length, lost) in enumerate(walk_records(file, source.size)):
-            if records is not None and record >= records.stop:
-                break
+        for start, length, lost in walk_records(file, source.size):
             if lost is not None:
                 builder.damage[REST_OF_FILE] = (not start and files.told_stand_in(path)) or lost
                 break
             offset = start + HEADER_BYTES
-            if records is not None and record < records.start:
-                builder.leave_out(offset, length, "it was not asked for")
-                continue
             with reader.record(offset, length) as payload:
                 if payload is None:
                     builder.leave_out(offset, length, WRONG_CHECKSUM)
@@ -546,12 +522,6 @@ def read_tables(
                     if kind is Section.FRAME_OFFSETS:
                         part += offset
                 builder.add(offset, length, steps, values, texts)
-        if _identity(file) != source:
+        if SourceIdentity.of(os.fstat(file)) != source:
             raise FileChangedError(f"{path} was written to")
     return builder.tables(source)
-
-
-def _identity(file: int | files.RemoteFile) -> SourceIdentity:
-    if isinstance(file, int):
-        return SourceIdentity.of(os.fstat(file))
-    return SourceIdentity(file.size, 0)

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from autoloader.formats.features import PARQUET
 from autoloader.formats.tables import NO_FEATURE, NUMBERS, REST_OF_FILE, Key, Section
-from autoloader.index.shard import Rebuilds, ShardIndex
+from autoloader.index.shard import ShardIndex
 from autoloader.samples.block import PackedPicture, VideoCodec, VideoFrame
 from autoloader.samples.resolve import ResolvedDataset
 from autoloader.samples.schema import RecordSchema
@@ -48,7 +48,6 @@ class DatasetIndex:
         dataset: dataset that the episodes belong to.
         schema: features that are indexed of each episode.
         shards: the open index of each slice's file.
-        rebuilds: counts the indexes that are opened together and prove damaged.
 
     Attributes:
         dataset, schema: dataset and schema that it was made with.
@@ -60,15 +59,10 @@ class DatasetIndex:
     """
 
     def __init__(
-        self,
-        dataset: ResolvedDataset,
-        schema: RecordSchema,
-        shards: Sequence[ShardIndex],
-        rebuilds: Rebuilds,
+        self, dataset: ResolvedDataset, schema: RecordSchema, shards: Sequence[ShardIndex]
     ) -> None:
         self.dataset = dataset
         self.schema = schema
-        self._rebuilds = rebuilds
         self._shards: tuple[EpisodeTables, ...] = tuple(shards)
         self.shards = {shard.path: shard for shard in shards}
         self._numbers = FeatureNumbers(schema)
@@ -193,14 +187,6 @@ class DatasetIndex:
         told = (note for shard in self.shards.values() for note in shard.front.notes)
         return tuple(dict.fromkeys(told))
 
-    @property
-    def rebuilds(self) -> int:
-        """Indexes opened together with this one that proved damaged and were built anew.
-
-        Where it moves, values that were taken before may be wrong.
-        """
-        return self._rebuilds.count
-
     def check_unchanged(self, paths: Set[str] | None) -> None:
         """See ``ShardIndex.check_unchanged``; of the indexes of these shard files, or of all.
 
@@ -272,16 +258,27 @@ class EpisodeTables(Protocol):
         ...
 
 
-class FramePlace(NamedTuple):
-    """Everything but the bytes that makes a stretch of a file a frame.
+MakeFrame = Callable[[memoryview], VideoFrame | PackedPicture]
+"""Makes a frame of the stretch of a file that was read for it."""
+
+
+class FramePlaces(NamedTuple):
+    """Places of a camera's frames at n × F steps.
 
     Attributes:
-        key: number that no other frame of its file has (of pictures: in indexes alike).
-        frame: makes the frame of the bytes that were read.
+        file: [n, F] int32 number of the file.
+        offset: [n, F] int64 place of the stretch in the file, in bytes.
+        length: [n, F] int32 bytes of the stretch.
+        key: [n, F] int64 number that no other frame of its file has (of pictures that are packed:
+            in indexes alike).
+        make: [n, F] ``MakeFrame`` of each; ``None`` where every stretch is a picture as it is.
     """
 
-    key: int
-    frame: Callable[[memoryview], VideoFrame | PackedPicture]
+    file: NDArray[np.int32]
+    offset: NDArray[np.int64]
+    length: NDArray[np.int32]
+    key: NDArray[np.int64]
+    make: NDArray[Any] | None
 
 
 class GatheredEpisodes:
@@ -329,60 +326,40 @@ class GatheredEpisodes:
             yield shard.path
 
     def frames(
-        self, feature_path: str, raw: NDArray[np.int64]
-    ) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
-        """Byte offsets and lengths, [n, F] each, of the encoded frames at raw steps [n, F].
-
-        Raises:
-            KeyError: the spec names no such camera feature.
-        """
-        number = self._numbers["frames", feature_path]
-        return (
-            self._gathered(Section.FRAME_OFFSETS, number, raw),
-            self._gathered(Section.FRAME_LENGTHS, number, raw),
-        )
-
-    def frame_files(self, feature_path: str, files: dict[str, int]) -> NDArray[np.int32]:
-        """[n] number of the file that each episode's frames lie in: the shard's own, or a video.
+        self, feature_path: str, raw: NDArray[np.int64], files: dict[str, int]
+    ) -> FramePlaces:
+        """Places of the encoded frames at raw steps [n, F].
 
         Args:
             feature_path: path of the camera's feature.
-            files: path → number; files that are not there yet are added.
+            raw: [n, F] raw steps.
+            files: path → number of a file, the shard's own or a video; new ones are added.
 
         Raises:
             KeyError: the spec names no such camera feature.
         """
         number = self._numbers["frames", feature_path]
-        found = np.empty(len(self.steps), np.int32)
+        offset = self._gathered(Section.FRAME_OFFSETS, number, raw)
+        length = self._gathered(Section.FRAME_LENGTHS, number, raw)
+        file, key, make = np.empty(raw.shape, np.int32), offset + length, None
         for rows, shard in self._parts:
+            records, at = self._rows[rows], self._first[rows, None] + raw[rows]
             if not shard.has(Section.FRAME_FILES, number):
-                found[rows] = files.setdefault(shard.path, len(files))
+                file[rows] = files.setdefault(shard.path, len(files))
+            else:
+                ids = shard.sections[Section.FRAME_FILES, number][records]
+                for each in np.unique(ids).tolist():
+                    path = _video_path(shard, each)
+                    file[rows][ids == each] = files.setdefault(path, len(files))
+            if shard.has(Section.FRAME_KEYS, number):
+                key[rows], made = _video_frames(shard, number, records, at)
+            elif shard.has(Section.PICTURE_STARTS, number):
+                key[rows], made = _packed_pictures(shard, number, records, at)
+            else:
                 continue
-            ids = shard.sections[Section.FRAME_FILES, number][self._rows[rows]]
-            for each in np.unique(ids).tolist():
-                path = _video_path(shard, each)
-                found[rows][ids == each] = files.setdefault(path, len(files))
-        return found
-
-    def frame_places(self, feature_path: str, raw: NDArray[np.int64]) -> NDArray[Any] | None:
-        """[n, F] ``FramePlace`` or ``None`` of the frames at raw steps [n, F].
-
-        ``None`` alone where every stretch of a file is a picture as it is.
-
-        Raises:
-            KeyError: the spec names no such camera feature.
-        """
-        number = self._numbers["frames", feature_path]
-        kinds = (Section.FRAME_KEYS, Section.PICTURE_STARTS)
-        if not any(shard.has(kind, number) for _, shard in self._parts for kind in kinds):
-            return None
-        found = np.full(raw.shape, None)
-        for rows, shard in self._parts:
-            at = self._first[rows, None] + raw[rows]
-            of = _video_places if shard.has(Section.FRAME_KEYS, number) else _picture_places
-            flat = list(of(shard, number, self._rows[rows], at))
-            found[rows] = np.fromiter(flat, object, len(flat)).reshape(at.shape)
-        return found
+            make = np.full(raw.shape, None) if make is None else make
+            make[rows] = np.fromiter(made, object, at.size).reshape(at.shape)
+        return FramePlaces(file, offset, length, key, make)
 
     def column(self, feature_path: str, raw: NDArray[np.int64]) -> NDArray[np.float32]:
         """[n, R, width] float32 values of a numeric feature at raw steps [n, R].
@@ -438,52 +415,55 @@ def _video_path(shard: EpisodeTables, number: int) -> str:
     return os.path.normpath(os.path.join(os.path.dirname(shard.path), place))  # noqa: PTH118, PTH120
 
 
-def _video_places(
+def _video_frames(
     shard: EpisodeTables, number: int, records: NDArray[np.int64], at: NDArray[np.int64]
-) -> Iterator[FramePlace]:
-    """The places of the frames at rows [n, F] of a shard's table, whose records are [n]."""
+) -> tuple[NDArray[np.int64], Iterator[MakeFrame]]:
+    """(keys, what makes each) of the frames at rows [n, F] of a shard, whose records are [n]."""
     offsets, sizes, numbers = (
         shard.sections[kind, number]
         for kind in (Section.PACKET_OFFSETS, Section.PACKET_SIZES, Section.PACKET_NUMBERS)
     )
-    keys = shard.sections[Section.FRAME_KEYS, number][at].tolist()
-    ends = shard.sections[Section.FRAME_PACKETS, number][at].tolist()
+    first, last = (
+        shard.sections[kind, number][at] for kind in (Section.FRAME_KEYS, Section.FRAME_PACKETS)
+    )
     codecs = shard.sections[Section.FRAME_CODECS, number][records].tolist()
     files = shard.sections[Section.FRAME_FILES, number][records].tolist()
-    known: dict[int, VideoCodec] = {}
-    paths: dict[int, str] = {}
-    for row, (file, codec) in enumerate(zip(files, codecs, strict=True)):
-        if codec not in known:
-            name, _, setup = shard.text(codec).partition(b"\0")
-            known[codec] = VideoCodec(name.decode(), setup)
-        if file not in paths:
-            paths[file] = _video_path(shard, file)
-        for first, last in zip(keys[row], ends[row], strict=True):
-            own = slice(first, last + 1)
-            begin = int(offsets[first])
-            packets = zip(
-                (offsets[own] - begin).tolist(), sizes[own].tolist(), numbers[own].tolist(),
-                strict=True,
-            )  # fmt: skip
-            make = partial(
-                VideoFrame,
-                packets=tuple(packets),
-                number=int(numbers[last]),
-                codec=known[codec],
-                origin=(paths[file], begin),
-            )
-            yield FramePlace(int(offsets[last] + sizes[last]), make)
+    known = {one: shard.text(one).partition(b"\0") for one in set(codecs)}
+    codec_of = {one: VideoCodec(name.decode(), setup) for one, (name, _, setup) in known.items()}
+    paths = {one: _video_path(shard, one) for one in set(files)}
+
+    def frames() -> Iterator[MakeFrame]:
+        for file, codec, keys, ends in zip(
+            files, codecs, first.tolist(), last.tolist(), strict=True
+        ):
+            for key, end in zip(keys, ends, strict=True):
+                own, begin = slice(key, end + 1), int(offsets[key])
+                packets = zip(
+                    (offsets[own] - begin).tolist(), sizes[own].tolist(), numbers[own].tolist(),
+                    strict=True,
+                )  # fmt: skip
+                yield partial(
+                    VideoFrame,
+                    packets=tuple(packets),
+                    number=int(numbers[end]),
+                    codec=codec_of[codec],
+                    origin=(paths[file], begin),
+                )
+
+    return offsets[last] + sizes[last], frames()
 
 
-def _picture_places(
+def _packed_pictures(
     shard: EpisodeTables, number: int, records: NDArray[np.int64], at: NDArray[np.int64]
-) -> Iterator[FramePlace]:
-    """The places of the pictures at rows [n, F] of a shard's table, whose records are [n]."""
+) -> tuple[NDArray[np.int64], Iterator[MakeFrame]]:
+    """As ``_video_frames``, of pictures inside Parquet files."""
     codecs = shard.sections[Section.FRAME_CODECS, number][records].tolist()
     kinds = (Section.UNPACKED_BYTES, Section.PICTURE_STARTS, Section.PICTURE_BYTES)
     columns = [shard.sections[kind, number][at].tolist() for kind in kinds]
-    for rows, codec, *places in zip(at.tolist(), codecs, *columns, strict=True):
-        name = shard.text(codec).decode()
-        for row, unpacked, start, size in zip(rows, *places, strict=True):
-            make = partial(PackedPicture, codec=name, unpacked=unpacked, start=start, size=size)
-            yield FramePlace(row << _FEATURE_BITS | number, make)
+    names = {codec: shard.text(codec).decode() for codec in set(codecs)}
+    frames: Iterator[MakeFrame] = (
+        partial(PackedPicture, codec=names[codec], unpacked=unpacked, start=start, size=size)
+        for codec, *rows in zip(codecs, *columns, strict=True)
+        for unpacked, start, size in zip(*rows, strict=True)
+    )
+    return at << _FEATURE_BITS | number, frames

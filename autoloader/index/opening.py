@@ -21,12 +21,12 @@ import os
 import secrets
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
 from autoloader.errors import SourceError, SpecError
-from autoloader.formats import DatasetFormat, ShardSlice
+from autoloader.formats import DatasetFormat
 from autoloader.formats.files import (
     is_remote,
     join,
@@ -37,13 +37,11 @@ from autoloader.formats.files import (
     version_of,
 )
 from autoloader.formats.records import FileChangedError
-from autoloader.formats.tables import FIRST_NOTE, REST_OF_FILE, ShardTables, SourceIdentity
-from autoloader.formats.tfds import read_tables
+from autoloader.formats.tables import FIRST_NOTE, REST_OF_FILE, SourceIdentity
 from autoloader.index.dataset import DatasetIndex
 from autoloader.index.records import read_record
 from autoloader.index.shard import (
     Front,
-    Rebuilds,
     ShardIndex,
     UnusableIndexError,
     beside_data,
@@ -64,10 +62,8 @@ from autoloader.samples.schema import RecordSchema
 from autoloader.telemetry.progress import doing, shard_words
 
 DEFAULT_THREADS = 2
-_OPENING_THREADS = 8
 _ASKING_THREADS = 16
-_REMOTE_THREADS = 4
-_MANY_FILES = 256
+"""Threads that open index files: they hide the latency of networks."""
 _SECOND_NS = 10**9
 
 logger = logging.getLogger(__name__)
@@ -150,35 +146,6 @@ def missing_files(datasets: Sequence[ResolvedDataset], *, beside: bool = False) 
     return list(dict.fromkeys(file.path for file in missing.values()))
 
 
-def index_numbers(dataset: ResolvedDataset) -> DatasetIndex:
-    """The index of a dataset's action and state alone, held in memory; the data may be remote.
-
-    Reads all bytes of the dataset's records, a few files at a time to hide a network's latency.
-    Records that cannot be read are logged.
-
-    Raises:
-        SourceError: a file cannot be read, or is written to meanwhile.
-    """
-    numbers = replace(dataset, cameras={}, language=(), held={}, present={})
-    schema = RecordSchema.of(numbers)
-
-    rebuilds, read = Rebuilds(), partial(read_record, schema)
-
-    def shard(piece: ShardSlice) -> ShardIndex:
-        records = range(piece.start, piece.stop)
-        identity, content = _content(
-            piece.path, schema, dataset.name, lambda: read_tables(piece.path, schema, read, records)
-        )
-        front = front_of(content, identity, schema.fingerprint)
-        return ShardIndex(piece.path, front, content, lambda _: content, rebuilds)
-
-    with ThreadPoolExecutor(_REMOTE_THREADS, "autoloader-statistics") as pool:
-        index = DatasetIndex(numbers, schema, list(pool.map(shard, dataset.slices)), rebuilds)
-    for reason in index.damage_reasons():
-        logger.warning("%s; the record is left out", reason)
-    return index
-
-
 class _Shards:
     """The shard files of datasets, each once for each set of features; indexes there are open.
 
@@ -195,7 +162,6 @@ class _Shards:
         keep: bool = False,
     ) -> None:
         home = index_directory() if cache_dir is None else cache_dir
-        self._rebuilds = Rebuilds()
         self._files: dict[tuple[str, bytes], _ShardFile] = {}
         for dataset in datasets:
             schema = RecordSchema.of(dataset)
@@ -209,17 +175,10 @@ class _Shards:
                 place, folder = asked[0 if beside else -1], data[path.rpartition("/")[0]]
                 self._files.setdefault(
                     (path, schema.fingerprint),
-                    _ShardFile(
-                        path, schema, dataset.directory, asked, place, keep, folder, self._rebuilds
-                    ),
+                    _ShardFile(path, schema, dataset.directory, asked, place, keep, folder),
                 )
-        away = any(is_remote(file.path) for file in self._files.values())
-        if len(self._files) < _MANY_FILES and not away:
-            opened = [file.open() for file in self._files.values()]
-        else:  # threads hide the latency of a network; a few local files do not need them
-            threads = _ASKING_THREADS if away else _OPENING_THREADS
-            with ThreadPoolExecutor(threads, "autoloader-index") as pool:
-                opened = list(pool.map(_ShardFile.open, self._files.values()))
+        with ThreadPoolExecutor(_ASKING_THREADS, "autoloader-index") as pool:
+            opened = list(pool.map(_ShardFile.open, self._files.values()))
         pairs = zip(self._files, opened, strict=True)
         self._found = {key: one for key, one in pairs if one is not None}
         doing("")
@@ -238,13 +197,16 @@ class _Shards:
         secrets.SystemRandom().shuffle(order)
         logger.info("indexing %d shard files; whoever else needs them builds a part", len(order))
 
-        def begins(file: _ShardFile) -> None:
-            which = f"{file.dataset}, {shard_words(file.path)}"
-            doing(f"indexing {which} ({done} of {len(order)} shard files are done)")
+        def found(file: _ShardFile) -> ShardIndex:
+            there = file.open()  # another builder may have made it meanwhile
+            if there is None:
+                which = f"{file.dataset}, {shard_words(file.path)}"
+                doing(f"indexing {which} ({done} of {len(order)} shard files are done)")
+            return file.build() if there is None else there
 
         with ThreadPoolExecutor(min(threads, len(order)), "autoloader-index") as pool:
             try:
-                jobs = {pool.submit(missing[key].open_or_build, begins): key for key in order}
+                jobs = {pool.submit(found, missing[key]): key for key in order}
                 for job in as_completed(jobs):
                     self._found[jobs[job]] = job.result()
                     done += 1
@@ -262,7 +224,7 @@ class _Shards:
             shards = [self._found.get((one.path, schema.fingerprint)) for one in dataset.slices]
             there = [shard for shard in shards if shard is not None]
             whole = len(there) == len(shards)
-            yield DatasetIndex(dataset, schema, there, self._rebuilds) if whole else None
+            yield DatasetIndex(dataset, schema, there) if whole else None
 
 
 def _data_of(folder: str, dataset: str) -> os.stat_result | None:
@@ -287,7 +249,6 @@ class _ShardFile:
         place: path of a new index.
         keep: whether a new index must be written.
         data: stat of the folder that the file lies in; ``None`` of a remote one.
-        rebuilds: counts the indexes that prove damaged.
     """
 
     path: str
@@ -297,7 +258,6 @@ class _ShardFile:
     place: Path
     keep: bool
     data: os.stat_result | None
-    rebuilds: Rebuilds
 
     @property
     def dataset(self) -> str:
@@ -337,14 +297,10 @@ class _ShardFile:
     def _opened(
         self, front: Front, source: Path | bytes, place: Path, identity: SourceIdentity
     ) -> ShardIndex:
-        rebuild = partial(self._rebuilt, place, identity)
-        return ShardIndex(self.path, front, source, rebuild, self.rebuilds)
+        return ShardIndex(self.path, front, source, partial(self._rebuilt, place, identity))
 
-    def open_or_build(self, begins: Callable[[_ShardFile], None]) -> ShardIndex:
-        """The index that another builder has made meanwhile, or a new one."""
-        if (found := self.open()) is not None:
-            return found
-        begins(self)
+    def build(self) -> ShardIndex:
+        """A new index."""
         identity, content = self._content()
         return self._kept(content, identity, self.place)
 
@@ -360,13 +316,20 @@ class _ShardFile:
         return content
 
     def _content(self) -> tuple[SourceIdentity, bytes]:
-        read = partial(read_record, self.schema)
-        return _content(
-            self.path,
-            self.schema,
-            self.dataset,
-            lambda: self.directory.tables(self.path, self.schema, read),
-        )
+        """(state of the shard file, content of its index)."""
+        try:
+            tables = self.directory.tables(
+                self.path, self.schema, partial(read_record, self.schema)
+            )
+        except FileChangedError as error:
+            raise _changed(self.path, self.dataset) from error
+        except OSError as error:
+            raise unreadable(error, self.path, dataset=self.dataset) from error
+        for record, reason in tables.damage.items():
+            which = "the rest" if record == REST_OF_FILE else f"record {record}"
+            words = reason if record <= FIRST_NOTE else f"{which} cannot be read: {reason}"
+            logger.info("%s: %s", self.path, words)
+        return tables.source, pack(tables, self.schema)
 
     def _publish(
         self, content: bytes, place: Path, identity: SourceIdentity, *, replace: bool = False
@@ -399,25 +362,6 @@ class _ShardFile:
             )
             return False
         return True
-
-
-def _content(
-    path: str, schema: RecordSchema, dataset: str, read: Callable[[], ShardTables]
-) -> tuple[SourceIdentity, bytes]:
-    """(state of a shard file, content of its index)."""
-    try:
-        tables = read()
-    except FileChangedError as error:
-        raise _changed(path, dataset) from error
-    except OSError as error:
-        raise unreadable(error, path, dataset=dataset) from error
-    for record, reason in tables.damage.items():
-        if record <= FIRST_NOTE:
-            logger.info("%s: %s", path, reason)
-            continue
-        which = "the rest" if record == REST_OF_FILE else f"record {record}"
-        logger.info("%s: %s cannot be read: %s", path, which, reason)
-    return tables.source, pack(tables, schema)
 
 
 def _changed(path: str, dataset: str) -> SourceError:

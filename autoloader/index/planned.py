@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from autoloader.index.dataset import FramePlace, GatheredEpisodes
+from autoloader.index.dataset import GatheredEpisodes, MakeFrame
 from autoloader.samples import windows
 from autoloader.samples.block import (
     Encoded,
@@ -67,7 +67,7 @@ class FrameRanges:
         offset: [m] int64 place in the file, in bytes.
         length: [m] int32 bytes of the stretch.
         key: [m] int64 what no other frame of the same file has.
-        place: [m] what makes a stretch of a file a frame; ``None`` where it is one; empty where all
+        make: [m] makes a frame of the stretch of a file; ``None`` where it is one; empty where all
             are.
     """
 
@@ -75,21 +75,21 @@ class FrameRanges:
     offset: NDArray[np.int64]
     length: NDArray[np.int32]
     key: NDArray[np.int64]
-    place: list[FramePlace | None]
+    make: list[MakeFrame | None]
 
     def at(self, rows: Ints) -> FrameRanges:
         """Those of ``rows``."""
-        place = [self.place[row] for row in rows.tolist()] if self.place else []
+        make = [self.make[row] for row in rows.tolist()] if self.make else []
         return FrameRanges(
-            self.file[rows], self.offset[rows], self.length[rows], self.key[rows], place
+            self.file[rows], self.offset[rows], self.length[rows], self.key[rows], make
         )
 
     def finish(self, frames: list[Encoded | None]) -> None:
         """Make frames of the stretches that were read."""
-        for row, place in enumerate(self.place):
+        for row, make in enumerate(self.make):
             data = frames[row]
-            if place is not None and isinstance(data, memoryview):
-                frames[row] = place.frame(data)
+            if make is not None and isinstance(data, memoryview):
+                frames[row] = make(data)
         videos = {row: one for row, one in enumerate(frames) if isinstance(one, VideoFrame)}
         for row, one in zip(videos, share(list(videos.values())), strict=True):
             frames[row] = one
@@ -380,34 +380,27 @@ def _ranges(
     numbers: dict[str, int] = {}
     ranges = {}
     for camera in cameras:
-        files = np.full(raw.shape, -1, np.int32)
-        offsets, lengths = np.zeros(raw.shape, np.int64), np.zeros(raw.shape, np.int32)
-        placed: list[tuple[slice, Any, NDArray[Any]]] = []
+        columns: list[NDArray[Any]] = [
+            np.full(raw.shape, -1, np.int32), np.zeros(raw.shape, np.int64),
+            np.zeros(raw.shape, np.int32), np.zeros(raw.shape, np.int64),
+        ]  # fmt: skip
+        make: NDArray[Any] | None = None
         for part in work.parts:
             features = part.dataset.cameras.get(camera, ())
             number = sorted(part.dataset.cameras).index(camera) if features else 0
             drawn = _drawn(work, part, len(features), PURPOSE_CAMERA, number)
             for k, feature in enumerate(features):
                 own: Any = slice(None) if drawn is None else drawn == k
-                offset, length = part.episodes.frames(feature.path, raw[part.rows])
-                file = part.episodes.frame_files(feature.path, numbers)[:, None]
-                files[part.rows][own] = file[own]
-                offsets[part.rows][own], lengths[part.rows][own] = offset[own], length[own]
-                places = part.episodes.frame_places(feature.path, raw[part.rows])
-                if places is not None:
-                    placed.append((part.rows, own, places[own]))
-        keys, made = offsets + lengths, list[FramePlace | None]()
-        if placed:
-            place = np.full(raw.shape, None)
-            for part_rows, own, places in placed:
-                place[part_rows][own] = places
-                keys[part_rows][own] = np.frompyfunc(lambda one: one.key, 1, 1)(places).astype(
-                    np.int64
-                )
-            made = place.ravel().tolist()
-        ranges[camera] = FrameRanges(
-            files.ravel(), offsets.ravel(), lengths.ravel(), keys.ravel(), made
-        )
+                found = part.episodes.frames(feature.path, raw[part.rows], numbers)
+                places: list[NDArray[Any]] = [found.file, found.offset, found.length, found.key]
+                for column, values in zip(columns, places, strict=True):
+                    column[part.rows][own] = values[own]
+                if found.make is not None:
+                    make = np.full(raw.shape, None) if make is None else make
+                    make[part.rows][own] = found.make[own]
+        file, offset, length, key = (column.ravel() for column in columns)
+        made = [] if make is None else make.ravel().tolist()
+        ranges[camera] = FrameRanges(file, offset, length, key, made)
     return list(numbers), ranges
 
 

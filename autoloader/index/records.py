@@ -9,7 +9,6 @@ Not here: the tables of a whole file (``formats.tables``), finding a record's by
 
 from __future__ import annotations
 
-import itertools
 import threading
 from itertools import chain, pairwise
 from typing import Any, Literal
@@ -58,11 +57,9 @@ class RecordSamples:
 
     def __init__(self, dataset: ResolvedDataset, layout: BatchLayout) -> None:
         self._dataset = dataset
+        self._layout = layout
         self._schema = RecordSchema.of(dataset)
         self._numbers = FeatureNumbers(self._schema)
-        self._records: dict[int, tuple[Place, RecordIndex]] = {}
-        self._next = itertools.count()
-        self._planner = RunPlanner([dataset], layout, self._episodes, [False])
 
     def of(self, place: Place, payload: bytes) -> SampleBlock | None:
         """The samples of the record at ``place``; ``None`` where it has none.
@@ -76,17 +73,22 @@ class RecordSamples:
         t = record.drawn(place)
         if not len(t):
             return None
-        number = next(self._next)
-        self._records[number] = place, record
         none = np.zeros(len(t), np.int64)
-        planned = PlannedSamples(
-            none.astype(np.int32), none - 1, none + place.pass_, none + number, t
-        )
-        try:
-            with _planning:
-                block, reads = self._planner.run(planned)
-        finally:
-            del self._records[number]
+        planned = PlannedSamples(none.astype(np.int32), none - 1, none + place.pass_, none, t)
+
+        def episodes(_: int, numbers: NDArray[np.int64]) -> GatheredEpisodes:
+            return GatheredEpisodes(
+                {place.shard: record},
+                (numbers + place.shard).astype(np.int32),
+                numbers + place.record,
+                record.steps.repeat(len(numbers)),
+                self._numbers,
+                rows=numbers,
+            )
+
+        planner = RunPlanner([self._dataset], self._layout, episodes, [False])
+        with _planning:
+            block, reads = planner.run(planned)
         block.columns["ledger"][:, -1] = len(t)
         for camera in self._dataset.cameras:
             ranges = reads.ranges[camera]
@@ -99,20 +101,6 @@ class RecordSamples:
             block.nbytes += int(ranges.length[ranges.file >= 0].sum())
         block.nbytes += sum(column.nbytes for column in block.columns.values())
         return block
-
-    def _episodes(self, dataset: int, numbers: NDArray[np.int64]) -> GatheredEpisodes:
-        """A record as ``RunPlanner`` wants it, once for each of its samples."""
-        del dataset
-        place, record = self._records[int(numbers[0])]
-        none = np.zeros(len(numbers), np.int64)
-        return GatheredEpisodes(
-            {place.shard: record},
-            np.full(len(numbers), place.shard, np.int32),
-            none + place.record,
-            record.steps.repeat(len(numbers)),
-            self._numbers,
-            rows=none,
-        )
 
 
 class RecordIndex(DatasetIndex):

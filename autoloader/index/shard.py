@@ -48,7 +48,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import google_crc32c
 import numpy as np
@@ -291,13 +291,6 @@ logger = logging.getLogger(__name__)
 Rebuild = Callable[[bytes | None], bytes]
 
 
-@dataclass(slots=True)
-class Rebuilds:
-    """Counts indexes that proved damaged and were built anew, of those opened together."""
-
-    count: int = 0
-
-
 class _Sections(dict[Key, NDArray[Any]]):
     """Sections of an index by kind and feature; one is mapped at its first use."""
 
@@ -321,22 +314,22 @@ class ShardIndex:
         rebuild: builds the index anew, writes it if possible, and gives its content; where it is
             given the content that there is, nothing is written unless it differs. Raises
             ``SourceError``.
-        rebuilds: counts the indexes that prove damaged.
 
     Attributes:
+        rebuilds: number of this process's indexes that proved damaged and were built anew. Where it
+            moves, values that were taken before may be wrong.
         path, front: path and front that it was made with.
         sections: values of each section, read-only; numbers have a width, ``[F, w]``.
     """
 
-    def __init__(
-        self, path: str, front: Front, source: Path | bytes, rebuild: Rebuild, rebuilds: Rebuilds
-    ) -> None:
+    rebuilds: ClassVar[int] = 0
+
+    def __init__(self, path: str, front: Front, source: Path | bytes, rebuild: Rebuild) -> None:
         self.path = path
         self.front = front
         self.sections = _Sections(self._touch)
         self._source = source
         self._rebuild = rebuild
-        self._rebuilds = rebuilds
         self._lock = threading.Lock()
         self._verified: set[Key] = set()
         self._data: Any = None
@@ -418,7 +411,7 @@ class ShardIndex:
         self._source = self._rebuild(None)
         self.unmap()
         self._verified.clear()
-        self._rebuilds.count += 1
+        ShardIndex.rebuilds += 1
 
     def _values(self, key: Key) -> NDArray[Any]:
         entry = self._entries[key]

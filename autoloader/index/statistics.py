@@ -49,7 +49,7 @@ from autoloader.errors import SpecError
 from autoloader.formats import files
 from autoloader.formats.cache import JsonCache
 from autoloader.index.dataset import DatasetIndex
-from autoloader.index.opening import Progress, find_indexes, index_numbers, open_dataset_index
+from autoloader.index.opening import Progress, find_indexes, open_dataset_index
 from autoloader.index.statistics_files import normalize_of, read_statistics
 from autoloader.index.valid import remaining_episodes, valid_t
 from autoloader.samples import windows
@@ -96,8 +96,8 @@ def statistics_of(
         spec: of the mixture; ``normalize.statistics`` names a file that is used as it is.
         split: name of the split whose datasets count.
         cached_only: compute nothing: ``None`` where some are missing.
-        read_remote: whether remote datasets without an index may be read whole for it, which takes
-            its time.
+        read_remote: whether remote datasets without an index may be fetched and indexed for it,
+            which takes its time.
         progress: called with datasets done and datasets in all, where something is computed.
         only: these datasets, and those that share statistics with them; ``None``: all.
 
@@ -115,7 +115,8 @@ def statistics_of(
         kept = _load(key)
         if kept is None:
             for one in shared:
-                if one.remote and not read_remote and _found_index(one) is None:
+                known = not one.remote or (one.indexable and find_indexes([one])[0] is not None)
+                if not known and not read_remote:
                     raise _needs_file(one)
             if cached_only:
                 return None
@@ -123,7 +124,7 @@ def statistics_of(
                 progress(len(found), len(datasets))
             place = f"{len(found) + 1} of {len(datasets)}"
             doing(f"computing the statistics of {shared[0].name} ({place})")
-            rows = [dataset_rows(_index_of(one), how.statistics_of) for one in shared]
+            rows = [dataset_rows(open_dataset_index(one), how.statistics_of) for one in shared]
             kept = shared_statistics(rows, how.group_of(shared[0].name) or "")
             _cache.save(key, kept.plain())
         found.update((one.name, kept) for one in shared)
@@ -164,17 +165,6 @@ def _groups(
         ]
         groups[keys[0] if len(keys) == 1 else json.dumps(keys)] = shared
     return groups
-
-
-def _index_of(dataset: ResolvedDataset) -> DatasetIndex:
-    if not dataset.remote:
-        return open_dataset_index(dataset)
-    return _found_index(dataset) or index_numbers(dataset)
-
-
-def _found_index(dataset: ResolvedDataset) -> DatasetIndex | None:
-    """The index of remote data, where it is here or lies beside it."""
-    return find_indexes([dataset])[0] if dataset.indexable else None
 
 
 def _needs_file(dataset: ResolvedDataset) -> SpecError:

@@ -35,6 +35,11 @@ FILE_OF: Mapping[str, str] = {"openpi": "norm_stats.json", "lerobot": "meta/stat
 """Formats of one dataset: the file's place in the dataset's (or robot's) own folder."""
 
 _MOMENTS = ("mean", "std")
+_QUANTILES = {
+    "octo": {"p99": "q99", "p01": "q01"},
+    "openvla": {"q01": "q01", "q99": "q99"},
+}
+"""Format → its name of a quantile → ours."""
 _OPENPI = ("mean", "std", "q01", "q99")
 _LEROBOT = ("min", "max", "mean", "std", "count", "q01", "q10", "q50", "q90", "q99")
 _LEROBOT_FIELDS = {"action": "action", "proprio": "observation.state"}
@@ -89,40 +94,31 @@ def written(document: Mapping[str, Any], how: Format) -> dict[str, Any]:
     if how in FILE_OF:
         make = _openpi if how == "openpi" else _lerobot
         return {name: make(entry) for name, entry in document.items()}
-    if how == "octo":
-        found = {name: _octo(entry) for name, entry in document.items()}
-        # What its loader takes for one dataset names none.
-        return {"": next(iter(found.values())) if len(found) == 1 else found}
-    if how == "openvla":
-        return {"": {name: _openvla(entry) for name, entry in document.items()}}
-    return {"": dict(document)}
+    if how == "autoloader":
+        return {"": dict(document)}
+    found = {name: _by_dataset(entry, how) for name, entry in document.items()}
+    # What Octo's loader takes for one dataset names none.
+    return {"": next(iter(found.values())) if how == "octo" and len(found) == 1 else found}
 
 
-def _counts(entry: Mapping[str, Any]) -> dict[str, Any]:
-    return {key: entry[key] for key in ("num_transitions", "num_trajectories")}
-
-
-def _part(entry: Mapping[str, Any], names: Mapping[str, str], *, mask: bool) -> dict[str, Any]:
-    """Some of a field's statistics under other names."""
-    found = {theirs: entry[ours] for theirs, ours in names.items() if ours in entry}
-    return {**found, "mask": entry["mask"]} if mask else found
-
-
-def _octo(entry: Mapping[str, Any]) -> dict[str, Any]:
-    names = {key: key for key in ("mean", "std", "max", "min")} | {"p99": "q99", "p01": "q01"}
-    fields = {key: entry[key] for key in ("action", "proprio") if key in entry}
-    return {
-        key: _part(found, names, mask=key == "action") for key, found in fields.items()
-    } | _counts(entry)
-
-
-def _openvla(entry: Mapping[str, Any]) -> dict[str, Any]:
-    names = {key: key for key in ("mean", "std", "max", "min", "q01", "q99")}
-    fields = {key: entry[key] for key in ("action", "proprio") if key in entry}
-    found = {key: _part(one, names, mask=key == "action") for key, one in fields.items()}
-    if "action" in found and "proprio" not in found:
-        found["proprio"] = {key: [0.0] * len(found["action"]["mean"]) for key in names}
-    return found | _counts(entry)
+def _by_dataset(entry: Mapping[str, Any], how: Format) -> dict[str, Any]:
+    """A dataset's entry as Octo and OpenVLA have it."""
+    names = dict.fromkeys(("mean", "std", "max", "min")) | _QUANTILES[how]
+    found = {
+        field: {
+            theirs: entry[field][ours or theirs]
+            for theirs, ours in names.items()
+            if (ours or theirs) in entry[field]
+        }
+        for field in ("action", "proprio")
+        if field in entry
+    }
+    if "action" in found:
+        if how == "openvla":
+            width = len(found["action"]["mean"])
+            found.setdefault("proprio", dict.fromkeys(names, [0.0] * width))
+        found["action"]["mask"] = entry["action"]["mask"]
+    return found | {key: entry[key] for key in ("num_transitions", "num_trajectories")}
 
 
 def _openpi(entry: Mapping[str, Any]) -> dict[str, Any]:

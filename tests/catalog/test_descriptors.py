@@ -46,7 +46,7 @@ class Map:
 
 
 def test_a_file_that_gives_way_stays_open_for_its_borrower(files: list[str]) -> None:
-    budget = Descriptors(most_files=1)
+    budget = Descriptors(most=1)
     before = open_now()
     budget.enter()
     with budget.borrowed(files[3]) as first, budget.borrowed(files[4]) as second:
@@ -93,7 +93,7 @@ def test_an_open_for_which_there_is_no_descriptor_takes_one_from_what_is_kept(
 
 
 def test_threads_that_borrow_the_same_files_read_what_is_in_them(files: list[str]) -> None:
-    budget, wrong = Descriptors(most_files=3), []
+    budget, wrong = Descriptors(most=3), []
     budget.enter()
 
     def read(turn: int) -> None:

@@ -13,7 +13,7 @@ import hashlib
 import os
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar
@@ -29,9 +29,12 @@ from autoloader.formats.lerobot.metadata import (
     INFO_FILE,
     EpisodeList,
     LeRobotMetadata,
-    read_metadata,
+    features_of,
+    metadata_digest,
+    read_episodes,
+    read_info,
 )
-from autoloader.formats.lerobot.tables import DamagedEpisodeError, EpisodeRows, Videos, read_tables
+from autoloader.formats.lerobot.tables import DamagedEpisodeError, EpisodeRows, TablesOfFile, Videos
 from autoloader.formats.tables import ReadRecord, ShardTables, SourceIdentity, Wanted
 from autoloader.formats.tfds import folder_name
 
@@ -39,32 +42,16 @@ _RANGE = re.compile(r"(\d+):(\d+)")
 
 
 @dataclass(frozen=True)
-class LeRobotDirectory(DatasetFormat):
-    """A LeRobot dataset; see ``DatasetFormat``.
-
-    Attributes:
-        stored: metadata of the dataset, whose features are those on disk.
-    """
+class LeRobotDirectory(LeRobotMetadata):
+    """A LeRobot dataset; see ``DatasetFormat``."""
 
     streamable: ClassVar[bool] = False
     numbered: ClassVar[bool] = True
     texts_only: ClassVar[bool] = True
 
-    stored: LeRobotMetadata = field(kw_only=True, compare=False, repr=False)
-
-    @cached_property
-    def known(self) -> LeRobotMetadata:
-        """Metadata of the dataset, with the features of this directory."""
-        return replace(self.stored, features=self.features)
-
-    @property
-    def fps(self) -> float:
-        """Frames a second."""
-        return self.stored.fps
-
     @cached_property
     def _videos(self) -> Videos:
-        return Videos(self.known)
+        return Videos(self.episodes)
 
     def identity(self, path: str, wanted: Wanted) -> SourceIdentity:
         """See ``DatasetFormat``; of a Parquet file, its episodes' videos, and the metadata.
@@ -73,13 +60,13 @@ class LeRobotDirectory(DatasetFormat):
         that was moved stays right.
         """
         cameras = (  # only the user's function knows which cameras it shows
-            self.known.cameras
+            self.cameras
             if wanted.transform is not None
             else [one.key for one in wanted.features if one.role == "frames"]
         )
-        stamp = hashlib.blake2b(self.known.digest, digest_size=8)
+        stamp = hashlib.blake2b(self.digest, digest_size=8)
         size = 0
-        for file in [path, *sorted(self.known.episodes.videos_of(path, cameras))]:
+        for file in [path, *sorted(self.episodes.videos_of(path, cameras))]:
             stamp.update(os.fsencode(file.removeprefix(f"{self.path}/")))
             try:
                 found = os.stat(file)  # noqa: PTH116
@@ -93,7 +80,7 @@ class LeRobotDirectory(DatasetFormat):
     def tables(self, path: str, wanted: Wanted, read: ReadRecord) -> ShardTables:
         """See ``DatasetFormat``."""
         source = self.identity(path, wanted)
-        return read_tables(path, wanted, read, self._videos).tables(source)
+        return TablesOfFile(path, wanted, read, self, self._videos).build().tables(source)
 
     def records(self, slices: Sequence[ShardSlice]) -> Iterator[tuple[str, bytes]]:
         """See ``DatasetFormat``; an episode's pictures are marks of the camera and the step.
@@ -104,10 +91,10 @@ class LeRobotDirectory(DatasetFormat):
         """
         for piece in slices:
             try:
-                rows = EpisodeRows.whole(piece.path, self.known)
+                rows = EpisodeRows(piece.path, self)
             except DamagedEpisodeError:
                 continue
-            of = self.known.episodes.in_file(piece.path, piece.start, piece.stop)
+            of = self.episodes.in_file(piece.path, piece.start, piece.stop)
             for record, one in enumerate(of, start=piece.start):
                 with contextlib.suppress(DamagedEpisodeError):
                     yield f"{piece.path}, record {record}", rows.record(one)[1]
@@ -118,10 +105,10 @@ class LeRobotDirectory(DatasetFormat):
     @cached_property
     def cameras_without_files(self) -> tuple[str, ...]:
         """See ``DatasetFormat``."""
-        videos = self.known.episodes.videos
+        videos = self.episodes.videos
         return tuple(
             one
-            for one in self.known.cameras
+            for one in self.cameras
             if self.features[one].encoding == VIDEO
             and not any(map(os.path.exists, videos[one].paths))
         )
@@ -129,16 +116,16 @@ class LeRobotDirectory(DatasetFormat):
     @property
     def episode_numbers(self) -> Sequence[int]:
         """See ``DatasetFormat``."""
-        numbers: list[int] = self.known.episodes.index.tolist()
+        numbers: list[int] = self.episodes.index.tolist()
         return numbers
 
     def told_of(self, shard: str, record: int) -> Mapping[str, str]:
         """See ``DatasetFormat``: the number of the episode."""
-        return {EPISODE: str(self.known.episodes.at(shard, record).index)}
+        return {EPISODE: str(self.episodes.at(shard, record).index)}
 
     def with_episodes(self, numbers: Sequence[int]) -> DatasetFormat:
         """See ``DatasetFormat``."""
-        episodes = self.known.episodes
+        episodes = self.episodes
         wanted = np.isin(episodes.index, np.asarray(numbers, np.int64))
         splits = {}
         for name, pieces in self.splits.items():
@@ -158,7 +145,7 @@ class LeRobotDirectory(DatasetFormat):
         """
         self.check_texts(texts)
         ends = ((slices[0].path, slices[0].start), (slices[-1].path, slices[-1].stop - 1))
-        edges = [self.known.episodes.at(path, record) for path, record in ends]
+        edges = [self.episodes.at(path, record) for path, record in ends]
         for camera in cameras:
             places = [place for one in edges if (place := one.videos.get(camera)) is not None]
             files.refuse_stand_ins([place.path for place in places], dataset=self.dataset)
@@ -170,16 +157,16 @@ class LeRobotDirectory(DatasetFormat):
             SourceError: texts of tasks are taken, and no list says what they are.
         """
         if any(feature.encoding == TASKS for feature in texts):
-            assert self.known.tasks, "a list without a task is refused"
+            assert self.tasks, "a list without a task is refused"
 
     def missing_videos(self) -> MissingVideos | None:
         """See ``DatasetFormat``."""
-        videos = self.known.episodes.videos.values()
+        videos = self.episodes.videos.values()
         named = {path for of in videos for path in of.paths}
         missing = {path for path in named if not Path(path).exists()}
         if not missing:
             return None
-        count = len(self.known.episodes)
+        count = len(self.episodes)
         lost = np.zeros(count, np.bool_)
         for of in videos:
             gone = [path in missing for path in of.paths]
@@ -199,14 +186,16 @@ def open_lerobot(path: str | Path, *, dataset: str) -> LeRobotDirectory:
         MissingExtraError: it is of v3.0, whose metadata is Parquet, and pyarrow is not installed.
     """
     root = Path(files.normal(path))
-    known = read_metadata(root, dataset=dataset)
-    episodes = known.episodes
-    splits, notes = _splits(known.info, root, episodes, dataset=dataset)
+    digest = metadata_digest(root)  # of what is read after it: an edit meanwhile makes it stale
+    info = read_info(root, dataset=dataset)
+    features = features_of(info, root, dataset=dataset)
+    episodes = read_episodes(root, info, dataset=dataset)
+    splits, notes = _splits(info, root, episodes, dataset=dataset)
     return LeRobotDirectory(
         name=folder_name(root),
-        version=str(known.info["codebase_version"]),
+        version=str(info["codebase_version"]),
         path=str(root),
-        features=known.features,
+        features=features,
         splits=splits,
         dataset=dataset,
         steps={
@@ -214,14 +203,10 @@ def open_lerobot(path: str | Path, *, dataset: str) -> LeRobotDirectory:
             for path in episodes.data.paths
         },
         notes=(*episodes.notes, *notes),
-        stored=known,
+        info=info,
+        episodes=episodes,
+        digest=digest,
     )
-
-
-def metadata_of(directory: DatasetFormat) -> LeRobotMetadata:
-    """Metadata of a directory that is known to be of LeRobot."""
-    assert isinstance(directory, LeRobotDirectory), "only LeRobot datasets are asked"
-    return directory.known
 
 
 def _splits(

@@ -20,7 +20,7 @@ import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import count
 from pathlib import Path
@@ -31,11 +31,13 @@ from numpy.typing import NDArray
 
 from autoloader.errors import SourceError
 from autoloader.formats import files
-from autoloader.formats.dataset import broken, read_json
+from autoloader.formats.dataset import DatasetFormat, broken, read_json
 from autoloader.formats.features import PARQUET, TASKS, VIDEO, Feature, FeatureKind
 from autoloader.formats.lerobot.parquet import read_columns
-from autoloader.formats.lerobot.videos import Placement, Span, place
+from autoloader.formats.lerobot.videos import Placement, Spans, place
 from autoloader.host.units import MIB
+
+Ints = NDArray[np.int64]
 
 INFO_FILE = "meta/info.json"
 """File that every LeRobot dataset has."""
@@ -67,12 +69,10 @@ class VideoPlace:
     Attributes:
         path: path of the MP4 file.
         from_s: when the episode begins in it, in seconds.
-        to_s: when it ends; ``None`` where the list does not say it.
     """
 
     path: str
     from_s: float
-    to_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,29 +107,25 @@ class FileColumn:
     paths: Sequence[str]
 
     @cached_property
-    def _by_file(self) -> tuple[NDArray[np.int64], NDArray[np.int64], dict[str, int]]:
+    def _by_file(self) -> tuple[Ints, Ints, dict[str, int]]:
         """(rows in the order of their files, where each file begins there, path → number)."""
         order = np.argsort(self.number, kind="stable")
         begins = np.searchsorted(self.number[order], np.arange(len(self.paths) + 1))
         return order, begins, {path: number for number, path in enumerate(self.paths)}
 
-    def rows_in(self, path: str) -> NDArray[np.int64]:
+    def rows_in(self, path: str) -> Ints:
         """Rows of the list whose episodes lie in a file; they ascend."""
         order, begins, numbers = self._by_file
         number = numbers[path]
         return order[begins[number] : begins[number + 1]]
 
     @cached_property
-    def records(self) -> NDArray[np.int64]:
+    def records(self) -> Ints:
         """[E] which of its file's episodes each is."""
         order, begins, _ = self._by_file
         found = np.empty_like(order)
         found[order] = np.arange(len(order)) - begins[self.number[order]]
         return found
-
-    def take(self, rows: NDArray[np.int64]) -> FileColumn:
-        """Of these rows of the list."""
-        return FileColumn(self.number[rows], self.paths)
 
 
 @dataclass(frozen=True, eq=False)
@@ -144,17 +140,10 @@ class VideoColumn(FileColumn):
     from_s: NDArray[np.float64]
     to_s: NDArray[np.float64]
 
-    def take(self, rows: NDArray[np.int64]) -> VideoColumn:
-        """Of these rows of the list."""
-        return VideoColumn(self.number[rows], self.paths, self.from_s[rows], self.to_s[rows])
-
     def place(self, row: int) -> VideoPlace | None:
         """Of an episode; ``None`` where the list does not say it."""
-        number, to_s = self.number[row], float(self.to_s[row])
-        if number < 0:
-            return None
-        end = None if math.isnan(to_s) else to_s
-        return VideoPlace(self.paths[number], float(self.from_s[row]), end)
+        number = self.number[row]
+        return None if number < 0 else VideoPlace(self.paths[number], float(self.from_s[row]))
 
 
 @dataclass(frozen=True, eq=False)
@@ -170,8 +159,8 @@ class EpisodeList:
         notes: what a person should know of the list.
     """
 
-    index: NDArray[np.int64]
-    length: NDArray[np.int64]
+    index: Ints
+    length: Ints
     data: FileColumn
     videos: Mapping[str, VideoColumn]
     damage: Mapping[int, str]
@@ -206,15 +195,6 @@ class EpisodeList:
         own = (self.videos[camera] for camera in cameras if camera in self.videos)
         return {of.paths[k] for of in own for k in set(of.number[rows].tolist()) if k >= 0}
 
-    def take(self, rows: NDArray[np.int64]) -> EpisodeList:
-        """The list of these rows, in this order."""
-        damage = self.damage and {
-            new: self.damage[row] for new, row in enumerate(rows.tolist()) if row in self.damage
-        }
-        videos = {camera: of.take(rows) for camera, of in self.videos.items()}
-        data = self.data.take(rows)
-        return EpisodeList(self.index[rows], self.length[rows], data, videos, damage, self.notes)
-
     def placed(
         self, camera: str, path: str, frames: int, fps: float, *, by_row: bool = False
     ) -> Placement:
@@ -232,43 +212,31 @@ class EpisodeList:
         own = own[self.length[own] > 0]
         if not len(own):
             return Placement({})
-        columns = self.index, self.length, videos.from_s, videos.to_s
-        spans = [
-            Span(index, length, start * fps, None if math.isnan(end) else end * fps, sure)
-            for index, length, start, end, sure in zip(
-                *(column[own].tolist() for column in columns),
-                (row not in self.damage for row in own.tolist()),
-                strict=True,
-            )
-        ]
         last, after = own[-1], own[-1] + 1
         followed = bool(
             after < len(self)
-            and spans[-1].end is not None  # in v2.1 a video is of one episode alone
+            and not math.isnan(videos.to_s[last])  # in v2.1 a video is of one episode alone
             and (self.index[after] > self.index[last] + 1 or videos.number[after] < 0)
         )
+        sure = np.asarray([row not in self.damage for row in own.tolist()], np.bool_)
+        start, end = videos.from_s[own] * fps, videos.to_s[own] * fps
+        spans = Spans(self.index[own], self.length[own], start, end, sure)
         return place(spans, frames, followed=followed, by_row=by_row)
 
 
-@dataclass(frozen=True, eq=False)
-class LeRobotMetadata:
-    """Metadata of one dataset.
+@dataclass(frozen=True)
+class LeRobotMetadata(DatasetFormat):
+    """A LeRobot dataset as its metadata has it; see ``DatasetFormat``.
 
     Attributes:
-        path: directory that holds ``meta/info.json``.
-        dataset: name that the spec gives this dataset, for messages.
         info: content of the file ``meta/info.json``.
-        features: features by path, the task's text and the episode's number included.
         episodes: list of all episodes.
         digest: hash of the content of every metadata file that an index is made from.
     """
 
-    path: str
-    dataset: str
-    info: Mapping[str, Any]
-    features: Mapping[str, Feature]
-    episodes: EpisodeList
-    digest: bytes
+    info: Mapping[str, Any] = field(kw_only=True, compare=False, repr=False)
+    episodes: EpisodeList = field(kw_only=True, compare=False, repr=False)
+    digest: bytes = field(kw_only=True, compare=False, repr=False)
 
     @property
     def fps(self) -> float:
@@ -299,21 +267,7 @@ class LeRobotMetadata:
         return tuple(sorted(path for path, one in self.features.items() if one.kind == "image"))
 
 
-def read_metadata(root: Path, *, dataset: str) -> LeRobotMetadata:
-    """Metadata of the dataset in ``root``.
-
-    Raises:
-        SourceError: it is broken, or of a version that is not known.
-        MissingExtraError: it is of v3.0, whose metadata is Parquet, and pyarrow is not installed.
-    """
-    digest = _digest(root)  # of what is read after it: metadata edited meanwhile makes it stale
-    info = _read_info(root, dataset=dataset)
-    features = _features(info, root, dataset=dataset)
-    episodes = read_episodes(root, info, dataset=dataset)
-    return LeRobotMetadata(str(root), dataset, info, features, episodes, digest)
-
-
-def _digest(root: Path) -> bytes:
+def metadata_digest(root: Path) -> bytes:
     """Hash of the content of ``info.json`` and of the lists of tasks and episodes."""
     found = hashlib.blake2b(digest_size=16)
     meta = root / "meta"
@@ -328,7 +282,7 @@ def _digest(root: Path) -> bytes:
     return found.digest()
 
 
-def _read_info(root: Path, *, dataset: str) -> Mapping[str, Any]:
+def read_info(root: Path, *, dataset: str) -> Mapping[str, Any]:
     """``meta/info.json``, checked as far as paths and times need it.
 
     Raises:
@@ -352,7 +306,12 @@ def _read_info(root: Path, *, dataset: str) -> Mapping[str, Any]:
     return info
 
 
-def _features(info: Mapping[str, Any], root: Path, *, dataset: str) -> dict[str, Feature]:
+def features_of(info: Mapping[str, Any], root: Path, *, dataset: str) -> dict[str, Feature]:
+    """The features of ``info.json`` by path, the task's text and the episode's number included.
+
+    Raises:
+        SourceError: a feature has no type and shape.
+    """
     features = {}
     for name, node in info["features"].items():
         try:
@@ -423,13 +382,32 @@ def read_episodes(root: Path, info: Mapping[str, Any], *, dataset: str) -> Episo
         if isinstance(node, Mapping) and node.get("dtype") == "video"
     ]
     source = root / "meta" / ("episodes" if _several(info) else "episodes.jsonl")
-    _check_version(root, info, dataset=dataset)
+    if not source.exists():
+        told = info["codebase_version"]
+        raise broken(
+            str(root / INFO_FILE),
+            f"its codebase_version is {told}, and no episodes are listed as there, in {source}",
+            dataset=dataset,
+            remedy="convert the whole dataset with lerobot, or restore the list, or the info.json "
+            "that belongs to these files",
+        )
     paths = _Paths(root, info, cameras, dataset=dataset)
     with _readable(source, dataset):
         listed = (
             _parquet_columns(source, cameras, dataset) if _several(info) else _json_columns(source)
         )
-        return _each_once(paths.episodes(listed), source, dataset=dataset)
+        index = _numbers(listed)
+        rows = np.argsort(index, kind="stable")
+        again = 1 + np.flatnonzero(np.diff(index[rows]) == 0)
+        _check_same(listed, index, rows[again - 1], rows[again], source, dataset=dataset)
+        twice = np.unique(index[rows[again]])
+        rows = np.delete(rows, again)
+        notes: tuple[str, ...] = ()
+        if len(twice):
+            some = ", ".join(map(str, twice[:5])) + (", …" if len(twice) > 5 else "")
+            notes = (f"listed twice in {source}, and taken once: episode {some}",)
+        listed = {name: column[rows] for name, column in listed.items()}
+        return paths.episodes(listed, index[rows], rows, notes)
 
 
 @contextmanager
@@ -444,45 +422,30 @@ def _readable(source: Path, dataset: str) -> Iterator[None]:
         raise broken(str(source), why, dataset=dataset) from error
 
 
-def _each_once(found: EpisodeList, source: Path, *, dataset: str) -> EpisodeList:
-    """The episodes by their numbers; of one that is listed twice in the same words, one.
-
-    Raises:
-        SourceError: two rows of an episode differ.
-    """
-    if np.all(np.diff(found.index) > 0):
-        return found
-    found = found.take(np.argsort(found.index, kind="stable"))
-    again = 1 + np.flatnonzero(np.diff(found.index) == 0)
-    if not len(again):
-        return found
-    for row in again.tolist():
-        first, one = found[row - 1], found[row]
-        if one != first:
-            why = (
-                f"episode {one.index} stands there twice, with {first.length} frames in "
-                f"{first.path} and with {one.length} frames in {one.path}"
-            )
-            remedy = "take the row away that does not fit the files"
-            raise broken(str(source), why, dataset=dataset, remedy=remedy)
-    twice = np.unique(found.index[again])
-    some = ", ".join(map(str, twice[:5])) + (", …" if len(twice) > 5 else "")
-    note = f"listed twice in {source}, and taken once: episode {some}"
-    return replace(found.take(np.delete(np.arange(len(found)), again)), notes=(note,))
+def _numbers(listed: _Columns) -> Ints:
+    """[E] number of each episode; where none is told, that of its row or the next free one."""
+    index = _whole(listed, "episode_index", MOST_EPISODES)
+    lost = np.flatnonzero(index < 0).tolist()
+    taken = set(index.tolist()) if lost else set()
+    for row in lost:
+        index[row] = next(number for number in count(row) if number not in taken)
+        taken.add(int(index[row]))
+    return index
 
 
-def _check_version(root: Path, info: Mapping[str, Any], *, dataset: str) -> None:
-    """Refuse a list of episodes of another version than ``info.json`` says."""
-    told, meta = str(info["codebase_version"]), root / "meta"
-    old, new = (meta / "episodes.jsonl").exists(), (meta / "episodes").is_dir()
-    if (old, new) == ((True, False) if _several(info) else (False, True)):
+def _check_same(
+    listed: _Columns, index: Ints, first: Ints, again: Ints, source: Path, *, dataset: str
+) -> None:
+    """Refuse rows of one episode that say different things. Raises SourceError."""
+    pairs = [(one[first], one[again]) for one in listed.values()]
+    differ = [(a != b) & ~(np.isnan(a) & np.isnan(b)) for a, b in pairs]
+    for k in np.flatnonzero(np.any(differ, axis=0)).tolist()[:1]:
+        lengths = [f"{listed['length'][row]:.0f} frames" for row in (first[k], again[k])]
         raise broken(
-            str(root / INFO_FILE),
-            f"its codebase_version is {told}, and the episodes are listed as "
-            + ("v2.1 lists them, in meta/episodes.jsonl" if old else "v3.0 does, in meta/episodes"),
+            str(source),
+            f"episode {index[first[k]]} stands there twice, with {' and with '.join(lengths)}",
             dataset=dataset,
-            remedy="convert the whole dataset with lerobot, or restore the info.json that belongs "
-            "to these files",
+            remedy="take the row away that does not fit the files",
         )
 
 
@@ -545,7 +508,7 @@ _Columns = Mapping[str, NDArray[np.float64]]
 """Column of the list of episodes → [E] its numbers, exact below 2**53; NaN of anything else."""
 
 
-def _whole(listed: _Columns, name: str, limit: int = 2**53) -> NDArray[np.int64]:
+def _whole(listed: _Columns, name: str, limit: int = 2**53) -> Ints:
     """[E] whole numbers of a column from 0 to below a limit; -1 where there is none."""
     found = listed[name]
     known = (found >= 0) & (found < limit) & (found == np.floor(found))
@@ -599,12 +562,13 @@ class _Paths:
         if not isinstance(found, str) or not found:
             raise broken(self._file, f"it has no {name}", dataset=self._dataset)
         known = _NEW_FIELDS if self._several else _OLD_FIELDS
-        for field in (match[1] for match in _FIELD.finditer(found)):
-            if field not in (*known, "video_key") or (field == "video_key" and name == "data_path"):
+        allowed = known if name == "data_path" else (*known, "video_key")
+        for other in (match[1] for match in _FIELD.finditer(found)):
+            if other not in allowed:
                 names = ", ".join(f"{{{one}}}" for one in known)
                 raise broken(
                     self._file,
-                    f"its {name} names {{{field}}}; paths of {info['codebase_version']} are made "
+                    f"its {name} names {{{other}}}; paths of {info['codebase_version']} are made "
                     f"of {names}",
                     dataset=self._dataset,
                     remedy=f"write {name} as the files are called, or restore the file",
@@ -615,12 +579,19 @@ class _Paths:
 
         return _FIELD.sub(filled, found.replace("%", "%%"))
 
-    def episodes(self, listed: _Columns) -> EpisodeList:
-        """The episodes, in the order of the list.
+    def episodes(
+        self, listed: _Columns, numbers: Ints, rows: Ints, notes: tuple[str, ...]
+    ) -> EpisodeList:
+        """The episodes, in the order of their numbers.
 
         A null, or what is no number, costs the episode, or a camera of it: the camera has no video,
-        the episode is damaged. It has the number of its row where none is told, and the file of
-        the row before where that is not told.
+        the episode is damaged. It has the file of the episode before where that is not told.
+
+        Args:
+            listed: columns of the list, in the order of ``numbers``.
+            numbers: [E] numbers of the episodes, which ascend.
+            rows: [E] where each stands in the list.
+            notes: what a person should know of the list.
 
         Raises:
             ValueError: no row names a file, or a path is not below the dataset.
@@ -631,26 +602,19 @@ class _Paths:
         if self._several:
             keys = {name: _whole(listed, f"data/{name}") for name in _NEW_FIELDS}
             told |= {f"data/{name}": values for name, values in keys.items()}
-        damage = _damage(listed, told)
+        damage = _damage(listed, told, rows)
         data = self._files(self._data, keys)
         videos = {camera: self._videos_of(camera, listed, keys) for camera in self._cameras}
         named = data.number >= 0
         if not named.all():
             if not named.any():
-                raise ValueError(damage[0])
-            rows = np.where(named, np.arange(len(index)), np.argmax(named))
-            data = data.take(np.maximum.accumulate(rows))
-        lost = np.flatnonzero(index < 0).tolist()
-        taken = set(index[index >= 0].tolist()) if lost else set()
-        index = index.copy()  # the paths are of what is told
-        for row in lost:
-            index[row] = next(number for number in count(row) if number not in taken)
-            taken.add(int(index[row]))
-        return EpisodeList(index, np.maximum(told["length"], 0), data, videos, damage)
+                raise ValueError(next(iter(damage.values())))
+            known = np.where(named, np.arange(len(index)), np.argmax(named))
+            data = FileColumn(data.number[np.maximum.accumulate(known)], data.paths)
+        length = np.maximum(told["length"], 0)
+        return EpisodeList(numbers, length, data, videos, damage, notes)
 
-    def _videos_of(
-        self, camera: str, listed: _Columns, keys: Mapping[str, NDArray[np.int64]]
-    ) -> VideoColumn:
+    def _videos_of(self, camera: str, listed: _Columns, keys: Mapping[str, Ints]) -> VideoColumn:
         """Places of a camera's frames; ``keys`` are of the Parquet files."""
         rows = len(keys[next(iter(keys))])
         from_s, to_s = np.zeros(rows), np.full(rows, np.nan)
@@ -663,9 +627,7 @@ class _Paths:
         file = self._files(self._video, keys, video_key=camera)
         return VideoColumn(file.number, file.paths, from_s, to_s)
 
-    def _files(
-        self, template: str, keys: Mapping[str, NDArray[np.int64]], **names: str
-    ) -> FileColumn:
+    def _files(self, template: str, keys: Mapping[str, Ints], **names: str) -> FileColumn:
         """The files whose paths have these numbers in them; none where one is below 0."""
         of = np.stack(list(keys.values()), axis=1)
         begins = np.ones(len(of), np.bool_)
@@ -684,7 +646,7 @@ class _Paths:
         return FileColumn(np.repeat(numbers, np.diff(np.append(first, len(of)))), tuple(found))
 
 
-def _damage(listed: _Columns, told: Mapping[str, NDArray[np.int64]]) -> dict[int, str]:
+def _damage(listed: _Columns, told: Mapping[str, Ints], rows: Ints) -> dict[int, str]:
     """Row → why its episode cannot be used: numbers are not told, or contradict each other."""
     length, begin, end = told["length"], *(_whole(listed, name) for name in _ROWS)
     found = {}
@@ -693,7 +655,7 @@ def _damage(listed: _Columns, told: Mapping[str, NDArray[np.int64]]) -> dict[int
     for name in reversed(list(told)):
         for row in np.flatnonzero(told[name] < 0).tolist():
             found[row] = f"its {name} is no whole number from 0 on"
-    return {row: f"row {row} of the list of episodes: {why}" for row, why in found.items()}
+    return {one: f"row {rows[one]} of the list of episodes: {why}" for one, why in found.items()}
 
 
 def _lines(file: Path) -> Iterator[Mapping[str, Any]]:

@@ -1,14 +1,14 @@
 """One Parquet file of a LeRobot dataset: its rows, and the tables that an index holds of them.
 
-Rows are held against the list of episodes: where they lie, their order, times, and values. A
-transform, and the ops that see whole episodes, take a record of RLDS. So an episode can also be had
-as such a record: its numbers and texts under the names of its features, and for each picture a mark
-that says which camera's and which step's it is.
+Rows are held against the list of episodes: where they lie, their order, times, and values. An
+episode then becomes a record of RLDS, so that transforms and the index take it as any other: its
+numbers and texts under the names of its features, and for each picture a mark that says which
+camera's and which step's it is.
 
 Theory of operation. pyarrow reads the columns that are wanted, all rows at once. Of each video that
 an episode names the packet table is read, without decoding; of pictures inside the Parquet file,
 the headers of its pages. An episode that does not fit is damaged, with the numbers; it never gets a
-picture of another one. What a transform leaves of the marks says which steps' pictures it shows.
+picture of another one. The marks that a transform leaves say which steps' pictures it shows.
 
 Step i of an episode is frame f + i of its video; f follows from the list of episodes and the number
 of frames (``videos``). The times of the video must agree with the frame rate.
@@ -27,7 +27,8 @@ import os
 import struct
 import threading
 from collections import Counter, OrderedDict
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -56,7 +57,6 @@ from autoloader.formats.lerobot.videos import (
 )
 from autoloader.formats.records import MalformedRecordError, write_example
 from autoloader.formats.tables import (
-    NUMBERS,
     ONCE,
     ReadRecord,
     Section,
@@ -65,7 +65,6 @@ from autoloader.formats.tables import (
     Texts,
     Values,
     Wanted,
-    numbered,
     sections_of,
 )
 
@@ -96,130 +95,84 @@ MOST_KEPT_PACKETS = 2**21
 """Packets kept of videos that other Parquet files still ask for; one takes 48 bytes."""
 
 
-def read_tables(path: str, wanted: Wanted, read: ReadRecord, videos: Videos) -> TableBuilder:
-    """The tables of a Parquet file's episodes.
-
-    Raises:
-        OSError: the file cannot be read.
-    """
-    known = videos.known
-    given = known.features if wanted.transform is None else wanted.transform.features
-    encodings = {one.key: one.encoding for one in given.values()}
-
-    def sections(feature: StoredFeature) -> tuple[Section, ...]:
-        if feature.role != "frames":
-            return sections_of(feature)
-        return VIDEO_SECTIONS if encodings[feature.key] == VIDEO else PICTURE_SECTIONS
-
-    builder = TableBuilder(wanted.features, sections)
-    try:
-        episodes = _EpisodesOfFile(path, wanted, read, videos, encodings)
-    except DamagedEpisodeError as error:
-        for _ in known.episodes.in_file(path):
-            builder.leave_out(0, 0, str(error))
-        return builder
-    for one in known.episodes.in_file(path):
-        try:
-            first, steps, values, texts = episodes.values(one)
-        except (DamagedEpisodeError, MalformedRecordError) as error:
-            builder.leave_out(0, 0, str(error))
-        else:
-            builder.add(first, one.length, steps, values, texts)
-    for note in episodes.notes:
-        builder.note(note)
-    return builder
-
-
-class _EpisodesOfFile:
-    """The episodes of a Parquet file, as they lie there or as the transform leaves them.
+@dataclass
+class TablesOfFile:
+    """The tables of a Parquet file's episodes, as they lie there or as the transform leaves them.
 
     Args:
         path: path of the Parquet file.
         wanted: features that are indexed.
-        read: reads an episode as a record, through the transform.
-        videos: packet tables of the dataset's videos.
-        encodings: key of a feature → its encoding, behind the transform if there is one.
+        read: reads an episode as a record, through the transform if there is one.
+        known: the dataset that the file belongs to.
+        videos: packets of the dataset's videos.
     """
 
-    def __init__(
-        self,
-        path: str,
-        wanted: Wanted,
-        read: ReadRecord,
-        videos: Videos,
-        encodings: Mapping[str, str | None],
-    ) -> None:
-        self._path = path
-        self._wanted = wanted
-        self._read = read
-        self._videos = videos
-        self._known = videos.known
-        self._encodings = encodings
-        self._notes: dict[str, None] = {}
+    path: str
+    wanted: Wanted
+    read: ReadRecord
+    known: LeRobotMetadata
+    videos: Videos
+
+    def __post_init__(self) -> None:
+        """Nothing is read yet."""
+        transform = self.wanted.transform
+        given = self.known.features if transform is None else transform.features
+        self._of_videos = {one.key for one in given.values() if one.encoding == VIDEO}
         self._pictures: dict[str, PictureTable | str] = {}
-        self._tables: dict[str, PacketTable | str] = {}
+        self._placed: dict[tuple[str, str], tuple[PacketTable, Placement] | str] = {}
         self._packets: Counter[int] = Counter()
         self._begins: dict[tuple[int, str], int] = {}
-        if wanted.transform is not None:
-            self._rows = EpisodeRows.whole(path, self._known, by_row=wanted.by_row)
-            return
-        features = [one for one in wanted.features if one.key != EPISODE]
-        self._rows = EpisodeRows(
-            path,
-            self._known,
-            {one.key: NUMBERS[one.role].dtype for one in features if one.role in NUMBERS},
-            {one.key for one in features if one.role in ("text", "number")},
-            {one.key for one in features if one.role == "frames" and encodings[one.key] != VIDEO},
-            by_row=wanted.by_row,
-        )
+        self._notes: dict[str, None] = {}
 
-    @property
-    def notes(self) -> list[str]:
-        """Facts about rows and videos that a person should know."""
-        return [*self._rows.notes, *self._notes]
+    def build(self) -> TableBuilder:
+        """The tables.
 
-    def values(self, one: Episode) -> tuple[int, int, Values, Texts]:
+        Raises:
+            OSError: the file cannot be read.
+        """
+        builder = TableBuilder(self.wanted.features, self._sections)
+        every = None if self.wanted.transform else [one.key for one in self.wanted.features]
+        rows: EpisodeRows | DamagedEpisodeError
+        try:
+            rows = EpisodeRows(self.path, self.known, every, by_row=self.wanted.by_row)
+        except DamagedEpisodeError as error:
+            rows = error
+        for one in self.known.episodes.in_file(self.path):
+            try:
+                if isinstance(rows, DamagedEpisodeError):
+                    raise rows
+                first, steps, values, texts = self._values(one, rows)
+            except (DamagedEpisodeError, MalformedRecordError) as error:
+                builder.leave_out(0, 0, str(error))
+            else:
+                builder.add(first, one.length, steps, values, texts)
+        told = {} if isinstance(rows, DamagedEpisodeError) else rows.notes
+        for note in told | self._notes:
+            builder.note(note)
+        return builder
+
+    def _sections(self, feature: StoredFeature) -> tuple[Section, ...]:
+        if feature.role != "frames":
+            return sections_of(feature)
+        return VIDEO_SECTIONS if feature.key in self._of_videos else PICTURE_SECTIONS
+
+    def _values(self, one: Episode, of: EpisodeRows) -> tuple[int, int, Values, Texts]:
         """(first row, steps, values for the sections, texts) of an episode.
 
         Raises:
             DamagedEpisodeError: the episode does not fit the metadata.
             MalformedRecordError: the transform's function fails on the episode.
         """
-        values: Values = {}
-        texts: Texts = {}
-        record, steps = b"", one.length
-        rewritten = self._wanted.transform is not None
-        if rewritten:
-            rows, record = self._rows.record(one)
-            steps, values, texts = self._read(record, len(record))
-        else:
-            rows = self._rows.rows_of(one)
-        for number, feature in enumerate(self._wanted.features):
+        rows, record = of.record(one)
+        steps, values, texts = self.read(record, len(record))
+        for number, feature in enumerate(self.wanted.features):
             if feature.role == "frames":
-                camera, shown = feature.key, np.arange(one.length)
-                if rewritten:
-                    marks = values.pop((Section.FRAME_OFFSETS, number))
-                    del values[Section.FRAME_LENGTHS, number]
-                    camera, shown = self._marked(feature, record, marks)
-                found, texts[number] = self._frames(camera, number, one, rows, shown)
+                marks = values.pop((Section.FRAME_OFFSETS, number))
+                del values[Section.FRAME_LENGTHS, number]
+                camera, shown = self._marked(feature, record, marks)
+                found, texts[number] = self._frames(camera, number, one, rows, of.count, shown)
                 values.update({(kind, number): part for kind, part in found.items()})
-            elif not rewritten:
-                self._put(feature, number, one, rows, values, texts)
         return rows.start, steps, values, texts
-
-    def _put(
-        self, feature: StoredFeature, number: int, one: Episode, rows: slice,
-        values: Values, texts: Texts,
-    ) -> None:  # fmt: skip
-        """Put the numbers, or the texts, of a feature of an episode where they belong."""
-        of_episode = feature.key == EPISODE
-        if feature.role in NUMBERS:
-            values[NUMBERS[feature.role], number] = (
-                np.asarray([[one.index]]) if of_episode else self._rows.column(feature.key, rows)
-            )
-        else:
-            own = [str(one.index).encode()] if of_episode else self._rows.texts(feature.key, rows)
-            values[Section.TEXT_IDS, number], texts[number] = numbered(own)
 
     def _marked(self, feature: StoredFeature, record: bytes, marks: Ints) -> tuple[str, Ints]:
         """(camera, [n] steps of it) of the frames whose marks lie at these places of a record.
@@ -227,24 +180,23 @@ class _EpisodesOfFile:
         Raises:
             DamagedEpisodeError: they are of several cameras, or of one that is stored otherwise.
         """
-        told = [MARK.unpack_from(record, at) for at in marks.tolist()]
-        of = {camera for camera, _ in told}
+        data = np.frombuffer(record, np.uint8)
+        told = data[marks[:, None] + np.arange(MARK.size)].view("<u4")
+        of = set(told[:, 0].tolist())
         if len(of) > 1:
             raise DamagedEpisodeError(f"{feature.path} shows frames of several cameras")
-        if not told:  # the function drops the episode
-            return feature.key, np.empty(0, np.int64)
-        camera = self._known.cameras[of.pop()]
-        if (self._known.features[camera].encoding == VIDEO) != self._of_videos(feature.key):
+        camera = self.known.cameras[of.pop()] if of else feature.key  # none: it was dropped
+        stored = self.known.features[camera].encoding if len(told) else None
+        if stored is not None and (stored == VIDEO) != (feature.key in self._of_videos):
             raise DamagedEpisodeError(
                 f"{feature.path} shows {camera}, which is stored in another way than in the first "
                 "episode"
             )
-        return camera, np.asarray([step for _, step in told], np.int64)
+        return camera, told[:, 1].astype(np.int64)
 
-    def _of_videos(self, key: str) -> bool:
-        return self._encodings[key] == VIDEO
-
-    def _frames(self, camera: str, number: int, one: Episode, rows: slice, steps: Ints) -> _Frames:
+    def _frames(
+        self, camera: str, number: int, one: Episode, rows: slice, count: int, steps: Ints
+    ) -> _Frames:
         """Sections of the frames that steps of an episode show.
 
         Args:
@@ -252,20 +204,21 @@ class _EpisodesOfFile:
             number: of the feature in the schema.
             one: episode of the list.
             rows: rows of the episode in the Parquet file.
+            count: number of all rows of the file.
             steps: [n] numbers of the shown steps.
 
         Raises:
             DamagedEpisodeError: the frames are not there.
         """
-        key = self._wanted.features[number].key
+        in_videos = self.wanted.features[number].key in self._of_videos
         if not len(steps):
-            own = VIDEO_SECTIONS if self._of_videos(key) else PICTURE_SECTIONS
+            own = self._sections(self.wanted.features[number])
             return {kind: np.zeros(1, np.int64) for kind in ONCE if kind in own}, [b""]
-        if self._of_videos(key):
+        if in_videos:
             return self._video_frames(camera, number, one, steps)
         if camera not in self._pictures:
             try:
-                self._pictures[camera] = read_pictures(self._path, camera, self._rows.count)
+                self._pictures[camera] = read_pictures(self.path, camera, count)
             except UnreadableParquetError as error:
                 self._pictures[camera] = str(error)
         table = self._pictures[camera]
@@ -308,7 +261,7 @@ class _EpisodesOfFile:
             found[Section.PACKET_OFFSETS] = table.offset
             found[Section.PACKET_SIZES] = table.size
             found[Section.PACKET_NUMBERS] = table.number
-        folder = os.path.dirname(self._path)  # noqa: PTH120
+        folder = os.path.dirname(self.path)  # noqa: PTH120
         file = os.fsencode(os.path.relpath(path, folder))
         return found, [file, table.codec.encode() + b"\0" + table.setup]
 
@@ -318,19 +271,25 @@ class _EpisodesOfFile:
         Raises:
             DamagedEpisodeError: the frames are not there, or not at their times.
         """
-        place, by_row, fps = one.videos.get(camera), self._wanted.by_row, self._known.fps
+        place, by_row, fps = one.videos.get(camera), self.wanted.by_row, self.known.fps
         if place is None:
             raise DamagedEpisodeError(
                 f"{camera}: the list of episodes does not say in which video episode "
                 f"{one.index} lies, and where"
             )
         name = f"{camera}, {'/'.join(place.path.split('/')[-2:])}"
-        if place.path not in self._tables:
-            self._tables[place.path] = self._videos.table(place.path)
-        table = self._tables[place.path]
-        if isinstance(table, str):
-            raise DamagedEpisodeError(f"{name}: {table}")
-        placed = self._videos.placed(camera, place.path, len(table), by_row=by_row)
+        key = camera, place.path
+        if key not in self._placed:
+            table = self.videos.table(place.path)
+            self._placed[key] = (
+                table
+                if isinstance(table, str)
+                else (table, self.known.episodes.placed(*key, len(table), fps, by_row=by_row))
+            )
+        video = self._placed[key]
+        if isinstance(video, str):
+            raise DamagedEpisodeError(f"{name}: the video cannot be read: {video}")
+        table, placed = video
         if one.index in placed.lost:
             raise DamagedEpisodeError(f"{name}: {placed.lost[one.index]}")
         first = placed.first[one.index]
@@ -357,61 +316,37 @@ class Videos:
     them has asked, as long as there is room.
 
     Args:
-        known: metadata of the dataset.
+        episodes: list of the dataset's episodes.
     """
 
-    def __init__(self, known: LeRobotMetadata) -> None:
-        self.known = known
+    def __init__(self, episodes: EpisodeList) -> None:
         self._lock = threading.Lock()
         self._reading: dict[str, threading.Lock] = {}
         self._kept: OrderedDict[str, PacketTable | str] = OrderedDict()
-        self._left: Counter[str] | None = None
-        self._placed: dict[tuple[str, str, int, bool], Placement] = {}
+        every = (episodes.videos_of(path, episodes.videos) for path in episodes.data.paths)
+        self._left = Counter(video for of_file in every for video in of_file)
 
     def table(self, path: str) -> PacketTable | str:
         """The packets of a video, or why there are none; a Parquet file asks once."""
         with self._lock:
-            if self._left is None:
-                self._left = _users(self.known.episodes)
             mine = self._reading.setdefault(path, threading.Lock())
         with mine:
-            with self._lock:
-                found = self._kept.get(path)
+            found = self._kept.get(path)
             if found is None:
                 try:
                     found = read_packets(path)
                 except UnreadableVideoError as error:
-                    found = f"the video cannot be read: {error}"
+                    found = str(error)
                 except OSError as error:
-                    found = f"the video cannot be read: {error.strerror or error}"
+                    found = str(error.strerror or error)
             with self._lock:
                 self._left[path] -= 1
                 self._kept[path] = found
                 if self._left[path] <= 0:
                     del self._kept[path]
-                while sum(len(one) for one in self._kept.values()) > MOST_KEPT_PACKETS:
+                while sum(map(len, self._kept.values())) > MOST_KEPT_PACKETS:
                     self._kept.popitem(last=False)
         return found
-
-    def placed(self, camera: str, path: str, frames: int, *, by_row: bool) -> Placement:
-        """First frame of each episode of a video; see ``EpisodeList.placed``."""
-        key, known = (camera, path, frames, by_row), self.known
-        with self._lock:
-            if key not in self._placed:
-                found = known.episodes.placed(camera, path, frames, known.fps, by_row=by_row)
-                self._placed[key] = found
-            return self._placed[key]
-
-
-def _users(episodes: EpisodeList) -> Counter[str]:
-    """Video → number of Parquet files with episodes of the video."""
-    pairs = {
-        (of.paths[video], file)
-        for of in episodes.videos.values()
-        for video, file in set(zip(of.number.tolist(), episodes.data.number.tolist(), strict=True))
-        if video >= 0
-    }
-    return Counter(video for video, _ in pairs)
 
 
 # -- rows ---------------------------------------------------------------------------------------
@@ -437,9 +372,8 @@ class EpisodeRows:
     Args:
         path: path of the Parquet file.
         known: the dataset that the file belongs to.
-        numbers: feature → NumPy type in which its numbers are wanted.
-        texts: features whose texts are wanted; some are columns of numbers of tasks.
-        pictures: features that must be columns of the file; they are not read.
+        only: features that are wanted; ``None``: every one, without texts of tasks if no list says
+            what they are. Columns of pictures must be there, and are not read.
         by_row: whether times are ignored (``timestamps: ignore``).
 
     Attributes:
@@ -457,24 +391,28 @@ class EpisodeRows:
         self,
         path: str,
         known: LeRobotMetadata,
-        numbers: Mapping[str, Any],
-        texts: Collection[str],
-        pictures: Collection[str] = (),
+        only: Collection[str] | None = None,
         *,
         by_row: bool = False,
     ) -> None:
         self._known = known
         self._by_row = by_row
         self.notes: dict[str, None] = {}
-        features = known.features
-        of_tasks = {
-            one: task_column(one)
-            for one in sorted(texts)
-            if one in features and features[one].encoding == TASKS
+        self._features = {
+            one.path: one
+            for one in known.features.values()
+            if (one.path in only if only is not None else one.kind != "other")
         }
+        if only is None and known.tasks_if_listed is None:
+            for name in [one.path for one in self._features.values() if one.encoding == TASKS]:
+                del self._features[name]
+        every = [one for one in self._features.values() if one.per_step]
+        of_tasks = {one.path: task_column(one.path) for one in every if one.encoding == TASKS}
         self._tasks = known.tasks if of_tasks else {}
-        strings = [one for one in texts if one not in of_tasks]
-        wanted = [_EPISODE, *numbers, *strings, *of_tasks.values()]
+        strings = [one.path for one in every if one.kind == "text" and one.path not in of_tasks]
+        numbers = [one for one in every if one.kind == "tensor"]
+        pictures = [one.path for one in every if one.encoding == PARQUET]
+        wanted = [_EPISODE, *(one.path for one in numbers), *strings, *of_tasks.values()]
 
         def there(columns: Sequence[str]) -> list[str]:
             lost = [name for name in (*wanted, *pictures) if name not in columns]
@@ -491,54 +429,41 @@ class EpisodeRows:
             raise DamagedEpisodeError(f"its Parquet file {name} is missing") from error
         self.count: int = table.num_rows
 
-        def single(name: str, dtype: Any, nothing: Any) -> NDArray[Any] | None:
-            if name not in table.column_names:
-                return None
+        def single(name: str, dtype: Any, nothing: Any) -> NDArray[Any]:
             values, bad = _flat(table.column(name), 1, np.dtype(dtype))
             return np.where(bad, nothing, values[:, 0])
 
         self._numbers = {
-            key: _flat(table.column(key), features[key].step_numbers, np.dtype(dtype))
-            for key, dtype in numbers.items()
+            one.path: _flat(
+                table.column(one.path),
+                one.step_numbers,
+                np.dtype(np.float32 if "float" in one.dtype else np.int64),
+            )
+            for one in numbers
         }
         self._strings = {key: table.column(key).to_pylist() for key in strings}
         self._of_tasks = {one: single(name, np.int64, -1) for one, name in of_tasks.items()}
-        self._frame = single(_FRAME, np.int64, -1)
-        self._time_s = single(_TIME, np.float64, np.nan)
+        has = table.column_names
+        self._frame = single(_FRAME, np.int64, -1) if _FRAME in has else None
+        self._time_s = single(_TIME, np.float64, np.nan) if _TIME in has else None
         episode = single(_EPISODE, np.int64, -1)
-        assert episode is not None, "it was asked for"
         self._order = np.argsort(episode, kind="stable")
         self._sorted = episode[self._order]
-
-    @classmethod
-    def whole(cls, path: str, known: LeRobotMetadata, *, by_row: bool = False) -> EpisodeRows:
-        """The rows with every feature; without the tasks if no list says what they are."""
-        every = [one for one in known.features.values() if one.per_step]
-        texts = [one for one in every if one.kind == "text"]
-        if any(one.encoding == TASKS for one in texts) and known.tasks_if_listed is None:
-            texts = [one for one in texts if one.encoding != TASKS]
-        return cls(
-            path,
-            known,
-            {
-                one.path: np.float32 if "float" in one.dtype else np.int64
-                for one in every
-                if one.kind == "tensor"
-            },
-            [one.path for one in texts],
-            [one for one in known.cameras if known.features[one].encoding == PARQUET],
-            by_row=by_row,
-        )
 
     def record(self, one: Episode) -> tuple[slice, bytes]:
         """(rows of an episode, the episode as a ``tf.train.Example``); Raises as ``rows_of``."""
         own = self.rows_of(one)
-        texts = (*self._strings, *self._of_tasks)
-        values: dict[str, Any] = {key: self.column(key, own).reshape(-1) for key in self._numbers}
-        values.update({key: self.texts(key, own) for key in self._known.features if key in texts})
-        values[EPISODE] = np.asarray([one.index], np.int64)
-        for number, camera in enumerate(self._known.cameras):
-            values[camera] = [MARK.pack(number, step) for step in range(one.length)]
+        values: dict[str, Any] = {}
+        for key, feature in self._features.items():
+            if key == EPISODE:
+                values[key] = np.asarray([one.index], np.int64)
+            elif feature.kind == "image":
+                number = self._known.cameras.index(key)
+                values[key] = [MARK.pack(number, step) for step in range(one.length)]
+            elif key in self._numbers:
+                values[key] = self._numbers[key][0][own].reshape(-1)
+            else:
+                values[key] = self._texts(key, own)
         return own, write_example(values)
 
     def rows_of(self, one: Episode) -> slice:
@@ -580,7 +505,6 @@ class EpisodeRows:
                     "many numbers as the metadata says"
                 )
         for feature, column in self._of_tasks.items():
-            assert column is not None, "it was asked for"
             lost = set(column[rows].tolist()) - set(self._tasks)
             if lost:
                 raise DamagedEpisodeError(
@@ -610,7 +534,7 @@ class EpisodeRows:
             "fps, or set timestamps: ignore, which takes frames by the numbers of the rows"
         )
 
-    def texts(self, key: str, rows: slice) -> list[bytes]:
+    def _texts(self, key: str, rows: slice) -> list[bytes]:
         """A text of some rows, or the integer that stands for one, UTF-8; "" of a null."""
         column = self._of_tasks.get(key)
         if column is not None:
@@ -618,10 +542,6 @@ class EpisodeRows:
         stored = self._strings[key][rows]
         said = (one[0] if isinstance(one, list) and one else one for one in stored)
         return [b"" if text is None else str(text).encode() for text in said]
-
-    def column(self, key: str, rows: slice) -> NDArray[Any]:
-        """[n, width] of a column of numbers at rows that ``rows_of`` gave."""
-        return self._numbers[key][0][rows]
 
 
 def _flat(column: Any, width: int, dtype: np.dtype[Any]) -> tuple[NDArray[Any], NDArray[np.bool_]]:
@@ -647,8 +567,9 @@ def _flat(column: Any, width: int, dtype: np.dtype[Any]) -> tuple[NDArray[Any], 
     try:
         flat = values.to_numpy(zero_copy_only=False)
         if dtype.kind in "iu" and flat.dtype.kind == "f":
-            bad[of[~np.isfinite(flat)]] = True
-            flat = np.nan_to_num(flat, posinf=0, neginf=0)
+            whole = np.isfinite(flat) & (flat == np.trunc(flat))
+            bad[of[~whole]] = True
+            flat = np.where(whole, flat, 0)
         flat = flat.astype(dtype)
     except (ValueError, TypeError):
         return found, np.ones(rows, np.bool_)

@@ -20,10 +20,10 @@ Not here: decoding (``decode.frames``), frames in an index (``formats.lerobot.ta
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -139,22 +139,36 @@ def read_packets(path: str, most: int | None = None) -> PacketTable:
 
 
 @dataclass(frozen=True, slots=True)
-class Span:
-    """An episode in a video, as the list of episodes has it.
+class Spans:
+    """The n episodes of a video, as the list of episodes has them; n > 0.
 
     Attributes:
-        index: number of the episode.
-        length: number of frames of the episode.
-        start, end: where it begins, and ends, by the list, in frames; ``end`` is ``None`` where the
-            list does not say it.
-        sure: whether the list agrees with itself on the length.
+        index: [n] int64 numbers of the episodes, which ascend.
+        length: [n] int64 number of frames, none of them 0.
+        start, end: [n] float64 begin and end by the list, in frames; ``end`` is NaN where the list
+            does not say it.
+        sure: [n] true if the list agrees with itself on the length.
     """
 
-    index: int
-    length: int
-    start: float
-    end: float | None = None
-    sure: bool = True
+    index: NDArray[np.int64]
+    length: NDArray[np.int64]
+    start: NDArray[np.float64]
+    end: NDArray[np.float64]
+    sure: NDArray[np.bool_]
+
+    def behind(self, order: NDArray[np.int64]) -> NDArray[np.int64]:
+        """[n] first frame of each episode, where they lie one behind the other in some order."""
+        first = np.empty_like(self.length)
+        first[order] = np.cumsum(self.length[order]) - self.length[order]
+        return first
+
+    def placement(
+        self, first: NDArray[np.int64], lost: Mapping[int, str] | None = None, note: str = ""
+    ) -> Placement:
+        """All episodes at their first frames, except those that are lost."""
+        lost = lost or {}
+        pairs = zip(self.index.tolist(), first.tolist(), strict=True)
+        return Placement({index: here for index, here in pairs if index not in lost}, lost, note)
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,112 +186,99 @@ class Placement:
     note: str = ""
 
 
-def place(
-    spans: Sequence[Span], frames: int, *, followed: bool = False, by_row: bool = False
-) -> Placement:
+def place(spans: Spans, frames: int, *, followed: bool = False, by_row: bool = False) -> Placement:
     """Place the episodes of a video.
 
     Args:
-        spans: all of them, none of length 0.
+        spans: all of them.
         frames: number of the video's frames.
         followed: whether the number behind the last one is of an episode that lies nowhere.
         by_row: whether starts are not looked at (``timestamps: ignore``).
     """
-    spans = sorted(spans, key=lambda one: one.index)
-    total = sum(one.length for one in spans)
+    index, total = spans.index.tolist(), int(spans.length.sum())
     if total == frames:
         return _by_lengths(spans, frames, by_row=by_row)
-    named = f"episode {spans[0].index}"
-    if len(spans) > 1:
-        named = f"its {len(spans)} episodes, {spans[0].index} to {spans[-1].index},"
+    named = f"episode {index[0]}"
+    if len(index) > 1:
+        named = f"its {len(index)} episodes, {index[0]} to {index[-1]},"
     why = f"it has {frames} frames, and {named} {total}"
-    if by_row or total > frames or any(a.start >= b.start for a, b in pairwise(spans)):
+    if by_row or total > frames or (np.diff(spans.start) <= 0).any():
         clashes = _clashes(spans)
-        return Placement({}, {one.index: clashes.get(one.index, why) for one in spans})
+        return Placement({}, {one: clashes.get(one, why) for one in index})
     found = _by_starts(spans)
-    last = spans[-1]
-    end = found.first.get(last.index, frames - last.length) + last.length
+    length = int(spans.length[-1])
+    end = found.first.get(index[-1], frames - length) + length
     if end == frames or (followed and end < frames):
         return found
-    return Placement({}, {one.index: why for one in spans})
+    return Placement({}, dict.fromkeys(index, why))
 
 
-def _by_lengths(spans: Sequence[Span], frames: int, *, by_row: bool) -> Placement:
+def _by_lengths(spans: Spans, frames: int, *, by_row: bool) -> Placement:
     """Of episodes whose lengths give all frames of the video."""
-    by_number = _sums(spans, lambda one: one.index)
+    by_number = spans.behind(np.arange(len(spans.index)))
     if by_row:
-        return Placement(by_number)
-    by_start = _sums(spans, lambda one: (one.start, one.index))
-    if all(_near(one, by_start) for one in spans):
-        return Placement(by_start)
-    sums = (by_number, by_start, _sums(spans, lambda one: (one.start, -one.index)))
-    sure = all(one.sure for one in spans)
-    clashes = _clashes(spans)
-    first, lost, most, moved = {}, {}, 0.0, 0
-    for one in spans:
-        here = by_number[one.index]
-        if not _near(one, by_number):
-            if not sure or len({each[one.index] for each in sums}) > 1:
-                lost[one.index] = clashes.get(one.index) or (
-                    f"episode {one.index} begins with frame {one.start:.2f} by its from_timestamp, "
-                    f"and with frame {here} by the lengths of the {len(spans)} episodes"
-                )
-                continue
-            moved, most = moved + 1, max(most, abs(one.start - here))
-        first[one.index] = here
-    note = (
-        f"{moved} of {len(spans)} episodes begin up to {most:.2f} frames elsewhere than their "
-        f"from_timestamp says; their lengths give its {frames} frames, and place them"
+        return spans.placement(by_number)
+    by_start, back = (
+        spans.behind(np.lexsort((number, spans.start))) for number in (spans.index, -spans.index)
     )
-    return Placement(first, lost, note if moved else "")
+    if (np.abs(spans.start - by_start) < LARGEST_DRIFT_FRAMES).all():
+        return spans.placement(by_start)
+    off = np.abs(spans.start - by_number)
+    moved = off >= LARGEST_DRIFT_FRAMES
+    agreed = spans.sure.all() & (by_number == by_start) & (by_number == back)
+    lost = _clashes(spans)
+    lost = {
+        number: lost.get(number)
+        or (
+            f"episode {number} begins with frame {start:.2f} by its from_timestamp, and with frame "
+            f"{here} by the lengths of the {len(off)} episodes"
+        )
+        for number, start, here in _rows(moved & ~agreed, spans.index, spans.start, by_number)
+    }
+    moved &= agreed
+    if not moved.any():
+        return spans.placement(by_number, lost)
+    note = (
+        f"{moved.sum()} of {len(off)} episodes begin up to {off[moved].max():.2f} frames elsewhere "
+        f"than their from_timestamp says; their lengths give its {frames} frames, and place them"
+    )
+    return spans.placement(by_number, lost, note)
 
 
-def _by_starts(spans: Sequence[Span]) -> Placement:
+def _by_starts(spans: Spans) -> Placement:
     """Of episodes that leave frames of the video out, in the order of numbers and starts."""
-    clashes = _clashes(spans)
-    first: dict[int, int] = {}
-    lost: dict[int, str] = dict(clashes)
-    here, before, astray = round(spans[0].start), spans[0], False
-    for one in spans:
-        if one is not before:
-            apart = one.start - before.start - before.length
-            here += before.length + round(apart)
-            astray = astray or abs(apart - round(apart)) > _BETWEEN_FRAMES
-        astray = astray or abs(one.start - here) >= LARGEST_DRIFT_FRAMES
-        if one.end is not None and abs(one.end - one.start - one.length) >= LARGEST_DRIFT_FRAMES:
-            lost.setdefault(
-                one.index,
-                f"episode {one.index} has {one.length} frames, and {one.end - one.start:.2f} from "
-                "its from_timestamp to its to_timestamp",
-            )
-        if astray and one.index not in lost:
-            lost[one.index] = (
-                f"episode {one.index} begins with frame {one.start:.2f} by its from_timestamp, and "
-                f"with frame {here} by those before it; the lengths do not give the video's frames"
-            )
-        if one.index not in lost:
-            first[one.index] = here
-        before = one
-    return Placement(first, lost)
+    apart = np.diff(spans.start) - spans.length[:-1]
+    steps = spans.length[:-1] + np.rint(apart).astype(np.int64)
+    first = np.cumsum(np.append(np.rint(spans.start[:1]).astype(np.int64), steps))
+    astray = np.abs(spans.start - first) >= LARGEST_DRIFT_FRAMES
+    astray[1:] |= np.abs(apart - np.rint(apart)) > _BETWEEN_FRAMES
+    lost = _clashes(spans)
+    told = spans.end - spans.start
+    differs = np.abs(told - spans.length) >= LARGEST_DRIFT_FRAMES  # false of NaN
+    for number, length, frames in _rows(differs, spans.index, spans.length, told):
+        why = f"episode {number} has {length} frames, and {frames:.2f} from its from_timestamp to "
+        lost.setdefault(number, why + "its to_timestamp")
+    behind = np.logical_or.accumulate(astray)  # one that is not where it should be moves the others
+    for number, start, here in _rows(behind, spans.index, spans.start, first):
+        why = (
+            f"episode {number} begins with frame {start:.2f} by its from_timestamp, and with frame "
+        )
+        why += f"{here} by those before it; the lengths do not give the video's frames"
+        lost.setdefault(number, why)
+    return spans.placement(first, lost)
 
 
-def _near(one: Span, sums: Mapping[int, int]) -> bool:
-    return abs(one.start - sums[one.index]) < LARGEST_DRIFT_FRAMES
+def _rows(which: NDArray[np.bool_], *columns: NDArray[Any]) -> Iterator[tuple[Any, ...]]:
+    """The rows of some columns for which a condition holds."""
+    return zip(*(column[which].tolist() for column in columns), strict=True)
 
 
-def _sums(spans: Sequence[Span], order: Callable[[Span], object]) -> dict[int, int]:
-    """Episode → its first frame, where they lie one behind the other in some order."""
-    found, here = {}, 0
-    for one in sorted(spans, key=order):  # type: ignore[arg-type]
-        found[one.index] = here
-        here += one.length
-    return found
-
-
-def _clashes(spans: Sequence[Span]) -> dict[int, str]:
+def _clashes(spans: Spans) -> dict[int, str]:
     """Episode → its frames by its start, and those of one that wants some of them too."""
     found: dict[int, str] = {}
-    told = sorted((round(one.start), round(one.start) + one.length, one.index) for one in spans)
+    starts = np.rint(spans.start).astype(np.int64)
+    columns = (starts, starts + spans.length, spans.index)
+    told = sorted(zip(*(column.tolist() for column in columns), strict=True))
     farthest = told[0]
     for span in told[1:]:
         if span[0] < farthest[1]:

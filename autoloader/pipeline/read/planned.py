@@ -59,6 +59,7 @@ from autoloader.host.supervision import import_path
 from autoloader.host.threads import LoaderThread, all_ended
 from autoloader.index.dataset import DatasetIndex
 from autoloader.index.planned import PlannedReads
+from autoloader.index.shard import ShardIndex
 from autoloader.pipeline.builders import Helpers, RemoteBuilder, identity_of
 from autoloader.pipeline.messages import BuildStart, HelpersStart
 from autoloader.pipeline.pipeline import MixtureReader
@@ -341,24 +342,20 @@ class PlannedSource(SampleSource):
         """A run's samples, their block without frames, and what is to be read for it."""
         wanted = self._plan.spans(spans)
         rebuilds = -1
-        while rebuilds != self._rebuilds():  # once, unless an index was overwritten meanwhile
-            rebuilds = self._rebuilds()
+        while rebuilds != ShardIndex.rebuilds:  # once, unless an index was overwritten meanwhile
+            rebuilds = ShardIndex.rebuilds
             try:
                 block, reads = self._planner.run(wanted)
                 self._check_indexes(reads.shards)
             except (LookupError, ValueError, OverflowError):
                 self._check_indexes(None)
-                if rebuilds == self._rebuilds():
+                if rebuilds == ShardIndex.rebuilds:
                     raise
         self._lease(spans, wanted, block, reads, rebuilds=rebuilds)
         if block.lease is not None:
             self._leases = [lease for lease in self._leases if not lease.over]
             self._leases.append(block.lease)
         return wanted, block, reads
-
-    def _rebuilds(self) -> int:
-        """Indexes that were built anew so far, a shared one counted for each dataset."""
-        return sum(index.rebuilds for index in self._indexes)
 
     def _check_indexes(self, paths: Set[str] | None) -> None:
         for index in self._indexes:
@@ -465,7 +462,9 @@ def sample_bytes(
         some = whole[np.linspace(0, len(whole) - 1, _LOOKED_AT).astype(np.int64)]
         episodes, first = index.episodes_at(some), np.zeros((len(some), 1), np.int64)
         for features in dataset.cameras.values():
-            lengths = [episodes.frames(feature.path, first)[1].mean() for feature in features]
+            lengths = [
+                episodes.frames(feature.path, first, {}).length.mean() for feature in features
+            ]
             found += share * mixture.layout.frames * float(np.mean(lengths))
     return found
 
@@ -513,7 +512,7 @@ class IndexedReader(MixtureReader):
         self._frames: FrameTable | None = None
         self.opened: OpenMixture
         self._cache: FrameCache
-        self._rebuilds = 0
+        self._rebuilds = ShardIndex.rebuilds
         self.blocks: Blocks | None = None
         self._claiming = threading.Lock()
         self._closed = False
