@@ -227,10 +227,10 @@ def resolve_split(
     slices: list[ShardSlice] = []
     sizes: dict[str, int] = {}
     text = expression.strip()
-    parts = (
-        [text] if text in splits else re.split(r"\s*\+\s*", text)
-    )  # a name wins over the grammar
-    terms = [one for part in parts for one in (splits if part == "all" != text else [part])]
+    terms = [text]  # a name wins over the grammar, also a split named "all"
+    if text not in splits:
+        parts = re.split(r"\s*\+\s*", text)
+        terms = [one for part in parts for one in (splits if part == "all" else [part])]
     for term in terms:
         try:
             name, inside = _term(term, splits)
