@@ -32,7 +32,6 @@ from autoloader.formats.files import (
     join,
     name_of,
     opened,
-    scheme_of,
     unreadable,
     version_of,
 )
@@ -125,10 +124,9 @@ def open_indexes(
                 "does), or copy it to a local disk",
                 path=f"datasets[{dataset.name}].path",
             )
-    shards = _Shards(datasets, cache_dir, beside=beside, keep=keep)
-    if shards.missing:
-        shards.build(progress, max(1, threads))
-    return tuple(index for index in shards.joined(datasets) if index is not None)
+    files = _opened_files(datasets, cache_dir, beside=beside, keep=keep)
+    _build([file for file in files.values() if file.index is None], progress, max(1, threads))
+    return tuple(index for index in _joined(datasets, files) if index is not None)
 
 
 def find_indexes(datasets: Sequence[ResolvedDataset]) -> tuple[DatasetIndex | None, ...]:
@@ -137,94 +135,86 @@ def find_indexes(datasets: Sequence[ResolvedDataset]) -> tuple[DatasetIndex | No
     Raises:
         SourceError: a shard file is not there, or cannot be asked for.
     """
-    return tuple(_Shards(datasets).joined(datasets))
+    return tuple(_joined(datasets, _opened_files(datasets)))
 
 
 def missing_files(datasets: Sequence[ResolvedDataset], *, beside: bool = False) -> list[str]:
     """Shard files of local datasets that have no index, or a stale one; builds nothing."""
-    missing = _Shards(datasets, beside=beside).missing
-    return list(dict.fromkeys(file.path for file in missing.values()))
+    files = _opened_files(datasets, beside=beside).values()
+    return list(dict.fromkeys(file.path for file in files if file.index is None))
 
 
-class _Shards:
-    """The shard files of datasets, each once for each set of features; indexes there are open.
+_Files = dict[tuple[str, bytes], "_ShardFile"]
+"""Shard files by path and fingerprint of their features."""
 
-    Args:
-        datasets, cache_dir, beside, keep: as of ``open_indexes``.
-    """
 
-    def __init__(
-        self,
-        datasets: Sequence[ResolvedDataset],
-        cache_dir: Path | None = None,
-        *,
-        beside: bool = False,
-        keep: bool = False,
-    ) -> None:
-        home = index_directory() if cache_dir is None else cache_dir
-        self._files: dict[tuple[str, bytes], _ShardFile] = {}
-        for dataset in datasets:
-            schema = RecordSchema.of(dataset)
-            folders = {piece.path.rpartition("/")[0] for piece in dataset.slices}
-            data = {one: _data_of(one, dataset.name) for one in folders}
-            near = not dataset.remote and (beside or lie_beside(folders))
-            for path in dict.fromkeys(piece.path for piece in dataset.slices):
-                asked = [cached_path(path, schema.fingerprint, home)]
-                if near:
-                    asked.insert(0, Path(beside_data(path, schema.fingerprint)))
-                place, folder = asked[0 if beside else -1], data[path.rpartition("/")[0]]
-                self._files.setdefault(
-                    (path, schema.fingerprint),
-                    _ShardFile(path, schema, dataset.directory, asked, place, keep, folder),
-                )
-        with ThreadPoolExecutor(_ASKING_THREADS, "autoloader-index") as pool:
-            opened = list(pool.map(_ShardFile.open, self._files.values()))
-        pairs = zip(self._files, opened, strict=True)
-        self._found = {key: one for key, one in pairs if one is not None}
-        doing("")
+def _opened_files(
+    datasets: Sequence[ResolvedDataset],
+    cache_dir: Path | None = None,
+    *,
+    beside: bool = False,
+    keep: bool = False,
+) -> _Files:
+    """The shard files of datasets, with the indexes that are there; arguments as above."""
+    home = index_directory() if cache_dir is None else cache_dir
+    files: _Files = {}
+    for dataset in datasets:
+        schema = RecordSchema.of(dataset)
+        folders = {piece.path.rpartition("/")[0] for piece in dataset.slices}
+        data = {one: _data_of(one, dataset.name) for one in folders}
+        near = not dataset.remote and (beside or lie_beside(folders))
+        for path in dict.fromkeys(piece.path for piece in dataset.slices):
+            asked = [cached_path(path, schema.fingerprint, home)]
+            if near:
+                asked.insert(0, Path(beside_data(path, schema.fingerprint)))
+            place, folder = asked[0 if beside else -1], data[path.rpartition("/")[0]]
+            files.setdefault(
+                (path, schema.fingerprint),
+                _ShardFile(path, schema, dataset.directory, asked, place, keep, folder),
+            )
+    with ThreadPoolExecutor(_ASKING_THREADS, "autoloader-index") as pool:
+        list(pool.map(_ShardFile.open, files.values()))
+    doing("")
+    return files
 
-    @property
-    def missing(self) -> dict[tuple[str, bytes], _ShardFile]:
-        """Shard files without an index that can be used, by path and fingerprint."""
-        return {key: file for key, file in self._files.items() if key not in self._found}
 
-    def build(self, progress: Progress | None, threads: int) -> None:
-        """Build the indexes that are missing; arguments as of ``open_indexes``."""
-        missing, done = self.missing, 0
-        for place in {file.place.parent for file in missing.values()}:
-            remove_leftovers(place)
-        order = list(missing)
-        secrets.SystemRandom().shuffle(order)
-        logger.info("indexing %d shard files; whoever else needs them builds a part", len(order))
+def _build(missing: list[_ShardFile], progress: Progress | None, threads: int) -> None:
+    """Build indexes that are missing; arguments as above."""
+    if not missing:
+        return
+    for place in {file.place.parent for file in missing}:
+        remove_leftovers(place)
+    secrets.SystemRandom().shuffle(missing)
+    logger.info("indexing %d shard files; whoever else needs them builds a part", len(missing))
+    done = 0
 
-        def found(file: _ShardFile) -> ShardIndex:
-            there = file.open()  # another builder may have made it meanwhile
-            if there is None:
-                which = f"{file.dataset}, {shard_words(file.path)}"
-                doing(f"indexing {which} ({done} of {len(order)} shard files are done)")
-            return file.build() if there is None else there
+    def build(file: _ShardFile) -> None:
+        file.open()  # another builder may have made it meanwhile
+        if file.index is None:
+            which = f"{file.dataset}, {shard_words(file.path)}"
+            doing(f"indexing {which} ({done} of {len(missing)} shard files are done)")
+            file.build()
 
-        with ThreadPoolExecutor(min(threads, len(order)), "autoloader-index") as pool:
-            try:
-                jobs = {pool.submit(found, missing[key]): key for key in order}
-                for job in as_completed(jobs):
-                    self._found[jobs[job]] = job.result()
-                    done += 1
-                    if progress is not None:
-                        progress(done, len(order))
-            except BaseException:
-                pool.shutdown(wait=True, cancel_futures=True)
-                raise
-        doing("")
+    with ThreadPoolExecutor(min(threads, len(missing)), "autoloader-index") as pool:
+        try:
+            for job in as_completed([pool.submit(build, file) for file in missing]):
+                job.result()
+                done += 1
+                if progress is not None:
+                    progress(done, len(missing))
+        except BaseException:
+            pool.shutdown(wait=True, cancel_futures=True)
+            raise
+    doing("")
 
-    def joined(self, datasets: Sequence[ResolvedDataset]) -> Iterator[DatasetIndex | None]:
-        """The index of each dataset; ``None`` where a shard file's is missing."""
-        for dataset in datasets:
-            schema = RecordSchema.of(dataset)
-            shards = [self._found.get((one.path, schema.fingerprint)) for one in dataset.slices]
-            there = [shard for shard in shards if shard is not None]
-            whole = len(there) == len(shards)
-            yield DatasetIndex(dataset, schema, there) if whole else None
+
+def _joined(datasets: Sequence[ResolvedDataset], files: _Files) -> Iterator[DatasetIndex | None]:
+    """The index of each dataset; ``None`` where a shard file's is missing."""
+    for dataset in datasets:
+        schema = RecordSchema.of(dataset)
+        shards = [files[one.path, schema.fingerprint].index for one in dataset.slices]
+        there = [shard for shard in shards if shard is not None]
+        yield DatasetIndex(dataset, schema, there) if len(there) == len(shards) else None
 
 
 def _data_of(folder: str, dataset: str) -> os.stat_result | None:
@@ -237,7 +227,7 @@ def _data_of(folder: str, dataset: str) -> os.stat_result | None:
         raise unreadable(error, folder, dataset=dataset) from error
 
 
-@dataclass(frozen=True)
+@dataclass
 class _ShardFile:
     """A shard file to be opened or indexed.
 
@@ -249,6 +239,7 @@ class _ShardFile:
         place: path of a new index.
         keep: whether a new index must be written.
         data: stat of the folder that the file lies in; ``None`` of a remote one.
+        index: the file's index; ``None`` where there is none that can be used.
     """
 
     path: str
@@ -258,51 +249,48 @@ class _ShardFile:
     place: Path
     keep: bool
     data: os.stat_result | None
+    index: ShardIndex | None = None
 
     @property
     def dataset(self) -> str:
         """Name of the dataset, for messages."""
         return self.directory.dataset
 
-    def open(self) -> ShardIndex | None:
-        """The index that is there, or ``None`` where none can be used."""
+    def open(self) -> None:
+        """Open the index that is there, if it can be used."""
         doing(f"opening the index of {self.dataset}, {shard_words(self.path)}")
         try:
             identity = self.directory.identity(self.path, self.schema)
-        except OSError as error:
-            raise unreadable(error, self.path, dataset=self.dataset) from error
-        for place in self.asked:
-            front = usable_front(place, identity, self.schema.fingerprint, self.data)
-            if front is not None:
-                return self._opened(front, place, place, identity)
-        return self._fetched(identity) if is_remote(self.path) else None
-
-    def _fetched(self, identity: SourceIdentity) -> ShardIndex | None:
-        """The index that lies beside a remote shard, from now on in the cache too."""
-        try:
-            content = fetch_beside(self.path, self.schema.fingerprint, identity)
-            return self._kept(content, identity, self.asked[-1]) if content else None
+            for place in self.asked:
+                front = usable_front(place, identity, self.schema.fingerprint, self.data)
+                if front is not None:
+                    self._open(front, place, place, identity)
+                    return
+            if is_remote(self.path):  # the one beside it, from now on in the cache too
+                content = fetch_beside(self.path, self.schema.fingerprint, identity)
+                if content:
+                    self._keep(content, identity, self.asked[-1])
         except OSError as error:
             raise unreadable(error, self.path, dataset=self.dataset) from error
         except UnusableIndexError as error:
             logger.info("the index beside %s is not used: %s", self.path, error)
-            return None
 
-    def _kept(self, content: bytes, identity: SourceIdentity, place: Path) -> ShardIndex:
-        """An index file that was made or fetched, opened at its place, or in memory."""
+    def build(self) -> None:
+        """Make a new index."""
+        identity, content = self._content()
+        self._keep(content, identity, self.place)
+
+    def _keep(self, content: bytes, identity: SourceIdentity, place: Path) -> None:
+        """Open an index file that was made or fetched, at its place or in memory."""
         front = front_of(content, identity, self.schema.fingerprint)
         source = place if self._publish(content, place, identity) else content
-        return self._opened(front, source, place, identity)
+        self._open(front, source, place, identity)
 
-    def _opened(
+    def _open(
         self, front: Front, source: Path | bytes, place: Path, identity: SourceIdentity
-    ) -> ShardIndex:
-        return ShardIndex(self.path, front, source, partial(self._rebuilt, place, identity))
-
-    def build(self) -> ShardIndex:
-        """A new index."""
-        identity, content = self._content()
-        return self._kept(content, identity, self.place)
+    ) -> None:
+        rebuild = partial(self._rebuilt, place, identity)
+        self.index = ShardIndex(self.path, front, source, rebuild)
 
     def _rebuilt(self, place: Path, identity: SourceIdentity, held: bytes | None) -> bytes:
         """The content of an index anew: the one at ``place`` is damaged, or ``held`` by it."""
@@ -406,7 +394,8 @@ def fetch_beside(shard: str, fingerprint: bytes, identity: SourceIdentity) -> by
     found = source_of(content)
     if found == identity:
         return content
-    if _is_copy(found, identity, scheme_of(shard)):
+    # A server of plain files tells whole seconds, of the copy's time.
+    if found._replace(stamp=found.stamp // _SECOND_NS * _SECOND_NS) == identity:
         return with_source(content, identity)
     logger.warning("%s is not used: it is of another version of the shard", address)
     return None
@@ -456,12 +445,3 @@ def _check_copy(path: str, address: str, size: int, crc32c: int | None, dataset:
             remedy="copy the dataset there anew, or index what lies there (path: in the spec)",
             dataset=dataset,
         )
-
-
-def _is_copy(found: SourceIdentity, identity: SourceIdentity, scheme: str) -> bool:
-    """True if an index file is of a copy of the shard, by its time."""
-    if scheme not in ("http", "https"):
-        return False
-    return found.size == identity.size and found.stamp // _SECOND_NS * _SECOND_NS == (
-        identity.stamp
-    )

@@ -202,7 +202,7 @@ def open_lerobot(path: str | Path, *, dataset: str) -> LeRobotDirectory:
             path: tuple(episodes.length[episodes.data.rows_in(path)].tolist())
             for path in episodes.data.paths
         },
-        notes=(*episodes.notes, *notes),
+        notes=tuple(notes),
         info=info,
         episodes=episodes,
         digest=digest,

@@ -156,7 +156,6 @@ class EpisodeList:
         data: Parquet file of each episode.
         videos: camera feature → its videos.
         damage: row → why the episode cannot be used; absent where its row of the list is whole.
-        notes: what a person should know of the list.
     """
 
     index: Ints
@@ -164,7 +163,6 @@ class EpisodeList:
     data: FileColumn
     videos: Mapping[str, VideoColumn]
     damage: Mapping[int, str]
-    notes: tuple[str, ...] = ()
 
     def __len__(self) -> int:
         """E."""
@@ -398,16 +396,16 @@ def read_episodes(root: Path, info: Mapping[str, Any], *, dataset: str) -> Episo
         )
         index = _numbers(listed)
         rows = np.argsort(index, kind="stable")
-        again = 1 + np.flatnonzero(np.diff(index[rows]) == 0)
-        _check_same(listed, index, rows[again - 1], rows[again], source, dataset=dataset)
-        twice = np.unique(index[rows[again]])
-        rows = np.delete(rows, again)
-        notes: tuple[str, ...] = ()
-        if len(twice):
-            some = ", ".join(map(str, twice[:5])) + (", …" if len(twice) > 5 else "")
-            notes = (f"listed twice in {source}, and taken once: episode {some}",)
+        again = rows[1:][np.diff(index[rows]) == 0]
+        if len(again):
+            raise broken(
+                str(source),
+                f"episode {index[again[0]]} stands there twice, again in row {again[0]}",
+                dataset=dataset,
+                remedy="take the row away that does not fit the files",
+            )
         listed = {name: column[rows] for name, column in listed.items()}
-        return paths.episodes(listed, index[rows], rows, notes)
+        return paths.episodes(listed, index[rows], rows)
 
 
 @contextmanager
@@ -433,22 +431,6 @@ def _numbers(listed: _Columns) -> Ints:
     return index
 
 
-def _check_same(
-    listed: _Columns, index: Ints, first: Ints, again: Ints, source: Path, *, dataset: str
-) -> None:
-    """Refuse rows of one episode that say different things. Raises SourceError."""
-    pairs = [(one[first], one[again]) for one in listed.values()]
-    differ = [(a != b) & ~(np.isnan(a) & np.isnan(b)) for a, b in pairs]
-    for k in np.flatnonzero(np.any(differ, axis=0)).tolist()[:1]:
-        lengths = [f"{listed['length'][row]:.0f} frames" for row in (first[k], again[k])]
-        raise broken(
-            str(source),
-            f"episode {index[first[k]]} stands there twice, with {' and with '.join(lengths)}",
-            dataset=dataset,
-            remedy="take the row away that does not fit the files",
-        )
-
-
 def read_tasks(root: Path, info: Mapping[str, Any], *, dataset: str) -> dict[int, str]:
     """The text of every task, by its index; at least one.
 
@@ -456,8 +438,7 @@ def read_tasks(root: Path, info: Mapping[str, Any], *, dataset: str) -> dict[int
         SourceError: there is no such list, or it is broken or empty.
         MissingExtraError: it is Parquet, and pyarrow is not installed.
     """
-    names = ("tasks.parquet", "tasks.jsonl")
-    file, other = (root / "meta" / name for name in (names if _several(info) else names[::-1]))
+    file = root / "meta" / ("tasks.parquet" if _several(info) else "tasks.jsonl")
     found: dict[int, str] = {}
     try:
         with _readable(file, dataset):
@@ -470,11 +451,9 @@ def read_tasks(root: Path, info: Mapping[str, Any], *, dataset: str) -> dict[int
     except SourceError as error:
         if not isinstance(error.__cause__, FileNotFoundError):
             raise
-        why = f"{file.parent} has no {file.name}, which says what the tasks of its frames are"
-        if other.exists():
-            why += f"; {other.name} is of another version of LeRobot's files"
         raise SourceError(
-            f"dataset {dataset}: {why}",
+            f"dataset {dataset}: {file.parent} has no {file.name}, which says what the tasks of "
+            "its frames are",
             remedy=f"restore {file.name}, or convert the whole dataset with lerobot; without its "
             "texts leave language out",
             dataset=dataset,
@@ -579,9 +558,7 @@ class _Paths:
 
         return _FIELD.sub(filled, found.replace("%", "%%"))
 
-    def episodes(
-        self, listed: _Columns, numbers: Ints, rows: Ints, notes: tuple[str, ...]
-    ) -> EpisodeList:
+    def episodes(self, listed: _Columns, numbers: Ints, rows: Ints) -> EpisodeList:
         """The episodes, in the order of their numbers.
 
         A null, or what is no number, costs the episode, or a camera of it: the camera has no video,
@@ -591,7 +568,6 @@ class _Paths:
             listed: columns of the list, in the order of ``numbers``.
             numbers: [E] numbers of the episodes, which ascend.
             rows: [E] where each stands in the list.
-            notes: what a person should know of the list.
 
         Raises:
             ValueError: no row names a file, or a path is not below the dataset.
@@ -612,7 +588,7 @@ class _Paths:
             known = np.where(named, np.arange(len(index)), np.argmax(named))
             data = FileColumn(data.number[np.maximum.accumulate(known)], data.paths)
         length = np.maximum(told["length"], 0)
-        return EpisodeList(numbers, length, data, videos, damage, notes)
+        return EpisodeList(numbers, length, data, videos, damage)
 
     def _videos_of(self, camera: str, listed: _Columns, keys: Mapping[str, Ints]) -> VideoColumn:
         """Places of a camera's frames; ``keys`` are of the Parquet files."""

@@ -477,16 +477,12 @@ class EpisodeRows:
             raise DamagedEpisodeError(one.damage)
         left, right = np.searchsorted(self._sorted, [one.index, one.index + 1]).tolist()
         own = self._order[left:right]
-        if one.length and not len(own):
-            name = "/".join(one.path.split("/")[-2:])
-            raise DamagedEpisodeError(
-                f"{name} has no row of episode {one.index}, which has {one.length} frames in it by "
-                "the list of episodes: look at its chunk_index and file_index there"
-            )
         if len(own) != one.length or not one.length:
+            name = "/".join(one.path.split("/")[-2:])
+            rows_there = f"{len(own)} rows" if len(own) else "no row"
             raise DamagedEpisodeError(
-                f"episode {one.index} has {len(own)} rows in its Parquet file, and {one.length} "
-                "frames by the list of episodes"
+                f"{name} has {rows_there} of episode {one.index}, which has {one.length} frames in "
+                "it by the list of episodes: look at its length and its file there"
             )
         first = int(own[0])
         rows = slice(first, first + one.length)
