@@ -444,7 +444,7 @@ def indexes(datasets: list[ResolvedDataset], spec: Path) -> Iterator[Seen]:
     stale: list[str] = []
     unread = 0
     for dataset, found in zip(local, find_indexes(local), strict=True):
-        for clause in empty_texts(dataset, found):
+        for clause in () if found is None else empty_texts(found):
             yield Finding(
                 f"dataset {dataset.name!r}: {clause}",
                 "name another feature as language, or leave the text out if that is meant",

@@ -38,7 +38,7 @@ from autoloader.formats.records import (
 )
 from autoloader.host.units import MIB
 from autoloader.index.opening import find_indexes, open_indexes, versions_of
-from autoloader.index.valid import count_indexed, empty_texts, table_of
+from autoloader.index.valid import count_indexed, table_of
 from autoloader.samples.resolve import ResolvedDataset, ResolvedMixture
 from autoloader.samples.transforms.keep import DatasetCount, too_many_bad
 from autoloader.sampling.episodes import DatasetTable
@@ -157,7 +157,6 @@ def _estimate(dataset: ResolvedDataset) -> DatasetCount:
         damaged=(),
         estimated=given is None,
         frames_estimated=True,
-        empty_texts=empty_texts(dataset, None),
     )
 
 

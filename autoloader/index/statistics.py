@@ -65,8 +65,6 @@ from autoloader.telemetry.progress import doing
 TRAIN = "train"
 StatisticsOf = Literal["steps", "samples", "recorded"]
 _FIELDS: tuple[FieldName, ...] = ("action", "state")
-MOST_STEPS = 2_000_000
-"""Of a mixture whose statistics a plan computes, which takes about a second a million."""
 APART = 0.01
 """Of a normalised value: a difference that is told."""
 _NAMED = 3
@@ -269,8 +267,7 @@ def _load(key: str) -> NormalizationStatistics | None:
 def file_differences(mixture: ResolvedMixture, spec: PipelineSpec, split: str) -> tuple[str, ...]:
     """Where the statistics that ``mixture`` is normalised by differ from its data's, for people.
 
-    Nothing is indexed for it: data without an index is not compared, nor is a large mixture whose
-    statistics are not cached.
+    Nothing is computed for it: data whose statistics are not cached is not compared.
 
     Args:
         mixture: normalised by the file that the spec names.
@@ -284,11 +281,11 @@ def file_differences(mixture: ResolvedMixture, spec: PipelineSpec, split: str) -
     own = spec.model_copy(update={"normalize": how.model_copy(update={"statistics": None})})
     found = None
     if not any(dataset.remote for dataset in mixture.datasets):
-        found = statistics_of(own, split, cached_only=not _is_small(mixture))
+        found = statistics_of(own, split, cached_only=True)
     if found is None:
         return (
-            f"normalize.statistics: {name} was not compared with the data, which is not indexed, "
-            "remote or large",
+            f"normalize.statistics: {name} was not compared with the data, whose statistics were "
+            "not computed here: autoloader stats computes them",
         )
     told = []
     for dataset in mixture.datasets:
@@ -306,12 +303,6 @@ def file_differences(mixture: ResolvedMixture, spec: PipelineSpec, split: str) -
         + more
         + ". Keep it for a model that was trained with it; else write it anew: autoloader stats",
     )
-
-
-def _is_small(mixture: ResolvedMixture) -> bool:
-    indexes = find_indexes(mixture.datasets)
-    there = [index for index in indexes if index is not None]
-    return len(there) == len(indexes) and sum(int(i.steps.sum()) for i in there) <= MOST_STEPS
 
 
 def _difference(

@@ -13,17 +13,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from itertools import islice
 
 import numpy as np
 from numpy.typing import NDArray
 
 from autoloader.errors import SourceError
 from autoloader.formats import Feature
-from autoloader.formats.records import MalformedRecordError
 from autoloader.index.dataset import DatasetIndex
 from autoloader.samples.resolve import ResolvedDataset, ResolvedMixture
-from autoloader.samples.transforms.fields import is_text, texts_of
+from autoloader.samples.transforms.fields import is_text
 from autoloader.samples.transforms.keep import (
     ALL_STEPS,
     DatasetCount,
@@ -34,15 +32,11 @@ from autoloader.samples.transforms.keep import (
     samples_per_episode,
     valid_per_episode,
 )
-from autoloader.samples.transforms.rlds import read_values
 from autoloader.samples.windows import valid_ranges
 from autoloader.sampling.episodes import DatasetTable
 from autoloader.sampling.mixture import MixtureOrder
 from autoloader.spec import EdgesSpec
 from autoloader.spec.sample import matcher
-
-MOST_LOOKED_AT = 16
-"""Episodes whose texts are looked at where there is no index, if all of them are blank."""
 
 
 def valid_t(index: DatasetIndex) -> Ranges | None:
@@ -89,48 +83,18 @@ def count_indexed(index: DatasetIndex) -> DatasetCount:
         damaged=index.damage_reasons(),
         estimated=False,
         lost=tuple(lost),
-        empty_texts=empty_texts(dataset, index),
+        empty_texts=empty_texts(index),
         notes=index.notes,
     )
 
 
-def empty_texts(dataset: ResolvedDataset, index: DatasetIndex | None) -> tuple[str, ...]:
-    """A clause for each text of a dataset that is blank in all of its episodes.
-
-    Args:
-        dataset: dataset with the texts.
-        index: its index; without one a few episodes are looked at, of remote data none.
-
-    Raises:
-        SourceError: a file cannot be read.
-    """
+def empty_texts(index: DatasetIndex) -> tuple[str, ...]:
+    """A clause for each text of an indexed dataset that is blank in all of its episodes."""
+    dataset = index.dataset
     speaks = {one: matcher(r"\S") for one in dataset.held.values() if is_text(one)}
     speaks |= {one: dataset.words.speaks(one.path) for one in dataset.language}
-    if index is not None:
-        silent = [one.path for one, says in speaks.items() if not _speaks(index, one, says)]
-        return tuple(f"{path} is empty in all {index.episodes} episodes" for path in silent)
-    if dataset.remote:
-        return ()
-    seen, rewritten = 0, dataset.transform
-    for _, payload in islice(dataset.directory.records(dataset.slices), MOST_LOOKED_AT):
-        if not speaks:
-            break
-        keys = {one.key for one in speaks}
-        try:
-            found, _ = (
-                read_values(payload, dataset.features, keys)
-                if rewritten is None
-                else rewritten.apply(payload, only=keys)
-            )
-        except MalformedRecordError:
-            continue  # quarantined when it is read
-        seen += 1
-        speaks = {
-            one: says
-            for one, says in speaks.items()
-            if not any(map(says, map(_decoded, set(texts_of(found.values[one.key], one)))))
-        }
-    return tuple(f"{one.path} is empty in the first {seen} episodes" for one in speaks if seen)
+    silent = [one.path for one, says in speaks.items() if not _speaks(index, one, says)]
+    return tuple(f"{path} is empty in all {index.episodes} episodes" for path in silent)
 
 
 def _decoded(text: bytes) -> str:
