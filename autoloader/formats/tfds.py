@@ -76,8 +76,8 @@ def check_version(path: str | Path, *, dataset: str) -> str:
     """
     if files.is_remote(path):
         return files.normal(path)
+    directory = existing_directory(path, dataset=dataset)
     try:
-        directory = existing_directory(path, dataset=dataset)
         there = Path(files.join(directory, INFO_FILE)).is_file()
     except OSError as error:
         raise files.unreadable(error, error.filename or str(path), dataset=dataset) from error
@@ -134,46 +134,24 @@ def existing_directory(path: str | Path, *, dataset: str) -> str:
     """The normal form of a directory's path.
 
     Raises:
-        SourceError: there is no such directory.
+        SourceError: there is no such directory, or it cannot be looked at.
     """
     text = files.normal(path)
-    if files.is_remote(text):
-        if not _is_directory(text, dataset=dataset):
-            raise SourceError(
-                f"dataset {dataset}: there is nothing at {text}",
-                remedy=f"check the bucket and the spelling; name a directory, below "
-                f"{files.parent_of(text)} or elsewhere, that holds {INFO_FILE}",
-                dataset=dataset,
-            )
+    if _is_directory(text, dataset=dataset):
         return text
-    try:
-        return _local_directory(Path(text), dataset=dataset)
-    except OSError as error:
-        raise SourceError(
-            f"dataset {dataset}: {text}: {error.strerror or error}",
-            remedy="check the path, and that this user may enter every directory on it",
-            dataset=dataset,
-        ) from error
-
-
-def _local_directory(directory: Path, *, dataset: str) -> str:
-    if directory.is_dir():
-        return str(directory)
-    if directory.exists():
-        raise SourceError(
-            f"dataset {dataset}: {directory} is a file",
-            remedy=f"name the directory, such as {directory.parent}",
-            dataset=dataset,
-        )
-    there = directory.parent
-    while not there.is_dir():
-        there = there.parent
-    missing = directory.relative_to(there).parts[0]
-    raise SourceError(
-        f"dataset {dataset}: {directory} does not exist ({there} has no {missing!r})",
-        remedy=f"in {there}: {nearest(missing, _directories(str(there)))}",
-        dataset=dataset,
+    what = f"there is nothing at {text}"
+    remedy = (
+        f"check the bucket and the spelling; name a directory, below {files.parent_of(text)} or "
+        f"elsewhere, that holds {INFO_FILE}"
     )
+    if not files.is_remote(text):
+        there = next(parent for parent in Path(text).parents if parent.is_dir())
+        missing = Path(text).relative_to(there).parts[0]
+        what = f"{text} does not exist ({there} has no {missing!r})"
+        remedy = f"in {there}: {nearest(missing, _directories(str(there)))}"
+        if Path(text).exists():
+            what, remedy = f"{text} is a file", f"name the directory, such as {there}"
+    raise SourceError(f"dataset {dataset}: {what}", remedy=remedy, dataset=dataset)
 
 
 def _is_directory(path: str, *, dataset: str) -> bool:

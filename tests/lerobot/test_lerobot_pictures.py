@@ -16,6 +16,7 @@ from lerobot_files import LeRobotFiles, stored
 
 from autoloader.formats.lerobot.parquet import (
     PictureTable,
+    UnreadableParquetError,
     read_pictures,
 )
 from autoloader.samples.block import PackedPicture, UnpackableError
@@ -26,10 +27,8 @@ PACKED = ("none", "snappy", "zstd", "gzip", "brotli")
 PAGES: tuple[Mapping[str, Any], ...] = (
     {},
     {"use_dictionary": False, "row_group_size": 7},
-    {"data_page_version": "2.0"},
-    {"data_page_version": "2.0", "use_dictionary": False, "write_batch_size": 3,
-     "data_page_size": 200_000},
-)  # fmt: skip
+    {"use_dictionary": False, "write_batch_size": 3, "data_page_size": 200_000},
+)
 
 
 def values() -> list[bytes | None]:
@@ -55,6 +54,11 @@ def picture_at(table: PictureTable, file: bytes, row: int) -> PackedPicture:
     return PackedPicture(
         data, table.codec, *(int(one[row]) for one in (table.unpacked, table.start, table.size))
     )
+
+
+def test_pages_of_version_2_are_refused_by_name(tmp_path: Path) -> None:
+    with pytest.raises(UnreadableParquetError, match="pages are of version 2"):
+        table_of(tmp_path, data_page_version="2.0")
 
 
 @pytest.mark.parametrize("pages", PAGES)

@@ -265,9 +265,13 @@ class _Chunk:
             if packed < 0 or unpacked < 0 or at > self._stop:
                 raise UnreadableParquetError("a page lies behind the end of its column")
             if kind == _DICTIONARY:
-                data = self._unpacked(body, packed, unpacked, self._codec)
+                data = self._unpacked(body, packed, unpacked)
                 dictionary = _values(body, self._codec, *data, 0, header[7][1])
-            elif kind in (_DATA, _DATA_V2):
+            elif kind == _DATA_V2:
+                raise UnreadableParquetError(
+                    'its pages are of version 2: write it with data_page_version="1.0"'
+                )
+            elif kind == _DATA:
                 page = self._page(header, body, packed, unpacked, dictionary)
                 left -= len(page[1])
                 yield page
@@ -276,33 +280,21 @@ class _Chunk:
         self, header: dict[int, Any], body: int, packed: int, unpacked: int,
         dictionary: _Values | None,
     ) -> tuple[_Values, Ints]:  # fmt: skip
-        old, first, codec = header[1] == _DATA, 0, self._codec
-        told = header[5 if old else 8]
-        count, encoding = told[1], told[2 if old else 4]
+        told, first = header[5], 0
+        count, encoding = told[1], told[2]
         if not 0 < count <= self._values:
             raise UnreadableParquetError(f"a page claims {count} values")
-        if old:  # levels are packed with the values
-            raw, data = self._unpacked(body, packed, unpacked, codec)
-            if self._level:
-                first = 4 + int.from_bytes(data[:4], "little")
-            levels = data[4:first]
-        else:
-            size, repeated = told[5], told[6]
-            before = size + repeated
-            if min(size, repeated) < 0 or before > packed:
-                raise UnreadableParquetError("the levels of a page are longer than itself")
-            levels = os.pread(self._descriptor, size, body + repeated)
-            codec = codec if told.get(7, True) else PLAIN
-            body += before
-            raw, data = self._unpacked(body, packed - before, unpacked - before, codec)
+        raw, data = self._unpacked(body, packed, unpacked)
+        if self._level:  # levels are packed with the values
+            first = 4 + int.from_bytes(data[:4], "little")
         number = np.full(count, -1, np.int64)
         there = np.ones(count, np.bool_)
         if self._level:
-            there = _runs(levels, self._level.bit_length(), count) == self._level
+            there = _runs(data[4:first], self._level.bit_length(), count) == self._level
         present = int(there.sum())
         if encoding == _PLAIN_VALUES:
             number[there] = np.arange(present)
-            return _values(body, codec, raw, data, first, present), number
+            return _values(body, self._codec, raw, data, first, present), number
         if encoding not in _DICTIONARY_VALUES or dictionary is None:
             raise UnreadableParquetError(f"its byte strings have Parquet's encoding {encoding}")
         if present:
@@ -323,19 +315,19 @@ class _Chunk:
                 return reader.struct(), reader.at
         raise UnreadableParquetError("the header of a page is damaged")
 
-    def _unpacked(self, offset: int, packed: int, unpacked: int, codec: str) -> tuple[bytes, bytes]:
+    def _unpacked(self, offset: int, packed: int, unpacked: int) -> tuple[bytes, bytes]:
         """(bytes of a stretch of the file, the same unpacked)."""
         import pyarrow
 
         data = os.pread(self._descriptor, packed, offset)
         if len(data) < packed:
             raise UnreadableParquetError("a page is cut off")
-        if codec == PLAIN:
+        if self._codec == PLAIN:
             return data, data
         if not 0 <= unpacked <= min(_MOST_UNPACKED_BYTES, _LARGEST_RATIO * packed + 2**20):
             raise UnreadableParquetError(f"a page of {packed} bytes claims {unpacked} unpacked")
         try:
-            return data, pyarrow.decompress(data, unpacked, codec, asbytes=True)
+            return data, pyarrow.decompress(data, unpacked, self._codec, asbytes=True)
         except OSError as error:  # pyarrow's word for damaged bytes
             raise UnreadableParquetError(f"a page cannot be unpacked: {error}"[:160]) from error
 
