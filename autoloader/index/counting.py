@@ -162,39 +162,28 @@ def _estimate(dataset: ResolvedDataset) -> DatasetCount:
 
 def _check(dataset: ResolvedDataset, found: DatasetCount, max_corrupt_ratio: float) -> None:
     """Refuse a dataset without an episode or a sample, or with too many that are damaged."""
-    if not found.episodes:
-        reason = found.damaged[0] if found.damaged else "it has no records"
-        raise SourceError(
-            f"dataset {dataset.name!r}: no episode can be read: {reason}",
-            remedy=f"check the files in {dataset.directory.path}, or take the dataset out",
-            dataset=dataset.name,
-        )
-    if found.damaged:
-        bad = len(found.damaged)
+    bad = len(found.damaged)
+    if found.episodes and bad:
         last = found.damaged[-1]
         if error := too_many_bad(dataset.name, bad, dataset.records, max_corrupt_ratio, last):
             raise error
     if found.samples:
         return
-    if any(rule.samples or rule.episodes for rule in found.lost):
-        given = {"transform": dataset.transform, "keep": dataset.keep}
-        named = " and ".join(name for name, one in given.items() if one is not None)
+    if not found.episodes:
+        reason = found.damaged[0] if bad else "it has no records"
+        what = f"no episode can be read: {reason}"
+        remedy = f"check the files in {dataset.directory.path}, or take the dataset out"
+    elif any(rule.samples or rule.episodes for rule in found.lost):
         losses = (
             f"{one.rule} takes {one.samples} samples, {one.episodes} episodes whole"
             for one in found.lost
         )
-        raise SourceError(
-            f"dataset {dataset.name!r}: {named} leave{'' if ' and ' in named else 's'} no sample "
-            f"of its {found.episodes} episodes: {', '.join(losses)}",
-            remedy="loosen the rule that takes the most, or take the dataset out",
-            dataset=dataset.name,
-        )
-    raise SourceError(
-        f"dataset {dataset.name!r}: none of its {found.episodes} episodes is long enough "
-        "for a sample",
-        remedy="use smaller offsets, edges: {start: repeat, end: repeat}, or take it out",
-        dataset=dataset.name,
-    )
+        what = f"its {found.episodes} episodes have no sample left: {', '.join(losses)}"
+        remedy = "loosen the rule that takes the most, or take the dataset out"
+    else:
+        what = f"none of its {found.episodes} episodes is long enough for a sample"
+        remedy = "use smaller offsets, edges: {start: repeat, end: repeat}, or take it out"
+    raise SourceError(f"dataset {dataset.name!r}: {what}", remedy=remedy, dataset=dataset.name)
 
 
 # -- estimates ----------------------------------------------------------------------------------
