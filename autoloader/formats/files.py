@@ -33,7 +33,7 @@ import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, BinaryIO, Protocol
+from typing import Any, BinaryIO
 
 from autoloader.errors import SourceError
 from autoloader.formats import tensorflow_process
@@ -55,6 +55,8 @@ FRONT_BYTES = 2 * 2**20
 
 _SCHEME = re.compile(r"([a-z][a-z0-9+.-]*):/+", re.IGNORECASE)
 
+Unmap = Callable[[], None]
+"""Method that lets go of a map; see ``index.shard.ShardIndex``."""
 Answer = Callable[[str, tuple[Any, ...]], Any]
 """(question, its arguments) → the answer, or the ``OSError``; see ``pipeline.graph.files``."""
 
@@ -407,14 +409,6 @@ RAISED_LIMIT = 65_536
 OUT_OF_DESCRIPTORS = (errno.EMFILE, errno.ENFILE)
 
 
-class Mapped(Protocol):
-    """Something that holds a map and can map again later; see ``index.shard.ShardIndex``."""
-
-    def unmap(self) -> None:
-        """Let go of the map."""
-        ...
-
-
 class OpenFile:
     """A data file that is open.
 
@@ -450,7 +444,7 @@ class Descriptors:
         self._most = most
         self._lock = threading.Lock()
         self._files: collections.OrderedDict[tuple[str, int], OpenFile] = collections.OrderedDict()
-        self._maps: collections.deque[weakref.ref[Mapped]] = collections.deque()
+        self._maps: collections.deque[weakref.WeakMethod[Unmap]] = collections.deque()
         self._readers = self._age = 0
         self.opens = 0
 
@@ -516,10 +510,10 @@ class Descriptors:
         file.users += 1
         return file
 
-    def note_map(self, holder: Mapped) -> None:
-        """``holder`` has made a map; the budget may call its ``unmap`` from now on."""
+    def note_map(self, unmap: Unmap) -> None:
+        """Some object has made a map; the budget may call this method of it from now on."""
         with self._lock:
-            self._maps.append(weakref.ref(holder))
+            self._maps.append(weakref.WeakMethod(unmap))
         self._fit()
 
     def enter(self) -> None:
@@ -546,9 +540,9 @@ class Descriptors:
                 self._files.popitem(last=False)[1].retire()
                 return True
             while len(self._maps) > most:
-                oldest = self._maps.popleft()()
-                if oldest is not None:
-                    oldest.unmap()
+                unmap = self._maps.popleft()()
+                if unmap is not None:
+                    unmap()
                     return True
         return False
 

@@ -425,7 +425,7 @@ class ShardIndex:
             sections = _Sections(self._touch)
             self.sections, self._data = sections, data
             if not isinstance(self._source, bytes):
-                descriptors.note_map(self)
+                descriptors.note_map(self.unmap)
         values = np.frombuffer(data, entry.kind.dtype, entry.items * entry.width, entry.offset)
         if entry.kind in NUMBERS.values():
             values = values.reshape(-1, entry.width)

@@ -131,10 +131,11 @@ class TablesOfFile:
             OSError: the file cannot be read.
         """
         builder = TableBuilder(self.wanted.features, self._sections)
-        every = None if self.wanted.transform else [one.key for one in self.wanted.features]
+        rewritten = self.wanted.transform is not None
+        only = None if rewritten else [one.key for one in self.wanted.features]
         rows: EpisodeRows | DamagedEpisodeError
         try:
-            rows = EpisodeRows(self.path, self.known, every, by_row=self.wanted.by_row)
+            rows = EpisodeRows(self.path, self.known, only, by_row=self.wanted.by_row)
         except DamagedEpisodeError as error:
             rows = error
         for one in self.known.episodes.in_file(self.path):
