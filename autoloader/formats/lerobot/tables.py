@@ -114,7 +114,7 @@ class TablesOfFile:
     videos: Videos
 
     def __post_init__(self) -> None:
-        """Nothing is read yet."""
+        """Prepare what is found once a file; nothing is read yet."""
         transform = self.wanted.transform
         given = self.known.features if transform is None else transform.features
         self._of_videos = {one.key for one in given.values() if one.encoding == VIDEO}
