@@ -207,8 +207,9 @@ def notes_of(spec: Any) -> str:
 
 
 def test_a_plan_says_where_a_file_of_samples_differs_from_the_steps(
-    written: Written, tmp_path: Path
+    written: Written, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setenv("AUTOLOADER_CACHE_DIR", str(tmp_path / "cache"))
     sample = {"action_horizon": 5}
     file = tmp_path / "old.json"
     how = {"action": {"method": "q01_q99"}, "state": {"method": "mean_std"}}
