@@ -166,13 +166,16 @@ class TablesOfFile:
         """
         rows, record = of.record(one)
         steps, values, texts = self.read(record, len(record))
+        placed: Values = {}
         for number, feature in enumerate(self.wanted.features):
             if feature.role == "frames":
                 marks = values.pop((Section.FRAME_OFFSETS, number))
                 del values[Section.FRAME_LENGTHS, number]
                 camera, shown = self._marked(feature, record, marks)
                 found, texts[number] = self._frames(camera, number, one, rows, of.count, shown)
-                values.update({(kind, number): part for kind, part in found.items()})
+                placed.update({(kind, number): part for kind, part in found.items()})
+        # Texts get their numbers in this order: the bytes of index files depend on it.
+        values = placed | values if self.wanted.transform is None else values | placed
         return rows.start, steps, values, texts
 
     def _marked(self, feature: StoredFeature, record: bytes, marks: Ints) -> tuple[str, Ints]:
