@@ -429,11 +429,14 @@ class BatchBuilder:
         """
         linked, datasets, slot = block.linked, block.datasets, pending.batch.slot
         chains: list[list[int]] = []
-        for row in rows:
-            if linked is not None and chains and linked[row + shift]:
-                chains[-1].append(row)
-            else:
-                chains.append([row])
+        if linked is None:
+            chains = [[row] for row in rows]
+        else:
+            for row in rows:
+                if chains and linked[row + shift]:
+                    chains[-1].append(row)
+                else:
+                    chains.append([row])
         seen: dict[str, dict[int, np.ndarray]] = {camera: {} for camera in self._layout.cameras}
         runs: dict[int, Callable[[Sequence[int]], int]] = {}
         for chain in chains:
@@ -441,8 +444,9 @@ class BatchBuilder:
             if dataset not in runs:
                 own = self._decoders[dataset], self._names[dataset]
                 runs[dataset] = RowDecoding(pending, block, shift, *own, seen).run
-            self._decoded[dataset] += len(chain)
-            self._pool.submit(Job(partial(runs[dataset], chain), dataset, len(chain), slot))
+            count = len(chain)
+            self._decoded[dataset] += count
+            self._pool.submit(Job(partial(runs[dataset], chain), dataset, count, slot))
 
     def _wait(self, count: int) -> tuple[SampleBlock, int, int] | None:
         """The source's next samples, as soon as it has any; ``None`` once closed."""
