@@ -71,7 +71,7 @@ def answers(
         "plan": ["plan", *common, "--ram-floor", "200MB"],
         "index": ["index", *common],
         "peek": ["peek", *common, "--out", str(folder / "sheet.png"), "--ram-floor", "200MB"],
-        "verify": ["verify", *common, "-n", "12", "--ram-floor", "200MB"],
+        "verify": ["verify", *common, "-n", "100", "--ram-floor", "200MB"],
     }
     found = {}
     for name, words in commands.items():
@@ -108,24 +108,24 @@ READ = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", READ)
+@pytest.mark.parametrize("by_hand", [True, False])
 def test_every_command_reads_what_a_loader_reads(
-    name: str, cases: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    by_hand: bool, cases: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    root = cases(name)
-    assert main(["init", str(root)]) == 0
-    plain = yaml.safe_load(capsys.readouterr().out)
-    by_hand = spec_of(dataset_of(name, root, **READ[name]))
-    for number, spec in enumerate((by_hand, plain)):
-        (folder := tmp_path / str(number)).mkdir()
-        spec["batch"] = {"size": 4}
-        spec["mixing"] = {"epoch": "pass"}
-        for camera in spec["cameras"].values():
-            camera["size"] = [16, 16]
-        told = answers(written(spec, folder), folder, capsys)
-        assert {command: code for command, (code, _) in told.items()} == dict.fromkeys(told, 0), (
-            told
-        )
+    """All in one mixture, as written by hand and as ``init`` writes each."""
+    roots = {name: cases(name) for name in READ}
+    spec = spec_of(*(dataset_of(n, roots[n], **READ[n]) | {"name": n} for n in READ))
+    if not by_hand:
+        for number, (name, root) in enumerate(roots.items()):
+            assert main(["init", str(root)]) == 0
+            plain = yaml.safe_load(capsys.readouterr().out)
+            spec["datasets"][number] = plain["datasets"][0] | {"name": name}
+            spec["cameras"] |= plain["cameras"]
+    spec |= {"batch": {"size": 4}, "mixing": {"epoch": "pass"}}
+    for camera in spec["cameras"].values():
+        camera["size"] = [16, 16]
+    told = answers(written(spec, tmp_path), tmp_path, capsys)
+    assert {command: code for command, (code, _) in told.items()} == dict.fromkeys(told, 0), told
 
 
 REFUSED = {
