@@ -12,6 +12,7 @@ import pytest
 import yaml
 from rlds_files import episode, write_dataset
 
+from autoloader.cli.app import main
 from autoloader.host.supervision import command, environment
 
 TRAP = "import pathlib; pathlib.Path(__file__).with_name('ran').write_text(__name__)\n"
@@ -36,11 +37,15 @@ def foreign(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def with_transform(folder: Path) -> None:
+def with_transform(folder: Path) -> Path:
+    """Where the module of the transform lies, which says that it ran."""
     plain: dict[str, Any] = yaml.safe_load((folder / "mix.yaml").read_text())
     plain["datasets"][0]["transform"] = {"call": "bridge_hook:same"}
     (folder / "mix.yaml").write_text(yaml.safe_dump(plain))
-    (folder / "bridge_hook.py").write_text(f"{TRAP}def same(episode):\n    return episode\n")
+    (folder / "hook").mkdir()
+    hook = folder / "hook/bridge_hook.py"
+    hook.write_text(f"{TRAP}def same(episode):\n    return episode\n")
+    return hook.parent
 
 
 def ran(folder: Path, *words: str) -> tuple[int, Any, str]:
@@ -63,14 +68,19 @@ def test_of_a_spec_without_a_transform_nothing_that_lies_beside_it_runs(foreign:
 
 
 @pytest.mark.parametrize("verb", TAKES_A_SPEC)
-def test_no_transforms_refuses_a_spec_with_one_and_runs_nothing(verb: str, foreign: Path) -> None:
-    with_transform(foreign)
-    code, found, said = ran(foreign, verb, "--spec", "mix.yaml", "--no-transforms")
-    assert code == 2, said
+def test_no_transforms_refuses_a_spec_with_one_and_runs_nothing(
+    verb: str,
+    foreign: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.syspath_prepend(str(with_transform(foreign)))
+    assert main([verb, "--spec", str(foreign / "mix.yaml"), "--no-transforms", "--json"]) == 2
+    found = json.loads(capsys.readouterr().out)
     assert found["error"]["kind"] == "SpecError"
     assert "datasets[robot].transform.call" in found["error"]["what"]
     assert "'bridge_hook:same', and --no-transforms runs none" in found["error"]["what"]
-    assert not (foreign / "ran").exists()
+    assert not (foreign / "hook/ran").exists()
 
 
 def test_tensorflow_io_is_taken_from_installed_packages_only(foreign: Path) -> None:

@@ -14,6 +14,7 @@ import argparse
 import contextlib
 import copy
 import hashlib
+import io
 import itertools
 import json
 import os
@@ -337,10 +338,18 @@ class Pairs:
     def check(self, pair: Pair) -> None:
         """Read a pair, and count its wrong rows."""
         self.seen.fields[pair.differs] += 1
-        for spec, rows in zip(pair.specs, self._read(pair), strict=True):
+        keys = [
+            [
+                json.dumps({**spec, "datasets": [entry], "reader": "indexed"}, sort_keys=True)
+                for entry in spec["datasets"]
+            ]
+            for spec in pair.specs
+        ]
+        self._learn([key for each in keys for key in each if key not in self._known])
+        for each, spec, rows in zip(keys, pair.specs, self._read(pair), strict=True):
             expected: Rows = {}
-            for entry in spec["datasets"]:
-                expected |= self._expected({**spec, "datasets": [entry]})
+            for key in each:
+                expected |= self._known[key]
             assert rows, pair
             for place, row in rows.items():
                 self.seen.rows += 1
@@ -378,20 +387,18 @@ class Pairs:
                 controller=False,
             )
 
-    def _expected(self, spec: dict[str, Any]) -> Rows:
-        spec = _with(spec, {"reader": "indexed"})
-        key = json.dumps(spec, sort_keys=True)
-        if key not in self._known:
-            with tempfile.TemporaryDirectory() as own:
-                ran = subprocess.run(
-                    [sys.executable, __file__, "--alone"],
-                    input=key.encode(),
-                    stdout=subprocess.PIPE,
-                    env={**os.environ, "AUTOLOADER_CACHE_DIR": own},
-                    check=True,
-                )
-            self._known[key] = pickle.loads(ran.stdout)
-        return self._known[key]
+    def _learn(self, keys: list[str]) -> None:
+        """What each spec's rows hold, each in a process of its own that has read nothing."""
+        with tempfile.TemporaryDirectory() as own:
+            ran = subprocess.run(
+                [sys.executable, __file__, "--alone"],
+                input="\n".join(keys).encode(),
+                stdout=subprocess.PIPE,
+                env={**os.environ, "AUTOLOADER_CACHE_DIR": own},
+                check=True,
+            )
+        found = io.BytesIO(ran.stdout)
+        self._known |= {key: pickle.load(found) for key in keys}
 
 
 def alone(spec: Mapping[str, Any]) -> Rows:
@@ -428,10 +435,16 @@ def main() -> int:
     parser = argparse.ArgumentParser()
     parser.add_argument("--pairs", type=int, default=200)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--alone", action="store_true", help="for a fresh process: a spec comes")
+    parser.add_argument("--alone", action="store_true", help="as fresh processes: a spec a line")
     asked = parser.parse_args()
     if asked.alone:
-        sys.stdout.buffer.write(pickle.dumps(alone(json.loads(sys.stdin.read()))))
+        for number, line in enumerate(sys.stdin.read().splitlines()):
+            if os.fork() == 0:
+                os.environ["AUTOLOADER_CACHE_DIR"] += f"/{number}"
+                sys.stdout.buffer.write(pickle.dumps(alone(json.loads(line))))
+                sys.stdout.flush()
+                os._exit(0)
+            assert os.wait()[1] == 0
         return 0
     with tempfile.TemporaryDirectory() as folder:
         pairs = Pairs(Path(folder))

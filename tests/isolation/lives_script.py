@@ -85,11 +85,11 @@ def once(isolation: str, ending: str, batches: int) -> None:
 delivery._SHORT_STEP_S = 0.0  # the next batch is made beside
 gc.disable()
 spec = PipelineSpec.from_mapping(json.loads(Path(sys.argv[1]).read_text()))
-isolation, ending, times, batches = *sys.argv[2:4], int(sys.argv[4]), int(sys.argv[5])
+isolation, times, batches = sys.argv[2], int(sys.argv[3]), int(sys.argv[4])
 for _ in range(2):  # what is opened once for the process
-    once(isolation, ending, batches)
+    once(isolation, "close", batches)
 before = left()
-for _ in range(times):
+for ending in ("close", "del") * times:
     once(isolation, ending, batches)
 sys.stdout.write(json.dumps({"before": before, "after": left(), "pid": os.getpid()}) + "\n")
 sys.stdout.flush()

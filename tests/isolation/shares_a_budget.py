@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -46,7 +47,7 @@ def main(group: str, mix: str, floor: str) -> None:
         told["train"] = [rows(next(batches))]
         slot = train.plan.mixture.layout.slot_bytes
         while train.statistics().ring.filled < SLOTS - 1:
-            pass
+            time.sleep(0.005)
         # From now on there is room for margin and floor, and for little beside.
         limit = Path(group) / "memory.limit_in_bytes"
         limit.write_text(str(2 * GIB))

@@ -21,7 +21,7 @@ def test_pairs_that_differ_in_one_field_hold_the_rows_of_a_fresh_process(pairs: 
     two = {**one, "name": "two", "images": {**OAK["images"], "wrist": turned}}
     knobs = {"cache_bytes": 2**26, "decode_threads": 2, "decode_processes": 2}
     pairs.check(Pair("images.wrist", [spec_of([one, two], reader="indexed")], [knobs]))
-    for pair in itertools.islice(drawn_pairs(3, pairs.places, streams=False), 2):
+    for pair in itertools.islice(drawn_pairs(3, pairs.places, streams=False), 1):
         pairs.check(pair)
     assert pairs.seen.wrong == 0, pairs.seen.faults
     assert pairs.seen.rows > 200

@@ -42,12 +42,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
 
 
 SCENARIOS = {
-    ("process", "indexed"): (
-        "forks",
-        "beside_a_loop",
-        "processes",
-    ),
-    ("process", "stream"): ("forks",),
+    ("process", "indexed"): ("forks", "beside_a_loop", "processes"),
     ("thread", "indexed"): ("forks",),
 }
 """Isolation and reader: what is tried with them, one after the other in one process."""

@@ -32,7 +32,7 @@ def test_a_loader_in_a_small_group_decodes_the_largest_pictures_without_a_kill(
     (small_group / "memory.limit_in_bytes").write_text(str(1000 * MIB))
     script = Path(__file__).parent / "large_pictures.py"
     done = subprocess.run(
-        [sys.executable, str(script), str(small_group), str(mix), "4"],
+        [sys.executable, str(script), str(small_group), str(mix), "2"],
         capture_output=True,
         text=True,
         check=False,

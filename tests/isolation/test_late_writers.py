@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from rlds_files import Written, episode, write_dataset, written_steps
 from slow_pictures import SCANS_MOST, slow_jpeg
-from streams import endless, spec_of
+from streams import endless, spec_of, until
 
 from autoloader import AutoLoader
 from autoloader.decode import costs
@@ -88,8 +88,7 @@ def test_a_late_thread_writes_to_no_slot_and_no_held_frame_of_the_pipeline_after
         state = loader.state_dict()
         batches = endless(loader)
         take(batches, 3)
-        while loader.statistics().ring.filled < 3:
-            pass
+        until(lambda: loader.statistics().ring.filled >= 3)
         gate.open.clear()
         take(batches, 2)
         assert gate.waiting.acquire(timeout=LONG_S)
@@ -115,6 +114,30 @@ def test_a_late_thread_writes_to_no_slot_and_no_held_frame_of_the_pipeline_after
     assert over.ring.stuck == over.cache.stuck == 0
 
 
+CALLED = """
+import sys, time
+from pathlib import Path
+
+sys.modules["__main__"].STUCK_S = 1.0  # in the child the worker is the main module
+
+def shade(batch, folder=None):
+    if folder is not None:
+        if len(list(Path(folder).iterdir())) == 3:
+            Path(folder, "began").touch()
+            time.sleep(3)
+        Path(folder, str(time.monotonic_ns())).touch()
+    return {"shade": batch["images"]["primary"][:, 0, 0, 0, 0].copy()}
+"""
+SHADE = {"call": "called_late:shade", "gives": {"shade": {"dtype": "uint8", "shape": []}}}
+
+
+def importable(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Make ``called_late`` importable, which lets the child wait a second for its threads."""
+    folder.mkdir()
+    (folder / "called_late.py").write_text(CALLED)
+    monkeypatch.syspath_prepend(str(folder))
+
+
 def decoding_s(pid: int) -> float:
     """Processor seconds of the child's decoding thread that had most."""
     tasks = Path(f"/proc/{pid}/task")
@@ -131,21 +154,22 @@ def test_a_child_whose_threads_decode_on_begins_anew_and_nothing_is_lost(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("AUTOLOADER_PICTURE_COST", str(2**50))
-    slow = slow_jpeg(6400, 6400, SCANS_MOST, 40)
+    importable(tmp_path / "module", monkeypatch)
     shards: list[list[Any]] = [[episode(number, 8) for number in range(6)]]
+    quick = spec_of(write_dataset(tmp_path / "quick", shards), batch={"size": 2})
+    with AutoLoader(quick, knobs=KNOBS, **THREAD) as loader:
+        rows = [batch["provenance"].tolist() for batch in itertools.islice(endless(loader), 24)]
+    at = next(k for k, two in enumerate(rows) if [3, 0] in [[row[3], row[4]] for row in two])
+    slow = slow_jpeg(4000, 4000, SCANS_MOST, 40)
     shards[0][3]["observation/image"] = [slow, *shards[0][3]["observation/image"][1:]]
-    spec = spec_of(write_dataset(tmp_path, shards), batch={"size": 2})
-    arguments = {**THREAD, "isolation": "process"}
-    with AutoLoader(spec, knobs={**KNOBS, "reader": "indexed"}, **arguments) as loader:
+    written = write_dataset(tmp_path / "slow", shards)
+    spec = spec_of(written, batch={"size": 2, **SHADE}, reader="indexed")
+    with AutoLoader(spec, knobs=KNOBS, **{**THREAD, "isolation": "process"}) as loader:
         state = loader.state_dict()
         batches = endless(loader)
-        rows = [batch["provenance"].tolist() for batch in itertools.islice(batches, 24)]
-        at = next(k for k, two in enumerate(rows) if [3, 0] in [[row[3], row[4]] for row in two])
-        loader.load_state_dict(state)
         take(batches, max(1, at - 1))  # the slow picture is next
         (pid,) = loader.statistics().worker_pids
-        while decoding_s(pid) < 0.2:  # the others take some 0.1 ms
-            pass
+        until(lambda: decoding_s(pid) >= 0.2)  # the others take some 0.1 ms
         loader.load_state_dict(state)
         again = list(itertools.islice(batches, 24))
         assert loader.statistics().restarts == 1
@@ -177,40 +201,17 @@ def test_a_loader_closed_by_the_handler_of_a_signal_ends_the_wait_for_a_batch(
             signal.signal(signal.SIGALRM, before)
 
 
-CALLED = """
-import time
-from pathlib import Path
-
-def late(batch, folder):
-    began = Path(folder, "began")
-    if len(list(Path(folder).iterdir())) == 3:
-        began.touch()
-        time.sleep(8)
-    Path(folder, str(time.monotonic_ns())).touch()
-    return {"shade": batch["images"]["primary"][:, 0, 0, 0, 0].copy()}
-"""
-
-
 def test_a_child_whose_batch_call_does_not_return_begins_anew(
     written: Written, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    folder = tmp_path / "module"
     counted = tmp_path / "counted"
     counted.mkdir()
-    folder.mkdir()
-    (folder / "called_late.py").write_text(CALLED)
-    monkeypatch.syspath_prepend(str(folder))
-    batch = {
-        "size": 4,
-        "call": "called_late:late",
-        "kwargs": {"folder": str(counted)},
-        "gives": {"shade": {"dtype": "uint8", "shape": []}},
-    }
+    importable(tmp_path / "module", monkeypatch)
+    batch = {"size": 4, **SHADE, "kwargs": {"folder": str(counted)}}
     arguments = {**THREAD, "isolation": "process"}
     with AutoLoader(spec_of(written, batch=batch), knobs=KNOBS, **arguments) as loader:
         state = loader.state_dict()
-        while not (counted / "began").exists():
-            pass
+        until((counted / "began").exists)
         loader.load_state_dict(state)
         came = list(itertools.islice(endless(loader), 12))
         assert loader.statistics().restarts == 1

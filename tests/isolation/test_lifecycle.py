@@ -40,17 +40,9 @@ def wait_until_gone(pid: int) -> bool:
     return ends_within(pid, 2)
 
 
-def test_a_killed_trainer_takes_its_child_along(small_mix: Path) -> None:
-    process = script(
-        "make(); print(loader.statistics().worker_pids[0], flush=True); time.sleep(60)", small_mix
-    )
-    child = int(line(process))
-    process.kill()
-    process.communicate()
-    assert wait_until_gone(child)
-
-
-def test_a_forked_sibling_that_holds_the_socket_does_not_keep_the_child(small_mix: Path) -> None:
+def test_a_killed_trainer_takes_its_child_along_though_a_fork_of_it_holds_the_socket(
+    small_mix: Path,
+) -> None:
     process = script(
         """
         make()
@@ -71,33 +63,29 @@ def test_a_forked_sibling_that_holds_the_socket_does_not_keep_the_child(small_mi
         process.communicate()
 
 
-def test_the_child_outlives_the_thread_that_started_it(small_mix: Path) -> None:
+@pytest.mark.parametrize("ending", ["pass", "del loader", "raise SystemExit(0)"])
+def test_a_script_that_forgets_to_close_ends_cleanly_whichever_thread_started_the_child(
+    small_mix: Path, ending: str
+) -> None:
     process = script(
-        """
+        f"""
         starter = threading.Thread(target=make)
         starter.start()
         starter.join()
         for _ in range(3):
             next(iter(loader))
-        print(loader.statistics().restarts, flush=True)
-        loader.close()
+        print(loader.statistics().worker_pids[0], loader.statistics().restarts)
+        print(sorted({{'tensorflow', 'cv2', 'optuna'}} & set(sys.modules)), flush=True)
+        {ending}
         """,
         small_mix,
     )
-    assert line(process) == "0"
+    child, restarts = line(process).split()
+    assert restarts == "0"
+    assert line(process) == "[]"  # the trainer imports neither TensorFlow nor a decoder
     process.communicate()
     assert process.returncode == 0
-
-
-@pytest.mark.parametrize("ending", ["pass", "del loader", "raise SystemExit(0)"])
-def test_a_script_that_forgets_to_close_ends_cleanly(small_mix: Path, ending: str) -> None:
-    process = script(
-        f"make(); print(loader.statistics().worker_pids[0], flush=True); {ending}", small_mix
-    )
-    child = int(line(process))
-    process.communicate()
-    assert process.returncode == 0
-    assert wait_until_gone(child)
+    assert wait_until_gone(int(child))
 
 
 def test_an_interrupted_script_ends_and_so_does_its_child(small_mix: Path) -> None:
@@ -119,12 +107,3 @@ def test_an_interrupted_script_ends_and_so_does_its_child(small_mix: Path) -> No
     process.communicate()
     assert process.returncode != 0
     assert wait_until_gone(child)
-
-
-def test_the_trainer_imports_neither_tensorflow_nor_a_decoder(small_mix: Path) -> None:
-    process = script(
-        "make(); print(sorted({'tensorflow', 'cv2', 'optuna'} & set(sys.modules))); loader.close()",
-        small_mix,
-    )
-    assert line(process) == "[]"
-    process.communicate()

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from rlds_files import write_steps
-from streams import rows, spec_of
+from streams import rows, spec_of, until
 
 from autoloader import AutoLoader, PipelineSpec
 from autoloader.host.processes import pss_bytes
@@ -105,12 +105,10 @@ def test_within_the_margin_the_childs_gate_is_shut_and_opens_for_the_next_batche
     with AutoLoader(spec, output="numpy", ram_floor=FLOOR, knobs=KNOBS) as loader:
         stream = iter(loader)
         rows(stream)
-        while loader.statistics().ring.filled < SLOTS - 2:
-            pass
+        until(lambda: loader.statistics().ring.filled >= SLOTS - 2)
         (small_group / "memory.limit_in_bytes").write_text(str(FLOOR + 100 * MIB))
         (small_group / "cgroup.procs").write_text(str(loader.statistics().worker_pids[0]))
-        while loader.statistics().state != "SHRINK":
-            pass
+        until(lambda: loader.statistics().state == "SHRINK")
         assert loader.knobs.ring_slots < SLOTS
         rows(stream, 40)
         assert loader.statistics().restarts == 0

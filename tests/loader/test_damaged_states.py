@@ -159,9 +159,7 @@ def test_damaged_states_are_refused_and_change_nothing(
         assert loader.state_dict() == before
 
 
-@pytest.mark.parametrize(
-    ("name", "isolation"), [("indexed", "process"), ("stream", "thread"), ("stream", "process")]
-)
+@pytest.mark.parametrize(("name", "isolation"), [("indexed", "process"), ("stream", "thread")])
 def test_a_running_loader_goes_on_whatever_it_is_asked_to_load(
     name: str,
     isolation: Literal["process", "thread"],

@@ -62,8 +62,9 @@ def odd_rows(batches: list[dict[str, Any]]) -> list[tuple[int, ...]]:
     ]
 
 
-@READERS
-@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+@pytest.mark.parametrize(
+    ("reader", "value"), [("stream", math.nan), ("indexed", math.inf), ("processes", -math.inf)]
+)
 def test_by_default_they_are_handed_out_counted_and_told_once(
     reader: str, value: float, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

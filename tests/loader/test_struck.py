@@ -60,7 +60,7 @@ def test_close_that_is_struck_at_any_line_ends_when_it_is_called_again(
 ) -> None:
     run = LineRun(spec, sequences, "process", iter)
     run.loader.close()  # the child would go on for it
-    tally = run.closes(every=4)
+    tally = run.closes(every=8)
     assert tally.clean, tally
     assert loader_children() == []
 
@@ -210,13 +210,12 @@ def connections() -> Counter[str]:
 
 
 def test_what_a_notebook_keeps_of_a_closed_loader_holds_no_child(spec: PipelineSpec) -> None:
-    for _ in range(2):  # what is imported and opened once for the process
-        with opened(spec, "process") as first:
-            next(iter(first))
+    with opened(spec, "process") as first:  # what is imported and opened once for the process
+        next(iter(first))
     del first
     gc.collect()
     before, threads, out = connections(), threading.active_count(), []
-    for _ in range(3):
+    for _ in range(2):
         found = opened(spec, "process")
         batches = iter(found)
         next(batches)
