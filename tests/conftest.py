@@ -82,6 +82,17 @@ def _every_decision_replays(tmp_path_factory: pytest.TempPathFactory) -> Iterato
         assert status == 0
 
 
+@pytest.fixture(scope="module")
+def one_child() -> Iterator[None]:
+    """One child for all loaders of a module that run in one: what it imports, it imports once."""
+    from autoloader.process.child import Child
+    from autoloader.process.ranks import Neighbours
+
+    child = Child.shared(Neighbours())
+    yield
+    child.spare()
+
+
 @pytest.fixture
 def no_thread_left_behind() -> Iterator[None]:
     """Threads of the loader that were begun meanwhile have ended."""

@@ -14,6 +14,8 @@ from autoloader import AutoLoader, PipelineSpec
 from autoloader.cli.app import main
 from autoloader.errors import AutoloaderError
 
+pytestmark = pytest.mark.usefixtures("one_child")
+
 RLDS = (
     "droid_inner_name",
     "gzip_shards",

@@ -284,7 +284,7 @@ def test_the_peak_of_a_measurement_has_the_frames_once(
     plain, held = (
         measure(
             partial(AutoLoader, spec, knobs={**knobs, "cache_bytes": cache_bytes}, **common),
-            warmup=120,
+            warmup=40,
             batches=10,
         )
         for cache_bytes in (0, 2**29)

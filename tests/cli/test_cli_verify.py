@@ -32,7 +32,7 @@ from autoloader.index import open_dataset_index
 from autoloader.samples.resolve import resolve
 from autoloader.spec import PipelineSpec
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("one_child")]
 
 
 def verified(mix: Path, capsys: pytest.CaptureFixture[str], count: int = 24) -> tuple[int, Any]:

@@ -12,7 +12,7 @@ ROOT = run_blocks.ROOT
 
 
 @pytest.fixture(scope="module", autouse=True)
-def furnished() -> Iterator[Path]:
+def furnished(one_child: None) -> Iterator[Path]:
     with run_blocks.furnished() as place:
         yield place
 

@@ -14,6 +14,8 @@ from autoloader.cli.app import main
 from autoloader.loader import validation_specs
 from autoloader.spec import PipelineSpec
 
+pytestmark = pytest.mark.usefixtures("one_child")
+
 EXAMPLES = Path(__file__).parents[2] / "examples"
 NAMES = ("octo", "openvla", "droid", "stage2", "validation", "transforms")
 

@@ -12,6 +12,8 @@ from lerobot_files import LeRobotFiles
 
 from autoloader.cli.app import main
 
+pytestmark = pytest.mark.usefixtures("one_child")
+
 FILES = LeRobotFiles(lengths=(6, 5, 7), pictures=[SIDE], gop=20)
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import collections
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -53,12 +53,7 @@ LOST = {"length": 3, "truncated": 3}
 """Records that a kind of damage costs, where it is not one."""
 
 
-@pytest.fixture(scope="module", autouse=True)
-def _one_child(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """A loader that stays open, so that all others find its child."""
-    whole = write_dataset(tmp_path_factory.mktemp("open"), [[episode(0, STEPS)]])
-    with AutoLoader(spec_of(whole), ram_floor=FLOOR, knobs=KNOBS, output="numpy"):
-        yield
+pytestmark = pytest.mark.usefixtures("one_child")
 
 
 def epochs(loader: AutoLoader, count: int) -> list[collections.Counter[tuple[int, ...]]]:
