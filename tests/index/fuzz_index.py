@@ -1,22 +1,18 @@
 """Throws truncated, mutated and oddly laid out records at the indexer and holds it to protobuf.
 
-    python tests/index/fuzz_index.py --cases 200000 --seed 0
-
 A file of records is indexed as a whole, so that the reuse of buffers is part of the trial. Every
 record must end as damaged with a reason, or with exactly what the protobuf runtime reads: the same
 number of steps, the same frames at the byte ranges, which lie inside the record, the same numbers
-and texts. Not here: tests of what the layouts mean (``tests/catalog``).
+and texts. Not here: tests of what the
+layouts mean (``tests/catalog``), the long run (``tools/hunt/damage.py``).
 """
 
 from __future__ import annotations
 
-import argparse
 import collections
 import os
 import random
-import resource
 import struct
-import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -342,25 +338,3 @@ def compare_record(
             else:
                 strings = list(value.bytes.value) if value is not None else []
                 assert texts == (strings or ([] if feature.per_step else [b""]))
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--cases", type=int, default=200_000)
-    parser.add_argument("--seed", type=int, default=0)
-    arguments = parser.parse_args()
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    begun = time.perf_counter()
-    report = run(arguments.cases, arguments.seed)
-    took = time.perf_counter() - begun
-    grown = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024
-    out = sys.stdout.write
-    out(f"{report.cases} records in {took:.0f} s: {report.whole} indexed with {report.steps} ")
-    out(f"steps, all as protobuf reads them; slowest {report.slowest_s * 1e3:.2f} ms a record, ")
-    out(f"peak memory grew by {grown:.1f} MiB\n")
-    for reason, count in report.reasons.most_common():
-        out(f"{count:8d}  {reason}\n")
-
-
-if __name__ == "__main__":
-    main()

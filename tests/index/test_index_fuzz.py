@@ -1,4 +1,4 @@
-"""Damaged and oddly laid out records, held to protobuf; the long run is ``fuzz_index.py``."""
+"""Damaged and oddly laid out records, held to protobuf; ``tools/hunt/damage.py`` runs long."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import pytest
 
 
 def test_damaged_records_are_quarantined_or_mean_what_protobuf_reads() -> None:
-    report = fuzz_index.run(cases=10_000, seed=3)
-    assert report.cases >= 10_000
+    report = fuzz_index.run(cases=3_000, seed=3)
+    assert report.cases >= 3_000
     assert report.whole > report.cases // 5
     assert report.steps > report.whole
     assert len(report.reasons) > 20

@@ -26,4 +26,4 @@ def test_pairs_that_differ_in_one_field_hold_the_rows_of_a_fresh_process(pairs: 
     assert pairs.seen.wrong == 0, pairs.seen.faults
     assert pairs.seen.rows > 200
     assert pairs.seen.hits > 200
-    # Whether frames come from the disk hangs on what a decode takes here; 200 pairs count them.
+    # Whether frames come from the disk hangs on what a decode takes: ``make hunt`` counts them.

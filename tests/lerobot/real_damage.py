@@ -1,28 +1,24 @@
 """Damages real LeRobot episodes in a seeded way, and says whether every sample is right.
 
-    python tests/lerobot/real_damage.py [damages]
-
 The episodes are those of ../shared/data, as v2.1 and, put together here, as v3.0 with two episodes
 a video. Each damage is done to a copy and loaded. A row of a batch must have the numbers and the
 picture that it has in the whole dataset. An episode without rows must be named: in the quarantine,
-in a note, or in the error that refuses the dataset. Exit code 1 where one is not.
+in a note, or in the error that refuses the dataset.
+
+Not here: the long run (``tools/hunt/damage.py``).
 """
 
 from __future__ import annotations
 
 import json
-import logging
 import random
 import shutil
-import sys
-import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import av
-import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
@@ -444,28 +440,3 @@ class Damaged:
         shutil.rmtree(root)
         wrong = wrong_rows(self.whole[version], found, said or damage.__name__ * (damage is gap))
         return done, found, said, wrong
-
-
-def main() -> int:
-    """Do so many damages, and print what became of each."""
-    logging.disable(logging.WARNING)
-    count = int(sys.argv[1]) if len(sys.argv) > 1 else 60
-    bad = right = 0
-    with tempfile.TemporaryDirectory() as folder:
-        damaged = Damaged(Path(folder))
-        for version, damage, seed in damages(count):
-            done, found, said, wrong = damaged.attempt(version, damage, seed)
-            rows = len(damaged.whole[version])
-            right += not said and not wrong
-            bad += bool(wrong)
-            first = said.splitlines()[0][:150] if said else "all right"
-            sys.stdout.write(f"{version} {done}: {len(found)} of {rows} rows; {first}\n")
-            for one in wrong:
-                sys.stdout.write(f"    WRONG: {one}\n")
-    sys.stdout.write(f"{count} damages: {bad} wrong, {right} right in all, others named\n")
-    return int(bad > 0)
-
-
-if __name__ == "__main__":
-    np.seterr(all="raise")
-    sys.exit(main())

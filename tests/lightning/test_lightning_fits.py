@@ -207,7 +207,9 @@ def test_a_spec_that_cannot_be_read_is_refused_at_once(tmp_path: Path) -> None:
 # --- the end of a run ---------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("error", [RuntimeError, KeyboardInterrupt])
+@pytest.mark.parametrize(
+    ("isolation", "error"), [("thread", RuntimeError), ("process", KeyboardInterrupt)]
+)
 def test_a_run_that_raises_or_is_interrupted_leaves_a_checkpoint_and_nothing_else(
     mix: PipelineSpec, isolation: str, tmp_path: Path, undisturbed: Tiny, error: type[BaseException]
 ) -> None:

@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -252,31 +253,27 @@ def test_ctrl_c_ends_the_process_with_a_checkpoint_and_nothing_left(
     assert psutil.wait_procs(children, timeout=10)[1] == []
 
 
-def test_a_source_that_fails_in_the_middle_ends_the_process_with_its_code_and_a_checkpoint(
-    small_mix: Path, tmp_path: Path
+def test_a_source_that_fails_in_the_middle_ends_the_command_with_its_code_and_a_checkpoint(
+    small_mix: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ):
     copy = tmp_path / "mix"
     shutil.copytree(small_mix.parent, copy)
     spec = copy / small_mix.name
     spec.write_text(spec.read_text().replace(str(small_mix.parent), str(copy)))
-    words = f"--spec {spec} --ram-floor 100MB --laq-steps 2 --max-steps -1 --log-every 1"
-    command = [sys.executable, "-m", "training.stage2", *words.split(), "--val-every", "0"]
-    with subprocess.Popen(
-        [*command, "--output", str(tmp_path / "out")],
-        stderr=subprocess.PIPE,
-        stdout=subprocess.DEVNULL,
-        text=True,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-    ) as one:
-        assert one.stderr is not None
-        assert any(line.startswith("step 3:") for line in one.stderr)
-        children = psutil.Process(one.pid).children(recursive=True)
-        assert children
+
+    def cut() -> None:
         for shard in copy.rglob("*.tfrecord*"):
             os.truncate(shard, 100)
-        said = one.stderr.read()
-        assert one.wait(60) == 4, said
+
+    monkeypatch.setattr("training.run.run", partial(run, callbacks=(Witness({("step", 3): cut}),)))
+    words = f"--spec {spec} --ram-floor 100MB --laq-steps 2 --max-steps -1 --log-every 1"
+    more = f" --val-every 0 --accelerator cpu --output {tmp_path / 'out'}"
+    assert run_command(app, (words + more).split(), "stage2") == 4
+    said = capsys.readouterr().err
     assert "cannot be read" in said
     assert "Traceback" not in said
     assert (tmp_path / "out" / LAST.parent / "exception.ckpt").is_file()
-    assert psutil.wait_procs(children, timeout=10)[1] == []
+    assert not loaders_children()
