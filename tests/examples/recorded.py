@@ -50,12 +50,16 @@ def main(folder: str, stop: str, script: str, *words: str) -> None:
                     os.kill(os.getpid(), signal.SIGTERM)
                 yield batch
 
+    before = sys.argv, {one: signal.getsignal(one) for one in (signal.SIGINT, signal.SIGTERM)}
     autoloader.AutoLoader = Recorded  # type: ignore[misc]
     sys.argv = [script, *words]
     try:
         runpy.run_path(script, run_name="__main__")
     finally:
         autoloader.AutoLoader = AutoLoader  # type: ignore[misc]
+        sys.argv = before[0]
+        for number, handler in before[1].items():
+            signal.signal(number, handler)
         rank = os.environ.get("RANK", "0")
         (Path(folder) / f"{rank}.json").write_text(json.dumps(seen))
 

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import recorded
 import torch
-from recorded import digests
 from rlds_files import episode, write_dataset
 from streams import dataset_of
 
@@ -59,18 +59,20 @@ class Run:
 
 
 def run(spec: Path, folder: Path, checkpoint: Path, *, ranks: int, steps: int, stop: int) -> Run:
+    """One rank runs in this process, several by torchrun."""
     folder.mkdir()
-    torchrun = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}"]
-    words = [
-        str(HERE / "recorded.py"), str(folder), str(stop), str(SCRIPT), str(spec),
-        "--steps", str(steps), "--checkpoint", str(checkpoint),
-    ]  # fmt: skip
-    done = subprocess.run(
-        [sys.executable, *(torchrun if ranks > 1 else []), *words],
-        capture_output=True, text=True, check=False,
-        env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(HERE.parents[1])},
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
+    words = [str(folder), str(stop), str(SCRIPT), str(spec)]
+    words += ["--steps", str(steps), "--checkpoint", str(checkpoint)]
+    if ranks == 1:
+        recorded.main(*words)
+    else:
+        torchrun = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}"]
+        done = subprocess.run(
+            [sys.executable, *torchrun, str(HERE / "recorded.py"), *words],
+            capture_output=True, text=True, check=False,
+            env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(HERE.parents[1])},
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr
     given = [json.loads((folder / f"{rank}.json").read_text()) for rank in range(ranks)]
     return Run(given, torch.load(checkpoint, weights_only=True))
 
@@ -82,7 +84,7 @@ def undisturbed(spec: Path) -> list[str]:
     def rows() -> Iterator[str]:
         with AutoLoader(spec, isolation="thread", ram_floor="64MiB") as loader:
             for batch in itertools.chain.from_iterable(itertools.repeat(loader)):
-                yield from digests(batch)
+                yield from recorded.digests(batch)
 
     return list(itertools.islice(rows(), 2 * 12 * BATCH))
 
