@@ -115,10 +115,11 @@ def test_a_late_thread_writes_to_no_slot_and_no_held_frame_of_the_pipeline_after
 
 
 CALLED = """
-import sys, time
+import time
 from pathlib import Path
+from autoloader.process import control
 
-sys.modules["__main__"].STUCK_S = 1.0  # in the child the worker is the main module
+control.STUCK_S = 1.0  # of the child
 
 def shade(batch, folder=None):
     if folder is not None:
@@ -133,6 +134,7 @@ SHADE = {"call": "called_late:shade", "gives": {"shade": {"dtype": "uint8", "sha
 
 def importable(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Make ``called_late`` importable, which lets the child wait a second for its threads."""
+    monkeypatch.setattr(control, "STUCK_S", 1.0)  # and set back, where it is imported here too
     folder.mkdir()
     (folder / "called_late.py").write_text(CALLED)
     monkeypatch.syspath_prepend(str(folder))
