@@ -49,6 +49,22 @@ CASES = Path(__file__).parents[1].parent / "shared/cases"
 BRIDGE = Path(__file__).parents[1].parent / "shared/data/bridge_dataset/1.0.0"
 
 
+COSTLY = (
+    "training/test_run.py", "install/test_extras.py", "install/test_wheel.py",
+    "cluster/test_helpers_of_a_cluster.py", "cluster/test_catalogue_over_hosts.py",
+    "isolation/test_state_machine.py", "examples/test_worked_specs.py",
+    "isolation/test_late_writers.py", "isolation/test_decode_processes.py",
+    "ranks/test_one_child_per_node.py", "bench/test_regression_gate.py",
+)  # fmt: skip
+"""Files that run longest: they come first, so that all processes of pytest-xdist end together."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Put the files that run longest first."""
+    place = {Path(__file__).parent / name: number for number, name in enumerate(COSTLY)}
+    items.sort(key=lambda item: place.get(item.path, len(place)))
+
+
 def pytest_collection_finish() -> None:
     """What is there by now stays to the end: no collection that a test asks for looks at it."""
     gc.collect()
