@@ -7,13 +7,7 @@ import json
 import pytest
 
 from autoloader.cache.forecast import FrameSet
-from autoloader.tune.bound import (
-    Analyst,
-    Bound,
-    CacheStep,
-    Supplies,
-    cache_steps,
-)
+from autoloader.tune.bound import Analyst, Bound, CacheStep, Supplies, cache_steps
 from autoloader.tune.measurement import StageCost, Trace
 
 GIB = 2**30
@@ -26,10 +20,7 @@ def trace(
     disk_bytes: float = 0.0,
     disk_busy_ratio: float = 0.0,
 ) -> Trace:
-    stages = {
-        "decode": StageCost(decode_s, 0.0, 0.0, 2),
-        "other": StageCost(other_s, 0.0, 0.0, 3),
-    }
+    stages = {"decode": StageCost(decode_s, 0.0, 0.0, 2), "other": StageCost(other_s, 0.0, 0.0, 3)}
     return Trace(1000, 10.0, stages, 1e-5, 4e4, disk_bytes, disk_busy_ratio)
 
 

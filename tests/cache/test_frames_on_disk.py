@@ -164,8 +164,7 @@ def target_of(place: Path, kind: str) -> Path | None:
 
 
 @pytest.mark.parametrize(
-    "kind",
-    ["link", "dangling", "name", "text", "folder", "pipe", "another's", "written by all"],
+    "kind", ["link", "dangling", "name", "text", "folder", "pipe", "another's", "written by all"]
 )
 def test_what_is_not_this_users_file_is_set_aside_as_it_is_and_said_once(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, kind: str

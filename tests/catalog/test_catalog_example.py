@@ -18,11 +18,7 @@ from hypothesis import strategies as st
 from rlds_files import tagged
 
 from autoloader.formats import records as module
-from autoloader.formats.records import (
-    FeatureValue,
-    MalformedRecordError,
-    parse_example,
-)
+from autoloader.formats.records import FeatureValue, MalformedRecordError, parse_example
 
 
 def example_class() -> type[Any]:

@@ -50,10 +50,9 @@ def parse_one(feature: dict[str, Any]) -> Feature:
 def test_a_per_step_feature_keeps_its_path_when_the_episode_has_the_same() -> None:
     document = steps(language=node("text_feature.Text", text={}))
     for order in (1, -1):
-        pairs = [
-            *document["featuresDict"]["features"].items(),
-            ("language", tensor("int64")),
-        ][::order]
+        pairs = [*document["featuresDict"]["features"].items(), ("language", tensor("int64"))][
+            ::order
+        ]
         features = parse_features(group(**dict(pairs)), source="here")
         assert features["language"].key == "steps/language"
 
@@ -148,12 +147,7 @@ NAMES = [
 json_values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text(max_size=5),
     lambda below: (
-        st.lists(below, max_size=3)
-        | st.dictionaries(
-            st.sampled_from(NAMES),
-            below,
-            max_size=4,
-        )
+        st.lists(below, max_size=3) | st.dictionaries(st.sampled_from(NAMES), below, max_size=4)
     ),
     max_leaves=20,
 )

@@ -12,10 +12,7 @@ import numpy as np
 import pytest
 
 from autoloader.cli.demo import DATASETS, ensure_demo, spec_text
-from autoloader.cli.demo_writer import (
-    draw_episode,
-    encode_frame,
-)
+from autoloader.cli.demo_writer import draw_episode, encode_frame
 from autoloader.errors import UsageError
 from autoloader.spec import PipelineSpec
 

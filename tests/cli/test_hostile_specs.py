@@ -227,10 +227,7 @@ NAMED = {
         "ends in the middle of a key or value, in line 10",
     ),
     "half a key": (BASE[: BASE.index("images") + 3], "ends in the middle"),
-    "a pattern that looks ahead": (
-        BASE.replace("episode [0-3]", "(?!x)"),
-        "look-around",
-    ),
+    "a pattern that looks ahead": (BASE.replace("episode [0-3]", "(?!x)"), "look-around"),
     "a pattern too large": (BASE.replace("episode [0-3]", "a{999}{999}{999}"), "size limit"),
     "a name that a terminal obeys": (
         BASE.replace("name: arm", 'name: "\\e]0;x\\a"'),

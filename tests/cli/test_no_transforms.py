@@ -69,10 +69,7 @@ def test_of_a_spec_without_a_transform_nothing_that_lies_beside_it_runs(foreign:
 
 @pytest.mark.parametrize("verb", TAKES_A_SPEC)
 def test_no_transforms_refuses_a_spec_with_one_and_runs_nothing(
-    verb: str,
-    foreign: Path,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
+    verb: str, foreign: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.syspath_prepend(str(with_transform(foreign)))
     assert main([verb, "--spec", str(foreign / "mix.yaml"), "--no-transforms", "--json"]) == 2

@@ -130,10 +130,7 @@ def test_a_persons_retune_stands_and_the_policy_goes_on_from_it(
 
 @pytest.mark.parametrize("error", [PipelineError("gone", remedy="mount /proc"), KeyError("Mem")])
 def test_a_fault_of_headroom_or_policy_leaves_things_as_they_are(
-    written: Written,
-    headroom: FakeHeadroom,
-    monkeypatch: pytest.MonkeyPatch,
-    error: Exception,
+    written: Written, headroom: FakeHeadroom, monkeypatch: pytest.MonkeyPatch, error: Exception
 ) -> None:
     def broken() -> Any:
         raise error

@@ -11,14 +11,7 @@ from typing import Any
 
 import pytest
 from rlds_files import Written, episode, example, jpeg, write_dataset, write_steps
-from streams import (
-    Running,
-    dataset_of,
-    episodes_of_pass,
-    every_sample,
-    every_strategy,
-    mixture_of,
-)
+from streams import Running, dataset_of, episodes_of_pass, every_sample, every_strategy, mixture_of
 
 from autoloader.errors import PipelineError, SourceError
 from autoloader.index.counting import count_mixture
@@ -187,8 +180,7 @@ def epochs_of(rows: list[tuple[int, ...]], samples: int) -> list[list[tuple[int,
 
 @every_strategy
 def test_a_record_found_broken_when_read_is_made_up_for_so_that_epochs_stay_passes(
-    strategy: str,
-    tmp_path: Path,
+    strategy: str, tmp_path: Path
 ) -> None:
     broken, whole = build(tmp_path, "broken"), build(tmp_path, "whole")
     mixing = {"strategy": strategy}

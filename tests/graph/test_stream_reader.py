@@ -12,12 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from rlds_files import (
-    Written,
-    episode,
-    write_dataset,
-    written_steps,
-)
+from rlds_files import Written, episode, write_dataset, written_steps
 from streams import (
     dataset_of,
     episodes_of_pass,

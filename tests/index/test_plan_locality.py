@@ -18,13 +18,7 @@ from autoloader.spec import SampleSpec
 from tests.index.test_next_use import told_and_walked
 from tests.index.test_plan_chains import mixtures as chained_mixtures
 from tests.index.test_plan_chains import table_of
-from tests.index.test_plan_samples import (
-    listed,
-    mixture_of,
-    mixtures,
-    samples,
-    valid_samples,
-)
+from tests.index.test_plan_samples import listed, mixture_of, mixtures, samples, valid_samples
 
 Mixture = tuple[MixtureOrder, list[DatasetTable]]
 UNDRAWN = samples().map(lambda s: s.model_copy(update={"per_episode": "all"}))

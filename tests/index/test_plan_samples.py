@@ -128,9 +128,7 @@ def test_the_plan_is_one_sequence_whatever_piece_is_asked_for(
     st.lists(st.tuples(st.integers(1, 8), st.integers(1, 4)), min_size=1, max_size=4),
 )
 def test_ranks_share_the_sequence_out_whole_while_their_number_changes(
-    mixture: tuple[MixtureOrder, list[DatasetTable]],
-    batch: int,
-    legs: list[tuple[int, int]],
+    mixture: tuple[MixtureOrder, list[DatasetTable]], batch: int, legs: list[tuple[int, int]]
 ) -> None:
     plan = SamplePlan(*mixture)
     taken: list[tuple[int, ...]] = []

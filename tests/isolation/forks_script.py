@@ -189,11 +189,7 @@ def processes(loader: AutoLoader, witness: Witness) -> None:
     finish(loader, witness, rest)
 
 
-SCENARIOS = {
-    "forks": plain_forks,
-    "beside_a_loop": beside_a_loop,
-    "processes": processes,
-}
+SCENARIOS = {"forks": plain_forks, "beside_a_loop": beside_a_loop, "processes": processes}
 
 if __name__ == "__main__":
     spec = PipelineSpec.from_mapping(json.loads(Path(sys.argv[1]).read_text()))

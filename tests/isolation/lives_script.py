@@ -67,12 +67,7 @@ def descriptors() -> Iterator[str]:
 
 
 def once(isolation: str, ending: str, batches: int) -> None:
-    loader = AutoLoader(
-        spec,
-        isolation=isolation,
-        output="numpy",
-        ram_floor="256MB",
-    )
+    loader = AutoLoader(spec, isolation=isolation, output="numpy", ram_floor="256MB")
     kept = [batch for _, batch in zip(range(batches), loader, strict=False)]
     if ending == "close":
         loader.close()

@@ -30,10 +30,7 @@ def expected(small_spec: PipelineSpec) -> list[Row]:
 
 @pytest.mark.parametrize("which", [[1], [0, 1, 2]])
 def test_stopped_processes_are_found_and_replaced(
-    small_spec: PipelineSpec,
-    expected: list[Row],
-    stopped_is_found_soon: None,
-    which: list[int],
+    small_spec: PipelineSpec, expected: list[Row], stopped_is_found_soon: None, which: list[int]
 ) -> None:
     """0 is the child, 1 and 2 are its decode processes, which it finds after the full time."""
     knobs = {"reader": "indexed", "decode_processes": 2, "read_ahead": 1, "ring_slots": 4}

@@ -258,9 +258,7 @@ def without(batch: dict[str, Any], keys: Sequence[str]) -> dict[str, Any]:
     return {key: value for key, value in batch.items() if key not in keys}
 
 
-def test_batches_that_a_layout_cannot_take_are_refused_with_what_to_write(
-    written: Written,
-) -> None:
+def test_batches_that_a_layout_cannot_take_are_refused_with_what_to_write(written: Written) -> None:
     window = {"frame_offsets": [-1, 0]}
     batch, _ = batches(written, sample=window)
     for call in (layouts.octo, layouts.openvla):

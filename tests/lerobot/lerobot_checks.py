@@ -41,12 +41,7 @@ def samples_of(
     """(episode, t) → its sample, of the last of some epochs; each comes once an epoch."""
     found: dict[tuple[int, int], Mapping[str, Any]]
     with AutoLoader(
-        spec,
-        ram_floor="200MB",
-        output="numpy",
-        isolation="thread",
-        controller=False,
-        knobs=knobs,
+        spec, ram_floor="200MB", output="numpy", isolation="thread", controller=False, knobs=knobs
     ) as loader:
         for epoch in range(epochs):
             found = {}

@@ -98,10 +98,7 @@ def edit_episodes(root: Path, change: Callable[[list[dict[str, Any]]], None]) ->
 
 def edit_tasks(root: Path, texts: list[str]) -> None:
     if (root / "meta/tasks.jsonl").exists():
-        edit_lines(
-            root / "meta/tasks.jsonl",
-            lambda rows: set_each(rows, "task", texts),
-        )
+        edit_lines(root / "meta/tasks.jsonl", lambda rows: set_each(rows, "task", texts))
         return
     tasks = {"task_index": [0, 1], "__index_level_0__": texts}
     pq.write_table(pa.table(tasks), root / "meta/tasks.parquet")

@@ -15,11 +15,7 @@ from lerobot_checks import TOP, check, samples_of, spec_of
 from lerobot_files import FPS, HEIGHT, WIDTH, LeRobotFiles, picture, write_video
 
 from autoloader import AutoLoader, PipelineSpec
-from autoloader.errors import (
-    AutoloaderError,
-    SourceError,
-    SpecError,
-)
+from autoloader.errors import AutoloaderError, SourceError, SpecError
 from autoloader.samples.resolve import resolve
 
 BEARS = {"max_corrupt_ratio": 0.9}
@@ -37,9 +33,7 @@ def drift(root: Path, files: LeRobotFiles) -> None:
     """Times that run away from the frame rate, in episode 1."""
     del files
     edit(
-        root / ROWS,
-        "timestamp",
-        lambda old: [*old[:12], *(1.1 * t for t in old[12:19]), *old[19:]],
+        root / ROWS, "timestamp", lambda old: [*old[:12], *(1.1 * t for t in old[12:19]), *old[19:]]
     )
 
 
@@ -95,11 +89,7 @@ def cut_rows(root: Path, files: LeRobotFiles) -> None:
 
 def unknown_task(root: Path, files: LeRobotFiles) -> None:
     del files
-    edit(
-        root / ROWS,
-        "task_index",
-        lambda old: [*old[:19], *[9] * 20],
-    )
+    edit(root / ROWS, "task_index", lambda old: [*old[:19], *[9] * 20])
 
 
 @pytest.mark.parametrize(

@@ -105,10 +105,7 @@ def test_a_floor_with_its_unit_and_none_at_all_are_taken(value: Any) -> None:
     [({"ram_floor": 0}, "ram_floor is 0"), ({"disk_floor": "0"}, "disk_floor is 0")],
 )
 def test_a_floor_of_0_is_switched_off_with_one_warning(
-    floor: dict[str, Any],
-    told: str,
-    spec: PipelineSpec,
-    caplog: pytest.LogCaptureFixture,
+    floor: dict[str, Any], told: str, spec: PipelineSpec, caplog: pytest.LogCaptureFixture
 ) -> None:
     options: dict[str, Any] = {"ram_floor": "64MiB", **floor}
     with (

@@ -28,12 +28,7 @@ def run(
 ) -> tuple[list[Row], dict[str, Any]]:
     """So many batches behind a state, and where that ends; datasets by name."""
     with AutoLoader(
-        spec,
-        isolation="thread",
-        ram_floor="64MiB",
-        knobs=KNOBS,
-        output="numpy",
-        reproducible=True,
+        spec, isolation="thread", ram_floor="64MiB", knobs=KNOBS, output="numpy", reproducible=True
     ) as loader:
         if state is not None:
             loader.load_state_dict(state)

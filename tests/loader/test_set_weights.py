@@ -145,9 +145,7 @@ def test_killed_and_resumed_anywhere_it_gives_the_same_samples_as_undisturbed(
     assert told(interrupted=True) == told(interrupted=False)
 
 
-def test_a_child_that_is_killed_goes_on_with_the_weights_that_were_set(
-    trio: list[Written],
-) -> None:
+def test_a_child_that_is_killed_goes_on_with_the_weights_that_were_set(trio: list[Written]) -> None:
     mixing = {"epoch": "forever", "block_length": 3, "chain": True}
     spec = mixture(trio, [1, 1, 1], mixing=mixing, sample={"frame_offsets": [0, 1]})
     with opened(spec) as loader:

@@ -135,9 +135,7 @@ def test_a_port_that_is_taken_costs_a_warning_and_no_run(
     assert "AUTOLOADER_METRICS_PORT" in caplog.text
 
 
-def test_a_thousand_clients_that_say_nothing_cost_few_threads_and_hold_up_nobody(
-    port: int,
-) -> None:
+def test_a_thousand_clients_that_say_nothing_cost_few_threads_and_hold_up_nobody(port: int) -> None:
     shown = Exporter("host-1", 0, port=port)
     shown.write(a_moment())
     before, most = threading.active_count(), 0

@@ -73,9 +73,6 @@ def hello(pid: int) -> bytes:
 )
 def test_who_holds_the_socket_and_is_no_loader_is_named_at_once(said: bytes, told: str) -> None:
     neighbours = Neighbours(local_world_size=2, job=f"squatted-{os.getpid()}")
-    with (
-        squatting(socket_name(neighbours), said),
-        pytest.raises(WorkerError, match=told) as caught,
-    ):
+    with squatting(socket_name(neighbours), said), pytest.raises(WorkerError, match=told) as caught:
         attached(neighbours)
     assert caught.value.remedy

@@ -141,9 +141,7 @@ def _place(pass_: int, shard: int, record: int) -> Any:
     return RecordPlace(0, pass_, shard, record)
 
 
-def test_a_dataset_that_has_nothing_for_some_rank_is_refused(
-    pair: tuple[Written, ...],
-) -> None:
+def test_a_dataset_that_has_nothing_for_some_rank_is_refused(pair: tuple[Written, ...]) -> None:
     mixture = mixture_of(pair[1])
     check_parts(mixture, {"b": 12}, Ranks(0, 6))
     with pytest.raises(SpecError, match="12 samples in 2 episodes: too few to be streamed by 7"):

@@ -68,10 +68,7 @@ def data(
                 steps,
                 language_instruction=[word.encode() for word in words],
                 task=[task.encode() for task in tasks],
-                **{
-                    "episode_metadata/file_path": [name.encode()],
-                    "episode_metadata/id": [number],
-                },
+                **{"episode_metadata/file_path": [name.encode()], "episode_metadata/id": [number]},
             )
             records.append(values)
             found[shard, record] = Episode(
@@ -80,10 +77,7 @@ def data(
                 state=np.asarray(values["observation/state"], np.float32).reshape(steps, -1),
                 language=words,
                 texts={"task": tasks},
-                metadata={
-                    "episode_metadata/file_path": name,
-                    "episode_metadata/id": str(number),
-                },
+                metadata={"episode_metadata/file_path": name, "episode_metadata/id": str(number)},
             )
         shards.append(records)
     folder = tmp_path_factory.mktemp("eager")
@@ -110,10 +104,7 @@ def samples(draw: st.DrawFn) -> dict[str, Any]:
 
 
 def wanted_of(
-    data: Data,
-    mixture: ResolvedMixture,
-    sample: Mapping[str, Any],
-    **own: Any,
+    data: Data, mixture: ResolvedMixture, sample: Mapping[str, Any], **own: Any
 ) -> dict[Key, Sample]:
     """Every sample of the first passes by the reference."""
     (dataset,) = mixture.datasets
@@ -161,10 +152,7 @@ def read_from_stream(mixture: ResolvedMixture) -> Iterator[tuple[Key, SampleBloc
                 assert item.reason is None
 
 
-def check(
-    wanted: Mapping[Key, Sample],
-    found: Iterator[tuple[Key, SampleBlock, int]],
-) -> None:
+def check(wanted: Mapping[Key, Sample], found: Iterator[tuple[Key, SampleBlock, int]]) -> None:
     """Every sample once, and each with the reference's values to the bit."""
     came = []
     for key, group, k in found:

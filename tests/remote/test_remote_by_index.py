@@ -95,10 +95,7 @@ def assert_same(found: list[dict[str, Any]], expected: list[dict[str, Any]]) -> 
 
 
 def test_every_host_but_the_first_reads_by_index_in_the_order_of_local_files(
-    clean: Any,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    clean: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     large = clean.dataset(clean.large)
     code, found = answer(capsys, "index", "--spec", mix_file(tmp_path, large), "--beside")
@@ -122,9 +119,7 @@ def test_every_host_but_the_first_reads_by_index_in_the_order_of_local_files(
 
 
 def test_rules_and_statistics_take_the_index_and_fetch_no_shard(
-    clean: Any,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    clean: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     large = {**clean.dataset(clean.large), "keep": {"language": "required"}}
     assert main(["index", "--spec", mix_file(tmp_path, large), "--beside"]) == 0
@@ -143,10 +138,7 @@ def test_rules_and_statistics_take_the_index_and_fetch_no_shard(
 
 
 def test_an_object_that_changes_while_it_is_read_is_refused(
-    clean: Any,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    clean: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     large = clean.dataset(clean.large)
     assert main(["index", "--spec", mix_file(tmp_path, large), "--beside"]) == 0

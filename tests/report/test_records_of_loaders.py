@@ -33,10 +33,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     records[3] = {**records[3], "observation/image": [b"no picture"] * 8}
     written = write_dataset(folder / "data", [records], name="a")
     spec = spec_of(
-        written,
-        mixing={"epoch": "forever"},
-        reader="indexed",
-        errors={"max_corrupt_ratio": 0.5},
+        written, mixing={"epoch": "forever"}, reader="indexed", errors={"max_corrupt_ratio": 0.5}
     )
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]

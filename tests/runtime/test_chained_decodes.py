@@ -141,10 +141,7 @@ def group_of(indexed: Indexed, rows: Sequence[tuple[int, int]], *, chained: bool
     mixture, index = indexed
     count, episodes = len(rows), np.asarray([e for e, _ in rows], np.int64)
     planner = RunPlanner(
-        mixture.datasets,
-        mixture.layout,
-        lambda _, numbers: index.episodes_at(numbers),
-        [chained],
+        mixture.datasets, mixture.layout, lambda _, numbers: index.episodes_at(numbers), [chained]
     )
     t = np.asarray([t for _, t in rows], np.int64)
     run, reads = planner.run(

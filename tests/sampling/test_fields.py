@@ -9,10 +9,7 @@ import pytest
 
 from autoloader.errors import SpecError, UnsupportedError
 from autoloader.formats.features import Feature, FeatureKind
-from autoloader.samples.transforms.fields import (
-    check_same_kind,
-    numeric_field,
-)
+from autoloader.samples.transforms.fields import check_same_kind, numeric_field
 from autoloader.spec import parse_expression
 
 

@@ -11,9 +11,7 @@ from autoloader.errors import SpecError
 from autoloader.spec import PipelineSpec
 
 BASE: dict[str, Any] = {
-    "datasets": [
-        {"name": "a", "path": "/a", "images": {"primary": "image"}, "action": "action"},
-    ],
+    "datasets": [{"name": "a", "path": "/a", "images": {"primary": "image"}, "action": "action"}],
     "cameras": {"primary": {"size": [8, 8]}},
 }
 

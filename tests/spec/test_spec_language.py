@@ -198,11 +198,7 @@ BAD_VALUES = [
         {"ranges": {"file": "k", "key": "always"}},
         "datasets[bridge].keep.ranges.key",
     ),
-    (
-        "datasets.0.keep",
-        {"ranges": {"file": "k", "key": "{a"}},
-        "datasets[bridge].keep.ranges.key",
-    ),
+    ("datasets.0.keep", {"ranges": {"file": "k", "key": "{a"}}, "datasets[bridge].keep.ranges.key"),
     (
         "datasets.0.keep",
         {"ranges": {"file": "k", "key": "{a:5}"}},

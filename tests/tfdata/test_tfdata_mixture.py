@@ -132,11 +132,7 @@ SAMPLES = {
         }
     },
     "a goal behind the offsets": {
-        "sample": {
-            "frame_offsets": [0, 2],
-            "goal": "uniform",
-            "action_horizon": 3,
-        }
+        "sample": {"frame_offsets": [0, 2], "goal": "uniform", "action_horizon": 3}
     },
     "two drawn samples an episode": {"sample": {"per_episode": 2, "action_horizon": 2}},
 }
