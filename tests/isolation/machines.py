@@ -36,12 +36,14 @@ def run_machines(
     first_seed: int = 0,
     sorts: Sequence[Sort] = SORTS,
     times: int = 1,
+    steps: int = 10,
     stops: bool = False,
 ) -> Iterator[str]:
     """Run machines of each sort in turn until at least so many rows were compared; says which.
 
-    Each reads so many ``times`` what is drawn; with ``stops`` one of four also stops processes for
-    good. However soon the next batch is asked for, it is made beside, where it has come.
+    Each takes so many ``steps``, and reads so many ``times`` what is drawn; with ``stops`` one of
+    four also stops processes for good. However soon the next batch is asked for, it is made
+    beside, where it has come.
     """
     for number in itertools.count(first_seed):
         if tally.rows >= at_least:
@@ -63,7 +65,7 @@ def run_machines(
                     seed(number)(machine),
                     settings=settings(
                         max_examples=2,  # the first is the shortest there is
-                        stateful_step_count=10,
+                        stateful_step_count=steps,
                         deadline=None,
                         database=None,
                         derandomize=False,
