@@ -12,31 +12,15 @@ from typing import Any, Literal, cast
 
 import pytest
 from rlds_files import Written
-from streams import dataset_of, spec_of
+from trios import mixture, opened
 
 from autoloader import AutoLoader, PipelineSpec, join_states
 from autoloader.errors import UsageError
 from autoloader.loader import IdleLoader
 from autoloader.process.checkpoint import sealed
 
-KNOBS = {"ring_slots": 4, "decode_threads": 1, "io_threads": 1, "read_ahead": 1, "queue_samples": 4}
 SAVED = json.loads((Path(__file__).parent / "saved_states.json").read_text())
 State = dict[str, Any]
-
-
-def mixture(written: list[Written], shares: list[float], **top: Any) -> PipelineSpec:
-    datasets = [dataset_of(one, weight=w) for one, w in zip(written, shares, strict=True)]
-    return spec_of(*datasets, **{"batch": {"size": 3}, "mixing": {"epoch": "forever"}, **top})
-
-
-def opened(
-    spec: PipelineSpec,
-    kind: type[AutoLoader] = AutoLoader,
-    isolation: Literal["process", "thread"] = "thread",
-    **own: Any,
-) -> AutoLoader:
-    options = {"ram_floor": "64MiB", "knobs": KNOBS, "output": "numpy", "reproducible": True, **own}
-    return kind(spec, isolation=isolation, **options)
 
 
 def specs(trio: list[Written]) -> dict[str, tuple[PipelineSpec, dict[str, int]]]:

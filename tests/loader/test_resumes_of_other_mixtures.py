@@ -9,27 +9,20 @@ from typing import Any
 
 import pytest
 from rlds_files import Written
-from streams import dataset_of, every_strategy, spec_of
+from streams import every_strategy
+from trios import mixture, opened
 
-from autoloader import AutoLoader, PipelineSpec
+from autoloader import PipelineSpec
 from autoloader.errors import UsageError
 
-KNOBS = {"ring_slots": 4, "decode_threads": 1, "io_threads": 1, "read_ahead": 1, "queue_samples": 4}
 Row = tuple[int, ...]
-
-
-def mixture(written: list[Written], weights: list[float], **top: Any) -> PipelineSpec:
-    datasets = [dataset_of(one, weight=w) for one, w in zip(written, weights, strict=True)]
-    return spec_of(*datasets, **{"batch": {"size": 3}, "mixing": {"epoch": "forever"}, **top})
 
 
 def run(
     spec: PipelineSpec, steps: int, state: dict[str, Any] | None = None
 ) -> tuple[list[Row], dict[str, Any]]:
     """So many batches behind a state, and where that ends; datasets by name."""
-    with AutoLoader(
-        spec, isolation="thread", ram_floor="64MiB", knobs=KNOBS, output="numpy", reproducible=True
-    ) as loader:
+    with opened(spec) as loader:
         if state is not None:
             loader.load_state_dict(state)
         found: list[Row] = []

@@ -14,27 +14,17 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from rlds_files import Written
-from streams import dataset_of, every_strategy, spec_of
+from streams import every_strategy
+from trios import KNOBS, mixture, opened
 
-from autoloader import AutoLoader, PipelineSpec, join_states
+from autoloader import AutoLoader, join_states
 from autoloader.errors import SpecError, UsageError
 from autoloader.loader import IdleLoader
 from autoloader.process.checkpoint import sealed
 
-KNOBS = {"ring_slots": 4, "decode_threads": 1, "io_threads": 1, "read_ahead": 1, "queue_samples": 4}
 BATCH = 3
 Row = tuple[int, ...]
 State = dict[str, Any]
-
-
-def mixture(written: list[Written], each: list[float], **top: Any) -> PipelineSpec:
-    datasets = [dataset_of(one, weight=w) for one, w in zip(written, each, strict=True)]
-    return spec_of(*datasets, **{"batch": {"size": BATCH}, "mixing": {"epoch": "forever"}, **top})
-
-
-def opened(spec: PipelineSpec, kind: type[AutoLoader] = AutoLoader, **own: Any) -> AutoLoader:
-    options: dict[str, Any] = {"ram_floor": "64MiB", "knobs": KNOBS, "output": "numpy", **own}
-    return kind(spec, isolation="thread", reproducible=True, **options)
 
 
 def taken(loader: AutoLoader, steps: int) -> list[Row]:
@@ -159,8 +149,7 @@ def test_a_child_that_is_killed_goes_on_with_the_weights_that_were_set(trio: lis
     assert len(set(whole)) == len(whole)
     assert not counts(whole[12 * BATCH + 2 :])[2]
     knobs = {**KNOBS, "decode_processes": 2, "cache_bytes": "20MB"}
-    options = {"ram_floor": "64MiB", "knobs": knobs, "output": "numpy", "reproducible": True}
-    with AutoLoader(spec, **options) as loader:
+    with opened(spec, isolation="process", knobs=knobs) as loader:
         rows = taken(loader, 2)
         loader.set_weights({"c": 4})
         rows += taken(loader, 3)
