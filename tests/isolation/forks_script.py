@@ -1,7 +1,7 @@
 """Forks beside, around and within open loaders, and says what came of it: one JSON line each.
 
-Run by ``test_forks`` as ``forks_script.py SPEC TABLE RUNS ISOLATION READER SCENARIO...``, in a
-process that has no TensorFlow. A fork tries every entry of the loader that it has a copy of, and
+Run by ``test_forks`` as ``forks_script.py FOLDER RUNS ISOLATION READER SCENARIO...``, in a process
+that has no TensorFlow. A fork tries every entry of the loader that it has a copy of, and
 ends in one of several ways; the parent reads on and counts its rows.
 """
 
@@ -20,13 +20,34 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from witness import Witness
+from coded_rows import CodedRows, coded_spec, write_coded
+from passes import Passes
 
 from autoloader import AutoLoader, PipelineSpec
 from autoloader.errors import UsageError
 
 ENDINGS = ("_exit", "exit", "close", "killed", "collect")
 told: dict[str, Any] = {"refused": 0, "tried": 0, "missed": []}
+
+
+class Books:
+    """Rows of a loader, each held against the files."""
+
+    def __init__(self, known: CodedRows, loader: AutoLoader) -> None:
+        self._known = known
+        self.passes = Passes(loader)
+        self.rows = self.wrong = 0
+
+    def note(self, batch: Any) -> None:
+        wrong = self._known.wrong(batch)
+        self.rows += len(wrong)
+        self.wrong += int(wrong.sum())
+        self.passes.note(batch)
+
+    def counts(self) -> dict[str, int]:
+        self.passes.faults()
+        missing, twice = self.passes.missing, self.passes.twice
+        return {"rows": self.rows, "wrong": self.wrong, "missing": missing, "twice": twice}
 
 
 def entries(loader: AutoLoader, live: Iterator[Any]) -> dict[str, Callable[[], Any]]:
@@ -101,35 +122,36 @@ def endless(loader: AutoLoader) -> Iterator[Any]:
         yield from loader
 
 
-def finish(loader: AutoLoader, witness: Witness, rest: Iterator[Any]) -> None:
+def finish(loader: AutoLoader, books: Books, rest: Iterator[Any]) -> None:
     """Read on until two more passes are over."""
-    until = witness.passes() + 2
-    while witness.passes() < until:
-        witness.note(next(rest))
+    passes = books.passes
+    until = next(n for n in itertools.count(1) if not passes.complete(n)) + 1
+    while not passes.complete(until):
+        books.note(next(rest))
 
 
-def plain_forks(loader: AutoLoader, witness: Witness) -> None:
+def plain_forks(loader: AutoLoader, books: Books) -> None:
     """``os.fork`` at random moments, with and without a live iterator and batches in hand."""
     rest, live = endless(loader), iter(loader)
     kept = []
     for ending in drawn.sample(ENDINGS, len(ENDINGS)):
         for _ in range(drawn.randint(1, 4)):
-            witness.note(next(rest))
+            books.note(next(rest))
         kept.append(next(live))
-        witness.note(kept[-1])
+        books.note(kept[-1])
         fork_once(loader, live, ending)
     kept.clear()
-    finish(loader, witness, rest)
+    finish(loader, books, rest)
 
 
-def beside_a_loop(loader: AutoLoader, witness: Witness) -> None:
+def beside_a_loop(loader: AutoLoader, books: Books) -> None:
     """Forks by one thread while another one iterates."""
     rest, live = endless(loader), iter(loader)
     failed: list[BaseException] = []
 
     def loop() -> None:
         try:
-            finish(loader, witness, rest)
+            finish(loader, books, rest)
         except BaseException as error:  # noqa: BLE001 whatever it was is told
             failed.append(error)
 
@@ -147,20 +169,20 @@ def use_copy(loader: AutoLoader, write: int) -> None:
     try_all(loader, iter(loader), write)
 
 
-def use_own(spec: PipelineSpec, table: Path, isolation: str, answers: Any) -> None:
+def use_own(spec: PipelineSpec, known: CodedRows, isolation: str, answers: Any) -> None:
     with AutoLoader(spec, isolation=isolation, output="numpy", ram_floor="256MB") as own:
-        witness = Witness(table, own)
+        books = Books(known, own)
         for batch, _ in zip(own, range(10), strict=False):
-            witness.note(batch)
-    answers.put(witness.counts())
+            books.note(batch)
+    answers.put(books.counts())
 
 
-def processes(loader: AutoLoader, witness: Witness) -> None:
+def processes(loader: AutoLoader, books: Books) -> None:
     """``multiprocessing``: a fork is refused the copy and makes its own, as a forkserver's does."""
     rest = endless(loader)
     for method in ("fork", "forkserver"):
         context: Any = multiprocessing.get_context(method)
-        witness.note(next(rest))
+        books.note(next(rest))
         if method == "fork":
             read, write = os.pipe()
             one = context.Process(target=use_copy, args=(loader, write))
@@ -179,21 +201,22 @@ def processes(loader: AutoLoader, witness: Witness) -> None:
             except TypeError as error:
                 told["refused"] += "make an AutoLoader in the process" in str(error)
         answers = context.SimpleQueue()
-        one = context.Process(target=use_own, args=(spec, Path(sys.argv[2]), isolation, answers))
+        one = context.Process(target=use_own, args=(spec, known, isolation, answers))
         one.start()
-        witness.note(next(rest))
+        books.note(next(rest))
         counts = answers.get()
         one.join()
         if counts["wrong"] or counts["twice"] or not counts["rows"]:
             told["missed"].append(f"its own loader, by {method}: {counts}")
-    finish(loader, witness, rest)
+    finish(loader, books, rest)
 
 
 SCENARIOS = {"forks": plain_forks, "beside_a_loop": beside_a_loop, "processes": processes}
 
 if __name__ == "__main__":
-    spec = PipelineSpec.from_mapping(json.loads(Path(sys.argv[1]).read_text()))
-    runs, isolation, reader, *scenarios = int(sys.argv[3]), *sys.argv[4:]
+    known = CodedRows(write_coded(Path(sys.argv[1])))
+    spec = coded_spec(known.written, batch={"size": 16}, weights="natural")
+    runs, isolation, reader, *scenarios = int(sys.argv[2]), *sys.argv[3:]
     state: dict[str, Any] = {}
     for scenario in scenarios:
         told = {"refused": 0, "tried": 0, "missed": []}
@@ -213,9 +236,9 @@ if __name__ == "__main__":
                 },
             ) as loader:
                 state = loader.state_dict()
-                witness = Witness(Path(sys.argv[2]), loader)
-                SCENARIOS[scenario](loader, witness)
-            for key, value in witness.counts().items():
+                books = Books(known, loader)
+                SCENARIOS[scenario](loader, books)
+            for key, value in books.counts().items():
                 totals[key] += value
         sys.stdout.write(json.dumps({"scenario": scenario, **totals, **told}) + "\n")
         sys.stdout.flush()  # what lies in the buffer would be written by a fork, too

@@ -1,6 +1,6 @@
 """A loader belongs to the process that made it, and its stream is the same whatever a fork does.
 
-Every row is held against plain TFDS by its provenance. ``AUTOLOADER_TEST_RUNS`` says how many runs
+Every row is held against the files by its provenance. ``AUTOLOADER_TEST_RUNS`` says how many runs
 each case does (default 1).
 """
 
@@ -17,28 +17,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from rlds_files import png, write_steps
-from streams import spec_of
-from witness import write_table
+from coded_rows import SHARDS
 
 from autoloader import errors
 
 RUNS = int(os.environ.get("AUTOLOADER_TEST_RUNS", "1"))
-SHARDS = [[30, 25, 11], [44, 12], [26, 9]]
-
-
-@pytest.fixture(scope="module")
-def files(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    """A spec over two small datasets, and what plain TFDS reads of them."""
-    folder = tmp_path_factory.mktemp("forks")
-    written = [
-        write_steps(folder, SHARDS, first=first, encode=png, name=name)
-        for name, first in (("a", 0), ("b", 15))
-    ]
-    spec = folder / "spec.json"
-    declared = spec_of(*written, batch={"size": 8})
-    spec.write_text(json.dumps(declared.model_dump(mode="json", by_alias=True)))
-    return spec, write_table(folder, {one.name: one.path for one in written})
+ROWS = sum(sum(map(sum, shards)) for _, shards in SHARDS.values())
+"""Of a pass."""
 
 
 SCENARIOS = {
@@ -49,19 +34,20 @@ SCENARIOS = {
 
 
 @pytest.fixture(scope="module")
-def found(files: tuple[Path, Path]) -> Callable[[str, str], dict[str, Any]]:
+def found(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, str], dict[str, Any]]:
     """What came of each scenario, by isolation and reader."""
 
     @functools.cache
     def run(isolation: str, reader: str) -> dict[str, Any]:
         here = Path(__file__).parent
-        script = [sys.executable, str(here / "forks_script.py"), *map(str, files), str(RUNS)]
+        folder = str(tmp_path_factory.mktemp("forks"))
+        script = [sys.executable, str(here / "forks_script.py"), folder, str(RUNS)]
         told = subprocess.run(
             [*script, isolation, reader, *SCENARIOS[isolation, reader]],
             stdout=subprocess.PIPE,
             check=True,
             text=True,
-            env={**os.environ, "PYTHONPATH": f"{here.parent}:{here}"},
+            env={**os.environ, "PYTHONPATH": f"{here.parents[1]}:{here.parent}:{here}"},
         ).stdout
         every = map(json.loads, told.splitlines())
         return {one["scenario"]: one for one in every}
@@ -80,7 +66,7 @@ def test_a_fork_is_refused_and_the_parent_reads_on_as_if_there_were_none(
     one = found(isolation, reader)[scenario]
     assert one["missed"] == []
     assert one["refused"] == one["tried"]
-    assert one["rows"] > RUNS * 2 * sum(map(sum, SHARDS))
+    assert one["rows"] > RUNS * 2 * ROWS
     assert (one["wrong"], one["missing"], one["twice"]) == (0, 0, 0)
 
 
