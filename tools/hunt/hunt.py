@@ -31,10 +31,11 @@ sys.path[:0] = [str(TESTS / folder) for folder in ("isolation", "loader", ".")]
 
 import strikes
 from coded_rows import CodedRows, write_coded
-from entry_pairs import Pairs, drawn_pairs
+from entry_pairs import Pairs
 from late_hunt import allow_costly_pictures, prepared
 from loader_machine import Tally
 from machines import SORTS, run_machines
+from pairs import drawn_pairs, write_data
 
 HANG_S = 900.0
 """So long without the end of a machine is taken for a hang, and every thread's place is told."""
@@ -63,7 +64,7 @@ class OtherHunts:
         with patch.dict(os.environ):  # pairs have a cache directory of their own
             self._pairs = Pairs(folder / "pairs")
             self._pair_caches = os.environ["AUTOLOADER_CACHE_DIR"]
-        self._drawn = drawn_pairs(seed, self._pairs.places)
+        self._drawn = drawn_pairs(seed, write_data(folder / "pairs" / "data"))
         self._late, self._fuse = self._stack.enter_context(prepared(folder / "late"))
         self._spec = strikes.mixture(folder / "struck")
         self._sequences = strikes.Sequences(self._spec)
