@@ -24,7 +24,7 @@ from pydantic import BaseModel
 import autoloader.spec
 from autoloader.cli.commands import app
 from autoloader.cli.plan import knob_range
-from autoloader.controller.states import EVENT_MEANING, STATE_MEANING, TRANSITIONS, Event, State
+from autoloader.controller.states import TRANSITIONS, Event, State
 from autoloader.errors import AutoloaderError
 from autoloader.spec.knobs import KNOB_CLASS, STREAM_KNOBS, Knobs
 from autoloader.telemetry.metrics import METRICS
@@ -94,7 +94,7 @@ def states_table(_: str) -> Iterator[tuple[str, ...]]:
     """The controller's states and what they mean."""
     yield ("state", "means")
     for state in State:
-        yield (f"`{state.value}`", STATE_MEANING[state])
+        yield (f"`{state.value}`", state.meaning)
 
 
 def transitions_table(_: str) -> Iterator[tuple[str, ...]]:
@@ -102,7 +102,7 @@ def transitions_table(_: str) -> Iterator[tuple[str, ...]]:
     yield ("event, the first that holds", *(f"from `{state.value}`" for state in State))
     for event in Event:
         ways = (TRANSITIONS[state, event] for state in State)
-        yield (f"`{event.value}`: {EVENT_MEANING[event]}", *(way.value for way in ways))
+        yield (f"`{event.value}`: {event.meaning}", *(way.value for way in ways))
 
 
 def metrics_table(_: str) -> Iterator[tuple[str, ...]]:

@@ -1,9 +1,12 @@
-"""A clock, headroom, probes and processors that a test tells what to say."""
+"""A clock, headroom, probes, processors and a profile that a test tells what to say."""
 
 from __future__ import annotations
 
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Generic, TypeVar
 
+from autoloader.controller.profile import Profile
 from autoloader.host.headroom import Headroom
 from autoloader.host.machine import Processors
 
@@ -77,3 +80,11 @@ class FakeProcessors:
 
     def read(self) -> Processors:
         return self.processors
+
+
+def profile_of(text: str, name: str = "box.yaml") -> Profile:
+    """A profile from a file of this name that holds ``text``."""
+    with TemporaryDirectory() as folder:
+        path = Path(folder) / name
+        path.write_text(text, encoding="utf-8")
+        return Profile.from_yaml(path)

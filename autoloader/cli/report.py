@@ -33,7 +33,7 @@ from autoloader.cli.recorded_run import (
 )
 from autoloader.controller.decisions import Replayed
 from autoloader.controller.decisions import replay as replay_log
-from autoloader.controller.states import STATE_MEANING
+from autoloader.controller.states import State
 from autoloader.errors import UsageError
 from autoloader.host.units import GIB, format_bytes
 from autoloader.telemetry.charts import (
@@ -367,7 +367,7 @@ def _controller(run: Run) -> Finding:
 
 def _states(run: Run) -> tuple[str, ...]:
     """Share of the time in each state, and the reflex's actions."""
-    meanings = {one.value: meaning for one, meaning in STATE_MEANING.items()}
+    meanings = {one.value: one.meaning for one in State}
     found = [
         f"{percent(share)} of its time in {name}: {meanings.get(name, 'of a later version')}."
         for name, share in run.states.items()

@@ -22,7 +22,7 @@ from rich.live import Live
 from rich.text import Text
 
 from autoloader.cli.output import answered, emit, emit_rendered
-from autoloader.controller.states import STATE_MEANING, State
+from autoloader.controller.states import State
 from autoloader.errors import UsageError, printable
 from autoloader.host.units import format_bytes, format_seconds
 from autoloader.spec.knobs import UNUSED_KNOBS
@@ -234,8 +234,8 @@ def _head(group: Sequence[Snapshot], moment: Snapshot, frame: Frame) -> Iterator
     yield Text(cost_words(moment))
     if moment.state:
         text = f"{moment.state}: {moment.why}"
-        known = moment.state in State.__members__.values()  # another version may have others
-        meaning = STATE_MEANING.get(State(moment.state), "") if known else ""
+        known = State.__members__.get(moment.state)  # another version may have others
+        meaning = "" if known is None else known.meaning
         if meaning and len(text) + len(meaning) + 3 <= frame.width - _LABEL:
             text += f" ({meaning})"
         short = moment.state in (State.SHRINK, State.EMERGENCY)

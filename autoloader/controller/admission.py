@@ -36,7 +36,7 @@ import math
 import operator
 import threading
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from autoloader.controller.limits import ControllerLimits
@@ -108,15 +108,15 @@ class StartPrice:
     decode_bytes: int = 0
 
     @property
+    def parts(self) -> dict[str, int]:
+        """Bytes of each part, by its name."""
+        sizes = {name.removesuffix("_bytes"): getattr(self, name) for name in self.__slots__}
+        return {name: size for name, size in sizes.items() if name != "ranks"}
+
+    @property
     def total_bytes(self) -> int:
         """The whole."""
-        working = self.framework_bytes + self.streams_bytes + self.queued_bytes
-        shared = self.block_bytes + self.request_bytes + self.decode_bytes
-        return working + self.ring_bytes + self.cache_bytes + shared
-
-
-def _pipelines(ranks: int) -> str:
-    return "pipeline needs" if ranks == 1 else f"pipelines of the node's {ranks} ranks need"
+        return sum(self.parts.values())
 
 
 def price_start(
@@ -177,17 +177,13 @@ def admit_start(price: StartPrice, *, headroom_bytes: int, ram_floor_bytes: int)
     """
     left = headroom_bytes - ram_floor_bytes - price.total_bytes
     if left < 0:
+        parts = (f"{name} {format_bytes(size)}" for name, size in price.parts.items() if size)
+        needs = f"pipelines of the node's {price.ranks} ranks need"
+        needs = "pipeline needs" if price.ranks == 1 else needs
         raise BudgetInfeasibleError(
-            f"the smallest {_pipelines(price.ranks)} about {format_bytes(price.total_bytes)} "
-            f"(libraries {format_bytes(price.framework_bytes)}, streams "
-            f"{format_bytes(price.streams_bytes)}, encoded {format_bytes(price.queued_bytes)}, "
-            f"ring {format_bytes(price.ring_bytes)}"
-            + (f", blocks {format_bytes(price.block_bytes)}" if price.block_bytes else "")
-            + (f", requests {format_bytes(price.request_bytes)}" if price.request_bytes else "")
-            + (f", decoding {format_bytes(price.decode_bytes)}" if price.decode_bytes else "")
-            + "), but only "
-            f"{format_bytes(headroom_bytes)} can be had and {format_bytes(ram_floor_bytes)} of it "
-            "must stay free",
+            f"the smallest {needs} about {format_bytes(price.total_bytes)} "
+            f"({', '.join(parts)}), but only {format_bytes(headroom_bytes)} can be had and "
+            f"{format_bytes(ram_floor_bytes)} of it must stay free",
             remedy="lower ram_floor or batch.size, use smaller frames or fewer datasets, "
             + ("lower mixing.locality.window or block, " if price.block_bytes else "")
             + ("" if price.ranks == 1 else "start fewer ranks on a node, ")
@@ -281,54 +277,16 @@ def _stream_bytes(
     return stream, record_bytes * held + max(0, waiting - record_bytes)
 
 
-def admits(
-    price_bytes: int,
-    *,
-    headroom_bytes: float | None,
-    ram_floor_bytes: int,
-    margin_bytes: int,
-    budget_ratio: float = 1.0,
-    room_bytes: float | None = None,
-) -> bool:
-    """True if a fresh reading of headroom has room for a change.
-
-    Args:
-        price_bytes: bytes that the change takes.
-        headroom_bytes: the reading; ``None`` (unknown) admits nothing.
-        ram_floor_bytes: what must stay free.
-        margin_bytes: distance to it that must stay.
-        budget_ratio: this pipeline's share of what is above both.
-        room_bytes: what it may take of a budget it shares (``budget``); ``None``: it has it alone.
-    """
-    if headroom_bytes is None:
-        return False
-    if room_bytes is not None and price_bytes > room_bytes:
-        return False
-    left = headroom_bytes - ram_floor_bytes - margin_bytes
-    return left >= 0 and price_bytes <= left * min(1.0, max(0.0, budget_ratio))
-
-
 class RollingPrices:
     """Prices of what really was held, over the last ``window`` readings.
 
     Args:
-        slot_bytes: of one ring slot; known, not measured.
-        record_bytes: mean bytes of a record by dataset, to begin with.
-        picture_bytes: of the largest picture, decoded; 0 where it is not known.
+        sizes: sizes of the mixture, which are known and not measured.
         window: number of readings that are kept.
     """
 
-    def __init__(
-        self,
-        *,
-        slot_bytes: int,
-        record_bytes: Mapping[str, int],
-        picture_bytes: int = 0,
-        window: int = 120,
-    ) -> None:
-        self._picture_bytes = picture_bytes
-        self._slot_bytes = slot_bytes
-        self._records = {name: deque([size], maxlen=window) for name, size in record_bytes.items()}
+    def __init__(self, sizes: MixtureSizes, *, window: int = 120) -> None:
+        self._sizes = sizes
         self._samples: deque[float] = deque(maxlen=window)
         self._runs: deque[float] = deque(maxlen=window)
         self._scales: deque[float] = deque(maxlen=window)
@@ -336,11 +294,6 @@ class RollingPrices:
     def note_sample(self, size: float) -> None:
         """Encoded bytes of a waiting sample, as seen now."""
         self._samples.append(size)
-
-    def note_record(self, dataset: str, size: float) -> None:
-        """Encoded bytes of an episode, as seen now."""
-        if dataset in self._records:
-            self._records[dataset].append(int(size))
 
     def note_run(self, size: float) -> None:
         """Bytes of a planned run, as seen now."""
@@ -354,13 +307,11 @@ class RollingPrices:
     def current(self) -> Prices:
         """The prices now."""
         return Prices(
-            slot_bytes=self._slot_bytes,
+            slot_bytes=self._sizes.batch_bytes,
             sample_bytes=int(percentile(self._samples, 0.95) or SAMPLE_BYTES),
-            record_bytes={
-                name: int(percentile(sizes, 0.95) or MIB) for name, sizes in self._records.items()
-            },
+            record_bytes=self._sizes.record_bytes,
             run_bytes=int(percentile(self._runs, 0.95) or RUN_BYTES),
-            picture_bytes=self._picture_bytes,
+            picture_bytes=self._sizes.picture_bytes,
             scale=percentile(self._scales, 0.95) or 1.0,
         )
 
@@ -384,24 +335,14 @@ class Share:
     """One pipeline's part of a budget.
 
     Attributes:
-        name: name of the share in refusals.
         floor_bytes: bytes of its RAM floor.
         in_use: whether it may grow; one that is parked may not.
+        promises: (time until it counts, bytes) of what it was promised and may not hold yet.
     """
 
-    name: str
     floor_bytes: int
     in_use: bool = True
-    _promises: list[tuple[float, int]] = field(default_factory=list)
-
-    def promised_bytes(self, now_s: float) -> int:
-        """Bytes that it was promised and may not hold yet."""
-        self._promises = [one for one in self._promises if one[0] > now_s]
-        return sum(size for _, size in self._promises)
-
-    def promise(self, size: int, until_s: float) -> None:
-        """Count ``size`` bytes as its own until then."""
-        self._promises.append((until_s, size))
+    promises: list[tuple[float, int]] = field(default_factory=list)
 
 
 class SharedBudget:
@@ -420,9 +361,9 @@ class SharedBudget:
         self._lock = threading.Lock()
         self._shares: list[Share] = []
 
-    def join(self, name: str, floor_bytes: int) -> Share:
+    def join(self, floor_bytes: int) -> Share:
         """One more pipeline."""
-        share = Share(name, floor_bytes)
+        share = Share(floor_bytes)
         with self._lock:
             self._shares.append(share)
         return share
@@ -432,17 +373,25 @@ class SharedBudget:
         with self._lock:
             self._shares = [one for one in self._shares if one is not share]
 
-    def room_bytes(self, share: Share, headroom_bytes: float | None, margin_bytes: int) -> int:
+    def promised_bytes(self) -> int:
+        """Bytes that all pipelines were promised and may not hold yet."""
+        now_s, found = self._clock.now_s(), 0
+        for one in self._shares:
+            one.promises = [promise for promise in one.promises if promise[0] > now_s]
+            found += sum(size for _, size in one.promises)
+        return found
+
+    def room_bytes(self, share: Share, headroom_bytes: int | None, margin_bytes: int) -> int:
         """Bytes that a pipeline may take now, by a reading of headroom; 0 without a reading."""
         with self._lock:
-            return self._room(share, headroom_bytes, margin_bytes)
+            return self._room(share, headroom_bytes, margin_bytes, opening=False)
 
     def promised(
         self,
         share: Share,
         size: int,
         *,
-        headroom_bytes: float | None,
+        headroom_bytes: int | None,
         margin_bytes: int,
         opening: bool = False,
     ) -> bool:
@@ -457,11 +406,7 @@ class SharedBudget:
                 share of it.
         """
         with self._lock:
-            if opening:
-                room = self._left(headroom_bytes, margin_bytes) - self._promises()
-            else:
-                room = self._room(share, headroom_bytes, margin_bytes)
-            if size > 0 and size > room:
+            if size > self._room(share, headroom_bytes, margin_bytes, opening=opening):
                 return False
             self._promise(share, size, opening)
             return True
@@ -473,42 +418,15 @@ class SharedBudget:
 
     def _promise(self, share: Share, size: int, opening: bool) -> None:
         if size > 0:
-            share.promise(size, self._clock.now_s() + (OPENING_S if opening else PROMISED_S))
+            lasts_s = OPENING_S if opening else PROMISED_S
+            share.promises.append((self._clock.now_s() + lasts_s, size))
 
-    def _room(self, share: Share, headroom_bytes: float | None, margin_bytes: int) -> int:
-        if share not in self._shares or not share.in_use:
+    def _room(self, share: Share, headroom: int | None, margin: int, *, opening: bool) -> int:
+        if headroom is None or share not in self._shares or not (opening or share.in_use):
             return 0
-        left = max(0, self._left(headroom_bytes, margin_bytes) - self._promises())
-        return left // sum(one.in_use for one in self._shares)
-
-    def _left(self, headroom_bytes: float | None, margin_bytes: int) -> int:
-        floor = max((one.floor_bytes for one in self._shares), default=0)
-        return -1 if headroom_bytes is None else int(headroom_bytes) - floor - margin_bytes
-
-    def _promises(self) -> int:
-        now = self._clock.now_s()
-        return sum(one.promised_bytes(now) for one in self._shares)
-
-
-@dataclass(frozen=True, slots=True)
-class PipelineSizes:
-    """Sizes that decide a pipeline's price, beside its knobs.
-
-    Attributes:
-        mixture: of its episodes and batches.
-        ring_bytes: pages that its ring holds already.
-        has_tensorflow: whether this process has imported it.
-    """
-
-    mixture: MixtureSizes
-    ring_bytes: int
-    has_tensorflow: bool
-
-    def price(self, knobs: Knobs) -> int:
-        """Bytes that opening takes from now on."""
-        joining = knobs.reader != "stream" or self.has_tensorflow
-        start = price_start(knobs, self.mixture, joining=joining)
-        return start.total_bytes - min(self.ring_bytes, start.ring_bytes)
+        floor = max(one.floor_bytes for one in self._shares)
+        left = max(0, headroom - floor - margin - self.promised_bytes())
+        return left if opening else left // sum(one.in_use for one in self._shares)
 
 
 @dataclass(frozen=True, slots=True)
@@ -535,9 +453,8 @@ def admit_opening(
     source: HeadroomSource,
     knobs: Knobs,
     limits: ControllerLimits,
-    pipes: PipelineSizes,
+    price: Callable[[Knobs], int],
     *,
-    name: str,
     moves: bool,
 ) -> Opening:
     """Give a pipeline its place in the budget, and the knobs it may open with.
@@ -547,27 +464,23 @@ def admit_opening(
         source: source of headroom readings.
         knobs: values that were asked for.
         limits: limits of the pipeline's knobs.
-        pipes: what its price hangs on.
-        name: name of its share of the budget.
+        price: bytes that opening with knobs takes.
         moves: whether knobs may move by themselves; without that they stay as they are asked for,
             and only count.
     """
-    share = budget.join(name, limits.ram_floor_bytes)
-    headroom, price = headroom_or_none(source), pipes.price(knobs)
-    least = limits.least(knobs)
+    share = budget.join(limits.ram_floor_bytes)
+    headroom, least, margin = headroom_or_none(source), limits.least(knobs), limits.margin_bytes
+    asked = price(knobs)
     if not moves or least == knobs:
-        budget.take(share, price, opening=True)
-        return Opening(share, knobs, price, headroom, as_asked=True)
-    margin = limits.margin_bytes
-    may = budget.promised(share, price, headroom_bytes=headroom, margin_bytes=margin, opening=True)
-    if may:
-        return Opening(share, knobs, price, headroom, as_asked=True)
+        budget.take(share, asked, opening=True)
+        return Opening(share, knobs, asked, headroom, as_asked=True)
+    if budget.promised(share, asked, headroom_bytes=headroom, margin_bytes=margin, opening=True):
+        return Opening(share, knobs, asked, headroom, as_asked=True)
     logger.warning(
         "opens with the least knobs: those asked for need %s; headroom is %s, %s stay free",
-        format_bytes(price),
+        format_bytes(asked),
         "unknown" if headroom is None else format_bytes(headroom),
         format_bytes(limits.ram_floor_bytes + margin),
     )
-    price = pipes.price(least)
-    budget.take(share, price, opening=True)
-    return Opening(share, least, price, headroom, as_asked=False)
+    budget.take(share, price(least), opening=True)
+    return Opening(share, least, price(least), headroom, as_asked=False)

@@ -41,7 +41,6 @@ class ControllerLimits:
         order_fixed: order knobs stay as they are, because the order was promised.
         budget_ratio: this pipeline's share of what is above the floor and the margin.
         margin_bytes: least distance to the floor at which memory is still admitted.
-        oldest_s: readings older than this are unknown.
         hold_off_s: a knob that moved rests for so long before it may grow again.
         calm_s: pressure must have been gone for so long before anything grows; doubled for each
             time that it came back soon.
@@ -58,7 +57,6 @@ class ControllerLimits:
     order_fixed: bool = False
     budget_ratio: float = 1.0
     margin_bytes: int = MARGIN_BYTES
-    oldest_s: float = 3.0
     hold_off_s: float = 15.0
     calm_s: float = 10.0
     retry_s: float = 60.0

@@ -1,8 +1,7 @@
 """Observations: what the policy knows, and how a pipeline's totals become readings. Pure.
 
-An observation is one frozen snapshot, in which every reading carries its age. ``None`` is unknown.
-A reading that is too old, not a number, or from the future is unknown too: the policy looks at
-readings only through ``fresh``, so stale evidence cannot slip through.
+An observation is one frozen snapshot. ``None`` is unknown: who reads a probe or a meter gives
+``None`` for an answer older than ``OLDEST_S``, so stale evidence cannot slip through.
 
 Totals (batches handed over, seconds waited, samples mixed, seconds of work by stage) come about
 once a second. Waits, pace and service times are differences over the last ``WINDOW_S``. The rate is
@@ -25,68 +24,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from autoloader.controller.admission import Prices
+from autoloader.host.clock import OLDEST_S
 from autoloader.spec.knobs import Knobs
-
-
-@dataclass(frozen=True, slots=True)
-class Reading:
-    """One number and how old it was when the observation was made."""
-
-    value: float
-    age_s: float = 0.0
-
-
-def fresh(reading: Reading | None, oldest_s: float) -> float | None:
-    """The number, or ``None`` where it is unknown: absent, stale, or no evidence at all."""
-    if reading is None or not math.isfinite(reading.value):
-        return None
-    return reading.value if 0.0 <= reading.age_s <= oldest_s else None
-
-
-@dataclass(frozen=True, slots=True)
-class StageReading:
-    """One stage, or one dataset's part of it.
-
-    Attributes:
-        stage: name of the stage, "read" or "decode".
-        dataset: whose part; "" where one pool serves all datasets.
-        share: of the mixture's samples that pass through here.
-        workers: threads (or processes) that work side by side.
-        service_s: work of one worker for one sample, waiting for another stage left out.
-        busy_ratio: share of the workers' time spent on it.
-    """
-
-    stage: str
-    dataset: str
-    share: float
-    workers: int
-    service_s: Reading | None
-    busy_ratio: Reading | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class CacheReading:
-    """The frame cache.
-
-    Attributes:
-        held_bytes: that it holds or has promised to.
-        wanting: whether it left out frames that are shown again.
-        late_bytes: of frames that were to be shown by now, and were not: hits that were foretold
-            and did not come.
-        allocated_bytes: that would come back without it; ``None``: not known.
-        saved_ratio: seconds of a thread's decoding that hits save each second.
-        reread_ratio: seconds of a thread's reading that it causes each second, since pages of files
-            that it displaced are read again.
-        private: what is held is lost once a second process decodes.
-    """
-
-    held_bytes: int
-    wanting: bool
-    late_bytes: int = 0
-    allocated_bytes: int | None = None
-    saved_ratio: float = 0.0
-    reread_ratio: float = 0.0
-    private: bool = False
+from autoloader.telemetry.statistics import CacheStatistics, StageMoment
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +41,8 @@ class Observation:
         gate_closed: the reflex admits no reads.
         batches: handed to the consumer so far.
         waiting: the consumer waits for a batch now.
-        rate_per_s: samples mixed per second since the observation before.
+        rate_per_s: samples mixed per second, measured lately.
+        rate_is_new: whether that rate was measured since the observation before.
         wait_ratio: share of the consumer's time spent waiting, over the last seconds.
         demand_per_s: samples per second that the consumer would take if it never waited.
         silent_s: time since the consumer last took or wanted a batch.
@@ -119,6 +60,9 @@ class Observation:
         gpu_busy_ratio: SM activity, or utilisation where the device has no better.
         gpu_shared: other processes use the device, so its load says little about this one.
         cache: the frame cache; ``None`` where there can be none.
+        saved_ratio: seconds of a thread's decoding that hits save each second.
+        reread_ratio: seconds of a thread's reading that held frames cause each second, since pages
+            of files that they displaced are read again.
         prices: bytes of one unit of each knob.
         helpers_possible: processors of other hosts that may help; 0: not known yet; ``None``: no
             other host is asked to help.
@@ -131,23 +75,26 @@ class Observation:
     gate_closed: bool = False
     batches: int = 0
     waiting: bool = False
-    rate_per_s: Reading | None = None
-    wait_ratio: Reading | None = None
-    demand_per_s: Reading | None = None
-    silent_s: Reading | None = None
-    step_s: Reading | None = None
-    occupancy_ratio: Reading | None = None
-    stages: tuple[StageReading, ...] = ()
-    idle_cpus: Reading | None = None
-    others_cpus: Reading | None = None
-    headroom_bytes: Reading | None = None
-    room_bytes: float | None = None
-    growth_bytes: Reading | None = None
-    loader_bytes: Reading | None = None
-    pressure_percent: Reading | None = None
-    gpu_busy_ratio: Reading | None = None
+    rate_per_s: float | None = None
+    rate_is_new: bool = True
+    wait_ratio: float | None = None
+    demand_per_s: float | None = None
+    silent_s: float | None = None
+    step_s: float | None = None
+    occupancy_ratio: float | None = None
+    stages: tuple[StageMoment, ...] = ()
+    idle_cpus: float | None = None
+    others_cpus: float | None = None
+    headroom_bytes: int | None = None
+    room_bytes: int | None = None
+    growth_bytes: int = 0
+    loader_bytes: int | None = None
+    pressure_percent: float | None = None
+    gpu_busy_ratio: float | None = None
     gpu_shared: bool = False
-    cache: CacheReading | None = None
+    cache: CacheStatistics | None = None
+    saved_ratio: float = 0.0
+    reread_ratio: float = 0.0
     prices: Prices = field(default_factory=Prices)
     helpers_possible: int | None = None
 
@@ -176,8 +123,8 @@ class FlowTotals:
     Attributes:
         at_s: time of the reading, in seconds.
         batches: handed to the consumer.
-        waited_s: that it waited for them, all in all.
-        waiting_since_s: since when it waits now; ``None``: it does not.
+        waited_s: that it waited for them so far, with what is going on.
+        waiting: whether it waits now.
         mixed: number of samples mixed so far.
         ready, slots: batches ready, slots of the ring.
         stages: counters of every stage.
@@ -186,22 +133,11 @@ class FlowTotals:
     at_s: float
     batches: int
     waited_s: float
-    waiting_since_s: float | None
+    waiting: bool
     mixed: int
     ready: int
     slots: int
     stages: tuple[StageTotal, ...] = ()
-
-    @property
-    def all_waited_s(self) -> float:
-        """Waiting so far, with what is going on."""
-        now = 0.0 if self.waiting_since_s is None else self.at_s - self.waiting_since_s
-        return self.waited_s + max(0.0, now)
-
-
-def _aged(value: float, at_s: float, now_s: float) -> Reading:
-    """A value that is not new at every reading."""
-    return Reading(value, max(0.0, now_s - at_s))
 
 
 @dataclass(slots=True)
@@ -218,7 +154,6 @@ class FlowMeter:
     _rate_from: FlowTotals | None = None
     _step: float = 0.0
     _now: FlowTotals | None = None
-    _totals: deque[FlowTotals] = field(default_factory=deque)
     _moved_s: float | None = None
     _stages: dict[tuple[str, str], tuple[float, float, float]] = field(default_factory=dict)
 
@@ -228,19 +163,18 @@ class FlowMeter:
         if last is not None and (now.batches < last.batches or now.mixed < last.mixed):
             self._forget()
             last = None
-        active = last is None or now.batches > last.batches or now.waiting_since_s is not None
-        if active:
+        if last is None or now.batches > last.batches or now.waiting:
             quiet_s = now.at_s - (now.at_s if self._moved_s is None else self._moved_s)
             if quiet_s > max(PAUSE_S, 3 * self._step):
                 self._window.clear()
                 self._rate_from = None
             self._moved_s = now.at_s
             self._window.append(now)
-        while len(self._window) > 2 and now.at_s - self._window[1].at_s >= WINDOW_S:
-            self._window.popleft()
+            while len(self._window) > 2 and now.at_s - self._window[1].at_s >= WINDOW_S:
+                self._window.popleft()
+            self._note_stages(self._window[0], now)
         self._now = now
         self._note_rate(now)
-        self._note_stages(now)
         first, last = self._window[0], self._window[-1]
         if last.batches > first.batches:
             self._step = (last.at_s - first.at_s) / (last.batches - first.batches)
@@ -255,21 +189,23 @@ class FlowMeter:
         now, first, last = self._now, self._window[0], self._window[-1]
         assert now is not None
         span = last.at_s - first.at_s
+        rate, rated_s = self._rate or (None, -math.inf)
         fields: dict[str, Any] = {
             "batches": now.batches,
-            "waiting": now.waiting_since_s is not None,
-            "occupancy_ratio": Reading(now.ready / max(1, now.slots)),
-            "rate_per_s": _aged(*self._rate, now.at_s) if self._rate else None,
-            "step_s": Reading(self._step) if self._step else None,
-            "silent_s": Reading(now.at_s - (self._moved_s or now.at_s)),
-            "stages": self._stage_readings(now),
+            "waiting": now.waiting,
+            "occupancy_ratio": now.ready / max(1, now.slots),
+            "rate_per_s": rate,
+            "rate_is_new": rated_s == now.at_s,
+            "step_s": self._step or None,
+            "silent_s": now.at_s - (self._moved_s or now.at_s),
+            "stages": tuple(self._stage(total, now.at_s) for total in now.stages),
         }
         if span > 0:
-            waited = min(span, max(0.0, last.all_waited_s - first.all_waited_s))
-            fields["wait_ratio"] = Reading(waited / span)
+            waited = min(span, max(0.0, last.waited_s - first.waited_s))
+            fields["wait_ratio"] = waited / span
             batches, free = last.batches - first.batches, span - waited
             if batches > 0 and free > span * 1e-3:
-                fields["demand_per_s"] = Reading(batches * self.batch_size / free)
+                fields["demand_per_s"] = batches * self.batch_size / free
         return fields
 
     def _note_rate(self, now: FlowTotals) -> None:
@@ -282,11 +218,7 @@ class FlowMeter:
             self._rate = mixed / span, now.at_s
             self._rate_from = now
 
-    def _note_stages(self, now: FlowTotals) -> None:
-        self._totals.append(now)
-        while len(self._totals) > 2 and now.at_s - self._totals[1].at_s >= WINDOW_S:
-            self._totals.popleft()
-        first = self._totals[0]
+    def _note_stages(self, first: FlowTotals, now: FlowTotals) -> None:
         span = now.at_s - first.at_s
         before = {(s.stage, s.dataset): s for s in first.stages}
         for total in now.stages:
@@ -296,25 +228,23 @@ class FlowMeter:
                 continue
             work = max(0.0, total.work_s - earlier.work_s)
             service = work / (total.samples - earlier.samples)
-            busy = work / (span * max(1, total.workers))
+            # Work is counted when it is done: a long piece may end in a short span.
+            busy = min(1.0, work / (span * max(1, total.workers)))
             self._stages[key] = service, busy, now.at_s
 
-    def _stage_readings(self, now: FlowTotals) -> tuple[StageReading, ...]:
-        found = []
-        for total in now.stages:
-            service = busy = None
-            if (key := (total.stage, total.dataset)) in self._stages:
-                service_s, busy_ratio, at_s = self._stages[key]
-                service = _aged(service_s, at_s, now.at_s)
-                busy = _aged(busy_ratio, at_s, now.at_s)
-            found.append(
-                StageReading(total.stage, total.dataset, total.share, total.workers, service, busy)
-            )
-        return tuple(found)
+    def _stage(self, total: StageTotal, now_s: float) -> StageMoment:
+        service_s = busy = bound = None
+        measured = self._stages.get((total.stage, total.dataset))
+        if measured is not None and now_s - measured[2] <= OLDEST_S:
+            service_s, busy, _ = measured
+            work_s = service_s * total.share
+            bound = total.workers / work_s if work_s > 0 else None
+        return StageMoment(
+            total.stage, total.dataset, total.workers, service_s, busy, bound, total.share
+        )
 
     def _forget(self) -> None:
         self._window.clear()
-        self._totals.clear()
         self._stages.clear()
         self._rate = self._rate_from = self._moved_s = None
         self._step = 0.0

@@ -33,23 +33,20 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Any
 
-from autoloader.controller.admission import admits, price_change
 from autoloader.controller.limits import ControllerLimits
-from autoloader.controller.observation import Observation, Reading, fresh
+from autoloader.controller.observation import Observation
 from autoloader.controller.proposals import (
     Change,
+    Situation,
     best_cut,
     best_growth,
     best_return,
     cheaper_cache,
     grown_cache,
     halved,
-    known_stages,
-    legal,
     lowered_cache,
     margin,
     missing_bytes,
-    rested,
 )
 from autoloader.controller.states import (
     TRANSITIONS,
@@ -70,7 +67,6 @@ HALVING_S = 2.0
 GIVE_BACK_AFTER_S = 8.0
 KEPT_RATES = 8
 LOOKS_GIVEN_BACK = 5
-NEW_S = 0.3
 PAUSE_S = 0.5
 LONGEST_CALM_S = 30.0
 LONGEST_RETRY_S = 1200.0
@@ -91,7 +87,6 @@ class Decision:
         gain_per_s: predicted, of a growth.
         price_bytes: predicted bytes of the change.
         verdict: on the change before, where one fell now.
-        verdict_on: what that change was remembered by.
     """
 
     state: ControllerState
@@ -102,7 +97,6 @@ class Decision:
     gain_per_s: float | None = None
     price_bytes: int | None = None
     verdict: Verdict | None = None
-    verdict_on: str = ""
 
 
 def decide(state: ControllerState, seen: Observation, limits: ControllerLimits) -> Decision:
@@ -114,45 +108,44 @@ def decide(state: ControllerState, seen: Observation, limits: ControllerLimits) 
         limits: what may not be overstepped.
     """
     event = event_of(state, seen, limits)
-    name = TRANSITIONS[state.name, event]
-    now = _advanced(state, name, event, seen, limits)
+    here = _entered(Situation(state, seen, limits, event))
+    name = here.state.name
     if seen.knobs.cache_bytes and event in (Event.BELOW_FLOOR, Event.PRESSURE):
-        return _go(now, seen, event, _fewer_frames(seen, limits), "the frame cache goes first")
+        return _go(here, _fewer_frames(here), "the frame cache goes first")
     if name is State.EMERGENCY:
-        return _go(now, seen, event, limits.least(seen.knobs), "below the floor: minimum knobs")
+        return _go(here, limits.least(seen.knobs), "below the floor: minimum knobs")
     if name is State.SHRINK:
-        return _shrink(now, seen, limits, event)
+        return _shrink(here)
     if name in (State.PARKED, State.WARMUP):
-        return Decision(now, event, "nothing moves")
-    if now.trial is not None:
-        return _verify(now, seen, limits, event)
+        return _stay(here, "nothing moves")
+    if here.state.trial is not None:
+        return _verify(here, here.state.trial)
     if event is Event.HUNGRY:
-        return _grow(now, seen, limits, event)
+        return _grow(here)
     if event is Event.SATISFIED:
-        return _give_back(now, seen, limits, event)
-    return Decision(now, event, "unknown is not free: nothing moves")
+        return _give_back(here)
+    return _stay(here, "unknown is not free: nothing moves")
 
 
 def event_of(state: ControllerState, seen: Observation, limits: ControllerLimits) -> Event:
     """First event that holds of an observation; see ``states.Event``."""
-    headroom = fresh(seen.headroom_bytes, limits.oldest_s)
+    headroom = seen.headroom_bytes
     if headroom is not None and headroom < limits.ram_floor_bytes:
         return Event.BELOW_FLOOR
-    if _pressed(headroom, seen, limits):
+    if _pressed(seen, limits):
         return Event.PRESSURE
     if state.pressure_s is not None and seen.at_s - state.pressure_s < calm_s(state, limits):
         return Event.CALMING
-    if seen.parked or _silent(seen, limits):
+    if seen.parked or _away(seen, limits.silence_s, 5):
         return Event.SILENT
     warming = seen.batches < WARMUP_BATCHES
     if warming and (state.name is not State.WARMUP or seen.at_s - state.since_s < LONGEST_WARMUP_S):
         return Event.WARMING
-    waits = fresh(seen.wait_ratio, limits.oldest_s)
-    rate = fresh(seen.rate_per_s, limits.oldest_s)
-    if headroom is None or waits is None or rate is None:
+    if headroom is None or seen.wait_ratio is None or seen.rate_per_s is None:
         return Event.BLIND
     enough = HUNGRY_AGAIN_RATIO if state.name is State.HOLD else SATISFIED_RATIO
-    if waits < enough or _gpu_is_the_bottleneck(seen, limits):
+    busy = 0.0 if seen.gpu_shared else seen.gpu_busy_ratio or 0.0
+    if seen.wait_ratio < enough or busy >= limits.gpu_busy_ratio:
         return Event.SATISFIED
     return Event.HUNGRY
 
@@ -162,290 +155,203 @@ def calm_s(state: ControllerState, limits: ControllerLimits) -> float:
     return min(LONGEST_CALM_S, limits.calm_s * 2.0 ** max(0, state.pressures - 1))
 
 
-def _pressed(headroom: float | None, seen: Observation, limits: ControllerLimits) -> bool:
-    if headroom is not None and headroom < limits.ram_floor_bytes + margin(seen, limits):
+def _pressed(seen: Observation, limits: ControllerLimits) -> bool:
+    headroom, margin_bytes = seen.headroom_bytes, margin(seen, limits)
+    if headroom is not None and headroom < limits.ram_floor_bytes + margin_bytes:
         return True
     # Many loads keep a host's pressure above nothing for hours; it counts where memory is near.
-    pressure = fresh(seen.pressure_percent, limits.oldest_s)
-    if pressure is None or pressure < limits.pressure_percent:
+    if (seen.pressure_percent or 0.0) < limits.pressure_percent:
         return False
-    return headroom is None or headroom < limits.ram_floor_bytes + 4 * margin(seen, limits)
+    return headroom is None or headroom < limits.ram_floor_bytes + 4 * margin_bytes
 
 
-def _silent(seen: Observation, limits: ControllerLimits) -> bool:
-    return _away(seen, limits, limits.silence_s, 5)
-
-
-def _pausing(seen: Observation, limits: ControllerLimits) -> bool:
+def _pausing(seen: Observation) -> bool:
     """True if the consumer takes unusually long between two batches.
 
     Not for long enough to be silent, yet what is seen meanwhile is its pause: processors that fell
     idle because the ring is full, a rate that nobody asked for.
     """
-    return _away(seen, limits, PAUSE_S, 2)
+    return _away(seen, PAUSE_S, 2)
 
 
-def _away(seen: Observation, limits: ControllerLimits, least_s: float, steps: int) -> bool:
+def _away(seen: Observation, least_s: float, steps: int) -> bool:
     """True if the consumer wanted nothing for so long, and for so many of its usual steps."""
-    silent = fresh(seen.silent_s, limits.oldest_s)
-    if silent is None or seen.waiting:
+    if seen.silent_s is None or seen.waiting:
         return False
-    step = fresh(seen.step_s, limits.oldest_s) or 0.0
-    return silent > max(least_s, steps * step)
+    return seen.silent_s > max(least_s, steps * (seen.step_s or 0.0))
 
 
-def _gpu_is_the_bottleneck(seen: Observation, limits: ControllerLimits) -> bool:
-    busy = fresh(seen.gpu_busy_ratio, limits.oldest_s)
-    return busy is not None and not seen.gpu_shared and busy >= limits.gpu_busy_ratio
-
-
-def _advanced(
-    state: ControllerState,
-    name: State,
-    event: Event,
-    seen: Observation,
-    limits: ControllerLimits,
-) -> ControllerState:
-    """The state with what this observation adds to its memory."""
+def _entered(here: Situation) -> Situation:
+    """The situation in the state that its event leads to, with what is remembered of it."""
+    state, seen, limits = here.state, here.seen, here.limits
+    name = TRANSITIONS[state.name, here.event]
     changed = name is not state.name
     now = replace(state, name=name, since_s=seen.at_s if changed else state.since_s)
-    if event in (Event.BELOW_FLOOR, Event.PRESSURE):
+    if here.event in (Event.BELOW_FLOOR, Event.PRESSURE):
         new = state.pressure_s is None or seen.at_s - state.pressure_s > limits.calm_s / 2
         soon = state.pressure_s is not None and seen.at_s - state.pressure_s < QUIET_S
         times = state.pressures if not new else state.pressures + 1 if soon else 1
         now = replace(now, pressure_s=seen.at_s, pressures=times)
-    moved = tuple(m for m in now.moved if seen.at_s - m[1] < limits.hold_off_s)
+    moved = {m: s for m, s in now.moved.items() if seen.at_s - s < limits.hold_off_s}
+    trial, rates = now.trial, now.rates
     if name in (State.SHRINK, State.EMERGENCY):
-        return replace(now, rates=(), trial=None, moved=moved)
-    if name in (State.PARKED, State.WARMUP):
+        trial, rates = None, ()
+    elif name in (State.PARKED, State.WARMUP):
         # A pause is no evidence: what was seen before it stays, and the change settles anew.
-        trial = None if now.trial is None else replace(now.trial, since_s=seen.at_s)
-        return replace(now, trial=trial, moved=moved)
-    if changed and now.trial is None and {name, state.name} == {State.GROW, State.HOLD}:
-        now = replace(now, rates=())  # the consumer has changed its pace
-    rate = _new_rate(seen, limits)
-    rates = now.rates if rate is None or now.trial is not None else (*now.rates, rate)
-    return replace(now, rates=rates[-KEPT_RATES:], moved=moved)
+        trial = None if trial is None else replace(trial, since_s=seen.at_s)
+    elif trial is None:
+        if changed and {name, state.name} == {State.GROW, State.HOLD}:
+            rates = ()  # the consumer has changed its pace
+        rates = (*rates, *_new_rates(seen))[-KEPT_RATES:]
+    return replace(here, state=replace(now, trial=trial, rates=rates, moved=moved))
 
 
-def _new_rate(seen: Observation, limits: ControllerLimits) -> float | None:
-    """A rate that was not there before; one reading counts once, and none of a pause."""
-    if _pausing(seen, limits):
-        return None
-    rate = fresh(seen.rate_per_s, limits.oldest_s)
-    return rate if seen.rate_per_s is not None and seen.rate_per_s.age_s < NEW_S else None
+def _new_rates(seen: Observation) -> tuple[float, ...]:
+    """The rate that was not there before, if any; none of a pause."""
+    if seen.rate_per_s is None or not seen.rate_is_new or _pausing(seen):
+        return ()
+    return (seen.rate_per_s,)
 
 
-def _shrink(
-    now: ControllerState, seen: Observation, limits: ControllerLimits, event: Event
-) -> Decision:
-    if event is not Event.PRESSURE:
-        return Decision(now, event, "pressure has gone: wait before growing")
-    if seen.at_s - now.shrunk_s < HALVING_S:
-        return Decision(now, event, "halved just now: wait for the effect")
-    return _go(
-        replace(now, shrunk_s=seen.at_s), seen, event, halved(seen, limits), "close to the floor"
-    )
+def _stay(here: Situation, rule: str, **own: Any) -> Decision:
+    """Nothing moves; ``own``: changes of the policy's memory."""
+    return Decision(replace(here.state, **own), here.event, rule)
 
 
-def _fewer_frames(seen: Observation, limits: ControllerLimits) -> Knobs:
+def _go(here: Situation, knobs: Knobs, rule: str, sign: str = "-", **own: Any) -> Decision:
+    """Go to ``knobs``; ``own``: changes of the policy's memory."""
+    changed = {key: pair[0] for key, pair in knobs.changed(here.seen.knobs).items()}
+    if not changed:
+        return _stay(here, f"{rule}; nothing is left to shrink", **own)
+    moved = {**here.state.moved, **{f"{key}{sign}": here.seen.at_s for key in changed}}
+    state = replace(here.state, moved=moved, **own)
+    return Decision(state, here.event, rule, knobs, changed)
+
+
+def _shrink(here: Situation) -> Decision:
+    if here.event is not Event.PRESSURE:
+        return _stay(here, "pressure has gone: wait before growing")
+    if here.seen.at_s - here.state.shrunk_s < HALVING_S:
+        return _stay(here, "halved just now: wait for the effect")
+    return _go(here, halved(here), "close to the floor", shrunk_s=here.seen.at_s)
+
+
+def _fewer_frames(here: Situation) -> Knobs:
     """Half of the frame cache at least, and what is missing above the floor and the margin."""
-    headroom = fresh(seen.headroom_bytes, limits.oldest_s)
-    held, missing = seen.knobs.cache_bytes, 0
-    if seen.cache is not None and seen.cache.allocated_bytes is not None:
+    seen, missing = here.seen, 0
+    held = seen.knobs.cache_bytes
+    if seen.cache is not None:
         held = min(held, seen.cache.allocated_bytes)
-    if headroom is not None:
-        missing = missing_bytes(int(headroom), limits.ram_floor_bytes, margin(seen, limits))
+    if (headroom := seen.headroom_bytes) is not None:
+        margin_bytes = margin(seen, here.limits)
+        missing = missing_bytes(headroom, here.limits.ram_floor_bytes, margin_bytes)
     return lowered_cache(seen.knobs, held, max(missing, held // 2))
 
 
-def _go(now: ControllerState, seen: Observation, event: Event, knobs: Knobs, rule: str) -> Decision:
-    changed = {key: pair[0] for key, pair in knobs.changed(seen.knobs).items()}
-    if not changed:
-        return Decision(now, event, f"{rule}; nothing is left to shrink")
-    moved = (*now.moved, *((f"{key}-", seen.at_s) for key in changed))
-    return Decision(replace(now, moved=moved), event, rule, knobs, changed)
-
-
-def _grow(
-    now: ControllerState, seen: Observation, limits: ControllerLimits, event: Event
-) -> Decision:
+def _grow(here: Situation) -> Decision:
+    seen = here.seen
     if not seen.settled or seen.gate_closed:
-        return Decision(now, event, "an earlier change is on its way")
-    if _pausing(seen, limits):
-        return Decision(now, event, "training pauses")
-    if len(now.rates) < MINIMUM_RATES:
-        return Decision(now, event, "too few rates to compare with")
+        return _stay(here, "an earlier change is on its way")
+    if _pausing(seen):
+        return _stay(here, "training pauses")
+    if len(here.state.rates) < MINIMUM_RATES:
+        return _stay(here, "too few rates to compare with")
     fewer = cheaper_cache(seen)
-    if fewer is not None and rested("cache_bytes-", now, seen.at_s, limits):
+    if fewer is not None and here.rested("cache_bytes-"):
         rule = "files are read again for longer than held frames save: fewer are held"
-        return _go(replace(now, dear_s=seen.at_s), seen, event, fewer, rule)
-    dear = fewer is not None or seen.at_s - now.dear_s < LONGEST_RETRY_S
-    frames = None if dear else grown_cache(seen, limits, margin(seen, limits))
-    if frames is not None and admitted(seen, frames, limits):
-        return _go(now, seen, event, frames, "training waits: more frames are held")
-    change = best_growth(now, seen, limits)
+        return _go(here, fewer, rule, dear_s=seen.at_s)
+    dear = fewer is not None or seen.at_s - here.state.dear_s < LONGEST_RETRY_S
+    frames = None if dear else grown_cache(seen, here.limits)
+    if frames is not None and here.admits(frames):
+        return _go(here, frames, "training waits: more frames are held")
+    change = best_growth(here) or best_cut(here)
     if change is not None:
-        return _try(now, seen, event, change, growing=True, hungry=True)
-    cut = best_cut(now, seen, limits)
-    if cut is not None:
-        return _try(now, seen, event, cut, growing=False, hungry=True)
-    missing = "" if known_stages(seen, limits) else ": no stage is measured"
-    return Decision(now, event, f"no change is predicted to pay{missing}")
+        return _try(here, change)
+    missing = "" if here.stages else ": no stage is measured"
+    return _stay(here, f"no change is predicted to pay{missing}")
 
 
-def _give_back(
-    now: ControllerState, seen: Observation, limits: ControllerLimits, event: Event
-) -> Decision:
-    if seen.at_s - now.since_s < GIVE_BACK_AFTER_S or len(now.rates) < MINIMUM_RATES:
-        return Decision(now, event, "training does not wait")
-    change = best_return(now, seen, limits) if seen.settled else None
+def _give_back(here: Situation) -> Decision:
+    early = here.seen.at_s - here.state.since_s < GIVE_BACK_AFTER_S
+    if early or len(here.state.rates) < MINIMUM_RATES:
+        return _stay(here, "training does not wait")
+    change = best_return(here) if here.seen.settled else None
     if change is None:
-        return Decision(now, event, "training does not wait, and nothing is too much")
-    return _try(now, seen, event, change, growing=False, hungry=False)
+        return _stay(here, "training does not wait, and nothing is too much")
+    return _try(here, change)
 
 
-def _try(
-    now: ControllerState,
-    seen: Observation,
-    event: Event,
-    change: Change,
-    *,
-    growing: bool,
-    hungry: bool,
-) -> Decision:
-    rate = now.rates[-1] if now.rates else 0.0
+def _try(here: Situation, change: Change) -> Decision:
     trial = Trial(
-        knob=change.knob if not growing else f"{change.knob}+",
-        before=seen.knobs,
+        knob=change.move,
+        before=here.seen.knobs,
         changes=change.changes,
-        since_s=seen.at_s,
-        growing=growing,
-        hungry=hungry,
-        gain_ratio=change.gain_per_s / rate if rate > 0 else 0.0,
-        context=change.context,
-        rates_before=now.rates,
+        since_s=here.seen.at_s,
+        hungry=here.event is Event.HUNGRY,
+        context=here.context,
+        rates_before=here.state.rates,
     )
-    sign = "+" if growing else "-"
-    moved = (*now.moved, *((f"{key}{sign}", seen.at_s) for key in change.changes))
-    state = replace(now, trial=trial, moved=moved, rates=())
-    return Decision(
-        state,
-        event,
-        change.rule,
-        change.knobs,
-        change.changes,
-        change.gain_per_s,
-        change.price_bytes,
+    answer = _go(here, change.knobs, change.rule, change.move[-1], trial=trial, rates=())
+    return replace(
+        answer,
+        changes=change.changes,
+        gain_per_s=change.gain_per_s,
+        price_bytes=change.price_bytes,
     )
 
 
-def _verify(
-    now: ControllerState, seen: Observation, limits: ControllerLimits, event: Event
-) -> Decision:
+def _verify(here: Situation, trial: Trial) -> Decision:
     """Compare what a change did with what it was made for; keep it, or take it back."""
-    trial = now.trial
-    assert trial is not None
+    seen = here.seen
     if any(seen.knobs.flat().get(key) != to for key, to in trial.changes.items()):
-        state = replace(now, trial=None, rates=())
-        return Decision(state, event, "somebody else moved the knob: no verdict")
+        return _stay(here, "somebody else moved the knob: no verdict", trial=None, rates=())
     if not seen.settled or seen.at_s - trial.since_s < SETTLE_S:
-        return Decision(now, event, "the change settles")
-    if trial.growing and event is Event.SATISFIED:
-        return _kept(now, event, Verdict.PAID)
-    if not trial.hungry and event is Event.HUNGRY:
-        return _reverted(now, seen, limits, event, Verdict.LOST)
-    rate = _new_rate(seen, limits)
-    if rate is None:
-        return Decision(now, event, "no new rate to judge by")
-    trial = replace(trial, rates_after=(*trial.rates_after, rate))
-    now = replace(now, trial=trial)
+        return _stay(here, "the change settles")
+    if trial.growing and here.event is Event.SATISFIED:
+        return _kept(here, trial)
+    if not trial.hungry and here.event is Event.HUNGRY:
+        return _reverted(here, trial, Verdict.LOST)
+    rates = _new_rates(seen)
+    if not rates:
+        return _stay(here, "no new rate to judge by")
+    trial = replace(trial, rates_after=(*trial.rates_after, *rates))
+    here = replace(here, state=replace(here.state, trial=trial))
     if trial.hungry:
         verdict = judge(trial.rates_before, trial.rates_after, growing=trial.growing)
     else:  # its rate is the consumer's: that training does not wait is the whole proof
         enough = len(trial.rates_after) >= LOOKS_GIVEN_BACK
         verdict = Verdict.PAID if enough else Verdict.UNDECIDED
     if verdict is Verdict.UNDECIDED:
-        return Decision(now, event, "the change is being watched")
-    if verdict is Verdict.PAID:
-        return _kept(now, event, verdict)
-    return _reverted(now, seen, limits, event, verdict)
+        return _stay(here, "the change is being watched")
+    return _kept(here, trial) if verdict is Verdict.PAID else _reverted(here, trial, verdict)
 
 
-def _kept(now: ControllerState, event: Event, verdict: Verdict) -> Decision:
-    trial = now.trial
-    assert trial is not None
-    failures = tuple(f for f in now.failures if f.knob != trial.knob)
-    state = replace(now, trial=None, rates=trial.rates_after[-KEPT_RATES:], failures=failures)
-    return Decision(state, event, "the change paid: kept", verdict=verdict, verdict_on=trial.knob)
+def _kept(here: Situation, trial: Trial) -> Decision:
+    failures = {move: one for move, one in here.state.failures.items() if move != trial.knob}
+    rates = trial.rates_after[-KEPT_RATES:]
+    kept = _stay(here, "the change paid: kept", trial=None, rates=rates, failures=failures)
+    return replace(kept, verdict=Verdict.PAID)
 
 
-def _reverted(
-    now: ControllerState,
-    seen: Observation,
-    limits: ControllerLimits,
-    event: Event,
-    verdict: Verdict,
-) -> Decision:
-    trial = now.trial
-    assert trial is not None
-    times = 1 + max((f.times for f in now.failures if f.knob == trial.knob), default=0)
-    rest_s = min(LONGEST_RETRY_S, limits.retry_s * 2.0 ** (times - 1))
-    failure = Failure(trial.knob, seen.at_s + rest_s, times, trial.context)
-    failures = (*(f for f in now.failures if f.knob != trial.knob), failure)
-    state = replace(now, trial=None, rates=(), failures=failures)
+def _reverted(here: Situation, trial: Trial, verdict: Verdict) -> Decision:
+    before = here.state.failures.get(trial.knob)
+    times = 1 if before is None else before.times + 1
+    rest_s = min(LONGEST_RETRY_S, here.limits.retry_s * 2.0 ** (times - 1))
+    failure = Failure(here.seen.at_s + rest_s, times, trial.context)
+    failures = {**here.state.failures, trial.knob: failure}
+    own = {"trial": None, "rates": (), "failures": failures}
     flat = trial.before.flat()
     common = {key: flat[key] for key in trial.changes if key in flat}
-    back = legal(_without(seen.knobs, set(trial.changes) - set(flat)), common, limits)
-    if back is None or not (trial.growing or admitted(seen, back, limits)):
-        return Decision(
-            state,
-            event,
-            "the change did not pay, and cannot be taken back: memory",
-            verdict=verdict,
-            verdict_on=trial.knob,
-        )
+    # Without values of their own that some datasets did not have before.
+    added = trial.changes.keys() - flat.keys()
+    left = {key: value for key, value in here.seen.knobs.flat().items() if key not in added}
+    back = here.legal(common, Knobs.build(left))
+    if back is None or not (trial.growing or here.admits(back)):
+        rule = "the change did not pay, and cannot be taken back: memory"
+        return replace(_stay(here, rule, **own), verdict=verdict)
+    rule = f"the change did not pay ({verdict.value}): taken back and remembered"
     sign = "-" if trial.growing else "+"
-    moved = (*now.moved, *((f"{key}{sign}", seen.at_s) for key in trial.changes))
-    return Decision(
-        replace(state, moved=moved),
-        event,
-        f"the change did not pay ({verdict.value}): taken back and remembered",
-        back,
-        {key: pair[0] for key, pair in back.changed(seen.knobs).items()},
-        verdict=verdict,
-        verdict_on=trial.knob,
-    )
-
-
-def admitted(
-    seen: Observation,
-    knobs: Knobs,
-    limits: ControllerLimits,
-    *,
-    headroom: Reading | None = None,
-) -> bool:
-    """True if there is room to go to ``knobs``; taking a shrink back is a growth too.
-
-    Args:
-        seen: what the prices are of.
-        knobs: to be in force.
-        limits: RAM floor and margin, in bytes.
-        headroom: a fresher reading than the observation's.
-    """
-    return admits(
-        price_change(seen.knobs, knobs, limits.knobs.shards, seen.prices),
-        headroom_bytes=fresh(headroom or seen.headroom_bytes, limits.oldest_s),
-        ram_floor_bytes=limits.ram_floor_bytes,
-        margin_bytes=margin(seen, limits),
-        budget_ratio=limits.budget_ratio,
-        room_bytes=seen.room_bytes,
-    )
-
-
-def _without(knobs: Knobs, keys: set[str]) -> Knobs:
-    """The knobs without values of their own that some datasets did not have before."""
-    return Knobs.build({key: value for key, value in knobs.flat().items() if key not in keys})
+    return replace(_go(here, back, rule, sign, **own), verdict=verdict)
 
 
 SIGNIFICANCE = 0.02

@@ -26,8 +26,9 @@ import io
 import math
 import os
 import re
+import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from datetime import date
 from pathlib import Path
@@ -36,6 +37,7 @@ from typing import Annotated, Any, Literal
 from pydantic import (
     BeforeValidator,
     Field,
+    PlainSerializer,
     ValidationError,
     WithJsonSchema,
     field_validator,
@@ -44,7 +46,6 @@ from pydantic import (
 from ruamel.yaml import YAML
 
 from autoloader.errors import ProfileError
-from autoloader.host.clock import Clock, SystemClock
 from autoloader.host.gpu import gpu_names
 from autoloader.host.headroom import HeadroomProbe
 from autoloader.host.machine import (
@@ -65,7 +66,7 @@ from autoloader.host.units import (
 )
 from autoloader.spec.block import Block, wrong
 from autoloader.spec.knobs import KnobLimits, Knobs
-from autoloader.spec.reading import complaint, parse_yaml, read_yaml_file
+from autoloader.spec.reading import complaint, read_yaml_file
 from autoloader.spec.regular_files import DocumentError
 
 DEFAULT_PROFILE = "local_dev"
@@ -85,10 +86,14 @@ _COUNTS = ("datasets", "batch", "frames", "pixels", "source_pixels")
 _MEMORY_TOLERANCE_RATIO = 0.1
 """How far usable memory may differ for a saved profile to count as made for this host."""
 
+FILE = "a file"
+"""Context in which a profile is written down: sizes are texts."""
+
 Size = Annotated[
     int,
     BeforeValidator(lambda value: size_of(value) if isinstance(value, str) else value),
     WithJsonSchema({"anyOf": [{"type": "integer", "minimum": 0}, {"type": "string"}]}),
+    PlainSerializer(lambda count, info: _size_text(count) if info.context == FILE else count),
     Field(ge=0),
 ]
 """Bytes, as a number or as "5GB"."""
@@ -332,31 +337,22 @@ class Profile(Entry):
             ProfileError: the file is missing, no YAML, or says something that cannot be; the
                 message names file, field, value and what is allowed.
         """
-        return cls._read(lambda: read_yaml_file(path), str(path))
-
-    @classmethod
-    def from_yaml_text(cls, text: str, *, origin: str = "profile") -> Profile:
-        """Like ``from_yaml``, from text; ``origin`` names it in errors."""
-        return cls._read(lambda: parse_yaml(text), origin)
-
-    @classmethod
-    def _read(cls, read: Callable[[], Any], origin: str) -> Profile:
         example = f"`autoloader profile show {DEFAULT_PROFILE}` prints one to start from"
         try:
-            raw = read()
+            raw = read_yaml_file(path)
         except DocumentError as error:
             raise ProfileError(
-                f"{origin}: the profile cannot be read: {error.what}",
+                f"{path}: the profile cannot be read: {error.what}",
                 remedy=f"{error.remedy}, or name a profile of `autoloader profile list`; {example}",
             ) from error
         if not isinstance(raw, Mapping):
             holds = "is empty" if raw is None else f"holds {type(raw).__name__}, not a mapping"
-            raise ProfileError(f"{origin} {holds}", remedy=example)
+            raise ProfileError(f"{path} {holds}", remedy=example)
         try:
             return cls.model_validate(raw)
         except ValidationError as error:
             what, remedy, _ = complaint(error, raw)
-            raise ProfileError(f"{origin}: {what}", remedy=f"{remedy}; {example}") from error
+            raise ProfileError(f"{path}: {what}", remedy=f"{remedy}; {example}") from error
 
     @model_validator(mode="before")
     @classmethod
@@ -373,9 +369,13 @@ class Profile(Entry):
         found = f"{version!r} is not allowed" if version is not None else "it is missing, or None"
         raise wrong(f"schema_version: {found}", f"write schema_version: {SCHEMA_VERSION}")
 
-    def as_dict(self) -> dict[str, Any]:
-        """Plain data in a stable order; sizes as ints of bytes, what is unset left out."""
-        plain = self.model_dump(mode="json", exclude_none=True)
+    def as_dict(self, context: str = "") -> dict[str, Any]:
+        """Plain data in a stable order; what is unset is left out.
+
+        Args:
+            context: ``FILE`` writes sizes as texts; else they are bytes.
+        """
+        plain = self.model_dump(mode="json", exclude_none=True, context=context)
         for entry in (plain, *plain["entries"]):
             if not entry["knobs"]["datasets"]:
                 del entry["knobs"]["datasets"]
@@ -386,8 +386,19 @@ class Profile(Entry):
         return {name: plain[name] for name in _ORDER if name in plain}
 
     def to_yaml(self) -> str:
-        """The profile as a file: stable order, one field per line, ``from_yaml`` gives it back."""
-        return yaml_text(self.name, self.as_dict())
+        """The profile as a file: a head for people, scalars, and sections apart.
+
+        Stable order, one field a line; ``from_yaml`` gives it back.
+        """
+        head = (
+            f"# Host profile {self.name!r} of autoloader. Sizes are exact: GiB is 2^30 bytes, "
+            "GB is 10^9.\n"
+            "# Every field is explained by `autoloader schema profile`.\n"
+        )
+        shown = self.as_dict(FILE)
+        scalars = {k: v for k, v in shown.items() if not isinstance(v, (dict, list))}
+        sections = [{k: v} for k, v in shown.items() if isinstance(v, (dict, list)) and v]
+        return "\n".join([head + _dump(scalars), *map(_dump, sections)])
 
     @property
     def all_entries(self) -> tuple[Entry, ...]:
@@ -508,35 +519,6 @@ _ORDER = (
 )
 """Fields in the order of a file."""
 
-_SIZE_FIELDS = {
-    "memory_bytes",
-    "cgroup_limit_bytes",
-    "storage_read_bytes_per_s",
-    "ram_floor",
-    "bytes",
-}
-
-
-def yaml_text(name: str, plain: Mapping[str, Any]) -> str:
-    """A profile's file: a head for people, then ``plain`` in its order, sections apart."""
-    head = (
-        f"# Host profile {name!r} of autoloader. Sizes are exact: GiB is 2^30 bytes, "
-        "GB is 10^9.\n"
-        "# Every field is explained by `autoloader schema profile`.\n"
-    )
-    shown = {key: _with_sizes(value) for key, value in plain.items()}
-    scalars = {k: v for k, v in shown.items() if not isinstance(v, (dict, list))}
-    sections = [{k: v} for k, v in shown.items() if isinstance(v, (dict, list)) and v]
-    return "\n".join([head + _dump(scalars), *map(_dump, sections)])
-
-
-def _with_sizes(section: Any) -> Any:
-    if not isinstance(section, Mapping):
-        return section
-    return {
-        key: _size_text(value) if key in _SIZE_FIELDS else value for key, value in section.items()
-    }
-
 
 def _size_text(count: int) -> str | int:
     """``count`` bytes exactly, as short as it goes: "62.5GiB", "5GB", else more digits of GiB."""
@@ -582,18 +564,12 @@ def host_facts() -> HostFacts:
     )
 
 
-def described_host(
-    *,
-    files: Sequence[str] = (),
-    clock: Clock | None = None,
-    probe_s: float = 0.5,
-) -> HostFacts:
+def described_host(*, files: Sequence[str] = (), probe_s: float = 0.5) -> HostFacts:
     """This machine in full, as it belongs beside a measurement.
 
     Args:
         files: local files of the data; the file system that holds most of them is named, and read
             for twice ``probe_s``.
-        clock: clock of the reads; ``None``: the system's.
         probe_s: seconds of reading at random, and of reading in order; 0 reads nothing.
     """
     seen = CgroupProcessors().read()
@@ -609,11 +585,10 @@ def described_host(
     if systems:
         kind = max(systems, key=lambda kind: len(systems[kind]))
         found["storage"] = kind
-        now_s = (clock or SystemClock()).now_s
         rates = None
         if probe_s > 0:
             with suppress(OSError):  # a file that cannot be read is told where it is used
-                rates = probe_reads(systems[kind], now_s, each_s=probe_s)
+                rates = probe_reads(systems[kind], time.monotonic, each_s=probe_s)
         if rates is not None:
             found["storage_read_bytes_per_s"] = round(rates.in_order / 1e6) * 10**6
             found["storage_random_read_s"] = round(rates.random_s, 6)

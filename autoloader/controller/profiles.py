@@ -96,14 +96,10 @@ def load_profile(
     found = find_profile(which) if which is not None else _default_for(host, mixture)
     chosen, entry, choice = found.profile.for_mixture(mixture)
     fitted, clamps = chosen.fit(host, strict=strict)
-    said = [] if chosen.provenance.source == "measured" else [_unmeasured(chosen)]
-    return ResolvedProfile(
-        fitted, found.origin, [*found.notes, *said, *choice, *clamps], entry=entry
-    )
-
-
-def _unmeasured(profile: Profile) -> str:
-    return f"the knobs of profile {profile.name} are {profile.provenance.told}"
+    notes = list(found.notes)
+    if chosen.provenance.source != "measured":
+        notes.append(f"the knobs of profile {chosen.name} are {chosen.provenance.told}")
+    return ResolvedProfile(fitted, found.origin, [*notes, *choice, *clamps], entry=entry)
 
 
 def find_profile(which: str | Path) -> ResolvedProfile:

@@ -37,15 +37,17 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 
-from autoloader.controller.admission import GENERATION_KNOBS, admits, price_change
+from autoloader.controller.admission import GENERATION_KNOBS, price_change
 from autoloader.controller.limits import ORDER_KNOBS, ControllerLimits, lowered
-from autoloader.controller.observation import Observation, StageReading, fresh
+from autoloader.controller.observation import Observation
 from autoloader.controller.reflex import REOPEN_RATIO
-from autoloader.controller.states import ControllerState
+from autoloader.controller.states import ControllerState, Event
 from autoloader.errors import KnobError
 from autoloader.host.units import MIB
 from autoloader.spec.knobs import Knobs
+from autoloader.telemetry.statistics import StageMoment
 
 LARGEST_STEP = 4
 """Workers added at once: growth is additive."""
@@ -70,210 +72,245 @@ class Change:
     """One change, with what it is predicted to bring and to cost.
 
     Attributes:
-        knob: what it is remembered by.
+        move: what it is remembered by: the knob that moves, "+" or "-" behind it.
         changes: flat knob → value.
         knobs: the whole set then.
         gain_per_s: predicted, in samples per second.
         price_bytes: predicted bytes of the change.
-        context: the bottleneck, and its service time.
         rule: name of the rule that proposed it.
     """
 
-    knob: str
+    move: str
     changes: Mapping[str, int]
     knobs: Knobs
     gain_per_s: float
     price_bytes: int
-    context: tuple[str, float]
     rule: str
 
 
-@dataclass(frozen=True, slots=True)
-class Stage:
-    """A stage whose service time is known and fresh."""
-
-    reading: StageReading
-    service_s: float
-    capacity_per_s: float
-
-    @property
-    def name(self) -> str:
-        """Stage and dataset."""
-        one = self.reading
-        return f"{one.stage}:{one.dataset}" if one.dataset else one.stage
-
-
-def known_stages(seen: Observation, limits: ControllerLimits) -> list[Stage]:
-    """Stages with fresh evidence, the slowest first."""
-    found = []
-    for one in seen.stages:
-        service = fresh(one.service_s, limits.oldest_s)
-        if service is not None and service > 0 and one.share > 0 and one.workers > 0:
-            found.append(Stage(one, service, one.workers / (service * one.share)))
-    return sorted(found, key=lambda stage: stage.capacity_per_s)
-
-
-def best_growth(
-    state: ControllerState, seen: Observation, limits: ControllerLimits
-) -> Change | None:
-    """The change with the best predicted gain per byte; ``None`` where none is worth it.
-
-    Nothing is proposed on unknown evidence: headroom, rate, waits and the stages must be fresh,
-    and threads need processors that are known to be idle, or to be shared with others.
-    """
-    rate = fresh(seen.rate_per_s, limits.oldest_s)
-    waits = fresh(seen.wait_ratio, limits.oldest_s)
-    headroom = fresh(seen.headroom_bytes, limits.oldest_s)
-    stages = known_stages(seen, limits)
-    if rate is None or rate <= 0 or waits is None or headroom is None or not stages:
-        return None
-    context = (stages[0].name, stages[0].service_s)
-    found: list[Change] = []
-    for knob, changes, target, rule in _growths(seen, limits, stages, rate, waits):
-        knobs = legal(seen.knobs, changes, limits)
-        gain = min(target, _ceiling(seen, limits)) - rate
-        if knobs is None or gain < LEAST_GAIN_RATIO * rate:
-            continue
-        if not _may_grow(knob, context, state, seen, limits):
-            continue
-        price = price_change(seen.knobs, knobs, limits.knobs.shards, seen.prices)
-        if admits(
-            price,
-            headroom_bytes=headroom,
-            ram_floor_bytes=limits.ram_floor_bytes,
-            margin_bytes=margin(seen, limits),
-            budget_ratio=limits.budget_ratio,
-            room_bytes=seen.room_bytes,
-        ):
-            found.append(Change(knob, changes, knobs, gain, price, context, rule))
-    return max(found, key=lambda c: c.gain_per_s / max(c.price_bytes, MIB), default=None)
+def known_stages(seen: Observation) -> list[StageMoment]:
+    """Stages whose work was measured lately, the slowest first."""
+    known = [(one.bound_per_s, place) for place, one in enumerate(seen.stages) if one.bound_per_s]
+    return [seen.stages[place] for _, place in sorted(known)]
 
 
 def margin(seen: Observation, limits: ControllerLimits) -> int:
     """Distance to the floor that must stay: 256 MiB, or what 300 ms have taken at worst."""
-    growth = fresh(seen.growth_bytes, limits.oldest_s)
-    return max(limits.margin_bytes, int(growth or 0))
+    return max(limits.margin_bytes, seen.growth_bytes)
 
 
-def _ceiling(seen: Observation, limits: ControllerLimits) -> float:
-    """The rate beyond which nothing is worth having: the consumer's own pace."""
-    demand = fresh(seen.demand_per_s, limits.oldest_s)
-    return math.inf if demand is None or demand <= 0 else demand
+def admits(price_bytes: int, seen: Observation, limits: ControllerLimits) -> bool:
+    """True if there is room for a change; unknown headroom admits nothing.
+
+    Args:
+        price_bytes: bytes that the change takes.
+        seen: headroom, and room in a budget that is shared.
+        limits: RAM floor, margin, and the pipeline's share of what is above both.
+    """
+    if seen.headroom_bytes is None:
+        return False
+    if seen.room_bytes is not None and price_bytes > seen.room_bytes:
+        return False
+    left = seen.headroom_bytes - limits.ram_floor_bytes - margin(seen, limits)
+    return left >= 0 and price_bytes <= left * min(1.0, max(0.0, limits.budget_ratio))
+
+
+@dataclass(frozen=True)
+class Situation:
+    """One second of a run, as the policy sees it.
+
+    Attributes:
+        state: memory of the policy.
+        seen: observation of this second.
+        limits: limits of the pipeline.
+        event: event that the observation amounts to.
+    """
+
+    state: ControllerState
+    seen: Observation
+    limits: ControllerLimits
+    event: Event
+
+    @cached_property
+    def stages(self) -> list[StageMoment]:
+        """Stages whose work was measured lately, the slowest first."""
+        return known_stages(self.seen)
+
+    @property
+    def context(self) -> tuple[str, float]:
+        """The bottleneck, and its service time; "" where none is known."""
+        if not self.stages:
+            return "", 0.0
+        return self.stages[0].name, self.stages[0].service_s or 0.0
+
+    @property
+    def ceiling_per_s(self) -> float:
+        """Rate beyond which nothing is worth having: the consumer's own pace."""
+        return self.seen.demand_per_s or math.inf
+
+    def price(self, knobs: Knobs) -> int:
+        """Bytes that must be free to go to ``knobs``."""
+        return price_change(self.seen.knobs, knobs, self.limits.knobs.shards, self.seen.prices)
+
+    def admits(self, knobs: Knobs) -> bool:
+        """True if there is room to go to ``knobs``; taking a shrink back is a growth too."""
+        return admits(self.price(knobs), self.seen, self.limits)
+
+    def legal(self, changes: Mapping[str, int], base: Knobs | None = None) -> Knobs | None:
+        """The knobs with ``changes``; ``None``: a guard refuses them, or the order is promised."""
+        if self.limits.order_fixed and any(_plain(key) in ORDER_KNOBS for key in changes):
+            return None
+        try:
+            wanted = Knobs.build(changes, base=base or self.seen.knobs)
+            wanted.check(self.limits.knobs)
+        except KnobError:
+            return None
+        return wanted
+
+    def rested(self, move: str) -> bool:
+        """True if the knob's last move so ("ring_slots-") is past its hold-off."""
+        moved_s = self.state.moved.get(move)
+        return moved_s is None or self.seen.at_s - moved_s >= self.limits.hold_off_s
+
+    def may(self, move: str) -> bool:
+        """True if the knob rested since it moved the other way, and the move did not fail lately.
+
+        A failure counts under circumstances like those of now.
+        """
+        failure = self.state.failures.get(move)
+        if failure is not None and self.seen.at_s < failure.until_s:
+            now_stage, now_s = self.context
+            stage, service_s = failure.context
+            ratio = now_s / service_s if service_s > 0 else 1.0
+            if stage == now_stage and 2 / 3 <= ratio <= 1.5:
+                return False
+        return self.rested(move[:-1] + ("-" if move.endswith("+") else "+"))
+
+
+def _plain(key: str) -> str:
+    """The knob of a flat name, without its dataset."""
+    return key.rpartition(".")[2]
+
+
+def best_growth(here: Situation) -> Change | None:
+    """The change with the best predicted gain per byte; ``None`` where none is worth it.
+
+    Nothing is proposed on unknown evidence: headroom, rate, waits and the stages must be known,
+    and threads need processors that are known to be idle, or to be shared with others.
+    """
+    rate, waits = here.seen.rate_per_s, here.seen.wait_ratio
+    if not rate or waits is None or here.seen.headroom_bytes is None or not here.stages:
+        return None
+    found: list[Change] = []
+    for knob, changes, target, rule in _growths(here, rate, waits):
+        knobs = here.legal(changes)
+        gain = min(target, here.ceiling_per_s) - rate
+        if knobs is None or gain < LEAST_GAIN_RATIO * rate or not here.may(f"{knob}+"):
+            continue
+        price = here.price(knobs)
+        if admits(price, here.seen, here.limits):
+            found.append(Change(f"{knob}+", changes, knobs, gain, price, rule))
+    return max(found, key=lambda c: c.gain_per_s / max(c.price_bytes, MIB), default=None)
 
 
 _Growth = tuple[str, dict[str, int], float, str]
 
 
-def _growths(
-    seen: Observation, limits: ControllerLimits, stages: list[Stage], rate: float, waits: float
-) -> Iterator[_Growth]:
+def _growths(here: Situation, rate: float, waits: float) -> Iterator[_Growth]:
     """(knob, changes, predicted rate, rule) of all changes that might help."""
-    idle = fresh(seen.idle_cpus, limits.oldest_s)
-    slowest = stages[0]
-    others = stages[1].capacity_per_s if len(stages) > 1 else math.inf
-    for stage in stages:
-        short = stage is slowest and stage.capacity_per_s < rate * SHORT_RATIO
-        busy = fresh(stage.reading.busy_ratio, limits.oldest_s)
-        if not short and (busy is None or busy < BUSY_RATIO):
-            continue
-        if idle is None:
+    idle, knobs = here.seen.idle_cpus, here.seen.knobs
+    slowest, *others = here.stages
+    slowest_per_s = slowest.bound_per_s or 0.0
+    next_per_s = (others[0].bound_per_s or 0.0) if others else math.inf
+    is_short = slowest_per_s < rate * SHORT_RATIO
+    for stage in here.stages:
+        short = stage is slowest and is_short
+        if idle is None or (not short and (stage.busy_ratio or 0.0) < BUSY_RATIO):
             continue
         if idle < IDLE_CPUS:
-            if short and stage.reading.stage == "decode":
-                yield from _more_helpers(seen, stage, rate, _ceiling(seen, limits))
-                yield from _against_others(seen, stage, rate, limits)
+            if short and stage.stage == "decode":
+                yield from _more_helpers(here, stage, rate)
+                yield from _against_others(here, stage, rate)
             continue
-        limit = max(others, rate * 1.05) if stage is slowest else rate * 1.05
-        wanted = min(limit, _ceiling(seen, limits), 1e9)
-        workers = stage.reading.workers
-        need = math.ceil(wanted * stage.service_s * stage.reading.share)
-        step = max(1, min(LARGEST_STEP, need - workers))
+        limit = max(next_per_s, rate * 1.05) if stage is slowest else rate * 1.05
+        wanted = min(limit, here.ceiling_per_s, 1e9)
+        step = max(1, min(LARGEST_STEP, _needed(stage, wanted) - stage.workers))
         rule = f"{stage.name} {'is the bottleneck' if short else 'is busy'}"
-        for knob, changes, more in _of_stage(seen, stage, stages, step, idle, limits):
+        for knob, changes, more in _of_stage(here, stage, step, idle):
             yield knob, changes, min(rate * more, limit), rule
     if waits > 0:
         # Where a stage is short on average, a longer queue before or behind it is no remedy.
-        even = 1.0 if slowest.capacity_per_s >= rate * SHORT_RATIO else 0.05
-        steadier = rate * (1 + even * waits / 2)
-        slots = seen.knobs.ring_slots
-        rule = "rates vary: buffers"
-        yield "ring_slots", {"ring_slots": slots + min(LARGEST_STEP, slots)}, steadier, rule
-        if seen.knobs.reader == "indexed":
-            ahead = seen.knobs.read_ahead
-            yield "read_ahead", {"read_ahead": ahead + min(2, ahead)}, steadier, rule
-        else:
-            queue = seen.knobs.queue_samples
-            more = queue + min(limits.knobs.block_length * 32, queue)
-            yield "queue_samples", {"queue_samples": more}, steadier, rule
+        steadier = rate * (1 + (0.05 if is_short else 1.0) * waits / 2)
+        ahead, most = ("queue_samples", here.limits.knobs.block_length * 32)
+        if knobs.reader == "indexed":
+            ahead, most = "read_ahead", 2
+        for knob, step in (("ring_slots", LARGEST_STEP), (ahead, most)):
+            now = getattr(knobs, knob)
+            yield knob, {knob: now + min(step, now)}, steadier, "rates vary: buffers"
 
 
-def _others_share(seen: Observation, limits: ControllerLimits) -> float | None:
+def _needed(stage: StageMoment, rate: float) -> int:
+    """Workers of a stage for a rate, by Little's law."""
+    return math.ceil(rate * (stage.service_s or 0.0) * stage.share)
+
+
+def _others_share(here: Situation) -> float | None:
     """Share of the processors that others use, where they leave none idle; else ``None``."""
-    idle = fresh(seen.idle_cpus, limits.oldest_s)
-    others = fresh(seen.others_cpus, limits.oldest_s)
+    idle, others = here.seen.idle_cpus, here.seen.others_cpus
     if idle is None or idle >= IDLE_CPUS or others is None or others < OTHERS_CPUS:
         return None
-    return min(0.9, others / limits.knobs.cpus)
+    return min(0.9, others / here.limits.knobs.cpus)
 
 
-def _against_others(
-    seen: Observation, stage: Stage, rate: float, limits: ControllerLimits
-) -> Iterator[_Growth]:
+def _against_others(here: Situation, stage: StageMoment, rate: float) -> Iterator[_Growth]:
     """More decode threads than processors, for a larger share of those that others use, too."""
-    theirs = _others_share(seen, limits)
+    theirs = _others_share(here)
     if theirs is None:
         return
-    threads = seen.knobs.decode_threads
-    to = min(threads + min(LARGEST_STEP, threads), 2 * limits.knobs.cpus)
+    threads = here.seen.knobs.decode_threads
+    to = min(threads + min(LARGEST_STEP, threads), 2 * here.limits.knobs.cpus)
     share = 1 - theirs
     runnable = threads * theirs / share  # as many threads of others as make that share of ours
     more = to / (to + runnable) / share
     yield "decode_threads", {"decode_threads": to}, rate * more, f"{stage.name} shares processors"
 
 
-def _more_helpers(
-    seen: Observation, decode: Stage, rate: float, ceiling: float
-) -> Iterator[_Growth]:
+def _more_helpers(here: Situation, decode: StageMoment, rate: float) -> Iterator[_Growth]:
     """More helpers, where other hosts have processors; before they are asked nobody knows."""
-    if seen.helpers_possible is None:
+    if here.seen.helpers_possible is None:
         return
-    now, most = seen.knobs.helper_slots, seen.helpers_possible or LARGEST_STEP
-    needed = math.ceil(min(1e6, (ceiling - rate) * decode.service_s))
+    now, most = here.seen.knobs.helper_slots, here.seen.helpers_possible or LARGEST_STEP
+    service_s = decode.service_s or 0.0
+    needed = math.ceil(min(1e6, (here.ceiling_per_s - rate) * service_s))
     to = min(most, now + max(1, min(needed, max(LARGEST_STEP, now))))
-    faster = rate + (to - now) / decode.service_s
+    faster = rate + (to - now) / service_s
     yield "helper_slots", {"helper_slots": to}, faster, f"{decode.name}: other hosts may help"
 
 
-def _fewer_helpers(
-    seen: Observation, stages: list[Stage], pace: float
-) -> Iterator[tuple[str, dict[str, int]]]:
+def _fewer_helpers(here: Situation, pace: float) -> Iterator[tuple[str, dict[str, int]]]:
     """Those that are not needed beyond what this host does itself.
 
     Where they do all the work nobody knows what this host would do: then three quarters of them.
     """
-    now = seen.knobs.helper_slots
+    now = here.seen.knobs.helper_slots
     if now:
         needed = now // 4
-        for decode in (one for one in stages if one.reading.stage == "decode"):
-            needed = math.ceil(max(0.0, pace - decode.capacity_per_s) * decode.service_s)
+        for decode in (one for one in here.stages if one.stage == "decode"):
+            needed = _needed(decode, max(0.0, pace - (decode.bound_per_s or 0.0)))
         yield "helper_slots", {"helper_slots": min(now, needed)}
 
 
 def _of_stage(
-    seen: Observation,
-    stage: Stage,
-    stages: list[Stage],
-    step: int,
-    idle: float,
-    limits: ControllerLimits,
+    here: Situation, stage: StageMoment, step: int, idle: float
 ) -> Iterator[tuple[str, dict[str, int], float]]:
     """(knob, changes, predicted factor of the rate) for more of one stage."""
-    knobs, workers = seen.knobs, stage.reading.workers
-    if stage.reading.stage == "decode":
+    knobs, workers = here.seen.knobs, stage.workers
+    if stage.stage == "decode":
         to = knobs.decode_threads + step
         yield "decode_threads", {"decode_threads": to}, 1 + min(step, 1.5 * idle) / workers
         gained = min(1.0, idle)
-        lost = seen.cache.saved_ratio if seen.cache is not None and seen.cache.private else 0.0
+        private = here.seen.cache is not None and here.seen.cache.private
+        lost = here.seen.saved_ratio if private else 0.0
         if knobs.reader == "indexed" and idle >= PROCESS_CPUS and gained > lost:
             processes = {"decode_processes": knobs.decode_processes + 1}
             yield "decode_processes", processes, 1 + gained / workers
@@ -281,12 +318,12 @@ def _of_stage(
     if knobs.reader == "indexed":
         yield "io_threads", {"io_threads": knobs.io_threads + step}, 1 + step / workers
         return
-    name = stage.reading.dataset
-    alike = [s for s in stages if s.reading.stage == "read"]
-    crowd = sum(s.capacity_per_s < stage.capacity_per_s * 1.2 for s in alike)
+    name = stage.dataset
+    alike = [one.bound_per_s or 0.0 for one in here.stages if one.stage == "read"]
+    crowd = sum(bound < (stage.bound_per_s or 0.0) * 1.2 for bound in alike)
     prefix = "" if crowd > len(alike) / 2 or not name else f"{name}."
     own = knobs.for_dataset(name or None)
-    if not limits.order_fixed:
+    if not here.limits.order_fixed:
         cycle = own.cycle_length + min(step, max(1, own.cycle_length))
         both = {f"{prefix}cycle_length": cycle, f"{prefix}num_parallel_calls": cycle}
         yield f"{prefix}cycle_length", both, cycle / own.cycle_length
@@ -297,161 +334,100 @@ def _of_stage(
     yield f"{prefix}stream_prefetch", prefetch, 1 + 0.1 / (own.stream_prefetch + 1)
 
 
-def best_return(
-    state: ControllerState, seen: Observation, limits: ControllerLimits
-) -> Change | None:
+def best_return(here: Situation) -> Change | None:
     """Change that gives back memory or threads that training does not need; most bytes first.
 
     Threads go down to what Little's law asks for at the consumer's pace and some to spare; buffers
     and streams are halved while the ring is full anyway.
     """
-    demand = fresh(seen.demand_per_s, limits.oldest_s)
-    rate = fresh(seen.rate_per_s, limits.oldest_s)
-    full = fresh(seen.occupancy_ratio, limits.oldest_s)
-    if rate is None or full is None:
+    seen, flat = here.seen, here.seen.knobs.flat()
+    if seen.rate_per_s is None or seen.occupancy_ratio is None:
         return None
-    pace = rate if demand is None else max(demand, rate)
-    stages = known_stages(seen, limits)
-    context = (stages[0].name, stages[0].service_s) if stages else ("", 0.0)
     found = []
-    for knob, changes in _returns(seen, stages, pace, full, limits.knobs.cpus):
+    for knob, changes in _returns(here, max(seen.demand_per_s or 0.0, seen.rate_per_s)):
         kept = {
-            key: max(to, getattr(limits.minimum, key.rpartition(".")[2]))
-            for key, to in changes.items()
+            key: max(to, getattr(here.limits.minimum, _plain(key))) for key, to in changes.items()
         }
-        flat = seen.knobs.flat()
-        if kept[knob] >= flat[knob] or _remembered(f"{knob}-", context, state, seen.at_s):
+        if kept[knob] >= flat[knob] or not here.may(f"{knob}-"):
             continue
-        knobs = legal(seen.knobs, kept, limits)
-        if knobs is None or not rested(f"{knob}+", state, seen.at_s, limits):
-            continue
-        price = price_change(knobs, seen.knobs, limits.knobs.shards, seen.prices)
-        found.append(Change(f"{knob}-", kept, knobs, 0.0, -price, context, _GIVEN_BACK))
+        knobs = here.legal(kept)
+        if knobs is not None:
+            price = price_change(knobs, seen.knobs, here.limits.knobs.shards, seen.prices)
+            found.append(Change(f"{knob}-", kept, knobs, 0.0, -price, _GIVEN_BACK))
     return min(found, key=lambda change: change.price_bytes, default=None)
 
 
-def _returns(
-    seen: Observation, stages: list[Stage], pace: float, full: float, cpus: int
-) -> Iterator[tuple[str, dict[str, int]]]:
+def _returns(here: Situation, pace: float) -> Iterator[tuple[str, dict[str, int]]]:
     """(knob, changes) of all that may be too much."""
-    knobs = seen.knobs
-    if full >= FULL_RATIO:
-        yield from _fewer_helpers(seen, stages, pace * SPARE_RATIO)
-    for stage in stages:
-        if stage.reading.dataset:
+    knobs, cpus = here.seen.knobs, here.limits.knobs.cpus
+    full = (here.seen.occupancy_ratio or 0.0) >= FULL_RATIO
+    if full:
+        yield from _fewer_helpers(here, pace * SPARE_RATIO)
+    for stage in here.stages:
+        if stage.dataset:
             continue
-        knob = "decode_threads" if stage.reading.stage == "decode" else "io_threads"
+        knob = "decode_threads" if stage.stage == "decode" else "io_threads"
         now = getattr(knobs, knob)
-        need = math.ceil(pace * stage.service_s * stage.reading.share * SPARE_RATIO)
         # More workers than processors make each other's service times look long.
         most = max(cpus, now // 2) if now > cpus else now
-        yield knob, {knob: min(max(need, now // 2), most)}
-    if full < FULL_RATIO:
+        yield knob, {knob: min(max(_needed(stage, pace * SPARE_RATIO), now // 2), most)}
+    if not full:
         return
     ahead = "read_ahead" if knobs.reader == "indexed" else "queue_samples"
     for knob in ("ring_slots", ahead):
         now = getattr(knobs, knob)
         yield knob, {knob: now // 2 if now > 8 else math.ceil(now * 0.75)}
-    if knobs.reader == "indexed":
+    streams = [one.bound_per_s or 0.0 for one in here.stages if one.stage == "read"]
+    spare = min(streams, default=0.0) >= 2 * pace * SPARE_RATIO
+    if knobs.reader == "indexed" or not spare:
         return
-    streams = [s for s in stages if s.reading.stage == "read"]
-    spare = min((s.capacity_per_s for s in streams), default=0.0) >= 2 * pace * SPARE_RATIO
+    flat = knobs.flat()
     for prefix in ("", *(f"{name}." for name in knobs.datasets)):
-        flat = knobs.flat()
         cycle = flat.get(f"{prefix}cycle_length", 1)
-        if spare and cycle > 1:
-            calls = min(flat.get(f"{prefix}num_parallel_calls", 1), cycle // 2)
+        if cycle > 1:
             halved_cycle = {f"{prefix}cycle_length": cycle // 2}
-            if f"{prefix}num_parallel_calls" in flat:
-                halved_cycle[f"{prefix}num_parallel_calls"] = calls
+            if (calls := f"{prefix}num_parallel_calls") in flat:
+                halved_cycle[calls] = min(flat[calls], cycle // 2)
             yield f"{prefix}cycle_length", halved_cycle
-        for knob in ("stream_prefetch", "parse_parallel_calls"):
-            if spare and flat.get(f"{prefix}{knob}", 1) > 1:
-                yield f"{prefix}{knob}", {f"{prefix}{knob}": flat[f"{prefix}{knob}"] // 2}
+        for knob in (f"{prefix}stream_prefetch", f"{prefix}parse_parallel_calls"):
+            if flat.get(knob, 1) > 1:
+                yield knob, {knob: flat[knob] // 2}
 
 
-def best_cut(state: ControllerState, seen: Observation, limits: ControllerLimits) -> Change | None:
+def best_cut(here: Situation) -> Change | None:
     """Fewer workers, where more of them than processors stand in each other's way."""
-    stages = known_stages(seen, limits)
-    idle = fresh(seen.idle_cpus, limits.oldest_s)
-    if idle is None or not stages or _others_share(seen, limits) is not None:
+    idle = here.seen.idle_cpus
+    if idle is None or not here.stages or _others_share(here) is not None:
         return None
-    context = (stages[0].name, stages[0].service_s)
     for knob in ("decode_threads", "io_threads"):
-        now = getattr(seen.knobs, knob)
+        now = getattr(here.seen.knobs, knob)
         # Readers mostly wait for storage: more of them than processors is no fault by itself.
-        if knob == "io_threads" and (seen.knobs.reader != "indexed" or idle >= IDLE_CPUS):
+        if knob == "io_threads" and (here.seen.knobs.reader != "indexed" or idle >= IDLE_CPUS):
             continue
-        to = max(limits.knobs.cpus, math.ceil(now * 0.5))
-        knobs = legal(seen.knobs, {knob: to}, limits) if to < now else None
-        if knobs is None or _remembered(f"{knob}-", context, state, seen.at_s):
-            continue
-        if rested(f"{knob}+", state, seen.at_s, limits):
-            return Change(f"{knob}-", {knob: to}, knobs, 0.0, 0, context, "more than processors")
+        to = max(here.limits.knobs.cpus, math.ceil(now * 0.5))
+        knobs = here.legal({knob: to}) if to < now and here.may(f"{knob}-") else None
+        if knobs is not None:
+            return Change(f"{knob}-", {knob: to}, knobs, 0.0, 0, "more than processors")
     return None
 
 
-def halved(seen: Observation, limits: ControllerLimits) -> Knobs:
+def halved(here: Situation) -> Knobs:
     """All that holds memory, halved towards the minimum: multiplicative shrink.
 
     A stream that opens anew is held twice for a while; where that would cross the floor, streams
     stay as they are and only rings and queues shrink.
     """
-    headroom = fresh(seen.headroom_bytes, limits.oldest_s)
-    whole = _halved(seen, limits, keep=())
-    price = price_change(seen.knobs, whole, limits.knobs.shards, seen.prices)
+    knobs, headroom = here.seen.knobs, here.seen.headroom_bytes
+    least = here.limits.least(knobs).flat()
+
+    def half(key: str, value: int) -> int:
+        return max(int(least[key]), value // 2)
+
+    whole = lowered(knobs, half, keep=())
     # Half of what is left, since a price under pressure is no more than a guess.
-    if headroom is not None and price <= (headroom - limits.ram_floor_bytes) / 2:
+    if headroom is not None and here.price(whole) <= (headroom - here.limits.ram_floor_bytes) / 2:
         return whole
-    return _halved(seen, limits, keep=GENERATION_KNOBS)
-
-
-def _halved(seen: Observation, limits: ControllerLimits, *, keep: tuple[str, ...]) -> Knobs:
-    least = limits.least(seen.knobs).flat()
-    return lowered(seen.knobs, lambda key, value: max(least[key], value // 2), keep=keep)
-
-
-def legal(knobs: Knobs, changes: Mapping[str, int], limits: ControllerLimits) -> Knobs | None:
-    """The knobs with ``changes``; ``None`` where a guard refuses them, or the order is promised."""
-    if limits.order_fixed and any(key.rpartition(".")[2] in ORDER_KNOBS for key in changes):
-        return None
-    try:
-        wanted = Knobs.build(changes, base=knobs)
-        wanted.check(limits.knobs)
-    except KnobError:
-        return None
-    return wanted
-
-
-def _may_grow(
-    knob: str,
-    context: tuple[str, float],
-    state: ControllerState,
-    seen: Observation,
-    limits: ControllerLimits,
-) -> bool:
-    if _remembered(f"{knob}+", context, state, seen.at_s):
-        return False
-    return rested(f"{knob}-", state, seen.at_s, limits)
-
-
-def rested(move: str, state: ControllerState, now_s: float, limits: ControllerLimits) -> bool:
-    """True if the knob's last move the other way ("ring_slots-") is past its hold-off."""
-    return all(name != move or now_s - at_s >= limits.hold_off_s for name, at_s in state.moved)
-
-
-def _remembered(
-    knob: str, context: tuple[str, float], state: ControllerState, now_s: float
-) -> bool:
-    """True if this did not pay lately, under circumstances like these."""
-    for failure in state.failures:
-        if failure.knob != knob or now_s >= failure.until_s:
-            continue
-        stage, service_s = failure.context
-        ratio = context[1] / service_s if service_s > 0 else 1.0
-        if stage == context[0] and 2 / 3 <= ratio <= 1.5:
-            return True
-    return False
+    return lowered(knobs, half, keep=GENERATION_KNOBS)
 
 
 STEP_BYTES = 256 * MIB
@@ -481,26 +457,26 @@ def lowered_cache(knobs: Knobs, held_bytes: int, missing: int) -> Knobs:
 def cheaper_cache(seen: Observation) -> Knobs | None:
     """The knobs with fewer frames held, where they cost more reading than they save decoding."""
     cache = seen.cache
-    if cache is None or not seen.knobs.cache_bytes or cache.reread_ratio <= cache.saved_ratio:
+    if cache is None or not seen.knobs.cache_bytes or seen.reread_ratio <= seen.saved_ratio:
         return None
     return lowered_cache(seen.knobs, cache.held_bytes, max(STEP_BYTES, cache.held_bytes // 4))
 
 
-def grown_cache(seen: Observation, limits: ControllerLimits, margin_bytes: int) -> Knobs | None:
+def grown_cache(seen: Observation, limits: ControllerLimits) -> Knobs | None:
     """The knobs with a larger frame cache.
 
     ``None`` where it is not full, where it hits less than was foretold, or where there is no room.
     """
     cache, now = seen.cache, seen.knobs.cache_bytes
-    headroom = fresh(seen.headroom_bytes, limits.oldest_s)
-    if cache is None or headroom is None:
+    if cache is None or seen.headroom_bytes is None:
         return None
-    if now and not (cache.wanting and cache.held_bytes >= CACHE_FULL_RATIO * now):
+    wanting = cache.threshold is not None  # it left out frames that are shown again
+    if now and not (wanting and cache.held_bytes >= CACHE_FULL_RATIO * now):
         return None
     if cache.late_bytes > LATE_RATIO * cache.held_bytes:
         return None
-    room = headroom - limits.ram_floor_bytes - margin_bytes
-    room = min(room * limits.budget_ratio, room if seen.room_bytes is None else seen.room_bytes)
+    left = seen.headroom_bytes - limits.ram_floor_bytes - margin(seen, limits)
+    room = min(left * limits.budget_ratio, left if seen.room_bytes is None else seen.room_bytes)
     step = min(max(STEP_BYTES, now), int(GROWN_RATIO * room))
     caps = (limits.knobs.cache_bytes, limits.most_cache_bytes)
     to = min(now + step, *(most for most in caps if most is not None))

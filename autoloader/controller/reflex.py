@@ -27,18 +27,20 @@ Not here: growing (``policy``), the pipelines (``process.control``).
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import threading
 from collections import deque
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Protocol
 
 from autoloader.controller.admission import percentile
-from autoloader.controller.limits import MARGIN_BYTES
+from autoloader.controller.limits import MARGIN_BYTES, ControllerLimits
 from autoloader.host.clock import Clock, SystemClock
 from autoloader.host.headroom import HeadroomSource
-from autoloader.host.threads import LoaderThread
+from autoloader.host.threads import LoaderThread, all_ended
 
 logger = logging.getLogger(__name__)
 
@@ -61,15 +63,6 @@ class Action(str, Enum):
     GATE = "gate"
     DROP = "drop"
     RESTART = "restart"
-
-
-@dataclass(frozen=True, slots=True)
-class ReflexLimits:
-    """``ram_floor_bytes`` must stay free; ``surplus_bytes`` more than the minimum is too much."""
-
-    ram_floor_bytes: int
-    margin_bytes: int = MARGIN_BYTES
-    surplus_bytes: int = MARGIN_BYTES
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +104,7 @@ def react(
     growth_bytes: int,
     ready_batches: int,
     surplus_bytes: int | None,
-    limits: ReflexLimits,
+    limits: ControllerLimits,
 ) -> Reaction:
     """Answer one reading.
 
@@ -136,7 +129,7 @@ def react(
         return Reaction(state, Action.GATE if closed else Action.NOTHING, not closed or starving)
     below = at_s if state.below_s is None else state.below_s
     state = replace(state, closed=True, below_s=below)
-    large = surplus_bytes is not None and surplus_bytes > limits.surplus_bytes
+    large = surplus_bytes is not None and surplus_bytes > MARGIN_BYTES
     if large and state.may_restart(at_s):
         return Reaction(replace(state, restarts=1), Action.RESTART, starving)
     if at_s - state.dropped_s >= REPEAT_S:
@@ -144,29 +137,18 @@ def react(
     return Reaction(state, Action.GATE, starving)
 
 
-def is_calm(
-    state: ReflexState, headroom_bytes: int | None, growth_bytes: int, limits: ReflexLimits
-) -> bool:
-    """True if ``react`` would change nothing, whatever its other arguments."""
-    if headroom_bytes is None or state.closed or state.below_s is not None:
-        return False
-    margin = max(limits.margin_bytes, growth_bytes)
-    return headroom_bytes >= limits.ram_floor_bytes + margin
-
-
 class GrowthMeter:
     """Falls of headroom within any 300 ms, over the last minutes."""
 
-    def __init__(self, *, period_s: float = PERIOD_S) -> None:
-        self._apart = max(1, round(GROWTH_WINDOW_S / period_s))
-        self._recent: deque[int] = deque(maxlen=self._apart)
+    def __init__(self) -> None:
+        self._recent: deque[int] = deque(maxlen=round(GROWTH_WINDOW_S / PERIOD_S))
         self._falls: deque[float] = deque(maxlen=_HISTORY)
         self._calls = 0
         self._p99 = 0
 
     def note(self, headroom_bytes: int) -> None:
         """One reading."""
-        if len(self._recent) == self._apart:
+        if len(self._recent) == self._recent.maxlen:
             self._falls.append(max(0, self._recent[0] - headroom_bytes))
             self._calls += 1
             if self._calls % 10 == 1:
@@ -217,15 +199,16 @@ class ControlLoop:
         """Govern one more."""
         with self._lock:
             self._governed = (*self._governed, one)
-            if not self._threads:
-                self._done.clear()
-                jobs = {"reflex": self._watch, "control": self._govern}
-                if self._headroom is None:
-                    jobs = {"watch": self._govern}
-                for name, target in jobs.items():
-                    thread = LoaderThread(target=target, name=f"autoloader-{name}")
-                    self._threads.append(thread)
-                    thread.start()
+            if self._threads:
+                return
+            self._done.clear()
+            jobs = [("control", self.govern_once, POLICY_PERIOD_S)]
+            if self._headroom is not None:
+                jobs.append(("reflex", self.react_once, PERIOD_S))
+            for name, once, period_s in jobs:
+                thread = LoaderThread(self._run, f"autoloader-{name}", (once, period_s))
+                self._threads.append(thread)
+                thread.start()
 
     def remove(self, one: Governed) -> None:
         """Govern it no more; with the last one the threads end."""
@@ -235,50 +218,39 @@ class ControlLoop:
                 return
             threads, self._threads = self._threads, []
             self._done.set()
-        for thread in threads:
-            if thread is not threading.current_thread():
-                thread.join(2.0)
+        all_ended(threads, 2.0)
 
     def react_once(self) -> None:
         """One round of the reflex."""
-        headroom: int | None = None
         assert self._headroom is not None
-        try:
+        headroom: int | None = None
+        with self._static("headroom"):
             headroom = self._headroom.read().headroom_bytes
-        except Exception as error:  # noqa: BLE001 the boundary of this thread: it must live on
-            self._fault("headroom", error)
-        else:
             self.growth.note(headroom)
         for one in self._governed:
-            try:
+            with self._static("reflex"):
                 one.reflex(self._clock.now_s(), headroom, self.growth.p99_bytes)
-            except Exception as error:  # noqa: BLE001 the boundary of this thread: static, counted
-                self._fault("reflex", error)
 
     def govern_once(self) -> None:
         """One round of the policy."""
         for one in self._governed:
-            try:
+            with self._static("policy"):
                 one.govern(self._clock.now_s(), self.growth.p99_bytes)
-            except Exception as error:  # noqa: BLE001 the boundary of this thread: static, counted
-                self._fault("policy", error)
 
-    def _watch(self) -> None:
-        done = self._done
-        while not done.wait(PERIOD_S):
-            self.react_once()
+    def _run(self, once: Callable[[], None], period_s: float) -> None:
+        while not self._done.wait(period_s):
+            once()
 
-    def _govern(self) -> None:
-        done = self._done
-        while not done.wait(POLICY_PERIOD_S):
-            self.govern_once()
-
-    def _fault(self, where: str, error: Exception) -> None:
-        self.faults += 1
-        text = f"{where}: {type(error).__name__}: {error}"
-        if text not in self._said and len(self._said) < 100:
-            self._said.add(text)
-            kept = "the controller leaves things as they are"
-            logger.warning(
-                "%s: %s", "a loader cannot be watched" if self._headroom is None else kept, text
-            )
+    @contextlib.contextmanager
+    def _static(self, where: str) -> Iterator[None]:
+        """An error inside leaves things as they are: it is counted, and logged once."""
+        try:
+            yield
+        except Exception as error:  # noqa: BLE001 the boundary of a thread: it must live on
+            self.faults += 1
+            text = f"{where}: {type(error).__name__}: {error}"
+            if text not in self._said and len(self._said) < 100:
+                self._said.add(text)
+                kept = "the controller leaves things as they are"
+                watched = "a loader cannot be watched"
+                logger.warning("%s: %s", watched if self._headroom is None else kept, text)

@@ -16,56 +16,57 @@ Not here: which event happened, and what is done in a state (``policy``).
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 
 from autoloader.spec.knobs import Knobs
 
 
-class State(str, Enum):
+class _Told(str, Enum):
+    """A name with its meaning.
+
+    Attributes:
+        meaning: meaning for people, in one clause.
+    """
+
+    _value_: str
+    meaning: str
+
+    def __new__(cls, name: str, meaning: str) -> _Told:
+        one = str.__new__(cls, name)
+        one._value_, one.meaning = name, meaning
+        return one
+
+
+class State(_Told):
     """State of the controller."""
 
-    WARMUP = "WARMUP"
-    GROW = "GROW"
-    HOLD = "HOLD"
-    SHRINK = "SHRINK"
-    EMERGENCY = "EMERGENCY"
-    PARKED = "PARKED"
+    WARMUP = "WARMUP", "too few batches yet for a judgement; nothing moves"
+    GROW = "GROW", "training waits for data: one change at a time, each verified"
+    HOLD = (
+        "HOLD",
+        "training does not wait, or nothing known would help; gives back what is too much",
+    )
+    SHRINK = "SHRINK", "memory is close to the floor: buffers are halved until it is not"
+    EMERGENCY = "EMERGENCY", "memory is below the floor: minimum knobs"
+    PARKED = "PARKED", "the consumer is silent, or another loader is in use; nothing moves"
 
 
-STATE_MEANING: Mapping[State, str] = {
-    State.WARMUP: "too few batches yet for a judgement; nothing moves",
-    State.GROW: "training waits for data: one change at a time, each verified",
-    State.HOLD: "training does not wait, or nothing known would help; gives back what is too much",
-    State.SHRINK: "memory is close to the floor: buffers are halved until it is not",
-    State.EMERGENCY: "memory is below the floor: minimum knobs",
-    State.PARKED: "the consumer is silent, or another loader is in use; nothing moves",
-}
-
-
-class Event(str, Enum):
+class Event(_Told):
     """Event of an observation; the first that holds counts."""
 
-    BELOW_FLOOR = "BELOW_FLOOR"
-    PRESSURE = "PRESSURE"
-    CALMING = "CALMING"
-    SILENT = "SILENT"
-    WARMING = "WARMING"
-    BLIND = "BLIND"
-    SATISFIED = "SATISFIED"
-    HUNGRY = "HUNGRY"
+    BELOW_FLOOR = "BELOW_FLOOR", "headroom is below the floor"
+    PRESSURE = "PRESSURE", "headroom is below floor + margin, or the kernel reports pressure"
+    CALMING = "CALMING", "pressure has gone, but not for long enough"
+    SILENT = "SILENT", "no batch taken or wanted for long, or another loader is in use"
+    WARMING = "WARMING", "fewer than 8 batches so far"
+    BLIND = "BLIND", "headroom, rate or waits are unknown or stale"
+    SATISFIED = (
+        "SATISFIED",
+        "wait_ratio below 1 % (2 % to leave HOLD), or the GPU is the bottleneck",
+    )
+    HUNGRY = "HUNGRY", "training waits for data"
 
-
-EVENT_MEANING: Mapping[Event, str] = {
-    Event.BELOW_FLOOR: "headroom is below the floor",
-    Event.PRESSURE: "headroom is below floor + margin, or the kernel reports pressure",
-    Event.CALMING: "pressure has gone, but not for long enough",
-    Event.SILENT: "no batch taken or wanted for long, or another loader is in use",
-    Event.WARMING: "fewer than 8 batches so far",
-    Event.BLIND: "headroom, rate or waits are unknown or stale",
-    Event.SATISFIED: "wait_ratio below 1 % (2 % to leave HOLD), or the GPU is the bottleneck",
-    Event.HUNGRY: "training waits for data",
-}
 
 _S, _E = State, Event
 _ROWS: Mapping[Event, tuple[State, ...]] = {
@@ -95,9 +96,7 @@ class Trial:
         before: the knobs to go back to.
         changes: knobs that were moved, with both values.
         since_s: time of the change, in seconds.
-        growing: whether it took more memory or threads.
         hungry: whether training waited when it was made.
-        gain_ratio: predicted, of the rate before; for readers of a decision log.
         context: the bottleneck it was meant for, and that stage's service time.
         rates_before, rates_after: samples/s, one number an observation.
     """
@@ -106,19 +105,21 @@ class Trial:
     before: Knobs
     changes: Mapping[str, int]
     since_s: float
-    growing: bool
     hungry: bool
-    gain_ratio: float
     context: tuple[str, float]
     rates_before: tuple[float, ...]
     rates_after: tuple[float, ...] = ()
+
+    @property
+    def growing(self) -> bool:
+        """True if it took more memory or threads."""
+        return self.knob.endswith("+")
 
 
 @dataclass(frozen=True, slots=True)
 class Failure:
     """A change that did not pay; not tried again before ``until_s``, or while nothing differs."""
 
-    knob: str
     until_s: float
     times: int
     context: tuple[str, float]
@@ -133,8 +134,8 @@ class ControllerState:
         since_s: time at which it was entered, in seconds.
         rates: the last rates seen with these knobs, oldest first.
         trial: the change being verified.
-        failures: what did not pay.
-        moved: knob and direction ("ring_slots-") → when it last moved so.
+        failures: knob and direction ("ring_slots-") → that change, which did not pay.
+        moved: knob and direction → when it last moved so.
         pressure_s: when pressure was last seen; ``None`` when never.
         pressures: how often memory came under pressure shortly after it had been calm.
         shrunk_s: when buffers were last halved.
@@ -145,8 +146,8 @@ class ControllerState:
     since_s: float = 0.0
     rates: tuple[float, ...] = ()
     trial: Trial | None = None
-    failures: tuple[Failure, ...] = ()
-    moved: tuple[tuple[str, float], ...] = ()
+    failures: Mapping[str, Failure] = field(default_factory=dict)
+    moved: Mapping[str, float] = field(default_factory=dict)
     pressure_s: float | None = None
     pressures: int = 0
     shrunk_s: float = -1e9

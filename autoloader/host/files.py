@@ -26,6 +26,7 @@ import stat
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import platformdirs
@@ -176,10 +177,18 @@ def check_file(descriptor: int, path: Path, data: os.stat_result | None = None) 
     Raises:
         OSError: they may be another user's work.
     """
-    found = os.fstat(descriptor)
-    why = "" if stat.S_ISREG(found.st_mode) else "it is no regular file"
-    why = why or written_by_others(path, found, data)
-    why = why or written_by_others(path.parent, path.parent.stat(), data)
+    _refuse(path, _foreign(path, os.fstat(descriptor), data))
+    _refuse(path, written_by_others(path.parent, path.parent.stat(), data))
+
+
+def _foreign(path: Path, found: os.stat_result, data: os.stat_result | None = None) -> str:
+    """Why a file is no regular one, or may be another user's work; "" where it is neither."""
+    if not stat.S_ISREG(found.st_mode):
+        return "it is no regular file"
+    return written_by_others(path, found, data)
+
+
+def _refuse(path: Path, why: str) -> None:
     if why:
         raise PermissionError(errno.EPERM, why, str(path))
 
@@ -254,10 +263,9 @@ def check_own_folder(folder: Path) -> None:
         OSError: others can, or it is not there.
     """
     there = folder.lstat()
-    if not stat.S_ISDIR(there.st_mode) or there.st_uid != os.geteuid():
-        raise PermissionError(errno.EPERM, f"it is no folder of user {os.geteuid()}", str(folder))
-    if why := written_by_others(folder, there):
-        raise PermissionError(errno.EPERM, why, str(folder))
+    own = stat.S_ISDIR(there.st_mode) and there.st_uid == os.geteuid()
+    _refuse(folder, "" if own else f"it is no folder of user {os.geteuid()}")
+    _refuse(folder, written_by_others(folder, there))
 
 
 def open_own(path: Path, flags: int = os.O_RDWR | os.O_CREAT, *, linked: bool = False) -> int:
@@ -276,21 +284,19 @@ def open_own(path: Path, flags: int = os.O_RDWR | os.O_CREAT, *, linked: bool = 
         descriptor = os.open(path, flags, 0o600)
     except OSError as error:
         if error.errno == errno.ELOOP:
-            raise _foreign(path, "a symbolic link") from error
+            _refuse(path, "it is a symbolic link")
         raise
-    found = os.fstat(descriptor)
-    what = ""
-    if not stat.S_ISREG(found.st_mode):
-        what = "no regular file"
-    elif found.st_uid != os.geteuid():
-        what = f"a file of user {found.st_uid}"
-    elif found.st_mode & other_writers(found):
-        what = "a file that others may write to"
-    elif found.st_nlink > 1 and not linked:
-        what = "a file with a second name elsewhere"
-    if what:
+    try:
+        found = os.fstat(descriptor)
+        why = _foreign(path, found)
+        if found.st_uid != os.geteuid():  # root's, say
+            why = why or f"it belongs to user {found.st_uid}"
+        if found.st_nlink > 1 and not linked:
+            why = why or "it has a second name elsewhere"
+        _refuse(path, why)
+    except OSError:
         os.close(descriptor)
-        raise _foreign(path, what)
+        raise
     return descriptor
 
 
@@ -314,10 +320,6 @@ def set_aside(path: Path, why: str) -> None:
     aside = path.with_name(f"{path.name}.aside-{secrets.token_hex(4)}")
     path.rename(aside)
     logger.warning("%s is not used: %s; it is %s now", path, why, aside.name)
-
-
-def _foreign(path: Path, what: str) -> PermissionError:
-    return PermissionError(errno.EPERM, f"it is {what}, and not used", str(path))
 
 
 @contextlib.contextmanager
@@ -344,10 +346,11 @@ def locked(path: Path, waits: Callable[[str], object]) -> Iterator[None]:
             os.close(descriptor)  # and with it the lock
 
 
+@dataclass(slots=True)
 class Waiting:
     """A wait for a lock that says whom it waits for, and ends.
 
-    Args:
+    Attributes:
         what: waits, as in "a measurement of this host".
         limit_s: the longest wait for one holder.
         say: told once for each holder whom this waits for.
@@ -355,22 +358,13 @@ class Waiting:
         sleep: function that lets seconds pass.
     """
 
-    def __init__(
-        self,
-        what: str,
-        limit_s: float,
-        *,
-        say: Callable[[str], object],
-        now_s: Callable[[], float] = time.monotonic,
-        sleep: Callable[[float], object] = time.sleep,
-    ) -> None:
-        self._what = what
-        self._limit_s = limit_s
-        self._say = say
-        self._now_s = now_s
-        self._sleep = sleep
-        self._holder: str | None = None
-        self._since_s = 0.0
+    what: str
+    limit_s: float
+    say: Callable[[str], object]
+    now_s: Callable[[], float] = time.monotonic
+    sleep: Callable[[float], object] = time.sleep
+    _holder: str | None = None
+    _since_s: float = 0.0
 
     def __call__(self, holder: str) -> None:
         """Pause for a moment.
@@ -378,16 +372,16 @@ class Waiting:
         Raises:
             UsageError: the same holder has had the lock for ``limit_s``.
         """
-        now_s = self._now_s()
+        now_s = self.now_s()
         if holder != self._holder:
             self._holder, self._since_s = holder, now_s
-            self._say(f"{self._what} waits for {holder}")
-        if now_s - self._since_s >= self._limit_s:
+            self.say(f"{self.what} waits for {holder}")
+        if now_s - self._since_s >= self.limit_s:
             raise UsageError(
-                f"{self._what} has waited {self._limit_s:.0f} s for {holder}",
+                f"{self.what} has waited {self.limit_s:.0f} s for {holder}",
                 remedy="look whether that process hangs or is stopped, end it, and start again",
             )
-        self._sleep(_LOOK_S)
+        self.sleep(_LOOK_S)
 
 
 def _taken(descriptor: int) -> bool:

@@ -17,9 +17,8 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import logging
-import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import ModuleType
 from typing import Any
 
@@ -42,28 +41,26 @@ class GpuReading:
     shared: bool
 
 
+@dataclass(eq=False)
 class GpuProbe:
     """Asks NVML.
 
-    Args:
+    Attributes:
         visible: the trainer's ``CUDA_VISIBLE_DEVICES``; ``None`` where it is not set.
         trainer: the trainer's process id.
         nvml: the module; found by itself.
     """
 
-    def __init__(
-        self, visible: str | None, trainer: int, *, nvml: ModuleType | Any | None = None
-    ) -> None:
-        self._visible = visible
-        self._trainer = trainer
-        self._module = nvml
-        self._nvml: Any = None
-        self._open = contextlib.ExitStack()
-        self._samples: dict[int, tuple[Any, float]] = {}
+    visible: str | None
+    trainer: int
+    nvml: ModuleType | Any | None = None
+    _nvml: Any = None
+    _open: contextlib.ExitStack = field(default_factory=contextlib.ExitStack)
+    _samples: dict[int, Any] = field(default_factory=dict)
 
     def read(self) -> GpuReading | None:
         """The load now; ``None`` where nothing can be said."""
-        if self._visible is not None and not self._visible.strip(", "):
+        if self.visible is not None and not self.visible.strip(", "):
             return None
         try:
             return self._read()
@@ -73,11 +70,11 @@ class GpuProbe:
 
     def _read(self) -> GpuReading | None:
         if self._nvml is None:
-            self._nvml = self._open.enter_context(open_nvml(self._module))
+            self._nvml = self._open.enter_context(open_nvml(self.nvml))
         nvml = self._nvml
         devices = self._devices(nvml)
         users = [self._pids(nvml, device) for device in devices]
-        own = [n for n, pids in enumerate(users) if self._trainer in pids]
+        own = [n for n, pids in enumerate(users) if self.trainer in pids]
         chosen = own or range(len(devices))
         loads = []
         for n in chosen:
@@ -88,7 +85,7 @@ class GpuProbe:
             return None
         return GpuReading(
             busy_ratio=min(loads),
-            shared=any(users[n] - {self._trainer} for n in chosen),
+            shared=any(users[n] - {self.trainer} for n in chosen),
         )
 
     def _stop(self) -> None:
@@ -99,10 +96,10 @@ class GpuProbe:
 
     def _devices(self, nvml: Any) -> list[Any]:
         count = nvml.nvmlDeviceGetCount()
-        if self._visible is None:
+        if self.visible is None:
             return [nvml.nvmlDeviceGetHandleByIndex(n) for n in range(count)]
         found = []
-        for name in (part.strip() for part in self._visible.split(",")):
+        for name in (part.strip() for part in self.visible.split(",")):
             if name.isdigit():
                 if int(name) >= count:
                     break  # CUDA ignores what follows an index that does not exist
@@ -138,14 +135,14 @@ class GpuProbe:
         except (nvml.NVMLError, AttributeError):
             return None
         before = self._samples.get(number)
-        self._samples[number] = (sample, time.monotonic())
+        self._samples[number] = sample
         if before is None:
             return None
         try:
             asked = nvml.c_nvmlGpmMetricsGet_t()
             asked.version = nvml.NVML_GPM_METRICS_GET_VERSION
             asked.numMetrics = 1
-            asked.sample1, asked.sample2 = before[0], sample
+            asked.sample1, asked.sample2 = before, sample
             asked.metrics[0].metricId = _SM_UTIL
             nvml.nvmlGpmMetricsGet(asked)
             if asked.metrics[0].nvmlReturn != 0:
@@ -155,7 +152,7 @@ class GpuProbe:
             return None
         finally:
             with contextlib.suppress(nvml.NVMLError):
-                nvml.nvmlGpmSampleFree(before[0])
+                nvml.nvmlGpmSampleFree(before)
 
 
 @contextlib.contextmanager

@@ -19,7 +19,7 @@ can be read there is no number to give, and ``read`` raises, because unknown is 
 
 Cost: a few ``pread`` of open descriptors, about 0.05 ms, more where other threads want the
 interpreter after each. Limits may shrink and a process may be moved to another cgroup: both are
-looked at anew each time, or every ``limits_for_s``. Any thread may call ``read``.
+looked at anew each time. Any thread may call ``read``.
 
 ``PressureProbe`` reads ``/proc/pressure/memory`` (PSI): for what share of the last ten seconds some
 task stood still for want of memory. Many kernels and containers have it not: then it is unknown.
@@ -34,8 +34,7 @@ import logging
 import os
 import re
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -99,8 +98,6 @@ class HeadroomProbe:
         proc: folder where procfs is mounted.
         cgroup_root: stands for ``/sys/fs/cgroup`` in what mountinfo says.
         pid: id of the process whose cgroup counts; "self" for this process.
-        limits_for_s: so long limits are believed that were read; usage never is.
-        now_s: function that gives seconds of a monotonic clock.
     """
 
     def __init__(
@@ -108,9 +105,6 @@ class HeadroomProbe:
         proc: Path = Path("/proc"),
         cgroup_root: Path = ROOT,
         pid: int | str = "self",
-        *,
-        limits_for_s: float = 0.0,
-        now_s: Callable[[], float] = time.monotonic,
     ) -> None:
         self._proc = proc
         self._meminfo = KernelFile(proc / "meminfo")
@@ -118,10 +112,6 @@ class HeadroomProbe:
         self._seen: tuple[Cgroup, ...] = ()
         self._binding: list[Cgroup] = []
         self._lock = threading.Lock()
-        self._limits: list[tuple[Cgroup, int]] = []
-        self._limits_for_s = limits_for_s
-        self._limits_until_s = float("-inf")
-        self._now_s = now_s
         self._told: set[str] = set()
 
     def read(self) -> Headroom:
@@ -169,18 +159,13 @@ class HeadroomProbe:
 
     def _current_limits(self) -> list[tuple[Cgroup, int]]:
         """The groups that bind, with their limits."""
-        now = self._now_s()
-        if now >= self._limits_until_s:
-            self._limits_until_s = now + self._limits_for_s
-            known = [(group, self._limit(group)) for group in self._current_groups()]
-            self._limits = [(group, limit) for group, limit in known if limit is not None]
-        return self._limits
+        known = [(group, self._limit(group)) for group in self._current_groups()]
+        return [(group, limit) for group, limit in known if limit is not None]
 
     def _current_groups(self) -> list[Cgroup]:
         groups = self._groups.read()
         if groups is None:
             self._tell(f"{self._proc} does not tell this process's cgroup: its limits are unknown")
-            self._limits_until_s = float("-inf")
             return []
         if groups is not self._seen:
             self._seen, self._binding = groups, [group for group in groups if _binds(group)]
@@ -194,7 +179,6 @@ class HeadroomProbe:
         if content is None:
             self._tell(f"{group.label}: its limit cannot be read any more")
             self._groups.forget()
-            self._limits_until_s = float("-inf")
             return None
         limits = [number(content)]
         if group.version == 1 and group.at_mount_point:  # of ancestors that cannot be seen too

@@ -25,7 +25,7 @@ import functools
 import math
 import os
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from importlib import metadata
@@ -101,12 +101,36 @@ class Cgroup:
 
 
 @dataclass(frozen=True, slots=True)
-class _Mount:
-    """A hierarchy: its version, the group its mount point shows, and where that is."""
+class Mount:
+    """One mounted file system.
 
-    version: int
+    Attributes:
+        device: its device, as "major:minor".
+        shown: folder of it that the mount point shows.
+        point: folder where it is mounted.
+        kind: kind of file system, such as "ext4" or "cgroup2".
+        options: options of the file system; of cgroup v1 the controllers are among them.
+    """
+
+    device: str
     shown: PurePosixPath
-    point: Path
+    point: PurePosixPath
+    kind: str
+    options: tuple[str, ...]
+
+
+def mounts(proc: Path = Path("/proc")) -> list[Mount]:
+    """Mounted file systems that this process sees; none where mountinfo cannot be read."""
+    found = []
+    with suppress(OSError):
+        for line in (proc / "self" / "mountinfo").read_text(errors="replace").splitlines():
+            before, _, after = line.partition(" - ")
+            places, about = before.split(), after.split()
+            if len(places) > 4 and len(about) > 2:
+                shown, point = (PurePosixPath(_unescaped(text)) for text in places[3:5])
+                options = tuple(about[2].split(","))
+                found.append(Mount(places[2], shown, point, about[0], options))
+    return found
 
 
 class ProcessGroups:
@@ -127,7 +151,7 @@ class ProcessGroups:
         pid: int | str = "self",
     ) -> None:
         self._membership = KernelFile(proc / str(pid) / "cgroup")
-        self._mounts = functools.partial(_mounts, controller, proc / "self" / "mountinfo", root)
+        self._proc, self._root = proc, root
         self._controller = controller
         self._read_for: bytes | None = None
         self._groups: tuple[Cgroup, ...] = ()
@@ -142,7 +166,7 @@ class ProcessGroups:
             return None
         if membership != self._read_for:
             text = membership.decode(errors="replace")
-            self._groups = tuple(_ancestry(text, self._controller, self._mounts()))
+            self._groups = tuple(self._ancestry(text))
             self._read_for = membership
         return self._groups
 
@@ -150,28 +174,29 @@ class ProcessGroups:
         """Look for the groups anew with the next reading."""
         self._read_for = None
 
-
-def _ancestry(membership: str, controller: str, mounts: list[_Mount]) -> list[Cgroup]:
-    """Every group that may bind a process, by what ``/proc/PID/cgroup`` says of it."""
-    found: list[Cgroup] = []
-    for line in membership.splitlines():
-        number, controllers, path = [*line.split(":", 2), "", ""][:3]
-        if number == "0" and not controllers:
-            version = 2
-        elif controller in controllers.split(","):
-            version = 1
-        else:
-            continue
-        candidates = [mount for mount in mounts if mount.version == version]
-        if not candidates:
-            continue
-        mount = next((m for m in candidates if _below(m, path) is not None), candidates[0])
-        below = _below(mount, path) or PurePosixPath()
-        found += [
-            Cgroup(version, mount.point / step, step, own=step == below)
-            for step in ((below, *below.parents) if below.parts else (below,))
-        ]
-    return found
+    def _ancestry(self, membership: str) -> Iterator[Cgroup]:
+        """Every group that may bind a process, by what ``/proc/PID/cgroup`` says of it."""
+        every = mounts(self._proc)
+        unified = [one for one in every if one.kind == "cgroup2"]
+        own = [one for one in every if one.kind == "cgroup" and self._controller in one.options]
+        for line in membership.splitlines():
+            number, controllers, path = [*line.split(":", 2), "", ""][:3]
+            if number == "0" and not controllers:
+                version, candidates = 2, unified
+            elif self._controller in controllers.split(","):
+                version, candidates = 1, own
+            else:
+                continue
+            if not candidates:
+                continue
+            fitting = (one for one in candidates if _below(one, path) is not None)
+            mount = next(fitting, candidates[0])
+            below = _below(mount, path) or PurePosixPath()
+            point = Path(mount.point)
+            if mount.point.is_relative_to(_STANDARD_ROOT):
+                point = self._root / mount.point.relative_to(_STANDARD_ROOT)
+            for step in (below, *below.parents) if below.parts else (below,):
+                yield Cgroup(version, point / step, step, own=step == below)
 
 
 def number(content: bytes | None) -> int | None:
@@ -189,35 +214,7 @@ def number_after(content: bytes, key: bytes) -> int | None:
     return number(words[0]) if words else None
 
 
-def _mounts(controller: str, mountinfo: Path, root: Path) -> list[_Mount]:
-    """Mounts that may hold the controller's files."""
-    try:
-        lines = mountinfo.read_text(errors="replace").splitlines()
-    except OSError:
-        guesses = [_Mount(1, PurePosixPath("/"), root / controller)]
-        guesses += [_Mount(2, PurePosixPath("/"), place) for place in (root, root / "unified")]
-        return [mount for mount in guesses if mount.point.is_dir()]
-    mounts = []
-    for line in lines:
-        before, _, after = line.partition(" - ")
-        places, kind = before.split(), after.split()
-        if len(places) < 5 or len(kind) < 3:
-            continue
-        shown, point = (_unescaped(text) for text in places[3:5])
-        if kind[0] == "cgroup2":
-            version = 2
-        elif kind[0] == "cgroup" and controller in kind[2].split(","):
-            version = 1
-        else:
-            continue
-        pure = PurePosixPath(point)
-        inside = pure.is_relative_to(_STANDARD_ROOT)
-        place = root / pure.relative_to(_STANDARD_ROOT) if inside else Path(point)
-        mounts.append(_Mount(version, PurePosixPath(shown), place))
-    return mounts
-
-
-def _below(mount: _Mount, path: str) -> PurePosixPath | None:
+def _below(mount: Mount, path: str) -> PurePosixPath | None:
     """``path`` relative to what the mount shows; ``None`` when it lies elsewhere."""
     pure = PurePosixPath(path)
     if ".." in pure.parts or not pure.is_relative_to(mount.shown):

@@ -1,12 +1,9 @@
 """Memory of processes, the one that grew most, bytes read from storage, and use of processors.
 
-Theory of operation. RSS is one read of ``/proc/PID/statm`` (microseconds) but counts a shared page
-in every process that maps it. PSS divides a shared page among those who map it, so it adds up over
-a tree; ``smaps_rollup`` costs about 10 ms for each GB held. So this process's own memory is sampled
-by RSS, and that of its descendants by PSS without shared memory: both sides map the batch ring, and
-the trainer's RSS already has it. ``PeakSampler`` spaces its readings such that they cost at most 5
-% of one processor. A controller, which reads for as long as a run lasts, asks the kernel's counters
-instead (``tree_own_bytes``).
+Theory of operation. RSS counts a shared page in every process that maps it. So bytes of a tree are
+those that the kernel counts as private for each process, and shared memory and files once: those
+of the first process, since its descendants map the same ones. The counters cost microseconds
+however much is mapped (PSS, which divides a shared page, costs about 10 ms for each GB held).
 
 ``OtherProcesses`` looks at every process by ``/proc/PID/statm``, without the memory that it shares:
 every process that maps shared memory counts it. While memory is calm it looks now and then. When
@@ -20,9 +17,8 @@ reads that reached a block device or an NFS server. Reads from FUSE file systems
 anybody used since the last reading; waiting for a disk counts as idle. Under a CPU quota they are
 at most what its cgroup has left of that: quota less what the group used (or, where that is not
 counted, this process). What others use is the rest: neither idle, nor this process's or its
-children's, nor time that a hypervisor took. Descendants (a loader's child, decode processes) are
-asked only if the rest is worth a look. So their use is known from the second such reading on. Under
-a quota nobody can say what others use, for the quota is what ends first.
+descendants' (a loader's child, decode processes), nor time that a hypervisor took. Under a quota
+nobody can say what others use, for the quota is what ends first.
 
 Not here: what the machine can still give (``headroom``), how fast storage is (``storage``).
 """
@@ -35,8 +31,8 @@ import re
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import psutil
@@ -44,58 +40,29 @@ import psutil
 from autoloader.host.headroom import HeadroomSource, headroom_or_none
 from autoloader.host.machine import CgroupProcessors, Processors
 
-_KIB_LINE = re.compile(rb"^(Pss|Pss_Shmem):\s+(\d+) kB", re.MULTILINE)
-_RSS_LINE = re.compile(rb"^(RssAnon|RssFile):\s+(\d+) kB", re.MULTILINE)
-_SAMPLER_COST_RATIO = 0.05
+_RSS_LINE = re.compile(rb"^(RssAnon|RssFile|RssShmem):\s+(\d+) kB", re.MULTILINE)
 
 
-def rss_bytes(pid: int | None = None) -> int:
-    """Resident bytes of one process (default: this one); 0 when it is gone."""
-    try:
-        return int(psutil.Process(pid).memory_info().rss)
-    except psutil.Error:
-        return 0
+def tree_own_bytes(pid: int, *, shared_memory: bool = False) -> int:
+    """Bytes of a process and its descendants; 0 when it is gone.
 
-
-def pss_bytes(pid: int, *, shared_memory: bool = True) -> int:
-    """Proportional bytes of one process; its RSS where the kernel gives no PSS; 0 when gone.
+    Where the kernel has no counters, it is the RSS of each.
 
     Args:
         pid: id of the process.
-        shared_memory: count its part of shared memory (memfd, /dev/shm) too.
-    """
-    try:
-        found = dict(_KIB_LINE.findall(Path(f"/proc/{pid}/smaps_rollup").read_bytes()))
-    except OSError:
-        found = {}
-    if b"Pss" not in found:
-        return rss_bytes(pid)
-    shared = 0 if shared_memory else int(found.get(b"Pss_Shmem", 0))
-    return (int(found[b"Pss"]) - shared) * 1024
-
-
-def tree_pss_bytes(pid: int, *, shared_memory: bool = True) -> int:
-    """PSS of a process and all its descendants; see ``pss_bytes``."""
-    members = [pid, *descendants(pid)]
-    return sum(pss_bytes(member, shared_memory=shared_memory) for member in members)
-
-
-def tree_own_bytes(pid: int) -> int:
-    """Bytes of a process and its descendants beside shared memory (memfd, /dev/shm).
-
-    From the kernel's counters, in microseconds however much is mapped. Files that they map (the
-    libraries' code) count in the first process, since its descendants map the same ones. Where the
-    kernel has no such counters it is PSS.
+        shared_memory: whether shared memory (memfd, /dev/shm) that it maps counts too.
     """
     found = 0
     for member in (pid, *descendants(pid)):
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError, psutil.Error):  # it is gone
             rss = dict(_RSS_LINE.findall(Path(f"/proc/{member}/status").read_bytes()))
-            if b"RssAnon" not in rss:
-                found += pss_bytes(member, shared_memory=False)
-                continue
-            kinds = (b"RssAnon", b"RssFile") if member == pid else (b"RssAnon",)
-            found += sum(int(rss[kind]) for kind in kinds) * 1024
+            if not rss:
+                found += psutil.Process(member).memory_info().rss
+            elif member != pid:
+                rss = {b"RssAnon": rss[b"RssAnon"]}
+            elif not shared_memory:
+                rss.pop(b"RssShmem", None)
+            found += sum(map(int, rss.values())) * 1024
     return found
 
 
@@ -143,19 +110,12 @@ def _children(pid: int) -> list[int]:
     return found
 
 
-def loader_bytes() -> int:
-    """Bytes of this process and its descendants, as ``PeakSampler`` counts them."""
-    children = (pss_bytes(pid, shared_memory=False) for pid in descendants(os.getpid()))
-    return rss_bytes() + sum(children)
-
-
 class PeakSampler:
     """A ``with`` block that samples memory from a thread of its own.
 
     Args:
         headroom: source of ``min_headroom_bytes``; ``None`` leaves it out.
-        period_s: time between two samples of headroom, and the least between two of memory.
-        reading: bytes held now; by default ``loader_bytes``.
+        period_s: time between two samples.
 
     Attributes:
         min_headroom_bytes: least headroom at any sample; ``None``: not measured.
@@ -169,11 +129,9 @@ class PeakSampler:
         headroom: HeadroomSource | None = None,
         *,
         period_s: float = 0.1,
-        reading: Callable[[], int] = loader_bytes,
     ) -> None:
         self._headroom = headroom
         self._period_s = period_s
-        self._reading = reading
         self._baseline_bytes = self._peak_bytes = 0
         self.min_headroom_bytes: int | None = None
         self._lock = threading.Lock()
@@ -187,14 +145,16 @@ class PeakSampler:
 
     def sample(self) -> None:
         """Take one sample of both now, from any thread."""
-        held = self._reading()
+        held = tree_own_bytes(os.getpid(), shared_memory=True)
+        free = None if self._headroom is None else headroom_or_none(self._headroom)
         with self._lock:
             self._peak_bytes = max(self._peak_bytes, held)
-        self._sample_headroom()
+            known = [one for one in (self.min_headroom_bytes, free) if one is not None]
+            self.min_headroom_bytes = min(known, default=None)
 
     def __enter__(self) -> PeakSampler:
-        self._baseline_bytes = self._peak_bytes = self._reading()
-        self._sample_headroom()
+        self.sample()
+        self._baseline_bytes = self._peak_bytes
         self._thread.start()
         return self
 
@@ -204,29 +164,15 @@ class PeakSampler:
         self.sample()
 
     def _run(self) -> None:
-        next_memory_s = 0.0
         while not self._done.wait(self._period_s):
-            began_s = time.monotonic()
-            if began_s < next_memory_s:
-                self._sample_headroom()
-            else:
-                self.sample()
-                ended_s = time.monotonic()
-                next_memory_s = ended_s + (ended_s - began_s) / _SAMPLER_COST_RATIO
-
-    def _sample_headroom(self) -> None:
-        free = None if self._headroom is None else headroom_or_none(self._headroom)
-        with self._lock:
-            known = [one for one in (self.min_headroom_bytes, free) if one is not None]
-            self.min_headroom_bytes = min(known, default=None)
+            self.sample()
 
 
 _EVERY_S = 20.0
-_KEPT = 4
-_CALM_COST_RATIO = 0.0005
-"""Share of a processor that looking may cost; the pauses follow from it."""
-_SHORT_COST_RATIO = 0.001
+"""Between two looks while memory is calm; a host of 2,000 processes takes 30 ms."""
+_SHORT_EVERY_S = 5.0
 """The same while memory is short."""
+_KEPT = 4
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 
@@ -262,9 +208,8 @@ class OtherProcesses:
         """
         if at_s < self._next_s:
             return
-        held, cost_s = self._held()
-        self._looks.append(held)
-        self._next_s = at_s + max(_EVERY_S, cost_s / _CALM_COST_RATIO)
+        self._looks.append(self._held())
+        self._next_s = at_s + _EVERY_S
 
     def most_grown(self, at_s: float) -> Grown | None:
         """Process that grew most since the oldest look; ``None`` if none grew, or without a look.
@@ -275,8 +220,7 @@ class OtherProcesses:
         if not self._looks:
             return None
         if at_s >= self._latest_until_s:
-            self._latest, cost_s = self._held()
-            self._latest_until_s = at_s + cost_s / _SHORT_COST_RATIO
+            self._latest, self._latest_until_s = self._held(), at_s + _SHORT_EVERY_S
         before, now = self._looks[0], self._latest
         grown = {pid: held - before.get(pid, 0) for pid, held in now.items()}
         pid = max(grown, key=lambda one: grown[one], default=0)
@@ -287,15 +231,15 @@ class OtherProcesses:
             name = (self._proc / str(pid) / "comm").read_text().strip()
         return Grown(pid, name, grown[pid])
 
-    def _held(self) -> tuple[dict[int, int], float]:
-        """Process → bytes of its own; processor seconds that it took to see them."""
-        began, found = time.thread_time(), {}
+    def _held(self) -> dict[int, int]:
+        """Process → bytes of its own."""
+        found = {}
         for name in os.listdir(self._proc):  # noqa: PTH208  (hot)
             if name.isdecimal() and name != self._own:
                 with contextlib.suppress(OSError, ValueError):
                     _, resident, shared, *_ = (self._proc / name / "statm").read_bytes().split()
                     found[int(name)] = (int(resident) - int(shared)) * _PAGE_BYTES
-        return found, time.thread_time() - began
+        return found
 
 
 _READ = re.compile(r"^read_bytes: (\d+)$", re.MULTILINE)
@@ -328,12 +272,6 @@ class StorageReads:
         return self._bytes if known else None
 
 
-_WORTH_A_LOOK = 0.2
-"""Processors of others, from which on the children are asked what they had of it."""
-_QUOTA_EVERY_S = 5.0
-"""Where there is no quota, one is looked for so seldom: it takes six files."""
-
-
 @dataclass(frozen=True, slots=True)
 class ProcessorReading:
     """Recent use of the processors that this process may use.
@@ -355,15 +293,19 @@ class _Times:
         idle: spent idle, all processors together.
         whole: passed, all processors together.
         stolen: part of ``whole`` that a hypervisor gave to other machines.
-        own: CPU time of this process.
         count: number of these processors.
+        own: CPU time of this process, and of each descendant, by process id.
     """
 
     idle: float = 0.0
     whole: float = 0.0
     stolen: float = 0.0
-    own: float = 0.0
     count: int = 1
+    own: Mapping[int, float] = field(default_factory=dict)
+
+    def own_since(self, before: _Times) -> float:
+        """CPU time of this process and its descendants since an earlier reading."""
+        return sum(max(0.0, used - before.own.get(pid, 0.0)) for pid, used in self.own.items())
 
 
 class ProcessorProbe:
@@ -376,16 +318,13 @@ class ProcessorProbe:
     def __init__(self, source: CgroupProcessors | None = None) -> None:
         self._source = source or CgroupProcessors()
         self._before = self._times()
-        self._children_before: Mapping[int, float] | None = None
-        self._processors = self._source.read()
-        self._looked_s = time.monotonic()
-        self._used_before = self._used(self._processors)
+        self._used_before = self._used(self._source.read())
 
     def read(self) -> ProcessorReading | None:
         """Use since the reading before; ``None`` if no time has passed."""
         now = self._times()
         before, self._before = self._before, now
-        processors = self._current()
+        processors = self._source.read()
         used = self._used(processors)
         used_before, self._used_before = self._used_before, used
         # All processors' time passes side by side: a count-th of it is the clock's.
@@ -394,40 +333,12 @@ class ProcessorProbe:
             return None
         free = max(0.0, min(float(now.count), (now.idle - before.idle) / passed_s))
         if processors.quota is None:
-            spoken_for = now.stolen - before.stolen + now.own - before.own
-            others = max(0.0, now.count - free - spoken_for / passed_s)
-            return ProcessorReading(free, self._without_children(others, passed_s))
+            spoken_for = now.stolen - before.stolen + now.own_since(before)
+            return ProcessorReading(free, max(0.0, now.count - free - spoken_for / passed_s))
         if used[0] != used_before[0]:
             return ProcessorReading(free)
         taken = max(0.0, used[1] - used_before[1]) / passed_s
         return ProcessorReading(max(0.0, min(free, processors.quota - taken)))
-
-    def _current(self) -> Processors:
-        """Processors that may be used; of a quota, also the seconds used of it by now."""
-        at_s = time.monotonic()
-        if self._processors.quota is not None or at_s - self._looked_s >= _QUOTA_EVERY_S:
-            self._processors, self._looked_s = self._source.read(), at_s
-        return self._processors
-
-    def _without_children(self, others: float, passed_s: float) -> float | None:
-        before, self._children_before = self._children_before, None
-        if others < _WORTH_A_LOOK:
-            return others
-        self._children_before = now = self._children_s()
-        if before is None:
-            return None
-        used = sum(max(0.0, used_s - before.get(pid, 0.0)) for pid, used_s in now.items())
-        return max(0.0, others - used / passed_s)
-
-    @staticmethod
-    def _children_s() -> Mapping[int, float]:
-        """CPU seconds of each child of this process, and of theirs."""
-        found: dict[int, float] = {}
-        for pid in descendants(os.getpid()):
-            with contextlib.suppress(psutil.Error):  # the child is gone
-                times = psutil.Process(pid).cpu_times()
-                found[pid] = times.user + times.system
-        return found
 
     @staticmethod
     def _used(processors: Processors) -> tuple[str, float]:
@@ -441,10 +352,15 @@ class ProcessorProbe:
         allowed = os.sched_getaffinity(0)
         times = psutil.cpu_times(percpu=True)
         mine = [one for number, one in enumerate(times) if number in allowed]
+        own = {}
+        for pid in (os.getpid(), *descendants(os.getpid())):
+            with contextlib.suppress(psutil.Error):  # the child is gone
+                used = psutil.Process(pid).cpu_times()
+                own[pid] = used.user + used.system
         return _Times(
             idle=sum(one.idle + getattr(one, "iowait", 0.0) for one in mine),
             whole=sum(sum(one[:8]) for one in mine),
             stolen=sum(getattr(one, "steal", 0.0) for one in mine),
-            own=time.process_time(),
             count=len(mine),
+            own=own,
         )

@@ -27,6 +27,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from autoloader.host.machine import mounts
 from autoloader.host.units import MIB
 
 FRAME_BYTES = 20 * 1024
@@ -70,25 +71,13 @@ def is_far(kind: str) -> bool:
 
 def by_file_system(files: Sequence[str], proc: Path = Path("/proc")) -> dict[str, list[str]]:
     """Kind of file system ("ext4", "nfs4" …) → those of ``files`` that lie on one of it."""
-    kinds = _kinds(proc)
+    kinds = {mount.device: mount.kind for mount in mounts(proc)}
     found: dict[str, list[str]] = {}
     for path in files:
         with contextlib.suppress(OSError):
             device = Path(path).stat().st_dev
             kind = kinds.get(f"{os.major(device)}:{os.minor(device)}", UNKNOWN)
             found.setdefault(kind, []).append(path)
-    return found
-
-
-def _kinds(proc: Path) -> dict[str, str]:
-    """Each mounted device, as "major:minor" → kind of its file system."""
-    found = {}
-    with contextlib.suppress(OSError):
-        for line in (proc / "self" / "mountinfo").read_text().splitlines():
-            before, _, after = line.partition(" - ")
-            words, kind = before.split(), after.split()
-            if len(words) > 2 and kind:
-                found[words[2]] = kind[0]
     return found
 
 

@@ -129,37 +129,6 @@ class Vitals:
     threads: Mapping[int, ThreadVitals]
 
 
-@dataclass(frozen=True, slots=True)
-class Silence:
-    """Seconds since the last sign of life.
-
-    Attributes:
-        spent_s: by what they were spent on; what computes counts with the processor time it got.
-    """
-
-    spent_s: Mapping[Kind, float] = field(default_factory=dict)
-
-    @property
-    def starved_s(self) -> float:
-        """Of a process that wanted a processor."""
-        return self.spent_s.get(Kind.STARVED, 0.0)
-
-    def after(self, before: Vitals, now: Vitals) -> Silence:
-        """This and the time between two readings."""
-        kind = kind_of(before, now)
-        passed_s = _busiest_s(before, now) if kind is Kind.COMPUTING else now.at_s - before.at_s
-        counted_s = max(0.0, min(passed_s, LONGEST_PIECE_S))
-        return Silence({**self.spent_s, kind: self.spent_s.get(kind, 0.0) + counted_s})
-
-    @property
-    def verdict(self) -> str:
-        """Why the process is taken for hung; "" where it is not."""
-        for kind, limit_s in LIMITS_S.items():
-            if self.spent_s.get(kind, 0.0) >= limit_s:
-                return _REASONS[kind].format(self.spent_s[kind])
-        return ""
-
-
 def kind_of(before: Vitals, now: Vitals) -> Kind:
     """Use of the time between two readings."""
     passed_s = now.at_s - before.at_s
@@ -362,68 +331,82 @@ _blocked: list[subprocess.Popen[bytes]] = []
 """Killed processes that were left inside the kernel: kept to be waited for."""
 
 
+@dataclass(eq=False)
 class ProcessWatch:
     """Tells a process that hangs from one that is only slow.
 
-    Args:
+    Attributes:
         what: the process, in messages.
         pid: its id; 0 where it is not known.
         read: function that reads the process's vitals.
     """
 
-    def __init__(self, what: str, pid: int, *, read: Callable[[int], Vitals] = read_vitals) -> None:
-        self._what = what
-        self.pid = pid
-        self._read = read
+    what: str
+    pid: int
+    read: Callable[[int], Vitals] = read_vitals
+
+    def __post_init__(self) -> None:
         self.saw_life()
 
     def saw_life(self) -> None:
         """It has just shown that it lives."""
-        self._silence = Silence()
+        self._spent_s = dict.fromkeys(Kind, 0.0)
         self._before: Vitals | None = None
         self._said_s = 0.0
 
     @property
     def stopped(self) -> bool:
         """True if all its threads are stopped now."""
-        now = self._read(self.pid)
+        now = self.read(self.pid)
         return kind_of(now, now) is Kind.STOPPED
 
     def hung(self) -> str:
         """Why it is taken for hung; "" where it is not. Called while nothing comes from it."""
         before = self._before
-        if before is not None and time.monotonic() - before.at_s < _LOOK_EVERY_S:
-            return self._silence.verdict
-        self._before = now = self._read(self.pid)
-        if before is not None:
-            self._silence = self._silence.after(before, now)
-        if self._silence.starved_s >= self._said_s + _SAY_EVERY_S:
-            self._said_s = self._silence.starved_s
+        if before is None or time.monotonic() - before.at_s >= _LOOK_EVERY_S:
+            self._before = now = self.read(self.pid)
+            if before is not None:
+                self._count(before, now)
+        for kind, limit_s in LIMITS_S.items():
+            if self._spent_s[kind] >= limit_s:
+                return _REASONS[kind].format(self._spent_s[kind])
+        return ""
+
+    def _count(self, before: Vitals, now: Vitals) -> None:
+        """Put the time between two readings down to one kind."""
+        kind = kind_of(before, now)
+        passed_s = _busiest_s(before, now) if kind is Kind.COMPUTING else now.at_s - before.at_s
+        self._spent_s[kind] += max(0.0, min(passed_s, LONGEST_PIECE_S))
+        if (starved_s := self._spent_s[Kind.STARVED]) >= self._said_s + _SAY_EVERY_S:
+            self._said_s = starved_s
             logger.warning(
                 "%s has waited for a processor for %.0f s: this machine is busy with other work",
-                self._what,
-                self._said_s,
+                self.what,
+                starved_s,
             )
-        return self._silence.verdict
 
 
+@dataclass(eq=False)
 class Supervisor:
     """Starts a process again when it ends or hangs, until it has failed too often.
 
-    Args:
+    Attributes:
         what: the process, in messages, as in "the loader's child".
         module: full name of the module that it runs.
         remedy: what to do where it cannot be kept alive for a reason that is not memory.
     """
 
-    def __init__(self, what: str, module: str, *, remedy: str) -> None:
-        self._what = what
-        self._module = module
-        self._remedy = remedy
-        self._in_a_row = self._crashes = self._since_crash = 0
-        self.process: subprocess.Popen[bytes] | None = None
-        self.watch = ProcessWatch(what, 0)
-        self._log = memory_file("autoloader-log")
+    what: str
+    module: str
+    remedy: str
+    process: subprocess.Popen[bytes] | None = None
+    _in_a_row: int = 0
+    _crashes: int = 0
+    _since_crash: int = 0
+    _log: int = field(default_factory=lambda: memory_file("autoloader-log"))
+
+    def __post_init__(self) -> None:
+        self.watch = ProcessWatch(self.what, 0)
 
     @property
     def pid(self) -> int:
@@ -441,7 +424,7 @@ class Supervisor:
         os.ftruncate(self._log, 0)
         os.lseek(self._log, 0, os.SEEK_SET)
         self.process = start(
-            self._module,
+            self.module,
             arguments,
             changes=changes,
             pass_fds=descriptors,
@@ -449,13 +432,13 @@ class Supervisor:
             stdout=self._log,
             stderr=self._log,
         )
-        self.watch = ProcessWatch(self._what, self.process.pid)
+        self.watch = ProcessWatch(self.what, self.process.pid)
         return self.process
 
     def adopt(self, pid: int) -> None:
         """Watch a process that somebody else has started."""
         self.process = None
-        self.watch = ProcessWatch(self._what, pid)
+        self.watch = ProcessWatch(self.what, pid)
 
     def progress(self) -> None:
         """The process delivered a batch: earlier restarts no longer count, but for late crashes."""
@@ -491,14 +474,14 @@ class Supervisor:
                 logger.warning(
                     "%s (process %d) was killed and waits inside the kernel, mostly for a disk: "
                     "look whether the data's file system answers",
-                    self._what,
+                    self.what,
                     process.pid,
                 )
                 _blocked.append(process)
                 break
             if time.monotonic() > deadline:
                 raise WorkerError(
-                    f"{self._what} (process {process.pid}) was killed and has not ended for "
+                    f"{self.what} (process {process.pid}) was killed and has not ended for "
                     f"{_KILL_S:.0f} s",
                     remedy="look what it waits for (cat /proc/PID/task/*/stack), then start the "
                     "run again",
@@ -517,11 +500,11 @@ class Supervisor:
         if counts and self._crashed:
             self._crashes, self._since_crash = self._crashes + 1, 0
         if max(self._in_a_row, self._crashes) <= MAX_RESTARTS:
-            logger.warning("%s is started again: %s", self._what, reason)
+            logger.warning("%s is started again: %s", self.what, reason)
             return
         lines = self.last_lines()
         printed = f"; it printed last:\n{lines}" if lines else ""
-        remedy = self._remedy
+        remedy = self.remedy
         if out_of_memory:
             remedy = "use smaller knobs or free memory: the kernel ended it for want of memory"
         elif "SIGKILL" in reason:
@@ -531,14 +514,9 @@ class Supervisor:
             )
         often = f"{self._in_a_row} times in a row without a batch"
         if self._in_a_row <= MAX_RESTARTS:
-            often = (
-                f"{self._crashes} times by its own fault, each less than {PAST_BATCHES} batches "
-            )
-            often += "after the one before"
-        raise WorkerError(
-            f"{self._what} ended {often}; last: {reason}{printed}",
-            remedy=remedy,
-        )
+            apart = f"less than {PAST_BATCHES} batches after the one before"
+            often = f"{self._crashes} times by its own fault, each {apart}"
+        raise WorkerError(f"{self.what} ended {often}; last: {reason}{printed}", remedy=remedy)
 
     @property
     def _crashed(self) -> bool:

@@ -74,12 +74,6 @@ class LoaderThread(threading.Thread):
             task.write_bytes(name.encode()[:_LONGEST_NAME])
         super().run()
 
-    def ended(self, timeout_s: float) -> bool:
-        """Wait for the thread to end; whether it has, or was never started."""
-        if self.ident is not None:
-            self.join(timeout_s)
-        return not self.is_alive()
-
 
 def all_ended(threads: Iterable[threading.Thread], within_s: float | None) -> bool:
     """Wait for threads for so long in all (``None``: until they end); whether all have ended."""

@@ -53,7 +53,7 @@ from autoloader.decode.quarantine import BadRecord, Quarantine
 from autoloader.decode.ring import RingMemory, SlotPool
 from autoloader.errors import AutoloaderError, as_fault
 from autoloader.host.clock import Clock
-from autoloader.host.threads import LoaderThread
+from autoloader.host.threads import LoaderThread, all_ended
 from autoloader.samples.resolve import ResolvedMixture
 from autoloader.sampling.dealing import Deal, Rounds
 from autoloader.spec.knobs import Knobs
@@ -621,7 +621,7 @@ class Pipeline:
 
         written = [one.close(left_s()) for one in writers]
         if first:
-            if not self._dealing.ended(min(CLOSE_S, left_s())):
+            if not all_ended([self._dealing], min(CLOSE_S, left_s())):
                 logger.warning("the index is still being opened")
             self._reader.close()
             self.at_close()

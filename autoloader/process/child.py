@@ -45,7 +45,7 @@ from autoloader.decode.quarantine import BadRecord
 from autoloader.decode.ring import MAX_SLOTS
 from autoloader.errors import AutoloaderError, WorkerError
 from autoloader.host.headroom import named_by_kernel, oom_kills
-from autoloader.host.processes import tree_pss_bytes
+from autoloader.host.processes import tree_own_bytes
 from autoloader.host.supervision import Supervisor, import_path
 from autoloader.host.units import format_bytes
 from autoloader.pipeline.messages import (
@@ -185,7 +185,7 @@ class Child:
         """Bytes that it and its decode processes hold beside shared memory and frames."""
         if not self.pid:
             return 0
-        return max(0, tree_pss_bytes(self.pid, shared_memory=False) - self.page.frame_bytes)
+        return max(0, tree_own_bytes(self.pid) - self.page.frame_bytes)
 
     def join(self, client: ChildPipeline) -> int:
         """Register a loader; returns its pipeline number."""

@@ -34,24 +34,17 @@ from autoloader.cache.disk import FramesOnDisk
 from autoloader.cache.slab import private_bytes
 from autoloader.controller.admission import (
     Opening,
-    PipelineSizes,
     SharedBudget,
     admit_opening,
     price_change,
+    price_start,
 )
 from autoloader.controller.decisions import DecisionLog
 from autoloader.controller.limits import ControlRequest
-from autoloader.controller.observation import Observation, Reading
-from autoloader.controller.policy import Decision, Verdict, admitted, decide
-from autoloader.controller.proposals import lowered_cache, margin, missing_bytes
-from autoloader.controller.reflex import (
-    Action,
-    ControlLoop,
-    ReflexLimits,
-    ReflexState,
-    is_calm,
-    react,
-)
+from autoloader.controller.observation import Observation
+from autoloader.controller.policy import Decision, Verdict, decide
+from autoloader.controller.proposals import admits, lowered_cache, margin, missing_bytes
+from autoloader.controller.reflex import Action, ControlLoop, ReflexState, react
 from autoloader.controller.states import ControllerState, State
 from autoloader.decode.message import PipelineStart
 from autoloader.decode.ring import RingMemory
@@ -75,7 +68,7 @@ from autoloader.pipeline.messages import (
     Wire,
 )
 from autoloader.pipeline.read.open_mixture import CompiledMixture
-from autoloader.process.observer import Observer, Probes, SnapshotWriter
+from autoloader.process.observer import Observer, Probes
 from autoloader.process.setup import ControlPage, PipelineSetup
 from autoloader.samples.resolve import resolve_plain
 from autoloader.sampling.dealing import Deal, NodePart, Ranks, mixture_part
@@ -218,24 +211,29 @@ class ControlledPipeline:
         self._parked_seen_s = float("-inf")
         self._said = ""
         self._reflex = ReflexState()
-        self._reflex_limits = ReflexLimits(self._limits.ram_floor_bytes, self._limits.margin_bytes)
         self._counted: Counter[str] = Counter()
         self._trim_next_s = float("-inf")
         try:
-            self._observer = Observer(setup, control.probes, own_process=service.own_process)
             self.pipeline = open_pipeline(setup, declared)
-            self._snapshots = SnapshotWriter(setup, self._number, self.pipeline.quarantined)
+            self._observer = Observer(
+                setup,
+                control.probes,
+                self._number,
+                self.pipeline.quarantined,
+                own_process=service.own_process,
+            )
             self._log = DecisionLog.wanted(request, self._number)
         except BaseException:
             _BUDGET.leave(self._share)
             raise
         if self._log is not None:
-            self._log.admission(
+            self._log.event(
+                "admission",
                 time.monotonic(),
-                "open" if opening.as_asked else "open, with the least knobs",
-                opening.price_bytes,
-                opening.headroom_bytes,
-                opening.as_asked,
+                what="open" if opening.as_asked else "open, with the least knobs",
+                price_bytes=opening.price_bytes,
+                headroom_bytes=opening.headroom_bytes,
+                admitted=opening.as_asked,
             )
         if not opening.as_asked:
             self._tell()
@@ -287,7 +285,7 @@ class ControlledPipeline:
         _BUDGET.leave(self._share)
         if self._log is not None:
             self._log.close()
-        self._snapshots.close()
+        self._observer.close()
         self.pipeline.close()
         if held_slots is not None:
             self._memory.punch_all_but({*held_slots, *self._stuck, *self.pipeline.slots})
@@ -334,8 +332,8 @@ class ControlledPipeline:
         self.pipeline.retune(knobs)
         if short is not None:
             self._counted["shrinks"] += 1
-            why = self._snapshots.pressure.shrunk(*short, before, knobs)
-        self._snapshots.moved(by, why, knobs, before)
+            why = self._observer.pressure.shrunk(*short, before, knobs)
+        self._observer.moved(by, why, knobs, before)
         self._tell()
 
     # --- the reflex's thread ----------------------------------------------------------------------
@@ -343,9 +341,6 @@ class ControlledPipeline:
     def reflex(self, at_s: float, headroom_bytes: int | None, growth_bytes: int) -> None:
         """See ``Governed.reflex``."""
         before = self._reflex
-        limits = self._reflex_limits
-        if is_calm(before, headroom_bytes, growth_bytes, limits):
-            return
         if headroom_bytes is not None:
             headroom_bytes += self._give_frames_back(at_s, headroom_bytes, growth_bytes)
         # A consumer that keeps many batches and wants one more has none, whatever lies with it.
@@ -357,11 +352,11 @@ class ControlledPipeline:
             growth_bytes=growth_bytes,
             ready_batches=0 if wanting else self.pipeline.ready_batches,
             surplus_bytes=(
-                self._observer.surplus_bytes(at_s, self._limits.least(self.pipeline.knobs))
+                self._observer.surplus_bytes(self._limits.least(self.pipeline.knobs))
                 if before.may_restart(at_s)
                 else None
             ),
-            limits=limits,
+            limits=self._limits,
         )
         self._reflex = reaction.state
         with self._lock:
@@ -371,7 +366,9 @@ class ControlledPipeline:
             before.closed != reaction.state.closed
             or reaction.action in (Action.DROP, Action.RESTART)
         ):
-            self._log.reflex(at_s, reaction.action.value, headroom_bytes)
+            self._log.event(
+                "reflex", at_s, action=reaction.action.value, headroom_bytes=headroom_bytes
+            )
         if reaction.action in (Action.DROP, Action.RESTART):
             self._drop(at_s, headroom_bytes)
         if reaction.action is Action.RESTART and self._restart is not None:
@@ -389,7 +386,8 @@ class ControlledPipeline:
             self._move(lowered, "reflex", short=(at_s, headroom_bytes))
             given = max(0, held - self.pipeline.frames_held().allocated_bytes)
         if self._log is not None:
-            self._log.frames(at_s, headroom_bytes, held, given)
+            told = {"headroom_bytes": headroom_bytes, "held_bytes": held, "given_bytes": given}
+            self._log.event("reflex", at_s, action="frames", **told)
         return given
 
     def _drop(self, at_s: float, headroom_bytes: int | None) -> None:
@@ -426,7 +424,7 @@ class ControlledPipeline:
         if self._moves:
             rule = self._decide(seen)
             said = {"state": self._state.name.value, "why": rule, "counted": self._counted}
-        self._snapshots.publish(
+        self._observer.publish(
             seen,
             self._activity,
             opened=self.pipeline.opened,
@@ -444,12 +442,12 @@ class ControlledPipeline:
         self._counted["decisions"] += 1
         self._counted["taken_back"] += answer.verdict in (Verdict.NOTHING, Verdict.LOST)
         if answer.verdict is not None:
-            self._snapshots.judged(answer.verdict.value)
+            self._observer.judged(answer.verdict.value)
         if answer.knobs is not None:
             self._apply(seen, answer)
         self._tell()
-        if back := self._snapshots.pressure.look(seen.at_s, _bytes(seen), self._state.name):
-            self._snapshots.moved("policy", back, seen.knobs, seen.knobs)
+        if back := self._observer.pressure.look(seen.at_s, seen.headroom_bytes, self._state.name):
+            self._observer.moved("policy", back, seen.knobs, seen.knobs)
         return answer.rule
 
     def observe(self, at_s: float, growth_bytes: int) -> Observation:
@@ -467,9 +465,9 @@ class ControlledPipeline:
             parked=self._parked,
             settled=settled,
             gate_closed=not self._admit,
-            headroom_bytes=None if headroom is None else Reading(headroom),
+            headroom_bytes=headroom,
             room_bytes=_BUDGET.room_bytes(self._share, headroom, margin_bytes),
-            growth_bytes=Reading(growth_bytes),
+            growth_bytes=growth_bytes,
             **readings,
         )
 
@@ -486,16 +484,14 @@ class ControlledPipeline:
             self._counted["changes"] += 1
             logger.info("%s: %s", answer.rule, dict(answer.changes))
             shrinks = answer.state.name in (State.SHRINK, State.EMERGENCY)
-            short = (seen.at_s, _bytes(seen)) if shrinks else None
+            short = (seen.at_s, seen.headroom_bytes) if shrinks else None
             self._move(answer.knobs, "policy", answer.rule, short)
 
     def _promised(self, price: int, seen: Observation, answer: Decision) -> bool:
         """Hold a growth against a fresh reading: the one decided on is some milliseconds old."""
-        assert answer.knobs is not None
         headroom = headroom_or_none(self._headroom)
-        may = headroom is not None and admitted(
-            replace(seen, room_bytes=None), answer.knobs, self._limits, headroom=Reading(headroom)
-        )
+        now = replace(seen, room_bytes=None, headroom_bytes=headroom)
+        may = admits(price, now, self._limits)
         may = may and _BUDGET.promised(
             self._share,
             price,
@@ -503,7 +499,8 @@ class ControlledPipeline:
             margin_bytes=margin(seen, self._limits),
         )
         if self._log is not None:
-            self._log.admission(seen.at_s, answer.rule, price, headroom, may)
+            told = {"price_bytes": price, "headroom_bytes": headroom, "admitted": may}
+            self._log.event("admission", seen.at_s, what=answer.rule, **told)
         return may
 
     def _tell(self) -> None:
@@ -512,10 +509,6 @@ class ControlledPipeline:
         if text != self._said:
             self._said = text
             self._wire.send_later(Retuned(self._number, self._generation, knobs.flat(), state))
-
-
-def _bytes(seen: Observation) -> int | None:
-    return None if seen.headroom_bytes is None else int(seen.headroom_bytes.value)
 
 
 def stuck_slots(closed: Sequence[ControlledPipeline]) -> frozenset[int]:
@@ -727,17 +720,17 @@ class Control:
     def admit(self, setup: PipelineSetup) -> Opening:
         """Place of a pipeline in the budget, and the knobs that it may have."""
         request, knobs = setup.control, setup.knobs
-        ring_bytes = setup.memory.allocated_bytes()
+        ring_bytes = setup.memory.allocated_bytes()  # pages that the ring holds already
+
+        def price(wanted: Knobs) -> int:
+            joining = wanted.reader != "stream" or self._has_tensorflow
+            start = price_start(wanted, setup.mixture.sizes, joining=joining)
+            return start.total_bytes - min(ring_bytes, start.ring_bytes)
+
         opening = admit_opening(
-            _BUDGET,
-            self.headroom,
-            knobs,
-            request.limits,
-            PipelineSizes(setup.mixture.sizes, ring_bytes, self._has_tensorflow),
-            name=request.run,
-            moves=request.moves,
+            _BUDGET, self.headroom, knobs, request.limits, price, moves=request.moves
         )
         self._has_tensorflow |= knobs.reader == "stream"
         if not hasattr(self, "probes"):
-            self.probes = Probes.of_this_host(request.visible_devices, request.trainer)
+            self.probes = Probes(request.visible_devices, request.trainer)
         return opening

@@ -10,17 +10,16 @@ from __future__ import annotations
 
 import socket
 
-from autoloader.cache.slab import private_bytes
 from autoloader.errors import WorkerError
 from autoloader.host.headroom import HeadroomSource
-from autoloader.host.processes import loader_bytes
 from autoloader.host.supervision import Supervisor
-from autoloader.host.threads import LoaderThread
+from autoloader.host.threads import LoaderThread, all_ended
 from autoloader.pipeline.messages import Wire
 from autoloader.process import control
 from autoloader.process.child import Child
 from autoloader.process.control import Control, TrainerService
 from autoloader.process.discovery import Link
+from autoloader.process.observer import held_here
 from autoloader.process.ranks import Neighbours
 
 
@@ -36,7 +35,7 @@ class ThreadChild(Child):
 
     def __init__(self, headroom: HeadroomSource) -> None:
         self._headroom = headroom
-        self._baseline_bytes = _held_bytes()
+        self._baseline_bytes = held_here()
         super().__init__(Neighbours())
 
     def _connect(self) -> None:
@@ -54,7 +53,7 @@ class ThreadChild(Child):
 
     def held_bytes(self) -> int:
         """Bytes that this process holds, without frames, beyond those when this was made."""
-        return max(0, _held_bytes() - self._baseline_bytes)
+        return max(0, held_here() - self._baseline_bytes)
 
     def _look_for_life(self) -> None:
         """Nothing: a thread ends with this process."""
@@ -78,10 +77,6 @@ class _ThreadLink(Link):
     def leave(self, timeout_s: float, *, shared: bool) -> bool:
         """See ``Link.leave``; waits for threads that decode, too."""
         del shared
-        gone = self._thread.ended(timeout_s + control.STUCK_S)
+        gone = all_ended([self._thread], timeout_s + control.STUCK_S)
         self.wire.close()
         return gone
-
-
-def _held_bytes() -> int:
-    return loader_bytes() - private_bytes()

@@ -29,14 +29,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from autoloader.cache.slab import private_bytes
 from autoloader.controller.admission import Prices, RollingPrices, price_knobs, price_start
 from autoloader.controller.limits import ControllerLimits
-from autoloader.controller.observation import (
-    CacheReading,
-    FlowMeter,
-    FlowTotals,
-    Observation,
-    Reading,
-    StageTotal,
-)
+from autoloader.controller.observation import FlowMeter, FlowTotals, Observation, StageTotal
 from autoloader.controller.policy import SATISFIED_RATIO
 from autoloader.controller.proposals import known_stages, margin
 from autoloader.controller.states import State
@@ -45,13 +38,12 @@ from autoloader.decode.quarantine import BadRecord
 from autoloader.errors import printable
 from autoloader.formats.files import is_remote
 from autoloader.host.clock import Watched
-from autoloader.host.gpu import GpuProbe, GpuReading
+from autoloader.host.gpu import GpuProbe
 from autoloader.host.headroom import PressureProbe
 from autoloader.host.machine import memory_bytes, usable_processors
 from autoloader.host.processes import (
     OtherProcesses,
     ProcessorProbe,
-    ProcessorReading,
     StorageReads,
     tree_own_bytes,
 )
@@ -64,13 +56,11 @@ from autoloader.telemetry.run_record import RunFile, RunLog
 from autoloader.telemetry.statistics import (
     ConsumerMoment,
     ControllerStatistics,
-    DatasetStatistics,
     LatelyMoment,
     MemoryMoment,
     Move,
     RingStatistics,
     Snapshot,
-    StageMoment,
 )
 from autoloader.telemetry.verdict import changes_words
 
@@ -83,15 +73,7 @@ logger = logging.getLogger(__name__)
 WINDOW_S = 10.0
 
 
-@dataclass(frozen=True, slots=True)
-class _Totals:
-    at_s: float
-    hits: int
-    asked_bytes: int
-    reading_s: float
-    storage_bytes: int
-
-
+@dataclass(slots=True)
 class Displaced:
     """Cost of the frame cache: it displaces the kernel's pages, so files are read once more.
 
@@ -104,34 +86,30 @@ class Displaced:
 
     Fed about once a second by the thread that observes.
 
-    Args:
+    Attributes:
         storage: gives the bytes that these processes, and others before, read from storage.
         file_bytes: tells the size of all files of the mixture; asked once, where it matters.
     """
 
-    def __init__(
-        self, storage: Callable[[Sequence[int]], int | None], file_bytes: Callable[[], int]
-    ) -> None:
-        self._storage = storage
-        self._ask_size = file_bytes
-        self._file_bytes: int | None = None
-        self._totals: deque[_Totals] = deque()
-        self._frame_s = 0.0
-        self._held = 0
+    storage: Callable[[Sequence[int]], int | None]
+    file_bytes: Callable[[], int]
+    _file_bytes: int | None = None
+    # Time, frames from the cache, bytes asked for, seconds of reading, bytes from storage.
+    _totals: deque[tuple[float, int, int, float, int]] = field(default_factory=deque)
+    _frame_s: float = 0.0
+    _held: int = 0
 
     def note(self, at_s: float, activity: PipelineActivity, pids: Sequence[int]) -> None:
         """Note the bytes read by now; ``pids``: the processes that read."""
-        storage_bytes = self._storage(pids)
+        storage_bytes = self.storage(pids)
         if storage_bytes is None:
             return
         decoded = activity.datasets.values()
         self._frame_s = sum(d.decode_s for d in decoded) / max(1, sum(d.frames for d in decoded))
         self._held = activity.cache.held_bytes
-        totals = _Totals(
-            at_s, activity.cache.hits, activity.read_bytes, activity.reading_s, storage_bytes
-        )
-        self._totals.append(totals)
-        while len(self._totals) > 2 and at_s - self._totals[1].at_s >= WINDOW_S:
+        asked, took_s = activity.read_bytes, activity.reading_s
+        self._totals.append((at_s, activity.cache.hits, asked, took_s, storage_bytes))
+        while len(self._totals) > 2 and at_s - self._totals[1][0] >= WINDOW_S:
             self._totals.popleft()
 
     def seconds(self) -> tuple[float, float]:
@@ -139,18 +117,19 @@ class Displaced:
         if len(self._totals) < 2:
             return 0.0, 0.0
         first, last = self._totals[0], self._totals[-1]
-        span_s = max(1e-9, last.at_s - first.at_s)
-        saved = (last.hits - first.hits) * self._frame_s / span_s
-        stored = last.storage_bytes - first.storage_bytes
+        span_s, hits, asked, took_s, stored = (
+            now - was for was, now in zip(first, last, strict=True)
+        )
+        span_s = max(1e-9, span_s)
+        saved = hits * self._frame_s / span_s
         if stored <= 0 or not self._held:
             return saved, 0.0
         if self._file_bytes is None:
-            self._file_bytes = max(1, self._ask_size())
-        if last.storage_bytes <= self._file_bytes:
+            self._file_bytes = max(1, self.file_bytes())
+        if last[-1] <= self._file_bytes:
             return saved, 0.0
-        would_be_there = (last.asked_bytes - first.asked_bytes) * self._held / self._file_bytes
-        reading = (last.reading_s - first.reading_s) / span_s
-        return saved, reading * min(1.0, would_be_there / stored)
+        would_be_there = asked * self._held / self._file_bytes
+        return saved, took_s / span_s * min(1.0, would_be_there / stored)
 
 
 def bytes_of_files(mixture: ResolvedMixture) -> int:
@@ -166,212 +145,28 @@ def bytes_of_files(mixture: ResolvedMixture) -> int:
 _PROBES_EVERY_S = 0.5
 """All pipelines of a process look in turn: a second reading at once would be of milliseconds."""
 _MEMORY_EVERY_S = 2.0
-_MEMORY_COST_RATIO = 0.002
-"""Share of a processor that finding the process's children, and reading what all hold, may cost."""
+"""Finding the process's children takes a look at each of its threads."""
 
 
-class ProcessMemory:
-    """Bytes that this process and its children hold beside ring and frames, for all pipelines.
-
-    Attributes:
-        held_bytes: as read last; ``None``: not read yet.
-        at_s: time of the reading, in seconds.
-        every_s: seconds from that reading to the next, at least.
-    """
-
-    def __init__(self) -> None:
-        self.held_bytes: int | None = None
-        self.at_s = float("-inf")
-        self.every_s = _MEMORY_EVERY_S
-
-    def read(self, at_s: float) -> None:
-        """Read again where it is time to."""
-        if at_s < self.at_s + self.every_s:
-            return
-        began = time.thread_time()
-        self.held_bytes = max(0, tree_own_bytes(os.getpid()) - private_bytes())
-        cost_s = time.thread_time() - began
-        self.at_s, self.every_s = at_s, max(_MEMORY_EVERY_S, cost_s / _MEMORY_COST_RATIO)
+def held_here() -> int:
+    """Bytes that this process and its children hold beside shared memory and frames."""
+    return max(0, tree_own_bytes(os.getpid()) - private_bytes())
 
 
-@dataclass(slots=True)
 class Probes:
-    """Probes that all pipelines of a process share, beside headroom."""
-
-    pressure: Watched[float]
-    processors: Watched[ProcessorReading]
-    gpu: Watched[GpuReading]
-    memory: ProcessMemory = field(default_factory=ProcessMemory)
-
-    @classmethod
-    def of_this_host(cls, visible_devices: str | None, trainer: int) -> Probes:
-        """The real ones; arguments as of ``GpuProbe``."""
-        clock, gpu = time.monotonic, GpuProbe(visible_devices, trainer)
-        return cls(
-            Watched(PressureProbe(), "memory pressure (PSI)", clock, every_s=_PROBES_EVERY_S),
-            Watched(ProcessorProbe(), "processors", clock, every_s=_PROBES_EVERY_S),
-            Watched(gpu, "GPU load", clock, every_s=_PROBES_EVERY_S),
-        )
-
-
-class Observer:
-    """Reads one pipeline and its host.
+    """Probes that all pipelines of a process share, beside headroom.
 
     Args:
-        setup: what the pipeline is opened with.
-        probes: probes shared by this process.
-        own_process: whether this process's memory is the loader's alone.
+        visible_devices: as ``GpuProbe`` takes it.
+        trainer: process id of the trainer.
     """
 
-    def __init__(self, setup: PipelineSetup, probes: Probes, *, own_process: bool) -> None:
-        mixture = setup.mixture
-        self._shares = dict(zip(mixture.names, setup.order.shares, strict=True))
-        self._shards = setup.control.limits.knobs.shards
-        self._probes = probes
-        self._helped = bool(setup.control.helpers)
-        self._page = setup.page
-        self._own_process = own_process
-        sizes = mixture.sizes
-        self._slot_bytes = sizes.batch_bytes
-        self._prices = RollingPrices(
-            slot_bytes=sizes.batch_bytes,
-            record_bytes=sizes.record_bytes,
-            picture_bytes=sizes.picture_bytes,
-        )
-        self._framework_bytes = price_start(setup.knobs, sizes).framework_bytes
-        self._held_bytes: int | None = None
-        self._held_at_s = float("-inf")
-        self._meter = FlowMeter(mixture.spec.batch.size)
-        self._page_before = (setup.page.batches, setup.page.waited_ns)
-        self._own = (0, 0)
-        self._displaced = Displaced(StorageReads().read, lambda: bytes_of_files(mixture))
-
-    @property
-    def wanting(self) -> bool:
-        """True while the consumer waits for a batch."""
-        return self._page.waiting_since_ns != 0
-
-    @property
-    def prices(self) -> Prices:
-        """Bytes of one unit of each knob, as measured so far."""
-        return self._prices.current()
-
-    def surplus_bytes(self, at_s: float, least: Knobs) -> int | None:
-        """Bytes that the process holds above the cost of ``least``; ``None``: not known lately."""
-        held = self._held_bytes
-        if held is None or at_s - self._held_at_s > 3 * self._probes.memory.every_s:
-            return None
-        return held - self._framework_bytes - self._private_bytes(least, self.prices)
-
-    def readings(
-        self, at_s: float, knobs: Knobs, activity: PipelineActivity, *, parked: bool
-    ) -> dict[str, Any]:
-        """Fields of an ``Observation`` as of now; of a parked pipeline, no new flow."""
-        if self._own_process and not parked:
-            # The process is one for all pipelines: the one in use reads for them.
-            self._read_memory(at_s, knobs)
-        flow = self._flow(at_s, knobs, activity, parked)
-        for one in activity.datasets.values():
-            if one.queue > 0 and one.queue_bytes > 0:
-                self._prices.note_sample(one.queue_bytes / one.queue)
-        if activity.run_bytes:
-            self._prices.note_run(activity.run_bytes)
-        held, pressure = self._held_bytes, self._probes.pressure.read()
-        gpu, processors = self._probes.gpu.read(), self._probes.processors.read()
-        found: dict[str, Any] = {"prices": self.prices}
-        if self._helped:
-            found["helpers_possible"] = activity.helpers.possible
-        if knobs.reader == "indexed":
-            frames = activity.cache
-            self._displaced.note(at_s, activity, (os.getpid(), *activity.processes))
-            found["cache"] = CacheReading(
-                frames.held_bytes,
-                frames.threshold is not None,
-                frames.late_bytes,
-                frames.allocated_bytes,
-                *self._displaced.seconds(),
-                private=frames.private,
-            )
-        if held is not None:
-            found["loader_bytes"] = Reading(held, at_s - self._held_at_s)
-        if pressure is not None:
-            found["pressure_percent"] = Reading(*pressure)
-        if gpu is not None:
-            found["gpu_busy_ratio"] = Reading(gpu[0].busy_ratio, gpu[1])
-            found["gpu_shared"] = gpu[0].shared
-        if processors is not None:
-            used, age_s = processors
-            found["idle_cpus"] = Reading(used.idle, age_s)
-            if used.others is not None:
-                found["others_cpus"] = Reading(used.others, age_s)
-        return found | flow
-
-    def _flow(
-        self, at_s: float, knobs: Knobs, activity: PipelineActivity, parked: bool
-    ) -> dict[str, Any]:
-        page, before = self._page, self._page_before
-        batches, waited_ns = self._page_before = page.batches, page.waited_ns
-        since_ns = page.waiting_since_ns
-        if not parked:  # while parked, the page counts another loader's batches
-            own = (self._own[0] + batches - before[0], self._own[1] + waited_ns - before[1])
-            self._own = own
-            waiting = None
-            if since_ns:  # the page's clock is the system's; ``at_s`` may be a test's
-                waiting = at_s - max(0.0, (time.monotonic_ns() - since_ns) / 1e9)
-            self._meter.note(
-                FlowTotals(
-                    at_s=at_s,
-                    batches=own[0],
-                    waited_s=own[1] / 1e9,
-                    waiting_since_s=waiting,
-                    mixed=sum(one.taken for one in activity.datasets.values()),
-                    ready=activity.ring_filled,
-                    slots=activity.ring_slots,
-                    stages=self._stages(knobs, activity),
-                )
-            )
-        return self._meter.readings() if self._meter.begun else {}
-
-    def _stages(self, knobs: Knobs, activity: PipelineActivity) -> tuple[StageTotal, ...]:
-        """The pipeline's stages and their totals."""
-        parts = activity.datasets
-        workers = max(knobs.decode_threads, knobs.decode_processes)
-        decode_s = sum(one.decode_s for one in parts.values())
-        decoded = sum(one.decoded for one in parts.values())
-        decode = StageTotal(
-            "decode",
-            "",
-            1.0,
-            workers,
-            decode_s + activity.gather_s,
-            decoded + activity.gathered,
-        )
-        read = {name: one.taken + one.queue for name, one in parts.items()}
-        if knobs.reader == "indexed":
-            work = sum(one.read_s for one in parts.values())
-            return decode, StageTotal("read", "", 1.0, knobs.io_threads, work, sum(read.values()))
-        streams = (
-            StageTotal("read", name, self._shares[name], 1, one.read_s, read[name])
-            for name, one in parts.items()
-        )
-        return (decode, *streams)
-
-    def _read_memory(self, at_s: float, knobs: Knobs) -> None:
-        memory = self._probes.memory
-        memory.read(at_s)
-        if memory.held_bytes is None or memory.at_s == self._held_at_s:
-            return
-        self._held_bytes, self._held_at_s = memory.held_bytes, memory.at_s
-        prices = self.prices
-        private = self._private_bytes(knobs, prices)
-        self._prices.note_process(self._held_bytes - self._framework_bytes, private / prices.scale)
-
-    def _private_bytes(self, knobs: Knobs, prices: Prices) -> int:
-        """Bytes that the process holds with ``knobs``, without ring and frame cache."""
-        shared = knobs.ring_slots * self._slot_bytes
-        if knobs.reader == "indexed":
-            shared += knobs.cache_bytes
-        return price_knobs(knobs, self._shards, prices) - shared
+    def __init__(self, visible_devices: str | None, trainer: int) -> None:
+        every_s, gpu = _PROBES_EVERY_S, GpuProbe(visible_devices, trainer)
+        self.pressure = Watched(PressureProbe().read, "memory pressure (PSI)", every_s=every_s)
+        self.processors = Watched(ProcessorProbe().read, "processors", every_s=every_s)
+        self.gpu = Watched(gpu.read, "GPU load", every_s=every_s)
+        self.memory = Watched(held_here, "memory of this process", every_s=_MEMORY_EVERY_S)
 
 
 _SHORT = (State.SHRINK, State.EMERGENCY)
@@ -381,6 +176,7 @@ _MUCH_BYTES = 64 * MIB
 """Who took less than this is not named: processes grow and shrink all the time."""
 
 
+@dataclass(slots=True)
 class Pressure:
     """Tells people that memory got short, what was given up for it, and when it is back.
 
@@ -391,16 +187,15 @@ class Pressure:
 
     One pipeline's; the reflex's thread and the policy's call it in turns.
 
-    Args:
+    Attributes:
         floor_bytes: bytes of the RAM floor.
         neighbours: who may have taken memory.
     """
 
-    def __init__(self, floor_bytes: int, neighbours: OtherProcesses | None = None) -> None:
-        self._floor_bytes = floor_bytes
-        self._neighbours = neighbours or OtherProcesses()
-        self._level: int | None = None
-        self._over_s = float("-inf")
+    floor_bytes: int
+    neighbours: OtherProcesses = field(default_factory=OtherProcesses)
+    _level: int | None = None
+    _over_s: float = float("-inf")
 
     def shrunk(self, at_s: float, headroom_bytes: int | None, before: Knobs, after: Knobs) -> str:
         """Knobs have become smaller because memory is short: say so.
@@ -442,19 +237,19 @@ class Pressure:
             level, self._level, self._over_s = self._level, None, at_s
             back = f"memory is back: {self._where(headroom_bytes)}"
             logger.log(level, "%s; knobs grow again where that pays", back)
-        self._neighbours.look(at_s)
+        self.neighbours.look(at_s)
         return back
 
     def _where(self, headroom_bytes: int | None) -> str:
         if headroom_bytes is None:
             return "headroom unknown"
-        above = headroom_bytes - self._floor_bytes
+        above = headroom_bytes - self.floor_bytes
         where = "above" if above >= 0 else "below"
-        floor = format_bytes(self._floor_bytes)
+        floor = format_bytes(self.floor_bytes)
         return f"headroom {format_bytes(abs(above))} {where} the floor of {floor}"
 
     def _who(self, at_s: float) -> str:
-        most = self._neighbours.most_grown(at_s)
+        most = self.neighbours.most_grown(at_s)
         if most is None or most.grown_bytes < _MUCH_BYTES:
             return ""
         name = f" {printable(most.name)}" if most.name else ""
@@ -521,13 +316,15 @@ _KEPT_MOMENTS = 60
 _UNJUDGED = ("", "undecided")
 
 
-class SnapshotWriter:
-    """Makes snapshots of one pipeline, for ``top``, the record of the run and exports.
+class Observer:
+    """Reads one pipeline and its host, for the policy; makes snapshots of that for people.
 
     Args:
         setup: setup that the pipeline was opened with.
+        probes: probes shared by this process.
         number: number of the pipeline among those of its trainer.
         quarantined: gives its bad records.
+        own_process: whether this process's memory is the loader's alone.
 
     Attributes:
         pressure: tells people when memory is short.
@@ -536,16 +333,26 @@ class SnapshotWriter:
     def __init__(
         self,
         setup: PipelineSetup,
+        probes: Probes,
         number: int,
         quarantined: Callable[[], Sequence[BadRecord]],
+        *,
+        own_process: bool,
     ) -> None:
         request, mixture = setup.control, setup.mixture
+        self._setup, self._page, self._limits = setup, setup.page, request.limits
         self._sinks = _open_sinks(setup, number, quarantined)
-        self._limits = request.limits
+        self._shares = dict(zip(mixture.names, setup.order.shares, strict=True))
+        self._probes = probes
+        self._own_process = own_process
+        self._prices = RollingPrices(mixture.sizes)
+        self._framework_bytes = price_start(setup.knobs, mixture.sizes).framework_bytes
+        self._batch_size = mixture.spec.batch.size
+        self._meter = FlowMeter(self._batch_size)
+        self._page_before = (setup.page.batches, setup.page.waited_ns)
+        self._own = (0, 0)
+        self._displaced = Displaced(StorageReads().read, lambda: bytes_of_files(mixture))
         self.pressure = Pressure(request.limits.ram_floor_bytes)
-        self._memory, self._page = setup.memory, setup.page
-        self._batch = mixture.spec.batch.size
-        self._weights = dict(zip(mixture.names, setup.order.shares, strict=True))
         self._moves: deque[Move] = deque(maxlen=_KEPT_MOVES)
         self._waits: deque[float | None] = deque(maxlen=_KEPT_MOMENTS)
         self._headrooms: deque[int | None] = deque(maxlen=_KEPT_MOMENTS)
@@ -566,6 +373,111 @@ class SnapshotWriter:
             trainer_pid=request.trainer,
             worker_pid=os.getpid(),
         )
+
+    @property
+    def wanting(self) -> bool:
+        """True while the consumer waits for a batch."""
+        return self._page.waiting_since_ns != 0
+
+    @property
+    def prices(self) -> Prices:
+        """Bytes of one unit of each knob, as measured so far."""
+        return self._prices.current()
+
+    def surplus_bytes(self, least: Knobs) -> int | None:
+        """Bytes that the process holds above the cost of ``least``; ``None``: not known."""
+        held = self._probes.memory.read() if self._own_process else None
+        if held is None:
+            return None
+        return held - self._framework_bytes - self._private_bytes(least, self.prices)
+
+    def readings(
+        self, at_s: float, knobs: Knobs, activity: PipelineActivity, *, parked: bool
+    ) -> dict[str, Any]:
+        """Fields of an ``Observation`` as of now; of a parked pipeline, no new flow."""
+        held = self._probes.memory.read() if self._own_process else None
+        if held is not None and not parked:
+            # The process is one for all pipelines: the one in use learns from its memory.
+            prices = self.prices
+            private = self._private_bytes(knobs, prices)
+            self._prices.note_process(held - self._framework_bytes, private / prices.scale)
+        flow = self._flow(at_s, knobs, activity, parked)
+        for one in activity.datasets.values():
+            if one.queue > 0 and one.queue_bytes > 0:
+                self._prices.note_sample(one.queue_bytes / one.queue)
+        if activity.run_bytes:
+            self._prices.note_run(activity.run_bytes)
+        found: dict[str, Any] = {"prices": self.prices, "loader_bytes": held}
+        if self._setup.control.helpers:
+            found["helpers_possible"] = activity.helpers.possible
+        if knobs.reader == "indexed":
+            self._displaced.note(at_s, activity, (os.getpid(), *activity.processes))
+            found["cache"] = activity.cache
+            found["saved_ratio"], found["reread_ratio"] = self._displaced.seconds()
+        found["pressure_percent"] = self._probes.pressure.read()
+        if (gpu := self._probes.gpu.read()) is not None:
+            found |= {"gpu_busy_ratio": gpu.busy_ratio, "gpu_shared": gpu.shared}
+        if (processors := self._probes.processors.read()) is not None:
+            found |= {"idle_cpus": processors.idle, "others_cpus": processors.others}
+        return found | flow
+
+    def _flow(
+        self, at_s: float, knobs: Knobs, activity: PipelineActivity, parked: bool
+    ) -> dict[str, Any]:
+        page, before = self._page, self._page_before
+        batches, waited_ns = self._page_before = page.batches, page.waited_ns
+        if not parked:  # while parked, the page counts another loader's batches
+            own = (self._own[0] + batches - before[0], self._own[1] + waited_ns - before[1])
+            self._own = own
+            self._meter.note(
+                FlowTotals(
+                    at_s=at_s,
+                    batches=own[0],
+                    waited_s=own[1] / 1e9 + self._waiting_s(),
+                    waiting=self.wanting,
+                    mixed=sum(one.taken for one in activity.datasets.values()),
+                    ready=activity.ring_filled,
+                    slots=activity.ring_slots,
+                    stages=self._stages(knobs, activity),
+                )
+            )
+        return self._meter.readings() if self._meter.begun else {}
+
+    def _waiting_s(self) -> float:
+        """Seconds that the consumer has waited for the batch that it wants now."""
+        since_ns = self._page.waiting_since_ns
+        return max(0.0, (time.monotonic_ns() - since_ns) / 1e9) if since_ns else 0.0
+
+    def _stages(self, knobs: Knobs, activity: PipelineActivity) -> tuple[StageTotal, ...]:
+        """The pipeline's stages and their totals."""
+        parts = activity.datasets
+        workers = max(knobs.decode_threads, knobs.decode_processes)
+        decode_s = sum(one.decode_s for one in parts.values())
+        decoded = sum(one.decoded for one in parts.values())
+        decode = StageTotal(
+            "decode",
+            "",
+            1.0,
+            workers,
+            decode_s + activity.gather_s,
+            decoded + activity.gathered,
+        )
+        read = {name: one.taken + one.queue for name, one in parts.items()}
+        if knobs.reader == "indexed":
+            work = sum(one.read_s for one in parts.values())
+            return decode, StageTotal("read", "", 1.0, knobs.io_threads, work, sum(read.values()))
+        streams = (
+            StageTotal("read", name, self._shares[name], 1, one.read_s, read[name])
+            for name, one in parts.items()
+        )
+        return (decode, *streams)
+
+    def _private_bytes(self, knobs: Knobs, prices: Prices) -> int:
+        """Bytes that the process holds with ``knobs``, without ring and frame cache."""
+        shared = knobs.ring_slots * self._setup.mixture.sizes.batch_bytes
+        if knobs.reader == "indexed":
+            shared += knobs.cache_bytes
+        return price_knobs(knobs, self._limits.knobs.shards, prices) - shared
 
     def moved(self, by: str, why: str, after: Knobs, before: Knobs) -> None:
         """Knobs moved; see ``telemetry.statistics.Move``. Any thread."""
@@ -588,10 +500,10 @@ class SnapshotWriter:
         activity: PipelineActivity,
         *,
         opened: bool,
+        knobs: Knobs,
         state: str = "",
         why: str = "",
         counted: Mapping[str, int] | None = None,
-        knobs: Knobs | None = None,
     ) -> None:
         """Hand a snapshot to all sinks.
 
@@ -599,20 +511,63 @@ class SnapshotWriter:
             seen: observation of this second.
             activity: the pipeline's, of the same time.
             opened: whether the reader is open.
+            knobs: in force by now.
             state: the controller's; "": there is none.
             why: the reason of its decision.
             counted: what it has done so far; ``None``: there is no controller.
-            knobs: in force by now; ``None``: those that were observed.
         """
+        waits = seen.wait_ratio
+        self._waits.append(None if waits is None or seen.parked else round(waits, 4))
+        self._headrooms.append(seen.headroom_bytes)
+        mixed = sum(one.taken for one in activity.datasets.values())
+        with self._lock:
+            moves = tuple(self._moves)
         moment = replace(
-            self._taken(seen, activity),
+            self._begun,
+            at_s=time.time(),
             phase=_phase(seen, state, opened=opened),
             doing=self._doing(seen, activity) if opened else current(),
+            restarts=self._page.restarts,
+            samples=mixed,
+            bound_per_s=min((s.bound_per_s for s in seen.stages if s.bound_per_s), default=None),
             limited_by=limited_by(seen, state, self._limits),
+            gpu_busy_ratio=seen.gpu_busy_ratio,
+            idle_cpus=seen.idle_cpus,
             state=state,
             why=why,
-            knobs=(knobs or seen.knobs).flat(),
+            consumer=ConsumerMoment(
+                batches=seen.batches,
+                samples_per_s=self._batch_size / seen.step_s if seen.step_s else None,
+                wait_ratio=waits,
+                waiting_s=0.0 if seen.parked else self._waiting_s(),
+                step_s=seen.step_s,
+                silent_s=seen.silent_s,
+            ),
+            memory=MemoryMoment(
+                headroom_bytes=seen.headroom_bytes,
+                floor_bytes=self._limits.ram_floor_bytes,
+                margin_bytes=margin(seen, self._limits),
+                loader_bytes=seen.loader_bytes,
+                pressure_percent=seen.pressure_percent,
+            ),
+            ring=RingStatistics(
+                activity.ring_slots,
+                activity.ring_filled,
+                self._setup.memory.allocated_bytes(),
+                stuck=activity.ring_stuck,
+            ),
+            cache=activity.cache,
+            stages=seen.stages,
+            datasets={
+                name: own.told(
+                    self._shares[name], own.taken / mixed if mixed else None, samples=own.taken
+                )
+                for name, own in activity.datasets.items()
+            },
+            knobs=knobs.flat(),
             control=None if counted is None else ControllerStatistics(**counted),
+            moves=moves,
+            lately=LatelyMoment(tuple(self._waits), tuple(self._headrooms)),
         )
         with self._writing:
             if not self._closed:
@@ -622,44 +577,8 @@ class SnapshotWriter:
     def _doing(self, seen: Observation, activity: PipelineActivity) -> str:
         if not seen.waiting:
             return ""
-        used = {name: own for name, own in activity.datasets.items() if self._weights[name]}
+        used = {name: own for name, own in activity.datasets.items() if self._shares[name]}
         return waited_for(seen.knobs.reader, used)
-
-    def _taken(self, seen: Observation, activity: PipelineActivity) -> Snapshot:
-        stages = self._stages(seen)
-        waits = _value(seen.wait_ratio)
-        self._waits.append(None if waits is None or seen.parked else round(waits, 4))
-        self._headrooms.append(_bytes(seen.headroom_bytes))
-        with self._lock:
-            moves = tuple(self._moves)
-        return replace(
-            self._begun,
-            at_s=time.time(),
-            restarts=self._page.restarts,
-            samples=sum(one.taken for one in activity.datasets.values()),
-            bound_per_s=min((s.bound_per_s for s in stages if s.bound_per_s), default=None),
-            gpu_busy_ratio=_value(seen.gpu_busy_ratio),
-            idle_cpus=_value(seen.idle_cpus),
-            consumer=self._consumer(seen),
-            memory=MemoryMoment(
-                headroom_bytes=_bytes(seen.headroom_bytes),
-                floor_bytes=self._limits.ram_floor_bytes,
-                margin_bytes=int(margin(seen, self._limits)),
-                loader_bytes=_bytes(seen.loader_bytes),
-                pressure_percent=_value(seen.pressure_percent),
-            ),
-            ring=RingStatistics(
-                activity.ring_slots,
-                activity.ring_filled,
-                self._memory.allocated_bytes(),
-                stuck=activity.ring_stuck,
-            ),
-            cache=activity.cache,
-            stages=stages,
-            datasets=self._datasets(activity),
-            moves=moves,
-            lately=LatelyMoment(tuple(self._waits), tuple(self._headrooms)),
-        )
 
     def close(self) -> None:
         """The pipeline has ended: nothing is said any more."""
@@ -667,38 +586,6 @@ class SnapshotWriter:
             self._closed = True
             for sink in self._sinks:
                 sink.close()
-
-    def _consumer(self, seen: Observation) -> ConsumerMoment:
-        step_s = _value(seen.step_s)
-        since_ns = 0 if seen.parked else self._page.waiting_since_ns
-        return ConsumerMoment(
-            batches=seen.batches,
-            samples_per_s=self._batch / step_s if step_s else None,
-            wait_ratio=_value(seen.wait_ratio),
-            waiting_s=max(0.0, (time.monotonic_ns() - since_ns) / 1e9) if since_ns else 0.0,
-            step_s=step_s,
-            silent_s=_value(seen.silent_s),
-        )
-
-    def _stages(self, seen: Observation) -> tuple[StageMoment, ...]:
-        found = []
-        for one in seen.stages:
-            service = _value(one.service_s)
-            work = (service or 0.0) * one.share
-            bound = one.workers / work if work > 0 else None
-            busy = _value(one.busy_ratio)
-            busy = None if busy is None else min(1.0, busy)  # work is counted when it is done
-            found.append(StageMoment(one.stage, one.dataset, one.workers, service, busy, bound))
-        return tuple(found)
-
-    def _datasets(self, activity: PipelineActivity) -> dict[str, DatasetStatistics]:
-        mixed = sum(one.taken for one in activity.datasets.values())
-        return {
-            name: own.told(
-                self._weights[name], own.taken / mixed if mixed else None, samples=own.taken
-            )
-            for name, own in activity.datasets.items()
-        }
 
 
 def limited_by(seen: Observation, state: str, limits: ControllerLimits) -> str:
@@ -710,16 +597,13 @@ def limited_by(seen: Observation, state: str, limits: ControllerLimits) -> str:
         limits: what may not be overstepped.
     """
     short = seen.gate_closed or state in (State.SHRINK.value, State.EMERGENCY.value)
-    waits = _value(seen.wait_ratio)
-    if waits is None:
+    if seen.wait_ratio is None:
         return "memory" if short else ""
-    if waits < SATISFIED_RATIO:
-        busy = _value(seen.gpu_busy_ratio)
-        return "gpu" if busy is not None and busy >= limits.gpu_busy_ratio else "training"
+    if seen.wait_ratio < SATISFIED_RATIO:
+        return "gpu" if (seen.gpu_busy_ratio or 0.0) >= limits.gpu_busy_ratio else "training"
     if short:
         return "memory"
-    stages = known_stages(seen, limits)
-    return stages[0].name if stages else ""
+    return next((one.name for one in known_stages(seen)), "")
 
 
 def _phase(seen: Observation, state: str, *, opened: bool) -> str:
@@ -750,11 +634,3 @@ def waited_for(reader: str, datasets: Mapping[str, DatasetActivity]) -> str:
     words = f"{len(datasets) - len(missing)}/{len(datasets)} ready, " if missing else ""
     awaits = datasets[empty[0]].awaits
     return f"{words}waiting for {empty[0]}" + (f" ({awaits})" if awaits else "")
-
-
-def _value(reading: Reading | None) -> float | None:
-    return None if reading is None else reading.value
-
-
-def _bytes(reading: Reading | None) -> int | None:
-    return None if reading is None else int(reading.value)

@@ -43,8 +43,6 @@ OOM_SCORE_ADJ = 600
 _BEAT_S = 0.1
 _ADMITTED_AT_ONCE = socket.SOMAXCONN
 """Connections looked at before anything else is done; no more wait at a time."""
-_LIMITS_FOR_S = 0.5
-"""How old a cgroup's limit may be; what is used of it is read ten times a second."""
 
 
 class Worker:
@@ -63,7 +61,7 @@ class Worker:
         self._had_trainer = False
         self._refused = 0
         listener.setblocking(False)
-        self.control = Control(HeadroomProbe(limits_for_s=_LIMITS_FOR_S))
+        self.control = Control(HeadroomProbe())
 
     def end(self, reason: str) -> None:
         """End the process now."""

@@ -1,4 +1,4 @@
-"""Logs of a run as JSON lines: their paths, appending whole lines, and the log of batches.
+"""Logs of a run as JSON lines: paths, writing and reading whole lines, the log of batches.
 
 Several processes may append to one file, and a writer may be killed in the middle of a line: the
 next writer begins on a line of its own.
@@ -23,12 +23,14 @@ import stat
 import sys
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+from autoloader.errors import UsageError
 
 logger = logging.getLogger(__name__)
 
@@ -120,7 +122,39 @@ class LineLog:
                 self._descriptor = -1
 
 
-class BatchTimes:
+def read_lines(
+    lines: Iterable[str], origin: str, *, version: int, remedy: str
+) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Yield number and content of each line; one that a killed writer could not end is left out.
+
+    Args:
+        lines: lines of a log.
+        origin: names the log in errors.
+        version: schema version that its ``start`` lines have.
+        remedy: what to do with a file of another kind.
+
+    Raises:
+        UsageError: the file is of another kind or version: which line, and why.
+    """
+    for number, line in enumerate(lines, start=1):
+        try:
+            found = json.loads(line)
+        except ValueError:
+            if not line.strip() or line.startswith("{"):
+                continue
+            found = None
+        if not isinstance(found, dict):
+            raise UsageError(f"{origin}, line {number}: no JSON object", remedy=remedy)
+        if found.get("kind") == "start" and found.get("schema_version") != version:
+            raise UsageError(
+                f"{origin}, line {number}: schema version {found.get('schema_version')}, this is "
+                f"{version}",
+                remedy="read it with the version of autoloader that wrote it",
+            )
+        yield number, found
+
+
+class BatchTimes(LineLog):
     """Log of the batches of one loader.
 
     Args:
@@ -129,7 +163,7 @@ class BatchTimes:
     """
 
     def __init__(self, path: Path, *, pipeline: int) -> None:
-        self._lines = LineLog(path, {"run": run_name(), "pipeline": pipeline})
+        super().__init__(path, {"run": run_name(), "pipeline": pipeline})
         self._batches = 0
 
     @classmethod
@@ -153,7 +187,7 @@ class BatchTimes:
             names: name of each dataset.
             weights: share of the samples that each dataset should have, of 1.
         """
-        self._lines.write(
+        self.write(
             {
                 "kind": "start",
                 "schema_version": SCHEMA_VERSION,
@@ -173,7 +207,7 @@ class BatchTimes:
         """
         counts = np.bincount(datasets)
         given = np.flatnonzero(counts)
-        self._lines.write(
+        self.write(
             {
                 "kind": "batch",
                 "number": self._batches,
@@ -183,7 +217,3 @@ class BatchTimes:
             }
         )
         self._batches += 1
-
-    def close(self) -> None:
-        """End the log."""
-        self._lines.close()

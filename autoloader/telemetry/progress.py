@@ -57,14 +57,16 @@ def shard_words(path: str) -> str:
 
 
 def say(text: str) -> None:
-    """Say a word of progress."""
+    """Say a word of progress; to stderr, where nobody shows records of this library."""
     if os.environ.get(VARIABLE, "").lower() == "off":
         return
     if logger.level == logging.NOTSET:
         logger.setLevel(logging.INFO)
-    if not any(isinstance(handler, _Stderr) for handler in logger.handlers):
-        logger.addHandler(_Stderr())
     logger.info("%s", text)
+    if not logger.hasHandlers():
+        with contextlib.suppress(OSError, ValueError, AttributeError):  # closed, or none
+            sys.stderr.write(f"autoloader: {text}\n")
+            sys.stderr.flush()
 
 
 @contextmanager
@@ -118,15 +120,3 @@ class Patience:
         if now_s >= self._next_s:
             self._next_s = now_s + _SAY_S
             say(f"{words()}, {format_seconds(now_s - self._since_s)} so far")
-
-
-class _Stderr(logging.Handler):
-    """Writes to whatever stderr is now, where nobody else shows records of this library."""
-
-    def emit(self, record: logging.LogRecord) -> None:
-        above = logger.parent
-        if above is not None and above.hasHandlers():
-            return
-        with contextlib.suppress(OSError, ValueError, AttributeError):  # closed, or none
-            sys.stderr.write(f"autoloader: {record.getMessage()}\n")
-            sys.stderr.flush()

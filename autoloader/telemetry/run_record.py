@@ -24,12 +24,11 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import json
 import logging
 import shutil
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +36,7 @@ import psutil
 
 from autoloader.errors import AutoloaderError, UsageError
 from autoloader.host.files import check_own_folder, own_folder, runtime_folder, write_whole
-from autoloader.telemetry.lines import LineLog
+from autoloader.telemetry.lines import LineLog, read_lines
 from autoloader.telemetry.statistics import SCHEMA_VERSION as SNAPSHOT_VERSION
 from autoloader.telemetry.statistics import Move, Snapshot, encoded
 
@@ -63,10 +62,11 @@ _CLOCK_S = 5.0
 _REMEDY = "name a folder that AUTOLOADER_RUN_DIR names, or a run that `autoloader report` lists"
 
 
+@dataclass(eq=False)
 class RunLog:
     """Writes the record of one pipeline; see ``process.observer.Sink``.
 
-    Args:
+    Attributes:
         path: the file; appended to.
         facts: function that gives facts of the start; called with the first line.
         bad: plain values of the records that are quarantined now.
@@ -74,28 +74,24 @@ class RunLog:
             ``RING_AFTER_S`` old, and then the oldest records go.
     """
 
-    def __init__(
-        self,
-        path: Path,
-        facts: Callable[[], Mapping[str, Any]],
-        bad: Callable[[], Sequence[Mapping[str, Any]]],
-        *,
-        in_ring: bool = False,
-    ) -> None:
-        self._path = path
-        self._facts = facts
-        self._bad = bad
-        self._in_ring = in_ring
+    path: Path
+    facts: Callable[[], Mapping[str, Any]]
+    bad: Callable[[], Sequence[Mapping[str, Any]]]
+    in_ring: bool = False
+    _after_s: float = 0.0
+    _lines: LineLog | None = None
+    _failed: bool = False
+    _held: list[Snapshot] = field(default_factory=list)
+    _said: dict[str, Any] = field(default_factory=dict)
+    _last: Snapshot | None = None
+    _seen: Snapshot | None = None
+    _datasets_in: int = 0
+    _bad_said: int = 0
+
+    def __post_init__(self) -> None:
         # A child that was started again goes on with what the one before has begun.
-        self._after_s = RING_AFTER_S if in_ring and not path.exists() else 0.0
-        self._lines: LineLog | None = None
-        self._failed = False
-        self._held: list[Snapshot] = []
-        self._said: dict[str, Any] = {}
-        self._last: Snapshot | None = None
-        self._seen: Snapshot | None = None
-        self._datasets_in = 0
-        self._bad_said = 0
+        if self.in_ring and not self.path.exists():
+            self._after_s = RING_AFTER_S
 
     def write(self, moment: Snapshot) -> None:
         """Keep ``moment``, where it is time for one or something happened."""
@@ -128,16 +124,16 @@ class RunLog:
         self._failed = True
 
     def _begin(self) -> None:
-        if self._in_ring:
-            prune(self._path.parent.parent)
+        if self.in_ring:
+            prune(self.path.parent.parent)
         try:
-            self._lines = LineLog(self._path, {})
+            self._lines = LineLog(self.path, {})
         except OSError as error:
             self._failed = True
-            logger.warning("no record of this run: %s cannot be written: %s", self._path, error)
+            logger.warning("no record of this run: %s cannot be written: %s", self.path, error)
             return
         self._lines.write(
-            {"kind": "start", "schema_version": SCHEMA_VERSION, "facts": dict(self._facts())}
+            {"kind": "start", "schema_version": SCHEMA_VERSION, "facts": dict(self.facts())}
         )
 
     def _append(self, moment: Snapshot) -> None:
@@ -145,7 +141,7 @@ class RunLog:
             return
         bad = sum(one.quarantined for one in moment.datasets.values())
         if bad > self._bad_said:
-            known = list(self._bad())
+            known = list(self.bad())
             for record in known[self._bad_said :]:
                 self._lines.write({"kind": "bad", "at_s": round(moment.at_s, 3), "record": record})
             self._bad_said = len(known)
@@ -163,7 +159,7 @@ class RunLog:
         self._said.update(changed)
         self._lines.write_text(encoded({"kind": "moment", **changed}))
         if self._lines.failed is not None:
-            logger.warning("the record of this run ends: %s: %s", self._path, self._lines.failed)
+            logger.warning("the record of this run ends: %s: %s", self.path, self._lines.failed)
             self._failed = True
 
 
@@ -246,24 +242,14 @@ def read_pipeline(path: Path) -> PipelineRecord:
     Raises:
         UsageError: it cannot be read, or is no record.
     """
-    try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"{path} cannot be read: {error}", remedy=_REMEDY) from error
     facts: dict[str, Any] = {}
     bad: list[dict[str, Any]] = []
     said: dict[str, Any] = {}
     moments: list[Snapshot] = []
     ended = False
-    for number, line in _parsed(text.splitlines(), path):
+    for line in _lines_of(path):
         kind = line.pop("kind", None)
         if kind == "start":
-            version = line.get("schema_version")
-            if version != SCHEMA_VERSION:
-                raise UsageError(
-                    f"{path}, line {number}: schema version {version}, this is {SCHEMA_VERSION}",
-                    remedy="read it with the version of autoloader that wrote it",
-                )
             facts, ended, said = dict(line.get("facts") or {}), False, {}
         elif kind == "moment":
             said.update(line)
@@ -280,17 +266,13 @@ def read_pipeline(path: Path) -> PipelineRecord:
     return PipelineRecord(path, facts, tuple(moments), tuple(bad), ended)
 
 
-def _parsed(lines: Iterable[str], path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
-    for number, line in enumerate(lines, start=1):
-        if not line.strip():
-            continue
-        try:
-            found = json.loads(line)
-        except ValueError:
-            continue  # its writer was killed, or had no room
-        if not isinstance(found, dict):
-            raise UsageError(f"{path}, line {number}: not a line of a run's record", remedy=_REMEDY)
-        yield number, found
+def _lines_of(path: Path) -> Iterator[dict[str, Any]]:
+    try:
+        with path.open(encoding="utf-8") as lines:
+            for _, line in read_lines(lines, str(path), version=SCHEMA_VERSION, remedy=_REMEDY):
+                yield line
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"{path} cannot be read: {error}", remedy=_REMEDY) from error
 
 
 def first_facts(path: Path) -> dict[str, Any]:
@@ -299,13 +281,7 @@ def first_facts(path: Path) -> dict[str, Any]:
     Raises:
         UsageError: it cannot be read.
     """
-    try:
-        with path.open(encoding="utf-8") as lines:
-            for _, line in _parsed([lines.readline()], path):
-                return dict(line.get("facts") or {})
-    except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"{path} cannot be read: {error}", remedy=_REMEDY) from error
-    return {}
+    return dict(next(_lines_of(path), {}).get("facts") or {})
 
 
 def files_of(run: Path) -> list[Path]:

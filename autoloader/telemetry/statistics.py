@@ -362,6 +362,7 @@ class StageMoment:
             processors for them.
         bound_per_s: samples of the whole mixture that a stage could do in a second. The least is
             what limits the loader.
+        share: share of the mixture's samples that pass through here.
     """
 
     stage: str
@@ -370,6 +371,7 @@ class StageMoment:
     service_s: float | None = None
     busy_ratio: float | None = None
     bound_per_s: float | None = None
+    share: float = 1.0
 
     @property
     def name(self) -> str:

@@ -16,6 +16,5 @@ def headroom(monkeypatch: pytest.MonkeyPatch) -> FakeHeadroom:
     """The loader's headroom, told by the test; its threads of control do not run by themselves."""
     fake = FakeHeadroom(FLOOR + 4 * GIB)
     monkeypatch.setattr(autoloader.loader, "HeadroomProbe", lambda: fake)
-    monkeypatch.setattr(ControlLoop, "_watch", lambda self: None)
-    monkeypatch.setattr(ControlLoop, "_govern", lambda self: None)
+    monkeypatch.setattr(ControlLoop, "_run", lambda self, once, period_s: None)
     return fake

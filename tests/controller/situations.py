@@ -10,11 +10,12 @@ from hypothesis import strategies as st
 
 from autoloader.controller.admission import Prices, price_change
 from autoloader.controller.limits import ControllerLimits
-from autoloader.controller.observation import Observation, Reading, StageReading
+from autoloader.controller.observation import Observation
 from autoloader.controller.proposals import margin
 from autoloader.controller.states import ControllerState, State
 from autoloader.host.units import GIB, MIB
 from autoloader.spec.knobs import KnobLimits, Knobs
+from autoloader.telemetry.statistics import StageMoment
 
 SHARDS = {"a": 8, "b": 4}
 FLOOR = 2 * GIB
@@ -35,11 +36,12 @@ def limits(**own: Any) -> ControllerLimits:
     return ControllerLimits(**{**values, **own})
 
 
-def stage(name: str, workers: int, service_s: float, **own: Any) -> StageReading:
-    values: dict[str, Any] = {
-        "dataset": "", "share": 1.0, "service_s": Reading(service_s), "busy_ratio": Reading(0.95)
-    }  # fmt: skip
-    return StageReading(name, workers=workers, **{**values, **own})
+def stage(
+    name: str, workers: int, service_s: float | None, dataset: str = "", share: float = 1.0,
+    busy_ratio: float | None = 0.95,
+) -> StageMoment:  # fmt: skip
+    bound = workers / (service_s * share) if service_s else None
+    return StageMoment(name, dataset, workers, service_s, busy_ratio, bound, share)
 
 
 def seen(at_s: float = 100.0, **own: Any) -> Observation:
@@ -48,17 +50,17 @@ def seen(at_s: float = 100.0, **own: Any) -> Observation:
     values: dict[str, Any] = {
         "batches": 100,
         "waiting": True,
-        "rate_per_s": Reading(400.0),
-        "wait_ratio": Reading(0.5),
-        "demand_per_s": Reading(800.0),
-        "silent_s": Reading(0.0),
-        "step_s": Reading(0.1),
-        "occupancy_ratio": Reading(0.1),
+        "rate_per_s": 400.0,
+        "wait_ratio": 0.5,
+        "demand_per_s": 800.0,
+        "silent_s": 0.0,
+        "step_s": 0.1,
+        "occupancy_ratio": 0.1,
         "stages": (stage("decode", knobs.decode_threads, 0.005),
-                   stage("read", 4, 0.001, busy_ratio=Reading(0.1))),
-        "idle_cpus": Reading(5.0),
-        "headroom_bytes": Reading(float(FLOOR + 4 * GIB)),
-        "growth_bytes": Reading(0.0),
+                   stage("read", 4, 0.001, busy_ratio=0.1)),
+        "idle_cpus": 5.0,
+        "headroom_bytes": FLOOR + 4 * GIB,
+        "growth_bytes": 0,
         "prices": PRICES,
     }  # fmt: skip
     return Observation(at_s, knobs, **{**values, **own})
@@ -68,10 +70,10 @@ def crowded(**own: Any) -> Observation:
     """Two processors, two decode threads or more, all busy, and a neighbour that always runs."""
     threads = own["knobs"].decode_threads if "knobs" in own else 2
     values: dict[str, Any] = {
-        "idle_cpus": Reading(0.0),
-        "others_cpus": Reading(2 / (threads + 1)),
+        "idle_cpus": 0.0,
+        "others_cpus": 2 / (threads + 1),
         "stages": (stage("decode", threads, threads / 400.0),
-                   stage("read", 4, 0.001, busy_ratio=Reading(0.1))),
+                   stage("read", 4, 0.001, busy_ratio=0.1)),
     }  # fmt: skip
     return seen(**{**values, **own})
 
@@ -92,20 +94,10 @@ def holding(at_s: float = 50.0) -> ControllerState:
 REQUIRED = ("headroom_bytes", "rate_per_s", "wait_ratio", "stages")
 
 
-def without(observation: Observation, name: str, *, stale: bool) -> Observation:
-    """The observation with one kind of evidence gone, or too old."""
-    value = getattr(observation, name)
-    gone: Any
-    if name == "stages":
-        old = [dataclasses.replace(s, service_s=_aged(s.service_s), busy_ratio=None) for s in value]
-        gone = tuple(old) if stale else ()
-    else:
-        gone = _aged(value) if stale else None
+def without(observation: Observation, name: str) -> Observation:
+    """The observation with one kind of evidence gone."""
+    gone: Any = () if name == "stages" else None
     return dataclasses.replace(observation, **{name: gone})
-
-
-def _aged(reading: Reading | None) -> Reading | None:
-    return None if reading is None else Reading(reading.value, 60.0)
 
 
 def grew(before: Knobs, after: Knobs | None) -> bool:
@@ -127,9 +119,7 @@ def check_answer(
 ) -> Any:
     """What must hold of every answer, whatever was asked; returns it."""
     answer = policy.decide(state, here, held)
-    headroom = None
-    if here.headroom_bytes is not None and 0 <= here.headroom_bytes.age_s <= held.oldest_s:
-        headroom = here.headroom_bytes.value
+    headroom = here.headroom_bytes
     if answer.knobs is None:
         return answer
     answer.knobs.check(held.knobs)  # no illegal knobs
@@ -147,12 +137,6 @@ def check_answer(
 
 
 # --- by Hypothesis --------------------------------------------------------------------------------
-
-_ages = st.sampled_from([0.0, 0.0, 0.0, 1.0, 2.9, 3.1, 60.0, -1.0])
-
-
-def readings(values: st.SearchStrategy[float]) -> st.SearchStrategy[Reading | None]:
-    return st.one_of(st.none(), st.builds(Reading, values, _ages), st.builds(Reading, values))
 
 
 @st.composite
@@ -174,21 +158,22 @@ def knob_sets(draw: st.DrawFn) -> Knobs:
     )
 
 
+def maybe(values: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
+    return st.none() | values
+
+
 @st.composite
 def observations(draw: st.DrawFn, at_s: float = 100.0) -> Observation:
     knobs = draw(knob_sets())
     rates = st.floats(0.0, 1e5)
     ratios = st.floats(0.0, 1.0)
-    services = readings(st.floats(1e-5, 0.1))
-    stages = [
-        StageReading(
-            "decode", "", 1.0, knobs.decode_threads, draw(services), draw(readings(ratios))
-        )
-    ]
+    services = maybe(st.floats(1e-5, 0.1))
+    busy = draw(maybe(ratios))
+    stages = [stage("decode", knobs.decode_threads, draw(services), busy_ratio=busy)]
     if knobs.reader == "indexed":
-        stages.append(StageReading("read", "", 1.0, knobs.io_threads, draw(services)))
+        stages.append(stage("read", knobs.io_threads, draw(services), busy_ratio=None))
     else:
-        stages += [StageReading("read", name, 0.5, 1, draw(services)) for name in SHARDS]
+        stages += [stage("read", 1, draw(services), name, 0.5, None) for name in SHARDS]
     return Observation(
         at_s,
         knobs,
@@ -196,17 +181,18 @@ def observations(draw: st.DrawFn, at_s: float = 100.0) -> Observation:
         settled=draw(st.integers(0, 9)) > 0,
         batches=draw(st.sampled_from([0, 5, 100, 100, 100])),
         waiting=draw(st.booleans()),
-        rate_per_s=draw(readings(rates)),
-        wait_ratio=draw(readings(ratios)),
-        demand_per_s=draw(readings(rates)),
-        silent_s=draw(readings(st.floats(0.0, 60.0))),
-        occupancy_ratio=draw(readings(ratios)),
+        rate_per_s=draw(maybe(rates)),
+        rate_is_new=draw(st.booleans()),
+        wait_ratio=draw(maybe(ratios)),
+        demand_per_s=draw(maybe(rates)),
+        silent_s=draw(maybe(st.floats(0.0, 60.0))),
+        occupancy_ratio=draw(maybe(ratios)),
         stages=tuple(stages),
-        idle_cpus=draw(readings(st.floats(0.0, 8.0))),
-        others_cpus=draw(readings(st.floats(0.0, 8.0))),
-        headroom_bytes=draw(readings(st.floats(0.0, 8.0 * GIB))),
-        growth_bytes=draw(readings(st.floats(0.0, 1.0 * GIB))),
-        pressure_percent=draw(readings(st.floats(0.0, 100.0))),
-        gpu_busy_ratio=draw(readings(ratios)),
+        idle_cpus=draw(maybe(st.floats(0.0, 8.0))),
+        others_cpus=draw(maybe(st.floats(0.0, 8.0))),
+        headroom_bytes=draw(maybe(st.integers(0, 8 * GIB))),
+        growth_bytes=draw(st.integers(0, GIB)),
+        pressure_percent=draw(maybe(st.floats(0.0, 100.0))),
+        gpu_busy_ratio=draw(maybe(ratios)),
         prices=PRICES,
     )

@@ -9,13 +9,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from situations import FLOOR, limits
 
-from autoloader.controller.admission import PipelineSizes, Share, SharedBudget, admit_opening
+from autoloader.controller.admission import SharedBudget, admit_opening, price_start
 from autoloader.host.units import GIB, MIB
 from autoloader.samples.resolve import MixtureSizes
 from autoloader.spec.knobs import Knobs
 
 MARGIN = 256 * MIB
-NAMES = ("train", "val", "rank 1", "rank 2")
 
 _SIZES = st.integers(0, 2 * GIB)
 _ACTS = st.lists(
@@ -36,7 +35,7 @@ def test_what_is_promised_and_what_may_still_be_taken_never_exceed_what_is_above
 ) -> None:
     clock = ManualClock()
     budget = SharedBudget(clock)
-    shares = [budget.join(name, floor) for name, floor in zip(NAMES, floors, strict=False)]
+    shares = [budget.join(floor) for floor in floors]
     for act, who, what in acts:
         share = shares[who % len(shares)]
         left = headroom - max(floors) - MARGIN
@@ -47,26 +46,22 @@ def test_what_is_promised_and_what_may_still_be_taken_never_exceed_what_is_above
         elif act == "touch":
             headroom = max(0, headroom - what)
         else:
-            before = promised(shares, clock)
+            before = budget.promised_bytes()
             given_ = budget.promised(
                 share, what, headroom_bytes=headroom, margin_bytes=MARGIN, opening=act == "open"
             )
-            assert promised(shares, clock) == before + (what if given_ else 0)
+            assert budget.promised_bytes() == before + (what if given_ else 0)
             assert not given_ or what == 0 or before + what <= left
         rooms = [budget.room_bytes(one, headroom, MARGIN) for one in shares]
         left = headroom - max(floors) - MARGIN
         assert min(rooms) >= 0
-        assert sum(rooms) == 0 or promised(shares, clock) + sum(rooms) <= left
+        assert sum(rooms) == 0 or budget.promised_bytes() + sum(rooms) <= left
         assert all(not room for one, room in zip(shares, rooms, strict=True) if not one.in_use)
-
-
-def promised(shares: list[Share], clock: ManualClock) -> int:
-    return sum(one.promised_bytes(clock.now_s()) for one in shares)
 
 
 def test_unknown_headroom_has_no_room_but_for_nothing() -> None:
     budget = SharedBudget(ManualClock())
-    share = budget.join("train", 0)
+    share = budget.join(0)
     assert budget.room_bytes(share, None, 0) == 0
     assert not budget.promised(share, 1, headroom_bytes=None, margin_bytes=0, opening=True)
     assert budget.promised(share, 0, headroom_bytes=None, margin_bytes=0)
@@ -76,16 +71,19 @@ def test_unknown_headroom_has_no_room_but_for_nothing() -> None:
 
 LARGE = Knobs.build({"reader": "indexed", "ring_slots": 32, "read_ahead": 8})
 SIZES = MixtureSizes({"a": MIB}, 20 * MIB)
-PIPES = PipelineSizes(SIZES, ring_bytes=0, has_tensorflow=False)
 HELD = limits()
 
 
+def price(knobs: Knobs) -> int:
+    return price_start(knobs, SIZES, joining=True).total_bytes
+
+
 def opening(budget: SharedBudget, headroom: FakeHeadroom, *, moves: bool = True) -> Any:
-    return admit_opening(budget, headroom, LARGE, HELD, PIPES, name="train", moves=moves)
+    return admit_opening(budget, headroom, LARGE, HELD, price, moves=moves)
 
 
 def test_without_a_controller_knobs_stay_and_count_all_the_same() -> None:
     budget = SharedBudget(ManualClock())
-    headroom = FakeHeadroom(FLOOR + MARGIN + PIPES.price(LARGE))
+    headroom = FakeHeadroom(FLOOR + MARGIN + price(LARGE))
     assert opening(budget, headroom, moves=False).knobs == LARGE
     assert not opening(budget, headroom).as_asked

@@ -38,7 +38,7 @@ def test_the_command_says_whether_and_where_answers_differ(
     log = DecisionLog(path)
     log.start(limits())
     log.decision(growing(), seen(), decide(growing(), seen(), limits()))
-    log.reflex(1.0, "drop", 5)
+    log.event("reflex", 1.0, action="drop", headroom_bytes=5)
     log.close()
     assert main(["replay", str(path)]) == 0
     assert "1 decisions, 1 of them changes: all the same" in capsys.readouterr().out

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from doubles import FakeHeadroom, ManualClock
+from doubles import FakeHeadroom
 
 from autoloader.errors import PipelineError
 from autoloader.host.headroom import HeadroomProbe, HeadroomSource
@@ -178,24 +178,6 @@ def test_the_limit_that_is_told_is_the_least_of_all_levels(machine: Machine) -> 
     machine.member("4:memory:/docker/abc\n")
     machine.v1("", NO_LIMIT_V1, 1 * GIB, inherited=3 * GIB)
     assert machine.probe().cgroup_limit_bytes() == 3 * GIB
-
-
-def test_limits_may_be_believed_for_a_while_and_usage_never_is(machine: Machine) -> None:
-    machine.mounts(machine.v2_mount())
-    machine.member("0::/job\n")
-    machine.v2("job", 8 * GIB, 1 * GIB)
-    clock = ManualClock()
-    probe = HeadroomProbe(machine.proc, machine.cgroup, limits_for_s=0.5, now_s=clock.now_s)
-    assert probe.read().headroom_bytes == 7 * GIB
-    machine.v2("job", 4 * GIB, 3 * GIB)
-    clock.advance(0.4)
-    assert probe.read().headroom_bytes == 5 * GIB
-    clock.advance(0.1)
-    assert probe.read().headroom_bytes == 1 * GIB
-    machine.member("0::/other\n")
-    machine.v2("other", 2 * GIB, 0)
-    clock.advance(0.5)
-    assert probe.read().headroom_bytes == 2 * GIB
 
 
 def test_usage_that_cannot_be_read_leaves_that_cgroup_out_and_is_said_once(

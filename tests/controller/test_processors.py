@@ -123,7 +123,9 @@ def test_idle_processors_are_at_most_what_the_quota_has_left() -> None:
     source = FakeProcessors(Processors(8, 2.0, "job", 100.0))
     probe = ProcessorProbe(source)
     # Ten seconds of eight processors pass, of which seven were idle.
-    clock = iter(_Times(idle=70.0 * n, whole=80.0 * n, own=4.0 * n, count=8) for n in (1, 2, 3))
+    clock = iter(
+        _Times(idle=70.0 * n, whole=80.0 * n, count=8, own={1: 4.0 * n}) for n in (1, 2, 3)
+    )
     probe._before = _Times()
     probe._times = lambda: next(clock)  # type: ignore[method-assign]
     source.processors = Processors(8, 2.0, "job", 115.0)
@@ -131,7 +133,8 @@ def test_idle_processors_are_at_most_what_the_quota_has_left() -> None:
     source.processors = Processors(8, 2.0, "job", 140.0)
     assert probe.read() == ProcessorReading(0.0)
     source.processors = Processors(8)
-    assert probe.read() == ProcessorReading(7.0, None)
+    # One is not idle; this process used four seconds of its ten.
+    assert probe.read() == ProcessorReading(7.0, pytest.approx(0.6))
 
 
 @pytest.fixture

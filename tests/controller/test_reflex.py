@@ -5,31 +5,29 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from situations import FLOOR, PRICES, SHARDS, knob_sets
+from situations import FLOOR, PRICES, SHARDS, knob_sets, limits, seen
 
 from autoloader.controller.admission import (
     Prices,
     RollingPrices,
-    admits,
     price_change,
     price_knobs,
 )
 from autoloader.controller.observation import FlowMeter, FlowTotals, StageTotal
 from autoloader.controller.policy import Verdict, chance_of_more, judge
-from autoloader.controller.proposals import missing_bytes
+from autoloader.controller.proposals import admits
 from autoloader.controller.reflex import (
     Action,
     GrowthMeter,
     Reaction,
-    ReflexLimits,
     ReflexState,
-    is_calm,
     react,
 )
 from autoloader.host.units import GIB, MIB
+from autoloader.samples.resolve import MixtureSizes
 from autoloader.spec.knobs import Knobs
 
-HELD = ReflexLimits(FLOOR)
+HELD = limits()
 
 
 def reaction(
@@ -63,25 +61,6 @@ def test_the_gate_opens_somewhat_above_where_it_closed() -> None:
 def test_the_gates_margin_follows_the_fastest_loss_of_memory() -> None:
     assert not reaction(FLOOR + 400 * MIB, growth=500 * MIB).admit
     assert reaction(FLOOR + 400 * MIB, growth=100 * MIB).admit
-
-
-@given(
-    st.lists(st.one_of(st.none(), st.integers(FLOOR - GIB, FLOOR + GIB)), min_size=1, max_size=20),
-    st.integers(0, 5), st.integers(0, GIB), st.one_of(st.none(), st.integers(0, 2 * GIB)),
-)  # fmt: skip
-def test_where_it_is_calm_nothing_changes_whatever_else_is_told(
-    headrooms: list[int | None], ready: int, growth: int, surplus: int | None
-) -> None:
-    state = ReflexState()
-    for tenth, headroom in enumerate(headrooms):
-        answer = reaction(
-            headroom, state, at_s=tenth / 10, ready=ready, growth=growth, surplus=surplus
-        )
-        calm = is_calm(state, headroom, growth, HELD)
-        assert calm == (answer == Reaction(state, Action.NOTHING, True) and headroom is not None)
-        if calm and headroom is not None:
-            assert missing_bytes(headroom, FLOOR, max(HELD.margin_bytes, growth)) == 0
-        state = answer.state
 
 
 @given(st.integers(0, 4 * GIB), st.integers(0, 5), st.floats(0, 100), st.integers(0, GIB))
@@ -150,7 +129,7 @@ def test_a_stream_that_opens_anew_is_held_twice() -> None:
 
 
 def test_prices_are_95th_percentiles_of_what_was_held() -> None:
-    prices = RollingPrices(slot_bytes=7, record_bytes={"a": 100})
+    prices = RollingPrices(MixtureSizes({"a": 100}, 7))
     assert prices.current().slot_bytes == 7
     assert prices.current().record("a") == 100
     for n in range(1, 101):
@@ -163,11 +142,9 @@ def test_prices_are_95th_percentiles_of_what_was_held() -> None:
 
 
 def test_what_cannot_be_read_admits_nothing() -> None:
-    def room(headroom: float | None, price: int = 10, ratio: float = 1.0) -> bool:
-        return admits(
-            price, headroom_bytes=headroom, ram_floor_bytes=100, margin_bytes=50,
-            budget_ratio=ratio,
-        )  # fmt: skip
+    def room(headroom: int | None, price: int = 10, ratio: float = 1.0) -> bool:
+        held = limits(ram_floor_bytes=100, margin_bytes=50, budget_ratio=ratio)
+        return admits(price, seen(headroom_bytes=headroom), held)
 
     assert room(160)
     assert not room(159)
@@ -196,7 +173,7 @@ def test_a_gain_far_above_the_noise_is_seen_at_the_first_look() -> None:
 
 
 def totals(at_s: float, batches: int, waited_s: float, **own: object) -> FlowTotals:
-    values = {"waiting_since_s": None, "mixed": batches * 10, "ready": 2, "slots": 4, **own}
+    values = {"waiting": False, "mixed": batches * 10, "ready": 2, "slots": 4, **own}
     return FlowTotals(at_s, batches, waited_s, **values)  # type: ignore[arg-type]
 
 
@@ -205,22 +182,22 @@ def test_waits_and_pace_are_of_the_last_seconds() -> None:
     for n in range(20):
         meter.note(totals(n, 4 * n, 0.25 * n))
     found = meter.readings()
-    assert found["wait_ratio"].value == pytest.approx(0.25)
-    assert found["demand_per_s"].value == pytest.approx(40 / 0.75)
-    assert found["rate_per_s"].value == pytest.approx(40.0)
-    assert found["step_s"].value == pytest.approx(0.25)
-    assert found["occupancy_ratio"].value == 0.5
+    assert found["wait_ratio"] == pytest.approx(0.25)
+    assert found["demand_per_s"] == pytest.approx(40 / 0.75)
+    assert found["rate_per_s"] == pytest.approx(40.0)
+    assert found["step_s"] == pytest.approx(0.25)
+    assert found["occupancy_ratio"] == 0.5
 
 
 def test_a_wait_that_is_going_on_counts() -> None:
     meter = FlowMeter(10)
     meter.note(totals(0, 1, 0.0))
     for n in range(1, 5):
-        meter.note(totals(n, 1, 0.0, waiting_since_s=0.0))
+        meter.note(totals(n, 1, float(n), waiting=True))
     found = meter.readings()
-    assert found["wait_ratio"].value == pytest.approx(1.0)
+    assert found["wait_ratio"] == pytest.approx(1.0)
     assert found["waiting"] is True
-    assert found["silent_s"].value == 0.0
+    assert found["silent_s"] == 0.0
 
 
 def test_a_pause_is_no_time_spent_without_waiting() -> None:
@@ -230,11 +207,11 @@ def test_a_pause_is_no_time_spent_without_waiting() -> None:
     for n in range(10, 30):
         meter.note(totals(n, 36, 4.5))
     found = meter.readings()
-    assert found["silent_s"].value == pytest.approx(20.0)
-    assert found["wait_ratio"].value == pytest.approx(0.5)
+    assert found["silent_s"] == pytest.approx(20.0)
+    assert found["wait_ratio"] == pytest.approx(0.5)
     meter.note(totals(30, 40, 4.5))
     meter.note(totals(31, 44, 5.0))
-    assert meter.readings()["wait_ratio"].value == pytest.approx(0.5)
+    assert meter.readings()["wait_ratio"] == pytest.approx(0.5)
 
 
 def test_service_times_are_differences_and_grow_old_when_nothing_comes() -> None:
@@ -246,11 +223,11 @@ def test_service_times_are_differences_and_grow_old_when_nothing_comes() -> None
     assert meter.readings()["stages"][0].service_s is None
     meter.note(totals(1, 1, 0.0, stages=stage(1.0, 100)))
     found = meter.readings()["stages"][0]
-    assert found.service_s.value == pytest.approx(0.01)
-    assert found.busy_ratio.value == pytest.approx(0.5)
-    for n in range(2, 9):
+    assert found.service_s == pytest.approx(0.01)
+    assert found.busy_ratio == pytest.approx(0.5)
+    for n in range(2, 10):
         meter.note(totals(n, n, 0.0, stages=stage(1.0, 100)))
-    assert meter.readings()["stages"][0].service_s.age_s >= 3.0
+    assert meter.readings()["stages"][0].service_s is None
 
 
 def test_totals_that_begin_anew_end_the_window() -> None:

@@ -223,7 +223,7 @@ def test_half_a_simulated_hour_under_random_disturbances_keeps_floor_and_life(re
             elif kind == 2:
                 model.frame_factor = noise.choice([1.0, 1.0, 4.0])
             elif kind == 3:
-                model.late_s = noise.choice([0.0, 0.0, 30.0])
+                model.silent = noise.choice([False, False, True])
             else:
                 model.away = noise.random() < 0.3
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from doubles import profile_of
 from rlds_files import episode, png, write_dataset
 from streams import spec_of
 
@@ -81,7 +82,7 @@ def test_a_floor_without_its_unit_is_refused_by_every_command(
 @pytest.mark.parametrize("value", ["5", "'5'", "5MB", "true", "67108863"])
 def test_a_floor_without_its_unit_is_refused_in_a_profile(value: str) -> None:
     with pytest.raises(ProfileError) as caught:
-        Profile.from_yaml_text(PROFILE.replace("FLOOR", value), origin="box.yaml")
+        profile_of(PROFILE.replace("FLOOR", value))
     assert caught.value.exit_code == 2
     assert "limits.ram_floor" in caught.value.what
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from doubles import profile_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -24,25 +25,25 @@ provenance: {source: reasoned, detail: made up for a test}
 
 def refused(text: str) -> ProfileError:
     with pytest.raises(ProfileError) as caught:
-        Profile.from_yaml_text(text, origin="box.yaml")
+        profile_of(text)
     return caught.value
 
 
 def test_room_for_frames_on_a_disk_is_written_as_it_was_read() -> None:
     lent = MINIMAL + "cache: {disk: /nvme/frames, bytes: 2TB}\n"
-    profile = Profile.from_yaml_text(lent)
+    profile = profile_of(lent)
     assert profile.cache is not None
     assert (profile.cache.disk, profile.cache.bytes) == ("/nvme/frames", 2 * 10**12)
     assert "bytes: 2000GB" in profile.to_yaml()
-    assert Profile.from_yaml_text(profile.to_yaml()) == profile
+    assert profile_of(profile.to_yaml()) == profile
     error = refused(MINIMAL + "cache: {disk: frames, bytes: 2TB}\n")
     assert "box.yaml: cache.disk: 'frames' is no absolute path" in str(error)
     assert "cache.bytes" in str(refused(MINIMAL + "cache: {disk: /nvme/frames}\n"))
 
 
 def test_the_same_profile_is_always_written_the_same() -> None:
-    first = Profile.from_yaml_text(MINIMAL).to_yaml()
-    assert Profile.from_yaml_text(first).to_yaml() == first
+    first = profile_of(MINIMAL).to_yaml()
+    assert profile_of(first).to_yaml() == first
     assert first.startswith("#")
 
 
@@ -84,7 +85,7 @@ def test_a_written_profile_reads_back_equal(
         measurements=measured,
         provenance=Provenance(source="measured", detail=detail, measured_on="2026-01-31"),
     )
-    assert Profile.from_yaml_text(profile.to_yaml()) == profile
+    assert profile_of(profile.to_yaml()) == profile
 
 
 def test_knobs_that_cannot_run_are_refused_when_the_file_is_read() -> None:
@@ -115,16 +116,16 @@ def test_a_wrong_value_is_named_with_its_field(found: str, written: str, place: 
 def test_a_place_that_cannot_be_written_is_named_and_left_clean(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(ProfileError, match="cannot be written"):
-        keep_whole(Profile.from_yaml_text(MINIMAL), out=tmp_path / "file" / "box.yaml")
+        keep_whole(profile_of(MINIMAL), out=tmp_path / "file" / "box.yaml")
     (tmp_path / "box.yaml").mkdir()
     with pytest.raises(ProfileError, match="cannot be written"):
-        keep_whole(Profile.from_yaml_text(MINIMAL), out=tmp_path / "box.yaml")
+        keep_whole(profile_of(MINIMAL), out=tmp_path / "box.yaml")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["box.yaml", "file"]
 
 
 def test_diff_names_the_fields_that_differ_and_no_other() -> None:
-    a = Profile.from_yaml_text(MINIMAL)
-    b = Profile.from_yaml_text(MINIMAL.replace("cpus: 8", "cpus: 4") + "knobs: {ring_slots: 6}\n")
+    a = profile_of(MINIMAL)
+    b = profile_of(MINIMAL.replace("cpus: 8", "cpus: 4") + "knobs: {ring_slots: 6}\n")
     assert diff(a, b) == [("host.cpus", 8, 4), ("knobs.ring_slots", 8, 6)]
     assert diff(a, a) == []
 

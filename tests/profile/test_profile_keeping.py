@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from doubles import profile_of
 
 from autoloader.controller.profile import HostFacts, MixtureKind, Profile, described_host
 from autoloader.controller.profiles import free_name, keep_entry, keep_whole, load_profile
@@ -52,7 +53,7 @@ def test_knobs_for_another_kind_of_mixture_join_those_there_are(folder: Path) ->
     assert Profile.from_yaml(kept) == tuned(LARGE, 8, 900)
 
     found = Profile.from_yaml(second.path)
-    assert Profile.from_yaml_text(found.to_yaml()) == found
+    assert profile_of(found.to_yaml()) == found
     for kind, threads in ((LARGE, 8), (SMALL, 2)):
         loaded = load_profile(host=HOST, mixture=MixtureKind.model_validate(kind))
         assert loaded.profile.name == "mine"

@@ -18,7 +18,7 @@ from leftovers import ends_within
 from autoloader import AutoLoader, PipelineSpec
 from autoloader.errors import BudgetInfeasibleError
 from autoloader.host.headroom import Headroom
-from autoloader.host.processes import pss_bytes
+from autoloader.host.processes import tree_own_bytes
 from autoloader.host.units import MIB
 from autoloader.process.planning import LoaderPlan, plan_loader
 
@@ -71,7 +71,7 @@ def one_rank(mix: Path) -> tuple[list[list[int]], int]:
         for _ in range(6):
             for batch in loader:
                 found += batch["provenance"].tolist()
-        memory = pss_bytes(loader.statistics().worker_pids[0], shared_memory=False)
+        memory = tree_own_bytes(loader.statistics().worker_pids[0])
     return found, memory
 
 

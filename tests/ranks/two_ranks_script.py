@@ -23,7 +23,7 @@ import torch
 import torch.distributed as dist
 
 from autoloader import AutoLoader
-from autoloader.host.processes import pss_bytes
+from autoloader.host.processes import tree_own_bytes
 
 KNOBS = {"ring_slots": 4, "decode_threads": 1, "io_threads": 1, "read_ahead": 2}
 
@@ -61,7 +61,7 @@ def main(mix: str, meeting: str) -> None:
             if before is not None:
                 os.environ["AUTOLOADER_RUNTIME_DIR"] = before
         told["pids"] = list(loader.statistics().worker_pids)
-        told["memory"] = pss_bytes(told["pids"][0], shared_memory=False)
+        told["memory"] = tree_own_bytes(told["pids"][0])
         batches = endless(loader)
 
         told["lopsided"] = []

@@ -16,20 +16,15 @@ Not here: policy and reflex (they are the real ones, see ``simulation``), distur
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from autoloader.controller.admission import Prices, RollingPrices, price_knobs
 from autoloader.controller.limits import ControllerLimits
-from autoloader.controller.observation import (
-    FlowMeter,
-    FlowTotals,
-    Observation,
-    Reading,
-    StageTotal,
-)
+from autoloader.controller.observation import FlowMeter, FlowTotals, Observation, StageTotal
 from autoloader.controller.reflex import GrowthMeter
 from autoloader.host.units import GIB, MIB
+from autoloader.samples.resolve import MixtureSizes
 from autoloader.spec.knobs import KnobLimits, Knobs
 
 STEP_S = 0.1
@@ -62,7 +57,7 @@ class PlantModel:
         neighbour_bytes, neighbour_cpus: what others take.
         gpu_busy_ratio: ``None``: no GPU answers.
         pressure_percent: PSI; ``None``: this kernel has none.
-        late_s: by how much all readings are old.
+        silent: no probe answers, and no totals come.
         hiccup: chance that a step of 0.1 s gives nothing.
         noise: relative standard deviation of service times.
         true_scale: what the process really holds / what its knobs explain.
@@ -92,7 +87,7 @@ class PlantModel:
     neighbour_cpus: float = 0.0
     gpu_busy_ratio: float | None = None
     pressure_percent: float | None = 0.0
-    late_s: float = 0.0
+    silent: bool = False
     hiccup: float = 0.01
     noise: float = 0.05
     true_scale: float = 1.1
@@ -133,9 +128,8 @@ class Plant:
         self._idle_cpus = model.cpus
         self._others_cpus = 0.0
         self._meter = FlowMeter(model.batch_size)
-        self._prices = RollingPrices(
-            slot_bytes=model.batch_bytes, record_bytes=self.record_bytes(), window=60
-        )
+        sizes = MixtureSizes(self.record_bytes(), model.batch_bytes)
+        self._prices = RollingPrices(sizes, window=60)
 
     def limits(self, ram_floor_bytes: float = 2 * GIB, **own: Any) -> ControllerLimits:
         """Limits that suit this plant."""
@@ -225,38 +219,37 @@ class Plant:
         self.growth.note(self.headroom_bytes)
 
     def observe(self) -> Observation:
-        """What the probes would say."""
-        model, late = self.model, self.model.late_s
+        """What the probes would say; nothing, while they do not answer."""
+        model = self.model
         self._meter.note(self._totals())
-        if not late:
-            self._learn_prices()
-        readings = self._meter.readings()
-        if late:
-            readings = {key: _older(value, late) for key, value in readings.items()}
-        gpu, psi = model.gpu_busy_ratio, model.pressure_percent
-        return Observation(
+        seen = Observation(
             at_s=self.now_s,
             knobs=self.knobs,
             parked=model.parked,
             settled=self._opens_s is None,
             gate_closed=not self.admit,
-            idle_cpus=Reading(max(0.0, self._idle_cpus), late),
-            others_cpus=Reading(self._others_cpus, late),
-            headroom_bytes=Reading(self.headroom_bytes, late),
-            growth_bytes=Reading(self.growth.p99_bytes, late),
-            loader_bytes=Reading(self._held, late),
-            pressure_percent=None if psi is None else Reading(psi, late),
-            gpu_busy_ratio=None if gpu is None else Reading(gpu, late),
             prices=self._prices.current(),
-            **readings,
+        )
+        if model.silent:
+            return seen
+        self._learn_prices()
+        return replace(
+            seen,
+            idle_cpus=max(0.0, self._idle_cpus),
+            others_cpus=self._others_cpus,
+            headroom_bytes=self.headroom_bytes,
+            growth_bytes=self.growth.p99_bytes,
+            loader_bytes=int(self._held),
+            pressure_percent=model.pressure_percent,
+            gpu_busy_ratio=model.gpu_busy_ratio,
+            prices=self._prices.current(),
+            **self._meter.readings(),
         )
 
     def _learn_prices(self) -> None:
         true = self.true_prices()
         self._prices.note_sample(true.sample_bytes)
         self._prices.note_run(true.run_bytes)
-        for name, size in true.record_bytes.items():
-            self._prices.note_record(name, size)
         shards = dict.fromkeys(self.model.shares, 16)
         ring = self._running.ring_slots * self.model.batch_bytes
         explained = price_knobs(self._running, shards, self._prices.current()) - ring
@@ -399,13 +392,11 @@ class Plant:
                 )
                 for name, part in model.shares.items()
             ]  # fmt: skip
-        # ``waited_s`` counts all waiting, so what is going on is taken off again.
-        going = 0.0 if self._waiting_since is None else self.now_s - self._waiting_since
         return FlowTotals(
             at_s=self.now_s,
             batches=self.batches,
-            waited_s=self.waited_s - going,
-            waiting_since_s=self._waiting_since,
+            waited_s=self.waited_s,
+            waiting=self._waiting_since is not None,
             mixed=round(self.mixed),
             ready=self.ready_batches,
             slots=self._running.ring_slots,
@@ -418,11 +409,3 @@ def _speed(knobs: Knobs, dataset: str) -> float:
     own = knobs.for_dataset(dataset)
     parallel: float = own.cycle_length**0.8 * own.parse_parallel_calls**0.3
     return parallel * (1 + 0.1 * min(2, own.stream_prefetch))
-
-
-def _older(value: Any, by_s: float) -> Any:
-    if isinstance(value, Reading):
-        return Reading(value.value, value.age_s + by_s)
-    if isinstance(value, tuple):
-        return ()
-    return value

@@ -128,7 +128,7 @@ SCENARIOS: Mapping[str, Scenario] = {
             _between(90, 110, pressure_percent=60.0),
             {"total_bytes": 3.5 * GIB},
         ),
-        Scenario("probes go stale", _between(90, 130, late_s=30.0)),
+        Scenario("probes go stale", _between(90, 130, silent=True)),
         Scenario("a flapping disturbance", _flapping, {"total_bytes": 5 * GIB}),
     )
 }

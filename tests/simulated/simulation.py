@@ -14,7 +14,7 @@ from autoloader.controller.decisions import Decide, DecisionLog
 from autoloader.controller.limits import ControllerLimits
 from autoloader.controller.observation import Observation
 from autoloader.controller.policy import Decision, decide
-from autoloader.controller.reflex import Action, ReflexLimits, ReflexState, react
+from autoloader.controller.reflex import Action, ReflexState, react
 from autoloader.controller.states import ControllerState, State
 from autoloader.spec.knobs import Knobs
 from simulated.plant import STEP_S, Plant
@@ -122,7 +122,7 @@ def _reflex(
         growth_bytes=plant.growth.p99_bytes,
         ready_batches=plant.ready_batches,
         surplus_bytes=plant.surplus_bytes,
-        limits=ReflexLimits(limits.ram_floor_bytes, limits.margin_bytes),
+        limits=limits,
     )
     plant.admit = reaction.admit
     if reaction.action in (Action.DROP, Action.RESTART):

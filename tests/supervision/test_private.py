@@ -79,7 +79,7 @@ def test_a_runtime_folder_that_a_stranger_made_first_is_gone_around(shared: Path
 def test_a_demo_whose_lock_a_stranger_holds_is_refused_at_once(shared: Path) -> None:
     with (
         stranger(HOLDS, str(shared / ".demo.lock")),
-        pytest.raises(SourceError, match=f"a file of user {STRANGER}"),
+        pytest.raises(SourceError, match=f"belongs to user {STRANGER}"),
     ):
         ensure_demo(shared / "demo", datasets=1, scale=0.01)
 

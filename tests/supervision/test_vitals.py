@@ -15,7 +15,7 @@ import pytest
 from autoloader.host.supervision import (
     LIMITS_S,
     Kind,
-    Silence,
+    ProcessWatch,
     ThreadVitals,
     Vitals,
     kind_of,
@@ -63,16 +63,12 @@ def test_what_cannot_be_seen_is_unknown() -> None:
     assert kind_of(Vitals(1.0, {}), Vitals(2.0, {})) is Kind.UNKNOWN
 
 
-def silence(state: str, cpu_ratio: float, seconds: int, step_s: float = 1.0) -> Silence:
-    """So many readings in a row of a process of one thread."""
-    found = Silence()
-    before = Vitals(0.0, {1: ThreadVitals(state, 0.0, 0.0, 0)})
-    for number in range(1, seconds + 1):
-        at_s = number * step_s
-        slices = 10 * number if cpu_ratio else 0
-        now = Vitals(at_s, {1: ThreadVitals(state, cpu_ratio * at_s, 0.0, slices)})
-        found, before = found.after(before, now), now
-    return found
+def verdict(state: str, cpu_ratio: float, seconds: int) -> str:
+    """Verdict on a process of one thread after so many readings, a second apart."""
+    at = (Vitals(float(n), {1: ThreadVitals(state, cpu_ratio * n, 0.0, 10 * n if cpu_ratio else 0)})
+          for n in range(seconds + 1))  # fmt: skip
+    watch = ProcessWatch("a process", 1, read=lambda _: next(at))
+    return [watch.hung() for _ in range(seconds + 1)][-1]
 
 
 @pytest.mark.parametrize(
@@ -87,8 +83,8 @@ def silence(state: str, cpu_ratio: float, seconds: int, step_s: float = 1.0) -> 
 def test_every_other_kind_ends_in_a_verdict(
     state: str, cpu_ratio: float, least_s: float, words: str
 ) -> None:
-    assert silence(state, cpu_ratio, int(least_s) - 1).verdict == ""
-    assert words in silence(state, cpu_ratio, int(least_s)).verdict
+    assert verdict(state, cpu_ratio, int(least_s) - 1) == ""
+    assert words in verdict(state, cpu_ratio, int(least_s))
 
 
 def test_a_stop_and_a_dead_lock_are_found_in_thirty_seconds() -> None:
