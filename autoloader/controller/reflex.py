@@ -202,11 +202,12 @@ class ControlLoop:
             if self._threads:
                 return
             self._done.clear()
-            jobs = [("control", self.govern_once, POLICY_PERIOD_S)]
-            if self._headroom is not None:
-                jobs.append(("reflex", self.react_once, PERIOD_S))
-            for name, once, period_s in jobs:
-                thread = LoaderThread(self._run, f"autoloader-{name}", (once, period_s))
+            policy, reflex = (self.govern_once, POLICY_PERIOD_S), (self.react_once, PERIOD_S)
+            jobs = {"control": policy, "reflex": reflex}
+            if self._headroom is None:
+                jobs = {"watch": policy}
+            for name, job in jobs.items():
+                thread = LoaderThread(self._run, f"autoloader-{name}", job)
                 self._threads.append(thread)
                 thread.start()
 
