@@ -579,7 +579,9 @@ def tune(
     """
     from autoloader.cli.demo import demo_spec
     from autoloader.cli.tune import show_study, trainer_step_s, typed_command
+    from autoloader.host.clock import SystemClock
 
+    began_s = SystemClock().now_s()  # imports and planning count to the budget
     floor_bytes = _floor_bytes(ram_floor)
     budget_s = parse_seconds(budget, name="--budget")
     step_time_s = trainer_step_s(step_time, trace)
@@ -611,6 +613,7 @@ def tune(
             report=report_file,
         ),
         plain=plain,
+        began_s=began_s,
     )
 
 

@@ -14,7 +14,7 @@ from functools import partial
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
-from autoloader.cli.output import answered, emit, emit_document, emit_table, note
+from autoloader.cli.output import answered, emit, emit_document, note
 from autoloader.cli.recorded_run import Run, read_run, run_folder
 from autoloader.errors import UsageError
 from autoloader.host.units import parse_seconds
@@ -36,14 +36,13 @@ def measuring(progress_fd: int | None) -> Iterator[Callable[..., None] | None]:
     Args:
         progress_fd: descriptor of the study's socket; ``None`` without one.
     """
-    from autoloader.tune.trial import ProgressWriter
+    if progress_fd is None:
+        yield None
+        return
+    from autoloader.tune.trial import progress_to
 
-    link = None if progress_fd is None else ProgressWriter(progress_fd)
-    try:
-        yield None if link is None else link.send
-    finally:
-        if link is not None:
-            link.close()
+    with progress_to(progress_fd) as tell:
+        yield tell
 
 
 def show_measurement(
@@ -80,12 +79,13 @@ def show_measurement(
         )
 
 
-def show_study(options: TuneOptions, *, plain: bool) -> None:
+def show_study(options: TuneOptions, *, plain: bool, began_s: float) -> None:
     """Run a study and show its report.
 
     Args:
         options: options of the study.
-        plain: whether the whole report is printed as text.
+        plain: whether every trial and the host are told, too.
+        began_s: second of the system's clock at which the budget began.
     """
     from rich.console import Console
 
@@ -96,17 +96,11 @@ def show_study(options: TuneOptions, *, plain: bool) -> None:
     clock = SystemClock()
     watcher = LiveWatcher(Console(stderr=True), clock, options.budget_s)
     try:
-        report = tune(options, watcher, clock=clock)
+        report = tune(options, watcher, clock=clock, began_s=began_s)
     finally:
         watcher.close()
-    if answered(report.as_dict()):
-        return
-    if plain:
-        emit(report.plain_text())
-        return
-    emit(f"study {report.result.name}")
-    emit_table(("", "start", "best"), report.rows())
-    emit("\n".join(report.lines()))
+    if not answered(report.as_dict()):
+        emit(report.text(whole=plain))
 
 
 def trainer_step_s(step_time: str | None, trace: str | None) -> float | None:

@@ -96,10 +96,23 @@ def load_profile(
     found = find_profile(which) if which is not None else _default_for(host, mixture)
     chosen, entry, choice = found.profile.for_mixture(mixture)
     fitted, clamps = chosen.fit(host, strict=strict)
-    notes = list(found.notes)
-    if chosen.provenance.source != "measured":
-        notes.append(f"the knobs of profile {chosen.name} are {chosen.provenance.told}")
-    return ResolvedProfile(fitted, found.origin, [*notes, *choice, *clamps], entry=entry)
+    said = f"the knobs of profile {chosen.name} are {_source(chosen, host)}"
+    return ResolvedProfile(
+        fitted, found.origin, [*found.notes, said, *choice, *clamps], entry=entry
+    )
+
+
+def _source(profile: Profile, host: HostFacts) -> str:
+    """Where knobs come from, in one clause: measured ones with their rate."""
+    if profile.provenance.source != "measured":
+        return profile.provenance.told
+    told = profile.provenance.told
+    if not profile.host.matches(host):
+        told = f"measured on another host ({profile.host.describe()})"
+    rate, bound = (profile.measurements.get(f"{k}samples_per_s") for k in ("", "bound_"))
+    if rate and bound:
+        told += f": {rate:,.0f} samples/s, {rate / bound:.0%} of the bound"
+    return told
 
 
 def find_profile(which: str | Path) -> ResolvedProfile:

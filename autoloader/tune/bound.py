@@ -290,8 +290,7 @@ class Analyst:
         """Highest rate of the loader, by the measurements so far; ``None`` without any.
 
         Args:
-            held_by: decode processes that would use a frame cache; forecasting the cache takes
-                some seconds. 0: no cache.
+            held_by: decode processes that would use a frame cache; 0: no cache.
         """
         cheapest = self.trace
         if cheapest is None:
@@ -435,24 +434,22 @@ def sets_of(
     return frame_sets(plan.mixture, plan.order, tables, reuse, frame_s, nodes=nodes)
 
 
-def cache_model(plan: LoaderPlan, clock: Clock) -> Callable[[float], tuple[CacheStep, ...]]:
+def cache_model(plan: LoaderPlan, clock: Clock) -> CacheModel:
     """A model of the frame cache of a plan; the stream reader and data far away hold none.
+
+    Reads a few episodes, and decodes for a second.
 
     Args:
         plan: what the loader starts with.
         clock: times a second of decoding.
 
     Returns:
-        Steps, for so many processor seconds that held frames save of a sample at most; called once
-        or twice, it reads a few episodes each time.
+        Steps, for so many processor seconds that held frames save of a sample at most.
     """
-
-    def steps(most_s: float) -> tuple[CacheStep, ...]:
-        tables = quick_tables(plan.mixture.datasets)
-        reuse = reuse_of(plan, tables)
-        if reuse is None:
-            return ()
-        sets = sets_of(plan, tables, reuse, probe_decode(plan.mixture, clock))
-        return cache_steps(sets, plan.limits.cache_bytes or 0, most_s, probe_copy())
-
-    return steps
+    tables = quick_tables(plan.mixture.datasets)
+    reuse = reuse_of(plan, tables)
+    if reuse is None:
+        return lambda _: ()
+    sets = sets_of(plan, tables, reuse, probe_decode(plan.mixture, clock))
+    left_bytes, copy_bytes_per_s = plan.limits.cache_bytes or 0, probe_copy()
+    return lambda most_s: cache_steps(sets, left_bytes, most_s, copy_bytes_per_s)

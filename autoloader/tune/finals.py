@@ -2,9 +2,9 @@
 
 In each round every contender is measured once, the order reversed from round to round, so that a
 drift of the machine meets all alike. What counts is the ratio to the start *within* a round. Its
-mean over the rounds has an interval of 95 % (Student's, of the logarithms), and rounds go on until
-each finalist's interval excludes 1, or lies within the 2 % that count as none, or time is up. A
-finalist that has fallen behind is measured no more.
+mean over the rounds has an interval of 95 % (Student's, of the logarithms). Rounds go on until each
+finalist's interval lies above 1, or ends below 1.02, or time is up. A finalist that cannot be 2 %
+faster than the start is measured no more.
 
 A finalist beats the start when its whole interval lies above 1. Among those within 2 % of the best,
 the one with the least memory wins, the start included: a difference below 2 % is noise (field
@@ -28,7 +28,7 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from autoloader.host.clock import Clock
@@ -40,7 +40,7 @@ TIE_RATIO = 0.02
 """Rates closer than this are told apart by memory (design §8)."""
 
 LEAST_ROUNDS = 2
-"""Rounds that are run even when the budget is spent, as far as the hard limit lets them."""
+"""Rounds that an interval needs."""
 
 _T_95 = (12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26, 2.23, 2.20, 2.18, 2.16, 2.14, 2.13)
 """Student's t, 97.5 %, for 1 to 15 degrees of freedom; beyond, the last is a little too careful."""
@@ -101,6 +101,9 @@ class FinalsResult:
         rounds: number of rounds that were measured.
         interval: of 95 % for the speedup; ``None`` if the start won.
         busy_rounds: rounds in which a neighbour was busy.
+        reason: why the start won; "" if it did not.
+        at_most: how much faster than the start the finalists can be, as a ratio above 0; ``None``
+            if the start did not win, or that was not measured.
     """
 
     start: Contender
@@ -110,6 +113,8 @@ class FinalsResult:
     rounds: int
     interval: tuple[float, float] | None = None
     busy_rounds: int = 0
+    reason: str = ""
+    at_most: float | None = None
 
 
 class Fastest:
@@ -129,14 +134,23 @@ class Fastest:
         """True if no setting can be told to be better than one with this result."""
         return analyst.near(best.samples_per_s)
 
-    def decided(self, start: Contender, finalists: Sequence[Contender]) -> bool:
-        """True if more rounds would tell nothing new."""
-        return all(finalist.out or _is_decided(finalist.ratios_to(start)) for finalist in finalists)
+    def settled(self, start: Contender, finalist: Contender) -> bool:
+        """True if more rounds with this finalist would tell nothing new."""
+        ratios = finalist.ratios_to(start)
+        found = interval_of(ratios)
+        return found is not None and len(ratios) > LEAST_ROUNDS and found[0] > 1.0
 
     def behind(self, start: Contender, finalist: Contender) -> str:
         """Why a finalist need not be measured again; "" where it must."""
         found = interval_of(finalist.ratios_to(start))
-        return "slower than the start" if found and found[1] < 1.0 else ""
+        faster = found is None or found[1] >= 1 + TIE_RATIO
+        return "" if faster else f"less than {TIE_RATIO:.0%} faster than the start"
+
+    def stays(self, at_most: float | None) -> str:
+        """Why the start stays, when finalists can be ``at_most`` faster; ``None``: not known."""
+        if at_most is None:
+            return "nothing was compared with it"
+        return f"nothing that was compared with it can be more than {at_most:.1%} faster"
 
     def verdict(
         self, start: Contender, finalists: Sequence[Contender], *, rounds: int
@@ -181,8 +195,8 @@ def compare(
     measure: Callable[[Contender, int, float], TrialResult],
     *,
     rounds: int,
-    soft_deadline_s: float,
-    hard_deadline_s: float,
+    each_s: float,
+    deadline_s: float,
     clock: Clock,
     objective: Fastest | None = None,
 ) -> FinalsResult:
@@ -193,43 +207,44 @@ def compare(
         finalists: distinct settings, none equal to the start.
         measure: measures one contender: (contender, round, timeout in seconds).
         rounds: the most there are.
-        soft_deadline_s: no round beyond the second begins that would likely pass this time.
-        hard_deadline_s: no measurement goes on after this time.
-        clock: the clock of both deadlines.
+        each_s: seconds of one measurement, as far as is known.
+        deadline_s: no measurement goes on after this time, and no round begins that would.
+        clock: the clock of the deadline.
         objective: says who has won.
     """
     judge = objective or Fastest()
     first = Contender(start, is_start=True)
-    contenders = [first, *finalists]
     done = 0
-    longest_s = 0.0
-    while finalists and done < rounds:
-        began_s = clock.now_s()
-        enough = done >= LEAST_ROUNDS
-        if began_s + longest_s > (soft_deadline_s if enough else hard_deadline_s):
+    while done < rounds:
+        standing = [c for c in (first, *finalists) if not c.out]
+        settled = done >= LEAST_ROUNDS and all(judge.settled(first, c) for c in standing[1:])
+        if len(standing) < 2 or first.out or settled:
             break
-        standing = [c for c in contenders if not c.out]
-        if len(standing) < 2 or first.out or (enough and judge.decided(first, contenders[1:])):
+        if clock.now_s() + each_s * len(standing) > deadline_s:
             break
         for contender in standing if done % 2 == 0 else reversed(standing):
-            left_s = hard_deadline_s - clock.now_s()
-            if left_s <= 0:
-                break
-            result = measure(contender, done, left_s)
-            took_s = left_s - (hard_deadline_s - clock.now_s())
-            if contender.is_start and result.outcome is Outcome.FAILED and left_s > 2 * took_s:
+            began_s = clock.now_s()
+            result = measure(contender, done, max(deadline_s - began_s, 0.1))
+            took_s = clock.now_s() - began_s
+            left_s = deadline_s - clock.now_s()
+            if contender.is_start and result.outcome is Outcome.FAILED and left_s > took_s:
                 # It ran before, and without it there is nothing to compare with.
-                result = measure(contender, done, left_s - took_s)
+                result = measure(contender, done, left_s)
             if result.outcome is Outcome.COMPLETE:
                 contender.rounds[done] = result
-            else:
+                each_s = max(each_s, took_s)
+            elif clock.now_s() < deadline_s:  # else it was ended, and may be good
                 contender.out = result.reason or result.outcome.value
         done += 1
-        longest_s = max(longest_s, clock.now_s() - began_s)
-        for finalist in contenders[1:]:
+        for finalist in finalists:
             if done >= LEAST_ROUNDS and not finalist.out:
                 finalist.out = judge.behind(first, finalist)
-    return judge.verdict(first, finalists, rounds=done)
+    found = judge.verdict(first, finalists, rounds=done)
+    if not found.winner.is_start:
+        return found
+    most = [interval[1] for c in finalists if (interval := interval_of(c.ratios_to(first)))]
+    at_most = max(0.0, max(most) - 1) if most and judge.prunes else None
+    return replace(found, at_most=at_most, reason=judge.stays(at_most))
 
 
 def changed_knobs(start: Knobs, winner: Knobs) -> dict[str, tuple[Any, Any]]:
@@ -251,14 +266,6 @@ def interval_of(ratios: Sequence[float]) -> tuple[float, float] | None:
     t = _T_95[min(len(logs) - 1, len(_T_95)) - 1]
     half = t * statistics.stdev(logs) / math.sqrt(len(logs))
     return math.exp(mean - half), math.exp(mean + half)
-
-
-def _is_decided(ratios: Sequence[float]) -> bool:
-    found = interval_of(ratios)
-    if found is None or len(ratios) <= LEAST_ROUNDS:
-        return False
-    low, high = found
-    return low > 1.0 or high < 1.0 or (low > 1 - TIE_RATIO and high < 1 + TIE_RATIO)
 
 
 MOST_WAIT_RATIO = 0.01
@@ -291,14 +298,15 @@ class LeastForStep(Fastest):
     def nothing_to_gain(self, best: TrialResult, analyst: Analyst) -> bool:  # noqa: ARG002
         return False  # there may always be a cheaper one
 
-    def decided(self, start: Contender, finalists: Sequence[Contender]) -> bool:
-        return all(
-            finalist.out or len(finalist.rounds) >= _ROUNDS for finalist in (start, *finalists)
-        )
+    def settled(self, start: Contender, finalist: Contender) -> bool:  # noqa: ARG002
+        return len(finalist.rounds) >= _ROUNDS
 
     def behind(self, start: Contender, finalist: Contender) -> str:  # noqa: ARG002
         waits = most_wait(finalist)
         return "the trainer waits" if waits is not None and waits > MOST_WAIT_RATIO else ""
+
+    def stays(self, at_most: float | None) -> str:  # noqa: ARG002
+        return "nothing that was measured feeds the trainer for less"
 
     def verdict(
         self, start: Contender, finalists: Sequence[Contender], *, rounds: int

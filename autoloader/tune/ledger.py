@@ -23,12 +23,14 @@ from __future__ import annotations
 
 import inspect
 import logging
+import math
 import random
 import socket
 import time
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -39,7 +41,7 @@ from sqlalchemy.engine import make_url
 from sqlalchemy.exc import ArgumentError, IntegrityError, SQLAlchemyError
 
 from autoloader.errors import KnobError, UsageError, nearest
-from autoloader.spec.knobs import Knobs
+from autoloader.spec.knobs import UNUSED_KNOBS, KnobLimits, Knobs
 from autoloader.tune.finals import TIE_RATIO, Contender
 from autoloader.tune.search_space import SearchSpace
 from autoloader.tune.trial import Outcome, TrialResult
@@ -55,10 +57,12 @@ KNOWN = "known"
 
 _ABOUT = "about"
 _GIB = 2.0**30
-_FOUND = (
-    *("reason", "stderr", "min_headroom_bytes", "peak_rss_bytes"),
-    *("cpu_s_per_sample", "duration_s"),
-)
+_FOUND = ("reason", "stderr", "min_headroom_bytes", "peak_rss_bytes", "duration_s")
+_OUTCOMES = {
+    TrialState.COMPLETE: "complete",
+    TrialState.PRUNED: "pruned",
+    TrialState.FAIL: "failed",
+}
 
 
 class TolerantPruner(optuna.pruners.BasePruner):
@@ -138,49 +142,101 @@ def knobs_key(knobs: Knobs) -> str:
     return repr(sorted(knobs.flat().items()))
 
 
-def keep_knobs(trial: optuna.Trial, knobs: Knobs) -> None:
-    """Keep the knobs that a trial measures."""
-    trial.set_user_attr("knobs", knobs.flat())
-
-
-def record(trial: optuna.Trial, result: TrialResult, floor_bytes: int | None) -> None:
-    """Keep what a trial found."""
-    trial.set_user_attr("outcome", result.outcome.value)
-    trial.set_user_attr("host", this_host())
-    for name in _FOUND:
-        value: Any = getattr(result, name)
+def record(trial: optuna.Trial, knobs: Knobs, result: TrialResult, floor_bytes: int | None) -> None:
+    """Keep what a trial measured and found."""
+    found = {name: getattr(result, name) for name in _FOUND}
+    found |= {"knobs": knobs.flat(), "outcome": result.outcome.value, "host": this_host()}
+    found["busy_neighbour"] = result.others_cpus if result.busy else None
+    if result.outcome is Outcome.COMPLETE and result.measurement is not None:
+        found["measurement"] = dict(result.measurement)
+    for name, value in found.items():
         if value not in (None, ""):
             trial.set_user_attr(name, value)
-    if result.busy:
-        trial.set_user_attr("busy_neighbour", result.others_cpus)
-    if result.outcome is Outcome.COMPLETE and result.measurement is not None:
-        trial.set_user_attr("measurement", dict(result.measurement))
     below = _below_floor(result, floor_bytes)
     if below is not None:
         trial.set_constraint("ram_floor", below)
 
 
-def known_results(trials: Sequence[FrozenTrial]) -> dict[str, TrialResult]:
-    """Complete measurements of this host, by ``knobs_key``."""
-    found: dict[str, TrialResult] = {}
-    for trial in trials:
-        attrs = trial.user_attrs
-        if attrs.get("outcome") != Outcome.COMPLETE.value or attrs.get("host") != this_host():
-            continue
-        measurement = attrs.get("measurement") or {}
-        if measurement.get("samples_per_s") is None:
-            continue
+@dataclass(frozen=True, slots=True)
+class TrialRecord:
+    """One measured trial of the storage.
+
+    Attributes:
+        number: in the storage, from 0.
+        label: start, guess or search.
+        host: name of the host that ran it; "": not known.
+        knobs: values by the knob's full name.
+        value: what the sampler maximises; ``None`` unless complete.
+        result: what was found; of a pruned trial the rate is the running one at its end.
+    """
+
+    number: int
+    label: str
+    host: str
+    knobs: Mapping[str, Any]
+    value: float | None
+    result: TrialResult
+
+    @property
+    def used_knobs(self) -> dict[str, Any]:
+        """Those that its reader has a use for."""
+        unused = UNUSED_KNOBS.get(str(self.knobs.get("reader", "auto")), ())
+        return {k: v for k, v in self.knobs.items() if k.rpartition(".")[2] not in unused}
+
+    def legal_knobs(self, limits: KnobLimits | None = None) -> Knobs | None:
+        """Its knobs; ``None`` where this version, or a host of these limits, has no such set."""
         try:
-            knobs = Knobs.build(attrs["knobs"])
-        except KnobError:  # of a version with other knobs
-            continue
-        found[knobs_key(knobs)] = TrialResult(
-            Outcome.COMPLETE,
-            samples_per_s=measurement["samples_per_s"],
-            measurement=measurement,
-            **{name: attrs[name] for name in _FOUND if name in attrs},
-        )
-    return found
+            knobs = Knobs.build(self.knobs)
+            if limits is not None:
+                knobs.check(limits)
+        except KnobError:
+            return None
+        return knobs
+
+
+def records(trials: Sequence[FrozenTrial]) -> tuple[TrialRecord, ...]:
+    """The measured trials of a study, by number."""
+    measured = (
+        one for one in trials if one.state.is_finished() and one.user_attrs.get("outcome") != KNOWN
+    )
+    return tuple(_recorded(trial) for trial in sorted(measured, key=lambda one: one.number))
+
+
+def _recorded(trial: FrozenTrial) -> TrialRecord:
+    attrs, lost = trial.user_attrs, ""
+    outcome, rate = Outcome(attrs.get("outcome", _OUTCOMES[trial.state])), None
+    if trial.state is TrialState.COMPLETE:
+        rate = attrs.get("measurement", {}).get("samples_per_s", trial.value)
+    elif trial.state is TrialState.PRUNED and trial.intermediate_values:
+        rate = trial.intermediate_values[max(trial.intermediate_values)]
+    elif trial.state is TrialState.FAIL:
+        lost = "its process was gone; the trial was queued again"
+    return TrialRecord(
+        trial.number,
+        attrs.get("label", "search"),
+        attrs.get("host", ""),
+        attrs.get("knobs", {}),
+        trial.value if trial.state is TrialState.COMPLETE else None,
+        TrialResult(
+            outcome,
+            samples_per_s=rate,
+            measurement=attrs.get("measurement"),
+            busy="busy_neighbour" in attrs,
+            **{"reason": lost, **{name: attrs[name] for name in _FOUND if name in attrs}},
+        ),
+    )
+
+
+def known_results(trials: Sequence[TrialRecord]) -> dict[str, TrialResult]:
+    """Complete measurements of this host, by ``knobs_key``."""
+    return {
+        knobs_key(knobs): one.result
+        for one in trials
+        if one.result.outcome is Outcome.COMPLETE
+        and one.host == this_host()
+        and one.result.measurement
+        and (knobs := one.legal_knobs()) is not None
+    }
 
 
 def this_host() -> str:
@@ -189,7 +245,7 @@ def this_host() -> str:
 
 
 def pick_finalists(
-    trials: Sequence[FrozenTrial], space: SearchSpace, *, most: int
+    trials: Sequence[TrialRecord], space: SearchSpace, *, most: int
 ) -> list[Contender]:
     """The knob sets worth a final: the best complete ones, those within 2 % by least memory.
 
@@ -201,57 +257,31 @@ def pick_finalists(
         space: knobs that are legal here.
         most: number of finalists, at most.
     """
-    done = [one for one in trials if one.state is TrialState.COMPLETE]
-    best = max((trial.value or 0.0 for trial in done), default=0.0)
+    done = [one for one in trials if one.result.outcome is Outcome.COMPLETE]
+    best = max((one.value or 0.0 for one in done), default=0.0)
 
-    def rank(trial: FrozenTrial) -> tuple[bool, float]:
-        value = trial.value or 0.0
-        memory = trial.user_attrs.get("peak_rss_bytes")
-        if value >= best * (1 - TIE_RATIO):
-            return False, float("inf") if memory is None else float(memory)
-        return True, -value
+    def rank(one: TrialRecord) -> tuple[bool, float]:
+        if (one.value or 0.0) < best * (1 - TIE_RATIO):
+            return True, -(one.value or 0.0)
+        memory = one.result.peak_rss_bytes
+        return False, math.inf if memory is None else memory
 
     chosen: list[Contender] = []
-    for trial in sorted(done, key=rank):
-        if len(chosen) == most:
-            break
-        try:
-            knobs = Knobs.build(trial.user_attrs.get("knobs", {}))
-            knobs.check(space.limits)
-        except KnobError:
-            continue
-        if knobs not in (space.start, *(one.knobs for one in chosen)):
+    for one in sorted(done, key=rank):
+        knobs = one.legal_knobs(space.limits)
+        known = (space.start, *(contender.knobs for contender in chosen))
+        if len(chosen) < most and knobs is not None and knobs not in known:
             chosen.append(Contender(knobs))
     return chosen
 
 
-def count_outcomes(trials: Sequence[FrozenTrial]) -> dict[str, int]:
-    """Trials by outcome; those that still run elsewhere, or that nobody ran, are not counted."""
-    counts = {outcome.value: 0 for outcome in Outcome}
-    for trial in trials:
-        if trial.user_attrs.get("outcome") == KNOWN:
-            continue
-        if trial.state is TrialState.COMPLETE:
-            counts["complete"] += 1
-        elif trial.state is TrialState.FAIL:
-            counts["failed"] += 1
-        elif trial.state is TrialState.PRUNED:
-            infeasible = trial.user_attrs.get("outcome") == Outcome.INFEASIBLE.value
-            counts["infeasible" if infeasible else "pruned"] += 1
-    return counts
-
-
 def _below_floor(result: TrialResult, floor_bytes: int | None) -> float | None:
     """GiB below the floor at the least headroom; ``None``: nothing is known of it."""
+    least = result.min_headroom_bytes
+    below = 0.0 if least is None or floor_bytes is None else (floor_bytes - least) / _GIB
     if result.outcome is Outcome.INFEASIBLE:
-        least = result.min_headroom_bytes
-        told = 0.0 if least is None or floor_bytes is None else (floor_bytes - least) / _GIB
-        return max(told, 1e-3)  # it was about to cross it
-    if result.outcome is not Outcome.COMPLETE:
-        return None
-    if result.min_headroom_bytes is None or floor_bytes is None:
-        return 0.0
-    return min(0.0, (floor_bytes - result.min_headroom_bytes) / _GIB)
+        return max(below, 1e-3)  # it was about to cross it
+    return min(0.0, below) if result.outcome is Outcome.COMPLETE else None
 
 
 logger = logging.getLogger(__name__)

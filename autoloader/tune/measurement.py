@@ -26,11 +26,11 @@ import contextlib
 import os
 import threading
 import time
-from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from statistics import fmean
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import psutil
@@ -166,19 +166,17 @@ class _Consumer:
         step_time_s: float,
     ) -> None:
         self._batches = _without_end(loader)
-        self._names = len(loader.dataset_names)
         self._now_s = now_s
         self._sleep = sleep
         self._step_time_s = step_time_s
         self.latencies_s: list[float] = []
         self.samples = 0
-        self.episodes = 0
-        self.with_episodes = 0
-        self.per_dataset = np.zeros(self._names, np.int64)
+        self.episodes: list[int] = []
+        self.per_dataset = np.zeros(len(loader.dataset_names), np.int64)
         self.measured_s = 0.0
 
     def first(self) -> float:
-        """Take the first batch; the moment it was there."""
+        """Take the first batch; the second of the clock at which it was there."""
         next(self._batches)
         arrived_s = self._now_s()
         self._step()
@@ -205,7 +203,6 @@ class _Consumer:
 
     def measure(self, count: int, progress: Callable[[TrialProgress], None] | None) -> None:
         began_s = self._now_s()
-        cpu_began_s = _cpu_s()
         for number in range(1, count + 1):
             asked_s = self._now_s()
             batch = next(self._batches)
@@ -213,20 +210,18 @@ class _Consumer:
             self._count(batch)
             del batch  # its slot goes back to the ring before the next is asked for
             self._step()
-            self.measured_s = self._now_s() - began_s
+            self.measured_s = max(self._now_s() - began_s, 1e-9)
             if progress is not None and (number % REPORT_BATCHES == 0 or number == count):
-                cost_s = (_cpu_s() - cpu_began_s) / self.samples if self.samples else None
-                progress(TrialProgress(number, self.samples / max(self.measured_s, 1e-9), cost_s))
+                progress(TrialProgress(number, self.samples / self.measured_s))
 
     def _count(self, batch: Mapping[str, Any]) -> None:
         self.samples += int(np.shape(batch["action"])[0])
         if "dataset_index" in batch:
             index = np.asarray(batch["dataset_index"])
-            self.per_dataset += np.bincount(index, minlength=self._names)
+            self.per_dataset += np.bincount(index, minlength=len(self.per_dataset))
         if "provenance" in batch:
             dataset, _, shard, record, _ = np.asarray(batch["provenance"]).T.tolist()
-            self.episodes += len(set(zip(dataset, shard, record, strict=True)))
-            self.with_episodes += 1
+            self.episodes.append(len(set(zip(dataset, shard, record, strict=True))))
 
     def _step(self) -> None:
         if self._step_time_s > 0:
@@ -259,71 +254,41 @@ def _summary(
 ) -> Measurement:
     memory.sample()
     statistics = loader.statistics().as_dict()
-    elapsed_s = max(consumer.measured_s, 1e-9)
+    datasets, cache = statistics["datasets"], statistics.get("cache")
     p50, p90, p99 = np.quantile(consumer.latencies_s, (0.5, 0.9, 0.99))
-    names, cache = list(loader.dataset_names), statistics.get("cache")
-    shared = max(0, cache["held_bytes"] - cache["private_bytes"]) if cache else 0
+    decoded = {
+        name: tuple(own.get(key, 0) - before[name].get(key, 0) for key in ("decode_s", "decoded"))
+        for name, own in datasets.items()
+    }
+    # Shares are the loader's own where batches do not say whose they are (metadata).
+    known = int(consumer.per_dataset.sum())
+    counted = zip(loader.dataset_names, consumer.per_dataset.tolist(), strict=True)
+    whole = sum(own["weight"] for own in datasets.values()) or 1.0
     return Measurement(
-        samples_per_s=consumer.samples / elapsed_s,
-        batches_per_s=len(consumer.latencies_s) / elapsed_s,
+        samples_per_s=consumer.samples / consumer.measured_s,
+        batches_per_s=len(consumer.latencies_s) / consumer.measured_s,
         batch_latency_s={"p50": float(p50), "p90": float(p90), "p99": float(p99)},
         time_to_first_batch_s=first_s,
-        peak_rss_bytes=memory.peak_rss_bytes + shared,
+        peak_rss_bytes=memory.peak_rss_bytes
+        + (max(0, cache["held_bytes"] - cache["private_bytes"]) if cache else 0),
         min_headroom_bytes=memory.min_headroom_bytes,
-        wait_ratio=min(1.0, sum(consumer.latencies_s) / elapsed_s),
-        mixture=_mixture(consumer, loader, names),
+        wait_ratio=min(1.0, sum(consumer.latencies_s) / consumer.measured_s),
+        mixture={
+            name: {
+                "weight": float(datasets[name]["weight"]) / whole,
+                "share": count / known if known else float(datasets[name]["share"]),
+            }
+            for name, count in counted
+        },
         knobs=loader.knobs.flat(),
         samples=consumer.samples,
-        datasets=len(names),
+        datasets=len(loader.dataset_names),
         decodes_per_sample=statistics.get("decodes_per_sample"),
-        distinct_episodes_per_batch=(
-            consumer.episodes / consumer.with_episodes if consumer.with_episodes else None
-        ),
+        distinct_episodes_per_batch=fmean(consumer.episodes) if consumer.episodes else None,
         cache=cache,
         batch_call_s=statistics.get("batch_call_s"),
-        trace=trace.with_datasets(_decoded(before, statistics["datasets"])).as_dict(),
+        trace=trace.with_datasets(decoded).as_dict(),
     )
-
-
-def _decoded(
-    before: Mapping[str, Mapping[str, Any]], after: Mapping[str, Mapping[str, Any]]
-) -> dict[str, tuple[float, int]]:
-    """Thread seconds and samples of decoding, by dataset, between two statistics."""
-    return {
-        name: tuple(own.get(key, 0) - before[name].get(key, 0) for key in ("decode_s", "decoded"))
-        for name, own in after.items()
-    }
-
-
-def _mixture(
-    consumer: _Consumer, loader: AutoLoader, names: list[str]
-) -> dict[str, dict[str, float]]:
-    """Weight and share per dataset; shares from the loader where batches do not say (metadata)."""
-    told = loader.statistics().as_dict()["datasets"]
-    weights = {name: float(told[name]["weight"]) for name in names}
-    whole = sum(weights.values()) or 1.0
-    known = int(consumer.per_dataset.sum())
-    return {
-        name: {
-            "weight": weights[name] / whole,
-            "share": float(consumer.per_dataset[place]) / known
-            if known
-            else float(told[name]["share"]),
-        }
-        for place, name in enumerate(names)
-    }
-
-
-def _cpu_s() -> float:
-    """Processor seconds of this process and its living children."""
-    own_s = time.process_time()
-    for child in psutil.Process().children(recursive=True):
-        try:
-            times = child.cpu_times()
-        except psutil.Error:
-            continue
-        own_s += times.user + times.system
-    return own_s
 
 
 _PERIOD_S = 0.1
@@ -437,13 +402,20 @@ class Trace:
         return cls(**{**plain, "stages": stages})
 
 
-@dataclass(frozen=True, slots=True)
-class _Thread:
-    name: str
+class _Used(NamedTuple):
+    """Use of a thread since it began; ``alone``: no knob gives a second of its kind."""
+
     stage: str
     alone: bool
     ran_s: float
     queued_s: float
+
+
+class _Reading(NamedTuple):
+    """Counts of the kernel: by thread, and by process the bytes asked of files and of a disk."""
+
+    threads: Mapping[int, _Used]
+    io: Mapping[int, tuple[int, int]]
 
 
 class TraceRecorder:
@@ -454,35 +426,33 @@ class TraceRecorder:
         self._done = threading.Event()
         self._looks = self._asleep = 0
         self._others: list[float] = []
-        self._watch: threading.Thread | None = None
+        self._watch = threading.Thread(target=self._look, name="trace-states", daemon=True)
 
     def begin(self) -> None:
         """Take the first reading; from here on states are looked at."""
         self._processors = ProcessorProbe()
         self._began_s = time.perf_counter()
-        self._threads, self._io = self._read()
-        self._watch = threading.Thread(target=self._look, name="trace-states", daemon=True)
+        self._before = self._read()
         self._watch.start()
 
     def end(self, samples: int) -> Trace:
         """Take the second reading; so many samples were delivered since ``begin``."""
         self.stop()
-        threads, io = self._read()
+        now = self._read()
         duration_s = time.perf_counter() - self._began_s
         self._note_others()
-        return trace_of(
-            (self._threads, threads),
-            (self._io, io),
+        return Trace(
             samples=samples,
             duration_s=duration_s,
             disk_busy_ratio=self._asleep / self._looks if self._looks else 0.0,
-            others_cpus=sum(self._others) / len(self._others) if self._others else None,
+            others_cpus=fmean(self._others) if self._others else None,
+            **_costs(self._before, now, max(1, samples), duration_s),
         )
 
     def stop(self) -> None:
         """Look at states no more; may be called twice."""
         self._done.set()
-        if self._watch is not None:
+        if self._watch.ident is not None:
             self._watch.join()
 
     def _note_others(self) -> None:
@@ -495,16 +465,15 @@ class TraceRecorder:
             return [self._own.pid, *(one.pid for one in self._own.children(recursive=True))]
         return [self._own.pid]
 
-    def _read(self) -> tuple[dict[int, _Thread], dict[int, tuple[int, int]]]:
-        threads: dict[int, _Thread] = {}
-        io = {}
-        for pid in self._pids():
-            if (counted := _io(pid)) is not None:
-                io[pid] = counted
-            for task in _tasks(pid):
-                if (one := _thread(task, consumer=pid == self._own.pid)) is not None:
-                    threads[int(task.name)] = one
-        return threads, io
+    def _read(self) -> _Reading:
+        pids = self._pids()
+        tasks = [(task, pid == self._own.pid) for pid in pids for task in _tasks(pid)]
+        threads = {int(task.name): _used(task, consumer=own) for task, own in tasks}
+        io = {pid: _io(pid) for pid in pids}
+        return _Reading(
+            {tid: used for tid, used in threads.items() if used},
+            {pid: counted for pid, counted in io.items() if counted},
+        )
 
     def _look(self) -> None:
         tasks: list[Path] = []
@@ -516,51 +485,37 @@ class TraceRecorder:
             self._asleep += any(map(_sleeps_for_disk, tasks))
 
 
-def trace_of(
-    threads: tuple[Mapping[int, _Thread], Mapping[int, _Thread]],
-    io: tuple[Mapping[int, tuple[int, int]], Mapping[int, tuple[int, int]]],
-    *,
-    samples: int,
-    duration_s: float,
-    disk_busy_ratio: float,
-    others_cpus: float | None,
-) -> Trace:
-    """The trace between two readings; pure."""
-    count = max(1, samples)
-    before, after = threads
-    by_stage: dict[str, list[tuple[float, float]]] = defaultdict(list)
+def _costs(before: _Reading, now: _Reading, samples: int, duration_s: float) -> dict[str, Any]:
+    """Fields of ``Trace`` that are the difference of two readings."""
+    stages: dict[str, StageCost] = {}
     one_thread_s = 0.0
-    for tid, now in after.items():
-        then = before.get(tid)
-        ran_s = now.ran_s - (then.ran_s if then else 0.0)
-        queued_s = now.queued_s - (then.queued_s if then else 0.0)
-        by_stage[now.stage].append((ran_s, queued_s))
-        if now.alone:
-            one_thread_s = max(one_thread_s, ran_s / count)
-    stages = {}
-    for stage, parts in sorted(by_stage.items()):
-        ran_s, queued_s = sum(p[0] for p in parts), sum(p[1] for p in parts)
-        blocked_s = max(0.0, duration_s * len(parts) - ran_s - queued_s)
-        stages[stage] = StageCost(ran_s / count, queued_s / count, blocked_s / count, len(parts))
-    return Trace(
-        samples=samples,
-        duration_s=duration_s,
-        stages=stages,
-        one_thread_s=one_thread_s,
-        read_bytes=_bytes(io, 0, count),
-        disk_bytes=_bytes(io, 1, count),
-        disk_busy_ratio=disk_busy_ratio,
-        others_cpus=others_cpus,
+    for tid, used in now.threads.items():
+        then = before.threads.get(tid, _NOTHING)
+        ran_s, queued_s = used.ran_s - then.ran_s, used.queued_s - then.queued_s
+        blocked_s = max(0.0, duration_s - ran_s - queued_s)
+        known = stages.get(used.stage, StageCost(0.0, 0.0, 0.0, 0))
+        stages[used.stage] = StageCost(
+            known.cpu_s + ran_s / samples,
+            known.queued_s + queued_s / samples,
+            known.blocked_s + blocked_s / samples,
+            known.threads + 1,
+        )
+        if used.alone:
+            one_thread_s = max(one_thread_s, ran_s / samples)
+    asked, come = (
+        sum(counted[which] - before.io.get(pid, (0, 0))[which] for pid, counted in now.io.items())
+        / samples
+        for which in (0, 1)
     )
+    return {
+        "stages": dict(sorted(stages.items())),
+        "one_thread_s": one_thread_s,
+        "read_bytes": asked if now.io else None,
+        "disk_bytes": come if now.io else None,
+    }
 
 
-def _bytes(
-    io: tuple[Mapping[int, tuple[int, int]], Mapping[int, tuple[int, int]]], which: int, count: int
-) -> float | None:
-    before, after = io
-    if not after:
-        return None
-    return sum(now[which] - before.get(pid, (0, 0))[which] for pid, now in after.items()) / count
+_NOTHING = _Used("", False, 0.0, 0.0)
 
 
 def _tasks(pid: int) -> Iterable[Path]:
@@ -570,7 +525,7 @@ def _tasks(pid: int) -> Iterable[Path]:
         return []
 
 
-def _thread(task: Path, *, consumer: bool) -> _Thread | None:
+def _used(task: Path, *, consumer: bool) -> _Used | None:
     try:
         name = (task / "comm").read_text().strip()
         ran, queued = (task / "schedstat").read_text().split()[:2]
@@ -579,7 +534,7 @@ def _thread(task: Path, *, consumer: bool) -> _Thread | None:
     kind = next((prefix for prefix in _STAGES if name.startswith(prefix)), None)
     main = consumer and task.name == str(os.getpid())
     stage = _STAGES[kind] if kind else "consumer" if consumer else "other"
-    return _Thread(name, stage, main or kind in _ONE_OF_A_KIND, int(ran) / 1e9, int(queued) / 1e9)
+    return _Used(stage, main or kind in _ONE_OF_A_KIND, int(ran) / 1e9, int(queued) / 1e9)
 
 
 def _io(pid: int) -> tuple[int, int] | None:

@@ -1,6 +1,12 @@
-"""The whole of ``autoloader.tune``: profile and mixture in, winning profile saved.
+"""The whole of ``autoloader.tune``: profile and mixture in, a profile for this host out.
 
-Not here: each part of it; this is where they are put together.
+A profile is always kept. Where the start won, it has the start's knobs, and how much faster than
+these a setting can be. What is written says no more than was found: the reader is pinned only where
+the study found another one faster than the one that files like these are read with anyway; knobs
+that the winner's reader has no use for stay as the start has them.
+
+Not here: the study (``study``), who won (``finals``), how a profile is kept
+(``controller.profiles``).
 """
 
 from __future__ import annotations
@@ -8,64 +14,59 @@ from __future__ import annotations
 import hashlib
 import logging
 import os
+import re
+import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import date, datetime
 from functools import partial
+from importlib import metadata
 from pathlib import Path
 from secrets import token_hex
 from typing import Any
 
 import platformdirs
 
-from autoloader.controller.profile import described_host
-from autoloader.controller.profiles import check_name
-from autoloader.errors import AutoloaderError, ProfileError, UsageError
+from autoloader.controller.profile import HostFacts, Limits, Profile, Provenance, described_host
+from autoloader.controller.profiles import check_name, free_name, keep_entry
+from autoloader.errors import ProfileError, UsageError
 from autoloader.host.clock import Clock, SystemClock
-from autoloader.host.headroom import HeadroomProbe, HeadroomSource
+from autoloader.host.headroom import HeadroomProbe, HeadroomSource, headroom_or_none
 from autoloader.process.planning import LoaderPlan, chain_saves, choose_reader, kind_of, plan_loader
 from autoloader.spec import PipelineSpec
-from autoloader.spec.knobs import KnobLimits, Knobs
+from autoloader.spec.knobs import UNUSED_KNOBS, KnobLimits, Knobs
 from autoloader.tune.bound import Analyst, Supplies, cache_model
-from autoloader.tune.finals import Fastest, LeastForStep
-from autoloader.tune.keep import Outcome, Place, keep_winner
+from autoloader.tune.finals import Contender, Fastest, LeastForStep
 from autoloader.tune.ledger import sqlite_url
-from autoloader.tune.measurement import LEAST_BATCHES, LEAST_WARMUP, Trace
-from autoloader.tune.page import write_page
+from autoloader.tune.measurement import LEAST_WARMUP, Trace
 from autoloader.tune.report import TuneReport
 from autoloader.tune.search_space import SearchSpace, guesses, least_for_step
-from autoloader.tune.study import StudyOptions, StudyWatcher, run_study
-from autoloader.tune.trial import HostTurns, Measurer, TrialRunner, measure_command
+from autoloader.tune.study import StudyOptions, StudyResult, StudyWatcher, run_study
+from autoloader.tune.trial import HostTurns, Measurer, TrialRunner, measure_command, others_cpus
 
 logger = logging.getLogger(__name__)
 
 STUDIES_FILE = "studies.db"
+
+_PASSWORD = re.compile(r"(://[^:/@\s]+:)[^@\s]+@")
+"""Of a storage's URL: a profile is a file that is passed on."""
 
 _STEPS_S, _LEAST_STEPS = 20.0, 40
 """With a trainer's step a measurement takes so many seconds of it, and at least so many steps."""
 
 
 @dataclass(frozen=True, slots=True)
-class TuneOptions:
+class TuneOptions(StudyOptions):
     """Options of ``autoloader.tune``.
 
     Attributes:
         spec_path: the mixture's spec file.
         host_profile: name or path of the profile to start from; ``None`` picks as the loader does.
-        floor_bytes: the RAM floor; ``None`` takes the profile's.
-        trials: trials to run, the start among them.
-        budget_s: wall seconds for search and finals.
-        storage: a storage URL; ``None`` is an SQLite file in ``out``, else the user's data folder.
-        study: name of a study to make or resume; ``None`` makes a new one, of a SLURM job with a
-            storage one for the job.
-        resume: the study must be there; with no name the one that was begun last goes on.
         name: of the profile to keep; ``None``: the start's where it is the user's own, else
             NAME-tuned. Never a shipped one's.
         out: folder (or file) for the profile; ``None`` is the user's config folder.
         split: the spec's split to measure.
-        seed: seed of Optuna's sampler.
         warmup: batches before a measurement.
-        batches: batches of a measurement.
         command: the command line, for the profile's provenance.
         step_time_s: the trainer's step; the cheapest setting that feeds it is sought. ``None``:
             the fastest is.
@@ -77,18 +78,10 @@ class TuneOptions:
 
     spec_path: Path
     host_profile: str | None = None
-    floor_bytes: int | None = None
-    trials: int = 12
-    budget_s: float = 300.0
-    storage: str | None = None
-    study: str | None = None
-    resume: bool = False
     name: str | None = None
     out: Path | None = None
     split: str = "train"
-    seed: int = 0
     warmup: int = LEAST_WARMUP
-    batches: int = LEAST_BATCHES
     command: str = "autoloader.tune"
     step_time_s: float | None = None
     report: Path | None = None
@@ -104,8 +97,9 @@ def tune(
     measure: Measurer | None = None,
     headroom: HeadroomSource | None = None,
     clock: Clock | None = None,
+    began_s: float | None = None,
 ) -> TuneReport:
-    """Run the study that ``options`` describes and save the winner.
+    """Run the study that ``options`` describes, and keep a profile.
 
     Args:
         options: options of the command line.
@@ -113,6 +107,7 @@ def tune(
         measure: measures one knob set; by default a child process under the floor.
         headroom: what the machine can still give; by default this host's.
         clock: time source of the time budget.
+        began_s: second of the clock at which the budget began; ``None``: now.
 
     Raises:
         UsageError: options that make no sense.
@@ -120,6 +115,73 @@ def tune(
         BudgetInfeasibleError: the floor is crossed before or by the start.
         AutoloaderError: bad spec, profile or data, as the exit codes say.
     """
+    _check(options)
+    clock, headroom = clock or SystemClock(), headroom or HeadroomProbe()
+    began_s = clock.now_s() if began_s is None else began_s
+    spec = options.spec or PipelineSpec.from_yaml(options.spec_path)
+    step_s = options.step_time_s
+    plan = plan_loader(
+        spec,
+        profile=options.host_profile,
+        ram_floor=options.floor_bytes,
+        split=options.split,
+        knobs=options.knobs,
+        headroom=headroom,
+        probe_only=True,
+    )
+    for note in plan.notes:
+        logger.info("%s", note)
+    # With a step of the trainer a measurement has as many batches as fill some 20 seconds.
+    steps = None if step_s is None else max(_LEAST_STEPS, round(_STEPS_S / step_s))
+    batches = options.batches if steps is None else min(options.batches, steps)
+    options = replace(options, batches=batches, floor_bytes=plan.ram_floor_bytes)
+    local = [dataset for dataset in plan.mixture.datasets if not dataset.remote]
+    open_reader = spec.reader == "auto" and len(local) == len(plan.mixture.datasets)
+    space = SearchSpace.around(
+        plan.knobs,
+        _cautious(plan.limits),
+        readers=("indexed", "stream") if open_reader else (),
+    )
+    size = spec.batch.size
+
+    def guessed(trace: Trace | None) -> tuple[Knobs, ...]:
+        if step_s is None:
+            return guesses(space, size, trace)
+        return (least_for_step(space, size, trace, step_s),)
+
+    host = described_host(files=sorted({one.path for each in local for one in each.slices}))
+    result = run_study(
+        space,
+        guessed,
+        measure or _measurer(options, headroom, clock, began_s),
+        options,
+        clock=clock,
+        watcher=watcher,
+        storage=options.storage or _default_storage(options.out),
+        name=_study_name(options, plan.profile.profile.name),
+        kin=host.fingerprint,
+        about=_about(plan, options),
+        began_s=began_s,
+        others_cpus=partial(others_cpus, clock),
+        analyst=_analyst(plan, space, step_s, clock),
+        objective=Fastest() if step_s is None else LeastForStep(),
+    )
+    profile = _profile(plan, result, host, options)
+    page = options.report or _folder(options.out) / f"{result.name}.html"
+    try:
+        kept = keep_entry(profile, out=options.out, tuned_from=plan.profile.profile)
+    except ProfileError as error:  # what was measured is told all the same
+        TuneReport(profile, result, notes=(error.what,)).write_page(page)
+        raise ProfileError(
+            f"{error.what}; the study {result.name} is kept, and {page} tells what it found",
+            remedy=f"{error.remedy}; --study {result.name} --resume goes on with what was measured",
+        ) from error
+    report = TuneReport(profile, result, kept.path, tuple(kept.notes))
+    return replace(report, page_path=report.write_page(page))
+
+
+def _check(options: TuneOptions) -> None:
+    """Refuse options that make no sense."""
     if options.trials < 1 or options.budget_s <= 0:
         raise UsageError(
             f"--trials {options.trials} with --budget {options.budget_s:g}s leaves nothing to run",
@@ -133,67 +195,6 @@ def tune(
             remedy="give the trainer's step, such as --step-time 80ms; without it the fastest "
             "setting is sought",
         )
-    clock = clock or SystemClock()
-    headroom = headroom or HeadroomProbe()
-    place = _place(options, measure, headroom, clock)
-    plan, space, batch_size = place.plan, place.space, place.batch_size
-    base, floor_bytes = plan.profile.profile, plan.ram_floor_bytes
-    kin = described_host(files=_local_files(plan), probe_s=0).fingerprint
-    study_options = StudyOptions(
-        storage=options.storage or _default_storage(options.out),
-        name=_study_name(options, base.name),
-        kin=kin,
-        about=_about(plan, options),
-        resume=options.resume,
-        trials=options.trials,
-        budget_s=options.budget_s,
-        seed=options.seed,
-        batches=_batches(options),
-        floor_bytes=floor_bytes,
-    )
-    analyst = _analyst(place, options.step_time_s, clock)
-    result = run_study(
-        space,
-        partial(_guesses, space, batch_size, options.step_time_s),
-        place.measure,
-        study_options,
-        clock=clock,
-        watcher=watcher,
-        analyst=analyst,
-        objective=Fastest() if options.step_time_s is None else LeastForStep(),
-    )
-    analysis = analyst.bound(held_by=result.verdict.winner.knobs.decode_processes)
-    bound = None if analysis is None else analysis.samples_per_s
-    host = described_host(files=_local_files(plan))
-    keep = partial(
-        keep_winner,
-        plan.profile,
-        result,
-        Place(
-            name=options.name,
-            out=options.out,
-            host=host,
-            mixture=kind_of(plan.mixture),
-            usual_reader=choose_reader(plan.mixture, "auto")[0],
-            command=options.command,
-            today=date.today(),
-        ),
-        floor_bytes=floor_bytes,
-        bound_samples_per_s=bound,
-    )
-    page = options.report or _folder(options.out) / f"{result.name}.html"
-    try:
-        kept = keep()
-    except ProfileError as error:  # what was measured is told all the same
-        unkept = TuneReport(Outcome(None, base, (error.what,)), result, analysis)
-        write_page(unkept.story(host, floor_bytes, options.command), page)
-        raise ProfileError(
-            f"{error.what}; the study {result.name} is kept, and {page} tells what it found",
-            remedy=f"{error.remedy}; --study {result.name} --resume goes on with what was measured",
-        ) from error
-    report = TuneReport(kept, result, analysis)
-    told = report.story(host, floor_bytes, options.command)
-    return replace(report, page_path=write_page(told, page), told=told)
 
 
 def _study_name(options: TuneOptions, base: str) -> str:
@@ -213,92 +214,39 @@ def _about(plan: LoaderPlan, options: TuneOptions) -> str:
     return hashlib.sha256(repr(parts).encode()).hexdigest()[:12]
 
 
-@dataclass(frozen=True, slots=True)
-class _Place:
-    """Subject of the measurements, their method and limits."""
-
-    plan: LoaderPlan
-    space: SearchSpace
-    batch_size: int
-    measure: Measurer
-
-
-def _place(
-    options: TuneOptions, measure: Measurer | None, headroom: HeadroomSource, clock: Clock
-) -> _Place:
-    """Plan the loader that ``options`` speak of, and how it is measured."""
-    spec_path = options.spec_path.absolute()
-    spec = options.spec or PipelineSpec.from_yaml(spec_path)
-    plan = plan_loader(
-        spec,
-        profile=options.host_profile,
-        ram_floor=options.floor_bytes,
-        split=options.split,
-        knobs=options.knobs,
-        headroom=headroom,
-        probe_only=True,
-    )
-    for note in plan.notes:
-        logger.info("%s", note)
-    open_reader = spec.reader == "auto" and not any(
-        dataset.remote for dataset in plan.mixture.datasets
-    )
-    space = SearchSpace.around(
-        plan.knobs,
-        _cautious(plan.limits),
-        readers=("indexed", "stream") if open_reader else (),
-    )
-
+def _measurer(
+    options: TuneOptions, headroom: HeadroomSource, clock: Clock, began_s: float
+) -> Measurer:
+    """Measures in child processes under the floor, by turns with other tuners of the host."""
+    floor_bytes = options.floor_bytes or 0
     runner = TrialRunner(
         measure_command(
-            spec_path,
+            options.spec_path.absolute(),
             profile=options.host_profile,
             split=options.split,
             warmup=options.warmup,
-            batches=_batches(options),
-            floor_bytes=plan.ram_floor_bytes,
+            batches=options.batches,
+            floor_bytes=floor_bytes,
             step_time_s=options.step_time_s or 0.0,
             settings=options.settings,
         ),
-        floor_bytes=plan.ram_floor_bytes,
-        headroom=lambda: _bytes_or_none(headroom),
+        floor_bytes=floor_bytes,
+        headroom=partial(headroom_or_none, headroom),
         clock=clock,
     )
-    return _Place(plan, space, spec.batch.size, measure or HostTurns(runner, clock))
+    return HostTurns(runner, clock, began_s + options.budget_s)
 
 
-def _local_files(plan: LoaderPlan) -> list[str]:
-    """Files of the data that this machine opens."""
-    local = [dataset for dataset in plan.mixture.datasets if not dataset.remote]
-    return sorted({piece.path for dataset in local for piece in dataset.slices})
-
-
-def _guesses(
-    space: SearchSpace, batch_size: int, step_time_s: float | None, trace: Trace | None
-) -> tuple[Knobs, ...]:
-    """The sets that reasoning gives for what is sought."""
-    if step_time_s is None:
-        return guesses(space, batch_size, trace)
-    return (least_for_step(space, batch_size, trace, step_time_s),)
-
-
-def _analyst(place: _Place, step_time_s: float | None, clock: Clock) -> Analyst:
+def _analyst(plan: LoaderPlan, space: SearchSpace, step_s: float | None, clock: Clock) -> Analyst:
     """Knows what there is for this plan's loader."""
-    plan, cache_bytes = place.plan, float(place.plan.limits.cache_bytes or 0)
-    trainer_s = None if step_time_s is None else step_time_s / place.batch_size
+    cache_bytes = float(plan.limits.cache_bytes or 0)
+    trainer_s = None if step_s is None else step_s / plan.mixture.spec.batch.size
     supplies = Supplies(plan.limits.cpus, cache_bytes=cache_bytes, trainer_s=trainer_s)
-    most = place.space.ranges["io_threads"].high
+    most = space.ranges["io_threads"].high
     found = Analyst(supplies, most_io_threads=most, chain_saves=chain_saves(plan.mixture))
     if cache_bytes and plan.knobs.reader == "indexed":
         found.cache = cache_model(plan, clock)
     return found
-
-
-def _batches(options: TuneOptions) -> int:
-    """Batches of a measurement: with a step of the trainer as many as fill some 20 seconds."""
-    if options.step_time_s is None:
-        return options.batches
-    return min(options.batches, max(_LEAST_STEPS, round(_STEPS_S / options.step_time_s)))
 
 
 def _cautious(limits: KnobLimits) -> KnobLimits:
@@ -306,13 +254,6 @@ def _cautious(limits: KnobLimits) -> KnobLimits:
     if limits.budget_bytes is None:
         return limits
     return replace(limits, budget_bytes=limits.budget_bytes // 2)
-
-
-def _bytes_or_none(headroom: HeadroomSource) -> int | None:
-    try:
-        return headroom.read().headroom_bytes
-    except AutoloaderError:
-        return None
 
 
 def _folder(out: Path | None) -> Path:
@@ -331,3 +272,89 @@ def _default_storage(out: Path | None) -> str:
             f"the study cannot be kept in {folder}: {error}",
             remedy="name a writable folder with --out, or a storage URL with --storage",
         ) from error
+
+
+def _profile(
+    plan: LoaderPlan, result: StudyResult, host: HostFacts, options: TuneOptions
+) -> Profile:
+    """The profile that the study found: the winner's knobs, and what was measured with them."""
+    start, verdict, winner = plan.profile.profile, result.verdict, result.verdict.winner
+    bound = None if result.bound is None else result.bound.samples_per_s
+    name = options.name or free_name(start.name, host, options.out)
+    mine = plan.profile.origin != "shipped" and start.name == name
+    numbers = {
+        "samples_per_s": _rounded(winner.samples_per_s, 1),
+        "start_samples_per_s": _rounded(verdict.start.samples_per_s, 1),
+        "speedup": round(verdict.speedup, 3),
+        "confirmed_within_ratio": _rounded(result.confirmed_ratio, 4),
+        "bound_samples_per_s": _rounded(bound, 1),
+        "peak_rss_bytes": winner.peak_rss_bytes,
+        "min_headroom_bytes": winner.min_headroom_bytes,
+        "time_to_first_batch_s": _median_of(winner, "time_to_first_batch_s"),
+        "batch_latency_p50_s": _median_of(winner, "batch_latency_s", "p50"),
+        "batch_latency_p99_s": _median_of(winner, "batch_latency_s", "p99"),
+    }
+    counts = ", ".join(f"{count} {name}" for name, count in result.outcomes.items())
+    how = f"start and best measured in turn, {len(verdict.ratios)} pairs"
+    if winner.is_start:
+        how = f"the start stays: {result.ended or verdict.reason}"
+    usual_reader = choose_reader(plan.mixture, "auto")[0]
+    return start.model_copy(
+        update={
+            "name": name,
+            "description": start.description if mine else f"Tuned on {host.describe()}.",
+            "host": host,
+            "limits": Limits(ram_floor=plan.ram_floor_bytes, cpu_budget=start.limits.cpu_budget),
+            "mixture": kind_of(plan.mixture),
+            "knobs": kept_knobs(winner.knobs, start.knobs, usual_reader=usual_reader),
+            "measurements": {key: value for key, value in numbers.items() if value is not None},
+            "provenance": Provenance(
+                source="measured",
+                detail=f"study {result.name}: {counts}; {how}; from profile {start.name}; "
+                f"optuna {metadata.version('optuna')}",
+                measured_on=date.today().isoformat(),
+                command=_PASSWORD.sub(r"\1***@", options.command),
+                study=result.name,
+            ),
+            "entries": (),
+        }
+    )
+
+
+def kept_knobs(winner: Knobs, start: Knobs, *, usual_reader: str) -> Knobs:
+    """``winner`` without what the study cannot have found.
+
+    Knobs that its reader has no use for are the start's, and the reader is ``auto`` where that
+    takes the same one.
+    """
+    values = winner.flat()
+    before = start.flat()
+    unused = UNUSED_KNOBS[winner.reader]
+    for key in list(values):
+        dataset, _, knob = key.rpartition(".")
+        if knob not in unused:
+            continue
+        if key in before:
+            values[key] = before[key]
+        elif dataset:
+            del values[key]
+    values |= {key: value for key, value in before.items() if key.rpartition(".")[2] in unused}
+    if values["reader"] == usual_reader:
+        values["reader"] = "auto"
+    return Knobs.build(values)
+
+
+def _median_of(contender: Contender, *keys: str) -> float | None:
+    """The median over the rounds of one figure in the child's JSON; ``None`` without any."""
+    found = []
+    for result in contender.rounds.values():
+        value: Any = result.measurement
+        for key in keys:
+            value = value.get(key) if isinstance(value, Mapping) else None
+        if isinstance(value, (int, float)):
+            found.append(float(value))
+    return round(statistics.median(found), 4) if found else None
+
+
+def _rounded(number: float | None, digits: int) -> float | None:
+    return None if number is None else round(number, digits)

@@ -1,31 +1,46 @@
-"""Outputs of a study: the JSON document, and the lines that a person reads.
+"""Outputs of a study: the JSON document, the text that a person reads, one HTML page, a live view.
 
-Not here: deciding anything (``study``, ``finals``), the profile (``keep``).
+Theory of operation. *Influence* of a knob is the square of Spearman's rank correlation between its
+value and the rate over complete trials: the share of the ranks' variance that goes with that knob
+alone. It sees no interplay, and few trials make it large by chance, so it is shown with their
+number; a knob that took fewer than two values has none.
+
+Not here: deciding anything (``study``, ``finals``), drawing (``telemetry.charts``).
 """
 
 from __future__ import annotations
 
+import logging
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from rich.console import Console
 from rich.status import Status
 
-from autoloader.controller.profile import HostFacts
+from autoloader.controller.profile import Profile
+from autoloader.errors import printable
 from autoloader.host.clock import Clock
-from autoloader.host.units import format_bytes
-from autoloader.tune.bound import NO_BOUND, Bound
+from autoloader.host.files import write_whole
+from autoloader.host.units import GIB, MIB, format_bytes
+from autoloader.telemetry.charts import Dot, bars, render, scatter
+from autoloader.tune.bound import NO_BOUND
 from autoloader.tune.finals import Contender, changed_knobs
-from autoloader.tune.keep import Outcome as Kept
-from autoloader.tune.keep import without_passwords
-from autoloader.tune.page import Figures, Story, plain_text
+from autoloader.tune.ledger import TrialRecord
 from autoloader.tune.study import StudyResult
 from autoloader.tune.trial import Outcome, TrialProgress, TrialResult
 
+logger = logging.getLogger(__name__)
+
+LEAST_TRIALS = 4
+"""Complete trials below which no influence is told."""
+
 _REASON_LENGTH = 100
+_MOST_SLICES = 9
+_BAR = 30
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,145 +48,305 @@ class TuneReport:
     """The end of ``autoloader.tune``.
 
     Attributes:
-        kept: the profile that was written, or why none was.
+        profile: what holds from now on for such mixtures, with host, floor and command.
         result: what the study found.
-        bound: how fast any setting can be, and why; ``None`` when no cost was measured.
+        path: the profile's file; ``None`` where it could not be written.
+        notes: sentences for people on what was written over, or why nothing was written.
         page_path: the HTML report; ``None`` where it could not be written.
-        told: what the whole report tells.
     """
 
-    kept: Kept
+    profile: Profile
     result: StudyResult
-    bound: Bound | None
+    path: Path | None = None
+    notes: tuple[str, ...] = ()
     page_path: Path | None = None
-    told: Story | None = None
 
     def as_dict(self) -> dict[str, Any]:
         """Fields of ``tune --json``; design §3."""
-        verdict = self.result.verdict
+        verdict, bound = self.result.verdict, self.result.bound
         return {
-            "profile_path": None if self.kept.path is None else str(self.kept.path),
-            "profile_notes": list(self.kept.notes),
+            "profile_path": None if self.path is None else str(self.path),
+            "profile_notes": list(self.notes),
             "report_path": None if self.page_path is None else str(self.page_path),
+            "verdict": self.sentence,
             "best": _contender(verdict.winner),
             "start": _contender(verdict.start),
             "speedup": verdict.speedup,
             "speedup_interval": verdict.interval,
-            "bound_samples_per_s": None if self.bound is None else self.bound.samples_per_s,
-            **(NO_BOUND if self.bound is None else self.bound.as_dict()),
+            "confirmed_within_ratio": self.result.confirmed_ratio,
+            "bound_samples_per_s": None if bound is None else bound.samples_per_s,
+            **(NO_BOUND if bound is None else bound.as_dict()),
             "ended": self.result.ended or None,
             "busy_rounds": verdict.busy_rounds,
-            "trials": dict(self.result.trials),
+            "trials": self.result.outcomes,
             "study": self.result.name,
             "storage": self.result.storage,
         }
 
-    def rows(self) -> list[tuple[str, ...]]:
-        """Rows for the start and the best: the knobs that differ, then figures."""
-        verdict = self.result.verdict
-        both = (verdict.start, verdict.winner)
-        changed = changed_knobs(verdict.start.knobs, verdict.winner.knobs)
-        return [
-            *((knob, str(before), str(after)) for knob, (before, after) in changed.items()),
-            ("samples/s", *(_rate(one.samples_per_s) for one in both)),
-            ("least headroom", *(_size(one.min_headroom_bytes) for one in both)),
-            ("loader's peak", *(_size(one.peak_rss_bytes) for one in both)),
-        ]
-
-    def lines(self) -> Iterator[str]:
-        """Lines below the table."""
-        verdict = self.result.verdict
-        yield self.verdict_line
-        if verdict.busy_rounds:
-            yield (
-                f"In {verdict.busy_rounds} of {verdict.rounds} rounds other processes used the "
-                "processors."
+    @property
+    def sentence(self) -> str:
+        """The end of the study in a sentence."""
+        verdict, bound = self.result.verdict, self.result.bound
+        if verdict.winner.is_start:
+            told = f"the start stays: {self.result.ended or verdict.reason}"
+        else:
+            low, high = verdict.interval or (verdict.speedup, verdict.speedup)
+            told = (
+                f"{verdict.speedup:.2f} times as fast as the start, with 95 % between {low:.2f} "
+                f"and {high:.2f}"
             )
-        yield from self.bound_lines
-        counts = ", ".join(f"{count} {name}" for name, count in self.result.trials.items())
-        yield f"trials: {counts}"
-        if self.kept.path is not None:
-            yield f"profile: {self.kept.path}"
-        yield from self.kept.notes
-        if self.page_path is not None:
-            yield f"report: {self.page_path}"
-
-    def plain_text(self) -> str:
-        """The whole report as plain text."""
-        where = [f"report: {self.page_path}"] * (self.page_path is not None)
-        return "\n".join([*([] if self.told is None else [plain_text(self.told)]), *where])
+        rate = verdict.winner.samples_per_s
+        if bound is not None and rate:
+            told += (
+                f"; {_rate(rate)} samples/s are {rate / bound.samples_per_s:.0%} of the bound of "
+                f"{_rate(bound.samples_per_s)}, limited by {bound.limited_by}"
+            )
+        return f"{self.profile.name}: {told}."
 
     @property
-    def verdict_line(self) -> str:
-        """Describe the end of the finals in a sentence."""
+    def changed(self) -> dict[str, tuple[Any, Any]]:
+        """Knob → (start's, best's), where they differ."""
         verdict = self.result.verdict
-        if self.result.ended:
-            return f"{self.result.ended}: the start stays."
-        if verdict.winner.is_start:
-            return "Nothing measured beside the start beat it: the start stays."
-        pairs = ", ".join(f"{ratio:.2f}" for ratio in verdict.ratios)
-        low, high = verdict.interval or (verdict.speedup, verdict.speedup)
-        return (
-            f"speedup {verdict.speedup:.2f}, with 95 % between {low:.2f} and {high:.2f} "
-            f"(paired runs: {pairs})"
-        )
+        return changed_knobs(verdict.start.knobs, verdict.winner.knobs)
 
     @property
     def bound_lines(self) -> tuple[str, ...]:
         """Describe how near the bound it came, what limits it, what would lift it."""
-        if self.bound is None:
-            return ()
+        bound = self.result.bound
+        if bound is None:
+            return ("not known: no measurement told what a sample costs",)
         lines = (
-            self.bound.describe(self.result.verdict.winner.samples_per_s),
-            self.bound.describe_costs(),
+            bound.describe(self.result.verdict.winner.samples_per_s),
+            bound.describe_costs(),
         )
-        if self.bound.cached_samples_per_s is None:
+        if bound.cached_samples_per_s is None:
             return lines
         return (
             *lines,
-            f"with {format_bytes(self.bound.cache_bytes)} of decoded frames held, which "
-            "the controller does by itself: up to "
-            f"{_rate(self.bound.cached_samples_per_s)} samples/s "
-            "by the model",
+            f"with {format_bytes(bound.cache_bytes)} of decoded frames held, which the controller "
+            f"does by itself: up to {_rate(bound.cached_samples_per_s)} samples/s by the model",
         )
 
-    def story(self, host: HostFacts, floor_bytes: int, command: str) -> Story:
-        """Story for the page and the plain report.
+    @property
+    def facts(self) -> tuple[tuple[str, str], ...]:
+        """Names and values of where and how it was measured."""
+        host = self.profile.host
+        read = host.storage_read_bytes_per_s
+        return (
+            ("host", f"{host.describe()}; {host.cpu_model}"),
+            ("data on", f"{host.storage}" + (f", read at {read / 1e6:.0f} MB/s" if read else "")),
+            ("kernel", host.kernel),
+            ("versions", ", ".join(f"{name} {one}" for name, one in host.versions.items())),
+            ("fingerprint", host.fingerprint),
+            ("storage", self.result.storage),
+            ("command", self.profile.provenance.command or ""),
+        )
+
+    @property
+    def complete(self) -> list[TrialRecord]:
+        """Trials with a measured rate."""
+        return [one for one in self.result.trials if one.result.outcome is Outcome.COMPLETE]
+
+    def front(self) -> list[TrialRecord]:
+        """Complete trials that none beats in both rate and memory, by memory."""
+        known = [one for one in self.complete if one.result.peak_rss_bytes is not None]
+        best: list[TrialRecord] = []
+        for one in sorted(known, key=lambda one: (_peak(one), -_reached(one))):
+            if not best or _reached(one) > _reached(best[-1]):
+                best.append(one)
+        return best
+
+    def slices(self) -> dict[str, list[tuple[Any, float]]]:
+        """Knob → (value, rate) of complete trials, for knobs that took two values or more.
+
+        Trials whose reader has no use for a knob say nothing of it.
+        """
+        found: dict[str, list[tuple[Any, float]]] = {}
+        for one in self.complete:
+            for knob, value in one.used_knobs.items():
+                found.setdefault(knob, []).append((value, _reached(one)))
+        return {knob: pairs for knob, pairs in found.items() if len({str(v) for v, _ in pairs}) > 1}
+
+    def influence(self) -> dict[str, float]:
+        """Knob → its influence, the largest first; empty with too few trials."""
+        if len(self.complete) < LEAST_TRIALS:
+            return {}
+        found = {
+            knob: _rank_correlation(pairs) ** 2
+            for knob, pairs in self.slices().items()
+            if len(pairs) >= LEAST_TRIALS
+        }
+        return dict(sorted(found.items(), key=lambda pair: (-pair[1], pair[0])))
+
+    def text(self, *, whole: bool = True) -> str:
+        """The report as text: no colours, no boxes.
 
         Args:
-            host: this machine, in full.
-            floor_bytes: the RAM floor that held.
-            command: the command line that was run.
+            whole: tell every trial and the host, too.
         """
+        return "\n".join(printable(line) for line in self._lines(whole=whole))
+
+    def _lines(self, *, whole: bool) -> Iterator[str]:
         verdict = self.result.verdict
-        read = host.storage_read_bytes_per_s
-        storage = f"{host.storage}" + (f", read at {read / 1e6:.0f} MB/s" if read else "")
-        versions = ", ".join(f"{name} {version}" for name, version in host.versions.items())
-        return Story(
-            study=self.result.name,
-            host=f"{host.describe()}; {host.cpu_model}",
-            floor_bytes=floor_bytes,
-            start=_figures(verdict.start),
-            best=_figures(verdict.winner),
-            start_stays=verdict.winner.is_start,
-            verdict=self.verdict_line,
-            ratios=verdict.ratios,
-            changed=changed_knobs(verdict.start.knobs, verdict.winner.knobs),
-            bound_samples_per_s=None if self.bound is None else self.bound.samples_per_s,
-            bound_lines=self.bound_lines,
-            trials=self.result.fates,
-            notes=(f"Profile: {self.kept.path}", *self.kept.notes)
-            if self.kept.path is not None
-            else self.kept.notes,
-            facts=(
-                ("data on", storage),
-                ("kernel", host.kernel),
-                ("versions", versions),
-                ("fingerprint", host.fingerprint),
-                ("storage", self.result.storage),
-                ("command", without_passwords(command)),
-            ),
+        yield f"study {self.result.name}"
+        yield ""
+        yield f"start  {_figures(verdict.start)}"
+        yield f"best   {_figures(verdict.winner)}"
+        for knob, (before, after) in self.changed.items():
+            yield f"  {knob}: {before} → {after}"
+        if verdict.ratios:
+            yield "  best over start, in turn: " + ", ".join(f"{one:.2f}" for one in verdict.ratios)
+        if verdict.busy_rounds:
+            rounds = f"{verdict.busy_rounds} of {verdict.rounds} rounds"
+            yield f"  other processes used the processors in {rounds}"
+        yield ""
+        yield "-- bound"
+        yield from self.bound_lines
+        yield ""
+        if whole:
+            yield from self._trial_lines()
+        counts = ", ".join(f"{count} {name}" for name, count in self.result.outcomes.items())
+        yield f"trials: {counts}"
+        if self.path is not None:
+            yield f"profile: {self.path}"
+        yield from self.notes
+        if self.page_path is not None:
+            yield f"report: {self.page_path}"
+        yield self.sentence
+
+    def _trial_lines(self) -> Iterator[str]:
+        yield "-- rate against memory: settings that none beats in both"
+        for one in self.front():
+            yield f"{one.number:4}  {_figures(one.result)}"
+        yield ""
+        found, count = self.influence(), len(self.complete)
+        if found:
+            yield f"-- knobs: share of the ranks of {count} trials that goes with each alone"
+        else:
+            yield f"-- knobs: {count} complete trials tell nothing; {LEAST_TRIALS} are needed"
+        for knob, share in found.items():
+            yield f"{knob:28} {share:4.0%} {'#' * round(share * _BAR)}".rstrip()
+        yield ""
+        yield f"-- trials; the RAM floor is {format_bytes(self.profile.limits.ram_floor)}"
+        for one in self.result.trials:
+            result = one.result
+            reason = f": {result.reason}" if result.reason else ""
+            name = f"{one.number:4}  {one.label:6}  {result.outcome.value:10}"
+            yield f"{name}  {_figures(result)}{_beside(result)}{reason}"
+        yield ""
+        for name, value in self.facts:
+            yield f"{name}  {value}"
+        yield ""
+
+    def write_page(self, path: Path) -> Path | None:
+        """Write the page in one step; ``None`` where that fails, which is logged, ends nothing."""
+        try:
+            write_whole(path, self.page())
+        except OSError as error:
+            logger.warning("no report: %s cannot be written: %s", path, error.strerror or error)
+            return None
+        return path
+
+    def page(self) -> str:
+        """One HTML file that needs nothing beside it."""
+        slices = self.slices()
+        return render(
+            "autoloader.tune",
+            "study.html.jinja",
+            report=self,
+            verdict=self.result.verdict,
+            pareto=self._pareto(),
+            slices=[
+                (knob, share, _slice(knob, slices[knob]))
+                for knob, share in list(self.influence().items())[:_MOST_SLICES]
+            ],
+            headroom=self._headroom(),
+            knobs=sorted(set(slices) | set(self.changed)),
+            least_trials=LEAST_TRIALS,
+            rate=_rate,
+            bytes=_size,
+            beside=_beside,
         )
+
+    def _pareto(self) -> str:
+        """Rate against memory of all trials that know both; "" where there are none."""
+        front, verdict, bound = self.front(), self.result.verdict, self.result.bound
+        dots = [
+            Dot(
+                _peak(one) / MIB,
+                _reached(one),
+                "b" if one.label == "start" else "a" if one in front else "quiet",
+            )
+            for one in self.complete
+            if one.result.peak_rss_bytes is not None
+        ]
+        if not dots:
+            return ""
+        best = verdict.winner
+        if not best.is_start and best.samples_per_s and best.peak_rss_bytes:
+            dots.append(Dot(best.peak_rss_bytes / MIB, best.samples_per_s, "good"))
+        near = bound is not None and bound.samples_per_s < 2 * max(one.y for one in dots)
+        return scatter(
+            "pareto",
+            "rate against memory of all trials",
+            dots,
+            x_name="peak memory of the loader, MiB",
+            y_name="samples/s",
+            front=[(_peak(one) / MIB, _reached(one)) for one in front],
+            level=(bound.samples_per_s, "bound") if bound is not None and near else None,
+        )
+
+    def _headroom(self) -> str:
+        """Least headroom of each trial beside the floor; "" where none was read."""
+        known = [
+            (
+                f"{one.number} {one.label}",
+                one.result.min_headroom_bytes / GIB,
+                "bad" if one.result.outcome in (Outcome.INFEASIBLE, Outcome.FAILED) else "a",
+            )
+            for one in self.result.trials
+            if one.result.min_headroom_bytes is not None
+        ]
+        if not known:
+            return ""
+        floor = (self.profile.limits.ram_floor / GIB, "RAM floor")
+        return bars(
+            "headroom", "least headroom of each trial", known, text="{:.2f} GiB".format, level=floor
+        )
+
+
+def _slice(knob: str, values: list[tuple[object, float]]) -> str:
+    """Rate against one knob."""
+    words: list[str] = []
+    if not all(isinstance(value, (int, float)) for value, _ in values):
+        words = sorted({str(value) for value, _ in values})
+    dots = [
+        Dot(float(words.index(str(value)) if words else str(value)), rate) for value, rate in values
+    ]
+    return scatter(
+        f"knob-{knob}",
+        f"rate against {knob}",
+        dots,
+        x_name=knob,
+        y_name="samples/s",
+        x_words=words,
+        size=(320, 200),
+    )
+
+
+def _rank_correlation(pairs: Sequence[tuple[Any, float]]) -> float:
+    """Spearman's, ties by midranks; 0 where one side does not vary."""
+    numbers = all(isinstance(value, (int, float)) for value, _ in pairs)
+    left = _ranks([value if numbers else str(value) for value, _ in pairs])
+    right = _ranks([rate for _, rate in pairs])
+    if left.std() == 0 or right.std() == 0:
+        return 0.0
+    return float(np.corrcoef(left, right)[0, 1])
+
+
+def _ranks(values: Sequence[Any]) -> np.ndarray[Any, np.dtype[np.float64]]:
+    ordered = sorted(values)
+    return np.array([ordered.index(v) + (ordered.count(v) - 1) / 2 for v in values])
 
 
 class LiveWatcher:
@@ -247,13 +422,32 @@ class LiveWatcher:
 
 def _outcome(result: TrialResult) -> str:
     if result.outcome is Outcome.COMPLETE:
-        beside = "" if not result.busy else f" (others used {result.others_cpus:.1f} processors)"
-        return f"{_rate(result.samples_per_s)} samples/s{beside}"
+        return f"{_rate(result.samples_per_s)} samples/s{_beside(result)}"
     reason = result.reason.strip().splitlines()
     if not reason:
         return str(result.outcome.value)
     short = textwrap.shorten(reason[0], _REASON_LENGTH, placeholder=" …")
     return f"{result.outcome.value}: {short}"
+
+
+def _peak(one: TrialRecord) -> int:
+    return one.result.peak_rss_bytes or 0
+
+
+def _reached(one: TrialRecord) -> float:
+    return one.result.samples_per_s or 0.0
+
+
+def _beside(result: TrialResult) -> str:
+    """Processors that others used, where they were many."""
+    return f" (others used {result.others_cpus:.1f} cpus)" if result.busy else ""
+
+
+def _figures(one: Contender | TrialResult) -> str:
+    return (
+        f"{_rate(one.samples_per_s):>8} samples/s, peak {_size(one.peak_rss_bytes):>10}, "
+        f"headroom {_size(one.min_headroom_bytes):>10}"
+    )
 
 
 def _contender(contender: Contender) -> dict[str, Any]:
@@ -264,12 +458,8 @@ def _contender(contender: Contender) -> dict[str, Any]:
     }
 
 
-def _figures(contender: Contender) -> Figures:
-    return Figures(contender.samples_per_s, contender.peak_rss_bytes, contender.min_headroom_bytes)
-
-
 def _rate(rate: float | None) -> str:
-    return "–" if rate is None else f"{rate:.0f}"
+    return "–" if rate is None else f"{rate:,.0f}"
 
 
 def _size(count: int | None) -> str:

@@ -107,18 +107,10 @@ class SearchSpace:
                 1, Knobs(decode_processes=256).clamp(limits)[0].decode_processes, log=True
             ),
         }
-        holds_start = {
-            knob: IntRange(
-                min(box.low, getattr(start, knob)), max(box.high, getattr(start, knob)), box.log
-            )
-            for knob, box in ranges.items()
-        }
-        return cls(
-            start,
-            limits,
-            holds_start,
-            readers=tuple(sorted({start.reader, *readers})),
-        )
+        for knob, box in ranges.items():
+            known = getattr(start, knob)
+            ranges[knob] = IntRange(min(box.low, known), max(box.high, known), box.log)
+        return cls(start, limits, ranges, readers=tuple(sorted({start.reader, *readers})))
 
     def suggest(self, trial: BaseTrial) -> Knobs:
         """One legal knob set, drawn from ``trial``."""
@@ -131,8 +123,29 @@ class SearchSpace:
         if "cycle_length" in values:
             share = trial.suggest_float(CALLS_SHARE, 0.0, 1.0)
             values["num_parallel_calls"] = max(1, round(share * values["cycle_length"]))
-            values |= self._own_calls(values)
-        return Knobs.build(values, base=self.start)
+        return self._built(values)
+
+    def clamped(self, wanted: Mapping[str, int], base: Knobs | None = None) -> Knobs:
+        """Values within the box, over the start or another set."""
+        inside = {
+            knob: min(max(value, self.ranges[knob].low), self.ranges[knob].high)
+            for knob, value in wanted.items()
+        }
+        return self._built(inside, base)
+
+    def _built(self, values: Mapping[str, Any], base: Knobs | None = None) -> Knobs:
+        """Values over the start or another set; no dataset has more calls than its cycle length."""
+        base = base or self.start
+        common = {name: getattr(base, name) for name in ("cycle_length", "num_parallel_calls")}
+        common |= {name: values[name] for name in common if name in values}
+        common["num_parallel_calls"] = min(common.values())
+        lowered = {
+            f"{name}.num_parallel_calls": cycle
+            for name, own in base.datasets.items()
+            if (own.num_parallel_calls or common["num_parallel_calls"])
+            > (cycle := own.cycle_length or common["cycle_length"])
+        }
+        return Knobs.build({**values, **common, **lowered}, base=base)
 
     def parameters(self, knobs: Knobs) -> dict[str, Any]:
         """The point whose ``suggest`` gives the searched knobs of ``knobs`` back."""
@@ -155,15 +168,6 @@ class SearchSpace:
             for knob, box in self.ranges.items()
             if knob not in unused and box.low < box.high
         }
-
-    def _own_calls(self, values: Mapping[str, Any]) -> dict[str, int]:
-        """Datasets with knobs of their own: their calls stay within their cycle length."""
-        lowered = {}
-        for name, own in self.start.datasets.items():
-            cycle = own.cycle_length or values["cycle_length"]
-            if (own.num_parallel_calls or values["num_parallel_calls"]) > cycle:
-                lowered[f"{name}.num_parallel_calls"] = cycle
-        return lowered
 
 
 def _most_cycle_length(start: Knobs, limits: KnobLimits) -> int:
@@ -195,28 +199,19 @@ def guess(space: SearchSpace, batch_size: int, trace: Trace | None = None) -> Kn
     limits = space.limits
     block = max(1, limits.block_length)
     per_batch = math.ceil(batch_size / max(1, len(limits.shards)))
-    wanted = {
-        "decode_threads": limits.cpus,
-        "decode_processes": _processes(trace, limits.cpus),
-        "ring_slots": 2 * limits.cpus,
-        "queue_samples": max(2 * block, 2 * per_batch),
-        "cycle_length": 1,
-        "parse_parallel_calls": 1,
-        "stream_prefetch": 1,
-        "io_threads": limits.cpus * (1 if trace is None or trace.disk_busy_ratio < 0.5 else 4),
-        "read_ahead": 3,
-    }
-    inside = {
-        knob: min(max(value, space.ranges[knob].low), space.ranges[knob].high)
-        for knob, value in wanted.items()
-    }
-    values = {**inside, "num_parallel_calls": 1}
-    own = {
-        f"{name}.num_parallel_calls": own.cycle_length or inside["cycle_length"]
-        for name, own in space.start.datasets.items()
-        if (own.num_parallel_calls or 1) > (own.cycle_length or inside["cycle_length"])
-    }
-    return Knobs.build({**values, **own}, base=space.start)
+    return space.clamped(
+        {
+            "decode_threads": limits.cpus,
+            "decode_processes": _processes(trace, limits.cpus),
+            "ring_slots": 2 * limits.cpus,
+            "queue_samples": max(2 * block, 2 * per_batch),
+            "cycle_length": 1,
+            "parse_parallel_calls": 1,
+            "stream_prefetch": 1,
+            "io_threads": limits.cpus * (1 if trace is None or trace.disk_busy_ratio < 0.5 else 4),
+            "read_ahead": 3,
+        }
+    )
 
 
 def guesses(space: SearchSpace, batch_size: int, trace: Trace | None = None) -> tuple[Knobs, ...]:
@@ -247,21 +242,18 @@ def least_for_step(
     Decode threads by Little's law, a third more than their work at that rate; the least of all
     else, but for a ring that evens out what differs from batch to batch.
     """
-    lean = guess(space, batch_size, trace)
     threads = 1
     if trace is not None and (decode := trace.stages.get("decode")) is not None:
         threads = math.ceil(decode.cpu_s * batch_size / step_s * 4 / 3)
-    wanted = {
-        "decode_threads": threads,
-        "decode_processes": 1,
-        "ring_slots": 4,
-        "io_threads": 1,
-        "read_ahead": 1,
-        "queue_samples": max(1, space.limits.block_length),
-        "stream_prefetch": 0,
-    }
-    inside = {
-        knob: min(max(value, space.ranges[knob].low), space.ranges[knob].high)
-        for knob, value in wanted.items()
-    }
-    return Knobs.build(inside, base=lean)
+    return space.clamped(
+        {
+            "decode_threads": threads,
+            "decode_processes": 1,
+            "ring_slots": 4,
+            "io_threads": 1,
+            "read_ahead": 1,
+            "queue_samples": max(1, space.limits.block_length),
+            "stream_prefetch": 0,
+        },
+        guess(space, batch_size, trace),
+    )

@@ -7,11 +7,12 @@ from the search space; successive halving prunes on the running rate; the best f
 the start in the finals. Every trial keeps its knobs and what it found in the storage, so a study
 can be resumed by name, and equal hosts can share its trials; each host judges its own finals.
 
-A measurement during which other processes used the processors is marked, and made again where there
-is time; the quieter one counts.
+A measurement during which other processes used the processors is marked. It is made again once they
+leave the processors alone, and the quieter one counts. A study waits for that a quarter of its
+budget at most. Then it gives up: no two settings could be compared.
 
-Time: the search ends when the next trial would eat into what the finals need; the finals may pass
-the budget by a quarter, never more.
+Time: the search ends when the next trial would eat into what the finals need. Nothing is measured
+beyond the budget.
 
 Not here: running a trial (``trial``), the storage and its errors (``ledger``), what is sought and
 judging finalists (``finals``), showing any of it (``report``).
@@ -19,7 +20,9 @@ judging finalists (``finals``), showing any of it (``report``).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import math
+from collections import Counter
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
@@ -27,12 +30,11 @@ import optuna
 
 from autoloader.host.clock import Clock
 from autoloader.spec.knobs import Knobs
-from autoloader.tune.bound import Analyst, Supplies
+from autoloader.tune.bound import Analyst, Bound, Supplies
 from autoloader.tune.finals import Contender, Fastest, FinalsResult, compare
 from autoloader.tune.ledger import (
     KNOWN,
-    count_outcomes,
-    keep_knobs,
+    TrialRecord,
     kin_study,
     knobs_key,
     known_results,
@@ -40,13 +42,13 @@ from autoloader.tune.ledger import (
     opened_storage,
     pick_finalists,
     record,
+    records,
     shown_url,
     storage_errors,
     storage_url,
     there_already,
 )
-from autoloader.tune.measurement import Trace
-from autoloader.tune.page.story import TrialFate, fates
+from autoloader.tune.measurement import LEAST_BATCHES, Trace
 from autoloader.tune.search_space import SearchSpace
 from autoloader.tune.trial import (
     Measurer,
@@ -57,50 +59,50 @@ from autoloader.tune.trial import (
     start_error,
 )
 
-HARD_FACTOR = 1.25
-"""The finals end at this many budgets, whatever is missing."""
-
 _FINALS_SHARE = 0.5
 """The most of the budget that is kept back for the finals."""
 
 _ROUNDS_KEPT = 5
 """Rounds of the finals that time is kept back for."""
 
+_PATIENCE_SHARE = 0.25
+"""The part of the budget that is waited for other processes, at most."""
+
+NEIGHBOUR_RATIO = 0.1
+"""Part of the processors that others may use before a measurement is marked."""
+
 _MOST_DRAWS = 4
 """Draws for each trial that is wanted: in a small space the sampler draws the same sets again."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class StudyOptions:
     """Options of a study.
 
     Attributes:
-        storage: SQLAlchemy URL; ``None`` keeps it in memory.
-        name: the study's name; an existing one is resumed.
-        trials: trials this run adds, start and guess among them.
-        budget_s: wall seconds for everything; see ``HARD_FACTOR``.
+        storage: a storage URL; ``None``: an SQLite file in the user's folder.
+        study: name of a study to make or resume; ``None`` makes a new one, of a SLURM job with a
+            storage one for the job.
+        resume: the study must be there; with no name the one that was begun last goes on.
+        trials: trials this run adds, the start among them.
+        budget_s: wall seconds for everything.
         rounds: rounds of the finals, at most.
         finalists: sets that meet the start in the finals.
         seed: seed of Optuna's sampler.
         batches: measured batches of a trial; the resource of successive halving.
-        floor_bytes: headroom that must remain, for the sampler; ``None``: not known.
-        kin: fingerprint of the hosts that share trials; "": all that open the study do.
-        about: what is measured; a study of something else is refused. "": not told.
-        resume: the study must be there; with an empty name it is the one that was begun last.
+        floor_bytes: headroom that must remain; ``None``: not known.
     """
 
-    storage: str
-    name: str
+    storage: str | None = None
+    study: str | None = None
+    resume: bool = False
     trials: int = 12
     budget_s: float = 300.0
     rounds: int = 12
     finalists: int = 2
     seed: int = 0
-    batches: int = 160
+    batches: int = LEAST_BATCHES
     floor_bytes: int | None = None
-    kin: str = ""
-    about: str = ""
-    resume: bool = False
 
 
 class StudyWatcher(Protocol):
@@ -136,20 +138,38 @@ class StudyResult:
     Attributes:
         verdict: who won the finals.
         first: the start as first measured.
-        trials: trials of the whole study by outcome.
+        trials: the measured trials of the whole study.
         name: name of the study in its storage.
         storage: where it lies, without a password.
+        bound: how fast any setting can be, and why; ``None`` when no cost was measured.
         ended: why the search ended before its trials and its time; "" where it did not.
-        fates: what became of every trial.
     """
 
     verdict: FinalsResult
     first: TrialResult
-    trials: Mapping[str, int]
+    trials: tuple[TrialRecord, ...]
     name: str
     storage: str
+    bound: Bound | None = None
     ended: str = ""
-    fates: tuple[TrialFate, ...] = ()
+
+    @property
+    def outcomes(self) -> dict[str, int]:
+        """Number of trials by outcome."""
+        found = Counter(one.result.outcome for one in self.trials)
+        return {outcome.value: found[outcome] for outcome in Outcome}
+
+    @property
+    def confirmed_ratio(self) -> float | None:
+        """How much faster than the start a setting can be, above 0; ``None`` if one is, or unknown.
+
+        By the bound, and by the finals for the settings that were compared.
+        """
+        rate, found = self.verdict.start.samples_per_s, [self.verdict.at_most]
+        if self.bound is not None and rate and not self.first.busy:
+            found.append(max(0.0, self.bound.samples_per_s / rate - 1))
+        known = [one for one in found if one is not None]
+        return min(known, default=None) if self.verdict.winner.is_start else None
 
 
 _WHOLE = ("start", "guess")
@@ -171,6 +191,12 @@ def run_study(
     *,
     clock: Clock,
     watcher: StudyWatcher,
+    storage: str,
+    name: str,
+    kin: str = "",
+    about: str = "",
+    began_s: float | None = None,
+    others_cpus: Callable[[], float | None] = lambda: None,
     analyst: Analyst | None = None,
     objective: Fastest | None = None,
 ) -> StudyResult:
@@ -183,6 +209,12 @@ def run_study(
         options: how long, how many, where it is kept.
         clock: time source of the time budget.
         watcher: is shown every step.
+        storage: SQLAlchemy URL of the storage.
+        name: the study's name; an existing one is resumed. "": the one that was begun last.
+        kin: fingerprint of the hosts that share trials; "": all that open the study do.
+        about: what is measured; a study of something else is refused. "": not told.
+        began_s: second of the clock at which the budget began; ``None``: now.
+        others_cpus: processors that other processes use now; ``None``: not known.
         analyst: learns what samples cost, and says when no trial can win any more.
         objective: what is sought; by default the rate.
 
@@ -192,33 +224,40 @@ def run_study(
         PipelineError: the start could not be measured.
         UsageError: the storage cannot be used.
     """
-    url = storage_url(options.storage)
-    analyst = analyst or Analyst(Supplies(space.limits.cpus))
-    search = _Search(space, measure, options, clock, watcher, analyst, objective or Fastest())
-    with storage_errors(url), opened_storage(url) as storage:
-        name = options.name
+    url = storage_url(storage)
+    search = _Search(
+        space,
+        measure,
+        options,
+        clock,
+        watcher,
+        analyst or Analyst(Supplies(space.limits.cpus)),
+        objective or Fastest(),
+        others_cpus,
+        clock.now_s() if began_s is None else began_s,
+    )
+    with storage_errors(url), opened_storage(url) as opened:
         if options.resume:
-            name = there_already(storage, name or None, options.kin)
+            name = there_already(opened, name or None, kin)
         study = open_study(
-            storage,
-            kin_study(name, options.kin),
+            opened,
+            kin_study(name, kin),
             trials=options.trials,
             batches=options.batches,
             seed=options.seed,
-            about=options.about,
+            about=about,
         )
         with storage_errors(url, study=name):
             first = search.run(study, guesses)
             verdict = search.judge(study, first)
-            trials = study.get_trials(deepcopy=False)
             return StudyResult(
                 verdict=verdict,
                 first=first,
-                trials=count_outcomes(trials),
+                trials=records(study.get_trials(deepcopy=False)),
                 name=name,
                 storage=shown_url(url),
+                bound=search.analyst.bound(held_by=verdict.winner.knobs.decode_processes),
                 ended=search.ended,
-                fates=fates(trials),
             )
 
 
@@ -233,7 +272,9 @@ class _Search:
     watcher: StudyWatcher
     analyst: Analyst
     objective: Fastest
-    began_s: float = field(init=False)
+    others_cpus: Callable[[], float | None]
+    began_s: float
+    waited_s: float = 0.0
     best_samples_per_s: float = 0.0
     first: TrialResult | None = None
     done: int = 0
@@ -241,53 +282,39 @@ class _Search:
     known: dict[str, TrialResult] = field(default_factory=dict)
     """Results by ``knobs_key``."""
 
-    def __post_init__(self) -> None:
-        self.began_s = self.clock.now_s()
-
     def run(self, study: optuna.Study, guesses: _Guesses) -> TrialResult:
         """Start, the sets from reasoning, then what the sampler draws; returns the start's."""
-        self.known = known_results(study.get_trials(deepcopy=False))
+        self.known = known_results(records(study.get_trials(deepcopy=False)))
         for result in self.known.values():
             self._learn(result)
         first = self._measure_start(study)
-        self._search(study, first, guesses)
-        return first
-
-    def _search(self, study: optuna.Study, first: TrialResult, guesses: _Guesses) -> None:
         point = self.space.parameters
         found = guesses(self.analyst.trace)
         reasoned = [one for one in found if point(one) != point(self.space.start)]
-        if reasoned and self.options.trials > 1 and self._left_s() > first.duration_s:
-            self._enqueue(study, reasoned.pop(0), "guess")  # the bound is known better with it
-            self._one(study)
-        if not first.busy and self.objective.nothing_to_gain(first, self.analyst):
-            self.ended = "the start is within noise of the bound: no trial can win"
-        drawn = 0
-        while (
-            self.done < self.options.trials
-            and drawn < _MOST_DRAWS * self.options.trials
-            and self._time_for_another(first)
-        ):
-            if self.ended or self._at_the_bound():
-                return
+        kept_s = 0.0  # the bound is known better with a guess, so it is measured if it can be
+        for draw in range(_MOST_DRAWS * self.options.trials):
+            if draw or not reasoned:
+                kept_s = self._finals_s(first)
+                if self._at_the_bound(first):
+                    break
+            left_s = self._left_s() - kept_s
+            if self.ended or self.done >= self.options.trials or left_s <= first.duration_s:
+                break
             if reasoned:
                 self._enqueue(study, reasoned.pop(0), "guess")
-            drawn += 1
             self._one(study)
+        return first
 
     def judge(self, study: optuna.Study, first: TrialResult) -> FinalsResult:
         """Measure start and finalists in turn, on this host."""
-        trials = study.get_trials(deepcopy=False)
-        finalists = pick_finalists(
-            trials, self.space, most=0 if self.ended else self.options.finalists
-        )
+        trials = records(study.get_trials(deepcopy=False))
         verdict = compare(
             self.space.start,
-            finalists,
+            pick_finalists(trials, self.space, most=0 if self.ended else self.options.finalists),
             self.measure_final,
             rounds=self.options.rounds,
-            soft_deadline_s=self.began_s + self.options.budget_s,
-            hard_deadline_s=self.began_s + self.options.budget_s * HARD_FACTOR,
+            each_s=first.duration_s,
+            deadline_s=self.began_s + self.options.budget_s,
             clock=self.clock,
             objective=self.objective,
         )
@@ -297,6 +324,7 @@ class _Search:
 
     def measure_final(self, contender: Contender, number: int, left_s: float) -> TrialResult:
         """One measurement of the finals; nothing is pruned there."""
+        self._wait_for_quiet()
         self.watcher.final_started(number, self.options.rounds, contender)
         result = self._run(contender.knobs, left_s, self._watch)
         self.watcher.final_ended(contender, result)
@@ -316,7 +344,6 @@ class _Search:
     def _objective(self, trial: optuna.Trial) -> float:
         label = trial.user_attrs.get("label", "search")
         knobs = self.space.suggest(trial)
-        keep_knobs(trial, knobs)
         if (known := self.known.get(knobs_key(knobs))) is not None:
             trial.set_user_attr("outcome", KNOWN)
             return self.objective.score(knobs, known)
@@ -334,7 +361,7 @@ class _Search:
         result = self._measured(knobs, watch)
         if knobs == self.space.start and self.first is None:
             self.first = result
-        record(trial, result, self.options.floor_bytes)
+        record(trial, knobs, result, self.options.floor_bytes)
         self.watcher.trial_ended(self.done, result, self.best_samples_per_s)
         if result.outcome is Outcome.COMPLETE and result.samples_per_s is not None:
             self.known[knobs_key(knobs)] = result
@@ -346,17 +373,42 @@ class _Search:
     def _measured(self, knobs: Knobs, watch: TrialWatch) -> TrialResult:
         """A measurement, and where a neighbour was busy the quieter of two."""
         result = self._run(knobs, self._timeout_s(), watch)
-        if not result.busy or self._left_s() < 4 * result.duration_s:
+        if not result.busy or self.options.trials == 1:
             return result
-        again = self._run(knobs, self._timeout_s(), self._watch)
-        if again.outcome is not Outcome.COMPLETE:
-            return again if again.outcome is Outcome.INFEASIBLE else result
-        quieter = min(result, again, key=lambda one: one.others_cpus or 0.0)
-        return replace(quieter, repeats=1)
+        self._wait_for_quiet()
+        if self._left_s() >= 4 * result.duration_s:
+            again = self._run(knobs, self._timeout_s(), self._watch)
+            if again.outcome is Outcome.INFEASIBLE:
+                return again
+            if again.outcome is Outcome.COMPLETE:
+                result = min(result, again, key=lambda one: one.others_cpus or 0.0)
+        if result.busy and self._impatient():
+            self.ended = (
+                f"other processes used {result.others_cpus:.1f} of {self.space.limits.cpus} "
+                "processors, so no two settings can be compared"
+            )
+        return result
+
+    def _wait_for_quiet(self) -> None:
+        """Wait while other processes use the processors, as long as there is patience."""
+        while not self._impatient():
+            began_s = self.clock.now_s()
+            if not self._too_much(self.others_cpus()):
+                return
+            self._watch(None, None)
+            self.waited_s += max(self.clock.now_s() - began_s, 1.0)
+
+    def _impatient(self) -> bool:
+        return self.waited_s >= _PATIENCE_SHARE * self.options.budget_s
+
+    def _too_much(self, others_cpus: float | None) -> bool:
+        """True if others use so much of the processors that rates say little."""
+        return (others_cpus or 0.0) > NEIGHBOUR_RATIO * self.space.limits.cpus
 
     def _run(self, knobs: Knobs, timeout_s: float, watch: TrialWatch) -> TrialResult:
         """One measurement, and what it tells of costs."""
         result = self.measure(knobs, timeout_s=timeout_s, watch=watch)
+        result = replace(result, busy=self._too_much(result.others_cpus))
         self._learn(result)
         return result
 
@@ -366,14 +418,18 @@ class _Search:
             self.analyst.learn(result.measurement)
             self.best_samples_per_s = max(self.best_samples_per_s, result.samples_per_s)
 
-    def _at_the_bound(self) -> bool:
-        """True if the best is so near the bound that the search cannot find a better one."""
-        best = max(self.known.values(), key=lambda one: one.samples_per_s or 0.0, default=None)
-        return (
-            best is not None
-            and not best.busy
-            and self.objective.nothing_to_gain(best, self.analyst)
-        )
+    def _at_the_bound(self, first: TrialResult) -> bool:
+        """True if the search cannot find a better one than there is; the start ends the study."""
+        if self.ended:
+            return True
+        near = [
+            one
+            for one in (first, *self.known.values())
+            if not one.busy and self.objective.nothing_to_gain(one, self.analyst)
+        ]
+        if first in near:
+            self.ended = "no setting can be told to be faster, so near is the bound"
+        return bool(near)
 
     def _measure_start(self, study: optuna.Study) -> TrialResult:
         """The start's measurement, or the error that ends the study before it begins."""
@@ -391,15 +447,10 @@ class _Search:
         return self.began_s + self.options.budget_s - self.clock.now_s()
 
     def _timeout_s(self) -> float:
-        if self.first is None:
-            return max(self._left_s(), 1.0)
-        return max(min(self._left_s(), 3 * self.first.duration_s + 10), 1.0)
+        most_s = math.inf if self.first is None else 3 * self.first.duration_s + 10
+        return max(min(self._left_s(), most_s), 0.1)
 
-    def _time_for_another(self, first: TrialResult) -> bool:
-        """True if one more trial as long as the start leaves the finals their time."""
-        contenders = 1 + self.options.finalists
-        finals_s = min(
-            _ROUNDS_KEPT * contenders * first.duration_s,
-            _FINALS_SHARE * self.options.budget_s,
-        )
-        return self._left_s() - finals_s > first.duration_s
+    def _finals_s(self, first: TrialResult) -> float:
+        """Seconds of the budget that are kept back for the finals."""
+        rounds_s = _ROUNDS_KEPT * (1 + self.options.finalists) * first.duration_s
+        return min(rounds_s, _FINALS_SHARE * self.options.budget_s)

@@ -11,13 +11,10 @@ Invariants (test names echo them):
 2. A child that did not report a measurement never completes a trial.
 3. The child ends when this process does, whatever ended it.
 
-The child tells of its progress over a socket: it writes one JSON object per line; the parent never
-writes. So a read in the child returns
-only when the parent is gone, and that ends the child: no trial outlives its study, whatever killed
-it.
+The child tells its progress over a connection, one JSON object a message; the parent never writes.
 
-Two tuners of one host would each measure the other's load. So a measurement
-holds the lock of a file of this user on this host; the next one waits, and says for whom.
+Two tuners of one host would each measure the other's load. So a measurement holds the lock of a
+file of this user on this host. The next one waits until its study's time is up, and says for whom.
 
 Not here: which knobs (``search_space``), what a trial's rate means to the study (``study``).
 """
@@ -29,13 +26,13 @@ import json
 import logging
 import os
 import signal
-import socket
 import subprocess
 import tempfile
-import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from enum import Enum
+from multiprocessing import Pipe
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import IO, Any, Protocol
 
@@ -48,8 +45,10 @@ from autoloader.errors import (
 )
 from autoloader.host import supervision
 from autoloader.host.clock import Clock, SystemClock
-from autoloader.host.files import Waiting, locked, own_folder, runtime_folder
+from autoloader.host.files import locked, own_folder, runtime_folder
+from autoloader.host.processes import ProcessorProbe
 from autoloader.host.supervision import describe_end, last_lines
+from autoloader.host.threads import end_with
 from autoloader.host.units import format_bytes
 from autoloader.spec.knobs import Knobs
 
@@ -58,11 +57,10 @@ logger = logging.getLogger(__name__)
 PERIOD_S = 0.1
 """Seconds between two readings of headroom; design §6 (fresh pages come at 0.4 GiB/s)."""
 
-NEIGHBOUR_CPUS = 0.25
-"""Processors of others above which a measurement is marked, and repeated where there is time."""
-
 _LAST_LINES, _KEPT_LINES = 6, 40
 _OOM_SCORE_ADJ = "500"
+_LOOK_S = 0.5
+"""Seconds between two looks at whether another tuner has ended its measurement."""
 
 
 class Outcome(str, Enum):
@@ -84,11 +82,10 @@ class TrialResult:
         samples_per_s: measured rate; ``None`` unless complete.
         peak_rss_bytes: what the loader added at its peak, where the child could say.
         min_headroom_bytes: lowest headroom seen by parent or child; ``None`` if never read.
-        cpu_s_per_sample: processor seconds per sample, where the child could say.
         reason: why it did not complete, for people.
         exit_code: the child's, negative for a signal; ``None`` when the parent ended it.
         measurement: the child's whole JSON document.
-        repeats: a neighbour was busy, so this is the quieter of so many measurements more.
+        busy: other processes took so much of the processors that the rate says little.
         stderr: the end of what the child wrote there; "" where it completed.
     """
 
@@ -97,11 +94,10 @@ class TrialResult:
     samples_per_s: float | None = None
     peak_rss_bytes: int | None = None
     min_headroom_bytes: int | None = None
-    cpu_s_per_sample: float | None = None
     reason: str = ""
     exit_code: int | None = None
     measurement: Mapping[str, Any] | None = None
-    repeats: int = 0
+    busy: bool = False
     stderr: str = ""
 
     @property
@@ -110,10 +106,18 @@ class TrialResult:
         trace = (self.measurement or {}).get("trace") or {}
         return trace.get("others_cpus")
 
-    @property
-    def busy(self) -> bool:
-        """True if a neighbour was busy meanwhile."""
-        return (self.others_cpus or 0.0) > NEIGHBOUR_CPUS
+
+@dataclass(frozen=True, slots=True)
+class TrialProgress:
+    """Progress of a measurement.
+
+    Attributes:
+        batches: measured batches so far, warm-up not counted.
+        samples_per_s: rate since the warm-up ended.
+    """
+
+    batches: int
+    samples_per_s: float
 
 
 class TrialWatch(Protocol):
@@ -213,24 +217,22 @@ class TrialRunner:
             timeout_s: a child that takes longer has failed.
             watch: told of progress and headroom; may stop the trial.
         """
-        before = self._headroom()
-        if before is not None and before < self._floor_bytes:
+        room = _Room(self._headroom, self._floor_bytes)
+        if room.least_bytes is not None and room.least_bytes < self._floor_bytes:
             return TrialResult(
                 Outcome.INFEASIBLE,
-                min_headroom_bytes=before,
-                reason=f"headroom was {format_bytes(before)} before the trial began",
+                min_headroom_bytes=room.least_bytes,
+                reason=f"headroom was {format_bytes(room.least_bytes)} before the trial began",
             )
-        ours, theirs = socket.socketpair()
-        with (
-            ours,
-            tempfile.TemporaryFile() as out,
-            tempfile.TemporaryFile() as err,
-        ):
+        began_s = self._clock.now_s()
+        ours, theirs = Pipe()
+        with ours, tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
             with theirs:
-                command = [*self._command, *knob_arguments(knobs)]
-                command += ["--progress-fd", str(theirs.fileno())]
                 child = subprocess.Popen(
-                    command,
+                    [
+                        *(*self._command, *knob_arguments(knobs)),
+                        *("--progress-fd", str(theirs.fileno())),
+                    ],
                     stdin=subprocess.DEVNULL,
                     stdout=out,
                     stderr=err,
@@ -238,120 +240,91 @@ class TrialRunner:
                     start_new_session=True,
                     env=_child_environment(),
                 )
-            run = _Run(child, ours, self._clock, self._floor_bytes, before)
             try:
                 _prefer_for_oom_kill(child.pid)
                 _pass_on_priority(child.pid)
-                stopped = run.follow(self._headroom, watch, timeout_s, self._period_s)
+                stopped = self._follow(child, ours, room, watch, began_s + timeout_s)
             finally:
                 _end_group(child)
-            return run.result(stopped, out, err)
+            code, document = child.returncode, None
+            if stopped is None:
+                outcome, reason, document = _read_exit(code, out, err)
+            else:
+                (outcome, reason), code = stopped, None
+            stderr = "" if document else last_lines(err.fileno(), _KEPT_LINES)
+        told = document or {}
+        seen = (room.least_bytes, told.get("min_headroom_bytes"))
+        return TrialResult(
+            outcome=outcome,
+            duration_s=self._clock.now_s() - began_s,
+            samples_per_s=told.get("samples_per_s"),
+            peak_rss_bytes=told.get("peak_rss_bytes"),
+            min_headroom_bytes=min((one for one in seen if one is not None), default=None),
+            reason=reason,
+            exit_code=code,
+            measurement=document,
+            stderr=stderr,
+        )
 
-
-class _Run:
-    """The life of one child: what was heard and read while it ran."""
-
-    def __init__(
+    def _follow(
         self,
         child: subprocess.Popen[bytes],
-        link: socket.socket,
-        clock: Clock,
-        floor_bytes: int,
-        headroom_bytes: int | None,
-    ) -> None:
-        self._child = child
-        self._link = link
-        self._clock = clock
-        self._floor_bytes = floor_bytes
-        self._started_s = clock.now_s()
-        self._least_bytes = headroom_bytes
-        self._last_bytes = headroom_bytes
-        self._cost_cpu_s: float | None = None
-
-    def follow(
-        self,
-        headroom: Callable[[], int | None],
+        link: Connection,
+        room: _Room,
         watch: TrialWatch,
-        timeout_s: float,
-        period_s: float,
+        deadline_s: float,
     ) -> tuple[Outcome, str] | None:
-        """TrialWatch until the child ends (``None``) or has to be ended (outcome and reason)."""
-        lines = ProgressLines()
-        self._link.settimeout(period_s)
-        next_reading_s = self._clock.now_s()
+        """Watch the child until it ends (``None``) or has to be ended (outcome and reason)."""
+        began_s = next_reading_s = self._clock.now_s()
         while True:
-            data = self._receive(period_s)
-            for progress in lines.feed(data or b""):
-                if progress.cpu_s_per_sample is not None:
-                    self._cost_cpu_s = progress.cpu_s_per_sample
-                if not watch(progress, self._last_bytes):
-                    return Outcome.PRUNED, f"stopped at batch {progress.batches}: too slow"
+            progress = self._heard(child, link)
+            if progress is not None and not watch(progress, room.last_bytes):
+                return Outcome.PRUNED, f"stopped at batch {progress.batches}: too slow"
             now_s = self._clock.now_s()
             if now_s >= next_reading_s:
-                next_reading_s = now_s + period_s
-                breach = self._read(headroom())
-                if breach:
+                next_reading_s = now_s + self._period_s
+                if breach := room.read():
                     return Outcome.INFEASIBLE, breach
-                if not watch(None, self._last_bytes):
+                if not watch(None, room.last_bytes):
                     return Outcome.PRUNED, "stopped by the study"
-            if not data and self._child.poll() is not None:
+            if progress is None and child.poll() is not None:
                 return None
-            if now_s - self._started_s > timeout_s:
-                return Outcome.FAILED, f"no result within {timeout_s:.0f} s"
+            if now_s > deadline_s:
+                return Outcome.FAILED, f"no result within {deadline_s - began_s:.0f} s"
 
-    def _receive(self, period_s: float) -> bytes | None:
-        """Bytes from the child: ``b""`` when it has closed its end, ``None`` for silence."""
+    def _heard(self, child: subprocess.Popen[bytes], link: Connection) -> TrialProgress | None:
+        """What the child tells within a period; ``None`` for silence."""
         try:
-            data = self._link.recv(65_536)
-        except TimeoutError:
+            if not link.poll(self._period_s):
+                return None
+            return TrialProgress(**json.loads(link.recv_bytes()))
+        except (EOFError, OSError):  # closed: the child is about to end; wait without spinning
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                child.wait(timeout=self._period_s)
             return None
-        except OSError:
-            data = b""
-        if not data:  # closed: the child is about to end; wait for that without spinning
-            try:
-                self._child.wait(timeout=period_s)
-            except subprocess.TimeoutExpired:
-                return b""
-        return data
 
-    def _read(self, now_bytes: int | None) -> str:
+
+class _Room:
+    """Headroom while a trial runs."""
+
+    def __init__(self, headroom: Callable[[], int | None], floor_bytes: int) -> None:
+        self._headroom = headroom
+        self._floor_bytes = floor_bytes
+        self.least_bytes = self.last_bytes = headroom()
+
+    def read(self) -> str:
         """Take one reading; a text when the next one would lie below the floor."""
+        now_bytes = self._headroom()
         if now_bytes is None:
             return ""
-        falls = max(0, (self._last_bytes or now_bytes) - now_bytes)
-        self._last_bytes = now_bytes
-        if self._least_bytes is None or now_bytes < self._least_bytes:
-            self._least_bytes = now_bytes
+        falls = max(0, (self.last_bytes or now_bytes) - now_bytes)
+        self.last_bytes = now_bytes
+        self.least_bytes = min(now_bytes, self.least_bytes or now_bytes)
         if now_bytes - falls >= self._floor_bytes:
             return ""
         return (
             f"headroom {format_bytes(now_bytes)}, falling {format_bytes(falls)} a reading, "
             f"floor {format_bytes(self._floor_bytes)}"
-        )
-
-    def result(
-        self, stopped: tuple[Outcome, str] | None, out: IO[bytes], err: IO[bytes]
-    ) -> TrialResult:
-        """The trial's result, from how it stopped or what the ended child left."""
-        code = None if stopped else self._child.returncode
-        outcome, reason, document = (
-            (*stopped, None) if stopped else _read_exit(self._child.returncode, out, err)
-        )
-        least = self._least_bytes
-        if document is not None:
-            theirs = document.get("min_headroom_bytes")
-            least = min((b for b in (least, theirs) if b is not None), default=None)
-        return TrialResult(
-            outcome=outcome,
-            duration_s=self._clock.now_s() - self._started_s,
-            samples_per_s=document["samples_per_s"] if document else None,
-            peak_rss_bytes=document.get("peak_rss_bytes") if document else None,
-            min_headroom_bytes=least,
-            cpu_s_per_sample=self._cost_cpu_s,
-            reason=reason,
-            exit_code=code,
-            measurement=document,
-            stderr="" if document else last_lines(err.fileno(), _KEPT_LINES),
         )
 
 
@@ -424,97 +397,34 @@ def _end_group(child: subprocess.Popen[bytes]) -> None:
     child.wait()
 
 
-@dataclass(frozen=True, slots=True)
-class TrialProgress:
-    """Progress of a measurement.
-
-    Attributes:
-        batches: measured batches so far, warm-up not counted.
-        samples_per_s: rate since the warm-up ended.
-        cpu_s_per_sample: processor seconds spent per sample since then; ``None`` if not measured.
-    """
-
-    batches: int
-    samples_per_s: float
-    cpu_s_per_sample: float | None = None
-
-
-def end_own_group() -> None:
-    """End this process at once, with its group where it leads one."""
-    if os.getpgrp() == os.getpid():
-        os.killpg(os.getpid(), signal.SIGKILL)
-    os._exit(70)
-
-
-class ProgressWriter:
-    """The child's end, over an inherited socket.
+@contextlib.contextmanager
+def progress_to(descriptor: int) -> Iterator[Callable[[TrialProgress], None]]:
+    """The child's end: gives what tells the study of progress; this process ends with the study's.
 
     Args:
-        descriptor: the socket's file descriptor; owned from here on.
-        parent_gone: called once, in a thread of its own, when the other end has closed.
+        descriptor: of the inherited connection; owned from here on.
     """
+    with Connection(descriptor) as link:
+        end_with(os.getppid())
+        if link.poll():  # the study never writes, so it has ended
+            os._exit(70)
 
-    def __init__(self, descriptor: int, parent_gone: Callable[[], None] = end_own_group) -> None:
-        self._socket = socket.socket(fileno=descriptor)
-        self._parent_gone = parent_gone
-        self._closed = False
-        self._watch = threading.Thread(target=self._wait_for_end, name="parent-watch", daemon=True)
-        self._watch.start()
+        def tell(progress: TrialProgress) -> None:
+            with contextlib.suppress(OSError):  # the study is gone, and this process about to be
+                link.send_bytes(json.dumps(asdict(progress)).encode())
 
-    def send(self, progress: TrialProgress) -> None:
-        """Tell the parent; a parent that is gone is the watching thread's business."""
-        line = json.dumps(asdict(progress)) + "\n"
-        try:
-            self._socket.sendall(line.encode())
-        except OSError:
-            return
-
-    def close(self) -> None:
-        """Stop watching and close; the parent may go now."""
-        self._closed = True
-        with contextlib.suppress(OSError):  # the other end closed first
-            self._socket.shutdown(socket.SHUT_RDWR)
-        self._watch.join()
-        self._socket.close()
-
-    def _wait_for_end(self) -> None:
-        try:
-            while self._socket.recv(4096):
-                pass
-        except OSError:
-            pass  # a reset is an end too
-        if not self._closed:
-            self._parent_gone()
+        yield tell
 
 
-class ProgressLines:
-    """The parent's end: turns received bytes into ``TrialProgress``; foreign lines are skipped."""
-
-    def __init__(self) -> None:
-        self._rest = b""
-
-    def feed(self, data: bytes) -> list[TrialProgress]:
-        """The messages that ``data`` completes, in order."""
-        *lines, self._rest = (self._rest + data).split(b"\n")
-        found = []
-        for line in lines:
-            try:
-                raw = json.loads(line)
-                cost = raw.get("cpu_s_per_sample")
-                found.append(
-                    TrialProgress(
-                        batches=int(raw["batches"]),
-                        samples_per_s=float(raw["samples_per_s"]),
-                        cpu_s_per_sample=None if cost is None else float(cost),
-                    )
-                )
-            except (ValueError, KeyError, TypeError, AttributeError):
-                continue
-        return found
-
-
-_LONGEST_S = 3600.0
-"""Of one measurement of another tuner, or twice of one of ours."""
+def others_cpus(clock: Clock) -> float | None:
+    """Processors that other processes use, over a second or two; ``None``: not known."""
+    probe = ProcessorProbe()
+    for _ in range(2):  # what is this process's children's is known from the second reading on
+        clock.sleep(1.0)
+        used = probe.read()
+        if used is not None and used.others is not None:
+            return used.others
+    return None
 
 
 class HostTurns:
@@ -523,40 +433,45 @@ class HostTurns:
     Args:
         measure: measures one knob set.
         clock: time source that waits are measured by.
+        deadline_s: second of the clock at which the study ends.
         lock: a file of the host; default: one in the user's runtime folder.
     """
 
-    def __init__(self, measure: Measurer, clock: Clock, lock: Path | None = None) -> None:
+    def __init__(
+        self, measure: Measurer, clock: Clock, deadline_s: float, lock: Path | None = None
+    ) -> None:
         self._measure = measure
         self._clock = clock
+        self._deadline_s = deadline_s
         self._lock = lock
 
     def __call__(self, knobs: Knobs, *, timeout_s: float, watch: TrialWatch) -> TrialResult:
-        """Measure ``knobs``; the timeout begins with the turn.
+        """Measure ``knobs``; the timeout begins with the turn, and ends with the study."""
+        told: set[str] = set()
 
-        Raises:
-            UsageError: another tuner keeps the turn for too long.
-        """
-        with self._turn(timeout_s, watch):
-            return self._measure(knobs, timeout_s=timeout_s, watch=watch)
-
-    @contextlib.contextmanager
-    def _turn(self, timeout_s: float, watch: TrialWatch) -> Iterator[None]:
-        def pause(seconds: float) -> None:
+        def wait(holder: str) -> None:
+            if holder not in told:
+                told.add(holder)
+                logger.warning(
+                    "a measurement waits for %s: one tuner of a host measures at a time", holder
+                )
+            if self._clock.now_s() >= self._deadline_s:
+                raise _LateError(f"another tuner, {holder}, measured for all of the time")
             watch(None, None)  # whoever looks on sees that time passes
-            self._clock.sleep(seconds)
+            self._clock.sleep(_LOOK_S)
 
-        waits = Waiting(
-            "a measurement",
-            max(_LONGEST_S, 2 * timeout_s),
-            say=lambda words: logger.warning("%s: one tuner of a host measures at a time", words),
-            now_s=self._clock.now_s,
-            sleep=pause,
-        )
         with contextlib.ExitStack() as turn:
             try:
                 lock = self._lock or own_folder(runtime_folder()) / "tune.lock"
-                turn.enter_context(locked(lock, waits))
+                turn.enter_context(locked(lock, wait))
+            except _LateError as late:
+                code = UsageError.exit_code
+                return TrialResult(Outcome.FAILED, reason=str(late), exit_code=code)
             except OSError as error:  # another user's, or no room: better measured than not
                 logger.warning("tuners of this host do not take turns: %s", error)
-            yield
+            left_s = max(self._deadline_s - self._clock.now_s(), 0.0)
+            return self._measure(knobs, timeout_s=min(timeout_s, left_s), watch=watch)
+
+
+class _LateError(Exception):
+    """The study's time is up."""

@@ -162,7 +162,6 @@ class Uses:
 
     def tune(self) -> None:
         small = ["--trials", "1", "--warmup", "1", "--batches", "2", "--ram-floor", "100MB"]
-        small += ["--budget", "6s"]  # else finals beside other tests may go on for five minutes
         store = ["--storage", f"sqlite:///{self.folder}/study.db", "--out", str(self.folder)]
         ran(["tune", *self.words, *small, *store])
 

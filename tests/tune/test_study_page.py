@@ -9,52 +9,71 @@ from typing import Any
 import optuna
 import pytest
 
-from autoloader.tune.page import Figures, Story, TrialFate, fates, page, plain_text, write_page
+from autoloader.controller.profile import HostFacts, Limits, Profile, Provenance
+from autoloader.spec.knobs import Knobs
+from autoloader.tune.bound import Analyst, Supplies
+from autoloader.tune.finals import Contender, FinalsResult
+from autoloader.tune.ledger import TrialRecord, records
+from autoloader.tune.measurement import StageCost, Trace
+from autoloader.tune.report import TuneReport
+from autoloader.tune.study import StudyResult
+from autoloader.tune.trial import Outcome, TrialResult
 
 GIB = 2**30
 
 
-def trial(number: int, threads: int, rate: float, peak: int, **more: Any) -> TrialFate:
-    return TrialFate(
-        number,
-        more.pop("label", "search"),
-        more.pop("outcome", "complete"),
-        knobs=more.pop("knobs", {"decode_threads": threads, "ring_slots": 8, "reader": "indexed"}),
-        samples_per_s=rate,
-        peak_rss_bytes=peak * 2**20,
-        min_headroom_bytes=6 * GIB,
-        **more,
-    )
+def result(outcome: Outcome, rate: float | None, peak: int | None, **more: Any) -> TrialResult:
+    peak_bytes = None if peak is None else peak * 2**20
+    values = {"min_headroom_bytes": 6 * GIB, **more}
+    return TrialResult(outcome, 1.0, rate, peak_bytes, **values)
+
+
+def trial(number: int, threads: int, rate: float, peak: int, **more: Any) -> TrialRecord:
+    label = more.pop("label", "search")
+    knobs = {"decode_threads": threads, "ring_slots": 8, "reader": "indexed"}
+    found = result(Outcome.COMPLETE, rate, peak, **more)
+    return TrialRecord(number, label, "here", knobs, rate, found)
+
+
+def ended(number: int, outcome: Outcome, reason: str, **more: Any) -> TrialRecord:
+    return TrialRecord(number, "search", "", {}, None, TrialResult(outcome, reason=reason, **more))
 
 
 TRIALS = (
     trial(0, 1, 100.0, 300, label="start"),
     trial(1, 2, 190.0, 320),
     trial(2, 3, 240.0, 420),
-    trial(3, 4, 230.0, 500, busy=1.5),
-    TrialFate(4, "search", "infeasible", "headroom 4.90 GiB <floor>", min_headroom_bytes=5 * GIB),
-    TrialFate(5, "search", "failed", "its process was gone; the trial was queued again"),
+    trial(3, 4, 230.0, 500, busy=True, measurement={"trace": {"others_cpus": 1.5}}),
+    ended(4, Outcome.INFEASIBLE, "headroom 4.90 GiB <floor>", min_headroom_bytes=5 * GIB),
+    ended(5, Outcome.FAILED, "its process was gone; the trial was queued again"),
 )
 
 
-def story(**changes: Any) -> Story:
+def report(**changes: Any) -> TuneReport:
+    """A report whose best has three times the start's threads."""
+    start = Contender(Knobs(decode_threads=1), True, {0: result(Outcome.COMPLETE, 100.0, 300)})
+    best = Contender(Knobs(decode_threads=3), False, {0: result(Outcome.COMPLETE, 240.0, 420)})
+    analyst = Analyst(Supplies(3))
+    trace = Trace(160, 10.0, {"decode": StageCost(0.01, 0.0, 0.0, 2)}, 0.0)
+    analyst.learn({"trace": trace.as_dict()})
     values: dict[str, Any] = {
-        "study": "mix & <match>",
-        "host": "2 cpus, 23.54 GiB, no GPU",
-        "floor_bytes": 5 * GIB,
-        "start": Figures(100.0, 300 * 2**20, 6 * GIB),
-        "best": Figures(240.0, 420 * 2**20, 6 * GIB),
-        "start_stays": False,
-        "verdict": "speedup 2.40, with 95 % between 2.30 and 2.50",
-        "ratios": (2.35, 2.45),
-        "changed": {"decode_threads": (1, 3)},
-        "bound_samples_per_s": 300.0,
-        "bound_lines": ("80% of the bound of 300 samples/s, limited by cpu",),
+        "verdict": FinalsResult(start, best, (2.35, 2.45), 2.4, 2, (2.3, 2.5)),
+        "first": start.rounds[0],
         "trials": TRIALS,
-        "notes": ("Profile: /x/lab.yaml",),
-        "facts": (("command", "autoloader.tune --budget 1m"),),
+        "name": "mix & <match>",
+        "storage": "sqlite:///x",
+        "bound": analyst.bound(),
     }
-    return Story(**(values | changes))
+    profile = Profile(
+        schema_version=2,
+        name="lab",
+        host=HostFacts(cpus=2, memory_bytes=24 * GIB),
+        limits=Limits(ram_floor=5 * GIB),
+        provenance=Provenance(
+            source="measured", detail="a study", command="autoloader.tune --budget 1m"
+        ),
+    )
+    return TuneReport(profile, StudyResult(**(values | changes)), Path("/x/lab.yaml"))
 
 
 class Checker(html.parser.HTMLParser):
@@ -96,7 +115,7 @@ def checked(text: str) -> Checker:
 
 
 def test_the_page_needs_nothing_beside_it_and_shows_everything() -> None:
-    found = checked(page(story()))
+    found = checked(report().page())
     text = " ".join(found.text)
     for words in (
         "mix & <match>",
@@ -107,6 +126,7 @@ def test_the_page_needs_nothing_beside_it_and_shows_everything() -> None:
         "RAM floor",
         "others used 1.5 cpus",
         "Profile: /x/lab.yaml",
+        "lab: 2.40 times as fast as the start, with 95 % between 2.30 and 2.50",
         "autoloader.tune --budget 1m",
         "2.35, 2.45",
     ):
@@ -116,32 +136,27 @@ def test_the_page_needs_nothing_beside_it_and_shows_everything() -> None:
 
 
 def test_a_study_of_nothing_has_a_page_too() -> None:
-    empty = story(
-        trials=(),
-        bound_samples_per_s=None,
-        bound_lines=(),
-        ratios=(),
-        changed={},
-        start_stays=True,
-        best=Figures(None, None, None),
-        start=Figures(None, None, None),
-    )
-    text = " ".join(checked(page(empty)).text)
+    start = Contender(Knobs(), is_start=True)
+    empty = report(trials=(), bound=None, verdict=FinalsResult(start, start, (), 1.0, 0))
+    text = " ".join(checked(empty.page()).text)
     assert "No trial was measured to its end" in text
-    assert "not known" in plain_text(empty)
+    assert "not known" in empty.text()
 
 
-def test_plain_text_has_every_trial_with_its_reason_and_the_floor() -> None:
-    text = plain_text(story())
+def test_the_text_has_every_trial_with_its_reason_and_the_floor_and_ends_with_a_sentence() -> None:
+    text = report().text()
     assert "the RAM floor is 5.00 GiB" in text
     assert "   4  search  infeasible" in text
     assert "headroom 4.90 GiB <floor>" in text
     assert "80% of the bound" in text
     assert "decode_threads: 1 → 3" in text
-    assert "\x1b" not in plain_text(story(verdict="\x1b[31m red"))
+    assert "\x1b" not in report(name="\x1b[31m red").text()
+    short = report().text(whole=False).splitlines()
+    assert short[-1] == text.splitlines()[-1] == report().sentence
+    assert len(short) < len(text.splitlines())
 
 
-def test_fates_are_read_off_a_real_study() -> None:
+def test_trials_are_read_off_a_real_study() -> None:
     study = optuna.create_study(direction="maximize")
     space = {"decode_threads": optuna.distributions.IntDistribution(1, 4)}
     more: list[dict[str, Any]] = [
@@ -158,20 +173,22 @@ def test_fates_are_read_off_a_real_study() -> None:
         study.add_trial(
             optuna.create_trial(params={"decode_threads": 2}, distributions=space, **one)
         )
-    found = fates(study.trials)
-    assert [one.outcome for one in found] == ["complete", "pruned", "infeasible", "failed", "known"]
-    assert [one.samples_per_s for one in found] == [90.0, 6.0, None, None, 9.0]
+    found = records(study.trials)
+    outcomes = [one.result.outcome.value for one in found]
+    assert outcomes == ["complete", "pruned", "infeasible", "failed"], "known is none"
+    assert [one.result.samples_per_s for one in found] == [90.0, 6.0, None, None]
     assert [one.label for one in found][:2] == ["start", "search"]
-    assert found[2].reason == "floor"
-    assert "queued again" in found[3].reason
-    assert "<summary>stderr</summary><pre>&lt;slow disk&gt;</pre>" in page(story(trials=found))
+    assert found[2].result.reason == "floor"
+    assert "queued again" in found[3].result.reason
+    page = report(trials=found).page()
+    assert "<summary>stderr</summary><pre>&lt;slow disk&gt;</pre>" in page
 
 
 def test_a_page_that_cannot_be_written_ends_nothing(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     path = tmp_path / "deep" / "s.html"
-    assert write_page(story(), path) == path
+    assert report().write_page(path) == path
     assert [one.name for one in path.parent.iterdir()] == ["s.html"]
-    assert write_page(story(), tmp_path / "deep" / "s.html" / "x.html") is None
+    assert report().write_page(tmp_path / "deep" / "s.html" / "x.html") is None
     assert "cannot be written" in caplog.text

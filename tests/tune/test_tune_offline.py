@@ -14,14 +14,14 @@ import pytest
 from doubles import FakeHeadroom, ManualClock
 from rich.console import Console
 
+from autoloader.controller.profile import host_facts
 from autoloader.controller.profiles import load_profile
 from autoloader.errors import ProfileError, UsageError
 from autoloader.spec import PipelineSpec
 from autoloader.spec.knobs import KnobLimits, Knobs
 from autoloader.tune import offline
 from autoloader.tune.finals import changed_knobs
-from autoloader.tune.keep import kept_knobs
-from autoloader.tune.offline import TuneOptions, tune
+from autoloader.tune.offline import TuneOptions, kept_knobs, tune
 from autoloader.tune.report import LiveWatcher, TuneReport
 from autoloader.tune.trial import Outcome, TrialProgress, TrialResult, TrialWatch
 
@@ -83,14 +83,13 @@ def spec_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def measure(knobs: Knobs, *, timeout_s: float, watch: TrialWatch) -> TrialResult:
     """Faster with decode threads, whatever this machine is."""
     rate = 100.0 + 10 * knobs.decode_threads + 9 * (knobs.reader == "indexed")
-    watch(TrialProgress(160, rate, 0.001), 8 * GIB)
+    watch(TrialProgress(160, rate), 8 * GIB)
     return TrialResult(
         Outcome.COMPLETE,
         duration_s=1.0,
         samples_per_s=rate,
         peak_rss_bytes=GIB,
         min_headroom_bytes=7 * GIB,
-        cpu_s_per_sample=0.001,
         measurement={"time_to_first_batch_s": 2.0, "batch_latency_s": {"p50": 0.1, "p99": 0.2}},
     )
 
@@ -128,14 +127,36 @@ def test_what_is_saved_pins_no_reader_that_is_usual_and_lists_no_knob_it_does_no
     assert streams == Knobs.build({"reader": "auto", "cycle_length": 8, "io_threads": 1})
 
 
-def test_nothing_is_saved_where_nothing_beat_the_start(spec_path: Path, tmp_path: Path) -> None:
-    def alike(knobs: Knobs, *, timeout_s: float, watch: TrialWatch) -> TrialResult:
-        return TrialResult(Outcome.COMPLETE, duration_s=1.0, samples_per_s=100.0)
+def alike(knobs: Knobs, *, timeout_s: float, watch: TrialWatch) -> TrialResult:
+    measured = {"samples_per_s": 100.0, "time_to_first_batch_s": 2.0}
+    return TrialResult(Outcome.COMPLETE, 1.0, 100.0, GIB, measurement=measured)
 
-    report = run(spec_path, alike)
-    assert report.as_dict()["profile_path"] is None
-    assert "nothing was faster than the start" in report.kept.notes[0]
-    assert not (tmp_path / "config").exists()
+
+def test_a_start_that_nothing_beats_is_kept_as_a_profile_of_this_host(
+    spec_path: Path, tmp_path: Path
+) -> None:
+    report = run(spec_path, alike, study="mine")
+    document = report.as_dict()
+    path = tmp_path / "config" / "profiles" / "local_dev-tuned.yaml"
+    assert document["profile_path"] == str(path)
+    kept = load_profile("local_dev-tuned")
+    assert kept.profile.knobs == load_profile("local_dev").profile.knobs
+    assert kept.profile.host.matches(host_facts())
+    assert kept.profile.measurements["samples_per_s"] == 100.0
+    assert kept.profile.measurements["confirmed_within_ratio"] == 0.0
+    assert "the start stays: nothing that was compared" in kept.profile.provenance.detail
+    assert document["verdict"] == report.text().splitlines()[-1]
+    assert "can be more than 0.0% faster" in document["verdict"]
+    again = run(spec_path, alike, host_profile="local_dev-tuned")
+    assert again.path == path, "measured again, it is the same profile"
+    assert load_profile(None).profile.provenance.study == again.result.name
+
+
+def test_a_study_of_the_start_alone_leaves_a_profile_that_claims_nothing(spec_path: Path) -> None:
+    report = run(spec_path, alike, trials=1)
+    assert report.path is not None
+    assert "confirmed_within_ratio" not in report.profile.measurements
+    assert "nothing was compared with it" in report.sentence
 
 
 def test_the_document_has_the_keys_of_the_contract(spec_path: Path, tmp_path: Path) -> None:
@@ -144,10 +165,12 @@ def test_the_document_has_the_keys_of_the_contract(spec_path: Path, tmp_path: Pa
         "profile_path",
         "profile_notes",
         "report_path",
+        "verdict",
         "best",
         "start",
         "speedup",
         "speedup_interval",
+        "confirmed_within_ratio",
         "bound_samples_per_s",
         "limited_by",
         "lifts",
@@ -178,9 +201,11 @@ def test_each_trial_leaves_a_line_with_its_rate_the_best_and_headroom() -> None:
     clock.advance(20)
     watcher.progressed(TrialProgress(10, 5.0), 7 * GIB, 90.0)
     trace = {"others_cpus": 1.53}
-    busy = TrialResult(Outcome.COMPLETE, samples_per_s=50.0, measurement={"trace": trace})
+    busy = TrialResult(
+        Outcome.COMPLETE, samples_per_s=50.0, measurement={"trace": trace}, busy=True
+    )
     watcher.trial_ended(2, busy, 90.0)
-    assert "50 samples/s (others used 1.5 processors), best so far 90" in text.getvalue()
+    assert "50 samples/s (others used 1.5 cpus), best so far 90" in text.getvalue()
     text.truncate(text.seek(0))
     watcher.trial_started(2, 12, "guess")
     watcher.trial_ended(
@@ -223,7 +248,7 @@ def test_hosts_that_are_not_equal_share_no_trials(
     with pytest.raises(UsageError, match="another kind of host"):
         run(spec_path, trials=1, study="mine", resume=True)
     other = run(spec_path, trials=1, study="mine")
-    assert [one.label for one in other.result.fates] == ["start"]
+    assert [one.label for one in other.result.trials] == ["start"]
 
 
 def test_a_storage_that_goes_away_ends_the_study_and_saves_nothing(
@@ -244,11 +269,11 @@ def test_a_study_leaves_a_page_and_a_plain_report(spec_path: Path, tmp_path: Pat
     report = run(spec_path, study="mine", command="tune --storage pg://u:secret@h/x")
     assert report.page_path == tmp_path / "data" / "autoloader" / "mine.html"
     written = report.page_path.read_text()
-    for text in (written, report.plain_text()):
+    for text in (written, report.text()):
         assert "decode_threads" in text
         assert "pg://u:***@h/x" in text
         assert "secret" not in text
-    assert "secret" not in (report.kept.profile.provenance.command or "")
+    assert "secret" not in (report.profile.provenance.command or "")
 
 
 def test_a_profile_that_cannot_be_written_costs_nothing_that_was_measured(
