@@ -28,7 +28,7 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 from autoloader.host.clock import Clock
@@ -96,11 +96,7 @@ class FinalsResult:
     Attributes:
         start: the start, with its rounds.
         winner: the winner; the start itself when nobody beat it.
-        ratios: the winner's paired ratios to the start, one a round; empty if the start won.
-        speedup: their geometric mean; 1.0 if the start won.
         rounds: number of rounds that were measured.
-        interval: of 95 % for the speedup; ``None`` if the start won.
-        busy_rounds: rounds in which a neighbour was busy.
         reason: why the start won; "" if it did not.
         at_most: how much faster than the start the finalists can be, as a ratio above 0; ``None``
             if the start did not win, or that was not measured.
@@ -108,13 +104,32 @@ class FinalsResult:
 
     start: Contender
     winner: Contender
-    ratios: tuple[float, ...]
-    speedup: float
-    rounds: int
-    interval: tuple[float, float] | None = None
-    busy_rounds: int = 0
+    rounds: int = 0
     reason: str = ""
     at_most: float | None = None
+
+    @property
+    def ratios(self) -> tuple[float, ...]:
+        """The winner's paired ratios to the start, one a round; empty if the start won."""
+        return () if self.winner.is_start else tuple(self.winner.ratios_to(self.start))
+
+    @property
+    def speedup(self) -> float:
+        """Their geometric mean; 1.0 if the start won."""
+        return _mean_of(self.ratios)
+
+    @property
+    def interval(self) -> tuple[float, float] | None:
+        """The interval of 95 % for the speedup; ``None`` if the start won."""
+        return interval_of(self.ratios)
+
+    @property
+    def busy_rounds(self) -> int:
+        """Rounds in which a neighbour was busy."""
+        both = (self.start.rounds, self.winner.rounds)
+        return sum(
+            any(number in own and own[number].busy for own in both) for number in range(self.rounds)
+        )
 
 
 class Fastest:
@@ -152,12 +167,10 @@ class Fastest:
             return "nothing was compared with it"
         return f"nothing that was compared with it can be more than {at_most:.1%} faster"
 
-    def verdict(
-        self, start: Contender, finalists: Sequence[Contender], *, rounds: int
-    ) -> FinalsResult:
+    def winner(self, start: Contender, finalists: Sequence[Contender]) -> Contender:
         """Who won; pure."""
         means = [
-            (math.exp(statistics.fmean(map(math.log, ratios))), finalist)
+            (_mean_of(ratios), finalist)
             for finalist in finalists
             if not finalist.out
             and (found := interval_of(ratios := finalist.ratios_to(start)))
@@ -165,28 +178,12 @@ class Fastest:
         ]
         field_of = [(1.0, start), *means]
         best = max(ratio for ratio, _ in field_of)
-        close = [(ratio, c) for ratio, c in field_of if ratio >= best * (1 - TIE_RATIO)]
-        ratio, winner = min(
-            close,
-            key=lambda pair: (
-                pair[1].peak_rss_bytes if pair[1].peak_rss_bytes is not None else float("inf"),
-                not pair[1].is_start,
-                -pair[0],
-            ),
-        )
-        return result_of(start, winner, ratio, rounds)
 
+        def rank(pair: tuple[float, Contender]) -> tuple[float, bool, float]:
+            memory = pair[1].peak_rss_bytes
+            return math.inf if memory is None else memory, not pair[1].is_start, -pair[0]
 
-def result_of(start: Contender, winner: Contender, speedup: float, rounds: int) -> FinalsResult:
-    """The verdict that ``winner`` won."""
-    busy = sum(
-        any(one.busy for c in (start, winner) if (one := c.rounds.get(number)))
-        for number in range(rounds)
-    )
-    if winner.is_start:
-        return FinalsResult(start, start, (), 1.0, rounds, None, busy)
-    ratios = tuple(winner.ratios_to(start))
-    return FinalsResult(start, winner, ratios, speedup, rounds, interval_of(ratios), busy)
+        return min((pair for pair in field_of if pair[0] >= best * (1 - TIE_RATIO)), key=rank)[1]
 
 
 def compare(
@@ -239,12 +236,12 @@ def compare(
         for finalist in finalists:
             if done >= LEAST_ROUNDS and not finalist.out:
                 finalist.out = judge.behind(first, finalist)
-    found = judge.verdict(first, finalists, rounds=done)
-    if not found.winner.is_start:
-        return found
+    winner = judge.winner(first, finalists)
+    if not winner.is_start:
+        return FinalsResult(first, winner, done)
     most = [interval[1] for c in finalists if (interval := interval_of(c.ratios_to(first)))]
     at_most = max(0.0, max(most) - 1) if most and judge.prunes else None
-    return replace(found, at_most=at_most, reason=judge.stays(at_most))
+    return FinalsResult(first, first, done, judge.stays(at_most), at_most)
 
 
 def changed_knobs(start: Knobs, winner: Knobs) -> dict[str, tuple[Any, Any]]:
@@ -255,6 +252,11 @@ def changed_knobs(start: Knobs, winner: Knobs) -> dict[str, tuple[Any, Any]]:
         for key, values in start.changed(winner).items()
         if key.rpartition(".")[2] not in unused
     }
+
+
+def _mean_of(ratios: Sequence[float]) -> float:
+    """The geometric mean; 1.0 of none."""
+    return statistics.geometric_mean(ratios) if ratios else 1.0
 
 
 def interval_of(ratios: Sequence[float]) -> tuple[float, float] | None:
@@ -308,21 +310,12 @@ class LeastForStep(Fastest):
     def stays(self, at_most: float | None) -> str:  # noqa: ARG002
         return "nothing that was measured feeds the trainer for less"
 
-    def verdict(
-        self, start: Contender, finalists: Sequence[Contender], *, rounds: int
-    ) -> FinalsResult:
-        measured = [c for c in (start, *finalists) if c.rounds and (c.is_start or not c.out)]
-        if not measured:
-            return result_of(start, start, 1.0, rounds)
+    def winner(self, start: Contender, finalists: Sequence[Contender]) -> Contender:
+        measured = [start, *(c for c in finalists if c.rounds and not c.out)]
         fed = [c for c in measured if (most_wait(c) or 0.0) <= MOST_WAIT_RATIO]
         if fed:
-            winner = min(fed, key=lambda c: (cost_bytes(c.knobs, c.peak_rss_bytes), not c.is_start))
-        else:
-            winner = min(measured, key=lambda c: (most_wait(c) or 0.0, not c.is_start))
-        ratios = winner.ratios_to(start)
-        return result_of(
-            start, winner, math.prod(ratios) ** (1 / len(ratios)) if ratios else 1.0, rounds
-        )
+            return min(fed, key=lambda c: (cost_bytes(c.knobs, c.peak_rss_bytes), not c.is_start))
+        return min(measured, key=lambda c: (most_wait(c) or 0.0, not c.is_start))
 
 
 _ROUNDS = 3

@@ -458,17 +458,15 @@ def storage_errors(url: str, *, study: str = "") -> Iterator[None]:
         if lost is None:
             raise
         first_line = str(lost).splitlines()[0]
+        what = f"cannot be used: {first_line}"
+        remedy = "name a storage that can be reached and written with --storage"
         if study:
-            raise UsageError(
-                f"the study's storage {shown_url(url)} was lost in the middle of the study "
-                f"{study}: {first_line}",
-                remedy="no profile was written; what was measured is kept there: when it answers "
-                f"again, go on with --study {study} --resume",
-            ) from error
-        raise UsageError(
-            f"the study's storage {shown_url(url)} cannot be used: {first_line}",
-            remedy="name a storage that can be reached and written with --storage",
-        ) from error
+            what = f"was lost in the middle of the study {study}: {first_line}"
+            remedy = (
+                "no profile was written; what was measured is kept there: when it answers again, "
+                f"go on with --study {study} --resume"
+            )
+        raise UsageError(f"the study's storage {shown_url(url)} {what}", remedy=remedy) from error
     except ImportError as error:
         raise UsageError(
             f"the study's storage {shown_url(url)} needs a driver that is not here: {error}",

@@ -30,6 +30,7 @@ import platformdirs
 from autoloader.controller.profile import HostFacts, Limits, Profile, Provenance, described_host
 from autoloader.controller.profiles import check_name, free_name, keep_entry
 from autoloader.errors import ProfileError, UsageError
+from autoloader.host import supervision
 from autoloader.host.clock import Clock, SystemClock
 from autoloader.host.headroom import HeadroomProbe, HeadroomSource, headroom_or_none
 from autoloader.process.planning import LoaderPlan, chain_saves, choose_reader, kind_of, plan_loader
@@ -42,7 +43,7 @@ from autoloader.tune.measurement import LEAST_WARMUP, Trace
 from autoloader.tune.report import TuneReport
 from autoloader.tune.search_space import SearchSpace, guesses, least_for_step
 from autoloader.tune.study import StudyOptions, StudyResult, StudyWatcher, run_study
-from autoloader.tune.trial import HostTurns, Measurer, TrialRunner, measure_command, others_cpus
+from autoloader.tune.trial import Measurer, TrialRunner, by_turns, others_cpus
 
 logger = logging.getLogger(__name__)
 
@@ -218,23 +219,30 @@ def _measurer(
     options: TuneOptions, headroom: HeadroomSource, clock: Clock, began_s: float
 ) -> Measurer:
     """Measures in child processes under the floor, by turns with other tuners of the host."""
-    floor_bytes = options.floor_bytes or 0
     runner = TrialRunner(
-        measure_command(
-            options.spec_path.absolute(),
-            profile=options.host_profile,
-            split=options.split,
-            warmup=options.warmup,
-            batches=options.batches,
-            floor_bytes=floor_bytes,
-            step_time_s=options.step_time_s or 0.0,
-            settings=options.settings,
-        ),
-        floor_bytes=floor_bytes,
+        measure_command(options),
+        floor_bytes=options.floor_bytes or 0,
         headroom=partial(headroom_or_none, headroom),
         clock=clock,
     )
-    return HostTurns(runner, clock, began_s + options.budget_s)
+    return by_turns(runner, clock, began_s + options.budget_s)
+
+
+def measure_command(options: TuneOptions) -> list[str]:
+    """The command line of a measuring child, without its knobs."""
+    given = {
+        "--spec": options.spec_path.absolute(),
+        "--split": options.split,
+        "--warmup": options.warmup,
+        "--batches": options.batches,
+        "--ram-floor": options.floor_bytes,
+        "--step-time": None if options.step_time_s is None else f"{options.step_time_s:g}s",
+        "--profile": options.host_profile,
+    }
+    words = [(name, str(value)) for name, value in given.items() if value is not None]
+    words += [("--set", setting) for setting in options.settings]
+    command = supervision.command("autoloader", ["measure", "--json", "--settle"])
+    return [*command, *(word for pair in words for word in pair)]
 
 
 def _analyst(plan: LoaderPlan, space: SearchSpace, step_s: float | None, clock: Clock) -> Analyst:

@@ -39,7 +39,6 @@ LEAST_TRIALS = 4
 """Complete trials below which no influence is told."""
 
 _REASON_LENGTH = 100
-_MOST_SLICES = 9
 _BAR = 30
 
 
@@ -156,27 +155,25 @@ class TuneReport:
                 best.append(one)
         return best
 
-    def slices(self) -> dict[str, list[tuple[Any, float]]]:
-        """Knob → (value, rate) of complete trials, for knobs that took two values or more.
+    def influence(self) -> dict[str, float]:
+        """Knob → its influence, the largest first; empty with too few trials.
 
         Trials whose reader has no use for a knob say nothing of it.
         """
+        found = {
+            knob: _rank_correlation(pairs) ** 2
+            for knob, pairs in self._varied().items()
+            if len(pairs) >= LEAST_TRIALS
+        }
+        return dict(sorted(found.items(), key=lambda pair: (-pair[1], pair[0])))
+
+    def _varied(self) -> dict[str, list[tuple[Any, float]]]:
+        """Knob → (value, rate) of complete trials, for knobs that took two values or more."""
         found: dict[str, list[tuple[Any, float]]] = {}
         for one in self.complete:
             for knob, value in one.used_knobs.items():
                 found.setdefault(knob, []).append((value, _reached(one)))
         return {knob: pairs for knob, pairs in found.items() if len({str(v) for v, _ in pairs}) > 1}
-
-    def influence(self) -> dict[str, float]:
-        """Knob → its influence, the largest first; empty with too few trials."""
-        if len(self.complete) < LEAST_TRIALS:
-            return {}
-        found = {
-            knob: _rank_correlation(pairs) ** 2
-            for knob, pairs in self.slices().items()
-            if len(pairs) >= LEAST_TRIALS
-        }
-        return dict(sorted(found.items(), key=lambda pair: (-pair[1], pair[0])))
 
     def text(self, *, whole: bool = True) -> str:
         """The report as text: no colours, no boxes.
@@ -249,19 +246,14 @@ class TuneReport:
 
     def page(self) -> str:
         """One HTML file that needs nothing beside it."""
-        slices = self.slices()
         return render(
             "autoloader.tune",
             "study.html.jinja",
             report=self,
             verdict=self.result.verdict,
             pareto=self._pareto(),
-            slices=[
-                (knob, share, _slice(knob, slices[knob]))
-                for knob, share in list(self.influence().items())[:_MOST_SLICES]
-            ],
             headroom=self._headroom(),
-            knobs=sorted(set(slices) | set(self.changed)),
+            knobs=sorted(set(self._varied()) | set(self.changed)),
             least_trials=LEAST_TRIALS,
             rate=_rate,
             bytes=_size,
@@ -315,25 +307,6 @@ class TuneReport:
         )
 
 
-def _slice(knob: str, values: list[tuple[object, float]]) -> str:
-    """Rate against one knob."""
-    words: list[str] = []
-    if not all(isinstance(value, (int, float)) for value, _ in values):
-        words = sorted({str(value) for value, _ in values})
-    dots = [
-        Dot(float(words.index(str(value)) if words else str(value)), rate) for value, rate in values
-    ]
-    return scatter(
-        f"knob-{knob}",
-        f"rate against {knob}",
-        dots,
-        x_name=knob,
-        y_name="samples/s",
-        x_words=words,
-        size=(320, 200),
-    )
-
-
 def _rank_correlation(pairs: Sequence[tuple[Any, float]]) -> float:
     """Spearman's, ties by midranks; 0 where one side does not vary."""
     numbers = all(isinstance(value, (int, float)) for value, _ in pairs)
@@ -367,9 +340,11 @@ class LiveWatcher:
         self._label = ""
         self._rate = ""
 
-    def trial_started(self, number: int, planned: int, label: str) -> None:
-        role = "" if label == "search" else f" ({label})"
-        self._begin(f"trial {number}/{planned}{role}")
+    def started(self, what: str) -> None:
+        self._label, self._rate = what, ""
+        if self._console.is_terminal:
+            self._status = self._console.status(what)
+            self._status.start()
 
     def progressed(
         self, progress: TrialProgress | None, headroom_bytes: int | None, best_samples_per_s: float
@@ -382,39 +357,21 @@ class LiveWatcher:
                 f"headroom {_size(headroom_bytes)}, {self._elapsed()}"
             )
 
-    def trial_ended(self, number: int, result: TrialResult, best_samples_per_s: float) -> None:
-        del number
-        self._end(f"{_outcome(result)}, best so far {best_samples_per_s:.0f}", result)
-
-    def final_started(self, number: int, rounds: int, contender: Contender) -> None:
-        who = "start" if contender.is_start else "finalist"
-        self._begin(f"final {number + 1}/{rounds} ({who})")
-
-    def final_ended(self, contender: Contender, result: TrialResult) -> None:
-        del contender
-        self._end(_outcome(result), result)
+    def ended(self, result: TrialResult, best_samples_per_s: float) -> None:
+        self.close()
+        self._console.print(
+            f"{self._label}: {_outcome(result)}, best so far {best_samples_per_s:.0f}, "
+            f"headroom {_size(result.min_headroom_bytes)}, {self._elapsed()}",
+            highlight=False,
+            soft_wrap=True,
+            markup=False,
+        )
 
     def close(self) -> None:
         """Take the moving line away."""
         if self._status is not None:
             self._status.stop()
             self._status = None
-
-    def _begin(self, label: str) -> None:
-        self._label, self._rate = label, ""
-        if self._console.is_terminal:
-            self._status = self._console.status(label)
-            self._status.start()
-
-    def _end(self, text: str, result: TrialResult) -> None:
-        self.close()
-        self._console.print(
-            f"{self._label}: {text}, headroom {_size(result.min_headroom_bytes)}, "
-            f"{self._elapsed()}",
-            highlight=False,
-            soft_wrap=True,
-            markup=False,
-        )
 
     def _elapsed(self) -> str:
         return f"{self._clock.now_s() - self._began_s:.0f} of {self._budget_s:.0f} s"

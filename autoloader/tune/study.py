@@ -108,8 +108,8 @@ class StudyOptions:
 class StudyWatcher(Protocol):
     """Who wants to see a study run (``report`` shows it, tests record it)."""
 
-    def trial_started(self, number: int, planned: int, label: str) -> None:
-        """Trial ``number`` (from 1) of ``planned`` begins; ``label``: start, guess or search."""
+    def started(self, what: str) -> None:
+        """A measurement begins, such as "trial 2/12 (guess)" or "final 1/12 (start)"."""
         ...
 
     def progressed(
@@ -118,16 +118,8 @@ class StudyWatcher(Protocol):
         """A reading, with progress where there was some; ten times a second at most."""
         ...
 
-    def trial_ended(self, number: int, result: TrialResult, best_samples_per_s: float) -> None:
-        """A trial ended; the best includes it."""
-        ...
-
-    def final_started(self, number: int, rounds: int, contender: Contender) -> None:
-        """Round ``number`` (from 0) of the finals measures ``contender``."""
-        ...
-
-    def final_ended(self, contender: Contender, result: TrialResult) -> None:
-        """That measurement ended."""
+    def ended(self, result: TrialResult, best_samples_per_s: float) -> None:
+        """It ended; the best includes it."""
         ...
 
 
@@ -325,9 +317,10 @@ class _Search:
     def measure_final(self, contender: Contender, number: int, left_s: float) -> TrialResult:
         """One measurement of the finals; nothing is pruned there."""
         self._wait_for_quiet()
-        self.watcher.final_started(number, self.options.rounds, contender)
+        who = "start" if contender.is_start else "finalist"
+        self.watcher.started(f"final {number + 1}/{self.options.rounds} ({who})")
         result = self._run(contender.knobs, left_s, self._watch)
-        self.watcher.final_ended(contender, result)
+        self.watcher.ended(result, self.best_samples_per_s)
         return result
 
     def _watch(self, progress: TrialProgress | None, headroom_bytes: int | None) -> bool:
@@ -348,7 +341,7 @@ class _Search:
             trial.set_user_attr("outcome", KNOWN)
             return self.objective.score(knobs, known)
         self.done += 1
-        self.watcher.trial_started(self.done, self.options.trials, label)
+        self.watcher.started(f"trial {self.done}/{self.options.trials} ({label})")
 
         def watch(progress: TrialProgress | None, headroom_bytes: int | None) -> bool:
             self._watch(progress, headroom_bytes)
@@ -362,7 +355,7 @@ class _Search:
         if knobs == self.space.start and self.first is None:
             self.first = result
         record(trial, knobs, result, self.options.floor_bytes)
-        self.watcher.trial_ended(self.done, result, self.best_samples_per_s)
+        self.watcher.ended(result, self.best_samples_per_s)
         if result.outcome is Outcome.COMPLETE and result.samples_per_s is not None:
             self.known[knobs_key(knobs)] = result
             return self.objective.score(knobs, result)

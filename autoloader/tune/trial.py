@@ -134,29 +134,6 @@ class Measurer(Protocol):
     def __call__(self, knobs: Knobs, *, timeout_s: float, watch: TrialWatch) -> TrialResult: ...
 
 
-def measure_command(
-    spec_path: str | os.PathLike[str],
-    *,
-    profile: str | None,
-    split: str,
-    warmup: int,
-    batches: int,
-    floor_bytes: int,
-    step_time_s: float = 0.0,
-    settings: Sequence[str] = (),
-) -> list[str]:
-    """The command line of a measuring child, without its knobs."""
-    command = supervision.command("autoloader", ["measure", "--json"])
-    command += ["--spec", str(spec_path), "--split", split]
-    command += ["--warmup", str(warmup), "--batches", str(batches), "--settle"]
-    if step_time_s > 0:
-        command += ["--step-time", f"{step_time_s:g}s"]
-    command += ["--ram-floor", str(floor_bytes)]
-    if profile is not None:
-        command += ["--profile", profile]
-    return [*command, *(word for setting in settings for word in ("--set", setting))]
-
-
 def knob_arguments(knobs: Knobs) -> list[str]:
     """``--set`` arguments that give exactly ``knobs``, whatever profile they lie over."""
     arguments: list[str] = []
@@ -427,8 +404,12 @@ def others_cpus(clock: Clock) -> float | None:
     return None
 
 
-class HostTurns:
+def by_turns(
+    measure: Measurer, clock: Clock, deadline_s: float, lock: Path | None = None
+) -> Measurer:
     """Measures with ``measure``, when no other tuner of this host does.
+
+    A timeout begins with the turn, and ends with the study.
 
     Args:
         measure: measures one knob set.
@@ -437,16 +418,7 @@ class HostTurns:
         lock: a file of the host; default: one in the user's runtime folder.
     """
 
-    def __init__(
-        self, measure: Measurer, clock: Clock, deadline_s: float, lock: Path | None = None
-    ) -> None:
-        self._measure = measure
-        self._clock = clock
-        self._deadline_s = deadline_s
-        self._lock = lock
-
-    def __call__(self, knobs: Knobs, *, timeout_s: float, watch: TrialWatch) -> TrialResult:
-        """Measure ``knobs``; the timeout begins with the turn, and ends with the study."""
+    def measured(knobs: Knobs, *, timeout_s: float, watch: TrialWatch) -> TrialResult:
         told: set[str] = set()
 
         def wait(holder: str) -> None:
@@ -455,22 +427,24 @@ class HostTurns:
                 logger.warning(
                     "a measurement waits for %s: one tuner of a host measures at a time", holder
                 )
-            if self._clock.now_s() >= self._deadline_s:
+            if clock.now_s() >= deadline_s:
                 raise _LateError(f"another tuner, {holder}, measured for all of the time")
             watch(None, None)  # whoever looks on sees that time passes
-            self._clock.sleep(_LOOK_S)
+            clock.sleep(_LOOK_S)
 
         with contextlib.ExitStack() as turn:
             try:
-                lock = self._lock or own_folder(runtime_folder()) / "tune.lock"
-                turn.enter_context(locked(lock, wait))
+                path = lock or own_folder(runtime_folder()) / "tune.lock"
+                turn.enter_context(locked(path, wait))
             except _LateError as late:
                 code = UsageError.exit_code
                 return TrialResult(Outcome.FAILED, reason=str(late), exit_code=code)
             except OSError as error:  # another user's, or no room: better measured than not
                 logger.warning("tuners of this host do not take turns: %s", error)
-            left_s = max(self._deadline_s - self._clock.now_s(), 0.0)
-            return self._measure(knobs, timeout_s=min(timeout_s, left_s), watch=watch)
+            left_s = max(deadline_s - clock.now_s(), 0.0)
+            return measure(knobs, timeout_s=min(timeout_s, left_s), watch=watch)
+
+    return measured
 
 
 class _LateError(Exception):

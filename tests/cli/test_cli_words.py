@@ -16,7 +16,6 @@ from autoloader.cli.app import main
 from autoloader.cli.commands import app
 from autoloader.errors import BudgetInfeasibleError
 from autoloader.tune import offline
-from autoloader.tune.trial import measure_command
 
 COMMANDS: Any = typer.main.get_command(app).commands  # type: ignore[attr-defined]
 
@@ -92,10 +91,7 @@ def test_a_study_has_the_settings_and_its_measuring_children_get_them(
     assert options.spec is not None
     assert options.spec.batch.size == 2
     assert options.knobs == {"ring_slots": "9", "reader": "indexed"}
-    command = measure_command(
-        mix, profile=None, split="train", warmup=1, batches=2, floor_bytes=0,
-        settings=options.settings,
-    )  # fmt: skip
+    command = offline.measure_command(options)
     assert command[-6:] == [part for word in words for part in ("--set", word)]
 
 

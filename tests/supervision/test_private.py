@@ -18,7 +18,7 @@ from autoloader.errors import SourceError, UsageError
 from autoloader.host import files
 from autoloader.host.files import Waiting, locked, open_own, own_folder, runtime_folder
 from autoloader.spec.knobs import Knobs
-from autoloader.tune.trial import HostTurns, Outcome, TrialResult
+from autoloader.tune.trial import Outcome, TrialResult, by_turns
 
 HOLDS = """
 path = sys.argv[1]
@@ -59,7 +59,7 @@ def measure(knobs: Knobs, **_: Any) -> TrialResult:
 def test_a_lock_that_a_stranger_made_first_in_a_shared_folder_holds_no_study(shared: Path) -> None:
     foreign = shared / f"autoloader-tune-{os.getuid()}.lock"
     with stranger(HOLDS, str(foreign)):
-        turns = HostTurns(measure, ManualClock(), 60.0)
+        turns = by_turns(measure, ManualClock(), 60.0)
         assert turns(Knobs(), timeout_s=1, watch=lambda *_: True).samples_per_s == 5.0
 
 
@@ -142,7 +142,7 @@ def test_a_study_that_waits_for_its_turn_says_for_whom_and_ends(
 ) -> None:
     lock = tmp_path / "lock"
     with caplog.at_level(logging.WARNING), locked(lock, lambda _: pytest.fail("nobody holds it")):
-        waiting = HostTurns(measure, ManualClock(), 60.0, lock)
+        waiting = by_turns(measure, ManualClock(), 60.0, lock)
         late = waiting(Knobs(), timeout_s=1, watch=lambda *_: True)
     assert f"process {os.getpid()}" in late.reason
     assert f"waits for process {os.getpid()}" in caplog.text

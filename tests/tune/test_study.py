@@ -13,7 +13,7 @@ from doubles import ManualClock
 
 from autoloader.errors import BudgetInfeasibleError, PipelineError, SourceError, UsageError
 from autoloader.spec.knobs import KnobLimits, Knobs
-from autoloader.tune.finals import Contender, Fastest, LeastForStep
+from autoloader.tune.finals import Fastest, LeastForStep
 from autoloader.tune.ledger import knobs_key, sqlite_url, storage_url
 from autoloader.tune.measurement import StageCost, Trace
 from autoloader.tune.search_space import SearchSpace, guesses
@@ -31,23 +31,19 @@ class Recorder:
         self.best: list[float] = []
         self.finals = 0
 
-    def trial_started(self, number: int, planned: int, label: str) -> None:
-        self.labels.append(label)
+    def started(self, what: str) -> None:
+        kind, _, role = what.partition(" ")
+        self.labels += [role.partition("(")[2].rstrip(")")] * (kind == "trial")
+        self.finals += kind == "final"
 
     def progressed(
         self, progress: TrialProgress | None, headroom_bytes: int | None, best_samples_per_s: float
     ) -> None:
         pass
 
-    def trial_ended(self, number: int, result: TrialResult, best_samples_per_s: float) -> None:
+    def ended(self, result: TrialResult, best_samples_per_s: float) -> None:
         self.outcomes.append(result.outcome)
         self.best.append(best_samples_per_s)
-
-    def final_started(self, number: int, rounds: int, contender: Contender) -> None:
-        self.finals += 1
-
-    def final_ended(self, contender: Contender, result: TrialResult) -> None:
-        pass
 
 
 class Machine:
@@ -151,7 +147,7 @@ def test_an_oom_kill_is_a_failed_trial_and_never_a_dead_study(tmp_path: Path) ->
     recorder = Recorder()
     found = study(Machine(fails=killed), tmp_path, recorder=recorder)
     assert found.outcomes["failed"] == 2
-    assert len(recorder.outcomes) == 10
+    assert len(recorder.labels) == 10
     states = [trial.state for trial in stored(tmp_path)]
     assert states.count(optuna.trial.TrialState.FAIL) == 2
 

@@ -197,19 +197,18 @@ def test_the_document_has_the_keys_of_the_contract(spec_path: Path, tmp_path: Pa
 def test_each_trial_leaves_a_line_with_its_rate_the_best_and_headroom() -> None:
     text, clock = io.StringIO(), ManualClock()
     watcher = LiveWatcher(Console(file=text), clock, 360)
-    watcher.trial_started(2, 12, "guess")
+    watcher.started("trial 2/12 (guess)")
     clock.advance(20)
     watcher.progressed(TrialProgress(10, 5.0), 7 * GIB, 90.0)
     trace = {"others_cpus": 1.53}
     busy = TrialResult(
         Outcome.COMPLETE, samples_per_s=50.0, measurement={"trace": trace}, busy=True
     )
-    watcher.trial_ended(2, busy, 90.0)
+    watcher.ended(busy, 90.0)
     assert "50 samples/s (others used 1.5 cpus), best so far 90" in text.getvalue()
     text.truncate(text.seek(0))
-    watcher.trial_started(2, 12, "guess")
-    watcher.trial_ended(
-        2,
+    watcher.started("trial 2/12 (guess)")
+    watcher.ended(
         TrialResult(Outcome.INFEASIBLE, reason="[floor] breached", min_headroom_bytes=6 * GIB),
         90.0,
     )
