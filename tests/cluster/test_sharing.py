@@ -22,7 +22,7 @@ from autoloader.decode.quarantine import Quarantine
 from autoloader.decode.ring import RingMemory
 from autoloader.index import open_indexes
 from autoloader.integrations.ray.actor import Helper
-from autoloader.integrations.ray.driver import Driver, Patience, dataset_of, difference
+from autoloader.integrations.ray.driver import Driver, Patience, difference
 from autoloader.pipeline.builders import identity_of
 from autoloader.pipeline.messages import (
     BuildRun,
@@ -250,19 +250,21 @@ def test_order_and_content_stay_whatever_helpers_do(
 def test_a_difference_names_the_array_the_row_and_the_dataset(
     planned: tuple[AutoLoader, list[np.ndarray]],
 ) -> None:
-    layout = planned[0].plan.mixture.layout
+    layout, names = planned[0].plan.mixture.layout, planned[0].dataset_names
     ours, theirs = (np.zeros(layout.slot_bytes, np.uint8) for _ in range(2))
     batch = BatchMessage(0, layout.batch_size, 0)
-    assert difference(layout, (ours, batch), (theirs, batch)) == ""
+    assert difference(layout, (ours, batch), (theirs, batch), names) == ""
     layout.views(ours)["dataset_index"][3] = layout.views(theirs)["dataset_index"][3] = 2
     layout.views(theirs)["images/primary"][3, 0, 5, 5] = 1
-    said = difference(layout, (ours, batch), (theirs, batch))
-    assert said == "images/primary, row 3"
-    assert dataset_of(layout, ours, said) == 2
+    said = difference(layout, (ours, batch), (theirs, batch), names)
+    assert said == f"images/primary, row 3 (dataset {names[2]!r})"
     layout.views(theirs)["provenance"][1] = 1  # told first: what else differs follows from it
-    assert difference(layout, (ours, batch), (theirs, batch)) == "provenance, row 1"
+    assert (
+        difference(layout, (ours, batch), (theirs, batch), names)
+        == f"provenance, row 1 (dataset {names[0]!r})"
+    )
     fewer = BatchMessage(0, layout.batch_size - 1, 0)
-    assert "rows here" in difference(layout, (ours, batch), (theirs, fewer))
+    assert "rows here" in difference(layout, (ours, batch), (theirs, fewer), names)
 
 
 def _noted(patience: Patience, times: Sequence[float]) -> None:

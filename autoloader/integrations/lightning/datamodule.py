@@ -10,6 +10,7 @@ Not here: cutting the sequence into epochs (``streams``), what is logged (``moni
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
@@ -107,9 +108,8 @@ class _Train(TrainStream):
     """
 
     def __init__(self, module: AutoLoaderDataModule, loader: AutoLoader) -> None:
-        super().__init__(
-            loader, module.to_batch, module.describe_consumer, module.prepare_validation
-        )
+        hooks = module.to_batch, module.describe_consumer, module.prepare_validation
+        super().__init__(loader, module.batch_size, *hooks)
         self._module = module
 
     def state_dict(self) -> dict[str, Any]:
@@ -182,8 +182,8 @@ class AutoLoaderDataModule(LightningDataModule):
             "controller": controller,
             "helpers": helpers,
         }
-        self._reproducible = reproducible
-        self._replays = replay_one_batch
+        self._of_training = {"reproducible": reproducible, "replay_one_batch": replay_one_batch}
+        self._pid = os.getpid()
         self._train: _Train | None = None
         self._validation: dict[str, ValidationStream] = {}
         self._resume: dict[str, Any] | None = None
@@ -221,18 +221,13 @@ class AutoLoaderDataModule(LightningDataModule):
         Raises:
             SourceError, ProfileError, KnobError, BudgetInfeasibleError: as ``AutoLoader`` does.
         """
-        if self._train is not None and self._outgrown(self._train.loader):
-            self._resume = self._train.state()
+        if self._train is not None and self._train.batch_size != self.batch_size:
+            self._resume = self._train.loader.state_dict()
             self._train.loader.close()
             self._train = None
         if self._train is None:
-            loader = self._open(
-                self._sized(self.spec),
-                "train",
-                self._reproducible,
-                self._knobs,
-                replay_one_batch=self._replays,
-            )
+            own = {"knobs": self._knobs, **self._of_training}
+            loader = self._open(AutoLoader, self._sized(self.spec), split="train", **own)
             train = _Train(self, loader)
             if self._resume is not None:
                 try:
@@ -249,7 +244,7 @@ class AutoLoaderDataModule(LightningDataModule):
 
         With ``validation.per_dataset`` a list with one for each dataset of that split.
         """
-        if any(self._outgrown(loader) for loader in self.validation_loaders.values()):
+        if any(one.batch_size != self.batch_size for one in self._validation.values()):
             self._close_validation()
         if not self._validation:
             # A stream reader gets the fewest threads and files: validation shares the budget, and
@@ -259,15 +254,13 @@ class AutoLoaderDataModule(LightningDataModule):
             knobs = {"ring_slots": 4, **theirs, **few}
             for name, spec in validation_specs(self._sized(self.spec), "val").items():
                 known = [one.name for one in spec.datasets if one.split["val"] is not None]
-                own = {
-                    knob: value
-                    for knob, value in knobs.items()
-                    if "." not in knob or knob.rpartition(".")[0] in known
-                }
+                own = {k: v for k, v in knobs.items() if k.rpartition(".")[0] in ("", *known)}
+                quiet = {"knobs": own, "reproducible": True, "controller": False}
                 # It begins to read as soon as training has its first batch, not before.
-                loader = self._open(spec, "val", True, own, kind=IdleLoader, controller=False)
+                loader = self._open(IdleLoader, spec, split="val", **quiet)
                 self._validation[name] = ValidationStream(
                     loader,
+                    self.batch_size,
                     self.to_batch,
                     partial(self._begin_validation, name),
                     partial(self._end_validation, name),
@@ -280,28 +273,17 @@ class AutoLoaderDataModule(LightningDataModule):
             stream.loader.close()
         self._validation.clear()
 
-    def _open(
-        self,
-        spec: PipelineSpec,
-        split: str,
-        reproducible: bool,
-        knobs: Mapping[str, Any],
-        kind: type[AutoLoader] = AutoLoader,
-        **other: Any,
-    ) -> AutoLoader:
-        trainer = self.trainer
-        options = {**self._options, **other}
+    def _open(self, kind: type[AutoLoader], spec: PipelineSpec, **own: Any) -> AutoLoader:
+        trainer, options = self.trainer, {**self._options, **own}
         if trainer is not None and trainer.world_size > 1:
             options |= {"rank": trainer.global_rank, "world_size": trainer.world_size}
-        return kind(spec, split=split, reproducible=reproducible, knobs=knobs, **options)
+        self._pid = os.getpid()
+        return kind(spec, **options)
 
     def _sized(self, spec: PipelineSpec) -> PipelineSpec:
         check_arguments({"batch_size": self.batch_size})
         batch = spec.batch.model_copy(update={"size": int(self.batch_size)})
         return spec.model_copy(update={"batch": batch})
-
-    def _outgrown(self, loader: AutoLoader) -> bool:
-        return loader.plan.mixture.layout.batch_size != self.batch_size
 
     def _begin_validation(self, name: str) -> Consumer:
         if self._train is not None:
@@ -385,7 +367,7 @@ class AutoLoaderDataModule(LightningDataModule):
         ready = delivery(batch, stream.move or move)
         if theirs and model is not None:
             ready = model.transfer_batch_to_device(ready, device, dataloader_idx)
-        one = self._train.fetched() if training and self._train is not None else None
+        one = self._train.loader.shown() if training and self._train is not None else None
         if one is None:
             return ready
         held = one.batch
@@ -402,7 +384,7 @@ class AutoLoaderDataModule(LightningDataModule):
         With the stream reader on several ranks all of them must call it, as Lightning does.
         """
         if self._train is not None:
-            place: dict[str, Any] | None = self._train.state()
+            place: dict[str, Any] | None = self._train.loader.state_dict()
         else:
             place = self._resume or self._ended
         if place is not None and "part" in place and "parts" not in place:
@@ -452,8 +434,8 @@ class AutoLoaderDataModule(LightningDataModule):
 
         In a fork of the process that opened them nothing is closed.
         """
-        if self._train is not None and self._train.loader.owner.here:
-            self._ended = self._train.state()
+        if self._train is not None and self._pid == os.getpid():
+            self._ended = self._train.loader.state_dict()
             self._train.loader.close()
             self._train = None
         self._close_validation()

@@ -13,10 +13,11 @@ Not here: building (``index.opening``, ``index.statistics.mixture``).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from autoloader.errors import AutoloaderError, PipelineError, UsageError
 from autoloader.index.opening import missing_files, open_indexes
@@ -29,38 +30,20 @@ from autoloader.index.statistics import (
 )
 from autoloader.integrations.ray import ray_client
 from autoloader.pipeline.builders import differences, packages
-from autoloader.samples.resolve import ResolvedDataset, resolve
+from autoloader.samples.resolve import resolve
 from autoloader.samples.statistics import NormalizationStatistics
 from autoloader.spec import PipelineSpec
 
 _PARTS_A_NODE = 32
 """Parts are so small that a node that joins late, or dies, matters little."""
 _LARGEST_PART = 16
-
-Progress = Callable[[int, int], None]
-Part = TypeVar("Part")
 _LOOK_S = 2.0
 _MOST_LOSSES = 5
 """Of one part: whatever kills its worker each time is the part's own."""
 
-
-@dataclass(frozen=True, slots=True)
-class _IndexPart:
-    spec: dict[str, Any]
-    split: str
-    paths: tuple[str, ...]
-    beside: bool
-    home: str
-    identity: tuple[tuple[str, str], ...]
-    of_statistics: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class _StatisticsPart:
-    spec: dict[str, Any]
-    split: str
-    names: tuple[str, ...]
-    identity: tuple[tuple[str, str], ...]
+Progress = Callable[[int, int], None]
+Part = tuple[str, ...]
+"""Paths of shard files, or names of datasets."""
 
 
 def index_over_hosts(
@@ -78,53 +61,59 @@ def index_over_hosts(
     Raises:
         AutoloaderError: a shard cannot be read, a host is not the same, or there is none.
     """
-    mixture = resolve(spec, split)
-    missing = missing_files(mixture.datasets, beside=beside)
+    missing = missing_files(resolve(spec, split).datasets, beside=beside)
     if not missing:
         return 0, 0
-    whole = _IndexPart(
-        spec.model_dump(mode="json"),
-        split,
-        tuple(missing),
-        beside,
-        str(index_directory()),
-        tuple(packages().items()),
-    )
-    return len(missing), _indexed(ray_client.join(address), whole, progress)
+    ray = ray_client.join(address)
+    return len(missing), _indexed(ray, spec, split, missing, progress, beside=beside)
 
 
-def _indexed(ray: Any, whole: _IndexPart, progress: Progress) -> int:
-    size = max(1, min(_LARGEST_PART, len(whole.paths) // _PARTS_A_NODE))
-    parts = [
-        replace(whole, paths=whole.paths[first : first + size])
-        for first in range(0, len(whole.paths), size)
-    ]
+def _indexed(
+    ray: Any,
+    spec: PipelineSpec,
+    split: str,
+    missing: Sequence[str],
+    progress: Progress,
+    *,
+    beside: bool = False,
+    of_statistics: bool = False,
+) -> int:
+    size = max(1, min(_LARGEST_PART, len(missing) // _PARTS_A_NODE))
+    parts = [tuple(missing[first : first + size]) for first in range(0, len(missing), size)]
     finished = 0
 
-    def done(part: _IndexPart, _: object) -> None:
+    def done(part: Part, _: object) -> None:
         nonlocal finished
-        finished += len(part.paths)
-        progress(finished, len(whole.paths))
+        finished += len(part)
+        progress(finished, len(missing))
 
-    return spread(ray, index_part, parts, done=done)
+    plain, home = spec.model_dump(mode="json"), str(index_directory())
+    call = partial(index_part, plain, split, home, beside=beside, of_statistics=of_statistics)
+    return spread(ray, call, parts, done=done)
 
 
-def index_part(part: _IndexPart) -> None:
+def index_part(
+    plain: Mapping[str, Any],
+    split: str,
+    home: str,
+    paths: Part,
+    *,
+    beside: bool,
+    of_statistics: bool,
+) -> None:
     """Build the index files of a few shards; on a host of the cluster.
 
     Raises:
-        AutoloaderError: as ``open_indexes``; or this host is not the same.
+        AutoloaderError: as ``open_indexes``.
     """
-    _check_same(part.identity)
-    spec = PipelineSpec.from_mapping(part.spec)
-    mixture = measured(spec, part.split) if part.of_statistics else resolve(spec, part.split)
-    wanted = [one for one in (_only(each, part.paths) for each in mixture.datasets) if one.slices]
-    home = Path(part.home)
-    open_indexes(wanted, cache_dir=home, beside=part.beside, keep=True, threads=1)
-
-
-def _only(dataset: ResolvedDataset, paths: Sequence[str]) -> ResolvedDataset:
-    return replace(dataset, slices=tuple(one for one in dataset.slices if one.path in paths))
+    spec = PipelineSpec.from_mapping(plain)
+    mixture = measured(spec, split) if of_statistics else resolve(spec, split)
+    wanted = [
+        replace(one, slices=slices)
+        for one in mixture.datasets
+        if (slices := tuple(piece for piece in one.slices if piece.path in paths))
+    ]
+    open_indexes(wanted, cache_dir=Path(home), beside=beside, keep=True, threads=1)
 
 
 def statistics_over_hosts(
@@ -138,46 +127,32 @@ def statistics_over_hosts(
     groups = missing_groups(spec, split)
     if not groups:
         return 0
-    ray, plain, same = ray_client.join(address), spec.model_dump(mode="json"), packages()
+    ray = ray_client.join(address)
     missing = missing_files([one for one in measured(spec, split).datasets if not one.remote])
-    identity = tuple(same.items())
     if missing:
-        home = str(index_directory())
-        whole = _IndexPart(plain, split, tuple(missing), False, home, identity, of_statistics=True)
-        _indexed(ray, whole, lambda *_: None)
+        _indexed(ray, spec, split, missing, lambda *_: None, of_statistics=True)
     finished = 0
 
-    def done(_: _StatisticsPart, found: dict[str, Any]) -> None:
+    def done(_: Part, found: dict[str, Any]) -> None:
         nonlocal finished
         finished += 1
         known = {name: NormalizationStatistics.from_plain(one) for name, one in found.items()}
         keep_statistics(spec, split, known)
         progress(finished, len(groups))
 
-    parts = [_StatisticsPart(plain, split, names, identity) for names in groups]
-    return spread(ray, statistics_part, parts, done=done)
+    call = partial(statistics_part, spec.model_dump(mode="json"), split)
+    return spread(ray, call, groups, done=done)
 
 
-def statistics_part(part: _StatisticsPart) -> dict[str, Any]:
+def statistics_part(plain: Mapping[str, Any], split: str, names: Part) -> dict[str, Any]:
     """Statistics of datasets that share theirs; on a host of the cluster.
 
     Raises:
-        AutoloaderError: as ``statistics_of``; or this host is not the same.
+        AutoloaderError: as ``statistics_of``.
     """
-    _check_same(part.identity)
-    spec = PipelineSpec.from_mapping(part.spec)
-    found = statistics_of(spec, part.split, read_remote=True, only=part.names)
+    found = statistics_of(PipelineSpec.from_mapping(plain), split, read_remote=True, only=names)
     assert found is not None
     return {name: one.plain() for name, one in found.items()}
-
-
-def _check_same(identity: Sequence[tuple[str, str]]) -> None:
-    differs = differences(dict(identity), packages())
-    if differs:
-        raise UsageError(
-            f"a host of the cluster is not the same as the one that asks: {'; '.join(differs)}",
-            remedy="install the same versions on all hosts",
-        )
 
 
 def spread(
@@ -199,12 +174,12 @@ def spread(
         How many nodes took part.
 
     Raises:
-        AutoloaderError: what a part failed with; or there is no node, or a part is lost each time.
+        AutoloaderError: what a part failed with; or a host is not the same, there is no node, or a
+            part is lost each time.
     """
-    nodes = _nodes(ray)
-    remote = ray.remote(max_retries=_MOST_LOSSES)(_done_there)
-    placed = ray_client.spread_over(nodes)
-    left = {remote.options(**placed).remote(call, part): part for part in parts}
+    placed = ray_client.placed(ray, _nodes(ray)[0])
+    remote = ray.remote(max_retries=_MOST_LOSSES)(_done_there).options(**placed)
+    left = {remote.remote(call, part, packages()): part for part in parts}
     used: set[str] = set()
     while left:
         ready, _ = ray.wait(list(left), num_returns=1, timeout=_LOOK_S)
@@ -236,6 +211,15 @@ def _nodes(ray: Any) -> list[ray_client.ClusterNode]:
     return nodes
 
 
-def _done_there(call: Callable[[Part], Any], part: Part) -> tuple[str, Any]:
-    """Result of a part, and the node that did it."""
-    return ray_client.own_node(ray_client.joined()), call(part)
+def _done_there(
+    call: Callable[[Part], Any], part: Part, identity: Mapping[str, str]
+) -> tuple[str, Any]:
+    """The node that did a part, and what it gave; the code must be the same there."""
+    import ray
+
+    if differs := differences(identity, packages()):
+        raise UsageError(
+            f"a host of the cluster is not the same as the one that asks: {'; '.join(differs)}",
+            remedy="install the same versions on all hosts",
+        )
+    return ray_client.own_node(ray), call(part)

@@ -28,6 +28,7 @@ import socket
 import sys
 import threading
 import time
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -295,7 +296,7 @@ class Driver:
 
     def _begin(self, helper: _Helper) -> None:
         kind = self._ray.remote(max_restarts=0, max_concurrency=CALLS_AT_A_TIME)(Helper)
-        placed = ray_client.placed_on(self._ray, helper.node)
+        placed = ray_client.placed(self._ray, helper.node, there=True)
         helper.handle = kind.options(**placed).remote(asdict(self._start))
         found = self._ray.get(helper.handle.join.remote())
         if "failed" in found:
@@ -345,13 +346,12 @@ class Driver:
                 self._own = own
             ours, memory = self._own.fill(*task.span)
         here = memory, BatchMessage.from_plain(ours["batch"])
-        differs = difference(layout, here, (content, BatchMessage.from_plain(said["batch"])))
+        there = content, BatchMessage.from_plain(said["batch"])
+        differs = difference(layout, here, there, self._mixture.names)
         self._send(messages.HelperCompared(0, not differs))
         if differs:
-            dataset = dataset_of(layout, memory, differs)
-            name = "" if dataset is None else f" (dataset {self._mixture.names[dataset]!r})"
             raise _UnfitError(
-                f"a batch that it filled is not the one that is filled here: {differs}{name}. "
+                f"a batch that it filled is not the one that is filled here: {differs}. "
                 "Files there are other than here, or an image library decodes otherwise"
             )
 
@@ -384,6 +384,7 @@ def difference(
     layout: BatchLayout,
     ours: tuple[np.ndarray, BatchMessage],
     theirs: tuple[np.ndarray, BatchMessage],
+    names: Sequence[str],
 ) -> str:
     """The first thing that differs between two batches, for people; "" where all is the same.
 
@@ -391,6 +392,7 @@ def difference(
         layout: layout of the batches in a slot.
         ours: a slot's memory, and what is said of it.
         theirs: the same, as the helper sent it.
+        names: names of the datasets.
     """
     (our_memory, our_batch), (their_memory, their_batch) = ours, theirs
     if our_batch.rows != their_batch.rows:
@@ -404,16 +406,11 @@ def difference(
         here, there = mine[name][shown], other[name][shown]
         if not np.array_equal(here, there, equal_nan=here.dtype.kind == "f"):
             differs = (here != there).reshape(our_batch.rows, -1).any(axis=1)
-            return f"{name}, row {int(np.flatnonzero(differs)[0])}"
+            row = int(np.flatnonzero(differs)[0])
+            return f"{name}, row {row} (dataset {names[mine['dataset_index'][row]]!r})"
     if texts_of(layout, mine, our_batch) != texts_of(layout, other, their_batch):
         return "language"
     return ""
-
-
-def dataset_of(layout: BatchLayout, memory: np.ndarray, text: str) -> int | None:
-    """The dataset of the row that ``difference`` names, by its index."""
-    _, _, row = text.partition(", row ")
-    return int(layout.views(memory)["dataset_index"][int(row)]) if row else None
 
 
 def main() -> None:

@@ -120,34 +120,21 @@ def own_node(ray: Any) -> str:
     return str(ray.get_runtime_context().get_node_id())
 
 
-def placed_on(ray: Any, node: ClusterNode) -> dict[str, Any]:
-    """Options of what runs on a node: one processor, no GPU, one of ``RESOURCE`` if declared."""
-    strategy = ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy
+def placed(ray: Any, node: ClusterNode, *, there: bool = False) -> dict[str, Any]:
+    """Options of what runs on nodes: one processor, no GPU, one of ``RESOURCE`` if declared.
+
+    Args:
+        ray: joined to a cluster.
+        node: any of them; all declare ``RESOURCE``, or none.
+        there: on this node, not spread over all.
+    """
+    affinity = ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy
     return {
         "num_cpus": 1,
         "num_gpus": 0,
         "resources": {RESOURCE: 1} if node.declared else {},
-        "scheduling_strategy": strategy(node_id=node.name, soft=False),
+        "scheduling_strategy": affinity(node_id=node.name, soft=False) if there else "SPREAD",
     }
-
-
-def spread_over(nodes: Iterable[ClusterNode]) -> dict[str, Any]:
-    """Options of what runs on any of these nodes, as evenly as Ray can."""
-    declared = any(node.declared for node in nodes)
-    resources = {RESOURCE: 1} if declared else {}
-    return {
-        "num_cpus": 1,
-        "num_gpus": 0,
-        "resources": resources,
-        "scheduling_strategy": "SPREAD",
-    }
-
-
-def joined() -> Any:
-    """The module ``ray``, in a process that Ray has started."""
-    import ray
-
-    return ray
 
 
 def plain_reason(error: BaseException) -> str:
