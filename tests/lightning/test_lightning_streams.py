@@ -38,9 +38,9 @@ def test_whatever_the_consumer_does_it_trains_on_the_sequence(
     drawn = random.Random(seed)
     with opened(mix) as loader:
         consumer = Consumer(counts=True, hands=True, moves=True)
-        stream = TrainStream(loader, None, lambda: consumer)
+        stream = TrainStream(loader, mix.batch.size, None, lambda: consumer, lambda: None)
         trained = 0
-        saved = (0, stream.state())
+        saved = (0, loader.state_dict())
         while trained < BATCHES - 12:
             batches = iter(stream)
             ahead: list[Any] = []
@@ -49,11 +49,11 @@ def test_whatever_the_consumer_does_it_trains_on_the_sequence(
                     ahead.append(next(batches))
                 else:
                     assert places(ahead.pop(0)) == sequence[trained]
-                    del stream.fetched().batch  # type: ignore[union-attr]
+                    del stream.loader.shown().batch  # type: ignore[union-attr]
                     trained += 1
             match drawn.randint(0, 4):
                 case 0:
-                    saved = (trained, json.loads(json.dumps(stream.state())))
+                    saved = (trained, json.loads(json.dumps(loader.state_dict())))
                 case 1:
                     trained = saved[0]
                     stream.restore(saved[1])

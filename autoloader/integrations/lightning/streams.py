@@ -38,7 +38,7 @@ class Consumer:
 
     Attributes:
         counts: it counts batches by itself and stops in time (a Lightning fit).
-        hands: it says when it hands a batch to the training step (``TrainStream.fetched``); until
+        hands: it says when it hands a batch to the training step (``AutoLoader.shown``); until
             then the batch counts as not delivered.
         repeats: every iteration begins with the first sample again (``overfit_batches``).
         moves: the data module moves every batch to the device for it, and brings the batch into
