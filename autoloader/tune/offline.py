@@ -42,7 +42,7 @@ from autoloader.tune.ledger import sqlite_url
 from autoloader.tune.measurement import LEAST_WARMUP, Trace
 from autoloader.tune.report import TuneReport
 from autoloader.tune.search_space import SearchSpace, guesses, least_for_step
-from autoloader.tune.study import StudyOptions, StudyResult, StudyWatcher, run_study
+from autoloader.tune.study import Study, StudyOptions, StudyResult, StudyWatcher
 from autoloader.tune.trial import Measurer, TrialRunner, by_turns, others_cpus
 
 logger = logging.getLogger(__name__)
@@ -151,22 +151,22 @@ def tune(
         return (least_for_step(space, size, trace, step_s),)
 
     host = described_host(files=sorted({one.path for each in local for one in each.slices}))
-    result = run_study(
-        space,
-        guessed,
-        measure or _measurer(options, headroom, clock, began_s),
-        options,
+    result = Study(
+        space=space,
+        guesses=guessed,
+        measure=measure or _measurer(options, headroom, clock, began_s),
+        options=options,
         clock=clock,
+        began_s=began_s,
         watcher=watcher,
         storage=options.storage or _default_storage(options.out),
         name=_study_name(options, plan.profile.profile.name),
         kin=host.fingerprint,
         about=_about(plan, options),
-        began_s=began_s,
-        others_cpus=partial(others_cpus, clock),
         analyst=_analyst(plan, space, step_s, clock),
         objective=Fastest() if step_s is None else LeastForStep(),
-    )
+        others_cpus=partial(others_cpus, clock),
+    ).run()
     profile = _profile(plan, result, host, options)
     page = options.report or _folder(options.out) / f"{result.name}.html"
     try:

@@ -25,8 +25,8 @@ from autoloader.controller.profile import Profile
 from autoloader.errors import printable
 from autoloader.host.clock import Clock
 from autoloader.host.files import write_whole
-from autoloader.host.units import GIB, MIB, format_bytes
-from autoloader.telemetry.charts import Dot, bars, render, scatter
+from autoloader.host.units import MIB, format_bytes
+from autoloader.telemetry.charts import Dot, render, scatter
 from autoloader.tune.bound import NO_BOUND
 from autoloader.tune.finals import Contender, changed_knobs
 from autoloader.tune.ledger import TrialRecord
@@ -252,7 +252,6 @@ class TuneReport:
             report=self,
             verdict=self.result.verdict,
             pareto=self._pareto(),
-            headroom=self._headroom(),
             knobs=sorted(set(self._varied()) | set(self.changed)),
             least_trials=LEAST_TRIALS,
             rate=_rate,
@@ -286,24 +285,6 @@ class TuneReport:
             y_name="samples/s",
             front=[(_peak(one) / MIB, _reached(one)) for one in front],
             level=(bound.samples_per_s, "bound") if bound is not None and near else None,
-        )
-
-    def _headroom(self) -> str:
-        """Least headroom of each trial beside the floor; "" where none was read."""
-        known = [
-            (
-                f"{one.number} {one.label}",
-                one.result.min_headroom_bytes / GIB,
-                "bad" if one.result.outcome in (Outcome.INFEASIBLE, Outcome.FAILED) else "a",
-            )
-            for one in self.result.trials
-            if one.result.min_headroom_bytes is not None
-        ]
-        if not known:
-            return ""
-        floor = (self.profile.limits.ram_floor / GIB, "RAM floor")
-        return bars(
-            "headroom", "least headroom of each trial", known, text="{:.2f} GiB".format, level=floor
         )
 
 

@@ -30,7 +30,7 @@ import optuna
 
 from autoloader.host.clock import Clock
 from autoloader.spec.knobs import Knobs
-from autoloader.tune.bound import Analyst, Bound, Supplies
+from autoloader.tune.bound import Analyst, Bound
 from autoloader.tune.finals import Contender, Fastest, FinalsResult, compare
 from autoloader.tune.ledger import (
     KNOWN,
@@ -59,6 +59,9 @@ from autoloader.tune.trial import (
     start_error,
 )
 
+ROUNDS, FINALISTS = 12, 2
+"""Rounds of the finals at most, and sets that meet the start there."""
+
 _FINALS_SHARE = 0.5
 """The most of the budget that is kept back for the finals."""
 
@@ -86,8 +89,6 @@ class StudyOptions:
         resume: the study must be there; with no name the one that was begun last goes on.
         trials: trials this run adds, the start among them.
         budget_s: wall seconds for everything.
-        rounds: rounds of the finals, at most.
-        finalists: sets that meet the start in the finals.
         seed: seed of Optuna's sampler.
         batches: measured batches of a trial; the resource of successive halving.
         floor_bytes: headroom that must remain; ``None``: not known.
@@ -98,8 +99,6 @@ class StudyOptions:
     resume: bool = False
     trials: int = 12
     budget_s: float = 300.0
-    rounds: int = 12
-    finalists: int = 2
     seed: int = 0
     batches: int = LEAST_BATCHES
     floor_bytes: int | None = None
@@ -168,120 +167,100 @@ _WHOLE = ("start", "guess")
 """Trials that are measured to their end, since the bound is made of their traces."""
 
 
-_Guesses = Callable[[Trace | None], Sequence[Knobs]]
-
-
 class TrialFailed(Exception):  # noqa: N818  (a signal to Optuna's loop, never shown)
     """Tells Optuna that a trial failed and the study goes on."""
 
 
-def run_study(
-    space: SearchSpace,
-    guesses: _Guesses,
-    measure: Measurer,
-    options: StudyOptions,
-    *,
-    clock: Clock,
-    watcher: StudyWatcher,
-    storage: str,
-    name: str,
-    kin: str = "",
-    about: str = "",
-    began_s: float | None = None,
-    others_cpus: Callable[[], float | None] = lambda: None,
-    analyst: Analyst | None = None,
-    objective: Fastest | None = None,
-) -> StudyResult:
-    """Run a study to its verdict.
+@dataclass(slots=True, kw_only=True)
+class Study:
+    """One host's part of a study.
 
-    Args:
+    Attributes:
         space: what is searched; ``space.start`` is the start.
         guesses: the sets to try right after the start, from the start's trace.
         measure: measures one knob set.
-        options: how long, how many, where it is kept.
+        options: how long, how many.
         clock: time source of the time budget.
+        began_s: second of the clock at which the budget began.
         watcher: is shown every step.
-        storage: SQLAlchemy URL of the storage.
+        storage: a storage URL.
         name: the study's name; an existing one is resumed. "": the one that was begun last.
         kin: fingerprint of the hosts that share trials; "": all that open the study do.
         about: what is measured; a study of something else is refused. "": not told.
-        began_s: second of the clock at which the budget began; ``None``: now.
-        others_cpus: processors that other processes use now; ``None``: not known.
         analyst: learns what samples cost, and says when no trial can win any more.
         objective: what is sought; by default the rate.
-
-    Raises:
-        BudgetInfeasibleError: the start itself would cross the RAM floor.
-        SourceError: the start met data that cannot be read.
-        PipelineError: the start could not be measured.
-        UsageError: the storage cannot be used.
+        others_cpus: processors that other processes use now; ``None``: not known.
+        waited_s: seconds waited for other processes.
+        best_samples_per_s: the highest rate so far.
+        first: the start's result.
+        done: number of trials that this host has begun.
+        ended: why the search ended before its trials and its time; "" where it did not.
+        known: results by ``knobs_key``.
     """
-    url = storage_url(storage)
-    search = _Search(
-        space,
-        measure,
-        options,
-        clock,
-        watcher,
-        analyst or Analyst(Supplies(space.limits.cpus)),
-        objective or Fastest(),
-        others_cpus,
-        clock.now_s() if began_s is None else began_s,
-    )
-    with storage_errors(url), opened_storage(url) as opened:
-        if options.resume:
-            name = there_already(opened, name or None, kin)
-        study = open_study(
-            opened,
-            kin_study(name, kin),
-            trials=options.trials,
-            batches=options.batches,
-            seed=options.seed,
-            about=about,
-        )
-        with storage_errors(url, study=name):
-            first = search.run(study, guesses)
-            verdict = search.judge(study, first)
-            return StudyResult(
-                verdict=verdict,
-                first=first,
-                trials=records(study.get_trials(deepcopy=False)),
-                name=name,
-                storage=shown_url(url),
-                bound=search.analyst.bound(held_by=verdict.winner.knobs.decode_processes),
-                ended=search.ended,
-            )
-
-
-@dataclass(slots=True)
-class _Search:
-    """One run's search: what it has measured and how much time it may still take."""
 
     space: SearchSpace
+    guesses: Callable[[Trace | None], Sequence[Knobs]]
     measure: Measurer
     options: StudyOptions
     clock: Clock
-    watcher: StudyWatcher
-    analyst: Analyst
-    objective: Fastest
-    others_cpus: Callable[[], float | None]
     began_s: float
-    waited_s: float = 0.0
-    best_samples_per_s: float = 0.0
-    first: TrialResult | None = None
-    done: int = 0
-    ended: str = ""
-    known: dict[str, TrialResult] = field(default_factory=dict)
-    """Results by ``knobs_key``."""
+    watcher: StudyWatcher
+    storage: str
+    name: str
+    kin: str = ""
+    about: str = ""
+    analyst: Analyst
+    objective: Fastest = field(default_factory=Fastest)
+    others_cpus: Callable[[], float | None] = lambda: None
+    waited_s: float = field(default=0.0, init=False)
+    best_samples_per_s: float = field(default=0.0, init=False)
+    first: TrialResult | None = field(default=None, init=False)
+    done: int = field(default=0, init=False)
+    ended: str = field(default="", init=False)
+    known: dict[str, TrialResult] = field(default_factory=dict, init=False)
 
-    def run(self, study: optuna.Study, guesses: _Guesses) -> TrialResult:
+    def run(self) -> StudyResult:
+        """Run the study to its verdict.
+
+        Raises:
+            BudgetInfeasibleError: the start itself would cross the RAM floor.
+            SourceError: the start met data that cannot be read.
+            PipelineError: the start could not be measured.
+            UsageError: the storage cannot be used.
+        """
+        url, name = storage_url(self.storage), self.name
+        with storage_errors(url), opened_storage(url) as opened:
+            if self.options.resume:
+                name = there_already(opened, name or None, self.kin)
+            study = open_study(
+                opened,
+                kin_study(name, self.kin),
+                trials=self.options.trials,
+                batches=self.options.batches,
+                seed=self.options.seed,
+                about=self.about,
+            )
+            with storage_errors(url, study=name):
+                first = self._search(study)
+                verdict = self._judge(study, first)
+                return StudyResult(
+                    verdict=verdict,
+                    first=first,
+                    trials=records(study.get_trials(deepcopy=False)),
+                    name=name,
+                    storage=shown_url(url),
+                    bound=self.analyst.bound(held_by=verdict.winner.knobs.decode_processes),
+                    ended=self.ended,
+                )
+
+    def _search(self, study: optuna.Study) -> TrialResult:
         """Start, the sets from reasoning, then what the sampler draws; returns the start's."""
         self.known = known_results(records(study.get_trials(deepcopy=False)))
         for result in self.known.values():
             self._learn(result)
         first = self._measure_start(study)
         point = self.space.parameters
-        found = guesses(self.analyst.trace)
+        found = self.guesses(self.analyst.trace)
         reasoned = [one for one in found if point(one) != point(self.space.start)]
         kept_s = 0.0  # the bound is known better with a guess, so it is measured if it can be
         for draw in range(_MOST_DRAWS * self.options.trials):
@@ -297,14 +276,14 @@ class _Search:
             self._one(study)
         return first
 
-    def judge(self, study: optuna.Study, first: TrialResult) -> FinalsResult:
+    def _judge(self, study: optuna.Study, first: TrialResult) -> FinalsResult:
         """Measure start and finalists in turn, on this host."""
         trials = records(study.get_trials(deepcopy=False))
         verdict = compare(
             self.space.start,
-            pick_finalists(trials, self.space, most=0 if self.ended else self.options.finalists),
-            self.measure_final,
-            rounds=self.options.rounds,
+            pick_finalists(trials, self.space, most=0 if self.ended else FINALISTS),
+            self._measure_final,
+            rounds=ROUNDS,
             each_s=first.duration_s,
             deadline_s=self.began_s + self.options.budget_s,
             clock=self.clock,
@@ -314,11 +293,11 @@ class _Search:
             verdict.start.rounds[0] = first
         return verdict
 
-    def measure_final(self, contender: Contender, number: int, left_s: float) -> TrialResult:
+    def _measure_final(self, contender: Contender, number: int, left_s: float) -> TrialResult:
         """One measurement of the finals; nothing is pruned there."""
         self._wait_for_quiet()
         who = "start" if contender.is_start else "finalist"
-        self.watcher.started(f"final {number + 1}/{self.options.rounds} ({who})")
+        self.watcher.started(f"final {number + 1}/{ROUNDS} ({who})")
         result = self._run(contender.knobs, left_s, self._watch)
         self.watcher.ended(result, self.best_samples_per_s)
         return result
@@ -445,5 +424,5 @@ class _Search:
 
     def _finals_s(self, first: TrialResult) -> float:
         """Seconds of the budget that are kept back for the finals."""
-        rounds_s = _ROUNDS_KEPT * (1 + self.options.finalists) * first.duration_s
+        rounds_s = _ROUNDS_KEPT * (1 + FINALISTS) * first.duration_s
         return min(rounds_s, _FINALS_SHARE * self.options.budget_s)

@@ -13,11 +13,12 @@ from doubles import ManualClock
 
 from autoloader.errors import BudgetInfeasibleError, PipelineError, SourceError, UsageError
 from autoloader.spec.knobs import KnobLimits, Knobs
-from autoloader.tune.finals import Fastest, LeastForStep
+from autoloader.tune.bound import Analyst, Supplies
+from autoloader.tune.finals import LeastForStep
 from autoloader.tune.ledger import knobs_key, sqlite_url, storage_url
 from autoloader.tune.measurement import StageCost, Trace
 from autoloader.tune.search_space import SearchSpace, guesses
-from autoloader.tune.study import StudyOptions, StudyResult, run_study
+from autoloader.tune.study import Study, StudyOptions, StudyResult
 from autoloader.tune.trial import Outcome, TrialProgress, TrialResult, TrialWatch
 
 LIMITS = KnobLimits(cpus=8, shards={"a": 16, "b": 4})
@@ -97,22 +98,23 @@ def study(
     name: str = "s",
     start: Knobs = START,
     with_guess: bool = True,
-    objective: Fastest | None = None,
     **more: Any,
 ) -> StudyResult:
     space = SearchSpace.around(start, LIMITS)
-    return run_study(
-        space,
-        partial(guesses, space, 48) if with_guess else lambda _: (),
-        machine,
-        StudyOptions(trials=trials, budget_s=budget_s),
-        clock=machine.clock,
-        watcher=recorder or Recorder(),
-        storage=sqlite_url(tmp_path / "s.db"),
-        name=name,
-        objective=objective,
+    values: dict[str, Any] = {
+        "space": space,
+        "guesses": partial(guesses, space, 48) if with_guess else lambda _: (),
+        "measure": machine,
+        "options": StudyOptions(trials=trials, budget_s=budget_s),
+        "clock": machine.clock,
+        "began_s": machine.clock.now_s(),
+        "watcher": recorder or Recorder(),
+        "storage": sqlite_url(tmp_path / "s.db"),
+        "name": name,
+        "analyst": Analyst(Supplies(LIMITS.cpus)),
         **more,
-    )
+    }
+    return Study(**values).run()
 
 
 def traced(cpu_s: float, others_cpus: float = 0.0) -> dict[str, Any]:
