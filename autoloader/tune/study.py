@@ -371,7 +371,8 @@ class Study:
             self.waited_s += max(self.clock.now_s() - began_s, 1.0)
 
     def _impatient(self) -> bool:
-        return self.waited_s >= _PATIENCE_SHARE * self.options.budget_s
+        """True if no more time is spent on waiting for other processes."""
+        return self.waited_s >= _PATIENCE_SHARE * self.options.budget_s or self._left_s() <= 0
 
     def _too_much(self, others_cpus: float | None) -> bool:
         """True if others use so much of the processors that rates say little."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -186,9 +187,13 @@ def test_slow_trials_are_pruned_and_the_start_never(tmp_path: Path) -> None:
 def test_a_study_ends_within_its_budget_however_slow_the_machine(
     tmp_path: Path, each_s: float, planned_s: float
 ) -> None:
-    machine = Machine(lambda knobs: 100.0 + len(machine.asked) % 7, each_s=each_s)
+    def beside(knobs: Knobs, call: int) -> dict[str, Any]:
+        return traced(0.001, others_cpus=3.0 * (call % 5 == 4))
+
+    machine = Machine(lambda knobs: 100.0 + len(machine.asked) % 7, each_s=each_s, also=beside)
     machine.clock.advance(planned_s)
-    study(machine, tmp_path, trials=1000, budget_s=360, began_s=0.0)
+    busy = itertools.cycle([2.0, 2.0, 0.0])
+    study(machine, tmp_path, trials=1000, budget_s=360, began_s=0.0, others_cpus=lambda: next(busy))
     assert machine.clock.now_s() <= 360
 
 
