@@ -261,7 +261,7 @@ class Analyst:
     most_io_threads: int = 1
     chain_saves: float = 0.0
     _traces: list[Trace] = field(default_factory=list)
-    _asking: list[Trace] = field(default_factory=list)
+    _disk_rates: list[float] = field(default_factory=list)
 
     def learn(self, measurement: Mapping[str, Any] | None) -> None:
         """Take over a measurement (``measure --json``); one without a trace changes nothing."""
@@ -271,8 +271,9 @@ class Analyst:
         if not trace.samples or trace.cpu_s <= 0:
             return
         self._traces.append(trace)
-        if knobs.get("reader") == "indexed" and knobs["io_threads"] >= self.most_io_threads:
-            self._asking.append(trace)
+        asks = knobs.get("reader") == "indexed" and knobs["io_threads"] >= self.most_io_threads
+        if asks and trace.disk_busy_ratio >= _DISK_RATIO and trace.disk_bytes_per_s:
+            self._disk_rates.append(trace.disk_bytes_per_s)
 
     @property
     def trace(self) -> Trace | None:
@@ -295,7 +296,7 @@ class Analyst:
         cheapest = self.trace
         if cheapest is None:
             return None
-        supplies = replace(self.supplies, disk_bytes_per_s=self._disk_bytes_per_s())
+        supplies = replace(self.supplies, disk_bytes_per_s=max(self._disk_rates, default=None))
         steps: Sequence[CacheStep] = ()
         if held_by and cheapest.cpu_s > HELD_SAMPLE_S:  # which no cached frame saves
             steps = self.cache(cheapest.cpu_s - HELD_SAMPLE_S)
@@ -319,11 +320,6 @@ class Analyst:
             lifts=self._lifts(costs, cached, supplies, alone, cheapest.stages.get("decode")),
             trace=cheapest,
         )
-
-    def _disk_bytes_per_s(self) -> float | None:
-        """Rate of the disk, from the traces that asked it most; ``None``: none waited for it."""
-        asked = [one for one in self._asking if one.disk_busy_ratio >= _DISK_RATIO]
-        return max((rate for one in asked if (rate := one.disk_bytes_per_s)), default=None)
 
     def _lifts(
         self,

@@ -1,9 +1,9 @@
 """The space a study searches: legal knob sets of one pipeline on one host, and no others.
 
-Legal by construction, not by rejection: each range ends where ``KnobLimits`` ends, and what is
-bound to another knob is drawn as a share of it (``num_parallel_calls`` as a share of
-``cycle_length``), so that every point of the box is a set that may run and Optuna's samplers see a
-fixed box for each reader. Ranges are widened to hold the start, so it is a point of the space too.
+Legal by construction, not by rejection: each range ends where ``KnobLimits`` ends. A knob that is
+bound to another one is drawn as a share of it (``num_parallel_calls`` as a share of
+``cycle_length``). So every point of the box is a set that may run, and Optuna's samplers see a fixed
+box for each reader. Ranges are widened to hold the start, so it is a point of the space too.
 
 Searched are the knobs of ``SEARCHED`` that the reader at hand has a use for, and that have more
 than one value here: with one shard a dataset there is one cycle length. Where the spec leaves the

@@ -4,8 +4,8 @@ The order of a run: the start (the profile's knobs) is measured first, and its t
 sample costs, so how fast any setting can be (``tune.bound``). A set from that reasoning follows.
 Where the start is within noise of the bound the study ends there: no trial can win. Else TPE draws
 from the search space; successive halving prunes on the running rate; the best feasible sets meet
-the start in the finals. Every trial keeps its knobs and what it found in the storage, so a study
-can be resumed by name, and equal hosts can share its trials; each host judges its own finals.
+the start in the finals. The storage keeps the knobs of every trial and what it found. So a study
+can be resumed by name, and equal hosts can share its trials. Each host judges its own finals.
 
 A measurement during which other processes used the processors is marked. It is made again once they
 leave the processors alone, and the quieter one counts. A study waits for that a quarter of its
@@ -152,9 +152,10 @@ class StudyResult:
 
     @property
     def confirmed_ratio(self) -> float | None:
-        """How much faster than the start a setting can be, above 0; ``None`` if one is, or unknown.
+        """Ratio above 0 by which a setting can be faster than the start; ``None``: not known.
 
-        By the bound, and by the finals for the settings that were compared.
+        By the bound, and by the finals for the settings that were compared. ``None`` also where
+        the start did not win.
         """
         rate, found = self.verdict.start.samples_per_s, [self.verdict.at_most]
         if self.bound is not None and rate and not self.first.busy:
@@ -183,7 +184,7 @@ class Study:
         clock: time source of the time budget.
         began_s: second of the clock at which the budget began.
         watcher: is shown every step.
-        storage: a storage URL.
+        storage: URL of the storage, such as an SQLite file's.
         name: the study's name; an existing one is resumed. "": the one that was begun last.
         kin: fingerprint of the hosts that share trials; "": all that open the study do.
         about: what is measured; a study of something else is refused. "": not told.
@@ -192,10 +193,10 @@ class Study:
         others_cpus: processors that other processes use now; ``None``: not known.
         waited_s: seconds waited for other processes.
         best_samples_per_s: the highest rate so far.
-        first: the start's result.
+        first: result of the start, once it was measured.
         done: number of trials that this host has begun.
         ended: why the search ended before its trials and its time; "" where it did not.
-        known: results by ``knobs_key``.
+        known: results of this host, by ``knobs_key``.
     """
 
     space: SearchSpace

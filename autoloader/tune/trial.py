@@ -270,7 +270,7 @@ class TrialRunner:
                 return Outcome.FAILED, f"no result within {deadline_s - began_s:.0f} s"
 
     def _heard(self, child: subprocess.Popen[bytes], link: Connection) -> TrialProgress | None:
-        """What the child tells within a period; ``None`` for silence."""
+        """Progress that the child tells within a period; ``None`` for silence."""
         try:
             if not link.poll(self._period_s):
                 return None

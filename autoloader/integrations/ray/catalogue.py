@@ -104,7 +104,7 @@ def index_part(
     """Build the index files of a few shards; on a host of the cluster.
 
     Raises:
-        AutoloaderError: as ``open_indexes``.
+        AutoloaderError: a shard cannot be read, as for ``open_indexes``.
     """
     spec = PipelineSpec.from_mapping(plain)
     mixture = measured(spec, split) if of_statistics else resolve(spec, split)
@@ -148,7 +148,7 @@ def statistics_part(plain: Mapping[str, Any], split: str, names: Part) -> dict[s
     """Statistics of datasets that share theirs; on a host of the cluster.
 
     Raises:
-        AutoloaderError: as ``statistics_of``.
+        AutoloaderError: a dataset cannot be read, as for ``statistics_of``.
     """
     found = statistics_of(PipelineSpec.from_mapping(plain), split, read_remote=True, only=names)
     assert found is not None
