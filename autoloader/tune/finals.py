@@ -15,7 +15,7 @@ are too few quiet ones.
 
 What a study seeks: the highest rate, or the least memory and threads that a step is fed with.
 
-The first is for a loader that the trainer waits for. The second is for one that outruns the trainer,
+The first is for a loader that the trainer waits for. The second is for one that outruns a trainer
 whose step is known (``--step-time``, ``--trace``). Every measurement then takes that long a step.
 Of the settings with which the trainer waits at most 1 % of its time the cheapest wins.
 

@@ -2,7 +2,7 @@
 
 Legal by construction, not by rejection: each range ends where ``KnobLimits`` ends. A knob that is
 bound to another one is drawn as a share of it (``num_parallel_calls`` as a share of
-``cycle_length``). So every point of the box is a set that may run, and Optuna's samplers see a fixed
+``cycle_length``). So every point of the box is a set that may run, and Optuna draws from a fixed
 box for each reader. Ranges are widened to hold the start, so it is a point of the space too.
 
 Searched are the knobs of ``SEARCHED`` that the reader at hand has a use for, and that have more
