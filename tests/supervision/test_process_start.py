@@ -69,8 +69,7 @@ def test_nothing_in_the_working_directory_runs(
     monkeypatch.setenv("PYTHONPATH", python_path.format(hostile))
     monkeypatch.setattr(sys, "path", ["", *sys.path])
     done = started(module, hostile)
-    assert done.returncode == 0, done.stderr
-    assert "usage" in done.stdout
+    assert "in options" in done.stderr  # all is imported, and its command line is read
     assert not (hostile / "ran").exists()
 
 
