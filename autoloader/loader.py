@@ -819,46 +819,29 @@ class IdleLoader(AutoLoader):
     _starts_at_once = False
 
 
-class ValidationLoader:
+class ValidationLoader(AutoLoader):
     """An ``AutoLoader`` whose every iteration begins with the first sample.
 
     Args:
         spec: a spec that ``validation_specs`` returned.
         split: name of the split, as for ``validation_specs``.
         options: keyword arguments, as for ``AutoLoader``.
-
-    Attributes:
-        loader: the loader; its batches and statistics.
     """
 
     def __init__(self, spec: PipelineSpec, split: str = "val", **options: Any) -> None:
-        self.loader = AutoLoader(spec, split=split, **{"reproducible": True, **options})
-        self._beginning = self.loader.state_dict()
+        super().__init__(spec, split=split, **{"reproducible": True, **options})
+        self._beginning = self.state_dict()
 
     @property
-    def dataset_names(self) -> tuple[str, ...]:
-        """Names that ``batch["dataset_index"]`` counts."""
-        return self.loader.dataset_names
-
-    def __len__(self) -> int:
-        """Batches of a validation; the last one may be smaller."""
-        return len(self.loader)
+    def loader(self) -> AutoLoader:
+        """This loader."""
+        return self
 
     def __iter__(self) -> Iterator[Batch]:
         """The batches of a validation, from the first, however the last iteration ended."""
-        if self.loader.batches != self._beginning["batches"]:
-            self.loader.load_state_dict(self._beginning)
-        return iter(self.loader)
-
-    def close(self) -> None:
-        """Stop everything; batches already handed out stay valid. May be called twice."""
-        self.loader.close()
-
-    def __enter__(self) -> ValidationLoader:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
+        if self.batches != self._beginning["batches"]:
+            self.load_state_dict(self._beginning)
+        return super().__iter__()
 
 
 def validation_loaders(
