@@ -89,12 +89,6 @@ def test_bridge_is_another_thing_in_each_project() -> None:
     assert set(openvla["images"]) == {"primary", "secondary"}
 
 
-def test_recipes_without_a_known_tree_say_that_they_are_untested() -> None:
-    for name, style in EVERY:
-        found = recipes.recipe(name, style)
-        assert found.tree_known == (not any("untested" in note for note in found.notes))
-
-
 def test_gnm_is_driven_in_its_own_frame() -> None:
     random = np.random.default_rng(0)
     position = random.normal(size=(11, 2)).astype(np.float32)

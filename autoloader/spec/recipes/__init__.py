@@ -18,7 +18,7 @@ specs (``autoloader init``).
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from importlib import resources
@@ -60,15 +60,12 @@ class Recipe:
             ``steps``, ``keep``, ``stride``, ``transform``, ``sample``, ``normalize``; those that it
             lacks are left out. Plain values, the caller's own.
         notes: what a person should know, one sentence each.
-        tree_known: whether the recipe is held against the dataset's public feature tree in the
-            tests.
     """
 
     name: str
     style: str
     dataset: dict[str, Any]
     notes: tuple[str, ...]
-    tree_known: bool
 
 
 def names(style: str) -> tuple[str, ...]:
@@ -101,12 +98,13 @@ def recipe(name: str, style: str) -> Recipe:
     for layer in _BASE.get(style, (style,)):
         fields.update(copy.deepcopy(entry.get(layer, {})))
     notes = [fields.pop("note")] if "note" in fields else []
-    dataset = _dataset(fields, entry.get("reversed", ()))
+    dataset = {key: fields[key] for key in _FIELDS if fields.get(key) is not None}
     if style in _UNLABELLED and "language" in dataset:
         dataset["keep"] = {**dataset.get("keep", {}), "language": "anywhere"}
-    if entry.get("reversed"):
+    turned = [name for name, feature in entry["images"].items() if "ops" in feature]
+    if turned:
         notes.append(
-            f"the public files hold blue before red in {' and '.join(entry['reversed'])}; the "
+            f"the public files hold blue before red in {' and '.join(turned)}; the "
             "copies that the projects trained on do not (files: auto tells them apart)"
         )
     if fields.get("language") is None:
@@ -118,7 +116,6 @@ def recipe(name: str, style: str) -> Recipe:
         style=style,
         dataset=dataset,
         notes=tuple(notes),
-        tree_known=entry.get("tree") != "unknown",
     )
 
 
@@ -158,39 +155,6 @@ def _check_style(style: str) -> None:
 
 def _styles(entry: Mapping[str, Any]) -> tuple[str, ...]:
     return tuple(entry.get("styles", _HAVE))
-
-
-def _dataset(fields: Mapping[str, Any], turned: Sequence[str]) -> dict[str, Any]:
-    """The fields as a spec writes them: whole paths, single terms without their list."""
-    found: dict[str, Any] = {}
-    for key in _FIELDS:
-        value = fields.get(key)
-        if value is None:
-            continue
-        if key == "images":
-            found[key] = {
-                camera: _camera(below, public_is_reversed=camera in turned)
-                for camera, below in value.items()
-            }
-        elif key in ("action", "state"):
-            terms = [_observed(term) if key == "state" else term for term in value]
-            found[key] = terms[0] if len(terms) == 1 else terms
-        else:
-            found[key] = value
-    return found
-
-
-def _camera(below: Any, *, public_is_reversed: bool) -> Any:
-    if isinstance(below, dict):
-        return {"any_of": [f"observation/{one}" for one in below["any_of"]]}
-    path = f"observation/{below}"
-    return {"path": path, "ops": [{"flip_channels": "public"}]} if public_is_reversed else path
-
-
-def _observed(term: Any) -> Any:
-    if not isinstance(term, str):
-        return term
-    return term[1:] if term.startswith("/") else f"observation/{term}"
 
 
 @cache
