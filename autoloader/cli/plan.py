@@ -49,7 +49,7 @@ from autoloader.process.planning import LoaderPlan, plan_loader
 from autoloader.samples.resolve import ResolvedDataset
 from autoloader.samples.transforms.keep import valid_per_episode
 from autoloader.sampling.chains import why_unchained
-from autoloader.sampling.dealing import Ranks, epoch_steps
+from autoloader.sampling.dealing import Ranks, Steps
 from autoloader.sampling.episodes import DatasetTable
 from autoloader.sampling.plan import SamplePlan
 from autoloader.spec import PipelineSpec
@@ -200,8 +200,7 @@ class _Report:
         }
 
     def _epoch_batches(self, samples: int) -> int:
-        batch, ranks = self._mixture.spec.batch, self._plan.world_size
-        return epoch_steps(samples, batch=batch.size, world_size=ranks, drop_last=batch.drop_last)
+        return Steps.of(self._mixture.spec.batch, self._plan.world_size).left(samples)
 
     def _dataset(self, dataset: ResolvedDataset, table: DatasetTable) -> dict[str, Any]:
         plan, reuse = self._plan, self._reuse

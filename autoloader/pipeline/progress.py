@@ -15,7 +15,7 @@ from autoloader.errors import UsageError
 from autoloader.pipeline.read.mixer import MAX_DEBTS, rename_datasets
 from autoloader.samples.resolve import ResolvedMixture
 from autoloader.sampling.cursor import DatasetCursor
-from autoloader.sampling.dealing import Ranks, epoch_steps, part_of, step_samples
+from autoloader.sampling.dealing import Ranks, Steps, part_of
 from autoloader.sampling.mixture import MixtureOrder, blocks_of_stream
 
 logger = logging.getLogger(__name__)
@@ -65,10 +65,7 @@ class DeliveryProgress:
         self.repeats = 0
         self._repeated_from: dict[str, Any] | None = None
         batch = mixture.spec.batch
-        self._full = batch.size * ranks.world_size
-        self._deal: dict[str, Any] = {
-            "batch": batch.size, "world_size": ranks.world_size, "drop_last": batch.drop_last
-        }  # fmt: skip
+        self._steps = Steps.of(batch, ranks.world_size)
 
     def _cursors_of(self, ranks: Ranks) -> list[DatasetCursor]:
         """At the beginning of what one of so many ranks reads."""
@@ -79,7 +76,7 @@ class DeliveryProgress:
     def steps_left(self) -> int | None:
         """Steps that the epoch still has; ``None`` where it is endless."""
         due = self._due
-        return None if due is None else epoch_steps(due, **self._deal)
+        return None if due is None else self._steps.left(due)
 
     def next_epoch(self) -> None:
         """The epoch is over; what it could not deal is carried into the next one."""
@@ -110,7 +107,7 @@ class DeliveryProgress:
     def _step(self) -> int:
         """One more step of the epoch; its samples, over all ranks."""
         due = self._due
-        step = self._full if due is None else step_samples(due, **self._deal)
+        step = self._steps.full if due is None else self._steps.samples(due)
         self.in_epoch += step
         self.epoch_steps += 1
         return step
@@ -264,7 +261,7 @@ class DeliveryProgress:
         reached = [
             one.position
             for one in order.changes
-            if one.position + _MOST_AHEAD * self._full * order.block_length <= self.position
+            if one.position + _MOST_AHEAD * self._steps.full * order.block_length <= self.position
         ]
         if not reached:
             return order

@@ -37,7 +37,7 @@ from autoloader.process.child import ChildPipeline, preempt
 from autoloader.samples.resolve import ResolvedDataset, ResolvedMixture, normalised, resolve
 from autoloader.samples.transforms.keep import DatasetCount
 from autoloader.sampling.chains import why_unchained
-from autoloader.sampling.dealing import Ranks, check_parts, epoch_steps
+from autoloader.sampling.dealing import Ranks, Steps, check_parts
 from autoloader.sampling.mixture import MixtureOrder, mixture_order
 from autoloader.spec import CurriculumSpec, PipelineSpec
 from autoloader.spec.knobs import STREAM_KNOBS, KnobLimits, Knobs
@@ -318,9 +318,7 @@ class LoaderPlan:
     def why_no_batch(self) -> str | None:
         """Why the first epoch gives no batch, for people; ``None`` where it gives some."""
         batch, samples = self.mixture.spec.batch, self.order.epoch_samples
-        if samples is None or epoch_steps(
-            samples, batch=batch.size, world_size=self.world_size, drop_last=batch.drop_last
-        ):
+        if samples is None or Steps.of(batch, self.world_size).left(samples):
             return None
         ranks = f" for each of {self.world_size} ranks" if self.world_size > 1 else ""
         return (

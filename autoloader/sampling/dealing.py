@@ -6,8 +6,8 @@
 
 Step s of rank r takes positions [(sW + r)B, (sW + r + 1)B), counted from the base: the position
 that all ranks of the former world size had reached together. The number of positions of a step
-depends only on the number that the epoch still has (``step_samples``). So a resume may change W and
-B anywhere.
+depends only on the number that the epoch still has (``Steps.samples``). So a resume may change
+W and B anywhere.
 
 With ``drop_last`` every step takes W·B positions, and what is left of an epoch is carried into the
 next one. Without it the last step's positions are dealt evenly. Where they are fewer than ranks,
@@ -63,31 +63,45 @@ class Ranks:
     world_size: int = 1
 
 
-def step_samples(due: int, *, batch: int, world_size: int, drop_last: bool) -> int:
-    """Positions that the next step takes over all ranks; 0 where the epoch is over.
+@dataclass(frozen=True, slots=True)
+class Steps:
+    """Steps that an epoch is dealt in, over all ranks.
 
-    Args:
-        due: positions that the epoch still has.
+    Attributes:
         batch: rows of a full batch.
         world_size: number of ranks that share the sequence.
         drop_last: whether all batches are full.
     """
-    full = batch * world_size
-    if due >= 2 * full:
-        return full
-    if drop_last or batch == 1:
-        return full if due >= full else 0
-    if due <= full:
-        return due if due >= world_size else 0
-    return min(full, due - world_size)
 
+    batch: int
+    world_size: int
+    drop_last: bool
 
-def epoch_steps(due: int, *, batch: int, world_size: int, drop_last: bool) -> int:
-    """Steps that an epoch still has, for every rank; arguments as for ``step_samples``."""
-    full = batch * world_size
-    if drop_last or batch == 1 or due < world_size:
-        return max(0, due) // full
-    return -(-due // full)
+    @classmethod
+    def of(cls, batch: BatchSpec, world_size: int) -> Steps:
+        """The steps of so many ranks."""
+        return cls(batch.size, world_size, batch.drop_last)
+
+    @property
+    def full(self) -> int:
+        """Positions of a full step."""
+        return self.batch * self.world_size
+
+    def samples(self, due: int) -> int:
+        """Positions of the next step, of an epoch that still has ``due``; 0 where it is over."""
+        if due >= 2 * self.full:
+            return self.full
+        if self.drop_last or self.batch == 1:
+            return self.full if due >= self.full else 0
+        if due <= self.full:
+            return due if due >= self.world_size else 0
+        return min(self.full, due - self.world_size)
+
+    def left(self, due: int) -> int:
+        """Steps that an epoch of ``due`` positions still has, for every rank."""
+        if self.drop_last or self.batch == 1 or due < self.world_size:
+            return max(0, due) // self.full
+        return -(-due // self.full)
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,37 +128,25 @@ class Deal:
     first_number: int = 0
 
     @classmethod
-    def of(
-        cls,
-        order: MixtureOrder,
-        batch: BatchSpec,
-        ranks: Ranks,
-        *,
-        base: int = 0,
-        in_epoch: int = 0,
-        first_number: int = 0,
-    ) -> Deal:
-        """The deal of a mixture's order."""
-        return cls(
-            ranks, batch.size, batch.drop_last, order.epoch_samples, base, in_epoch, first_number
-        )
+    def of(cls, order: MixtureOrder, batch: BatchSpec, ranks: Ranks, **at: int) -> Deal:
+        """The deal of a mixture's order; ``at``: ``base``, ``in_epoch`` and ``first_number``."""
+        return cls(ranks, batch.size, batch.drop_last, order.epoch_samples, **at)
 
     def step(self, number: int) -> tuple[int, int]:
         """The positions [start, stop) of step ``number``, over all ranks."""
         k = number - self.first_number
-        full = self.batch * self.ranks.world_size
+        steps = Steps(self.batch, self.ranks.world_size, self.drop_last)
         if self.drop_last or self.batch == 1 or self.epoch_samples is None:
-            return self.base + k * full, self.base + (k + 1) * full
+            return self.base + k * steps.full, self.base + (k + 1) * steps.full
         start, due = self.base, self.epoch_samples - self.in_epoch
-        if due < self.ranks.world_size:
+        if due < steps.world_size:
             due += self.epoch_samples
-        steps = self._steps(due)
-        if k >= steps:
-            start, due, k = start + due, self.epoch_samples, k - steps
-            epochs, k = divmod(k, self._steps(due))
+        if k >= steps.left(due):
+            start, due, k = start + due, self.epoch_samples, k - steps.left(due)
+            epochs, k = divmod(k, steps.left(due))
             start += epochs * due
-        before = min(k * full, due - self.ranks.world_size)
-        return start + before, start + before + self._samples(due - before)
+        before = min(k * steps.full, due - steps.world_size)
+        return start + before, start + before + steps.samples(due - before)
 
     def positions(self, number: int) -> tuple[int, int]:
         """This rank's positions [start, stop) of step ``number``."""
@@ -157,16 +159,6 @@ class Deal:
         """Rows of this rank's batch in step ``number``."""
         start, stop = self.positions(number)
         return stop - start
-
-    def _samples(self, due: int) -> int:
-        return step_samples(
-            due, batch=self.batch, world_size=self.ranks.world_size, drop_last=self.drop_last
-        )
-
-    def _steps(self, due: int) -> int:
-        return epoch_steps(
-            due, batch=self.batch, world_size=self.ranks.world_size, drop_last=self.drop_last
-        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ lanes' parts of a dataset (``plan``), debts (``pipeline.read.mixer``).
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import accumulate, pairwise
@@ -26,7 +26,6 @@ from autoloader.sampling.schedule import (
     Change,
     Curriculum,
     DrawnSchedule,
-    Leg,
     Schedule,
     Stretch,
     block_start,
@@ -102,37 +101,38 @@ class MixtureOrder:
         """Lanes that batches take turns in; 1 is none."""
         return 1 if self.locality is None else self.locality.lanes
 
-    def legs(self) -> tuple[Leg, ...]:
-        """Its schedules, one behind the other, where epochs are not passes."""
+    def legs(self) -> Iterator[tuple[int, int | None, Schedule]]:
+        """(start, stop, schedule) of its legs, in order, where epochs are not passes.
+
+        ``stop`` is the position behind the last; ``None``: without end.
+        """
         assert self.pass_samples is None
         stretches = list(stretches_of(self.base, self.shares, self.block_length, self.curriculum))
         if self.changes:
             kept = [one for one in stretches if one.start < self.changes[0].position]
             stretches = [*kept, *(Stretch(one.position, one.shares) for one in self.changes)]
-        found = []
-        counted = np.asarray(self.given or (0,) * len(self.shares), dtype=np.int64)
         stops = [one.start for one in stretches[1:]] + [None]
-        due, dealt = [0] * len(self.shares), [0] * len(self.shares)
+        ahead = [0] * len(self.shares)
         for one, stop in zip(stretches, stops, strict=True):
-            ahead = [(d << SCALE_BITS) - t for d, t in zip(dealt, due, strict=True)]
-            # What is within one block is told exactly: 47 bits fit in a float's 53.
-            own = [u + a / (1 << SCALE_BITS) for u, a in zip(self.phases, ahead, strict=True)]
-            at = own if one.whole else self.phases
-            schedule = Schedule(one.shares, at)
+            phases = self.phases
+            if one.whole:
+                # What is within one block is told exactly: 47 bits fit in a float's 53.
+                pairs = zip(phases, ahead, strict=True)
+                phases = tuple(u + a / (1 << SCALE_BITS) for u, a in pairs)
+            schedule = Schedule(one.shares, phases)
             if self.draw_key is not None:
                 key = self.draw_key if one.number is None else fold(self.draw_key, one.number)
                 # Turns are drawn within the stretch, so that its shares are exact at its own end.
                 last = None if one.end is None else (one.end - one.start) // self.block_length
-                schedule = DrawnSchedule(one.shares, at, key=key, last=last)
-            found.append(Leg(one.start, stop, schedule, counted))
-            if stop is not None:
+                schedule = DrawnSchedule(one.shares, phases, key=key, last=last)
+            yield one.start, stop, schedule
+            if stop is not None and one.whole:
                 blocks = (stop - one.start) // self.block_length
-                taken = schedule.counts_before(blocks)
-                counted = counted + taken * self.block_length
-                if one.whole:
-                    due = [t + blocks * w for t, w in zip(due, one.whole, strict=True)]
-                    dealt = [d + n for d, n in zip(dealt, taken.tolist(), strict=True)]
-        return tuple(found)
+                dealt = schedule.counts_before(blocks).tolist()
+                ahead = [
+                    a + (n << SCALE_BITS) - blocks * w
+                    for a, n, w in zip(ahead, dealt, one.whole, strict=True)
+                ]
 
     def samples_before(self, position: int) -> tuple[int, ...]:
         """[D] samples of each dataset before ``position``, where epochs are not passes.
@@ -190,17 +190,8 @@ class MixtureOrder:
 
     def begun_at(self, position: int) -> MixtureOrder:
         """The same order, told from the last change that ``position`` has reached."""
-        reached = [one for one in self.changes if one.position <= position]
-        if not reached:
-            return self
-        return replace(
-            self,
-            base=reached[-1].position,
-            given=self.samples_before(reached[-1].position),
-            shares=reached[-1].shares,
-            curriculum=None,
-            changes=self.changes[len(reached) :],
-        )
+        reached = [one.position for one in self.changes if one.position <= position]
+        return self.from_position(reached[-1]) if reached else self
 
 
 def mixture_order(
@@ -358,11 +349,9 @@ class PositionSequence:
             self._epoch = int(self._pass_samples.sum())
             self.pieces = self._of_pass(0)
             return
-        legs = order.legs()
-        given = legs[0].given
-        for leg in legs:
-            own, given = self._of_leg(leg, given)
-            self.pieces += own
+        given = np.asarray(order.given or (0,) * len(order.shares), dtype=np.int64)
+        for start, stop, schedule in order.legs():
+            given = self._add_leg(start, stop, schedule, given)
 
     def samples_before(self, position: int) -> tuple[int, ...]:
         """[D] samples of each dataset before a position, where epochs are not passes.
@@ -488,25 +477,22 @@ class PositionSequence:
             counts[of.schedule.blocks(blocks, blocks + 1)[0]] += left
         return np.asarray(counts * (self._lanes if of.laned else 1))
 
-    def _of_leg(self, leg: Leg, given: Ints) -> tuple[list[_Piece], Ints]:
-        """The pieces of a leg, and the samples that each dataset gave by its end."""
-        cuts = [leg.start, -(-leg.start // self._round) * self._round]
-        if leg.stop is None:
-            cuts.append(-1)
-        else:
-            cuts = [min(cut, leg.stop) for cut in cuts]
-            cuts += [max(cuts[1], leg.stop // self._round * self._round), leg.stop]
-        pieces = []
-        for number, (start, stop) in enumerate(pairwise(cuts)):
-            if start == stop:
-                continue
-            end = None if stop < 0 else stop
-            laned = number == 1 and self._lanes > 1
-            piece = _Piece(start, end, leg.schedule, self._length, laned, given)
-            pieces.append(piece)
-            if end is not None:
-                given = given + self._counted(piece, end - start)
-        return pieces, given
+    def _add_leg(self, start: int, stop: int | None, schedule: Schedule, given: Ints) -> Ints:
+        """Add the pieces of a leg; the samples that each dataset gave by its end."""
+        begin = -(-start // self._round) * self._round
+        cuts = [start, begin, stop]
+        if stop is not None:
+            begin = min(begin, stop)
+            cuts = [start, begin, max(begin, stop // self._round * self._round), stop]
+        for number, (first, end) in enumerate(pairwise(cuts)):
+            assert first is not None
+            if first != end:
+                laned = number == 1 and self._lanes > 1
+                piece = _Piece(first, end, schedule, self._length, laned, given)
+                self.pieces.append(piece)
+                if end is not None:
+                    given = given + self._counted(piece, end - first)
+        return given
 
     def _of_pass(self, head: int) -> list[_Piece]:
         """The pieces of an epoch that is one pass, in its own positions.

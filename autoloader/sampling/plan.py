@@ -66,7 +66,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -280,15 +280,8 @@ class SamplePlan:
                 joined[-1] = (joined[-1][0], stop)
             else:
                 joined.append((start, stop))
-        parts = [self.samples(start, stop) for start, stop in joined]
-        if len(parts) == 1:
-            return parts[0]
-
-        def joined_column(name: str) -> Any:
-            return np.concatenate([getattr(part, name) for part in parts])
-
-        columns = PlannedSamples.__slots__ if self._local else PlannedSamples.__slots__[:-1]
-        return PlannedSamples(*map(joined_column, columns))
+        numbered = [self._positions.ordinals(start, stop) for start, stop in joined]
+        return self.at(*map(np.concatenate, zip(*numbered, strict=True)))
 
     def samples(self, start: int, stop: int) -> PlannedSamples:
         """The samples at positions [start, stop); start ≥ 0."""
@@ -402,18 +395,11 @@ class NextUse:
         for row, own in enumerate(offsets):
             self._offsets[row, : len(own)], self._has[row, : len(own)] = own, True
         # How many t beyond its own show the first and the last frame of an episode.
-        early = [
-            -min(0, *own) if s.edges.start == "repeat" else 0
+        reach = [
+            (-min(0, *own) * (s.edges.start == "repeat"), max(0, *own) * (s.edges.end == "repeat"))
             for own, s in zip(offsets, samples, strict=True)
         ]
-        late = [
-            max(0, *own) if s.edges.end == "repeat" else 0
-            for own, s in zip(offsets, samples, strict=True)
-        ]
-        self._early, self._late = (
-            np.asarray(early, dtype=np.int64),
-            np.asarray(late, dtype=np.int64),
-        )
+        self._early, self._late = np.asarray(reach, dtype=np.int64).T
         drawn = [0 if s.per_episode == "all" else s.per_episode for s in samples]
         self._drawn = np.asarray(drawn, dtype=np.int64)
         self._goal = np.asarray([s.goal != "none" for s in samples], dtype=np.bool_)
@@ -445,13 +431,8 @@ class NextUse:
         times = frame.shape[1]
         dataset = planned.dataset.astype(np.int64)
         first = self._first[dataset]
-        columns = (
-            dataset,
-            planned.episode,
-            first,
-            np.maximum(first, steps - self._end[dataset]),
-            steps - 1,
-        )
+        stop = np.maximum(first, steps - self._end[dataset])
+        columns = dataset, planned.episode, first, stop, steps - 1
         shown = _Frames(frame.ravel(), *(np.repeat(column, times) for column in columns))
         now = np.repeat(position, times)
         number = self._next_numbers(shown, np.repeat(planned.number, times))
@@ -476,7 +457,7 @@ class NextUse:
         for _ in range(LOOKS):
             if not len(left):
                 return
-            of = shown.at(left)
+            of = _Frames(*(column[left] for column in shown))
             number[left] = self._next_numbers(of, number[left])
             found[left] = self._positions(of.dataset, number[left], found[left])
             left = left[(found[left] < NEVER) & ~node.shows(found[left])]
@@ -512,9 +493,7 @@ class NextUse:
 
     def _shown_by(self, shown: _Frames) -> tuple[Ints, Ints]:
         """(which of the frames, t) of every valid t that shows one of them; t may be twice."""
-        dataset, frame, first, stop, last = (
-            shown.dataset, shown.frame, shown.first, shown.stop, shown.last,
-        )  # fmt: skip
+        frame, dataset, _, first, stop, last = shown
         t = frame[:, None] - self._offsets[dataset]
         row, column = np.nonzero(self._has[dataset] & (t >= first[:, None]) & (t < stop[:, None]))
         rows, ts = [row], [t[row, column]]
@@ -532,8 +511,7 @@ class NextUse:
         return np.concatenate(rows), np.concatenate(ts)
 
 
-@dataclass(frozen=True, slots=True)
-class _Frames:
+class _Frames(NamedTuple):
     """Frames of episodes, all [n].
 
     Attributes:
@@ -549,10 +527,6 @@ class _Frames:
     first: Ints
     stop: Ints
     last: Ints
-
-    def at(self, rows: Ints) -> _Frames:
-        """Those of ``rows``."""
-        return _Frames(*(getattr(self, name)[rows] for name in self.__slots__))
 
 
 _BATCHES = 64

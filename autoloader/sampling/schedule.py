@@ -35,8 +35,7 @@ every dataset is within one block of the sum of its shares so far.
 
 Invariants:
     1. The legs begin at ``base``, and each one where that before it ends; the last has no end.
-    2. ``given`` of a leg is what the legs before it deal, from ``given`` of the order on.
-    3. The same arguments give the same legs: what was set before ``base`` is not asked for.
+    2. The same arguments give the same legs: what was set before ``base`` is not asked for.
 
 Cost: a schedule for each leg, 65 with a curriculum, are made once for a plan; a run of positions
 needs the one or two that it lies in, the way back one call for each leg that is looked for.
@@ -49,6 +48,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -283,25 +283,7 @@ class Change:
     shares: tuple[float, ...]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Leg:
-    """A part of an order with one schedule.
-
-    Attributes:
-        start: first position of the stretch.
-        stop: the one behind its last; ``None``: it has no end.
-        schedule: schedule of the stretch's blocks.
-        given: [D] samples that each dataset gave before it.
-    """
-
-    start: int
-    stop: int | None
-    schedule: Schedule
-    given: Ints
-
-
-@dataclass(frozen=True, slots=True)
-class Stretch:
+class Stretch(NamedTuple):
     """Shares that hold from a position on.
 
     Attributes:

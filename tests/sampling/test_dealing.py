@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autoloader.sampling.dealing import Deal, Ranks, Rounds, step_samples
+from autoloader.sampling.dealing import Deal, Ranks, Rounds, Steps
 
 BATCHES = st.integers(1, 6)
 WORLDS = st.integers(1, 5)
@@ -26,9 +26,7 @@ def test_ranks_take_disjoint_parts_that_are_the_sequence_whole_over_several_epoc
     every = deals(world_size, batch, drop_last, epoch, base, in_epoch, 7)
     at, due = base, epoch - in_epoch
     for number in range(7, 60):
-        while (
-            size := step_samples(due, batch=batch, world_size=world_size, drop_last=drop_last)
-        ) == 0:
+        while (size := Steps(batch, world_size, drop_last).samples(due)) == 0:
             due += epoch
         assert every[0].step(number) == (at, at + size)
         for deal in every:
