@@ -77,6 +77,8 @@ _PRICED = ("framework", "streams", "queued", "ring", "cache")
 _SHARDS_SHOWN = 8
 _NO_TERMINAL = 1000
 """Columns where stdout is no terminal: lines are left whole."""
+_MOST_LINES, _LINES_EACH = 14, 2
+"""Lines without ``-v``: of answers and notes together, and of one answer."""
 
 
 def show_plan(
@@ -114,13 +116,35 @@ def show_plan(
     if answered(document):
         return
     width = shutil.get_terminal_size((_NO_TERMINAL, 24)).columns
-    for label, told in _answers(document):
-        emit(textwrap.fill(f"{label:<6} {told}", width, subsequent_indent=" " * 7,
-                           break_long_words=False, break_on_hyphens=False))  # fmt: skip
+    answers = [
+        "\n".join(_wrapped(f"{label:<6} {told}", width, None if verbose else _LINES_EACH))
+        for label, told in _answers(document)
+    ]
+    emit("\n".join(answers))
     if verbose:
         emit_document(_tables(document), _TABLES)
-    for line in document["notes"]:
-        note(line)
+    room = _MOST_LINES - sum(one.count("\n") + 1 for one in answers)
+    notes = ["\n".join(_wrapped(one, width)) for one in document["notes"]]
+    for number, told in enumerate(notes):
+        room -= told.count("\n") + 1
+        if room < (number + 1 < len(notes)) and not verbose:
+            note(f"notes: {len(notes) - number} more; -v shows them")
+            break
+        note(told)
+
+
+def _wrapped(text: str, width: int, lines: int | None = None) -> list[str]:
+    """Lines of whole words; what does not fit into so many is cut.
+
+    Args:
+        text: a label of six letters and a sentence, or a note.
+        width: number of characters of a line; a longer word has a line of its own.
+        lines: most lines; ``None``: any number.
+    """
+    return textwrap.wrap(
+        text, width, subsequent_indent=" " * 7, break_long_words=False, break_on_hyphens=False,
+        max_lines=lines, placeholder=" ...",
+    )  # fmt: skip
 
 
 def _ranks_of_a_node(ranks: int, nodes: int) -> int:
@@ -574,7 +598,7 @@ def _written_knobs(found: ResolvedProfile) -> dict[str, Any]:
 
 def _answers(document: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     """Yield the first lines of the answer: a label of six letters at most, and a sentence."""
-    memory, bound, ranks = (document[key] for key in ("bytes", "bound", "ranks"))
+    memory, bound, ranks, epoch = (document[key] for key in ("bytes", "bound", "ranks", "epoch"))
     several = ranks["world_size"] > 1
     left, floor = memory["left_above_floor"], format_bytes(memory["ram_floor"])
     who = f"the {ranks['per_node']} loaders of a node take" if several else "the loader takes"
@@ -591,17 +615,23 @@ def _answers(document: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         "forecasts", ())]  # fmt: skip
     yield "Speed", speed + (f"; frames from the cache: {', '.join(hits)}" if hits else "")
     yield "Limit", _limit(document)
-    yield "Data", _data(document)
+    size = batches = "endless epochs"
+    if epoch["samples"] is not None:
+        size = f"{'about ' if epoch['estimated'] else ''}{epoch['samples']} samples"
+        batches = f"{epoch['batches']} batches and {ranks['rank']['samples']} samples an epoch"
+        size += "" if several else f", {epoch['batches']} batches an epoch"
+    datasets = list(document["datasets"].values())
+    if lost := sum(bool(one["lost"]) for one in datasets):
+        size += f", {lost} lose frames (-v)"
+    how = "by index" if datasets[0]["reader"] == "indexed" else "as a stream"
+    read = f"read {how} ({datasets[0]['reader_why']})"
+    yield "Data", f"{_many(len(datasets), 'dataset')}, {size}, {read}"
     if several:
-        part = ranks["rank"]
         on = "one node" if ranks["nodes"] == 1 else f"{ranks['nodes']} nodes like this one"
-        each = f"{part['batches']} batches and {part['samples']} samples an epoch"
-        if part["batches"] is None:
-            each = "endless epochs"
-        yield "Ranks", f"{ranks['world_size']} on {on}, {ranks['per_node']} on each: {each}"
-    yield from _storage(document)
-    estimated = document["epoch"]["estimated"] and document["remote"] is None
-    command = "index" if estimated else "measure"
+        yield "Ranks", f"{ranks['world_size']} on {on}, {ranks['per_node']} on each: {batches}"
+    if files := "; ".join(_files(document)):
+        yield "Files", files
+    command = "index" if epoch["estimated"] and document["remote"] is None else "measure"
     yield "Next", f"autoloader {command} {document['spec']}"
 
 
@@ -614,46 +644,24 @@ def _limit(document: Mapping[str, Any]) -> str:
         return f"batch.call {call['call']}, one batch at a time: {took}"
     if bound["mean_decode_s"] is None:
         return "no frame is decoded"
+    probed, every = bound["datasets_probed"], len(document["datasets"])
     return (
         f"decoding: {_many(bound['threads'], 'thread')}, {bound['mean_decode_s'] * 1e3:.2f} ms a "
-        f"sample in one of them (probed on {bound['datasets_probed']} of "
-        f"{len(document['datasets'])} datasets)"
+        "sample in one of them" + (f" ({probed} of {every} datasets probed)" * (probed < every))
     )
 
 
-def _data(document: Mapping[str, Any]) -> str:
-    datasets, epoch = document["datasets"], document["epoch"]
-    first = next(iter(datasets.values()))
-    size = "endless epochs"
-    if epoch["samples"] is not None:
-        about = "about " if epoch["estimated"] else ""
-        each = f" for each of {document['ranks']['world_size']} ranks"
-        size = f"{about}{epoch['samples']} samples, {epoch['batches']} batches an epoch"
-        size += each if document["ranks"]["world_size"] > 1 else ""
-    lost = sum(bool(one["lost"]) for one in datasets.values())
-    told = f"; {lost} of them lose frames (-v says why)" if lost else ""
-    how = "by index" if first["reader"] == "indexed" else "as a stream"
-    read = f"read {how} ({first['reader_why']})"
-    return f"{_many(len(datasets), 'dataset')}, {size}, {read}{told}"
-
-
-def _storage(document: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """Yield the lines about remote data and about slow file systems."""
+def _files(document: Mapping[str, Any]) -> Iterator[str]:
+    """Sentences about remote data and slow file systems."""
     if (far := document["remote"]) is not None and far["missing_bytes"]:
-        took = "not known how long that takes"
-        if far["seconds"] is not None:
-            took = f"about {far['seconds']:.0f} s at the rate measured last"
-        told = f"{format_bytes(far['missing_bytes'])} of {format_bytes(far['bytes'])} to be fetched"
+        took = "" if far["seconds"] is None else f" in about {far['seconds']:.0f} s"
+        whole = format_bytes(far["bytes"])
+        yield f"{format_bytes(far['missing_bytes'])} of {whole} to be fetched{took}"
         if far["free_bytes"] < far["missing_bytes"]:
-            free = format_bytes(max(0, far["free_bytes"]))
-            took += f"; the disk has room for {free}, so shards make room for others"
-        yield "Fetch", f"{told}: {took}"
+            yield f"the disk has room for {format_bytes(max(0, far['free_bytes']))} of them"
     if (near := document["locality"]) is not None:
-        rates = ", ".join(
-            f"{one['storage_samples_per_s']:.0f} samples/s ({one['order']})"
-            for one in near["orders"]
-        )
-        yield "Disk", f"{near['file_system']} gives {rates}"
+        rates = (f"{one['storage_samples_per_s']:.0f} ({one['order']})" for one in near["orders"])
+        yield f"samples/s from {near['file_system']}: {', '.join(rates)}"
 
 
 def _tables(document: Mapping[str, Any]) -> dict[str, Any]:

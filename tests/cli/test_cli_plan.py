@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -250,3 +253,32 @@ def test_what_a_profile_says_gives_way_to_the_spec_with_a_note(
     told = [note for note in document["notes"] if "of the profile gives way" in note]
     assert len(told) == (why is not None)
     assert all(why in note for note in told)
+
+
+@pytest.mark.parametrize("width", [60, 80, 120])
+def test_an_answer_has_at_most_fourteen_lines_of_whole_words_at_any_width(
+    mix: Path, width: int
+) -> None:
+    mix.write_text(SPEC + "mixing: {chain: true, block_length: 2, locality: {block: 1MiB}}\n")
+    words = ["plan", mix.name, "--ram-floor", "64MiB", "--ranks", "4", "--nodes", "2"]
+    words += ["--profile", Path(with_profile(mix, cycle_length=8, reader="stream")).name]
+
+    def said(columns: int) -> tuple[str, str]:
+        done = subprocess.run(
+            [sys.executable, "-m", "autoloader", *words],
+            cwd=mix.parent,
+            env={**os.environ, "LC_ALL": "C", "COLUMNS": str(columns)},
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        return done.stdout, done.stderr
+
+    answers, notes = said(width)
+    lines = (answers + notes).splitlines()
+    assert 6 <= len(lines) <= 14
+    assert max(map(len, lines)) <= width
+    assert "\x1b" not in "".join(lines)
+    numbers = re.compile(r"\d[\d.]*")  # measured anew
+    whole = {numbers.sub("0", word) for word in said(1000)[0].split()}
+    assert {numbers.sub("0", word) for word in answers.split()} <= whole | {"..."}
