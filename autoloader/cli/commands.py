@@ -482,7 +482,6 @@ def measure(
 def top(
     run: Annotated[str | None, typer.Argument(metavar="[RUN]")] = None,
     once: bool = False,
-    every: str = "2s",
 ) -> None:
     """Show what your running loaders do, why, and what limits them, without disturbing them.
 
@@ -490,11 +489,10 @@ def top(
     run: The run to show: its name, its script, a part of either, or a process id; default: all
         that run.
     once: Show it once, and end.
-    every: Time between two looks.
     """
     from autoloader.cli.top import show_runs
 
-    show_runs(run, once=once, period_s=max(0.1, parse_seconds(every, name="--every")))
+    show_runs(run, once=once)
 
 
 @_command(_RUN, "report last -o run.html")

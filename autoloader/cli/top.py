@@ -2,9 +2,9 @@
 
 It reads what the loader writes anyway, and asks it nothing: no lock, no message, no signal.
 
-Theory of operation. A frame is a list of styled lines that fit the given width and height. The
-terminal lays nothing out, so a frame costs little and reads the same over ssh. The worst
-comes first, and lines that do not fit are counted.
+A frame is a list of styled lines that fit the given width and height. The terminal lays nothing
+out, so a frame costs little and reads the same over ssh. The worst comes first, and rows that do
+not fit are counted.
 
 Not here: finding runs (``telemetry.run_record``), what their numbers mean (``telemetry.verdict``).
 """
@@ -15,7 +15,7 @@ import contextlib
 import textwrap
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from rich.console import Console
 from rich.live import Live
@@ -37,16 +37,13 @@ from autoloader.telemetry.verdict import (
 )
 
 _NONE = "no loader of yours runs on this machine"
+_PERIOD_S = 2.0
+"""Seconds between two looks."""
 _LABEL = 8
-_BLOCKS = "▁▂▃▄▅▆▇█"
-_PLAIN_BLOCKS = ".:-=+*#@"
 _LATE_S = 5.0
-_FEW_MOVES, _MANY_MOVES = 3, 8
-_FEW_RANKS, _MANY_RANKS = 3, 16
-_MOST_STAGES = 4
-_MINUTE = 60
-_TALL = 20
-"""Lines below the head from which on more rows are shown."""
+_MOST_MOVES, _MOST_RANKS, _MOST_STAGES = 4, 8, 4
+_GAUGE = 24
+"""Characters of a gauge."""
 _VERDICTS = {"paid": "it paid", "nothing": "taken back: no gain", "lost": "taken back: slower"}
 _KNOB_LINES = 2
 _FIRST = ("ring_slots", "decode_threads")
@@ -61,13 +58,12 @@ _UNTUNED = ("reader", "min_ready_datasets")
 """Knobs that never move while a run lasts."""
 
 
-def show_runs(run: str | None, *, once: bool, period_s: float) -> None:
+def show_runs(run: str | None, *, once: bool) -> None:
     """Show running loaders, once or until the user ends it.
 
     Args:
         run: name, script or process id of a run; ``None``: all runs.
         once: whether they are shown once.
-        period_s: seconds between two looks.
 
     Raises:
         UsageError: no such run is there.
@@ -77,7 +73,7 @@ def show_runs(run: str | None, *, once: bool, period_s: float) -> None:
         return
     if not once and Console().is_terminal:
         with contextlib.suppress(KeyboardInterrupt):
-            _follow(run, period_s)
+            _follow(run)
     elif groups:
         emit_rendered(lambda console: _print(console, _frame(console, groups)))
     else:
@@ -113,7 +109,7 @@ def _is_named(moment: Snapshot, run: str) -> bool:
 
 
 def _frame(console: Console, groups: Sequence[Sequence[Snapshot]]) -> list[Text]:
-    frame = Frame.of(console.width, console.height, console.encoding)
+    frame = Frame(console.width, console.height, time.time())
     return draw_run(groups[0], frame) if len(groups) == 1 else draw_list(groups, frame)
 
 
@@ -122,7 +118,7 @@ def _print(console: Console, lines: Sequence[Text]) -> None:
         console.print(line, soft_wrap=True)
 
 
-def _follow(run: str | None, period_s: float) -> None:
+def _follow(run: str | None) -> None:
     """Show frames until interrupted, or until the run that was named has ended."""
     console, last = Console(), list[Text]()
     with Live(console=console, screen=True, auto_refresh=False) as live:
@@ -136,40 +132,28 @@ def _follow(run: str | None, period_s: float) -> None:
             lines = _frame(console, groups) if groups else [Text(_NONE)]
             last = lines if groups else last
             live.update(Text("\n", no_wrap=True).join(lines), refresh=True)
-            time.sleep(period_s)
+            time.sleep(_PERIOD_S)
     _print(console, last)
     console.print("the run has ended", style="bold")
 
 
-@dataclass(frozen=True, slots=True)
-class Frame:
+class Frame(NamedTuple):
     """Room for the lines, and the time at which they are drawn.
 
     Attributes:
         width, height: size of the terminal in characters.
         now_s: Unix time of drawing, seconds.
-        blocks: eight characters, from low to high.
     """
 
-    width: int = 80
-    height: int = 24
-    now_s: float = 0.0
-    blocks: str = _BLOCKS
-
-    @classmethod
-    def of(cls, width: int, height: int, encoding: str) -> Frame:
-        """A frame for now, in characters that the encoding has."""
-        try:
-            _BLOCKS.encode(encoding or "ascii")
-        except (LookupError, UnicodeEncodeError):
-            return cls(width, height, time.time(), _PLAIN_BLOCKS)
-        return cls(width, height, time.time())
+    width: int
+    height: int
+    now_s: float
 
     def fit(self, lines: Sequence[Text]) -> list[Text]:
-        """Cut the lines to the frame's width."""
+        """Cut the lines to the frame's width and height."""
         for line in lines:
             line.truncate(self.width, overflow="ellipsis")
-        return list(lines)
+        return list(lines[: self.height])
 
 
 def draw_list(groups: Sequence[Sequence[Snapshot]], frame: Frame) -> list[Text]:
@@ -178,10 +162,11 @@ def draw_list(groups: Sequence[Sequence[Snapshot]], frame: Frame) -> list[Text]:
     for group in sorted(groups, key=lambda one: -_wait(worst(one))):
         moment = worst(group)
         rate = sum(one.consumer.samples_per_s or 0.0 for one in in_use(group))
-        name, limit = f"{moment.script} {moment.run}", moment.limited_by or moment.phase
+        name = f"{moment.script} {moment.run}"
+        phase = "not known yet" if moment.phase == "running" else moment.phase
+        limit = moment.limited_by or phase
         rows.append((name, _number(rate), _percent(moment.consumer.wait_ratio), limit))
-    told = Text("`autoloader top RUN` shows one of them", "dim")
-    return frame.fit([*_table(_RUNS, rows), told][: frame.height])
+    return frame.fit([*_table(_RUNS, rows), Text("`autoloader top RUN` shows one of them", "dim")])
 
 
 def draw_run(group: Sequence[Snapshot], frame: Frame) -> list[Text]:
@@ -192,13 +177,10 @@ def draw_run(group: Sequence[Snapshot], frame: Frame) -> list[Text]:
         frame: room for the lines.
     """
     moment = worst(group)
-    head = [*_head(group, moment, frame), *_flow(moment, frame), *_stages(moment)]
+    head = [*_head(group, moment, frame), *_flow(moment), *_stages(moment)]
     head += _knobs(moment, frame)
-    room = frame.height - len(head)
-    ranks = _ranks(group, _MANY_RANKS if room > _TALL else _FEW_RANKS)
-    moves = list(_moves(moment.moves, frame, _MANY_MOVES if room > _TALL else _FEW_MOVES))
-    room -= len(ranks) + len(moves)
-    return frame.fit([*head, *moves, *ranks, *_datasets(moment.datasets, room)][: frame.height])
+    head += [*_moves(moment.moves, frame), *_ranks(group)]
+    return frame.fit([*head, *_datasets(moment.datasets, frame.height - len(head))])
 
 
 def worst(group: Sequence[Snapshot]) -> Snapshot:
@@ -233,18 +215,13 @@ def _head(group: Sequence[Snapshot], moment: Snapshot, frame: Frame) -> Iterator
     yield Text(limit_words(moment), "bold red" if limit == "memory" else style)
     yield Text(cost_words(moment))
     if moment.state:
-        text = f"{moment.state}: {moment.why}"
-        known = State.__members__.get(moment.state)  # another version may have others
-        meaning = "" if known is None else known.meaning
-        if meaning and len(text) + len(meaning) + 3 <= frame.width - _LABEL:
-            text += f" ({meaning})"
         short = moment.state in (State.SHRINK, State.EMERGENCY)
-        yield _line("control", text, "red" if short else "")
+        yield _line("control", f"{moment.state}: {moment.why}", "red" if short else "")
     else:
         yield _line("control", "off: knobs stay as they are")
 
 
-def _flow(moment: Snapshot, frame: Frame) -> Iterator[Text]:
+def _flow(moment: Snapshot) -> Iterator[Text]:
     consumer, memory, ring, cache = moment.consumer, moment.memory, moment.ring, moment.cache
     rate = f"{_number(consumer.samples_per_s)} samples/s"
     if moment.bound_per_s:
@@ -253,27 +230,14 @@ def _flow(moment: Snapshot, frame: Frame) -> Iterator[Text]:
     if consumer.step_s:
         rate += f", a batch every {consumer.step_s * 1e3:.0f} ms"
     yield _line("rate", rate)
-    wide = min(_MINUTE, max(8, frame.width - 46))
-    waits = _line("waits", "")
-    for ratio in moment.lately.wait_ratios[-wide:]:
-        high = ratio is not None and ratio >= LITTLE_RATIO
-        block = "-" if ratio is None else _block(ratio, 1.0, frame.blocks)
-        waits.append(block, "dim" if ratio is None else "yellow" if high else "green")
-    known_yet = consumer.wait_ratio is not None
-    told = f"{_percent(consumer.wait_ratio)} of the last seconds" if known_yet else "not measured"
-    waits.append(f" {told}")
-    yield waits
-    headrooms = moment.lately.headrooms_bytes[-wide:]
-    known = [one for one in headrooms if one is not None]
-    enough = memory.floor_bytes + memory.margin_bytes
-    low = min([*known, memory.floor_bytes]) - memory.margin_bytes
-    line = _line("memory", "")
-    for one in headrooms:
-        height = None if one is None else one - low
-        style = "red" if one is not None and one < enough else "green"
-        line.append(_block(height, max([*known, enough]) - low, frame.blocks), style)
-    line.append(f" {_size(memory.headroom_bytes)} free, floor {_size(memory.floor_bytes)}")
-    yield line
+    ratio = consumer.wait_ratio
+    told = "not measured" if ratio is None else f"{_percent(ratio)} of the last seconds"
+    yield _gauge("waits", ratio, 1.0, told, bad=(ratio or 0.0) >= LITTLE_RATIO)
+    free, floor = memory.headroom_bytes, memory.floor_bytes
+    most = max(free or 0, 2 * floor, *(one or 0 for one in moment.lately.headrooms_bytes))
+    told = f"{_size(free)} free, floor {_size(floor)}"
+    short = free is not None and free < floor + memory.margin_bytes
+    yield _gauge("memory", free, most, told, mark=floor, bad=short)
     ready = f"{ring.filled} of {ring.slots} batches ready"
     if ring.filled > ring.slots:  # it has just been made smaller
         ready = f"{ring.filled} batches ready, {ring.slots} from now on"
@@ -287,6 +251,18 @@ def _flow(moment: Snapshot, frame: Frame) -> Iterator[Text]:
     if cache is not None and cache.budget_bytes:
         held = f"{_size(cache.held_bytes)} of {_size(cache.budget_bytes)}"
         yield _line("cache", f"{held}, {_percent(cache.hit_ratio)} of the frames come from it")
+
+
+def _gauge(
+    label: str, value: float | None, most: float, told: str, *, mark: float = 0.0, bad: bool
+) -> Text:
+    """A bar from zero to ``most`` with a line at ``mark``, and words behind it."""
+    filled = 0 if value is None else round(_GAUGE * min(value / (most or 1), 1.0))
+    bar = "#" * filled + "-" * (_GAUGE - filled)
+    if mark:
+        at = min(_GAUGE - 1, int(_GAUGE * mark / most))
+        bar = f"{bar[:at]}|{bar[at + 1 :]}"
+    return _line(label, "[").append(bar, "red" if bad else "green").append(f"] {told}")
 
 
 def _stages(moment: Snapshot) -> list[Text]:
@@ -329,26 +305,24 @@ def _knobs(moment: Snapshot, frame: Frame) -> Iterator[Text]:
     yield from lines
 
 
-def _moves(moves: Sequence[Move], frame: Frame, most: int) -> Iterator[Text]:
-    if not moves:
-        return
-    yield Text("what was done, the latest first", "dim")
-    for move in list(reversed(moves))[:most]:
-        changes = changes_words(move.changes) if move.changes else ""
-        ago = format_seconds(frame.now_s - move.at_s)
-        style = {"reflex": "red", "person": "cyan"}.get(move.by, "")
-        by = f"{'control' if move.by == 'policy' else move.by:<8}"
-        line = Text().append(f"{ago:>7} ago  ", "dim").append(by, style)
-        text = f"{changes}: {printable(move.why)}" if changes else printable(move.why)
+def _moves(moves: Sequence[Move], frame: Frame) -> Iterator[Text]:
+    if moves:
+        yield Text("what was done, the latest first", "dim")
+    for move in list(reversed(moves))[:_MOST_MOVES]:
+        by = "control" if move.by == "policy" else move.by
+        line = Text().append(f"{format_seconds(frame.now_s - move.at_s):>7} ago  ", "dim")
+        line.append(f"{by:<8}", {"reflex": "red", "person": "cyan"}.get(move.by, ""))
+        text = f"{changes_words(move.changes)}: " if move.changes else ""
+        text += printable(move.why)
         if move.verdict in _VERDICTS:
             text += f" ({_VERDICTS[move.verdict]})"
-        first, *more = textwrap.wrap(text, max(20, frame.width - len(line.plain))) or [""]
+        indent = len(line.plain)
+        first, *more = textwrap.wrap(text, max(20, frame.width - indent)) or [""]
         yield line.append(first)
-        for rest in more:
-            yield Text().append(" " * len(f"{ago:>7} ago  {by}") + rest)
+        yield from (Text(" " * indent + rest) for rest in more)
 
 
-def _ranks(group: Sequence[Snapshot], most: int) -> list[Text]:
+def _ranks(group: Sequence[Snapshot]) -> list[Text]:
     """Draw the ranks of this node, the worst wait first; nothing for a single rank."""
     ranks = {one.rank: one for one in in_use(group)}
     if len(ranks) == 1:
@@ -363,7 +337,7 @@ def _ranks(group: Sequence[Snapshot], most: int) -> list[Text]:
         )
         for one in sorted(ranks.values(), key=lambda one: -_wait(one))
     ]
-    return _table(_RANKS, rows, most, "which wait less")
+    return _table(_RANKS, rows, _MOST_RANKS, "which wait less")
 
 
 def _datasets(datasets: Mapping[str, DatasetStatistics], room: int) -> list[Text]:
@@ -419,12 +393,6 @@ def _table(
         told = f"and {len(lines) - 1 - most} more" + (f", {others}" if others else "")
         lines[1 + most :] = [Text(told, "dim")]
     return lines
-
-
-def _block(value: float | None, most: float, blocks: str) -> str:
-    if value is None or most <= 0:
-        return " "
-    return blocks[min(len(blocks) - 1, max(0, int(value / most * len(blocks))))]
 
 
 def _size(count: int | None) -> str:

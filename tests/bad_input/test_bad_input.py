@@ -240,7 +240,6 @@ COMMANDS = [
     command("profile diff local_dev nobody", "'nobody'", "local_dev"),
     command("profile diff no.yaml", "no.yaml", "No such file", "readable file"),
     command("top nobody --once", "'nobody'", "there is none", "name one"),
-    command("top --every soon", "--every", "'soon'", '"250ms"'),
     command("report nobody", "nobody", "no run of that name", "AUTOLOADER_RUN_DIR"),
     command("fly", "'fly'", "known: ", "measure"),
 ]

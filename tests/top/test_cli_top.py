@@ -57,7 +57,7 @@ def test_top_follows_a_run_in_a_terminal_and_leaves_it_as_it_was(look: Look) -> 
     screen, terminal = pty.openpty()
     fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
     surroundings = {**os.environ, "TERM": "xterm-256color"}
-    command = [sys.executable, "-m", "autoloader", "top", moment.run, "--every", "200ms"]
+    command = [sys.executable, "-m", "autoloader", "top", moment.run]
     with subprocess.Popen(command, stdout=terminal, stderr=terminal, env=surroundings) as top:
         os.close(terminal)
         shown = b""

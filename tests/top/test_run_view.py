@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from moments import GIB, a_moment
 
-from autoloader.cli.top import Frame, draw_run
+from autoloader.cli.top import Frame, draw_list, draw_run
 from autoloader.telemetry.statistics import (
     CacheStatistics,
     ConsumerMoment,
@@ -124,3 +124,21 @@ def test_training_that_takes_nothing_is_told_as_such() -> None:
 def test_memory_that_is_not_measured_is_not_called_empty() -> None:
     lines = lines_of(a_moment(memory=MemoryMoment(floor_bytes=5 * GIB)))
     assert any("? free, floor 5.00 GiB" in line for line in lines)
+
+
+@pytest.mark.parametrize(
+    ("free", "told"),
+    [
+        (3, "memory  [#######-----|-----------] 3.00 GiB free, floor 5.00 GiB"),
+        (10, "memory  [############|###########] 10.00 GiB free, floor 5.00 GiB"),
+    ],
+)
+def test_free_memory_is_a_gauge_with_a_line_at_the_floor(free: int, told: str) -> None:
+    assert told in lines_of(a_moment(memory=MemoryMoment(free * GIB, 5 * GIB)))
+
+
+def test_a_run_without_a_known_limit_is_not_said_to_be_limited_by_running() -> None:
+    groups = [[a_moment(run=f"run {phase}", phase=phase, limited_by="")]
+              for phase in ("running", "opening")]  # fmt: skip
+    lines = [line.plain for line in draw_list(groups, FRAME)]
+    assert [line.split("%")[1].strip() for line in lines[1:3]] == ["not known yet", "opening"]
