@@ -499,7 +499,6 @@ def top(
 def report(
     run: Annotated[str | None, typer.Argument(metavar="[RUN]")] = None,
     other: Annotated[str | None, typer.Argument(metavar="[OTHER]")] = None,
-    ideal: str | None = None,
     output: OutputFile = None,
 ) -> None:
     """Draw one HTML page of a run: what limited it, what was done and why; or two side by side.
@@ -507,9 +506,8 @@ def report(
     Options:
     run: A folder that AUTOLOADER_RUN_DIR named, the name of a run that the cache directory keeps,
         or "last". Without one: lists those that it keeps.
-    other: A second run, to put beside it.
-    ideal: A run of the same trainer with replay_one_batch: says what the loader costs. Default: the
-        latest one of the same spec on the same host, where there is one.
+    other: A second run, to put beside it. One of the same trainer with replay_one_batch says what
+        the loader costs; without it the latest of the same spec on the same host does.
     output: The page; default: RUN.html in the working directory.
     """
     from autoloader.cli.report import list_runs, show_page
@@ -517,7 +515,7 @@ def report(
     if run is None:
         list_runs()
     else:
-        show_page(run, other, ideal, output)
+        show_page(run, other, output)
 
 
 @_command(_RUN, "replay run/decisions.jsonl")

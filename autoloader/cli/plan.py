@@ -644,11 +644,14 @@ def _limit(document: Mapping[str, Any]) -> str:
         return f"batch.call {call['call']}, one batch at a time: {took}"
     if bound["mean_decode_s"] is None:
         return "no frame is decoded"
-    probed, every = bound["datasets_probed"], len(document["datasets"])
-    return (
+    every = len(document["datasets"])
+    told = (
         f"decoding: {_many(bound['threads'], 'thread')}, {bound['mean_decode_s'] * 1e3:.2f} ms a "
-        "sample in one of them" + (f" ({probed} of {every} datasets probed)" * (probed < every))
+        "sample in one of them"
     )
+    if bound["datasets_probed"] < every:
+        told += f" ({bound['datasets_probed']} of {every} datasets probed)"
+    return told
 
 
 def _files(document: Mapping[str, Any]) -> Iterator[str]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import os
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -16,7 +17,15 @@ from typing import Any
 
 from autoloader.errors import UsageError, nearest
 from autoloader.storage.places import cache_root
-from autoloader.telemetry.run_record import PipelineRecord, files_of, first_facts, read_pipeline
+from autoloader.telemetry.run_record import (
+    RING_AFTER_S,
+    VARIABLE,
+    PipelineRecord,
+    files_of,
+    first_facts,
+    living_runs,
+    read_pipeline,
+)
 from autoloader.telemetry.statistics import Move, Snapshot
 
 _GAP_RATIO = 1 / 50
@@ -66,6 +75,13 @@ class Run:
     def replays(self) -> bool:
         """True if one batch was handed out again and again: the trainer alone."""
         return bool(self.facts.get("replay_one_batch"))
+
+    @cached_property
+    def state(self) -> str:
+        """Word for it: "ended", "runs" (on this machine), or "killed": its record has no end."""
+        if self.own.ended:
+            return "ended"
+        return "runs" if self.own.last.run in {one.run for one in living_runs()} else "killed"
 
     @cached_property
     def begin_s(self) -> float:
@@ -240,14 +256,24 @@ def run_folder(run: str) -> Path:
     kept = {one.name: one for one in runs_folder().glob("*/")}
     if run == "last" and kept:
         return max(kept.values(), key=lambda one: one.stat().st_mtime)
-    matching = [name for name in kept if name.startswith(run)]
-    if run in kept or len(matching) == 1:
-        return kept[run if run in kept else matching[0]]
-    where = f"there is no {run}, and {runs_folder()} keeps "
-    raise UsageError(
-        where + (f"{len(matching)} runs that begin so" if matching else "no run of that name"),
-        remedy=nearest(run, sorted(kept)) if kept else "set AUTOLOADER_RUN_DIR, and run again",
-    )
+    matching = [run] if run in kept else [name for name in kept if name.startswith(run)]
+    if len(matching) == 1:
+        return kept[matching[0]]
+    where = f"there is no {run}: {runs_folder()} keeps "
+    if matching:
+        where += f"{len(matching)} runs that begin so"
+    else:
+        where += "no run of that name" if kept else why_no_run()
+    remedy = nearest(run, sorted(kept)) if kept else f"name a folder with a record, as {VARIABLE}"
+    raise UsageError(where, remedy=remedy)
+
+
+def why_no_run() -> str:
+    """Say why the cache directory keeps no run."""
+    elsewhere = os.environ.get(VARIABLE)
+    if elsewhere:
+        return f"none, for {VARIABLE}={elsewhere} sends records elsewhere"
+    return f"none yet: a run is kept once it is {RING_AFTER_S:.0f} s old"
 
 
 def read_run(path: Path) -> Run:

@@ -21,7 +21,7 @@ from statistics import fmean
 
 import typer
 
-from autoloader.cli.output import answered, emit, emit_document, file_errors, note
+from autoloader.cli.output import answered, emit, emit_document, file_errors, note, note_some
 from autoloader.cli.recorded_run import (
     Run,
     cost_of,
@@ -30,6 +30,7 @@ from autoloader.cli.recorded_run import (
     read_run,
     run_folder,
     runs_folder,
+    why_no_run,
 )
 from autoloader.controller.decisions import Replayed
 from autoloader.controller.decisions import replay as replay_log
@@ -52,31 +53,31 @@ from autoloader.telemetry.verdict import LITTLE_RATIO, MOSTLY_RATIO, changes_wor
 
 DIFFERENT = 1
 """Exit code where decisions differ."""
-_SHOWN = 20
 _REMEDY = "name the decision log of a run; AUTOLOADER_DECISIONS says where one goes"
 
 
-def show_page(run: str, other: str | None, ideal: str | None, output: Path | None) -> None:
+def show_page(run: str, other: str | None, output: Path | None) -> None:
     """Write the page of a run.
 
     Args:
         run: folder or name of the run.
-        other: a run to put beside it; ``None``: no other.
-        ideal: a run of the trainer alone; ``None``: the latest of the same spec, if any.
+        other: a run to put beside it, maybe of the trainer alone; ``None``: no other.
         output: the page; ``None``: RUN.html in the working directory.
     """
     folder = run_folder(run)
-    shown, beside = read_run(folder), None if other is None else read_run(run_folder(other))
-    standard = find_ideal(shown, folder.parent) if ideal is None else read_run(run_folder(ideal))
-    target = output or Path(f"{shown.name}.html")
-    text = page(shown, beside, standard)
+    shown = [read_run(folder)] + ([] if other is None else [read_run(run_folder(other))])
+    ideal = next((one for one in shown if one.replays), None)
+    ideal = ideal or find_ideal(shown[0], folder.parent)
+    target = output or Path(f"{shown[0].name}.html")
+    text = page(*shown, ideal=ideal)
     with file_errors("--output", target):
         target.write_text(text, encoding="utf-8")
-    found = [(one, findings(one, standard)) for one in (shown, beside) if one is not None]
+    found = [(one, findings(one, ideal)) for one in shown]
     rows = [
         {
             "run": one.own.last.run,
             "record": str(one.own.path),
+            "state": one.state,
             "length_s": one.length_s,
             "samples_per_s": one.samples_per_s,
             "wait_ratio": one.wait_ratio,
@@ -102,24 +103,25 @@ def list_runs() -> None:
             found.append(read_run(folder))
         except UsageError as error:
             note(f"left out: {error.what}")
-    runs = [{"name": one.name, "began_s": one.begin_s, "length_s": one.length_s} for one in found]
-    if answered({"ring": str(kept), "runs": runs}):
-        return
-    if not found:
-        note(f"{kept} keeps no run: one is kept there once it is 20 s old")
-        return
     rows = [
         {
-            "run": one.name,
+            "name": one.name,
             "script": one.own.last.script,
+            "state": one.state,
             "began": time.strftime("%Y-%m-%d %H:%M", time.localtime(one.begin_s)),
-            "ran_for_s": one.length_s,
+            "length_s": one.length_s,
             "samples_per_s": one.samples_per_s,
             "wait_ratio": one.wait_ratio,
         }
         for one in found
     ]
-    emit_document({"runs": rows})
+    runs = [{**row, "began_s": one.begin_s} for row, one in zip(rows, found, strict=True)]
+    if answered({"ring": str(kept), "runs": runs}):
+        return
+    if rows:
+        emit_document({"runs": rows})
+    else:
+        note(f"{kept} keeps {why_no_run()}")
 
 
 def show_replay(logs: Sequence[Path]) -> None:
@@ -138,16 +140,19 @@ def show_replay(logs: Sequence[Path]) -> None:
     }
     if not answered(document):
         for log, one in found.items():
-            for line in _lines(one):
-                emit(f"{log}: {line}" if len(found) > 1 else line)
+            where = f"{log}: " if len(found) > 1 else ""
+            differ = f"{len(one.differences)} differences" if one.differences else "all the same"
+            emit(f"{where}{one.decisions} decisions, {one.changes} of them changes: {differ}")
+        note_some(
+            f"{log}, line {one.line}: {one.field}: recorded {one.recorded}, now {one.derived}"
+            for log, one in differences
+        )
     if differences:
         raise typer.Exit(DIFFERENT)
 
 
 def _below(named: Path) -> list[Path]:
-    if not named.is_dir():
-        return [named]
-    found = sorted(named.rglob("*.jsonl"))
+    found = sorted(named.rglob("*.jsonl")) if named.is_dir() else [named]
     if not found:
         raise UsageError(f"there is no *.jsonl below {named}", remedy=_REMEDY)
     return found
@@ -159,15 +164,6 @@ def _replayed(log: Path) -> Replayed:
             return replay_log(lines, origin=str(log))
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(f"{log} cannot be read: {error}", remedy=_REMEDY) from error
-
-
-def _lines(found: Replayed) -> Iterator[str]:
-    differ = f"{len(found.differences)} differences" if found.differences else "all the same"
-    yield f"{found.decisions} decisions, {found.changes} of them changes: {differ}"
-    for one in found.differences[:_SHOWN]:
-        yield f"  line {one.line}: {one.field}: recorded {one.recorded}, now {one.derived}"
-    if len(found.differences) > _SHOWN:
-        yield f"  … and {len(found.differences) - _SHOWN} more"
 
 
 LEAST_SHARE = 0.01
@@ -419,11 +415,13 @@ def _end(run: Run) -> Finding | None:
     parts = []
     if restarts > 0:
         parts.append(f"The loader's child was started again {restarts} ×.")
-    if not run.own.ended:
+    if run.state == "killed":
         parts.append(
-            f"The record stops after {clock(run.length_s)} without an end: the run goes on, was "
-            f"killed, or lost its machine. It was {last.phase} then."
+            f"The record stops after {clock(run.length_s)} without an end: the run was killed, or "
+            f"its machine was lost or is another one. It was {last.phase} then."
         )
+    elif run.state == "runs":
+        parts.append(f"It has not: it still runs, and is {last.phase}.")
     return Finding(" ".join(parts), level="notice") if parts else None
 
 
@@ -433,12 +431,14 @@ _MOST_DATASETS = 120
 MOST_MARKS = 60
 """Most moves that a drawing marks: more marks would hide the lines."""
 _MOST_ROWS = 8
+_FAR = 10
+"""Times the rate of training above which the bound is not drawn."""
 _MOVER_COLOURS = {"reflex": "bad", "person": "d"}
 
 _Read = Callable[[Run, Snapshot], float | None]
 
 
-def page(run: Run, other: Run | None = None, ideal: Run | None = None) -> str:
+def page(run: Run, other: Run | None = None, *, ideal: Run | None = None) -> str:
     """Give the page as HTML.
 
     Args:
@@ -446,30 +446,21 @@ def page(run: Run, other: Run | None = None, ideal: Run | None = None) -> str:
         other: a run to put beside it.
         ideal: a run of the same trainer that was given one batch again and again.
     """
-    if ideal is None and other is not None and other.replays and not run.replays:
-        ideal = other
-    every = [run] if other is None else [run, other]
-    ideals = [None if one.replays else ideal for one in every]
-    if other is not None and run.replays and not other.replays:
-        ideals[1] = run
-    cost = ""
-    if other is not None and run.replays != other.replays:
-        cost = percent(cost_of(*sorted(every, key=lambda one: one.replays)))
+    every = list(zip("AB", [run] if other is None else [run, other], strict=False))
     sides = [
         {
             "run": one,
             "letter": letter,
             "began": time.strftime("%Y-%m-%d %H:%M:%S %Z", time.localtime(one.begin_s)),
-            "findings": findings(one, compared),
+            "findings": findings(one, ideal),
         }
-        for letter, one, compared in zip("AB", every, ideals, strict=False)
+        for letter, one in every
     ]
     return render(
         "autoloader.cli",
         "report.html.jinja",
         sides=sides,
-        cost=cost,
-        drawn=list(charts(list(zip("AB", every, strict=False)))),
+        drawn=list(charts(every)),
         number=number,
         percent=percent,
         size=format_bytes,
@@ -545,9 +536,9 @@ def _gib(count: int | None) -> float | None:
 
 
 def _bound_then(run: Run, moment: Snapshot) -> float | None:
-    """The bound; ``None`` above ten times the rate of training, whose line would lie too low."""
-    took, bound = run.samples_per_s, moment.bound_per_s
-    return None if bound is None or (took and bound > 10 * took) else bound
+    """The bound; ``None`` in a run whose bound is so high that training's line would lie flat."""
+    took, bound = run.samples_per_s, run.bound_per_s
+    return None if took and bound and bound > _FAR * took else moment.bound_per_s
 
 
 def _hits(_: Run, moment: Snapshot) -> float | None:
@@ -626,26 +617,14 @@ def charts(sides: Sequence[tuple[str, Run]]) -> Iterator[tuple[str, Chart | None
         # Near a floor far from zero, lines on an axis from zero would be flat.
         foot = min(values) if plot.key == "memory" and min(values) > top / 2 else 0.0
         if values:
-            for (letter, run), frame, lines in zip(sides, frames, drawn, strict=True):
-                yield letter, _chart(plot, run, lines, frame, (foot, top))
+            for (letter, _), frame, lines in zip(sides, frames, drawn, strict=True):
+                legend = tuple((line.colour, line.label) for line in lines)
+                svg = over_time(plot.key, plot.title, plot.unit, lines, frame, foot=foot, top=top)
+                yield letter, Chart(plot.key, plot.title, legend, svg) if lines else None
         if plot.key == "held":
             rows = [_knobs(run, frame) for (_, run), frame in zip(sides, frames, strict=True)]
             if any(rows):
                 yield from zip((letter for letter, _ in sides), rows, strict=True)
-
-
-def _chart(
-    plot: _Plot, run: Run, lines: list[Line], frame: Timeline, axis: tuple[float, float]
-) -> Chart | None:
-    if not lines:
-        return None
-    title = plot.title
-    if plot.key == "throughput" and len(lines) == 1:
-        far = run.bound_per_s
-        title = "Samples a second that training took"
-        title += "" if far is None else f" (the loader could give {number(far)})"
-    svg = over_time(plot.key, title, plot.unit, lines, frame, foot=axis[0], top=axis[1])
-    return Chart(plot.key, title, tuple((line.colour, line.label) for line in lines), svg)
 
 
 def _knobs(run: Run, frame: Timeline) -> Chart | None:

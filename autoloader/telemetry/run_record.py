@@ -45,7 +45,7 @@ logger = logging.getLogger(__name__)
 SCHEMA_VERSION = 1
 VARIABLE = "AUTOLOADER_RUN_DIR"
 """Environment variable: the folder that runs leave their records in; unset: the ring."""
-RING_AFTER_S = 20.0
+RING_AFTER_S = 3.0
 """A run that is over before leaves nothing in the ring."""
 RING_RUNS = 20
 RING_BYTES = 64 * 2**20

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import time
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from html.parser import HTMLParser
@@ -17,7 +18,7 @@ from autoloader.cli.app import main
 from autoloader.cli.recorded_run import Run, find_ideal, read_run
 from autoloader.cli.report import findings, page
 from autoloader.host.units import GIB
-from autoloader.telemetry.run_record import RunLog
+from autoloader.telemetry.run_record import RunFile, RunLog
 from autoloader.telemetry.statistics import ConsumerMoment, MemoryMoment, Move, Snapshot
 
 FACTS = {"batch_size": 48, "spec_digest": "5p3c", "host": "vm: 2 processors", "reader": "indexed"}
@@ -129,8 +130,25 @@ def test_a_run_that_stopped_without_an_end_is_told_as_such(
     file = left(moments()) / "train-0.jsonl"
     lines = file.read_text().splitlines()
     file.write_text("\n".join(lines[:-1]))
-    assert "without an end" in answers(read_run(tmp_path))["How did it end?"]
+    run = read_run(tmp_path)
+    assert run.state == "killed"
+    assert "without an end" in answers(run)["How did it end?"]
     assert "How did it end?" not in answers(read_run(left(moments(), "whole")))
+
+
+def test_a_run_that_goes_on_is_told_from_one_that_was_killed(
+    left: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AUTOLOADER_RUNTIME_DIR", str(tmp_path / "runtime"))
+    file = left(moments()) / "train-0.jsonl"
+    file.write_text("\n".join(file.read_text().splitlines()[:-1]))
+    seen = RunFile(read_run(file).own.last.run, 0)
+    seen.write(a_moment(time.time() - BEGAN_S))
+    going = read_run(file)
+    assert going.state == "runs"
+    assert answers(going)["How did it end?"] == "It has not: it still runs, and is running."
+    seen.close()
+    assert read_run(file).state == "killed"
 
 
 def test_of_several_ranks_the_one_that_waits_most_is_shown(tmp_path: Path) -> None:
@@ -288,6 +306,12 @@ def test_the_command_knows_the_runs_of_the_ring_by_name(
     monkeypatch.chdir(tmp_path)
     assert main(["report", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["runs"] == []
+    monkeypatch.setenv("AUTOLOADER_RUN_DIR", "elsewhere")
+    assert main(["report", "last"]) == 2
+    assert "AUTOLOADER_RUN_DIR=elsewhere sends records elsewhere" in capsys.readouterr().err
+    monkeypatch.delenv("AUTOLOADER_RUN_DIR")
+    assert main(["report", "last"]) == 2
+    assert "none yet: a run is kept once it is 3 s old" in capsys.readouterr().err
     left(moments(), "runs/host-17-a")
     left(moments(), "runs/other-18-b")
     assert main(["report", "--json"]) == 0
