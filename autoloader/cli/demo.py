@@ -1,10 +1,9 @@
 """``autoloader demo``: 29 real TFDS datasets of drawn robot episodes, and their ``mix.yaml``.
 
-Theory of operation. TensorFlow must not enter the caller's process, so child processes
-(``cli.demo_writer``) write the datasets, which are dealt out to them. A child reports each episode
-and each complete dataset on its stdout. A child ends when its stdin does, so children end with
-the caller. The mixture is built in a temporary folder and renamed when it is complete, so
-that a folder with a ``demo.json`` is always complete.
+Theory of operation. TensorFlow must not enter the caller's process, so a child
+(``cli.demo_writer``) writes the datasets. It reports each episode and each complete dataset on its
+stdout, and ends when its stdin does, so with the caller. The mixture is built in a temporary folder
+and renamed when it is complete, so that a folder with a ``demo.json`` is always complete.
 
 The same arguments give the same frames, actions and words: every draw is keyed by seed, dataset
 name, split and episode. (Record bytes may differ: protocol buffers do not fix the order of a map.)
@@ -43,21 +42,19 @@ Not here: writing a dataset (``cli.demo_writer``).
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import json
 import logging
-import os
 import shutil
 import subprocess
 import tempfile
-import threading
-from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor, as_completed
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import resources
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
+
+from pydantic import TypeAdapter
 
 from autoloader.cli.output import Advance, answered, emit, note, progress_bar
 from autoloader.errors import SourceError, UsageError
@@ -178,18 +175,9 @@ class DemoDataset:
         return max(1, round(0.05 * self.train_episodes(scale))) if self.has_val else 0
 
 
-def _tuples(value: Any) -> Any:
-    return tuple(map(_tuples, value)) if isinstance(value, list) else value
-
-
-def _declared() -> Iterator[DemoDataset]:
-    text = resources.files(__package__).joinpath("demo.yaml").read_text(encoding="utf-8")
-    for entry in parse_yaml(text):
-        look = Look(**entry.pop("look", {}))
-        yield DemoDataset(look=look, **{key: _tuples(value) for key, value in entry.items()})
-
-
-DATASETS: tuple[DemoDataset, ...] = tuple(_declared())
+DATASETS = TypeAdapter(tuple[DemoDataset, ...]).validate_python(
+    parse_yaml(resources.files(__package__).joinpath("demo.yaml").read_text(encoding="utf-8"))
+)
 """The whole mixture as ``demo.yaml`` beside this file has it, in the order of ``mix.yaml``."""
 
 
@@ -294,10 +282,16 @@ def ensure_demo(
     place = directory or demo_directory(datasets=datasets, scale=scale, seed=seed)
     place = place.resolve()
     if not asked.lies_in(place):
+        lock = place.with_name(f".{place.name}.lock")
+        waits = Waiting(f"the demo mixture in {place}", _BUILT_WITHIN_S, say=logger.warning)
         try:
-            with _locked(place):
-                if not asked.lies_in(place):
-                    _build(place, asked, progress)
+            lock.parent.mkdir(parents=True, exist_ok=True)
+            with locked(lock, waits):
+                try:
+                    if not asked.lies_in(place):
+                        _build(place, asked, progress)
+                finally:
+                    lock.unlink(missing_ok=True)
         except OSError as error:
             raise SourceError(
                 f"the demo mixture cannot be written to {place}: {error}",
@@ -318,13 +312,14 @@ def _build(directory: Path, asked: _Asked, progress: Advance | None) -> None:
     try:
         shutil.rmtree(partial, ignore_errors=True)
         partial.mkdir(parents=True)
-        rows = _run_children(partial, asked, progress)
+        rows = _write(partial, asked, progress)
         text = spec_text(asked.chosen, asked.scale, asked.seed)
         (partial / SPEC_FILE).write_text(text, encoding="utf-8")
-        summary: dict[str, Any] = {"identity": asked.identity()}
-        for key in ("episodes", "frames", "images", "image_bytes"):
-            summary[key] = sum(row[key] for row in rows)
-        summary["datasets"] = rows
+        sums = {
+            key: sum(row[key] for row in rows)
+            for key in ("episodes", "frames", "images", "image_bytes")
+        }
+        summary = {"identity": asked.identity(), **sums, "datasets": rows}
         (partial / MARKER).write_text(json.dumps(summary, indent=1) + "\n", encoding="utf-8")
         if directory.exists():
             directory.rmdir()
@@ -333,38 +328,34 @@ def _build(directory: Path, asked: _Asked, progress: Advance | None) -> None:
         shutil.rmtree(partial, ignore_errors=True)
 
 
-@contextlib.contextmanager
-def _locked(directory: Path) -> Iterator[None]:
-    """Hold a lock file beside ``directory``; it is gone afterwards."""
-    path = directory.with_name(f".{directory.name}.lock")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    waits = Waiting(f"the demo mixture in {directory}", _BUILT_WITHIN_S, say=logger.warning)
-    with locked(path, waits):
-        try:
-            yield
-        finally:
-            path.unlink(missing_ok=True)
-
-
-def _run_children(directory: Path, asked: _Asked, progress: Advance | None) -> list[dict[str, Any]]:
-    """Start the children, pass their progress on, and give a row per dataset, in order."""
+def _write(directory: Path, asked: _Asked, progress: Advance | None) -> list[dict[str, Any]]:
+    """Start the child, pass its progress on, and give a row per dataset, in order."""
     chosen, scale = asked.chosen, asked.scale
     total = sum(one.train_episodes(scale) + one.val_episodes(scale) for one in chosen)
     rows: dict[str, dict[str, Any]] = {}
-    done, told = 0, threading.Lock()
-
-    def follow(child: subprocess.Popen[str], log: IO[str]) -> None:
-        nonlocal done
+    done = 0
+    names = [one.name for one in chosen]
+    job = {"into": str(directory), "names": names, "scale": scale, "seed": asked.seed}
+    with (
+        tempfile.TemporaryFile("w+", errors="replace") as log,
+        start(  # at the end of this block its stdin is closed, and it ends
+            "autoloader.cli.demo_writer",
+            [json.dumps(job)],
+            changes={"CUDA_VISIBLE_DEVICES": "", "TF_CPP_MIN_LOG_LEVEL": "3"},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=log,
+            text=True,
+        ) as child,
+    ):
         assert child.stdout is not None
-        with child.stdout:
-            for line in child.stdout:
-                if row := json.loads(line):
-                    rows[row["name"]] = row
-                    continue
-                with told:
-                    done += 1
-                    if progress is not None:
-                        progress(done, total)
+        for line in child.stdout:
+            if row := json.loads(line):
+                rows[row["name"]] = row
+                continue
+            done += 1
+            if progress is not None:
+                progress(done, total)
         if child.wait() != 0:
             log.seek(0)
             last = [line.strip() for line in log if line.strip()][-1:] or ["no message"]
@@ -373,38 +364,7 @@ def _run_children(directory: Path, asked: _Asked, progress: Advance | None) -> l
                 remedy="check free disk space and memory, and that tensorflow_datasets can be "
                 "imported",
             )
-
-    dearest = sorted(chosen, key=lambda one: one.frames * (one.size[0] * one.size[1] + 60_000))
-    count = min(2, os.cpu_count() or 1, len(chosen))
-    # Children end before who follows them is waited for.
-    with ThreadPoolExecutor(thread_name_prefix="demo") as pool, contextlib.ExitStack() as stack:
-        following = []
-        for first in range(count):
-            log: IO[str] = stack.enter_context(tempfile.TemporaryFile("w+", errors="replace"))
-            names = [one.name for one in dearest[first::count]]
-            job = {"into": str(directory), "names": names, "scale": scale, "seed": asked.seed}
-            child = start(
-                "autoloader.cli.demo_writer",
-                [json.dumps(job)],
-                changes={"CUDA_VISIBLE_DEVICES": "", "TF_CPP_MIN_LOG_LEVEL": "3"},
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=log,
-                text=True,
-            )
-            stack.callback(_end, child)
-            following.append(pool.submit(follow, child, log))
-        for one in as_completed(following):
-            one.result()
-    return [rows[one.name] for one in chosen]
-
-
-def _end(child: subprocess.Popen[str]) -> None:
-    if child.poll() is None:
-        child.kill()
-        child.wait()
-    assert child.stdin is not None
-    child.stdin.close()
+    return [rows[name] for name in names]
 
 
 def spec_text(chosen: Sequence[DemoDataset], scale: float, seed: int) -> str:

@@ -1,7 +1,7 @@
 """Writes datasets of the demo mixture with TFDS: the child process of ``cli.demo``.
 
-A line on stdout is one JSON object: ``{}`` when an episode is written, a row of ``demo.json`` when
-a dataset is complete.
+Two processes of it take one dataset after the other. A line on stdout is one JSON object: ``{}``
+when an episode is written, a row of ``demo.json`` when a dataset is complete.
 
 Not here: who starts it, and which datasets there are (``cli.demo``).
 """
@@ -13,9 +13,12 @@ import os
 import sys
 import threading
 import zlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ProcessPoolExecutor
+from functools import partial
+from multiprocessing import get_context
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 import cv2
 import numpy as np
@@ -76,13 +79,14 @@ def _features(dataset: DemoDataset) -> Any:
     )
 
 
-def _write_dataset(
-    directory: Path,
-    dataset: DemoDataset,
-    scale: float,
-    seed: int,
-    report: Callable[[Mapping[str, Any]], None],
-) -> None:
+_reports = sys.stdout
+
+
+def _report(row: Mapping[str, Any]) -> None:
+    print(json.dumps(row), file=_reports)
+
+
+def _write_dataset(directory: Path, scale: float, seed: int, dataset: DemoDataset) -> None:
     import tensorflow_datasets as tfds
 
     place = directory / dataset.name / VERSION
@@ -119,7 +123,7 @@ def _write_dataset(
                 key = f"{above['recording_folderpath']}--{above['file_path']}"
                 kept[key] = kept_ranges(dataset, split, number, seed, len(steps))
             yield episode
-            report({})
+            _report({})
 
     for split in [split for split, count in counts.items() if count]:
         writer.initialize_splits([split])
@@ -129,7 +133,7 @@ def _write_dataset(
         (place.parent / RANGES_FILE).write_text(json.dumps(kept) + "\n", encoding="utf-8")
     if dataset.standard_names:
         _give_standard_names(info, place)
-    report(
+    _report(
         {
             "name": dataset.name,
             "size": dataset.size,
@@ -160,22 +164,24 @@ def _give_standard_names(info: Any, place: Path) -> None:
 
 
 def main() -> None:
-    """Entry of the child processes; people use ``autoloader demo``."""
+    """Entry of the child process; people use ``autoloader demo``."""
     asked = json.loads(sys.argv[1])
-    threading.Thread(target=_end_with_caller, name="demo-caller", daemon=True).start()
+    chosen = [one for one in DATASETS if one.name in asked["names"]]
+    chosen.sort(key=lambda one: -one.frames * (one.size[0] * one.size[1] + 60_000))  # dearest first
+    reports = os.fdopen(os.dup(1), "w", buffering=1)
+    os.dup2(2, 1)  # what libraries print must not be taken for a report
+    count = min(2, os.cpu_count() or 1, len(chosen))
+    write = partial(_write_dataset, Path(asked["into"]), asked["scale"], asked["seed"])
+    with ProcessPoolExecutor(count, get_context("fork"), _begin, (reports,)) as pool:
+        list(pool.map(write, chosen))
+
+
+def _begin(reports: TextIO) -> None:
+    """Begin a process that writes; it ends with the caller, whose end closes stdin."""
+    global _reports
+    _reports = reports
     cv2.setNumThreads(1)
-    # What libraries print must not be taken for a report.
-    with os.fdopen(os.dup(1), "w", buffering=1) as reports:
-        os.dup2(2, 1)
-        for dataset in DATASETS:
-            if dataset.name in asked["names"]:
-                _write_dataset(
-                    Path(asked["into"]),
-                    dataset,
-                    asked["scale"],
-                    asked["seed"],
-                    lambda row: print(json.dumps(row), file=reports),
-                )
+    threading.Thread(target=_end_with_caller, name="demo-caller", daemon=True).start()
 
 
 def _end_with_caller() -> None:
