@@ -2,8 +2,8 @@
 
 A dataset has a row: labelled frames, histograms and removed steps. Histograms have a column for
 each number of a field: as stored, behind each op, and as the model gets it. For histograms and
-removed steps the first records are read as they lie. They get what a loader does to them, one op at
-a time.
+removed steps the first records are read as they lie. The witness does to them what a loader does,
+one op at a time.
 
 matplotlib draws it, without a display. An HTML page is the drawing as SVG, with its words as text.
 
@@ -26,7 +26,9 @@ from numpy.typing import NDArray
 
 from autoloader.cli.inspect import column_range
 from autoloader.cli.output import answered, emit, file_errors, note, progress_bar
-from autoloader.cli.verify import evenly
+from autoloader.cli.plain_readers import Step
+from autoloader.cli.verify import evenly, labels_of
+from autoloader.cli.witness import Episode, stages
 from autoloader.errors import UsageError
 from autoloader.formats import Feature
 from autoloader.formats.records import MalformedRecordError
@@ -34,12 +36,9 @@ from autoloader.host.extras import require
 from autoloader.loader import AutoLoader
 from autoloader.process.augmentation import augmenter
 from autoloader.samples.resolve import ResolvedDataset
-from autoloader.samples.transforms.episode_ops import apply_op
-from autoloader.samples.transforms.fields import find_feature, is_text
-from autoloader.samples.transforms.keep import Ranges, runs_of_episode
-from autoloader.samples.transforms.rlds import Transformed, read_values
-from autoloader.samples.windows import valid_range
-from autoloader.spec import DatasetSpec, FieldExpression, FieldTerm, PipelineSpec
+from autoloader.samples.transforms.fields import is_text
+from autoloader.samples.transforms.rlds import read_values
+from autoloader.spec import DatasetSpec, FieldTerm, PipelineSpec
 
 SUFFIXES = (".png", ".html", ".svg", ".pdf")
 _RANGE = ("low", "high", "mean", "values")
@@ -410,121 +409,77 @@ def look_at(
     Raises:
         SourceError: a file cannot be read.
     """
-    given: Mapping[str, Feature] = dataset.directory.features
-    if dataset.transform is not None:
-        given = dataset.transform.given
     every = {"action": declared.action, "state": declared.state}
-    expressions = {name: one for name, one in every.items() if one is not None}
-    parts: defaultdict[tuple[str, int], list[list[NDArray[np.float32]]]] = defaultdict(list)
-    fields: dict[str, list[TermLook]] = {}
+    terms = [(name, term) for name, one in every.items() if one is not None for term in one.terms]
+    parts: list[list[list[NDArray[np.float32]]]] = [[] for _ in terms]
     episodes: list[FilteredEpisode] = []
     for _, payload in dataset.directory.records(dataset.slices):
         if len(episodes) == count:
             break
         try:
-            found = _episode(dataset, payload, given, expressions)
-            filtered = _filtered(dataset, declared, payload, found.steps, len(episodes))
+            steps, valid = _steps(dataset, payload)
         except MalformedRecordError:
             continue
-        episodes.append(filtered)
-        for name, expression in expressions.items() if found.steps else ():
-            for number, term in enumerate(expression.terms):
-                parts[name, number].append(_stages(term, found, given, declared))
-    for (name, number), of_episodes in parts.items():
-        term = expressions[name].terms[number]
+        said = declared.steps
+        taken = steps[said.drop_first :: said.every]
+        left = max(0, len(taken) - said.drop_last)
+        episode = Episode(steps, declared, dataset.sample, valid=valid, labels=labels_of(dataset))
+        episodes.append(_filtered(episode, len(steps), left, len(episodes)))
+        for part, (_, term) in zip(parts, terms, strict=True) if taken else ():
+            part.append([np.stack(rows)[:left] for rows in stages(taken, term)])
+    fields: dict[str, list[TermLook]] = {}
+    for part, (name, term) in zip(parts, terms, strict=True) if any(parts) else ():
         constant = f"{'ones' if term.value else 'zeros'}: {term.constants}"
+        joined = [np.concatenate(values) for values in zip(*part, strict=True)]
+        told = list(zip([STORED, *map(_named, term.ops)], joined, strict=True))
         text = constant if term.path is None else term.text()
-        labels = [STORED, *map(_named, term.ops)]
-        joined = [np.concatenate(values) for values in zip(*of_episodes, strict=True)]
-        shown = TermLook(text, list(zip(labels, joined, strict=True)), _is_gripper(term))
-        fields.setdefault(name, []).append(shown)
+        fields.setdefault(name, []).append(TermLook(text, told, _is_gripper(term)))
     return fields, episodes
 
 
-def _episode(
-    dataset: ResolvedDataset,
-    payload: bytes,
-    given: Mapping[str, Feature],
-    expressions: Mapping[str, FieldExpression],
-) -> Transformed:
-    """The episode as the user's function leaves it, before the spec's own pass."""
-    paths = {path for one in expressions.values() for path in one.paths()}
-    keys = {find_feature(given, path, field="").key for path in paths}
-    keys = keys or {_any_key(given)}
+def _steps(dataset: ResolvedDataset, payload: bytes) -> tuple[list[Step], list[bool]]:
+    """An episode as the user's function leaves it, as the witness takes it."""
     if dataset.transform is None:
-        return read_values(payload, given, keys)[0]
-    return dataset.transform.before_pass(payload, None, keys)[0]
+        given: Mapping[str, Feature] = dataset.directory.features
+        found, _ = read_values(payload, given, None)
+    else:
+        given = dataset.transform.given
+        found, _ = dataset.transform.before_pass(payload, None, None)
+    rows = {}
+    for path, feature in given.items():
+        value = found.values.get(feature.key, ())
+        if feature.per_step and isinstance(value, np.ndarray):
+            value = value.reshape(found.steps, -1)
+        if len(value):
+            rows[path] = value if feature.per_step else [value[0]] * found.steps
+    steps: list[Step] = [{path: of[t] for path, of in rows.items()} for t in range(found.steps)]
+    return steps, found.valid.tolist()
 
 
-def _stages(
-    term: FieldTerm, found: Transformed, given: Mapping[str, Feature], declared: DatasetSpec
-) -> list[NDArray[np.float32]]:
-    """[T', width] of a term as stored, then behind each of its ops."""
-    said = declared.steps
-    taken = slice(said.drop_first, None, said.every)
-    steps = len(range(found.steps)[taken])
-    left = slice(0, max(0, steps - said.drop_last))
-    if term.path is None:
-        return [np.full((steps, term.constants), term.value, np.float32)[left]]
-    feature = find_feature(given, term.path, field="")
-    values = np.asarray(found.values[feature.key], np.float32).reshape(found.steps, -1)
-    stages = [values[taken, term.slice()]]
-    for op in term.ops:
-        stages.append(apply_op(op, stages[-1]) if steps else stages[-1])
-    return [one[left] for one in stages]
+def _filtered(episode: Episode, steps: int, left: int, number: int) -> FilteredEpisode:
+    """Each step under the first rule that removes it.
 
-
-def _filtered(
-    dataset: ResolvedDataset, declared: DatasetSpec, payload: bytes, steps: int, number: int
-) -> FilteredEpisode:
-    said, stride = declared.steps, dataset.stride
-    place = np.arange(steps)
-    why = np.full(steps, "", object)
-
-    def remove(rule: str, gone: NDArray[np.bool_]) -> None:
-        why[gone & (why == "")] = rule
-
-    taken = place[said.drop_first :: said.every]
-    left = taken[: max(0, len(taken) - said.drop_last)]
-    remove("steps.drop_first", place < said.drop_first)
-    remove("steps.drop_last", np.isin(place, taken[len(left) :]))
-    remove("steps.every", ~np.isin(place, left))
-    keys = set() if dataset.keep is None else {one.key for one in dataset.keep.features}
-    if dataset.transform is not None:
-        asked = keys or {_any_key(dataset.transform.given)}
-        found = dataset.transform.apply(payload, only=asked)[0]
-        remove(dataset.transform.rules[1], _at(left, ~found.valid, steps))
-    elif keys:
-        found = read_values(payload, dataset.directory.features, keys)[0]
-    if dataset.keep is not None:
-        texts = {one.key: runs_of_episode(found.values[one.key], one)
-                 for one in dataset.keep.features}  # fmt: skip
-        whole = Ranges.spans(np.zeros(1, np.int64), np.full(1, len(left), np.int64))
-        for rule, ranges in dataset.keep.sets_of(1, texts):
-            kept = np.zeros(len(left), np.bool_)
-            kept[ranges.both(whole).numbers(0)] = True
-            remove(rule, _at(left, ~kept, steps))
-    remove("stride", np.isin(place, np.delete(left, np.s_[::stride])))
-    strided = left[::stride]
-    first, stop = valid_range(dataset.sample, len(strided))
-    remove("sample.edges", np.isin(place, np.delete(strided, np.s_[first:stop])))
-    rules = dict.fromkeys(rule for rule in why.tolist() if rule)
-    return FilteredEpisode(
-        number, steps, {rule: np.flatnonzero(why == rule).tolist() for rule in rules}
-    )
-
-
-def _any_key(features: Mapping[str, Feature]) -> str:
-    """Key of a feature that has the number of steps."""
-    steps = [one for one in features.values() if one.per_step and one.kind != "other"]
-    return min(steps, key=lambda one: one.kind != "tensor").key
-
-
-def _at(left: NDArray[np.int64], which: NDArray[np.bool_], steps: int) -> NDArray[np.bool_]:
-    """[T] where ``which`` of the steps ``left`` lie in the episode."""
-    found = np.zeros(steps, np.bool_)
-    found[left[which[: len(left)]]] = True
-    return found
+    Args:
+        episode: episode as the witness has it.
+        steps: number of its steps before any rule.
+        left: number of steps that ``steps`` leaves.
+        number: position among the episodes that were looked at.
+    """
+    said, stride = episode.declared.steps, episode.declared.stride
+    removed: defaultdict[str, list[int]] = defaultdict(list)
+    for step in range(steps):
+        at, between = divmod(step - said.drop_first, said.every)
+        if at < 0:
+            rule: str | None = "steps.drop_first"
+        elif between:
+            rule = "steps.every"
+        elif at >= left:
+            rule = "steps.drop_last"
+        elif (rule := episode.rule(at)) is None:
+            rule = "stride" if at % stride else episode.edge(at // stride)
+        if rule is not None:
+            removed[rule].append(step)
+    return FilteredEpisode(number, steps, dict(removed))
 
 
 def _is_gripper(term: FieldTerm) -> bool:

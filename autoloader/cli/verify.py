@@ -34,6 +34,7 @@ from autoloader.errors import SourceError
 from autoloader.formats.sources import is_lerobot
 from autoloader.host.extras import require
 from autoloader.loader import AutoLoader
+from autoloader.samples.resolve import ResolvedDataset
 from autoloader.spec import PipelineSpec
 from autoloader.spec.fields import WIDTHS
 
@@ -131,6 +132,12 @@ def taken(loader: Any, count: int) -> Iterator[dict[str, Any]]:
             return
 
 
+def labels_of(dataset: ResolvedDataset) -> dict[str, list[str]]:
+    """Path of a class label → its names, for the witness."""
+    every = dataset.words.names.items()
+    return {path: [text.decode() for text in names.values()] for path, names in every}
+
+
 def _seen(step: Any, flag: str) -> tuple[Any, bool]:
     """(the step whose picture is shown, ``None`` for a black one; whether a flag says absent)."""
     absent = bool(flag) and step is not None and not value_at(step, flag)
@@ -217,12 +224,8 @@ class Comparer:
                 made = TransformedEpisode(steps, dataset.directory.features, declared.transform)
                 steps, valid = made.steps, made.valid
             sample = sample_in_frames(self._spec, dataset.name, reader.fps or declared.fps)
-            labels = {
-                path: [text.decode() for text in names.values()]
-                for path, names in dataset.words.names.items()
-            }
             self._episode = key, Episode(
-                steps, declared, sample, valid=valid, labels=labels,
+                steps, declared, sample, valid=valid, labels=labels_of(dataset),
                 key=key_of(self._spec.seed, dataset.name),
             )  # fmt: skip
         return self._episode[1]

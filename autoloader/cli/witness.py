@@ -17,8 +17,8 @@ from __future__ import annotations
 import hashlib
 import importlib
 import json
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from itertools import pairwise
 from pathlib import Path
@@ -135,7 +135,7 @@ class Episode:
         """The word of the spec for which step t has no sample; ``None`` where it has one."""
         if not 0 <= t < len(self.steps):
             return "t"
-        return self._edge(t) or self._rule(t * self.declared.stride)
+        return self.edge(t) or self.rule(t * self.declared.stride)
 
     def drawn(self, pass_: int, shard: int, record: int) -> list[int]:
         """The t that have a sample in a pass, in the order in which an episode gives them."""
@@ -156,7 +156,7 @@ class Episode:
             return []
         return [_said_at(step, path, choice, self._labels.get(path, ())) for path in choice.paths]
 
-    def _edge(self, t: int) -> str | None:
+    def edge(self, t: int) -> str | None:
         """The edge that drops t."""
         sample = self.sample
         chunks = [0, *sample.frame_offsets] if sample.action_per == "step" else [0]
@@ -168,7 +168,7 @@ class Episode:
                 return "sample.edges.end"
         return None
 
-    def _rule(self, number: int) -> str | None:
+    def rule(self, number: int) -> str | None:
         """The function's mask, or the rule of ``keep``, that bars a step before the stride."""
         if not self._valid[number]:
             return "transform.valid"
@@ -482,15 +482,21 @@ def _derived(
         if not term.whole:
             terms.append(term)
             continue
-        plain = FieldExpression((FieldTerm(term.path, term.columns),))
-        rows = [numbers(step, plain) for step in steps]
-        for op in term.ops:
-            rows = _OPS[op.name](rows, op) if op.whole else [_plain(row, op) for row in rows]
+        *_, rows = stages(steps, term)
         key = f"worked out: {field} {number}"
         for step, row in zip(steps, rows, strict=True):
             step[key] = row
         terms.append(FieldTerm(key))
     return FieldExpression(tuple(terms))
+
+
+def stages(steps: Sequence[Step], term: FieldTerm) -> Iterator[_Columns]:
+    """Rows of a term, one for each step: as stored, then behind each of its ops."""
+    rows = [numbers(step, FieldExpression((replace(term, ops=()),))) for step in steps]
+    yield rows
+    for op in term.ops if rows else ():
+        rows = _OPS[op.name](rows, op) if op.whole else [_plain(row, op) for row in rows]
+        yield rows
 
 
 def _plain(row: NDArray[np.float32], op: FieldOp) -> NDArray[np.float32]:
