@@ -37,8 +37,7 @@ FEWER = {
     "autoloader tune ": "autoloader tune --trials 2 --warmup 1 --batches 4 --budget 60s ",
     "autoloader measure ": "autoloader measure --warmup 1 --batches 4 ",
     "autoloader verify ": "autoloader verify -n 8 ",
-    " --accept": " --yes",
-    "autoloader peek ": "autoloader peek --samples 8 --shown-samples 1 ",
+    "autoloader peek ": "autoloader peek --samples 8 ",
 }
 
 

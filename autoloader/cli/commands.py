@@ -312,7 +312,6 @@ def peek(
     spec: SpecFile,
     settings: Settings = None,
     output: Annotated[Path, typer.Option("-o", "--output")] = Path("contact-sheet.png"),
-    shown_samples: Annotated[int, typer.Option(min=1, max=12)] = 3,
     samples: AtLeast1 = 64,
     episodes: AtLeast1 = 8,
     split: str = "train",
@@ -322,16 +321,14 @@ def peek(
 
     Options:
     output: The sheet: a .png, .html, .svg or .pdf file.
-    shown_samples: Samples of each dataset whose frames are shown.
-    samples: Samples of each dataset in the histograms.
+    samples: Samples of each dataset in the histograms; of the first, frames are shown.
     episodes: Episodes of each dataset whose ops and rules are shown.
     """
-    from autoloader.cli.peek import Amounts, show_sheet
+    from autoloader.cli.peek import show_sheet
 
     declared, knobs = read_spec(spec, settings)
-    amounts = Amounts(samples, shown_samples, episodes)
     given = {"split": split, "ram_floor": ram_floor, "knobs": knobs}
-    show_sheet(declared, output, f"{spec.name}, split {split}", amounts, given)
+    show_sheet(declared, output, f"{spec.name}, split {split}", samples, episodes, given)
 
 
 @_command(_LOOK, "verify mix.yaml -n 500")
@@ -403,7 +400,6 @@ def index(
     beside: bool = False,
     output: Annotated[str | None, typer.Option("-o", "--output", metavar="URL")] = None,
     disk_floor: Floor = None,
-    threads: AtLeast1 = 2,
     verify: bool = False,
     over_hosts: OverHosts = False,
 ) -> None:
@@ -412,13 +408,14 @@ def index(
     Options:
     beside: Write beside the data, not into the cache directory alone.
     output: Put them beside a copy of the dataset: its version directory in a bucket.
-    threads: Shard files indexed at a time.
     verify: Index the files once more, and compare with what is there.
     """
-    from autoloader.cli.derived import IndexOptions, show_index
+    from autoloader.cli.derived import show_index
 
-    asked = IndexOptions(beside, output, disk_floor, threads, verify, over_hosts)
-    show_index(spec, split, asked)
+    show_index(
+        spec, split, beside=beside, output=output, disk_floor=disk_floor, verify=verify,
+        over_hosts=over_hosts,
+    )  # fmt: skip
 
 
 @_command(_DATA, "stats mix.yaml -o statistics.json")
@@ -450,7 +447,6 @@ def measure(
     batches: int = 160,
     step_time: str = "0ms",
     controller: bool = False,
-    settle: bool = False,
     ram_floor: Floor = None,
     disk_floor: Floor = None,
     split: str = "train",
@@ -463,7 +459,6 @@ def measure(
     batches: Batches that are measured.
     step_time: A trainer's step, such as "120ms": slept after each batch.
     controller: Let the controller move the knobs.
-    settle: Go on with the warm-up until the rate holds still.
     """
     from autoloader.cli.tune import measuring, show_measurement
 
@@ -474,7 +469,7 @@ def measure(
         declared, knobs = read_spec(spec, settings, knobs_first=True)
         given: dict[str, Any] = {"profile": profile, "split": split, "controller": controller}
         given |= {"knobs": knobs, "ram_floor": ram_floor, "disk_floor": disk_floor}
-        how = {"step_time_s": step_time_s, "settle": settle, "progress": progress}
+        how = {"step_time_s": step_time_s, "settle": progress is not None, "progress": progress}
         show_measurement(declared, given, warmup=warmup, batches=batches, how=how)
 
 
@@ -648,7 +643,6 @@ def diff_profiles(
     second: Annotated[str | None, typer.Argument(metavar="[B]")] = None,
     accept: bool = False,
     name: str | None = None,
-    yes: Annotated[bool, typer.Option("--yes", "-y")] = False,
 ) -> None:
     """Show in which fields profiles differ, or what a teammate's or a run would change here.
 
@@ -656,13 +650,12 @@ def diff_profiles(
     first: A profile; alone: as B, held against what is here.
     second: A profile, or a run as `autoloader report` names it, or its folder: A with what the
         run's controller found to last.
-    accept: Ask, and then take B over as a profile of this host.
+    accept: Take B over as a profile of this host.
     name: Name to keep it under.
-    yes: Accept without asking.
     """
     from autoloader.cli.profile import show_diff
 
-    show_diff(first, second, accept=accept or yes, name=name, ask=not yes)
+    show_diff(first, second, accept=accept, name=name)
 
 
 @_command("Commands", "profile check --strict", profile, "check")

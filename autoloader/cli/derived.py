@@ -9,7 +9,7 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from autoloader.cli.output import (
     answered,
@@ -33,38 +33,32 @@ from autoloader.process.planning import admit_disk_floor, disk_floor_kept
 from autoloader.samples.resolve import normalised, resolve
 from autoloader.spec import PipelineSpec
 
+THREADS = 2
+"""Shard files indexed at a time."""
 _COUNTS = ("shards", "episodes", "frames")
 
 
-class IndexOptions(NamedTuple):
-    """Options of ``autoloader index``.
-
-    Attributes:
-        beside: whether files are written beside the data, too.
-        output: address of a version directory for the files; ``None``: no copy there.
-        disk_floor: bytes that stay free on the disk of the cache of shards, as written.
-        threads: number of shard files indexed at a time.
-        verify: whether every file is indexed again and compared.
-        over_hosts: whether the hosts of a Ray cluster build the index.
-    """
-
-    beside: bool
-    output: str | None
-    disk_floor: str | None
-    threads: int
-    verify: bool
-    over_hosts: bool
-
-
-def show_index(spec: Path, split: str, asked: IndexOptions) -> None:
+def show_index(
+    spec: Path,
+    split: str,
+    *,
+    beside: bool,
+    output: str | None,
+    disk_floor: str | None,
+    verify: bool,
+    over_hosts: bool,
+) -> None:
     """Build the index files that are missing, and show what the index holds.
 
     Args:
         spec: path of the spec file.
         split: split of the spec that is indexed.
-        asked: options of the command.
+        beside: whether files are written beside the data, too.
+        output: address of a version directory for the files; ``None``: no copy there.
+        disk_floor: bytes that stay free on the disk of the cache of shards, as written.
+        verify: whether every file is indexed again and compared.
+        over_hosts: whether the hosts of a Ray cluster build the index.
     """
-    beside, output, disk_floor, threads, verify, over_hosts = asked
     declared = PipelineSpec.from_yaml(spec)
     mixture = resolve(declared, split)
     floor_bytes = admit_disk_floor(disk_floor, mixture)
@@ -86,9 +80,9 @@ def show_index(spec: Path, split: str, asked: IndexOptions) -> None:
             built, nodes = index_over_hosts(address, declared, split, beside=beside, progress=tell)
             note(f"{built} shard files indexed by {nodes} nodes of the cluster at {address}")
         found = open_indexes(
-            mixture.datasets, beside=beside, keep=True, progress=tell, threads=threads
+            mixture.datasets, beside=beside, keep=True, progress=tell, threads=THREADS
         )
-    differing = _derive_again(found, threads) if verify else []
+    differing = _derive_again(found) if verify else []
     if differing:
         found = open_indexes(mixture.datasets, beside=beside, keep=True)
     put = _put(found, output, beside=beside)
@@ -131,14 +125,14 @@ def show_index(spec: Path, split: str, asked: IndexOptions) -> None:
     count_mixture(mixture)  # what no loader would start with is no success here
 
 
-def _derive_again(found: Sequence[Any], threads: int) -> list[str]:
+def _derive_again(found: Sequence[Any]) -> list[str]:
     """Shard files whose index is not what they give; of data far away what is there is checked."""
     for one in found:
         if one.dataset.remote:
             for shard in one.shards.values():
                 shard.verify()
     local = [shard for one in found if not one.dataset.remote for shard in one.shards.values()]
-    with ThreadPoolExecutor(threads, "autoloader-index") as pool:
+    with ThreadPoolExecutor(THREADS, "autoloader-index") as pool:
         same = list(pool.map(lambda shard: shard.derive_again(), local))
     return [shard.path for shard, is_same in zip(local, same, strict=True) if not is_same]
 

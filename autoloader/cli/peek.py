@@ -42,6 +42,8 @@ from autoloader.spec import DatasetSpec, FieldTerm, PipelineSpec
 
 SUFFIXES = (".png", ".html", ".svg", ".pdf")
 _RANGE = ("low", "high", "mean", "values")
+MOST_SHOWN = 3
+"""Samples of a dataset whose frames are shown."""
 STORED = "stored"
 """The stage before any op."""
 MOST_DRAWN = 32
@@ -59,22 +61,13 @@ _STRIP, _CELL, _STAGE, _EPISODES = 3.2, 0.62, 0.5, 2.6
 _MARGIN, _TITLE = 0.35, 0.7
 
 
-class Amounts(NamedTuple):
-    """Amounts of a dataset that the sheet is drawn from.
-
-    Attributes:
-        samples: number of samples in the histograms.
-        shown: number of samples whose frames are shown.
-        episodes: number of episodes whose ops and rules are shown.
-    """
-
-    samples: int
-    shown: int
-    episodes: int
-
-
 def show_sheet(
-    declared: PipelineSpec, output: Path, title: str, amounts: Amounts, given: Mapping[str, Any]
+    declared: PipelineSpec,
+    output: Path,
+    title: str,
+    samples: int,
+    episodes: int,
+    given: Mapping[str, Any],
 ) -> None:
     """Draw a contact sheet, and say what stands out.
 
@@ -82,7 +75,8 @@ def show_sheet(
         declared: spec of the mixture.
         output: the sheet, a .png, .html, .svg or .pdf file.
         title: text at the top of the sheet.
-        amounts: amounts of each dataset.
+        samples: number of samples of each dataset in the histograms.
+        episodes: number of episodes of each dataset whose ops and rules are shown.
         given: arguments of the loader, by name.
     """
     require("matplotlib", "the contact sheet")
@@ -91,7 +85,7 @@ def show_sheet(
             f"--output {output}: no kind of sheet ends so",
             remedy=f"end it in one of: {', '.join(SUFFIXES)}",
         )
-    panels = _panels(declared, amounts, given)
+    panels = _panels(declared, samples, episodes, given)
     with file_errors("--output", output):
         draw_sheet(panels, output, title=title)
     odd = [f"{name}: {line}" for name, panel in panels.items() for line in _odd(panel)]
@@ -249,15 +243,17 @@ class Panel:
         return min(max(found), 8.0) + _TITLE
 
 
-def _panels(asked: PipelineSpec, amounts: Amounts, given: Mapping[str, Any]) -> dict[str, Panel]:
+def _panels(
+    asked: PipelineSpec, samples: int, episodes: int, given: Mapping[str, Any]
+) -> dict[str, Panel]:
     """Read samples and episodes, and give a row of the sheet for each dataset.
 
     Args:
         asked: spec whose datasets are shown.
-        amounts: amounts of each dataset.
+        samples: number of samples of each dataset.
+        episodes: number of episodes of each dataset.
         given: arguments of the loader, by name.
     """
-    samples, most_shown, episodes = amounts
     augment, found = augmenter(asked, given["split"]), dict[str, Panel]()
     with (
         AutoLoader(
@@ -279,7 +275,7 @@ def _panels(asked: PipelineSpec, amounts: Amounts, given: Mapping[str, Any]) -> 
                     texts += ["language"] * bool(dataset.language)
                     panel = found[dataset.name] = Panel(says=dict.fromkeys(texts, False))
                 _take(batch, k, panel)
-                if len(panel.shown) < most_shown:
+                if len(panel.shown) < MOST_SHOWN:
                     alone: Any = {
                         "images": {name: of[k : k + 1] for name, of in batch["images"].items()},
                         "provenance": batch["provenance"][k : k + 1],

@@ -8,7 +8,6 @@ lasts (``process.proven``, ``cli.recorded_run``).
 
 from __future__ import annotations
 
-import sys
 from datetime import date
 from pathlib import Path
 from typing import Any
@@ -111,7 +110,7 @@ def show_checks(which: list[str] | None, *, strict: bool) -> None:
         raise typer.Exit(ProfileError.exit_code)
 
 
-def show_diff(first: str, second: str | None, *, accept: bool, name: str | None, ask: bool) -> None:
+def show_diff(first: str, second: str | None, *, accept: bool, name: str | None) -> None:
     """Show in which fields two profiles differ, and take the second over.
 
     Args:
@@ -119,7 +118,6 @@ def show_diff(first: str, second: str | None, *, accept: bool, name: str | None,
         second: profile or run that is offered; ``None``: ``first`` is, against what is here.
         accept: whether the profile that is offered is kept.
         name: name to keep it under; ``None``: its own.
-        ask: whether a person is asked first.
     """
     if name is not None:
         check_name(name)
@@ -133,9 +131,6 @@ def show_diff(first: str, second: str | None, *, accept: bool, name: str | None,
             _show_changes((base or "now", source), changes)
         for line in said:
             note(line)
-    if accept and changes and ask:
-        terminal = sys.stdin is not None and sys.stdin.isatty() and not wants_json()
-        accept = terminal and typer.confirm("Accept?", err=True)
     kept = None
     if accept and changes:
         kept = keep_whole(offered) if whole else keep_entry(offered, tuned_from=before)
@@ -153,7 +148,7 @@ def show_diff(first: str, second: str | None, *, accept: bool, name: str | None,
     if not changes:
         note("no field differs")
     elif kept is None:
-        note("nothing was written; --accept takes it over, and --yes does so without asking")
+        note("nothing was written; --accept takes it over")
     elif kept.written:
         emit(str(kept.path))
 

@@ -61,7 +61,7 @@ def sheet(written: list[Written], tmp_path_factory: pytest.TempPathFactory) -> t
     ]  # fmt: skip
     (folder / "mix.yaml").write_text(yaml.safe_dump(plain))
     out, told = folder / "sheet.html", folder / "told.json"
-    words = ["peek", "--spec", str(folder / "mix.yaml"), "--out", str(out), "--shown-samples", "2"]
+    words = ["peek", "--spec", str(folder / "mix.yaml"), "--out", str(out)]
     with told.open("w") as file, pytest.MonkeyPatch.context() as patch:
         patch.setattr("sys.stdout", file)
         assert main([*words, "--samples", "18", "--ram-floor", "64MiB", "--json"]) == 0
@@ -77,14 +77,14 @@ def test_a_page_shows_every_dataset_with_its_words_cameras_and_labelled_frames(
     for name, found in answer["datasets"].items():
         assert name in page
         assert found["samples"] >= 12
-        assert len(found["language"]) == 2
+        assert len(found["language"]) == 3
         assert all(text in page for text in found["language"])
         for frame in found["frames"]:
             assert frame["cameras"] == ["primary", "third"]
             assert all(label in page for label in frame["labels"])
             assert frame["labels"][2].startswith("goal t")
             assert f"t = {frame['t']}" in page
-    assert page.count("<image ") == 4
+    assert page.count("<image ") == 6
     assert answer["datasets"]["second_arm"]["frames"][0]["absent"] == ["third"]
     assert "third (none)" in page
 

@@ -29,7 +29,7 @@ def test_a_teammates_profile_is_exported_and_accepted(
 ) -> None:
     assert main(["profile", "show", "mcml_a100", "-o", "lab.yaml", "--json"]) == 0
     assert answer(capsys)["path"] == "lab.yaml"
-    words = ["profile", "diff", "lab.yaml", "--yes", "--name", "lab", "--json"]
+    words = ["profile", "diff", "lab.yaml", "--accept", "--name", "lab", "--json"]
     assert main(words) == 0
     told = answer(capsys)
     assert told["path"] == str(user_profiles_dir() / "lab.yaml")

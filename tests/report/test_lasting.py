@@ -98,7 +98,7 @@ def test_an_accepted_finding_is_a_profile_that_says_where_it_is_from(
     run = record(tmp_path / "run", cpus)
     assert main(["profile", "diff", run, "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["path"] is None
-    assert main(["profile", "diff", run, "--yes", "--name", "lab", "--json"]) == 0
+    assert main(["profile", "diff", run, "--accept", "--name", "lab", "--json"]) == 0
     told = json.loads(capsys.readouterr().out)
     changed = {row["field"]: (row["a"], row["b"]) for row in told["differences"]}
     accepted = find_profile("lab").profile
@@ -109,7 +109,7 @@ def test_an_accepted_finding_is_a_profile_that_says_where_it_is_from(
     assert accepted.provenance.source == "controller"
     assert "100 → 150 samples/s" in accepted.provenance.detail
     assert accepted.measurements == {}
-    assert main(["profile", "diff", "lab", run, "--yes", "--json"]) == 0
+    assert main(["profile", "diff", "lab", run, "--accept", "--json"]) == 0
     again = json.loads(capsys.readouterr().out)
     assert (again["differences"], again["path"]) == ([], None)
 
