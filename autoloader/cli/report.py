@@ -21,7 +21,7 @@ from statistics import fmean
 
 import typer
 
-from autoloader.cli.output import answered, emit, emit_document, file_errors, note, note_some
+from autoloader.cli.output import answered, emit, emit_document, file_errors, note
 from autoloader.cli.recorded_run import (
     Run,
     cost_of,
@@ -53,6 +53,8 @@ from autoloader.telemetry.verdict import LITTLE_RATIO, MOSTLY_RATIO, changes_wor
 
 DIFFERENT = 1
 """Exit code where decisions differ."""
+_SHOWN = 20
+"""Differences of a log that are shown."""
 _REMEDY = "name the decision log of a run; AUTOLOADER_DECISIONS says where one goes"
 
 
@@ -143,10 +145,12 @@ def show_replay(logs: Sequence[Path]) -> None:
             where = f"{log}: " if len(found) > 1 else ""
             differ = f"{len(one.differences)} differences" if one.differences else "all the same"
             emit(f"{where}{one.decisions} decisions, {one.changes} of them changes: {differ}")
-        note_some(
-            f"{log}, line {one.line}: {one.field}: recorded {one.recorded}, now {one.derived}"
-            for log, one in differences
-        )
+            for of in one.differences[:_SHOWN]:
+                emit(
+                    f"{where}  line {of.line}: {of.field}: recorded {of.recorded}, now {of.derived}"
+                )
+            if len(one.differences) > _SHOWN:
+                emit(f"{where}  ... and {len(one.differences) - _SHOWN} more")
     if differences:
         raise typer.Exit(DIFFERENT)
 
