@@ -191,24 +191,30 @@ def emit_document(
 ) -> None:
     """Write a document for people: its single values, then each of its parts as a table.
 
-    A value is written in the unit that its name ends in: ``ring_bytes`` as "72.2 MiB", ``decode_s``
-    as "0.53 ms", ``hit_ratio`` as "0.931".
+    A value is written in the unit that its name or its part's name ends in: ``ring_bytes`` as "72.2
+    MiB", ``decode_s`` as "0.53 ms", ``hit_ratio`` as "0.931". A part whose values are all mappings
+    is one table; of another one, each part within it has a table of its own.
 
     Args:
         document: names and values as ``--json`` has them; parts are mappings, or lists of these.
         columns: part → names that its rows show; ``None`` or no entry: all.
     """
-    parts = {name: value for name, value in document.items() if _is_part(value)}
-    single = {name: value for name, value in document.items() if name not in parts}
+    single = {name: value for name, value in document.items() if not _is_part(value)}
     emit_table(None, ((_words(name), _shown(name, value)) for name, value in single.items()))
-    for number, (name, part) in enumerate(parts.items()):
-        emit(("\n" if number or single else "") + f"-- {_words(name)}")
-        rows = part
+    parts = [(name, value) for name, value in document.items() if name not in single]
+    first = not single
+    while parts:
+        name, part = parts.pop(0)
+        emit(("" if first else "\n") + f"-- {_words(name)}")
+        first, rows = False, part
         if isinstance(part, Mapping):
-            below = {key: value for key, value in part.items() if isinstance(value, Mapping)}
-            own = ((key, _shown(key, part[key])) for key in part if key not in below)
-            emit_table(None, own)
-            rows = [{"": key, **value} for key, value in below.items()]
+            below = {key: value for key, value in part.items() if _is_part(value)}
+            rows = [{"": key, **value} for key, value in below.items() if len(below) == len(part)]
+            if not rows:
+                own = ((key, value) for key, value in part.items() if key not in below)
+                unit = "bytes" * (name == "bytes")
+                emit_table(None, ((key, _shown(unit or key, one)) for key, one in own))
+                parts[:0] = [(f"{name}: {key}", value) for key, value in below.items()]
         names = dict.fromkeys(key for row in rows for key in row)
         if wanted := (columns or {}).get(name):
             names = dict.fromkeys([*([""] if "" in names else []), *wanted])

@@ -63,13 +63,13 @@ STORAGE_PROBE_S = 0.25
 """Seconds of reading at random, and seconds of reading in order after it."""
 _END = 2**62
 _INTERNAL = ("ledger", "language_end", "language_text", "text_length")
-_TABLES: dict[str, tuple[str, ...]] = {
+_TABLES = {
     "datasets": (
         "path", "split", "shards", "episodes", "frames", "samples", "weight", "share",
         "share_end", "stride", "action_width", "state_width", "decode_s",
     ),
-    "fields": ("cameras", "language"),
-    "knobs": ("value", "from", "range", "class"),
+    "fields": ("cameras", "language", "lost"),
+    "knobs": ("value", "from", "range", "class", "used"),
     "chained": ("chained", "unchained_why", "decodes_per_sample"),
 }  # fmt: skip
 _COUNTS = ("episodes", "frames", "samples", "estimated", "frames_estimated")
@@ -122,7 +122,11 @@ def show_plan(
     ]
     emit("\n".join(answers))
     if verbose:
-        emit_document(_tables(document), _TABLES)
+        datasets, remote = document["datasets"], document["remote"]
+        shown = document | {"fields": datasets, "chained": datasets, "notes": None}
+        if remote:
+            shown["remote"] = {**remote, "order": remote["order"][:_SHARDS_SHOWN]}
+        emit_document({key: part for key, part in shown.items() if part is not None}, _TABLES)
     room = _MOST_LINES - sum(one.count("\n") + 1 for one in answers)
     notes = ["\n".join(_wrapped(one, width)) for one in document["notes"]]
     for number, told in enumerate(notes):
@@ -285,30 +289,29 @@ class _Report:
 
     def _graph(self) -> dict[str, Any]:
         """The pipeline as text: a line for each dataset up to its queue, a line for the mixture."""
-        spec, layout, knobs = self._mixture.spec, self._mixture.layout, self._plan.knobs
-        mixing, streams = spec.mixing, {}
-        ahead = f"{_many(knobs.read_ahead, 'run')} ahead"
-        reading = [f"plan (block {mixing.block_length})", f"read {ahead}"]
-        for dataset in self._mixture.datasets:
+        mixture, knobs = self._mixture, self._plan.knobs
+        spec, layout, indexed = mixture.spec, mixture.layout, knobs.reader == "indexed"
+        block, streams = f"block {spec.mixing.block_length}", {}
+        for dataset in mixture.datasets:
             own, shards = knobs.for_dataset(dataset.name), len(dataset.slices)
             features = len(dataset.numeric_features()) + len(dataset.language)
-            features += sum(len(choices) for choices in dataset.cameras.values())
-            stages = [f"index of {_many(features, 'feature')}", "global shuffle"]
-            if knobs.reader != "indexed":
-                stages = [
-                    f"interleave {min(own.cycle_length, shards)}",
-                    f"parse {_many(features, 'feature')}",
-                    f"prefetch {_many(own.stream_prefetch, 'episode')}",
-                    f"queue {_many(own.queue_samples, 'sample')}",
-                ]
-                reading = [f"mix ({mixing.strategy}, block {mixing.block_length})"]
+            features += sum(map(len, dataset.cameras.values()))
+            stages = [
+                f"interleave {min(own.cycle_length, shards)}",
+                f"parse {_many(features, 'feature')}",
+                f"prefetch {_many(own.stream_prefetch, 'episode')}",
+                f"queue {_many(own.queue_samples, 'sample')}",
+            ]
+            if indexed:
+                stages = [f"index of {_many(features, 'feature')}", "global shuffle"]
             streams[dataset.name] = " → ".join([_many(shards, "shard"), *stages])
-        cameras = ", ".join(
-            f"{name} {how.size[0]}×{how.size[1]}" for name, how in spec.cameras.items()
-        )
+        reading = f"mix ({spec.mixing.strategy}, {block})"
+        if indexed:
+            reading = f"plan ({block}) → read {_many(knobs.read_ahead, 'run')} ahead"
+        sizes = (f"{name} {how.size[0]}×{how.size[1]}" for name, how in spec.cameras.items())
+        decode = f"decode ({_many(knobs.decode_threads, 'thread')}; {', '.join(sizes)})"
         ring = f"ring ({knobs.ring_slots} slots of {format_bytes(layout.slot_bytes)})"
-        decode = f"decode ({_many(knobs.decode_threads, 'thread')}; {cameras})"
-        stages = [*reading, decode, ring, f"batches of {layout.batch_size}"]
+        stages = [reading, decode, ring, f"batches of {layout.batch_size}"]
         return {"datasets": streams, "mixture": " → ".join(stages)}
 
     def _memory(self, headroom: Headroom) -> dict[str, Any]:
@@ -547,20 +550,18 @@ def _many(count: int, noun: str) -> str:
 def _knob_origins(plan: LoaderPlan, sets: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     """Every knob's value, range, class, and where the value came from."""
     written = _written_knobs(plan.profile)
-    name, default, values = plan.profile.profile.name, Knobs().flat(), plan.knobs.flat()
-    rows = {}
+    default, values, rows = Knobs().flat(), plan.knobs.flat(), {}
     for key, value in values.items():
         dataset, _, knob = key.rpartition(".")
-        cycle = f"{dataset}.cycle_length" if dataset else "cycle_length"
-        start = written.get(key, default.get(key))
-        origin = f"profile {name}" if key in written else "default"
+        origin = f"profile {plan.profile.profile.name}" if key in written else "default"
         if key in sets:
             origin = "--set"
-        elif value != start and knob == "num_parallel_calls":
+        elif value != (start := written.get(key, default.get(key))):
+            cycle = f"{dataset}.cycle_length".removeprefix(".")
             by = "--set " if cycle in sets else ""
-            origin = f"follows {by}{cycle}={values.get(cycle)}"
-        elif value != start:
             origin += f", clamped from {start}"
+            if knob == "num_parallel_calls":
+                origin = f"follows {by}{cycle}={values.get(cycle)}"
         rows[key] = {
             "value": value,
             "from": origin,
@@ -665,34 +666,3 @@ def _files(document: Mapping[str, Any]) -> Iterator[str]:
     if (near := document["locality"]) is not None:
         rates = (f"{one['storage_samples_per_s']:.0f} ({one['order']})" for one in near["orders"])
         yield f"samples/s from {near['file_system']}: {', '.join(rates)}"
-
-
-def _tables(document: Mapping[str, Any]) -> dict[str, Any]:
-    """Give the parts that ``-v`` shows, without empty ones."""
-    datasets, graph, remote = (document[key] for key in ("datasets", "graph", "remote"))
-    sizes = {key: value for key, value in document["bytes"].items() if isinstance(value, int)}
-    knobs = {key: row for key, row in document["knobs"].items() if row["used"]}
-    streams = {**graph["datasets"], "all of them": graph["mixture"]}
-    found: dict[str, Any] = {
-        "spec": f"{document['spec']}, split {document['split']}",
-        "profile": "{name} ({origin}; numbers {source})".format(**document["profile"]),
-        "datasets": datasets,
-        "fields": datasets,
-        "lost": [
-            {"dataset": name, "frames without a sample of their own": why}
-            for name, one in datasets.items()
-            for why in one["lost"]
-        ],
-        "graph": [{"dataset": name, "stream": stream} for name, stream in streams.items()],
-        "chained": datasets if document["reuse"]["chain"] else None,
-        "reuse": document["reuse"] if document["reuse"]["decodes_per_sample"] else None,
-        "batch": document["batch"],
-        "knobs": knobs,
-        "memory": {key: format_bytes(value) for key, value in sizes.items()},
-        "bound": document["bound"],
-        "ranks": document["ranks"] if document["ranks"]["world_size"] > 1 else None,
-        "cache": document["cache"] and document["cache"]["forecasts"],
-        "locality": document["locality"] and document["locality"]["orders"],
-        "remote": remote and remote["order"][:_SHARDS_SHOWN],
-    }
-    return {key: value for key, value in found.items() if value}
