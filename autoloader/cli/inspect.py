@@ -143,10 +143,10 @@ def _told(path: str, facts: DatasetFacts | None) -> str:
 def _ranges(facts: DatasetFacts) -> dict[str, Any]:
     """Ranges and texts, as ``emit_document`` shows them."""
     damaged = f", {facts.damaged} damaged records passed over" if facts.damaged else ""
-    every = ((path, one) for path, columns in facts.ranges.items() for one in columns)
     rows = [
-        {"feature": path, **asdict(one), "column": "all" if one.column is None else one.column}
-        for path, one in every
+        {"feature": path, **one, "column": "all" if one["column"] is None else one["column"]}
+        for path, columns in facts.ranges.items()
+        for one in columns
     ]
     texts = [{"feature": path, "different texts": count} for path, count in facts.texts.items()]
     read = (
@@ -154,26 +154,6 @@ def _ranges(facts: DatasetFacts) -> dict[str, Any]:
         f"{facts.episodes} episodes, {facts.steps} steps{damaged}"
     )
     return {"read": read, "ranges": rows} | ({"texts": texts} if texts else {})
-
-
-@dataclass
-class ColumnRange:
-    """One column of a feature (or all of a wide one) over the steps that were read.
-
-    Attributes:
-        column: which, or ``None`` for all columns of a wide feature.
-        low, high: the least and the greatest finite value; ``None`` where there is none.
-        mean: of the finite values.
-        not_finite: how many values are NaN or infinite.
-        values: the different values, where there are few.
-    """
-
-    column: int | None
-    low: float | None
-    high: float | None
-    mean: float | None
-    not_finite: int
-    values: list[float] | None
 
 
 @dataclass
@@ -208,8 +188,9 @@ class DatasetFacts:
         absent: features that ``features.json`` has and the first record lacks, or that no array
             holds.
         texts: path → how many different texts the episodes have.
-        ranges: path → a range for each column; over episodes where the episode has it once. Of
-            depth pictures, over the frame in the middle of each episode.
+        ranges: path → ``column_range`` of each column; ``None`` stands for all columns of a wide
+            feature. Over episodes where the episode has it once. Of depth pictures, over the frame
+            in the middle of each episode.
         black: cameras whose every looked-at picture is black → pictures looked at.
     """
 
@@ -221,7 +202,7 @@ class DatasetFacts:
     first: dict[str, Any] = field(default_factory=dict)
     absent: list[str] = field(default_factory=list)
     texts: dict[str, int] = field(default_factory=dict)
-    ranges: dict[str, list[ColumnRange]] = field(default_factory=dict)
+    ranges: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
     black: dict[str, int] = field(default_factory=dict)
 
 
@@ -283,7 +264,7 @@ def read_facts(directory: DatasetFormat, split: str, episodes: int) -> DatasetFa
         rows = np.concatenate(parts)
         split_up = rows.shape[1] <= MOST_COLUMNS and path not in dark
         each = [(k, rows[:, k]) for k in range(rows.shape[1])] if split_up else [(None, rows)]
-        found.ranges[path] = [column_range(*one) for one in each]
+        found.ranges[path] = [{"column": at, **column_range(part)} for at, part in each]
     found.black = {path: len(seen) for path, seen in dark.items() if all(seen)}
     return found
 
@@ -379,17 +360,22 @@ def _is_black(encoded: bytes) -> bool:
         return not encoded
 
 
-def column_range(column: int | None, part: NDArray[Any]) -> ColumnRange:
-    """The range of some numbers of any shape."""
+def column_range(part: NDArray[Any]) -> dict[str, Any]:
+    """Range of numbers of any shape: low, high, mean, not_finite, values.
+
+    "values" are the different values, where these are few. All but "not_finite" are ``None`` where
+    no number is finite.
+    """
     numbers = part.astype(np.float64).reshape(-1)
     finite = numbers[np.isfinite(numbers)]
-    odd = len(numbers) - len(finite)
-    if not len(finite):
-        return ColumnRange(column, None, None, None, odd, None)
-    different = np.unique(finite)
-    few = different.tolist() if len(different) <= FEW_VALUES else None
-    low, high = float(finite.min()), float(finite.max())
-    return ColumnRange(column, low, high, math.fsum(finite) / len(finite), odd, few)
+    found: dict[str, Any] = dict.fromkeys(("low", "high", "mean", "values"))
+    if len(finite):
+        different = np.unique(finite)
+        low, high = float(different[0]), float(different[-1])
+        few = different.tolist() if len(different) <= FEW_VALUES else None
+        found |= {"low": low, "high": high, "values": few}
+        found["mean"] = math.fsum(finite) / len(finite)
+    return {**found, "not_finite": len(numbers) - len(finite)}
 
 
 def dataset_versions(root: str | Path) -> list[list[Path]]:

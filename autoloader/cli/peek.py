@@ -178,7 +178,7 @@ class Column:
     def plain(self) -> dict[str, Any]:
         """Document of the column for ``--json``."""
         stages = [
-            {"after": label} | {key: getattr(column_range(None, values), key) for key in _RANGE}
+            {"after": label} | {key: column_range(values)[key] for key in _RANGE}
             for label, values in self.stages
         ]
         told = {"name": self.name, "normalised": self.normalised, "flag": self.flag or None}
@@ -532,10 +532,9 @@ def not_binary(values: NDArray[np.float32]) -> str:
     finite = values[np.isfinite(values)]
     if np.isin(finite, (0.0, 1.0)).all():
         return ""
-    told = column_range(None, finite)
-    if told.values:
-        return f"gripper not in {{0, 1}}: {', '.join(f'{one:g}' for one in told.values)}"
-    return f"gripper not in {{0, 1}}: {told.low:.3g} to {told.high:.3g}"
+    told = column_range(finite)
+    few = ", ".join(f"{one:g}" for one in told["values"] or ())
+    return f"gripper not in {{0, 1}}: {few or '{low:.3g} to {high:.3g}'.format(**told)}"
 
 
 def stage_rows(columns: Sequence[Column]) -> int:
