@@ -22,7 +22,7 @@ from code_blocks import faults_of_code
 from pydantic import BaseModel
 
 import autoloader.spec
-from autoloader.cli.commands import app
+from autoloader.cli.app import app
 from autoloader.cli.plan import knob_range
 from autoloader.controller.states import TRANSITIONS, Event, State
 from autoloader.errors import AutoloaderError

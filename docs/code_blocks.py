@@ -13,7 +13,7 @@ from typing import Any
 
 import typer.main
 
-from autoloader.cli.commands import app
+from autoloader.cli.app import app
 
 _FENCE = re.compile(r"^ *```(\w*)\n(.*?)^ *```", re.MULTILINE | re.DOTALL)
 _LINE = re.compile(r"^(?:\$ )?autoloader(?:\.(?=tune)| )(.*)", re.MULTILINE)

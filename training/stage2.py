@@ -18,8 +18,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from autoloader.cli.app import run_command
-from autoloader.cli.commands import Command
+from autoloader.cli.app import Command, run_command
 from autoloader.cli.output import answered, emit, progress_bar
 from autoloader.errors import UsageError
 from autoloader.host.units import format_bytes, parse_floor

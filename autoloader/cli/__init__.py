@@ -1,12 +1,11 @@
 """The command line: results on stdout, everything else on stderr.
 
 A command reads its arguments, calls the package that owns the job, and shows the answer, as text or
-with ``--json`` as one document. Exit codes come from the error's class (``app``).
+with ``--json`` as one document. Exit codes come from the error's class.
 
 Start here:
-    ``commands``: every command with its options, help and example; its work is imported when it
+    ``app``: every command with its options, help and example; its work is imported when it
     runs, from a module of its name mostly.
-    ``spec_file``: the spec that a command is given, and ``--set`` over it.
     ``output``: how commands speak: ``emit``, ``answered``, ``note``, progress.
     ``witness``: samples worked out a second time from the files, for ``verify``; shares nothing
     with the loader except the spec.

@@ -1,41 +1,821 @@
-"""The ``autoloader`` command: which subcommands there are, and how it ends.
+"""The ``autoloader`` command: its commands with options, help and examples, and how it ends.
+
+A function here is one command. Its docstring is the command's help; the section ``Options`` has the
+help of its parameters. Parameters that several commands have are types at the top, with their help
+in ``every_command``: they mean the same everywhere. The module that does the work is imported when
+the command runs, so that help needs neither NumPy nor pydantic.
+
+``--set`` takes a knob (``ring_slots=8``, ``bridge.cycle_length=2``) or a path in the spec
+(``batch.size=32``, ``datasets.bridge.weight=2``). ``knobs.`` before a name says that it is a knob,
+``spec.`` that it is not. A transform is a function that a spec names. It is found on the import
+path, in the working directory or in the spec's folder; ``--no-transforms`` refuses it.
 
 Exit codes: 0 ok; 1 ``doctor`` found something; 2 bad spec, profile or arguments; 3 the RAM floor
 cannot be met; 4 a data source failed; 70 internal error; 130 interrupted. An ``AutoloaderError`` is
 shown as what happened and what to do, never as a traceback. With ``--json`` every error is the one
 JSON document on stdout as well, wrong arguments included.
 
-Not here: the commands (``commands``).
+Not here: the work (a module of the command's name, mostly), reading a spec (``spec``), finding and
+calling transforms (``samples.transforms``).
 """
 
 from __future__ import annotations
 
+import contextlib
+import copy
+import inspect as inspection
 import re
 import resource
 import sys
 import traceback
-from collections.abc import Sequence
-from typing import Any
+import typing
+from collections.abc import Callable, Iterator, Sequence
+from enum import Enum
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
+from typer.core import TyperCommand
+from typer.models import ParameterInfo
 
-from autoloader.cli.commands import app
+import autoloader
 from autoloader.cli.output import (
     answered,
     discard_unwritable,
+    emit,
+    emit_json,
     flush_stdout,
+    log_to_stderr,
     note,
     open_streams,
     use_json,
 )
 from autoloader.errors import AutoloaderError, BudgetInfeasibleError, UsageError, nearest
-from autoloader.host.units import format_bytes
+from autoloader.host.extras import needs
+from autoloader.host.units import format_bytes, parse_floor, parse_seconds
+
+if TYPE_CHECKING:
+    from autoloader.spec import PipelineSpec
 
 INTERNAL_ERROR = 70
 INTERRUPTED = 130
 INTERNAL_REMEDY = "this is a fault of autoloader; please report it with this message"
 # Base of the errors of typer's command line library; typer gives it no name.
 _CommandLineError: Any = typer.BadParameter.__mro__[2]
+SETTING = re.compile(r"[A-Za-z_][\w.-]*=.*", re.DOTALL)
+"""A word that ``--set`` takes."""
+_Function = TypeVar("_Function", bound=Callable[..., None])
+_WORDS = re.compile(r"^    (\w+): (.*?)(?=^    \w+: |\Z)", re.MULTILINE | re.DOTALL)
+
+
+def permit_transforms(place: Path | None, *, allowed: bool) -> None:
+    """Let the transforms of a spec be imported, or refuse them, before the spec is read."""
+    from autoloader.samples.transforms import transform
+
+    if not allowed:
+        transform.refuse()
+    elif place is not None:
+        with contextlib.suppress(OSError):  # the working directory is gone
+            transform.permit(str(Path.cwd()), str(place.absolute().parent))
+
+
+def read_spec(
+    place: Path, words: Sequence[str] | None = None, *, knobs_first: bool = False
+) -> tuple[PipelineSpec, dict[str, str]]:
+    """Give the spec in a file with ``--set`` over it, and the knobs that ``--set`` names.
+
+    Args:
+        place: path of the spec file.
+        words: words such as "ring_slots=8"; of two for one name the later wins.
+        knobs_first: whether a bare name of a knob is the knob where the spec has that name too.
+
+    Raises:
+        UsageError: a word is no setting, or names both a knob and a field.
+        SpecError: the spec, with the settings over it, is wrong.
+    """
+    from autoloader.spec import PipelineSpec
+    from autoloader.spec.reading import read_document
+
+    knobs: dict[str, str] = {}
+    document = read_document(place)
+    for name, text in parse_settings(words).items():
+        if (knob := _knob_of(name, document, knobs_first)) is None:
+            _put(document, name.removeprefix("spec."), text)
+        else:
+            knobs[knob] = text
+    return PipelineSpec.from_mapping(document, folder=place.parent), knobs
+
+
+def parse_settings(words: Sequence[str] | None) -> dict[str, str]:
+    """Give ``{"decode_threads": "4"}`` for "decode_threads=4"; later words win.
+
+    Raises:
+        UsageError: a word has no "=".
+    """
+    values = {}
+    for word in words or ():
+        name, equals, value = word.partition("=")
+        if not equals or not name.strip() or not value.strip():
+            raise UsageError(
+                f"--set {word!r} names no knob or field and value",
+                remedy="write knob=value or field=value, such as --set decode_threads=4 "
+                "bridge.cycle_length=2 batch.size=32",
+            )
+        values[name.strip()] = value.strip()
+    return values
+
+
+def _knob_of(name: str, document: dict[str, Any], knobs_first: bool) -> str | None:
+    """The knob that a name means; ``None``: it is a path in the spec."""
+    from autoloader.spec import PipelineSpec
+    from autoloader.spec.knobs import Knobs
+
+    if name.startswith("knobs."):
+        return name.removeprefix("knobs.")
+    head, _, rest = name.partition(".")
+    if head not in {*PipelineSpec.model_fields, "defaults", "spec"}:
+        return name
+    bare = not rest and head in Knobs.model_fields
+    if bare and knobs_first:
+        return name
+    datasets = [one.get("name") for one in _datasets(document)]
+    if bare or (rest in Knobs.model_fields and head in datasets):
+        raise UsageError(
+            f"--set {name}: this is a knob, and a field of the spec",
+            remedy=f"write knobs.{name}=… for the knob, or spec.{name}=… for the field",
+        )
+    return None
+
+
+def _datasets(document: dict[str, Any]) -> list[dict[str, Any]]:
+    found = document.get("datasets")
+    return [one for one in found if isinstance(one, dict)] if isinstance(found, list) else []
+
+
+def _put(document: dict[str, Any], path: str, text: str) -> None:
+    """Put a value, written as in YAML, at a path such as ``datasets.bridge.weight``."""
+    from autoloader.spec.reading import parse_yaml
+    from autoloader.spec.regular_files import DocumentError
+
+    *above, leaf = path.split(".")
+    holder: Any = document
+    if above[:1] == ["datasets"]:
+        named = {one.get("name"): one for one in _datasets(document)}
+        name, above = above[1] if above[1:] else leaf, above[2:]
+        if name not in named:
+            raise UsageError(
+                f"--set {path}: the spec has no dataset {name!r}",
+                remedy=nearest(name, [str(one) for one in named]),
+            )
+        holder = named[name]
+    for part in above:
+        inner = holder.get(part)
+        holder[part] = dict(inner) if isinstance(inner, dict) else {}  # an alias may share it
+        holder = holder[part]
+    try:
+        holder[leaf] = parse_yaml(text)
+    except DocumentError as error:
+        raise UsageError(f"--set {path}={text}: {error.what}", remedy=error.remedy) from error
+
+
+class Command(TyperCommand):
+    """A command that also takes ``--json``, and ``--no-transforms`` where it reads a spec."""
+
+    @property
+    def _reads_spec(self) -> bool:
+        return any((one.name, one.param_type_name) == ("spec", "argument") for one in self.params)
+
+    def get_params(self, ctx: Any) -> list[Any]:
+        """Parameters of the command, then the options of every command, then help."""
+        *own, asks_help = super().get_params(ctx)
+        return [*own, *_common_options()[not self._reads_spec :], asks_help]
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Parse words; ``--spec SPEC``, ``--out FILE`` and ``--set`` with many values go too."""
+        words = [re.sub("^--out(=|$)", r"--output\1", word) for word in _one_value_each(args)]
+        if self._reads_spec:
+            words = [word.removeprefix("--spec=") for word in words if word != "--spec"]
+        return super().parse_args(ctx, words)
+
+
+def _one_value_each(words: Sequence[str]) -> Iterator[str]:
+    """Repeat ``--set`` before each further ``NAME=VALUE`` that follows one."""
+    before = ""
+    for word in words:
+        if before == "NAME=VALUE" and SETTING.fullmatch(word):
+            yield "--set"
+        elif before == "NAME=VALUE":
+            before = ""
+        yield word
+        before = "--set" if word == "--set" else "NAME=VALUE" if before else ""
+
+
+def _refuse_transforms(context: typer.Context, refused: bool) -> None:
+    context.meta["no_transforms"] = refused
+
+
+def _with_transforms(context: typer.Context, spec: Path | None) -> Path | None:
+    if not context.resilient_parsing:
+        permit_transforms(spec, allowed=not context.meta.get("no_transforms"))
+    return spec
+
+
+def _checked_floor(parameter: typer.CallbackParam, text: str | None) -> str | None:
+    """A floor as it is written, refused before the command does anything."""
+    if text is not None:
+        parse_floor(text, name=parameter.opts[0])
+    return text
+
+
+SpecFile = Annotated[Path, typer.Argument(metavar="SPEC", callback=_with_transforms)]
+AnySpecFile = Annotated[Path | None, typer.Argument(metavar="[SPEC]", callback=_with_transforms)]
+Settings = Annotated[list[str] | None, typer.Option("--set", metavar="NAME=VALUE ...")]
+ProfileName = Annotated[str | None, typer.Option("--profile", "--host-profile")]
+Floor = Annotated[str | None, typer.Option(callback=_checked_floor)]
+OutputFile = Annotated[Path | None, typer.Option("-o", "--output")]
+OverHosts = Annotated[bool, typer.Option("--ray")]
+AtLeast1 = Annotated[int, typer.Option(min=1)]
+
+
+def every_command(
+    no_transforms: Annotated[
+        bool, typer.Option(is_eager=True, callback=_refuse_transforms)
+    ] = False,
+    json: bool = False,
+) -> None:
+    """Take what every command takes; callbacks and ``run_command`` read the values.
+
+    Options:
+    no_transforms: Run no function that the spec names: a spec with a transform is refused.
+    json: Write one JSON document to stdout.
+    spec: The mixture's spec file.
+    settings: A knob over the profile's, or a field over the spec's: ring_slots=8 batch.size=32
+        datasets.bridge.weight=2.
+    profile: Host profile: a name or a path to a YAML file.
+    strict: Refuse a profile that this host would have to clamp.
+    ram_floor: Memory that must stay free, such as "5GB".
+    disk_floor: What must stay free on the disk of the cache of shards, such as "50GB".
+    split: The spec's split to read.
+    over_hosts: Have the hosts of the cluster at RAY_ADDRESS do it.
+    """
+
+
+def _words(function: Callable[..., None]) -> tuple[str, dict[str, str]]:
+    """Help of a command, and of each parameter that its docstring describes."""
+    about, _, options = (inspection.getdoc(function) or "").partition("\n\nOptions:\n")
+    found = _WORDS.findall(re.sub("^", "    ", options, flags=re.MULTILINE))
+    return about, {name: " ".join(text.split()) for name, text in found}
+
+
+def _described(function: _Function) -> str:
+    """Give a command's parameters their help and flags their names; return the command's help."""
+    about, own = _words(function)
+    words = _words(every_command)[1] | own
+    hints = typing.get_type_hints(function, include_extras=True)
+    for name, parameter in inspection.signature(function).parameters.items():
+        kind, *found = typing.get_args(hints[name])[:2] if _has_info(hints[name]) else [hints[name]]
+        info: ParameterInfo = copy.copy(found[0]) if found else typer.Argument()
+        if not found and parameter.default is not parameter.empty:
+            info = typer.Option()
+        if (
+            kind is bool and info.default is ... and not info.param_decls
+        ):  # else there would be --no-NAME, too
+            info.param_decls = (f"--{name.replace('_', '-')}",)
+        info.help = info.help or words.get(name)
+        hints[name] = Annotated[kind, info]
+    function.__annotations__ = hints
+    return about
+
+
+def _has_info(hint: Any) -> bool:
+    return any(isinstance(one, ParameterInfo) for one in getattr(hint, "__metadata__", ()))
+
+
+@cache
+def _common_options() -> list[Any]:
+    alone = typer.Typer(add_completion=False)
+    _described(every_command)
+    alone.command()(every_command)
+    found: list[Any] = typer.main.get_command(alone).params
+    for option in found:
+        option.expose_value = False
+    return found
+
+
+def _show_version(asked: bool) -> None:
+    if asked:
+        emit(f"autoloader {autoloader.__version__}")
+        raise typer.Exit
+
+
+class SchemaKind(str, Enum):
+    """Files that have a JSON schema."""
+
+    spec = "spec"
+    profile = "profile"
+
+
+def _show_schema(kind: SchemaKind | None) -> None:
+    if kind is SchemaKind.profile:
+        from autoloader.controller.profile import Profile
+
+        emit_json(Profile.model_json_schema())
+    elif kind is SchemaKind.spec:
+        from autoloader.spec import PipelineSpec
+
+        emit_json(PipelineSpec.model_json_schema())
+    if kind is not None:
+        raise typer.Exit
+
+
+app = typer.Typer(
+    name="autoloader",
+    help="Name your datasets and a RAM floor; get the fastest stream this machine can give.",
+    epilog="First steps: autoloader init /data/oxe > mix.yaml; autoloader plan mix.yaml",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+def common(
+    verbose: Annotated[int, typer.Option("--verbose", "-v", count=True)] = 0,
+    version: Annotated[bool, typer.Option(callback=_show_version, is_eager=True)] = False,
+    schema: Annotated[SchemaKind | None, typer.Option(callback=_show_schema, is_eager=True)] = None,
+    json: Annotated[bool, typer.Option("--json", hidden=True)] = False,
+) -> None:
+    """Adaptive, memory-aware data loading for mixtures of robot datasets.
+
+    Options:
+    verbose: Say more; twice for everything.
+    version: Print the version.
+    schema: Print the JSON schema of a spec or a profile, for editors.
+    """
+    del version, schema, json  # their callbacks, and ``run_command``, do the work
+    log_to_stderr(verbose)
+
+
+_described(common)
+app.callback()(common)
+
+
+def _command(
+    group: str, example: str, of: typer.Typer = app, name: str | None = None
+) -> Callable[[_Function], _Function]:
+    """Declare a function as a command.
+
+    Args:
+        group: heading above the command on the first screen.
+        example: a command line, shown below the command's help.
+        of: the program that has the command.
+        name: the command's word; ``None``: the function's name.
+    """
+
+    def declare(function: _Function) -> _Function:
+        about, below = _described(function), f"Example: autoloader {example}"
+        of.command(name, cls=Command, help=about, epilog=below, rich_help_panel=group)(function)
+        return function
+
+    return declare
+
+
+_LOOK, _DATA, _RUN, _TUNE = "Look at a mixture", "Data", "Runs", "Tune"
+
+
+@_command(_LOOK, "inspect /data/oxe/viola")
+def inspect(directory: Path, split: str | None = None, episodes: AtLeast1 = 16) -> None:
+    """Show a dataset's splits, features, first episode and ranges.
+
+    Options:
+    directory: A TFDS version directory, or a folder that holds one dataset.
+    split: Which split to read; default: train, or the first.
+    episodes: Episodes that are read for the ranges.
+    """
+    from autoloader.cli.inspect import show_dataset
+
+    show_dataset(directory, split, episodes)
+
+
+@_command(_LOOK, "init /data/oxe --style octo --mix oxe_magic_soup > mix.yaml")
+def init(
+    data_dir: Path,
+    style: Annotated[str | None, typer.Option(metavar="plain|octo|openvla|openpi|stage2")] = None,
+    mix: str | None = None,
+) -> None:
+    """Write a spec of the TFDS and LeRobot datasets below DATA_DIR to stdout.
+
+    Options:
+    data_dir: Where datasets lie, at any depth.
+    style: The convention to write in; default: plain, or the mixture's own.
+    mix: A published mixture, such as oxe_magic_soup with --style octo, or one dataset.
+    """
+    from autoloader.cli.init import write_spec
+
+    write_spec(data_dir, style, mix)
+
+
+@_command(_LOOK, "plan mix.yaml --ram-floor 5GB --set batch.size=64")
+def plan(
+    spec: SpecFile,
+    profile: ProfileName = None,
+    strict: bool = False,
+    settings: Settings = None,
+    ram_floor: Floor = None,
+    disk_floor: Floor = None,
+    split: str = "train",
+    ranks: AtLeast1 = 1,
+    nodes: AtLeast1 = 1,
+    verbose: Annotated[bool, typer.Option("--verbose", "-v")] = False,
+) -> None:
+    """Say whether a mixture fits, how fast it can be and what limits it; starts nothing.
+
+    Options:
+    ranks: Trainers that share the epoch, over all nodes.
+    nodes: Machines like this one that they are dealt over.
+    verbose: Show the tables behind the answer, too.
+    """
+    from autoloader.cli.plan import show_plan
+
+    if strict:
+        _refuse_clamps(profile)
+    declared, knobs = read_spec(spec, settings)
+    given = {"profile": profile, "ram_floor": ram_floor, "disk_floor": disk_floor, "split": split}
+    show_plan(declared, spec, {**given, "knobs": knobs}, ranks, nodes, verbose=verbose)
+
+
+def _refuse_clamps(profile: str | None) -> None:
+    """Refuse a profile that this host would have to clamp, before data is looked at."""
+    from autoloader.controller.profiles import load_profile
+
+    load_profile(profile, strict=True)
+
+
+@_command(_LOOK, "peek mix.yaml -o sheet.html")
+def peek(
+    spec: SpecFile,
+    settings: Settings = None,
+    output: Annotated[Path, typer.Option("-o", "--output")] = Path("contact-sheet.png"),
+    samples: AtLeast1 = 64,
+    episodes: AtLeast1 = 8,
+    split: str = "train",
+    ram_floor: Floor = None,
+) -> None:
+    """Draw frames and language, histograms of each column op by op, and the steps rules remove.
+
+    Options:
+    output: The sheet: a .png, .html, .svg or .pdf file.
+    samples: Samples of each dataset in the histograms; of the first, frames are shown.
+    episodes: Episodes of each dataset whose ops and rules are shown.
+    """
+    from autoloader.cli.peek import show_sheet
+
+    declared, knobs = read_spec(spec, settings)
+    given = {"split": split, "ram_floor": ram_floor, "knobs": knobs}
+    show_sheet(declared, output, f"{spec.name}, split {split}", samples, episodes, given)
+
+
+@_command(_LOOK, "verify mix.yaml -n 500")
+def verify(
+    spec: SpecFile,
+    settings: Settings = None,
+    samples: Annotated[int, typer.Option("-n", "--samples", min=1)] = 200,
+    split: str = "train",
+    ram_floor: Floor = None,
+) -> None:
+    """Compare samples with plain readers of the same files; exit code 4 if they differ.
+
+    Options:
+    samples: Samples, shared over all datasets.
+    """
+    from autoloader.cli.verify import show_differences
+
+    declared, knobs = read_spec(spec, settings)
+    show_differences(declared, samples, {"split": split, "ram_floor": ram_floor, "knobs": knobs})
+
+
+@_command(_LOOK, "doctor mix.yaml --ram-floor 5GB")
+def doctor(
+    spec: AnySpecFile = None,
+    split: str = "train",
+    profile: ProfileName = None,
+    ram_floor: Floor = None,
+    kernel_log: Path | None = None,
+) -> None:
+    """Say what on this machine will hurt a run; changes nothing. Exit code 1: something will.
+
+    Options:
+    spec: A mixture whose data is examined as well.
+    kernel_log: A copy of the kernel's log, to read instead.
+    """
+    from autoloader.cli.doctor import show_findings
+
+    show_findings(spec, split, profile, _floor_bytes(ram_floor), kernel_log)
+
+
+def _floor_bytes(ram_floor: str | None) -> int | None:
+    return None if ram_floor is None else parse_floor(ram_floor, name="--ram-floor")
+
+
+@_command(_DATA, "demo ~/demo --datasets 6 --scale 0.1")
+def demo(
+    directory: Annotated[Path | None, typer.Argument(metavar="[DIR]")] = None,
+    datasets: int = 29,
+    scale: float = 1.0,
+    seed: int = 0,
+) -> None:
+    """Write the demo mixture (real TFDS/RLDS files) and its mix.yaml, unless it is there.
+
+    Options:
+    directory: Where to; default: the user's cache directory.
+    datasets: How many datasets, up to 29.
+    scale: Factor on the number of episodes; 1 is below 1 GB.
+    seed: Seed of everything drawn.
+    """
+    from autoloader.cli.demo import show_demo
+
+    show_demo(directory, datasets=datasets, scale=scale, seed=seed)
+
+
+@_command(_DATA, "index mix.yaml --beside")
+def index(
+    spec: SpecFile,
+    split: str = "train",
+    beside: bool = False,
+    output: Annotated[str | None, typer.Option("-o", "--output", metavar="URL")] = None,
+    disk_floor: Floor = None,
+    verify: bool = False,
+    over_hosts: OverHosts = False,
+) -> None:
+    """Index where every frame lies, so that samples are read at random; builds what is missing.
+
+    Options:
+    beside: Write beside the data, not into the cache directory alone.
+    output: Put them beside a copy of the dataset: its version directory in a bucket.
+    verify: Index the files once more, and compare with what is there.
+    """
+    from autoloader.cli.derived import show_index
+
+    show_index(
+        spec, split, beside=beside, output=output, disk_floor=disk_floor, verify=verify,
+        over_hosts=over_hosts,
+    )  # fmt: skip
+
+
+@_command(_DATA, "stats mix.yaml -o statistics.json")
+def stats(
+    spec: SpecFile,
+    output: OutputFile = None,
+    layout: Annotated[str, typer.Option("--format")] = "autoloader",
+    split: str = "train",
+    over_hosts: OverHosts = False,
+) -> None:
+    """Compute each dataset's statistics of action and state, from its records of train.
+
+    Options:
+    output: Where to write them, for normalize.statistics.
+    layout: The file's layout: autoloader, octo, openvla, openpi or lerobot.
+    """
+    from autoloader.cli.derived import show_statistics
+
+    show_statistics(spec, split, output=output, layout=layout, over_hosts=over_hosts)
+
+
+@_command(_RUN, "measure mix.yaml --set ring_slots=8 decode_threads=4")
+def measure(
+    spec: SpecFile,
+    profile: ProfileName = None,
+    strict: bool = False,
+    settings: Settings = None,
+    warmup: int = 8,
+    batches: int = 160,
+    step_time: str = "0ms",
+    controller: bool = False,
+    ram_floor: Floor = None,
+    disk_floor: Floor = None,
+    split: str = "train",
+    progress_fd: Annotated[int | None, typer.Option(hidden=True)] = None,
+) -> None:
+    """Measure the loader alone: rate, latency, memory and mixture; the knobs hold still.
+
+    Options:
+    warmup: Batches before the measured ones.
+    batches: Batches that are measured.
+    step_time: A trainer's step, such as "120ms": slept after each batch.
+    controller: Let the controller move the knobs.
+    """
+    from autoloader.cli.tune import measuring, show_measurement
+
+    with measuring(progress_fd) as progress:
+        step_time_s = parse_seconds(step_time, name="--step-time")
+        if strict:
+            _refuse_clamps(profile)
+        declared, knobs = read_spec(spec, settings, knobs_first=True)
+        given: dict[str, Any] = {"profile": profile, "split": split, "controller": controller}
+        given |= {"knobs": knobs, "ram_floor": ram_floor, "disk_floor": disk_floor}
+        how = {"step_time_s": step_time_s, "settle": progress is not None, "progress": progress}
+        show_measurement(declared, given, warmup=warmup, batches=batches, how=how)
+
+
+@_command(_RUN, "top --once")
+def top(
+    run: Annotated[str | None, typer.Argument(metavar="[RUN]")] = None,
+    once: bool = False,
+) -> None:
+    """Show what your running loaders do, why, and what limits them, without disturbing them.
+
+    Options:
+    run: The run to show: its name, its script, a part of either, or a process id; default: all
+        that run.
+    once: Show it once, and end.
+    """
+    from autoloader.cli.top import show_runs
+
+    show_runs(run, once=once)
+
+
+@_command(_RUN, "report last -o run.html")
+def report(
+    run: Annotated[str | None, typer.Argument(metavar="[RUN]")] = None,
+    other: Annotated[str | None, typer.Argument(metavar="[OTHER]")] = None,
+    output: OutputFile = None,
+) -> None:
+    """Draw one HTML page of a run: what limited it, what was done and why; or two side by side.
+
+    Options:
+    run: A folder that AUTOLOADER_RUN_DIR named, the name of a run that the cache directory keeps,
+        or "last". Without one: lists those that it keeps.
+    other: A second run, to put beside it. One of the same trainer with replay_one_batch says what
+        the loader costs; without it the latest of the same spec on the same host does.
+    output: The page; default: RUN.html in the working directory.
+    """
+    from autoloader.cli.report import list_runs, show_page
+
+    if run is None:
+        list_runs()
+    else:
+        show_page(run, other, output)
+
+
+@_command(_RUN, "replay run/decisions.jsonl")
+def replay(logs: Annotated[list[Path], typer.Argument(metavar="LOG ...")]) -> None:
+    """Derive every decision of the logs again, and say where the answers differ.
+
+    Options:
+    logs: Decision logs that loaders wrote; of a directory all *.jsonl below it.
+    """
+    from autoloader.cli.report import show_replay
+
+    show_replay(logs)
+
+
+@_command(_TUNE, "tune mix.yaml --ram-floor 5GB --budget 10m")
+def tune(
+    spec: AnySpecFile = None,
+    profile: ProfileName = None,
+    settings: Settings = None,
+    ram_floor: Floor = None,
+    trials: int = 12,
+    budget: str = "5m",
+    storage: str | None = None,
+    study: str | None = None,
+    resume: bool = False,
+    name: str | None = None,
+    output: OutputFile = None,
+    report_file: Annotated[Path | None, typer.Option("--report")] = None,
+    plain: bool = False,
+    step_time: str | None = None,
+    trace: Annotated[str | None, typer.Option(metavar="RUN")] = None,
+    split: str = "train",
+    seed: Annotated[int, typer.Option(min=0, max=2**32 - 1)] = 0,
+    warmup: Annotated[int, typer.Option(min=0)] = 8,
+    batches: AtLeast1 = 160,
+) -> None:
+    """Find the knobs that suit this machine, under a RAM floor, and save them as a profile.
+
+    Options:
+    spec: The mixture's spec file; default: the demo mixture.
+    trials: Trials to run, the start among them.
+    budget: Time for it all, such as "10m".
+    storage: Optuna storage URL, such as sqlite:///… or postgresql://…
+    study: Name of the study; an existing one is resumed.
+    resume: Go on with --study, or with the last one: it must be there.
+    name: Name of the profile to keep; default: the start's where it is your own, else NAME-tuned.
+    output: Folder for the profile; default: your config folder.
+    report_file: File for the HTML report; default: STUDY.html in --output, else your data folder.
+    plain: Print the whole report as plain text.
+    step_time: The trainer's step, such as "80ms": find the least memory and threads with which it
+        waits at most 1 % of its time.
+    trace: Take the step from a recorded run: as `autoloader report` names it ("last"), or its
+        folder.
+    seed: Seed of the study's sampler.
+    warmup: Batches before each measurement.
+    batches: Batches of each measurement.
+    """
+    from autoloader.cli.demo import demo_spec
+    from autoloader.cli.tune import show_study, trainer_step_s, typed_command
+    from autoloader.host.clock import SystemClock
+
+    began_s = SystemClock().now_s()  # imports and planning count to the budget
+    floor_bytes = _floor_bytes(ram_floor)
+    budget_s = parse_seconds(budget, name="--budget")
+    step_time_s = trainer_step_s(step_time, trace)
+    with needs("the tuner"):
+        from autoloader.tune.offline import TuneOptions
+    place = demo_spec() if spec is None else spec
+    declared, knobs = read_spec(place, settings, knobs_first=True) if settings else (None, {})
+    show_study(
+        TuneOptions(
+            spec_path=place,
+            spec=declared,
+            knobs=knobs,
+            settings=settings or (),
+            host_profile=profile,
+            floor_bytes=floor_bytes,
+            trials=trials,
+            budget_s=budget_s,
+            storage=storage,
+            study=study,
+            resume=resume,
+            name=name,
+            out=output,
+            split=split,
+            seed=seed,
+            warmup=warmup,
+            batches=batches,
+            command=typed_command(),
+            step_time_s=step_time_s,
+            report=report_file,
+        ),
+        plain=plain,
+        began_s=began_s,
+    )
+
+
+profile = typer.Typer(
+    help="Host profiles: a machine, its limits, and the knobs that suit it.", no_args_is_help=True
+)
+app.add_typer(profile, name="profile", rich_help_panel=_TUNE)
+
+
+@_command("Commands", "profile list", profile, "list")
+def list_profiles() -> None:
+    """List every profile that has a name here, and tell the one taken when none is named."""
+    from autoloader.cli.tune import show_list
+
+    show_list()
+
+
+@_command("Commands", "profile show lab -o team/", profile, "show")
+def show_profile(
+    which: Annotated[str, typer.Argument(metavar="PROFILE")], output: OutputFile = None
+) -> None:
+    """Print a profile in full; what would be clamped on this host goes to stderr.
+
+    Options:
+    which: A name, or a path to a YAML file.
+    output: File or folder to write it to, for teammates.
+    """
+    from autoloader.cli.tune import show_profile as show
+
+    show(which, output)
+
+
+@_command("Commands", "profile diff last --accept", profile, "diff")
+def diff_profiles(
+    first: Annotated[str, typer.Argument(metavar="A")],
+    second: Annotated[str | None, typer.Argument(metavar="[B]")] = None,
+    accept: bool = False,
+    name: str | None = None,
+) -> None:
+    """Show in which fields profiles differ, or what a teammate's or a run would change here.
+
+    Options:
+    first: A profile; alone: as B, held against what is here.
+    second: A profile, or a run as `autoloader report` names it, or its folder: A with what the
+        run's controller found to last.
+    accept: Take B over as a profile of this host.
+    name: Name to keep it under.
+    """
+    from autoloader.cli.tune import show_diff
+
+    show_diff(first, second, accept=accept, name=name)
+
+
+@_command("Commands", "profile check --strict", profile, "check")
+def check_profiles(
+    which: Annotated[list[str] | None, typer.Argument(metavar="[PROFILE]...")] = None,
+    strict: bool = False,
+) -> None:
+    """Read profiles as a loader would on this host; exit 2 when one is broken.
+
+    Options:
+    which: Names or paths; default: all there are.
+    """
+    from autoloader.cli.tune import show_checks
+
+    show_checks(which, strict=strict)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

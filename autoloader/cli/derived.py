@@ -11,6 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+from autoloader.cli.inspect import read_remote_here
 from autoloader.cli.output import (
     answered,
     emit,
@@ -20,7 +21,6 @@ from autoloader.cli.output import (
     note_some,
     progress_bar,
 )
-from autoloader.cli.spec_file import read_remote_here
 from autoloader.errors import UsageError, nearest
 from autoloader.formats.files import is_remote, normal
 from autoloader.host.clock import SystemClock

@@ -26,7 +26,6 @@ from PIL import Image
 
 from autoloader.cli.output import answered, emit_document, note
 from autoloader.cli.plain_readers import value_at
-from autoloader.cli.spec_file import read_with_tensorflow_here
 from autoloader.decode.depth import UNDECODABLE, depth_values
 from autoloader.errors import SourceError, UsageError, nearest
 from autoloader.formats import DatasetFormat, Feature, ShardSlice, open_source
@@ -452,3 +451,25 @@ def _by_dataset(paths: list[Path]) -> list[list[Path]]:
         sorted(versions, key=lambda path: version_order(path.name), reverse=True)
         for versions in found.values()
     ]
+
+
+def read_remote_here(spec: Any) -> bool:
+    """Let this process read remote data of ``spec`` with TensorFlow.
+
+    Returns:
+        Whether any dataset is remote.
+    """
+    from autoloader.formats.files import is_remote
+
+    if not any(is_remote(one.path or one.data_dir or "") for one in spec.datasets):
+        return False
+    read_with_tensorflow_here()
+    return True
+
+
+def read_with_tensorflow_here() -> None:
+    """Let this process read remote files with TensorFlow."""
+    os.environ["CUDA_VISIBLE_DEVICES"] = ""  # TensorFlow would take the whole of a GPU's memory
+    from autoloader.pipeline.graph import files
+
+    files.enter()

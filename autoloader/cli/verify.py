@@ -17,9 +17,9 @@ from typing import Any
 import numpy as np
 import typer
 
+from autoloader.cli.inspect import read_remote_here
 from autoloader.cli.output import answered, emit_document, note_some, progress_bar
 from autoloader.cli.plain_readers import Step, reader_of, value_at
-from autoloader.cli.spec_file import read_remote_here
 from autoloader.cli.witness import (
     Episode,
     Sample,

@@ -8,7 +8,7 @@ is no finding: it says how fast that trainer was, not what the machine can give.
 the frame cache: memory is the run's.
 
 Not here: deciding (``controller``), profiles (``controller.profile``), records
-(``telemetry.run_record``), asking the person (``cli.profile``).
+(``telemetry.run_record``), asking the person (``cli.tune``).
 """
 
 from __future__ import annotations

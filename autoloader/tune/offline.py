@@ -241,7 +241,7 @@ def measure_command(options: TuneOptions) -> list[str]:
     }
     words = [(name, str(value)) for name, value in given.items() if value is not None]
     words += [("--set", setting) for setting in options.settings]
-    command = supervision.command("autoloader", ["measure", "--json", "--settle"])
+    command = supervision.command("autoloader", ["measure", "--json"])
     return [*command, *(word for pair in words for word in pair)]
 
 

@@ -9,8 +9,7 @@ from typing import Any
 
 import pytest
 
-from autoloader.cli.app import main
-from autoloader.cli.spec_file import parse_settings
+from autoloader.cli.app import main, parse_settings
 from autoloader.errors import BudgetInfeasibleError, UsageError
 from autoloader.tune import measurement, offline
 from autoloader.tune.__main__ import main as tune_main

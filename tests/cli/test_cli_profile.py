@@ -96,7 +96,7 @@ def test_every_end_has_its_exit_code(
     def fail() -> None:
         raise raised
 
-    monkeypatch.setattr("autoloader.cli.profile.show_list", fail)
+    monkeypatch.setattr("autoloader.cli.tune.show_list", fail)
     assert cli.main(["profile", "list"]) == code
     captured = capsys.readouterr()
     assert captured.out == ""

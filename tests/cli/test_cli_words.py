@@ -12,8 +12,7 @@ import pytest
 import rlds_files
 import typer.main
 
-from autoloader.cli.app import main
-from autoloader.cli.commands import app
+from autoloader.cli.app import app, main
 from autoloader.errors import BudgetInfeasibleError
 from autoloader.tune import offline
 
