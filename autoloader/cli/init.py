@@ -198,14 +198,13 @@ def _style_and_mix(style: str | None, mix: str | None) -> tuple[str, KnownMix | 
     having = [one for one, mixes in found.items() if mix in mixes and style in (None, one)]
     if len(having) == 1:
         return having[0], found[having[0]][mix]
-    if having:
-        told = "several styles have one of this name"
-        remedy = "add " + " or ".join(f"--style {one}" for one in having)
-    else:
-        told = f"--style {style} has no such mixture" if style else "there is no such mixture"
-        among = found[style] if style else {name for mixes in found.values() for name in mixes}
-        remedy = nearest(mix, sorted(among))
-    raise UsageError(f"--mix {mix}: {told}", remedy=remedy)
+    among = {name for one, mixes in found.items() if style in (None, one) for name in mixes}
+    raise UsageError(
+        f"--mix {mix}: {'several styles have' if having else 'no style has'} one of this name"
+        if style is None
+        else f"--mix {mix}: --style {style} has no such mixture",
+        remedy=" or ".join(f"add --style {one}" for one in having) or nearest(mix, sorted(among)),
+    )
 
 
 def _mixes_of(project: str) -> dict[str, KnownMix]:

@@ -259,21 +259,20 @@ def run_folder(run: str) -> Path:
     matching = [run] if run in kept else [name for name in kept if name.startswith(run)]
     if len(matching) == 1:
         return kept[matching[0]]
-    where = f"there is no {run}: {runs_folder()} keeps "
-    if matching:
-        where += f"{len(matching)} runs that begin so"
-    else:
-        where += "no run of that name" if kept else why_no_run()
-    remedy = nearest(run, sorted(kept)) if kept else f"name a folder with a record, as {VARIABLE}"
-    raise UsageError(where, remedy=remedy)
+    keeps = f"{len(matching)} runs that begin so" if matching else "no run of that name"
+    raise UsageError(
+        f"there is no {run}: {runs_folder()} keeps {keeps}" + ("" if kept else f": {why_no_run()}"),
+        remedy=nearest(run, sorted(kept))
+        if kept
+        else f"name a folder with a record, as {VARIABLE}",
+    )
 
 
 def why_no_run() -> str:
     """Say why the cache directory keeps no run."""
-    elsewhere = os.environ.get(VARIABLE)
-    if elsewhere:
-        return f"none, for {VARIABLE}={elsewhere} sends records elsewhere"
-    return f"none yet: a run is kept once it is {RING_AFTER_S:.0f} s old"
+    if elsewhere := os.environ.get(VARIABLE):
+        return f"{VARIABLE}={elsewhere} sends records elsewhere"
+    return f"a run is kept once it is {RING_AFTER_S:.0f} s old"
 
 
 def read_run(path: Path) -> Run:

@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from statistics import fmean
+from typing import Any
 
 import typer
 
@@ -110,20 +111,19 @@ def list_runs() -> None:
             "name": one.name,
             "script": one.own.last.script,
             "state": one.state,
-            "began": time.strftime("%Y-%m-%d %H:%M", time.localtime(one.begin_s)),
+            "began": time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(one.begin_s)),
             "length_s": one.length_s,
             "samples_per_s": one.samples_per_s,
             "wait_ratio": one.wait_ratio,
         }
         for one in found
     ]
-    runs = [{**row, "began_s": one.begin_s} for row, one in zip(rows, found, strict=True)]
-    if answered({"ring": str(kept), "runs": runs}):
+    if answered({"ring": str(kept), "runs": rows}):
         return
     if rows:
         emit_document({"runs": rows})
     else:
-        note(f"{kept} keeps {why_no_run()}")
+        note(f"{kept} keeps no run: {why_no_run()}")
 
 
 def show_replay(logs: Sequence[Path]) -> None:
@@ -478,23 +478,6 @@ def page(run: Run, other: Run | None = None, *, ideal: Run | None = None) -> str
 
 
 @dataclass(frozen=True, slots=True)
-class Chart:
-    """One chart.
-
-    Attributes:
-        key: name of the chart, equal for the same chart of another run.
-        title: subject of the chart.
-        legend: (CSS variable, label) of its lines.
-        svg: drawing, as an SVG element.
-    """
-
-    key: str
-    title: str
-    legend: tuple[tuple[str, str], ...]
-    svg: str
-
-
-@dataclass(frozen=True, slots=True)
 class _Plot:
     """One chart over time, for any run.
 
@@ -606,8 +589,10 @@ def _in_one_line(number: int, move: Move) -> str:
     return f"{number}: {MOVERS.get(move.by, move.by)}: {move.why}" + (f": {moved}" if moved else "")
 
 
-def charts(sides: Sequence[tuple[str, Run]]) -> Iterator[tuple[str, Chart | None]]:
+def charts(sides: Sequence[tuple[str, Run]]) -> Iterator[tuple[str, dict[str, Any] | None]]:
     """Yield (letter, chart) in reading order; ``None`` where a run has nothing to show.
+
+    A chart has a key, a title, (CSS variable, label) of its lines as legend, and its SVG element.
 
     Args:
         sides: letter and run of each side of the page.
@@ -624,14 +609,15 @@ def charts(sides: Sequence[tuple[str, Run]]) -> Iterator[tuple[str, Chart | None
             for (letter, _), frame, lines in zip(sides, frames, drawn, strict=True):
                 legend = tuple((line.colour, line.label) for line in lines)
                 svg = over_time(plot.key, plot.title, plot.unit, lines, frame, foot=foot, top=top)
-                yield letter, Chart(plot.key, plot.title, legend, svg) if lines else None
+                chart = {"key": plot.key, "title": plot.title, "legend": legend, "svg": svg}
+                yield letter, chart if lines else None
         if plot.key == "held":
             rows = [_knobs(run, frame) for (_, run), frame in zip(sides, frames, strict=True)]
             if any(rows):
                 yield from zip((letter for letter, _ in sides), rows, strict=True)
 
 
-def _knobs(run: Run, frame: Timeline) -> Chart | None:
+def _knobs(run: Run, frame: Timeline) -> dict[str, Any] | None:
     changes: dict[str, list[Point]] = {}
     for moment in run.own.moments:
         for knob, value in moment.knobs.items():
@@ -649,7 +635,8 @@ def _knobs(run: Run, frame: Timeline) -> Chart | None:
     rows = {knob: changes[knob] for knob in sorted(moved[:_MOST_ROWS])}
     left_out = len(moved) - len(rows)
     title = "Knobs that moved" + (f" (and {left_out} more)" if left_out else "")
-    return Chart("knobs", title, (), rows_over_time("knobs", title, rows, frame))
+    svg = rows_over_time("knobs", title, rows, frame)
+    return {"key": "knobs", "title": title, "legend": (), "svg": svg}
 
 
 def _timeline(run: Run, end_s: float, letter: str) -> Timeline:

@@ -10,7 +10,6 @@ import math
 import os
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence, Set
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -64,11 +63,11 @@ def show_differences(declared: PipelineSpec, samples: int, given: Mapping[str, A
 
         user_functions.enter()  # TensorFlow comes here anyway, with TFDS
     read_remote_here(declared)
-    found = Comparison()
     with AutoLoader(declared, output="numpy", rank=0, world_size=1, **given) as loader:
         rows = list(taken(loader, samples))
+        found = Comparer(declared, loader)
         with progress_bar("comparing with the files") as advance:
-            for done in Comparer(declared, loader, found).rows(rows):
+            for done in found.rows(rows):
                 advance(done, len(rows))
     document = {
         "samples": dict(found.samples),
@@ -100,18 +99,6 @@ def evenly(spec: Any) -> Any:
             ),
         }
     )
-
-
-@dataclass
-class Comparison:
-    """Counts of compared values, and the differences found."""
-
-    samples: Counter[str] = field(default_factory=Counter)
-    numbers: int = 0
-    frames: int = 0
-    texts: int = 0
-    largest: float = 0.0
-    differences: list[str] = field(default_factory=list)
 
 
 def taken(loader: Any, count: int) -> Iterator[dict[str, Any]]:
@@ -150,14 +137,22 @@ class Comparer:
     Args:
         spec: spec of the mixture.
         loader: open loader over ``spec``.
-        found: takes what was compared, and what differs.
+
+    Attributes:
+        samples: dataset → number of samples compared.
+        numbers, frames, texts: number of values compared.
+        largest: largest difference of a frame, in grey levels.
+        differences: differences found, a sentence each.
     """
 
-    def __init__(self, spec: Any, loader: Any, found: Comparison) -> None:
+    def __init__(self, spec: Any, loader: Any) -> None:
+        self.samples: Counter[str] = Counter()
+        self.numbers = self.frames = self.texts = 0
+        self.largest = 0.0
+        self.differences: list[str] = []
         self._spec = spec
         self._mixture = loader.plan.mixture
         self._statistics: Mapping[str, Any] = loader.normalization or {}
-        self._found = found
         self._readers = [
             reader_of(one.directory, by_row=spec.dataset(one.name).timestamps == "ignore")
             for one in self._mixture.datasets
@@ -198,7 +193,7 @@ class Comparer:
         index, pass_, shard, record, t = row["provenance"].tolist()
         name = self._mixture.datasets[index].name
         self._place = (index, pass_, shard, record, t)
-        self._found.samples[name] += 1
+        self.samples[name] += 1
         episode = self._read(index, shard, record)
         if (rule := episode.why_not(t)) is not None:
             self._differs(rule, f"step {t} of {len(episode.steps)} has no sample")
@@ -250,7 +245,7 @@ class Comparer:
             exact = exact and not any(op.name in WIDTHS for term in terms for op in term.ops)
             wanted[:, : values.shape[1]] = values
             inside[:, : values.shape[1]] = there[:, None]
-        self._found.numbers += got.size
+        self.numbers += got.size
         equal = np.array_equal(got, wanted) if exact else np.allclose(got, wanted, 1e-5, 1e-4)
         if not equal:
             self._differs(name, f"loader {got.tolist()}, files {wanted.tolist()}")
@@ -274,7 +269,7 @@ class Comparer:
                 self._differs(f"frame_mask/{camera}", f"expected {inside}")
             turned = camera in self._mixture.datasets[int(row["provenance"][0])].reversed
             for number, (step, _) in enumerate(seen):
-                self._found.frames += 1
+                self.frames += 1
                 if self._spec.cameras[camera].depth:
                     self._depth(frames[number], step, choices, camera)
                     continue
@@ -283,7 +278,7 @@ class Comparer:
                     (self._distance(shown, step, path, camera) for path in choices),
                     default=float(shown.max()),
                 )
-                self._found.largest = max(self._found.largest, off)
+                self.largest = max(self.largest, off)
                 if off > GREY_LEVELS:
                     self._differs(f"images/{camera} {number}", f"off by {off:.1f} levels")
 
@@ -310,7 +305,7 @@ class Comparer:
     def _language(self, row: Mapping[str, Any], episode: Episode, step: Step) -> None:
         said = episode.said(step)
         choices = [text for texts in said for text in texts] if said else [""]
-        self._found.texts += 1
+        self.texts += 1
         if row["language"] not in choices:
             self._differs("language", f"loader {row['language']!r}, files {choices!r}")
 
@@ -321,7 +316,7 @@ class Comparer:
             wanted, inside = expected.feature(
                 declared.features.get(name), rows[0], per_step=mask.ndim == 1
             )
-            self._found.numbers += sum(np.size(one) for one in rows)
+            self.numbers += sum(np.size(one) for one in rows)
             got = [one if isinstance(one, str) else one.tolist() for one in rows]
             if got != wanted:
                 self._differs(f"features.{name}", f"loader {got}, files {wanted}")
@@ -333,4 +328,4 @@ class Comparer:
         index, _, shard, record, t = place or self._place
         dataset = self._mixture.datasets[index]
         where = f"{dataset.name}, {Path(dataset.slices[shard].path).name}, record {record}, t {t}"
-        self._found.differences.append(f"{where}: {what}: {how[:300]}")
+        self.differences.append(f"{where}: {what}: {how[:300]}")

@@ -27,7 +27,7 @@ from streams import spec_of
 
 from autoloader import AutoLoader
 from autoloader.cli.app import main
-from autoloader.cli.verify import Comparer, Comparison, evenly, taken
+from autoloader.cli.verify import Comparer, evenly, taken
 from autoloader.index import open_dataset_index
 from autoloader.samples.resolve import resolve
 from autoloader.spec import PipelineSpec
@@ -113,9 +113,9 @@ def test_a_sample_that_should_not_be_there_and_one_that_is_missing_are_told(
     specs = [
         evenly(spec_of(written, sample=sample, reader=reader)) for sample in (given, plain | asked)
     ]
-    found = Comparison()
     with AutoLoader(specs[0], output="numpy", isolation="thread", ram_floor=0) as loader:
-        list(Comparer(specs[1], loader, found).rows(list(taken(loader, 16))))
+        found = Comparer(specs[1], loader)
+        list(found.rows(list(taken(loader, 16))))
     assert {one.split(": ")[1] for one in found.differences} == told
 
 
