@@ -1,14 +1,14 @@
 """``autoloader demo``: 29 real TFDS datasets of drawn robot episodes, and their ``mix.yaml``.
 
 Theory of operation. TensorFlow must not enter the caller's process, so a child
-(``cli.demo_writer``) writes the datasets. It reports each episode and each complete dataset on its
-stdout, and ends when its stdin does, so with the caller. The mixture is built in a temporary folder
-and renamed when it is complete, so that a folder with a ``demo.json`` is always complete.
+(``cli.demo_writer``) writes the datasets. It reports each episode on its stdout, and ends when its
+stdin does, so with the caller. The mixture is built in a temporary folder and renamed when it is
+complete, so that a folder with a ``demo.json`` is always complete.
 
 The same arguments give the same frames, actions and words: every draw is keyed by seed, dataset
 name, split and episode. (Record bytes may differ: protocol buffers do not fix the order of a map.)
 
-What it holds at scale 1 and seed 0 (``demo.json`` beside ``mix.yaml`` has a row for each dataset):
+What it holds at scale 1 and seed 0:
 848 episodes of 31,821 frames, 46,076 images with the other cameras, 770 MB. Small frames flatter a
 loader, so the sizes of the encoded images (kB, 10³ bytes):
 
@@ -312,15 +312,11 @@ def _build(directory: Path, asked: _Asked, progress: Advance | None) -> None:
     try:
         shutil.rmtree(partial, ignore_errors=True)
         partial.mkdir(parents=True)
-        rows = _write(partial, asked, progress)
+        _write(partial, asked, progress)
         text = spec_text(asked.chosen, asked.scale, asked.seed)
         (partial / SPEC_FILE).write_text(text, encoding="utf-8")
-        sums = {
-            key: sum(row[key] for row in rows)
-            for key in ("episodes", "frames", "images", "image_bytes")
-        }
-        summary = {"identity": asked.identity(), **sums, "datasets": rows}
-        (partial / MARKER).write_text(json.dumps(summary, indent=1) + "\n", encoding="utf-8")
+        told = json.dumps({"identity": asked.identity()}) + "\n"
+        (partial / MARKER).write_text(told, encoding="utf-8")
         if directory.exists():
             directory.rmdir()
         partial.rename(directory)
@@ -328,12 +324,10 @@ def _build(directory: Path, asked: _Asked, progress: Advance | None) -> None:
         shutil.rmtree(partial, ignore_errors=True)
 
 
-def _write(directory: Path, asked: _Asked, progress: Advance | None) -> list[dict[str, Any]]:
-    """Start the child, pass its progress on, and give a row per dataset, in order."""
-    chosen, scale = asked.chosen, asked.scale
+def _write(directory: Path, asked: _Asked, progress: Advance | None) -> None:
+    """Start the child, and pass its progress on."""
+    chosen, scale, done = asked.chosen, asked.scale, 0
     total = sum(one.train_episodes(scale) + one.val_episodes(scale) for one in chosen)
-    rows: dict[str, dict[str, Any]] = {}
-    done = 0
     names = [one.name for one in chosen]
     job = {"into": str(directory), "names": names, "scale": scale, "seed": asked.seed}
     with (
@@ -349,10 +343,7 @@ def _write(directory: Path, asked: _Asked, progress: Advance | None) -> list[dic
         ) as child,
     ):
         assert child.stdout is not None
-        for line in child.stdout:
-            if row := json.loads(line):
-                rows[row["name"]] = row
-                continue
+        for _ in child.stdout:
             done += 1
             if progress is not None:
                 progress(done, total)
@@ -364,7 +355,6 @@ def _write(directory: Path, asked: _Asked, progress: Advance | None) -> list[dic
                 remedy="check free disk space and memory, and that tensorflow_datasets can be "
                 "imported",
             )
-    return [rows[name] for name in names]
 
 
 def spec_text(chosen: Sequence[DemoDataset], scale: float, seed: int) -> str:

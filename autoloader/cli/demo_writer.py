@@ -1,7 +1,7 @@
 """Writes datasets of the demo mixture with TFDS: the child process of ``cli.demo``.
 
-Two processes of it take one dataset after the other. A line on stdout is one JSON object: ``{}``
-when an episode is written, a row of ``demo.json`` when a dataset is complete.
+Two processes of it take one dataset after the other. Each episode that is written is a line on
+stdout.
 
 Not here: who starts it, and which datasets there are (``cli.demo``).
 """
@@ -26,7 +26,6 @@ import numpy.typing as npt
 import simplejpeg
 
 from autoloader.cli.demo import CODE_POINTS, DATASETS, RANGES_FILE, VERSION, DemoDataset, Look
-from autoloader.cli.plain_readers import value_at
 
 _SPLIT_NUMBER = {"train": 0, "val": 1}
 _IDLE, _THIRD = 1, 2
@@ -82,10 +81,6 @@ def _features(dataset: DemoDataset) -> Any:
 _reports = sys.stdout
 
 
-def _report(row: Mapping[str, Any]) -> None:
-    print(json.dumps(row), file=_reports)
-
-
 def _write_dataset(directory: Path, scale: float, seed: int, dataset: DemoDataset) -> None:
     import tensorflow_datasets as tfds
 
@@ -107,23 +102,17 @@ def _write_dataset(directory: Path, scale: float, seed: int, dataset: DemoDatase
     train = counts["train"]
     shards = max(2, min(dataset.shards, train // 3))
     writer = tfds.core.SequentialWriter(info, max_examples_per_shard=-(-train // shards))
-    sizes: list[int] = []
     kept: dict[str, Any] = {}
-    frames = 0
 
     def episodes(split: str) -> Iterator[dict[str, Any]]:
-        nonlocal frames
         for number in range(counts[split]):
             episode = draw_demo_episode(dataset, split, number, seed)
-            steps = episode["steps"]
-            frames += len(steps)
-            sizes.extend(len(value_at(step, path)) for step in steps for path, _ in dataset.cameras)
             if dataset.idles:
-                above = episode["episode_metadata"]
+                above, frames = episode["episode_metadata"], len(episode["steps"])
                 key = f"{above['recording_folderpath']}--{above['file_path']}"
-                kept[key] = kept_ranges(dataset, split, number, seed, len(steps))
+                kept[key] = kept_ranges(dataset, split, number, seed, frames)
             yield episode
-            _report({})
+            print(file=_reports)
 
     for split in [split for split, count in counts.items() if count]:
         writer.initialize_splits([split])
@@ -133,17 +122,6 @@ def _write_dataset(directory: Path, scale: float, seed: int, dataset: DemoDatase
         (place.parent / RANGES_FILE).write_text(json.dumps(kept) + "\n", encoding="utf-8")
     if dataset.standard_names:
         _give_standard_names(info, place)
-    _report(
-        {
-            "name": dataset.name,
-            "size": dataset.size,
-            "encoding": dataset.look.encoding,
-            "episodes": sum(counts.values()),
-            "frames": frames,
-            "images": len(sizes),
-            "image_bytes": sum(sizes),
-        }
-    )
 
 
 def _give_standard_names(info: Any, place: Path) -> None:
