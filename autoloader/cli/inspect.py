@@ -386,7 +386,7 @@ def dataset_versions(root: str | Path) -> list[list[Path]]:
         SourceError: ``root`` is remote and cannot be read.
     """
     if is_remote(root):
-        return _by_dataset(sorted(_remote_versions(Path(root), DEEPEST)))
+        return _by_dataset(sorted(_version_directories(Path(root), DEEPEST)))
     real = os.path.realpath(root)
     found: dict[str, Path] = {}
 
@@ -402,14 +402,23 @@ def dataset_versions(root: str | Path) -> list[list[Path]]:
 
 
 def _version_directories(folder: Path, depth: int) -> Iterator[Path]:
-    """Folders that hold a dataset's version; says which may not be looked into."""
+    """Folders that hold a dataset's version; says which may not be looked into.
+
+    Raises:
+        SourceError: a remote folder at the top cannot be read.
+    """
+    place, away = normal(folder), is_remote(folder)
     try:
-        names = os.listdir(folder)  # noqa: PTH208
+        below = directory_names(place) if away else os.listdir(folder)  # noqa: PTH208
+        files = file_names(place) if away else below
     except OSError as error:
-        note(f"{folder}: left out: {error.strerror or error}")
-        return
-    repository = hub_revision(folder)
-    if INFO_FILE in names or ("meta" in names and is_lerobot(folder)):
+        if not away or depth < DEEPEST:
+            note(f"{place}: left out: {error.strerror or error}")
+            return
+        told = unreadable(error, place, dataset="")
+        raise SourceError(f"{place}: {error.strerror or error}", remedy=told.remedy) from error
+    repository = None if away else hub_revision(folder)
+    if INFO_FILE in files or ("meta" in below and not away and is_lerobot(folder)):
         yield folder
     elif repository is not None:
         name, taken, others = repository
@@ -417,28 +426,12 @@ def _version_directories(folder: Path, depth: int) -> Iterator[Path]:
             note(f"{name}: takes revision {taken.name}; also there: {', '.join(others)}")
         yield from _version_directories(taken, DEEPEST)
     elif depth:
-        for name in names:
-            if not name.startswith(".") and os.path.isdir(folder / name):  # noqa: PTH112 False of any error
-                yield from _version_directories(folder / name, depth - 1)
-
-
-def _remote_versions(folder: Path, depth: int) -> Iterator[Path]:
-    """Versions below a remote folder; each folder is a request, so old versions are not read."""
-    place = normal(folder)
-    try:
-        files, below = file_names(place), directory_names(place)
-    except OSError as error:
-        if depth < DEEPEST:
-            note(f"{place}: left out: {error.strerror or error}")
-            return
-        told = unreadable(error, place, dataset="")
-        raise SourceError(f"{place}: {error.strerror or error}", remedy=told.remedy) from error
-    if INFO_FILE in files:
-        yield folder
-    elif depth:
         children = [folder / name for name in below if not name.startswith(".")]
-        for versions in _by_dataset(children):
-            yield from _remote_versions(versions[0], depth - 1)
+        if away:  # each folder is a request, so old versions are not read
+            children = [versions[0] for versions in _by_dataset(children)]
+        for child in children:
+            if away or os.path.isdir(child):  # noqa: PTH112 False of any error
+                yield from _version_directories(child, depth - 1)
 
 
 def _by_dataset(paths: list[Path]) -> list[list[Path]]:
