@@ -16,7 +16,9 @@ import pytest
 import rlds_files
 import simplejpeg
 from rlds_files import tagged
+from streams import write_spec
 
+from autoloader import AutoLoader
 from autoloader.cli.app import main
 from autoloader.controller.profile import HostFacts, Limits, Profile, Provenance
 from autoloader.formats.records import masked_crc32c
@@ -282,3 +284,25 @@ def test_an_answer_has_at_most_fourteen_lines_of_whole_words_at_any_width(
     numbers = re.compile(r"\d[\d.]*")  # measured anew
     whole = {numbers.sub("0", word) for word in said(1000)[0].split()}
     assert {numbers.sub("0", word) for word in answers.split()} <= whole | {"..."}
+
+
+def test_a_rank_gets_what_its_loader_then_has(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shards = [[rlds_files.episode(3 * shard + n, 6 + n) for n in range(3)] for shard in range(2)]
+    shards.append([rlds_files.episode(6, 9), rlds_files.episode(7, 10)])
+    path = write_spec(tmp_path, rlds_files.write_dataset(tmp_path, shards))
+    assert main(["index", "--spec", str(path), "--json"]) == 0
+    capsys.readouterr()
+    words = ["plan", "--spec", str(path), "--ram-floor", "64MiB", "--json"]
+    assert main([*words, "--ranks", "4", "--nodes", "2"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    found = document["ranks"]
+    assert (found["world_size"], found["nodes"], found["per_node"]) == (4, 2, 2)
+    with AutoLoader(
+        path, rank=3, world_size=4, output="numpy", isolation="thread", ram_floor="64MiB"
+    ) as loader:
+        assert found["rank"]["batches"] == document["epoch"]["batches"] == len(loader)
+        assert found["rank"]["samples"] == sum(len(batch["action"]) for batch in loader)
+    assert found["carried_samples"] == document["epoch"]["samples"] - 4 * found["rank"]["samples"]
+    assert found["node"]["samples"] == 2 * found["rank"]["samples"]

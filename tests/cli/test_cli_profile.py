@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -11,7 +12,8 @@ from typing import Any
 import pytest
 
 from autoloader.cli import app as cli
-from autoloader.controller.profiles import find_profile, keep_whole
+from autoloader.controller.profile import Profile
+from autoloader.controller.profiles import find_profile, keep_whole, user_profiles_dir
 from autoloader.errors import BudgetInfeasibleError, SourceError
 
 
@@ -74,6 +76,30 @@ def test_a_saved_profile_is_found_by_name(capsys: pytest.CaptureFixture[str]) ->
     path = keep_whole(mine).path
     assert cli.main(["profile", "show", "mine", "--json"]) == 0
     assert document(capsys)["origin"] == str(path)
+
+
+def test_a_teammates_profile_is_exported_and_accepted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert cli.main(["profile", "show", "mcml_a100", "-o", "lab.yaml", "--json"]) == 0
+    assert document(capsys)["path"] == "lab.yaml"
+    words = ["profile", "diff", "lab.yaml", "--accept", "--name", "lab", "--json"]
+    assert cli.main(words) == 0
+    told = document(capsys)
+    assert told["path"] == str(user_profiles_dir() / "lab.yaml")
+    if os.cpu_count() == 2:
+        assert any("clamped to this host: decode_threads" in line for line in told["evidence"])
+    assert find_profile("lab").profile.knobs == find_profile("mcml_a100").profile.knobs
+
+    text = (tmp_path / "lab.yaml").read_text().replace("ring_slots: 8", "ring_slots: 9")
+    (tmp_path / "lab.yaml").write_text(text)
+    assert cli.main(words) == 0
+    told = document(capsys)
+    assert told["differences"] == [{"field": "knobs.ring_slots", "a": 8, "b": 9}]
+    [kept] = (user_profiles_dir() / "replaced").iterdir()
+    assert str(kept) in told["notes"][0]
+    assert Profile.from_yaml(kept).knobs.ring_slots == 8
 
 
 @pytest.mark.parametrize(
