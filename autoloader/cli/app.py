@@ -605,17 +605,18 @@ def measure(
     step_time: A trainer's step, such as "120ms": slept after each batch.
     controller: Let the controller move the knobs.
     """
-    from autoloader.cli.tune import measuring, show_measurement
+    from autoloader.cli.tune import show_measurement
 
-    with measuring(progress_fd) as progress:
-        step_time_s = parse_seconds(step_time, name="--step-time")
-        if strict:
-            _refuse_clamps(profile)
-        declared, knobs = read_spec(spec, settings, knobs_first=True)
-        given: dict[str, Any] = {"profile": profile, "split": split, "controller": controller}
-        given |= {"knobs": knobs, "ram_floor": ram_floor, "disk_floor": disk_floor}
-        how = {"step_time_s": step_time_s, "settle": progress is not None, "progress": progress}
-        show_measurement(declared, given, warmup=warmup, batches=batches, how=how)
+    step_time_s = parse_seconds(step_time, name="--step-time")
+    if strict:
+        _refuse_clamps(profile)
+    declared, knobs = read_spec(spec, settings, knobs_first=True)
+    given: dict[str, Any] = {"profile": profile, "split": split, "controller": controller}
+    given |= {"knobs": knobs, "ram_floor": ram_floor, "disk_floor": disk_floor}
+    show_measurement(
+        declared, given, warmup=warmup, batches=batches, step_time_s=step_time_s,
+        progress_fd=progress_fd,
+    )  # fmt: skip
 
 
 @_command(_RUN, "top --once")

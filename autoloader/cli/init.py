@@ -674,19 +674,15 @@ def _split(directory: DatasetFormat, style: Style) -> dict[str, str | None]:
     }
     full = [name for name, count in counts.items() if count]
     train = "train" if "train" in full else next(iter(full), "train")
-    for name in style.held_out:
-        if name in full and name != train:
-            return {"train": train, "val": name}
-    episodes = counts.get(train, 0)
-    if style.rest_of_train == "5%":
-        left = episodes - round(95 * episodes / 100)
-    else:
-        left = int(style.rest_of_train == "some" and episodes > 1)
-    if not left:
+    others = [name for name in style.held_out if name in full and name != train]
+    if others:
+        return {"train": train, "val": others[0]}
+    episodes, some = counts.get(train, 0), style.rest_of_train == "some"
+    left = {"5%": episodes - round(95 * episodes / 100), "some": episodes > 1, "none": 0}
+    if not left[style.rest_of_train]:
         return {"train": train, "val": None}
-    if style.rest_of_train == "some" and episodes < 40:
-        return {"train": f"{train}[:-1]", "val": f"{train}[-1:]"}
-    return {"train": f"{train}[:95%]", "val": f"{train}[95%:]"}
+    edge = "-1" if some and episodes < 40 else "95%"
+    return {"train": f"{train}[:{edge}]", "val": f"{train}[{edge}:]"}
 
 
 def spec_text(

@@ -12,8 +12,8 @@ from __future__ import annotations
 
 import shlex
 import sys
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
+from contextlib import ExitStack
 from datetime import date
 from functools import partial
 from pathlib import Path
@@ -69,29 +69,14 @@ _CELL_CHARACTERS = 48
 _LISTED = ("name", "default", "origin", "source", "for", "mixtures")
 
 
-@contextmanager
-def measuring(progress_fd: int | None) -> Iterator[Callable[..., None] | None]:
-    """Give what tells a study of progress; ``None`` where a person has called.
-
-    Args:
-        progress_fd: descriptor of the study's socket; ``None`` without one.
-    """
-    if progress_fd is None:
-        yield None
-        return
-    from autoloader.tune.trial import progress_to
-
-    with progress_to(progress_fd) as tell:
-        yield tell
-
-
 def show_measurement(
     spec: PipelineSpec,
     given: Mapping[str, Any],
     *,
     warmup: int,
     batches: int,
-    how: Mapping[str, Any],
+    step_time_s: float,
+    progress_fd: int | None,
 ) -> None:
     """Measure a loader and show the figures.
 
@@ -100,13 +85,24 @@ def show_measurement(
         given: arguments of ``AutoLoader``, by name.
         warmup: number of batches before the measured ones.
         batches: number of batches that are measured.
-        how: further arguments of ``tune.measurement.measure``, by name.
+        step_time_s: seconds of a trainer's step.
+        progress_fd: descriptor of the socket of a study, which has the rate settle in the warm-up;
+            ``None``: a person has called.
     """
     from autoloader.loader import AutoLoader
     from autoloader.tune.measurement import measure
+    from autoloader.tune.trial import progress_to
 
     loader = partial(AutoLoader, spec, output="numpy", **given)
-    found = measure(loader, warmup=warmup, batches=batches, **how).as_dict()
+    with ExitStack() as stack:
+        tell = None
+        if progress_fd is not None:
+            tell = stack.enter_context(progress_to(progress_fd))
+        measured = measure(
+            loader, warmup=warmup, batches=batches, step_time_s=step_time_s,
+            settle=tell is not None, progress=tell,
+        )  # fmt: skip
+    found = measured.as_dict()
     if answered(found):
         return
     latency = " / ".join(f"{one * 1e3:.1f} ms" for one in found.pop("batch_latency_s").values())
