@@ -190,12 +190,6 @@ _LIMITS = {
     "": "unknown",
 }
 _MOST_CHANGES = 4
-VERDICTS = {
-    "paid": "it paid",
-    "nothing": "it gave nothing and was taken back",
-    "lost": "it cost speed and was taken back",
-    "refused": "there was no room for it any more",
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -429,9 +423,6 @@ def _end(run: Run) -> Finding | None:
     return Finding(" ".join(parts), level="notice") if parts else None
 
 
-MOST_MOVES = 150
-MOST_BAD = 100
-_MOST_DATASETS = 120
 MOST_MARKS = 60
 """Most moves that a drawing marks: more marks would hide the lines."""
 _MOST_ROWS = 8
@@ -469,11 +460,7 @@ def page(run: Run, other: Run | None = None, *, ideal: Run | None = None) -> str
         percent=percent,
         size=format_bytes,
         movers=MOVERS,
-        verdicts=VERDICTS,
         value_words=value_words,
-        most_moves=MOST_MOVES,
-        most_bad=MOST_BAD,
-        most_datasets=_MOST_DATASETS,
     )
 
 
