@@ -260,6 +260,8 @@ def run_folder(run: str) -> Path:
     if len(matching) == 1:
         return kept[matching[0]]
     keeps = f"{len(matching)} runs that begin so" if matching else "no run of that name"
+    if run == "last":
+        run, keeps = "last run", "none"
     raise UsageError(
         f"there is no {run}: {runs_folder()} keeps {keeps}" + ("" if kept else f": {why_no_run()}"),
         remedy=nearest(run, sorted(kept))
