@@ -203,7 +203,9 @@ def _style_and_mix(style: str | None, mix: str | None) -> tuple[str, KnownMix | 
         f"--mix {mix}: {'several styles have' if having else 'no style has'} one of this name"
         if style is None
         else f"--mix {mix}: --style {style} has no such mixture",
-        remedy=" or ".join(f"add --style {one}" for one in having) or nearest(mix, sorted(among)),
+        remedy="add " + " or ".join(f"--style {one}" for one in having)
+        if having
+        else nearest(mix, sorted(among)),
     )
 
 

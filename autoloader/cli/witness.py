@@ -229,47 +229,35 @@ class Sample:
 
         Chunks of several steps of the window are one behind the other.
         """
-        expression = self.episode.fields[name]
+        expression, sample = self.episode.fields[name], self.episode.sample
         if expression is None:
             return None
-        sample = self.episode.sample
-        if name == "action" and sample.action_per == "step":
-            chunks = [
-                self._rows(name, expression, *self._row(offset)) for offset in sample.frame_offsets
-            ]
-            values, inside, zeroed = (np.concatenate(part) for part in zip(*chunks, strict=True))
-            return values, inside, zeroed
-        return self._rows(name, expression, self.t, True, False)
-
-    def _rows(
-        self, name: str, expression: FieldExpression, at: int, real: bool, blank: bool
-    ) -> tuple[Rows, NDArray[np.bool_], NDArray[np.bool_]]:
-        """The rows that count from step ``at``, which may stand for one outside the episode."""
-        sample = self.episode.sample
-        offsets = list(sample.state_offsets)
-        if name == "action":
-            offsets = list(sample.action_offsets)
-        values, insides, zeros = [], [], []
-        for offset in offsets:
-            row, inside, zero = self._row(offset, at)
-            inside, zero = inside and real, zero or blank
-            value = numbers(self.episode.steps[row], expression)
-            state = self.episode.fields["state"]
-            if name == "action" and sample.action_relative_to_state and state is not None:
-                base = numbers(self.episode.steps[at], state)
-                for dim in sample.action_relative_to_state:
-                    value[dim] -= base[dim]
-            values.append(np.zeros_like(value) if zero else value)
-            insides.append(inside)
-            zeros.append(zero)
-        if name == "action" and sample.action_reduce == "sum":
-            total = np.zeros_like(values[0])
-            for value, inside in zip(values, insides, strict=True):
-                if inside:
-                    total = total + value
-            values, insides, zeros = [total], [any(insides)], [not any(insides)]
-        stacked = np.stack(values).astype(np.float64)
-        return stacked, np.asarray(insides), np.asarray(zeros)
+        action, state = name == "action", self.episode.fields["state"]
+        starts = [(self.t, True, False)]
+        if action and sample.action_per == "step":
+            starts = [self._row(offset) for offset in sample.frame_offsets]
+        found: list[tuple[NDArray[np.float32], bool, bool]] = []
+        for at, real, blank in starts:  # which may stand for a step outside the episode
+            chunk = []
+            for offset in sample.action_offsets if action else sample.state_offsets:
+                row, inside, zero = self._row(offset, at)
+                value = numbers(self.episode.steps[row], expression)
+                if action and sample.action_relative_to_state and state is not None:
+                    base = numbers(self.episode.steps[at], state)
+                    for dim in sample.action_relative_to_state:
+                        value[dim] -= base[dim]
+                if zero or blank:
+                    value = np.zeros_like(value)
+                chunk.append((value, inside and real, zero or blank))
+            if action and sample.action_reduce == "sum":
+                total = np.zeros_like(chunk[0][0])
+                for value, inside, _ in chunk:
+                    total = total + value if inside else total
+                some = any(inside for _, inside, _ in chunk)
+                chunk = [(total, some, not some)]
+            found += chunk
+        values, insides, zeros = zip(*found, strict=True)
+        return np.stack(values).astype(np.float64), np.asarray(insides), np.asarray(zeros)
 
     def feature(
         self, path: str | None, like: Any, *, per_step: bool
@@ -429,6 +417,10 @@ def _key_text(step: Step, path: str) -> str:
     return str(int(value)) if whole else text_at(step, path)
 
 
+_BOUNDS = {"min_max": ("min", "max"), "mean_std": ("mean", "std"), "q01_q99": ("q01", "q99")}
+"""Method → the statistics that become -1 and 1, or 0 and the deviation from it."""
+
+
 def normalised_rows(
     values: Rows, zeroed: NDArray[np.bool_], how: FieldNormalizeSpec, found: Mapping[str, Any]
 ) -> Rows:
@@ -442,12 +434,10 @@ def normalised_rows(
         if not found["mask"][column]:
             continue
         x = values[:, column]
-        if how.method == "min_max":
-            low, high = found["min"][column], found["max"][column]
-        elif how.method == "mean_std":
-            low, high = found["mean"][column], found["mean"][column] + found["std"][column]
-        else:
-            low, high = found["q01"][column], found["q99"][column]
+        first, last = _BOUNDS[how.method]
+        low, high = found[first][column], found[last][column]
+        if how.method == "mean_std":
+            high += low
         if how.arithmetic != "autoloader":
             added = 1e-6 if how.arithmetic == "openpi" else 1e-8
             if how.arithmetic == "lerobot" and how.method != "mean_std" and high > low:
