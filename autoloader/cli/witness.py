@@ -385,12 +385,12 @@ def _speaks(texts: Sequence[str]) -> bool:
 
 def _broken(keep: KeepSpec, step: Step, number: int) -> str | None:
     """The rule about flags, matches or ranges that step ``number`` breaks, or ``None``."""
-    for path in keep.flags:
-        if not bool(value_at(step, path)):
-            return f"keep.flags.{path}"
     for path, pattern in keep.match.items():
         if not matcher(pattern)(text_at(step, path)):
             return f"keep.match.{path}"
+    for path in keep.flags:
+        if not bool(value_at(step, path)):
+            return f"keep.flags.{path}"
     if keep.ranges is not None:
         key = "".join(
             text + ("" if path is None else _key_text(step, path))
