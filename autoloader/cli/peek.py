@@ -31,12 +31,13 @@ from autoloader.cli.verify import evenly, labels_of
 from autoloader.cli.witness import Episode, stages
 from autoloader.errors import UsageError
 from autoloader.formats import Feature
+from autoloader.formats.features import RAGGED
 from autoloader.formats.records import MalformedRecordError
 from autoloader.host.extras import require
 from autoloader.loader import AutoLoader
 from autoloader.process.augmentation import augmenter
 from autoloader.samples.resolve import ResolvedDataset
-from autoloader.samples.transforms.fields import is_text
+from autoloader.samples.transforms.fields import BETWEEN, is_text
 from autoloader.samples.transforms.rlds import read_values
 from autoloader.spec import DatasetSpec, FieldTerm, PipelineSpec
 
@@ -442,10 +443,12 @@ def _steps(dataset: ResolvedDataset, payload: bytes) -> tuple[list[Step], list[b
         given = dataset.transform.given
         found, _ = dataset.transform.before_pass(payload, None, None)
     rows = {}
-    for path, feature in given.items():
-        value = found.values.get(feature.key, ())
-        if feature.per_step and isinstance(value, np.ndarray):
-            value = value.reshape(found.steps, -1)
+    for path, feature in given.items() if found.steps else ():
+        value: Any = found.values.get(feature.key, ())
+        if isinstance(value, list) and feature.encoding == RAGGED:
+            value = [np.asarray(one.split(BETWEEN), object) for one in value]
+        elif isinstance(value, np.ndarray) or len(value) > found.steps:
+            value = np.asarray(value).reshape(found.steps if feature.per_step else 1, -1)
         if len(value):
             rows[path] = value if feature.per_step else [value[0]] * found.steps
     steps: list[Step] = [{path: of[t] for path, of in rows.items()} for t in range(found.steps)]
