@@ -102,7 +102,7 @@ def _ran(spec: Path, folder: Path, jobs: Sequence[tuple[str, str, dict[str, int]
         env=environment(),
         capture_output=True,
         text=True,
-        timeout=110,
+        timeout=230,
         check=False,
     )
     assert done.returncode == 0, done.stderr[-4000:]

@@ -32,7 +32,7 @@ def under_limit(limit: int, *datasets: Written, **asked: Any) -> dict[str, Any]:
         env={**os.environ, "PYTHONPATH": str(TESTS)},
         capture_output=True,
         text=True,
-        timeout=110,
+        timeout=230,
         check=False,
     )
     assert done.returncode == 0, done.stderr[-2000:]

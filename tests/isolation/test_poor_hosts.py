@@ -48,7 +48,7 @@ def said(mix: Path, isolation: str, *before: str, needs: Sequence[str] = ()) -> 
         capture_output=True,
         text=True,
         check=False,
-        timeout=110,
+        timeout=230,
     )
     assert done.returncode == 0, done.stderr[-2000:]
     return done.stdout

@@ -52,7 +52,7 @@ def folder(unbroken: PipelineSpec, tmp_path_factory: pytest.TempPathFactory) -> 
         cwd=HERE.parents[1],
         capture_output=True,
         text=True,
-        timeout=110,
+        timeout=230,
         check=False,
     )
     assert ended.returncode == 0, ended.stderr[-3000:]

@@ -90,7 +90,7 @@ def told(mix: Path, tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, 
         )
         for rank in (0, 1)
     ]
-    answers = [process.communicate(timeout=110) for process in processes]
+    answers = [process.communicate(timeout=230) for process in processes]
     codes = [process.returncode for process in processes]
     assert codes == [0, -signal.SIGKILL], answers
     return [json.loads(out) for out, _ in answers]

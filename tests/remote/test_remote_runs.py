@@ -67,7 +67,7 @@ def test_plan_asks_a_process_of_its_own_and_nobody_waits_for_credentials(
         [sys.executable, "-c", "import sys; from autoloader.cli.app import main; "
          "code = main(sys.argv[1:]); assert 'tensorflow' not in sys.modules; sys.exit(code)",
          "plan", "--spec", mix, "--ram-floor", "64MiB", "--json"],
-        capture_output=True, text=True, timeout=110, check=False,
+        capture_output=True, text=True, timeout=230, check=False,
     )  # fmt: skip
     assert run.returncode == 0, run.stderr
     found = json.loads(run.stdout)["datasets"]
