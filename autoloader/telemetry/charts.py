@@ -3,7 +3,7 @@
 Colours are names of CSS variables (``base.html.jinja`` has them for light and dark). matplotlib
 knows hexadecimal colours only, so each name has one that stands for it until the SVG is written.
 
-Not here: what is drawn (``cli.report``, ``tune.page.html``, ``bench.report``).
+Not here: what is drawn (``cli.report``, ``tune.report``, ``bench.report``).
 """
 
 from __future__ import annotations
