@@ -21,11 +21,12 @@ from api_tables import arguments_table, members_table, names_table
 from code_blocks import faults_of_code
 from pydantic import BaseModel
 
-import autoloader.spec
 from autoloader.cli.app import app
 from autoloader.cli.plan import knob_range
 from autoloader.controller.states import TRANSITIONS, Event, State
 from autoloader.errors import AutoloaderError
+from autoloader.spec import PipelineSpec
+from autoloader.spec.block import Block
 from autoloader.spec.knobs import KNOB_CLASS, STREAM_KNOBS, Knobs
 from autoloader.telemetry.metrics import METRICS
 
@@ -60,7 +61,7 @@ def knobs_table(_: str) -> Iterator[tuple[str, ...]]:
 
 def spec_table(name: str) -> Iterator[tuple[str, ...]]:
     """The fields of one block of the spec."""
-    model: type[BaseModel] = getattr(autoloader.spec, name)
+    model: type[BaseModel] = next(one for one in Block.__subclasses__() if one.__name__ == name)
     schema = model.model_json_schema()
     yield ("field", "allowed", "default", "meaning")
     for key, shown in schema["properties"].items():
@@ -227,7 +228,7 @@ def _bad_specs(text: str) -> Iterator[str]:
         if kind != "yaml" or "datasets:" not in body or "cameras:" not in body:
             continue
         try:
-            autoloader.spec.PipelineSpec.from_mapping(YAML(typ="safe").load(io.StringIO(body)))
+            PipelineSpec.from_mapping(YAML(typ="safe").load(io.StringIO(body)))
         except SpecError as error:
             yield f"a spec is refused: {error.what}"
 

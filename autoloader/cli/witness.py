@@ -31,18 +31,18 @@ from autoloader.cli.plain_readers import Step, text_at, value_at
 from autoloader.errors import SourceError
 from autoloader.formats import Feature
 from autoloader.spec import (
+    AnyOf,
     CameraSpec,
     DatasetSpec,
     FieldExpression,
     FieldNormalizeSpec,
-    FieldOp,
     FieldTerm,
     KeepSpec,
-    LanguageChoice,
     PipelineSpec,
     SampleSpec,
     TransformSpec,
 )
+from autoloader.spec.fields import FieldOp
 from autoloader.spec.sample import key_parts, matcher
 
 Rows = NDArray[np.float64]
@@ -366,7 +366,7 @@ def _nearest(values: NDArray[Any], size: Sequence[int]) -> NDArray[Any]:
     return np.asarray(values[down][:, right])
 
 
-def _said_at(step: Step, path: str, choice: LanguageChoice, labels: Sequence[str]) -> list[str]:
+def _said_at(step: Step, path: str, choice: AnyOf, labels: Sequence[str]) -> list[str]:
     """The texts of which a sample at a step may have any."""
     value = np.asarray(value_at(step, path))
     if value.dtype.kind in "iu" and value.size == 1:

@@ -49,6 +49,7 @@ from autoloader.samples.block import (
 )
 from autoloader.samples.resolve import ResolvedDataset, ResolvedMixture
 from autoloader.samples.transforms import transform
+from autoloader.samples.transforms.rlds import FunctionFailedError
 from autoloader.samples.windows import frame_rows
 
 _TRIES = 4
@@ -103,7 +104,7 @@ def probe_decode(
     """
     cv2.setNumThreads(1)
     for framework in {d.transform.framework for d in mixture.datasets if d.transform}:
-        with contextlib.suppress(transform.FunctionFailedError):  # its records then give no samples
+        with contextlib.suppress(FunctionFailedError):  # its records then give no samples
             transform.prepare(framework)
     deadline = clock.now_s() + budget_s
     episodes: dict[str, SampleBlock] = {}

@@ -406,8 +406,9 @@ def is_of_samples(dataset: ResolvedDataset, name: FieldName) -> bool:
 def field_statistics(values: NDArray[np.float32], weights: NDArray[np.int64]) -> FieldStatistics:
     """Statistics of rows [n, width], row i counted ``weights[i]`` times."""
     columns = [_column(values[:, number], weights) for number in range(values.shape[1])]
-    mean, std, minimum, maximum, q01, q99, q10, q50, q90 = zip(*columns, strict=True)
-    return FieldStatistics(mean, std, minimum, maximum, q01, q99, q10, q50, q90)
+    names = ("mean", "std", "minimum", "maximum", "q01", "q99", "q10", "q50", "q90")
+    found = dict(zip(names, zip(*columns, strict=True), strict=True))
+    return FieldStatistics.model_validate(found)
 
 
 def _field_rows(

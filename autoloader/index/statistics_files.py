@@ -24,7 +24,8 @@ from typing import Any, Literal, get_args
 from autoloader.errors import SpecError
 from autoloader.formats import files
 from autoloader.samples.statistics import NormalizationStatistics
-from autoloader.spec import NormalizeSpec, PipelineSpec
+from autoloader.spec import PipelineSpec
+from autoloader.spec.mixture import NormalizeSpec
 from autoloader.spec.recipes import other_names
 
 Format = Literal["autoloader", "octo", "openvla", "openpi", "lerobot"]

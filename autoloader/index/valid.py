@@ -35,8 +35,7 @@ from autoloader.samples.transforms.keep import (
 from autoloader.samples.windows import valid_ranges
 from autoloader.sampling.episodes import DatasetTable
 from autoloader.sampling.mixture import MixtureOrder
-from autoloader.spec import EdgesSpec
-from autoloader.spec.sample import matcher
+from autoloader.spec.sample import EdgesSpec, matcher
 
 
 def valid_t(index: DatasetIndex) -> Ranges | None:

@@ -24,11 +24,8 @@ from autoloader.decode.message import BatchMessage, texts_of
 from autoloader.errors import PipelineError, shown
 from autoloader.samples.layout import CALLED
 from autoloader.samples.resolve import ResolvedMixture
-from autoloader.samples.transforms.transform import (
-    FunctionFailedError,
-    call_here,
-    function_identity,
-)
+from autoloader.samples.transforms.rlds import FunctionFailedError
+from autoloader.samples.transforms.transform import call_here, function_identity
 from autoloader.spec import BatchSpec, TransformSpec
 
 

@@ -36,7 +36,8 @@ from autoloader.batch import AugmentableBatch, Batch
 from autoloader.errors import UsageError
 from autoloader.host.extras import needs
 from autoloader.samples.draws import PURPOSE_AUGMENT, dataset_key, fold, fold_array
-from autoloader.spec import AugmentOp, PipelineSpec
+from autoloader.spec import PipelineSpec
+from autoloader.spec.augment import AugmentOp
 
 TRAIN: Final = "train"
 _ULP = 2.0**-53

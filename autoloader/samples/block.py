@@ -228,36 +228,29 @@ class FrameLease(Protocol):
     @property
     def written(self) -> Mapping[str, Bools]:
         """See above."""
-        ...
 
     def gather(self, camera: str, slots: Ints, out: NDArray[Any]) -> None:
         """Copy slots [n] into ``out`` [n, H·W·3], contiguous; slot 0 is black."""
-        ...
 
     def put(self, camera: str, slot: int, picture: NDArray[Any]) -> None:
         """Copy a frame [H, W, C], contiguous, into a slot, which is written then.
 
         Nothing is done where nothing may be held any more.
         """
-        ...
 
     @property
     def pinned_bytes(self) -> int:
         """Of the slots that it shows frames from, or puts them into."""
-        ...
 
     @property
     def pinned_frames(self) -> int:
         """Number of slots that are pinned."""
-        ...
 
     def filled(self, rows: int) -> None:
         """So many more samples of the run lie in batches that are filled; any thread."""
-        ...
 
     def give_up(self) -> None:
         """The run is dropped, and read again later."""
-        ...
 
 
 @dataclass(slots=True)
@@ -472,4 +465,3 @@ class EpisodeStream(Protocol):
             SourceError: while iterating, when the source cannot be read at all.
             SourceInterruptedError: while iterating, when it may be read again later.
         """
-        ...

@@ -30,7 +30,7 @@ from autoloader.errors import SpecError
 from autoloader.formats import Feature
 from autoloader.samples import windows
 from autoloader.samples.draws import Bools
-from autoloader.samples.transforms.fields import NUMBERS, check_encoding, described, is_text
+from autoloader.samples.transforms.fields import NUMBERS, check_encoding, is_text, unfit
 
 MOST_NUMBERS = 2**16
 """Of one step (or episode): an index holds them all."""
@@ -70,28 +70,19 @@ def form_of(feature: Feature, *, field: str) -> FeatureForm:
     if is_text(feature):
         return FeatureForm("text", (), feature.per_step)
     if feature.kind == "image":
-        raise SpecError(
-            f"{field}: {feature.path!r} is a picture, {described(feature)}",
-            remedy="name it as a camera, in images; features are numbers and texts",
-        )
+        remedy = "name it as a camera, in images; features are numbers and texts"
+        raise unfit(feature, field, "a picture", remedy)
     shape = tuple(size for size in feature.shape if size is not None)
     if len(shape) < len(feature.shape) or feature.kind == "other":
-        raise SpecError(
-            f"{field}: {feature.path!r} is {described(feature)}, of varying length, and a batch "
-            "has one shape",
-            remedy="name a feature of fixed shape, or cut and pad it in a transform",
-        )
+        remedy = "name a feature of fixed shape, or cut and pad it in a transform"
+        raise unfit(feature, field, "of varying length, and a batch has one shape", remedy)
     if feature.kind != "tensor" or feature.dtype not in NUMBERS:
-        raise SpecError(
-            f"{field}: {feature.path!r} is {described(feature)}, neither numbers nor one text",
-            remedy="name a numeric feature, or a text",
-        )
+        remedy = "name a numeric feature, or a text"
+        raise unfit(feature, field, "neither numbers nor one text", remedy)
     check_encoding(feature, field=field)
     if math.prod(shape) > MOST_NUMBERS:
-        raise SpecError(
-            f"{field}: {feature.path!r} has {math.prod(shape)} numbers, more than {MOST_NUMBERS}",
-            remedy="name a smaller feature, or shrink it in a transform",
-        )
+        remedy = "name a smaller feature, or shrink it in a transform"
+        raise unfit(feature, field, f"more than {MOST_NUMBERS} numbers", remedy)
     kind: FeatureKind = "float32" if "float" in feature.dtype else "int64"
     return FeatureForm("bool" if feature.dtype == "bool" else kind, shape, feature.per_step)
 

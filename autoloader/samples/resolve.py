@@ -35,7 +35,8 @@ from autoloader.samples.transforms.binding import Words, bind_cameras, bind_lang
 from autoloader.samples.transforms.fields import FieldName, NumericField, bind_numbers, find_feature
 from autoloader.samples.transforms.keep import Keep
 from autoloader.samples.transforms.transform import Transform, bind_episodes
-from autoloader.spec import DatasetSpec, DeltaTimestamps, PipelineSpec, SampleSpec
+from autoloader.spec import DatasetSpec, PipelineSpec, SampleSpec
+from autoloader.spec.sample import DeltaTimestamps
 from autoloader.storage.places import has_client
 from autoloader.telemetry.progress import doing, told
 

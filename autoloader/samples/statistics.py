@@ -35,34 +35,46 @@ Not here: computing them, files (``autoloader.index.statistics``).
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import dataclass
+from typing import Annotated, Any
 
 import numpy as np
+from pydantic import (
+    AliasChoices,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    FiniteFloat,
+    ValidationError,
+    model_validator,
+)
 
 from autoloader.errors import SpecError
 from autoloader.samples.draws import Bools, Floats
 from autoloader.spec import FieldNormalizeSpec
+from autoloader.spec.block import wrong
+from autoloader.spec.reading import complaint
 
-_KEYS = {
-    "mean": ("mean",),
-    "std": ("std",),
-    "maximum": ("max",),
-    "minimum": ("min",),
-    "q01": ("q01", "p01"),
-    "q10": ("q10",),
-    "q50": ("q50",),
-    "q90": ("q90",),
-    "q99": ("q99", "p99"),
-}
-_REQUIRED = ("mean", "std")
-_FIELDS = {"action": ("action",), "state": ("proprio", "state")}
+Column = Annotated[tuple[FiniteFloat, ...], Field(min_length=1)]
 
 
-@dataclass(frozen=True, slots=True)
-class FieldStatistics:
+def _named(*names: str) -> Any:
+    """A column that statistics may lack, by the names that files give it, our own first."""
+    return Field(None, validation_alias=AliasChoices(*names), serialization_alias=names[0])
+
+
+class _Plain(BaseModel):
+    """A part of a statistics file; keys of other tools are passed over."""
+
+    model_config = ConfigDict(frozen=True, populate_by_name=True, defer_build=True)
+
+    def plain(self) -> dict[str, Any]:
+        """As a statistics file has it."""
+        return self.model_dump(mode="json", by_alias=True, exclude_none=True)
+
+
+class FieldStatistics(_Plain):
     """Statistics of one field of one dataset, [width] each.
 
     Attributes:
@@ -71,93 +83,57 @@ class FieldStatistics:
         mask: the columns that are normalised, where the statistics say so.
     """
 
-    mean: tuple[float, ...]
-    std: tuple[float, ...]
-    minimum: tuple[float, ...] | None = None
-    maximum: tuple[float, ...] | None = None
-    q01: tuple[float, ...] | None = None
-    q99: tuple[float, ...] | None = None
-    q10: tuple[float, ...] | None = None
-    q50: tuple[float, ...] | None = None
-    q90: tuple[float, ...] | None = None
+    mean: Column
+    std: Column
+    maximum: Column | None = _named("max")
+    minimum: Column | None = _named("min")
+    q01: Column | None = _named("q01", "p01")
+    q10: Column | None = None
+    q50: Column | None = None
+    q90: Column | None = None
+    q99: Column | None = _named("q99", "p99")
     mask: tuple[bool, ...] | None = None
+
+    @model_validator(mode="after")
+    def _agree_in_width(self) -> FieldStatistics:
+        widths = {len(column) for _, column in self if column}
+        if len(widths) > 1:
+            raise wrong(f"its columns differ in number: {sorted(widths)}", "give as many of each")
+        return self
 
     def cut(self, width: int) -> FieldStatistics:
         """Those of the first ``width`` columns."""
-        found = {own: getattr(self, own) for own in (*_KEYS, "mask")}
-        return replace(
-            self, **{own: column[:width] for own, column in found.items() if column is not None}
-        )
-
-    def plain(self) -> dict[str, Any]:
-        """As a statistics file has it."""
-        document: dict[str, Any] = {
-            names[0]: list(column)
-            for own, names in _KEYS.items()
-            if (column := getattr(self, own)) is not None
-        }
-        if self.mask is not None:
-            document["mask"] = list(self.mask)
-        return document
-
-    @classmethod
-    def from_plain(cls, document: Any) -> FieldStatistics:
-        """From a statistics file.
-
-        Raises:
-            ValueError: something is missing, no finite number, or of another width.
-        """
-        if not isinstance(document, Mapping):
-            raise ValueError(f"{type(document).__name__} where mean, std, ... should be")  # noqa: TRY004
-        values = {
-            own: _numbers(document, names)
-            for own, names in _KEYS.items()
-            if own in _REQUIRED or any(document.get(name) is not None for name in names)
-        }
-        mask = document.get("mask")
-        widths = {len(column) for column in values.values()} | ({len(mask)} if mask else set())
-        if len(widths) != 1:
-            raise ValueError(f"its columns differ in number: {sorted(widths)}")
-        return cls(**values, mask=tuple(map(bool, mask)) if mask else None)
+        return self.model_copy(update={own: column[:width] for own, column in self if column})
 
 
-@dataclass(frozen=True, slots=True)
-class NormalizationStatistics:
+def _or_nothing(raw: Any) -> Any:
+    return raw or None
+
+
+_Field = Annotated[FieldStatistics | None, BeforeValidator(_or_nothing)]
+_Count = Annotated[int, BeforeValidator(lambda raw: raw or 0)]
+
+
+class NormalizationStatistics(_Plain):
     """Statistics of one dataset; ``transitions`` are samples of a pass, ``trajectories`` episodes.
 
     A field that the dataset does not have is ``None``. ``padded`` ones may have columns behind the
     data's own, which mean nothing.
     """
 
-    action: FieldStatistics | None
-    state: FieldStatistics | None
-    transitions: int
-    trajectories: int
-    padded: bool = False
+    action: _Field = None
+    state: _Field = _named("proprio", "state")
+    transitions: _Count = Field(0, alias="num_transitions")
+    trajectories: _Count = Field(0, alias="num_trajectories")
+    padded: bool = Field(False, exclude=True)
 
     def fitted(self, action: int, state: int) -> NormalizationStatistics:
         """Without padding, for fields of these widths."""
         if not self.padded:
             return self
-        return NormalizationStatistics(
-            self.action and self.action.cut(action),
-            self.state and self.state.cut(state),
-            self.transitions,
-            self.trajectories,
-        )
-
-    def plain(self) -> dict[str, Any]:
-        """As a statistics file has it."""
-        document = {
-            names[0]: found.plain()
-            for own, names in _FIELDS.items()
-            if (found := getattr(self, own)) is not None
-        }
-        return {
-            **document,
-            "num_transitions": self.transitions,
-            "num_trajectories": self.trajectories,
-        }
+        own = {"action": self.action and self.action.cut(action),
+               "state": self.state and self.state.cut(state)}  # fmt: skip
+        return self.model_copy(update={**own, "padded": False})
 
     @classmethod
     def from_plain(cls, document: Any, *, padded: bool = False) -> NormalizationStatistics:
@@ -170,29 +146,11 @@ class NormalizationStatistics:
         Raises:
             ValueError: it is no such entry; says why.
         """
-        if not isinstance(document, Mapping):
-            raise ValueError(f"{type(document).__name__} where action and proprio should be")  # noqa: TRY004
-        fields: dict[str, FieldStatistics | None] = {}
-        for own, names in _FIELDS.items():
-            there = next((document[name] for name in names if document.get(name)), None)
-            fields[own] = None if there is None else FieldStatistics.from_plain(there)
-        return cls(
-            action=fields["action"],
-            state=fields["state"],
-            transitions=int(document.get("num_transitions") or 0),
-            trajectories=int(document.get("num_trajectories") or 0),
-            padded=padded,
-        )
-
-
-def _numbers(document: Mapping[str, Any], names: tuple[str, ...]) -> tuple[float, ...]:
-    raw = next((document[name] for name in names if document.get(name) is not None), None)
-    if not isinstance(raw, (list, tuple)) or not raw:
-        raise ValueError(f"{names[0]} is no list of numbers")
-    values = tuple(float(one) for one in raw)
-    if not all(map(math.isfinite, values)):
-        raise ValueError(f"{names[0]} holds a number that is not finite")
-    return values
+        try:
+            return cls.model_validate(document).model_copy(update={"padded": padded})
+        except ValidationError as error:
+            what, remedy, _ = complaint(error, document if isinstance(document, dict) else {})
+            raise ValueError(f"{what}; {remedy}") from error
 
 
 @dataclass(frozen=True)

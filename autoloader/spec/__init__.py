@@ -15,70 +15,24 @@ Never here: a look at the dataset's files (``samples.resolve`` compares a spec w
 framework.
 """
 
-from autoloader.spec.augment import AugmentOp
-from autoloader.spec.fields import (
-    AnyOf,
-    FieldExpression,
-    FieldOp,
-    FieldTerm,
-    LanguageChoice,
-    parse_expression,
-)
-from autoloader.spec.mixture import (
-    BatchSpec,
-    CurriculumSpec,
-    FieldNormalizeSpec,
-    GivesSpec,
-    LocalitySpec,
-    MixingSpec,
-    NormalizeSpec,
-    TransformSpec,
-)
-from autoloader.spec.model import (
-    CameraSpec,
-    DatasetSpec,
-    ErrorsSpec,
-    PipelineSpec,
-    SpecSource,
-    ValidationSpec,
-)
-from autoloader.spec.sample import (
-    DeltaTimestamps,
-    EdgesSpec,
-    KeepSpec,
-    MovingSpec,
-    RangesSpec,
-    SampleSpec,
-    StepsSpec,
-)
+from autoloader.spec.fields import AnyOf, FieldExpression, FieldTerm, parse_expression
+from autoloader.spec.mixture import BatchSpec, CurriculumSpec, FieldNormalizeSpec, TransformSpec
+from autoloader.spec.model import CameraSpec, DatasetSpec, PipelineSpec, SpecSource
+from autoloader.spec.sample import KeepSpec, SampleSpec
 
 __all__ = [
     "AnyOf",
-    "AugmentOp",
     "BatchSpec",
     "CameraSpec",
     "CurriculumSpec",
     "DatasetSpec",
-    "DeltaTimestamps",
-    "EdgesSpec",
-    "ErrorsSpec",
     "FieldExpression",
     "FieldNormalizeSpec",
-    "FieldOp",
     "FieldTerm",
-    "GivesSpec",
     "KeepSpec",
-    "LanguageChoice",
-    "LocalitySpec",
-    "MixingSpec",
-    "MovingSpec",
-    "NormalizeSpec",
     "PipelineSpec",
-    "RangesSpec",
     "SampleSpec",
     "SpecSource",
-    "StepsSpec",
     "TransformSpec",
-    "ValidationSpec",
     "parse_expression",
 ]

@@ -30,13 +30,20 @@ Not here: whether the features exist (``formats``), their values (``samples``).
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import Annotated, Any, Literal, get_args
 
-from pydantic import BeforeValidator, PlainSerializer, WithJsonSchema
+from pydantic import (
+    BeforeValidator,
+    Field,
+    PlainSerializer,
+    TypeAdapter,
+    ValidationError,
+    WithJsonSchema,
+)
 
 from autoloader.errors import nearest, shown
 from autoloader.spec.block import is_number, wrong
@@ -116,16 +123,27 @@ class AnyOf:
         flip: of a camera: whether its first and last channels change places ("always"), or only
             where the files are the public ones ("public").
         present: of a camera: the feature that says whether it is there, or "".
+        names: of a language: (integer, the text that it stands for), where its features are
+            integers.
+        several: of a language of several strings: "first", the first that is not blank, or "draw",
+            one of those that are not, drawn for each sample; "" where there is one.
     """
 
     paths: tuple[str, ...]
     flip: Literal["", "always", "public"] = ""
     present: str = ""
+    names: tuple[tuple[int, str], ...] = ()
+    several: Literal["", "first", "draw"] = ""
 
     def plain(self) -> Any:
         """The choice as a spec file writes it."""
         op = "flip_channels" if self.flip == "always" else {"flip_channels": self.flip}
-        return _plain_choice(self.paths, ops=self.flip and [op], present=self.present)
+        said = {"ops": self.flip and [op], "present": self.present, "names": dict(self.names),
+                "several": self.several}  # fmt: skip
+        more = {key: value for key, value in said.items() if value}
+        if len(self.paths) > 1:
+            return {"any_of": list(self.paths), **more}
+        return {"path": self.paths[0], **more} if more else self.paths[0]
 
 
 def parse_columns(text: str, whole: str) -> tuple[int | None, int | None, int | None]:
@@ -175,12 +193,7 @@ def _parse_term(raw: Any) -> FieldTerm:
             if key not in raw:
                 continue
             count = raw[key]
-            if (
-                len(raw) > 1
-                or not isinstance(count, int)
-                or isinstance(count, bool)
-                or not 1 <= count <= _MOST_CONSTANTS
-            ):
+            if len(raw) > 1 or type(count) is not int or not 1 <= count <= _MOST_CONSTANTS:
                 raise wrong(
                     f"{shown(dict(raw))}", f"write {{{key}: n}} alone, n 1 to {_MOST_CONSTANTS}"
                 )
@@ -204,14 +217,6 @@ def parse_expression(raw: Any) -> FieldExpression:
     if not expression.paths():
         raise wrong("only constants", "leave the field out: what is absent is zero and masked")
     return expression
-
-
-def _plain_choice(paths: tuple[str, ...], **said: Any) -> Any:
-    """A choice of features as a spec file writes it, with what is said beside it."""
-    more = {key: value for key, value in said.items() if value}
-    if len(paths) > 1:
-        return {"any_of": list(paths), **more}
-    return {"path": paths[0], **more} if more else paths[0]
 
 
 def _parse_choice(raw: Any, *words: str) -> tuple[tuple[str, ...], Mapping[str, Any]]:
@@ -255,32 +260,13 @@ def _parse_camera(raw: Any) -> AnyOf:
     return AnyOf(paths, flip, present)
 
 
-def _choice_schema(**words: Any) -> WithJsonSchema:
-    paths = {"path": {"type": "string"}, "any_of": {"type": "array", "items": {"type": "string"}}}
-    mapping = {"type": "object", "properties": {**paths, **words}, "additionalProperties": False}
-    return WithJsonSchema({"anyOf": [{"type": "string"}, mapping]})
+def _written_schema(*keys: str) -> dict[str, Any]:
+    """JSON schema of what is written as a path, or as a mapping of ``keys``."""
+    mapping = {"properties": {key: {} for key in keys}, "additionalProperties": False}
+    return {"anyOf": [{"type": "string"}, {"type": "object", **mapping}]}
 
 
-_TERM_SCHEMA: dict[str, Any] = {
-    "anyOf": [
-        {"type": "string", "description": "feature path, columns in brackets: action[:3]"},
-        {
-            "type": "object",
-            "properties": {"path": {"type": "string"}, "ops": {"type": "array"}},
-            "required": ["path"],
-            "additionalProperties": False,
-        },
-        *(
-            {
-                "type": "object",
-                "properties": {key: {"type": "integer", "minimum": 1}},
-                "required": [key],
-                "additionalProperties": False,
-            }
-            for key in ("zeros", "ones")
-        ),
-    ]
-}
+_TERM_SCHEMA = _written_schema("path", "ops", "zeros", "ones")
 
 Expression = Annotated[
     FieldExpression,
@@ -290,79 +276,48 @@ Expression = Annotated[
 ]
 """The pydantic field type of ``action`` and ``state``."""
 
-_FLIP_SCHEMA: dict[str, Any] = {
-    "type": "array",
-    "items": {"enum": list(_FLIPS)},
-    "minItems": 1,
-    "maxItems": 1,
-}
-
 Camera = Annotated[
     AnyOf,
     BeforeValidator(_parse_camera),
     PlainSerializer(lambda value: value.plain()),
-    _choice_schema(ops=_FLIP_SCHEMA, present={"type": "string"}),
+    WithJsonSchema(_written_schema("path", "any_of", "ops", "present")),
 ]
 """The pydantic field type of a camera."""
 
 
-@dataclass(frozen=True, slots=True)
-class LanguageChoice:
-    """One feature, or several of which one is drawn per episode and pass (seeded).
-
-    Attributes:
-        paths: paths of the features that are named.
-        names: (integer, the text that it stands for), where the features are integers.
-        several: of tensors of several strings: "first", the first that is not blank, or "draw",
-            one of those that are not, drawn for each sample; "" where there is one.
-    """
-
-    paths: tuple[str, ...]
-    names: tuple[tuple[int, str], ...] = ()
-    several: Literal["", "first", "draw"] = ""
-
-    def plain(self) -> Any:
-        """The choice as a spec file writes it."""
-        return _plain_choice(self.paths, names=dict(self.names), several=self.several)
-
-
-def _parse_language(raw: Any) -> LanguageChoice:
-    if isinstance(raw, LanguageChoice):
+def _parse_language(raw: Any) -> AnyOf:
+    if isinstance(raw, AnyOf):
         return raw
     paths, raw = _parse_choice(raw, "names", "several")
     several = raw.get("several", "")
     if "several" in raw and several not in ("first", "draw"):
         raise wrong(f"several: {shown(several)}", "allowed: first, draw")
-    return LanguageChoice(paths, _parse_names(raw), several)
+    return AnyOf(paths, names=_parse_names(raw), several=several)
+
+
+_NAMES = TypeAdapter(Annotated[dict[int, str], Field(min_length=1, max_length=_MOST_NAMES)])
 
 
 def _parse_names(raw: Mapping[str, Any]) -> tuple[tuple[int, str], ...]:
     if "names" not in raw:
         return ()
-    names = raw["names"]
-    if isinstance(names, (list, tuple)):
-        names = dict(enumerate(names))
-    remedy = (
-        f"write {{0: pick up the block, 1: open the drawer}}, 1 to {_MOST_NAMES} of them, or a list"
+    listed = isinstance(raw["names"], (list, tuple))
+    names = dict(enumerate(raw["names"])) if listed else raw["names"]
+    with contextlib.suppress(ValidationError):
+        found = _NAMES.validate_python(names)
+        if True not in {type(key) is bool for key in names}:
+            return tuple(found.items())
+    raise wrong(
+        f"names: {shown(names)} maps no integers to texts",
+        f"write {{0: pick up the block, 1: open it}}, 1 to {_MOST_NAMES} of them, or a list",
     )
-    if not isinstance(names, Mapping) or not 0 < len(names) <= _MOST_NAMES:
-        raise wrong(f"names: {shown(names)} maps no integers to texts", remedy)
-    found = {}
-    for key, text in names.items():
-        whole = isinstance(key, int) and not isinstance(key, bool)
-        if isinstance(key, str) and key.lstrip("-").isdecimal():  # JSON has no other keys
-            whole, key = True, int(key)
-        if not whole or not isinstance(text, str):
-            raise wrong(f"names: {shown({key: text})} is no integer with its text", remedy)
-        found[int(key)] = text
-    return tuple(found.items())
 
 
 Language = Annotated[
-    LanguageChoice,
+    AnyOf,
     BeforeValidator(_parse_language),
     PlainSerializer(lambda value: value.plain()),
-    _choice_schema(names={"type": ["object", "array"]}, several={"enum": ["first", "draw"]}),
+    WithJsonSchema(_written_schema("path", "any_of", "names", "several")),
 ]
 """The pydantic field type of ``language``."""
 
@@ -379,12 +334,8 @@ _BARE = ("invert", "rel2abs", "binarise", "relabel", "rotation6d")
 _ORDERS = ("xyzw", "wxyz")
 WIDTHS = {"euler": (4, 3), "quaternion": (3, 4), "rotation6d": (3, 6)}
 """Ops of a rotation: columns that they take, and columns that they give."""
-_LAST = {
-    ("rel2abs", "rel2abs"): "the gripper is absolute after the first",
-    ("rel2abs", "binarise"): "after rel2abs every value is 0 or 1 already",
-    ("binarise", "rel2abs"): "binarise takes an absolute gripper, rel2abs a relative one",
-    ("binarise", "binarise"): "the second finds nothing to do",
-}
+_ONCE = (("rel2abs", "binarise"), ("relabel",))
+"""Ops of which a term has one, once: the others would find nothing to do, or undo it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -420,48 +371,38 @@ def parse_ops(raw: Any) -> tuple[FieldOp, ...]:
     """The ops of a term, from what a spec file says: one, or a list of them."""
     listed = raw if isinstance(raw, (list, tuple)) else [raw]
     found = tuple(_parse_op(one) for one in listed)
-    grippers = [op.name for op in found if op.name in ("rel2abs", "binarise")]
-    for pair in pairwise(grippers):
-        raise wrong(f"{pair[0]} and then {pair[1]}: {_LAST[pair]}", "leave one of them out")
-    if sum(op.name == "relabel" for op in found) > 1:
-        raise wrong("relabel twice, which is a difference of differences", "name it once in a term")
+    for alike in _ONCE:
+        named = [op.name for op in found if op.name in alike]
+        if len(named) > 1:
+            raise wrong(f"{' and then '.join(named)}", f"name {' or '.join(alike)} once in a term")
     return found
 
 
 def _parse_op(raw: Any) -> FieldOp:
     if isinstance(raw, FieldOp):
         return raw
-    if isinstance(raw, str) and raw in _BARE:
-        return FieldOp(raw)  # type: ignore[arg-type]
-    if isinstance(raw, str) and raw in OPS:
-        raise wrong(f"{raw} without its value", _allowed(raw))
     if isinstance(raw, str):
-        raise wrong(f"unknown op {shown(raw)}", nearest(raw, OPS))
-    if isinstance(raw, Mapping) and len(raw) == 1:
-        name, value = next(iter(raw.items()))
-        if name not in OPS:
-            raise wrong(f"unknown op {shown(name)}", nearest(str(name), OPS))
-        return _parse_with_value(str(name), value)
-    raise wrong(f"{shown(raw)} is no op", "allowed: " + ", ".join(_allowed(name) for name in OPS))
-
-
-def _parse_with_value(name: str, value: Any) -> FieldOp:
+        raw = {raw: None}
+    if not isinstance(raw, Mapping) or len(raw) != 1:
+        raise wrong(f"{shown(raw)} is no op", f"allowed: {', '.join(map(_allowed, OPS))}")
+    name, value = next(iter(raw.items()))
+    if name not in OPS:
+        raise wrong(f"unknown op {shown(name)}", nearest(str(name), OPS))
+    if name in _BARE and value is None:
+        return FieldOp(name)
     if name == "clip" and isinstance(value, (list, tuple)) and len(value) == 2:
-        if all(map(is_number, value)):
-            low, high = float(value[0]), float(value[1])
-            if low < high:
-                return FieldOp("clip", (low, high))
-            raise wrong(f"clip: [{low}, {high}] is empty", "the first bound is the smaller one")
+        if all(map(is_number, value)) and value[0] < value[1]:
+            return FieldOp("clip", (float(value[0]), float(value[1])))
     elif name == "scale" and is_number(value):
         return FieldOp("scale", (float(value),))
     elif name in ("euler", "quaternion") and value in _ORDERS:
-        return FieldOp(name, order=value)  # type: ignore[arg-type]
+        return FieldOp(name, order=value)
     raise wrong(f"{name}: {shown(value)} is not its value", f"allowed: {_allowed(name)}")
 
 
 def _allowed(name: str) -> str:
     told = {
-        "clip": "{clip: [low, high]}",
+        "clip": "{clip: [low, high]}, the smaller bound first",
         "scale": "{scale: factor}",
         "euler": "{euler: xyzw} (or wxyz, the order of the quaternion's columns)",
         "quaternion": "{quaternion: xyzw} (or wxyz, the order of the quaternion's columns)",

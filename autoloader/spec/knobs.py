@@ -302,14 +302,11 @@ class Knobs(BaseModel):
             moves.lower(largest, used[largest] - 1, rule)
 
 
+_OTHERS: dict[str, KnobClass] = {
+    "reader": "fixed", "cycle_length": "order", "shuffle_samples": "order",
+}  # fmt: skip
 KNOB_CLASS: Mapping[str, KnobClass] = {
-    name: "fixed"
-    if name == "reader"
-    else "order"
-    if name in ("cycle_length", "shuffle_samples")
-    else "free"
-    for name in Knobs.model_fields
-    if name != "datasets"
+    name: _OTHERS.get(name, "free") for name in Knobs.model_fields if name != "datasets"
 }
 
 

@@ -48,6 +48,23 @@ OWN_KEYS = frozenset(
 """What a batch holds by itself; a function adds to it."""
 
 
+_CALL = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
+
+
+def _importable(call: Any) -> Any:
+    """The name of a function as it is; refuses what another process could not import."""
+    named = isinstance(call, str) and not call.startswith("__main__:") and _CALL.fullmatch(call)
+    if not named and (isinstance(call, str) or callable(call)):
+        raise wrong(
+            f"{shown(call)} is no module:function that the loader's child can import",
+            "move it to a file that can be imported, and name it as my_lab.oxe:bridge",
+        )
+    return call
+
+
+FunctionName = Annotated[str, BeforeValidator(_importable)]
+
+
 class GivesSpec(Block):
     """Shape and type of one array that a function gives for each sample of a batch."""
 
@@ -68,7 +85,7 @@ class BatchSpec(Block):
 
     size: int = Field(48, ge=1, le=65_536, description="samples per batch and rank")
     drop_last: bool = Field(True, description="carry an epoch's remainder into the next one")
-    call: str | None = Field(
+    call: FunctionName | None = Field(
         None, description="module:function over each finished batch: fn(batch, **kwargs) -> dict"
     )
     kwargs: Mapping[str, JsonValue] = Field(
@@ -78,18 +95,11 @@ class BatchSpec(Block):
         default_factory=dict, description="name in the batch → what the function gives"
     )
 
-    @field_validator("call", mode="before")
-    @classmethod
-    def _can_be_imported_elsewhere(cls, call: Any) -> Any:
-        return importable(call)
-
     @model_validator(mode="after")
     def _call_and_gives_belong_together(self) -> BatchSpec:
         if (self.call is None) != (not self.gives):
             raise wrong(
-                f"call: {self.call!r} is given without gives"
-                if self.call
-                else f"gives: {', '.join(self.gives)} without a call",
+                "call without gives, or gives without call",
                 "name the function, and what it gives: {input_ids: {dtype: int32, shape: [32]}}",
             )
         for name in self.gives:
@@ -212,29 +222,12 @@ class MixingSpec(Block):
         return self
 
 
-_CALL = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
-_MOVE = "move it to a file that can be imported, and name it as my_lab.oxe:bridge"
-
-
-def importable(call: Any) -> Any:
-    """The name of a function as it is; refuses what another process could not import."""
-    if callable(call):
-        name = getattr(call, "__qualname__", type(call).__name__)
-        raise wrong(f"{name} is a function, and the loader's child needs its name", _MOVE)
-    if isinstance(call, str):
-        if "lambda" in call:
-            raise wrong(f"{shown(call)} is a lambda, which has no name to import", _MOVE)
-        if call.partition(":")[0] == "__main__":
-            raise wrong(f"{shown(call)} is in the script that runs, which no child imports", _MOVE)
-        if not _CALL.fullmatch(call):
-            raise wrong(f"{shown(call)} is no module:function", "write it as my_lab.oxe:bridge")
-    return call
-
-
 class TransformSpec(Block):
     """One episode in, one out, or ``None`` to drop it."""
 
-    call: str = Field(description="module:function; fn(episode, **kwargs) -> episode | None")
+    call: FunctionName = Field(
+        description="module:function; fn(episode, **kwargs) -> episode | None"
+    )
     framework: Literal["numpy", "tensorflow"] = Field(
         "numpy", description="what its arrays are: NumPy's, or TensorFlow's eager tensors"
     )
@@ -244,11 +237,6 @@ class TransformSpec(Block):
     version: int = Field(
         1, ge=0, description="raise it where the function changes and its module does not"
     )
-
-    @field_validator("call", mode="before")
-    @classmethod
-    def _can_be_imported_elsewhere(cls, call: Any) -> Any:
-        return importable(call)
 
 
 Dims = tuple[int, ...] | str
@@ -371,17 +359,14 @@ class NormalizeSpec(Block):
     def _name_each_dataset_once(
         cls, group: Mapping[str, tuple[str, ...]]
     ) -> Mapping[str, tuple[str, ...]]:
-        seen: dict[str, str] = {}
-        for name, members in group.items():
-            for member in members:
-                if member in seen:
-                    raise wrong(
-                        f"dataset {member!r} is named in {seen[member]!r} and in {name!r}"
-                        if seen[member] != name
-                        else f"dataset {member!r} is named twice in {name!r}",
-                        "name each dataset once: it has one set of statistics",
-                    )
-                seen[member] = name
+        every = [(member, name) for name, members in group.items() for member in members]
+        for member, _ in every:
+            named = [name for other, name in every if other == member]
+            if len(named) > 1:
+                raise wrong(
+                    f"dataset {member!r} is named in {' and in '.join(map(repr, named))}",
+                    "name each dataset once: it has one set of statistics",
+                )
         return group
 
     @model_validator(mode="after")

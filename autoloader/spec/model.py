@@ -10,7 +10,7 @@ from os import PathLike
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, ValidationError, field_validator, model_validator
 
 from autoloader.errors import SpecError, UsageError, nearest, shown
 from autoloader.spec.augment import Augmentations
@@ -27,6 +27,7 @@ from autoloader.spec.mixture import (
     Weight,
     Weights,
 )
+from autoloader.spec.reading import complaint, completed, read_document
 from autoloader.spec.sample import KeepSpec, OwnSample, Samples, SampleSpec, StepsSpec, merged
 
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_\-]*$", max_length=100)]
@@ -248,16 +249,11 @@ class PipelineSpec(Block):
     @model_validator(mode="after")
     def _agrees_with_itself(self) -> PipelineSpec:
         names = [dataset.name for dataset in self.datasets]
-        for place, name in enumerate(names):
-            if name in names[:place]:
-                raise wrong(
-                    f"datasets[{place}].name: another dataset is named {name!r}",
-                    "give each dataset its own name",
-                )
-        seen = set()
+        for name in names:
+            if names.count(name) > 1:
+                raise wrong(f"two datasets are named {name!r}", "give each dataset its own name")
         for dataset in self.datasets:
             for camera in dataset.images:
-                seen.add(camera)
                 if camera not in self.cameras:
                     raise wrong(
                         f"datasets[{dataset.name}].images: there is no camera {camera!r}",
@@ -269,21 +265,17 @@ class PipelineSpec(Block):
                         "a depth frame has one channel: leave ops out",
                     )
         for name, how in self.cameras.items():
-            if name not in seen and not how.placeholder:
+            if not how.placeholder and not any(name in one.images for one in self.datasets):
                 raise wrong(
                     f"camera {name!r} has no dataset that fills it",
                     "name its feature in some dataset's images, leave the camera out, or write "
                     "placeholder: true for black frames",
                 )
-        for key, asked, why in (
-            ("chain", self.mixing.chain, "cannot choose samples one by one"),
-            ("locality", self.mixing.locality, "reads whole files in order as it is"),
-        ):
-            if asked and self.reader == "stream":
-                raise wrong(
-                    f"mixing.{key} with reader: stream, which {why}",
-                    f"set reader: auto or indexed, or leave mixing.{key} out",
-                )
+        if self.reader == "stream" and (self.mixing.chain or self.mixing.locality):
+            raise wrong(
+                "mixing.chain or mixing.locality with reader: stream, which reads whole files",
+                "set reader: auto or indexed, or leave mixing.chain and mixing.locality out",
+            )
         self._check_shapes_agree()
         self._check_augment()
         self._check_groups(names)
@@ -348,11 +340,10 @@ class PipelineSpec(Block):
         Raises:
             UsageError: there is no such name.
         """
-        for dataset in self.datasets:
-            if dataset.name == name:
-                return dataset
-        names = [dataset.name for dataset in self.datasets]
-        raise UsageError(f"there is no dataset {name!r}", remedy=nearest(name, names))
+        known = {dataset.name: dataset for dataset in self.datasets}
+        if name not in known:
+            raise UsageError(f"there is no dataset {name!r}", remedy=nearest(name, known))
+        return known[name]
 
     def sample_of(self, name: str) -> SampleSpec:
         """Sample of this dataset: its own ``sample`` over the mixture's."""
@@ -417,9 +408,7 @@ class PipelineSpec(Block):
         Raises:
             SpecError: the file is missing, no YAML, or says what cannot be.
         """
-        from autoloader.spec.reading import read_yaml
-
-        return read_yaml(Path(path), cls, DatasetSpec)
+        return cls.from_mapping(read_document(Path(path)), folder=Path(path).parent)
 
     @classmethod
     def from_mapping(cls, raw: Mapping[str, Any], *, folder: str | Path = ".") -> PipelineSpec:
@@ -428,9 +417,12 @@ class PipelineSpec(Block):
         Raises:
             SpecError: it says what cannot be.
         """
-        from autoloader.spec.reading import read_mapping
-
-        return read_mapping(raw, cls, DatasetSpec, folder=Path(folder))
+        plain = completed(raw, set(DatasetSpec.model_fields) - {"name"}, Path(folder))
+        try:
+            return cls.model_validate(plain)
+        except ValidationError as error:
+            what, remedy, path = complaint(error, plain)
+            raise SpecError(what, remedy=remedy, path=path) from error
 
 
 SpecSource = PipelineSpec | str | Path | Mapping[str, Any]

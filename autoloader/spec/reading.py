@@ -14,13 +14,13 @@ import io
 import sys
 from collections.abc import Mapping, Set
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
-from pydantic import BaseModel, ValidationError
+from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 from ruamel.yaml import YAML
-from ruamel.yaml.composer import Composer
 from ruamel.yaml.error import YAMLError
+from ruamel.yaml.nodes import CollectionNode
 
 from autoloader.errors import AutoloaderError, SpecError, nearest, shown
 from autoloader.host.units import expanded
@@ -28,20 +28,6 @@ from autoloader.spec.regular_files import DocumentError, read_regular
 
 _NAMED = 3
 """Further wrong fields that a message names."""
-
-
-_Spec = TypeVar("_Spec", bound=BaseModel)
-
-
-def read_yaml(path: Path, kind: type[_Spec], dataset: type[BaseModel]) -> _Spec:
-    """The spec in the file at ``path``; see ``PipelineSpec.from_yaml``.
-
-    Args:
-        path: path of the YAML file.
-        kind: model class, such as ``PipelineSpec``.
-        dataset: ``DatasetSpec``, whose fields ``defaults`` may set.
-    """
-    return read_mapping(read_document(path), kind, dataset, folder=path.parent)
 
 
 def read_document(path: Path) -> dict[str, Any]:
@@ -60,10 +46,17 @@ def read_document(path: Path) -> dict[str, Any]:
     return raw
 
 
-def read_mapping(
-    raw: Mapping[str, Any], kind: type[_Spec], dataset: type[BaseModel], *, folder: Path
-) -> _Spec:
-    """The spec in plain values; see ``PipelineSpec.from_mapping`` and ``read_yaml``."""
+def completed(raw: Mapping[str, Any], fields: Set[str], folder: Path) -> dict[str, Any]:
+    """The plain values of a spec, with ``defaults`` in each dataset and whole paths.
+
+    Args:
+        raw: what a spec file says.
+        fields: fields of a dataset that ``defaults`` may set.
+        folder: folder at which relative paths start.
+
+    Raises:
+        SpecError: it is no mapping, too deep, or its ``defaults`` say what no dataset may.
+    """
     plain = _plain(raw)
     if not isinstance(plain, dict):
         raise SpecError(
@@ -72,19 +65,15 @@ def read_mapping(
         )
     if plain.get("augment", {}) is None:
         del plain["augment"]
-    _apply_defaults(plain, set(dataset.model_fields) - {"name"})
+    _apply_defaults(plain, fields)
     _resolve_paths(plain, folder)
-    try:
-        return kind.model_validate(plain)
-    except ValidationError as error:
-        what, remedy, path = complaint(error, plain)
-        raise SpecError(what, remedy=remedy, path=path) from error
+    return plain
 
 
 def _plain(value: Any, depth: int = 1) -> Any:
     if depth > MAX_DEPTH:
         raise SpecError(
-            f"lists and mappings lie more than {MAX_DEPTH} deep, which is the most",
+            _TOO_DEEP,
             remedy="write it flatter; a value cannot hold itself",
         )
     if isinstance(value, Mapping):
@@ -185,6 +174,7 @@ _ALLOWED = {
     "int_parsing": "an integer",
     "int_from_float": "an integer",
     "float_parsing": "a number",
+    "json_invalid": "JSON: {error}",
     "string_pattern_mismatch": "text that the pattern {pattern} matches",
 }
 """What each kind of pydantic's faults allows, where its own words are a programmer's."""
@@ -224,6 +214,7 @@ MAX_BYTES = 256 * 1024
 """Bytes of a YAML file."""
 MAX_DEPTH = 64
 """Lists and mappings inside each other."""
+_TOO_DEEP = f"lists and mappings lie more than {MAX_DEPTH} deep, which is the most"
 MAX_VALUES = 50_000
 """Values in a YAML file; what an alias repeats counts at each place."""
 
@@ -232,45 +223,36 @@ class _LimitError(YAMLError):
     """A document crosses a limit."""
 
 
-class _LimitedComposer(Composer):
-    """Holds a document against the limits while it is parsed, before anything is built of it.
+def _measured(node: Any, known: dict[int, tuple[int, int] | None], depth: int) -> tuple[int, int]:
+    """(values, height) of a node, with its aliases expanded.
 
     The parser pays nothing for an alias, but building the values pays for everything that the alias
-    repeats. So each finished node's size and height, with its aliases expanded, are remembered.
-    They count again wherever an alias repeats the node.
+    repeats. So each node is measured once, and counts again wherever an alias repeats it.
+
+    Raises:
+        _LimitError: the node holds itself, or crosses a limit.
     """
-
-    def __init__(self, loader: Any = None) -> None:
-        super().__init__(loader)
-        self.warn_double_anchors = False
-        self._values = self._depth = self._height = 0
-        self._finished: dict[int, tuple[int, int]] = {}
-
-    def compose_node(self, parent: Any, index: Any) -> Any:
-        before, beside = self._values, self._height
-        line = self.parser.peek_event().start_mark.line + 1
-        self._values, self._depth, self._height = before + 1, self._depth + 1, 0
-        node = None if self._depth > MAX_DEPTH else super().compose_node(parent, index)
-        if node is None or self._depth + self._height > MAX_DEPTH:
-            raise _LimitError(
-                f"line {line}: lists and mappings lie more than {MAX_DEPTH} deep, which is the most"
-            )
-        if self._values > MAX_VALUES:
-            raise _LimitError(
-                f"line {line}: the file has more than {MAX_VALUES} values, which is the most "
-                "(what an alias repeats counts each time)"
-            )
-        self._finished.setdefault(id(node), (self._values - before, self._height + 1))
-        self._depth, self._height = self._depth - 1, max(beside, self._height + 1)
-        return node
-
-    def return_alias(self, a: Any) -> Any:
-        if id(a) not in self._finished:
-            raise _LimitError(f"line {a.start_mark.line + 1}: &{a.anchor} holds itself by an alias")
-        values, height = self._finished[id(a)]
-        self._values += values - 1
-        self._height = height - 1
-        return a
+    line, key = f"line {node.start_mark.line + 1}", id(node)
+    found = known.get(key)
+    if found is None:
+        if key in known:
+            raise _LimitError(f"{line}: &{node.anchor} holds itself by an alias")
+        known[key] = None
+        values = height = 0
+        if depth <= MAX_DEPTH and isinstance(node, CollectionNode):
+            for part in node.value:
+                for inner in part if isinstance(part, tuple) else (part,):
+                    more, tall = _measured(inner, known, depth + 1)
+                    values, height = values + more, max(height, tall)
+        found = known[key] = values + 1, height + 1
+    if depth + found[1] - 1 > MAX_DEPTH:
+        raise _LimitError(f"{line}: {_TOO_DEEP}")
+    if found[0] > MAX_VALUES:
+        raise _LimitError(
+            f"{line}: the file has more than {MAX_VALUES} values, which is the most "
+            "(what an alias repeats counts each time)"
+        )
+    return found
 
 
 def read_yaml_file(path: str | Path) -> Any:
@@ -295,13 +277,19 @@ def parse_yaml(text: str | bytes) -> Any:
         DocumentError: it is no YAML, or crosses a limit.
     """
     yaml = YAML(typ="safe", pure=True)
-    yaml.Composer = _LimitedComposer
+    yaml.composer.warn_double_anchors = False
     whole = ""
     try:
         whole = text.decode("utf-8") if isinstance(text, bytes) else text
-        return yaml.load(whole)
+        root = yaml.compose(whole)
+        if root is None:
+            return None
+        _measured(root, {}, 1)
+        return yaml.constructor.construct_document(root)
     except _LimitError as error:
         raise DocumentError(str(error), "write it shorter and flatter") from error
+    except RecursionError as error:
+        raise DocumentError(_TOO_DEEP, "write it shorter and flatter") from error
     # Numbers and dates that Python cannot hold, and lists as keys, are told by Python's own errors.
     except (YAMLError, ValueError, TypeError, OverflowError) as error:
         mark = getattr(error, "problem_mark", None)

@@ -172,9 +172,8 @@ class SampleSpec(Block):
     @field_validator("action_relative_to_state")
     @classmethod
     def _names_each_dim_once(cls, dims: tuple[int, ...]) -> tuple[int, ...]:
-        for dim in dims:
-            if dims.count(dim) > 1:
-                raise wrong(f"dim {dim} is named twice", "name each dim of action once")
+        if len(set(dims)) < len(dims):
+            raise wrong(f"{list(dims)} names a dim twice", "name each dim of action once")
         return dims
 
     @model_validator(mode="after")
@@ -224,9 +223,6 @@ class StepsSpec(Block):
         return (self.drop_first, self.every, self.drop_last) == (0, 1, 0)
 
 
-_EXAMPLE = 'such as "{episode_metadata/file_path}"'
-
-
 @functools.cache
 def matcher(pattern: str) -> Callable[[str], bool]:
     """Test for ``pattern`` in a text, in time that grows with the text's length alone.
@@ -255,6 +251,8 @@ def key_parts(key: str) -> tuple[tuple[str, str | None], ...]:
         if feature is not None and (not feature.strip("/ ") or spec or conversion):
             raise ValueError(f"{{{feature}{spec and ':' + spec}}} is no feature")
         parts.append((text, None if feature is None else feature.strip("/ ")))
+    if all(feature is None for _, feature in parts):
+        raise ValueError("it is the same for every episode")
     return tuple(parts)
 
 
@@ -270,15 +268,10 @@ class RangesSpec(Block):
     @classmethod
     def _names_a_feature(cls, key: str) -> str:
         try:
-            parts = key_parts(key)
+            key_parts(key)
         except ValueError as error:
-            raise wrong(
-                f"{shown(key)} is no key: {error}", f"put features in braces, {_EXAMPLE}"
-            ) from error
-        if all(feature is None for _, feature in parts):
-            raise wrong(
-                f"{shown(key)} is the same for every episode", f"name a feature, {_EXAMPLE}"
-            )
+            remedy = 'put features in braces, such as "{episode_metadata/file_path}"'
+            raise wrong(f"{shown(key)} is no key: {error}", remedy) from error
         return key
 
 

@@ -14,7 +14,7 @@ from lightning.pytorch.callbacks import Callback, ModelCheckpoint
 
 from autoloader import PipelineSpec
 from autoloader.errors import SpecError, UsageError
-from autoloader.spec import ValidationSpec
+from autoloader.spec.model import ValidationSpec
 
 pytestmark = [
     # Lightning's own, with this version of torch.

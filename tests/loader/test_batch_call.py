@@ -134,7 +134,7 @@ def test_what_goes_wrong_names_the_function(
     ("batch", "said"),
     [
         ({"gives": {}}, "without gives"),
-        ({"call": None}, "without a call"),
+        ({"call": None}, "without call"),
         ({"gives": {"action": {"dtype": "int32"}}}, "gives names 'action'"),
         ({"gives": {"x": {"dtype": "text", "shape": [3]}}}, "text with a shape"),
         ({"call": "no function"}, "is no module:function"),

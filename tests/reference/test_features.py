@@ -229,9 +229,9 @@ def test_a_record_that_lacks_a_feature_is_quarantined_by_both_readers(tmp_path: 
     [
         ({"r": "rewards"}, "'rewards' is no feature", "did you mean 'reward'"),
         ({"r": "ragged"}, r"'ragged' is tensor float32 \?, of varying length", "fixed shape"),
-        ({"r": "packed"}, "'packed' is stored as zlib", "plain numbers"),
-        ({"r": "huge"}, "'huge' has 90000 numbers, more than 65536", "smaller"),
-        ({"r": "observation/image"}, "is a picture", "images"),
+        ({"r": "packed"}, r"'packed' is .*, stored as zlib", "plain numbers"),
+        ({"r": "huge"}, r"'huge' is .*, more than 65536 numbers", "smaller"),
+        ({"r": "observation/image"}, "a picture", "images"),
         ({"a/b": "reward"}, "features.a/b", ""),
         ({"r": 5}, "features.r", "string"),
         ({"r": ""}, "features.r", "at least 1 character"),

@@ -22,7 +22,8 @@ from autoloader.index.counting import count_mixture
 from autoloader.samples.block import EmptyEpisode
 from autoloader.samples.resolve import ResolvedMixture
 from autoloader.samples.transforms.keep import DatasetCount
-from autoloader.samples.transforms.transform import FunctionFailedError, ask_elsewhere
+from autoloader.samples.transforms.rlds import FunctionFailedError
+from autoloader.samples.transforms.transform import ask_elsewhere
 
 SHARDS = [[5, 1, 7], [6, 4], [9]]
 Hand = Callable[[Episode], tuple[Episode | None, Sequence[bool] | None]]

@@ -57,6 +57,10 @@ def test_every_number_is_found_by_its_place_and_episodes_may_be_picked(
     counts = ranges.counts()
     episode = np.repeat(np.arange(ranges.episodes), counts)
     place = np.concatenate([np.empty(0, np.int64), *(np.arange(n) for n in counts.tolist())])
-    assert ranges.nth(episode, place).tolist() == [n for one in listed(ranges) for n in one]
+    number = ranges.nth(episode, place)
+    assert number.tolist() == [n for one in listed(ranges) for n in one]
+    assert ranges.place(episode, number).tolist() == place.tolist()
+    every = np.arange(ranges.episodes)
+    assert (ranges.place(every, np.full(len(every), 31)) == -1).all()
     some = np.arange(0, ranges.episodes, 2)
     assert listed(ranges.take(some)) == listed(ranges)[::2]

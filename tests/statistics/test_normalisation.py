@@ -294,10 +294,10 @@ def test_a_written_file_is_used_as_it_is(
         ("nonsense", "no JSON"),
         ("[]", "no mapping"),
         ("{}", "there are none for action of dataset 'robot'"),
-        ('{"robot": {"action": {"mean": [0]}}}', "std is no list"),
+        ('{"robot": {"action": {"mean": [0]}}}', "action.std: is required"),
         (json.dumps({"robot": {"action": {key: [1.0] for key in NAMES}}}),
          "have 1 columns, its action has 2"),
-        (json.dumps({"robot": {"action": {"mean": [float("nan")], "std": [1]}}}), "not finite"),
+        (json.dumps({"robot": {"action": {"mean": [float("nan")], "std": [1]}}}), "a finite num"),
     ],
 )  # fmt: skip
 def test_a_file_that_does_not_fit_is_refused(

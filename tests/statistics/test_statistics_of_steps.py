@@ -180,7 +180,7 @@ def test_a_group_of_different_widths_is_refused(written: Written, second: Writte
     [
         ({"arms": ["robot", "sekond"]}, "normalize.group.arms: there is no dataset 'sekond'"),
         ({"a": ["robot"], "b": ["robot"]}, "'robot' is named in 'a' and in 'b'"),
-        ({"a": ["robot", "robot"]}, "'robot' is named twice in 'a'"),
+        ({"a": ["robot", "robot"]}, "'robot' is named in 'a' and in 'a'"),
         ({"a": []}, "normalize.group.a"),
     ],
 )

@@ -22,8 +22,7 @@ from autoloader.formats import tensorflow_process
 from autoloader.formats.records import MalformedRecordError
 from autoloader.pipeline.graph.tensorflow import tf
 from autoloader.samples.transforms import transform
-from autoloader.samples.transforms.rlds import METADATA, FunctionResultError
-from autoloader.samples.transforms.transform import FunctionFailedError
+from autoloader.samples.transforms.rlds import METADATA, FunctionFailedError
 from autoloader.spec import TransformSpec
 
 _OF_TRAJECTORY = "traj_metadata"
@@ -97,7 +96,7 @@ def answered(question: Any, spec: Any, arguments: tuple[Any, ...]) -> Any:
     transform.CALLERS["tensorflow"] = call_eagerly
     try:
         return transform.answer(question, TransformSpec.model_validate(spec), *arguments)
-    except (MalformedRecordError, FunctionFailedError, FunctionResultError) as error:
+    except (MalformedRecordError, FunctionFailedError) as error:
         return type(error)(str(error))
 
 

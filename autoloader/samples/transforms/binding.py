@@ -39,9 +39,10 @@ from autoloader.samples.transforms.fields import (
     is_code,
     is_several,
     is_text,
+    unfit,
 )
 from autoloader.samples.transforms.keep import Keep
-from autoloader.spec import CameraSpec, DatasetSpec, LanguageChoice
+from autoloader.spec import AnyOf, CameraSpec, DatasetSpec
 from autoloader.spec.sample import matcher
 
 SIDE = 256
@@ -109,10 +110,8 @@ def bind_cameras(
 
 def _check_flag(feature: Feature, *, field: str) -> None:
     if feature.kind != "tensor" or feature.dtype not in NUMBERS or feature.shape:
-        raise SpecError(
-            f"{field}: {feature.path!r} is {described(feature)}, and no flag",
-            remedy="name a bool or a number, of the steps or of the episode; 0 is absent",
-        )
+        remedy = "name a bool or a number, of the steps or of the episode; 0 is absent"
+        raise unfit(feature, field, "and no flag", remedy)
     check_encoding(feature, field=field)
 
 
@@ -202,16 +201,10 @@ def _check_depth(choices: Sequence[Feature], camera: CameraSpec, *, field: str) 
     for feature in choices:
         in_numbers = feature.kind == "image" and feature.encoding in _PACKINGS
         if not in_numbers and not is_depth_picture(feature):
-            raise SpecError(
-                f"{field}: {feature.path!r} is {described(feature)}, and no depth frame",
-                remedy=_ALLOWED,
-            )
+            raise unfit(feature, field, "and no depth frame", _ALLOWED)
         if camera.depth == "uint16" and "float" in feature.dtype:
-            raise SpecError(
-                f"{field}: {feature.path!r} is {described(feature)}, which the camera's depth: "
-                "uint16 cannot hold",
-                remedy="write depth: float32 for the camera, which holds both exactly",
-            )
+            remedy = "write depth: float32 for the camera, which holds both exactly"
+            raise unfit(feature, field, "which the camera's depth: uint16 cannot hold", remedy)
     if len({(one.encoding, one.dtype, one.shape) for one in choices}) > 1:
         raise SpecError(
             f"{field}: any_of mixes depth frames that are stored in different ways: "
@@ -310,37 +303,30 @@ def _features_of(
     for feature in features:
         as_stored = declared.transform is None and directory.texts_only
         if as_stored and not is_text(feature) and not is_code(feature):
-            raise UnsupportedError(
-                f"{place}: {feature.path!r} is {described(feature)}; of a LeRobot dataset "
-                "texts and single integers alone are read as language yet",
-                remedy="name task, the text of each frame's task",
+            why = (
+                "and of a LeRobot dataset texts and single integers alone are read as language yet"
             )
+            remedy = "name task, the text of each frame's task"
+            raise unfit(feature, place, why, remedy, UnsupportedError)
         if is_code(feature):
             names[feature.path] = _names_of(choice, feature, directory, place)
             continue
         if choice.names:
-            raise SpecError(
-                f"{place}.names: {feature.path!r} is {described(feature)}, and no integer",
-                remedy="leave names out, or name the feature that holds the number of the task",
-            )
+            remedy = "leave names out, or name the feature that holds the number of the task"
+            raise unfit(feature, f"{place}.names", "and no integer", remedy)
         if not is_several(feature):
             check_language(feature, field=place)
-        if is_several(feature) != bool(choice.several):
-            raise SpecError(
-                f"{place}: {feature.path!r} is {described(feature)}, of which a sample has one"
-                if is_several(feature)
-                else f"{place}.several: {feature.path!r} is {described(feature)}, one text",
-                remedy=f"write language: {{path: {feature.path}, several: draw}} (or first)"
-                if is_several(feature)
-                else "leave several out",
-                path=place,
-            )
+            if choice.several:
+                raise unfit(feature, f"{place}.several", "one text", "leave several out")
+        elif not choice.several:
+            remedy = f"write language: {{path: {feature.path}, several: draw}} (or first)"
+            raise unfit(feature, place, "of which a sample has one", remedy)
     check_same_kind(features, field=place)
     return features, Words(names, choice.several)
 
 
 def _names_of(
-    choice: LanguageChoice, feature: Feature, directory: DatasetFormat, place: str
+    choice: AnyOf, feature: Feature, directory: DatasetFormat, place: str
 ) -> dict[bytes, bytes]:
     if choice.names:
         return {str(number).encode(): text.encode() for number, text in choice.names}
@@ -350,9 +336,7 @@ def _names_of(
     except (OSError, UnicodeDecodeError):
         lines = []
     if not lines:
-        raise SpecError(
-            f"{place}: {feature.path!r} is {described(feature)}, and {directory.path} has no "
-            f"{file} that says what its numbers stand for",
-            remedy=f"write language: {{path: {feature.path}, names: {{0: pick up the block}}}}",
-        )
+        why = f"and {directory.path} has no {file} that says what its numbers stand for"
+        remedy = f"write language: {{path: {feature.path}, names: {{0: pick up the block}}}}"
+        raise unfit(feature, place, why, remedy)
     return {str(number).encode(): line.encode() for number, line in enumerate(lines)}

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Literal
+from dataclasses import dataclass
+from typing import Any, Literal, get_args
 
 import numpy as np
 
@@ -22,6 +22,7 @@ from autoloader.spec import FieldExpression, FieldTerm, SampleSpec
 from autoloader.spec.fields import WIDTHS
 
 FieldName = Literal["action", "state"]
+FIELDS: tuple[FieldName, ...] = get_args(FieldName)
 """The numeric fields of a sample."""
 
 BETWEEN = b"\0"
@@ -38,25 +39,19 @@ PACKED = ("zlib", "bytes")
 
 
 @dataclass(frozen=True, slots=True)
-class NumericField:
+class NumericField(FieldExpression):
     """``action`` or ``state`` of one dataset.
 
     Attributes:
-        terms: terms whose columns stand side by side.
         widths: number of columns of each term.
-        width: number of columns in all, derived.
     """
 
-    terms: tuple[FieldTerm, ...]
     widths: tuple[int, ...]
-    width: int = field(init=False)
 
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "width", sum(self.widths))
-
-    def paths(self) -> tuple[str, ...]:
-        """The features it reads, each once."""
-        return tuple(dict.fromkeys(term.path for term in self.terms if term.path is not None))
+    @property
+    def width(self) -> int:
+        """Number of columns in all."""
+        return sum(self.widths)
 
     def evaluate(self, columns: Mapping[str, Floats], steps: int) -> Floats:
         """The field's values [steps, width] float32.
@@ -156,22 +151,16 @@ def feature_width(feature: Feature, *, field: str) -> int:
         SpecError: it is no number, not per step, or of varying shape.
     """
     if feature.kind != "tensor" or feature.dtype not in NUMBERS or not feature.per_step:
-        raise SpecError(
-            f"{field}: {feature.path!r} is {described(feature)}, not a number for every step",
-            remedy="name a numeric feature of the steps",
-        )
-    if any(size is None for size in feature.shape):
-        raise UnsupportedError(
-            f"{field}: {feature.path!r} has varying shape {feature.shape}, not supported yet",
-            remedy="name a feature of fixed shape",
-        )
+        remedy = "name a numeric feature of the steps"
+        raise unfit(feature, field, "not a number for every step", remedy)
+    if None in feature.shape:
+        why, remedy = "of varying shape, not supported yet", "name a feature of fixed shape"
+        raise unfit(feature, field, why, remedy, UnsupportedError)
     check_encoding(feature, (None, "none", *PACKED), field=field)
     width = math.prod(size for size in feature.shape if size is not None)
     if width > MOST_COLUMNS:
-        raise SpecError(
-            f"{field}: {feature.path!r} has {width:.3g} columns, more than {MOST_COLUMNS}",
-            remedy="name a smaller feature; features.json may be damaged",
-        )
+        remedy = "name a smaller feature; features.json may be damaged"
+        raise unfit(feature, field, f"more than {MOST_COLUMNS} columns", remedy)
     return width
 
 
@@ -184,10 +173,9 @@ def check_encoding(
         UnsupportedError: the feature is stored in another way.
     """
     if feature.encoding not in encodings:
-        raise UnsupportedError(
-            f"{field}: {feature.path!r} is stored as {feature.encoding}, not supported yet",
-            remedy="name a feature stored as plain numbers",
-        )
+        why = f"stored as {feature.encoding}, not supported yet"
+        remedy = "name a feature stored as plain numbers"
+        raise unfit(feature, field, why, remedy, UnsupportedError)
 
 
 def check_camera(feature: Feature, *, field: str) -> None:
@@ -197,30 +185,20 @@ def check_camera(feature: Feature, *, field: str) -> None:
         SpecError: not an image per step; a depth or float image, for a camera of colours.
     """
     if feature.kind == "other" and feature.dtype == "uint8" and feature.per_step:
-        raise SpecError(
-            f"{field}: {feature.path!r} is a sequence of pictures in every step "
-            f"({described(feature)}), and a camera has one",
-            remedy="name another image, or write the dataset again with a feature for each picture",
-        )
+        remedy = "name another image, or write the dataset again with a feature for each picture"
+        why = "a sequence of pictures in every step, and a camera has one"
+        raise unfit(feature, field, why, remedy)
     if feature.kind != "image" or not feature.per_step:
-        raise SpecError(
-            f"{field}: {feature.path!r} is {described(feature)}, not an image of the steps",
-            remedy="name an image feature such as observation/image",
-        )
+        remedy = "name an image feature such as observation/image"
+        raise unfit(feature, field, "not an image of the steps", remedy)
     channels = feature.shape[-1] if feature.shape else None
+    remedy = "name a uint8 image with 3 channels (or 1); "
     if feature.dtype == "uint8" and channels not in (1, 3, None):
-        raise SpecError(
-            f"{field}: {feature.path!r} is {described(feature)}: a picture of {channels} channels",
-            remedy="name an image with 3 channels (or 1); if its files have them, correct the "
-            "shape that the metadata gives",
-        )
+        remedy += "if its files have them, correct the shape that the metadata gives"
+        raise unfit(feature, field, f"a picture of {channels} channels", remedy)
     if feature.dtype != "uint8":
-        raise SpecError(
-            f"{field}: {feature.path!r} is {described(feature)}: depth and float images are no "
-            "colour cameras",
-            remedy="name a uint8 image with 3 channels (or 1), or give the camera of depth frames "
-            "depth: uint16 (or float32) in cameras",
-        )
+        remedy += "or give the camera of depth frames depth: uint16 (or float32) in cameras"
+        raise unfit(feature, field, "and depth and float images are no colour cameras", remedy)
 
 
 def check_language(feature: Feature, *, field: str) -> None:
@@ -231,15 +209,11 @@ def check_language(feature: Feature, *, field: str) -> None:
     """
     is_points = feature.kind == "tensor" and feature.dtype in _LANGUAGE_INTEGERS
     if not is_text(feature) and not (is_points and len(feature.shape) == 1):
-        raise SpecError(
-            f"{field}: {feature.path!r} is {described(feature)}: neither text nor code points",
-            remedy="name a text feature, or a vector of Unicode code points",
-        )
-    if any(size is None for size in feature.shape):
-        raise UnsupportedError(
-            f"{field}: {feature.path!r} has a varying number of code points, not supported yet",
-            remedy="name a feature of fixed length",
-        )
+        remedy = "name a text feature, or a vector of Unicode code points"
+        raise unfit(feature, field, "neither text nor code points", remedy)
+    if None in feature.shape:
+        why = "a varying number of code points: not supported yet"
+        raise unfit(feature, field, why, "name a feature of fixed length", UnsupportedError)
 
 
 def is_text(feature: Feature) -> bool:
@@ -324,6 +298,13 @@ def described(feature: Feature) -> str:
     """Describe a feature in a few words: "tensor float32 7"."""
     shape = "×".join("?" if size is None else str(size) for size in feature.shape) or "scalar"
     return f"{feature.kind} {feature.dtype} {shape}"
+
+
+def unfit(
+    feature: Feature, field: str, why: str, remedy: str, kind: type[SpecError] = SpecError
+) -> SpecError:
+    """The error of a field that names a feature of another form than it takes."""
+    return kind(f"{field}: {feature.path!r} is {described(feature)}, {why}", remedy=remedy)
 
 
 def bind_numbers(

@@ -11,7 +11,7 @@ speak of what it gives: its features, its steps.
 All ranges of such sets lie in flat arrays, episode after episode, ascending and disjoint
 within each. Shifted by episode · 2³² they are one ascending row of disjoint ranges. So two sets are
 intersected, and the k-th number of an episode is found, by a binary search over arrays.
-An episode costs 8 bytes and a range 24, however long it is.
+An episode costs 8 bytes and a range 32, however long it is.
 
 Not here: the language (``spec.sample``), the texts of all episodes (``autoloader.index``), what a
 plan does with the sets (``sampling.plan``).
@@ -26,9 +26,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache, partial
 from itertools import groupby
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
+from pydantic import AfterValidator, Field, TypeAdapter, ValidationError
 
 from autoloader.errors import SourceError, SpecError
 from autoloader.formats import Feature, files
@@ -38,9 +39,12 @@ from autoloader.samples.transforms.fields import (
     check_language,
     find_feature,
     texts_of,
+    unfit,
 )
-from autoloader.samples.windows import valid_ranges
+from autoloader.samples.windows import dropped_edges
 from autoloader.spec import KeepSpec, SampleSpec
+from autoloader.spec.block import wrong
+from autoloader.spec.reading import complaint
 from autoloader.spec.sample import key_parts, matcher
 
 Pairs = tuple[tuple[int, int], ...]
@@ -261,10 +265,8 @@ def left_by_rules(
 def _check_key(feature: Feature, *, field: str) -> None:
     whole = feature.kind == "tensor" and not feature.shape and "int" in feature.dtype
     if feature.per_step:
-        raise SpecError(
-            f"{field}: {feature.path!r} is a feature of the steps, and a key is the episode's",
-            remedy="name features of the episode, such as {episode_metadata/file_path}",
-        )
+        remedy = "name features of the episode, such as {episode_metadata/file_path}"
+        raise unfit(feature, field, "of the steps, and a key is the episode's", remedy)
     if whole:
         check_encoding(feature, (None, "none"), field=field)
     else:
@@ -273,10 +275,8 @@ def _check_key(feature: Feature, *, field: str) -> None:
 
 def _check_flag(feature: Feature, *, field: str) -> None:
     if feature.kind != "tensor" or feature.dtype != "bool" or feature.shape:
-        raise SpecError(
-            f"{field}: {feature.path!r} is {feature.kind} {feature.dtype}, not one boolean",
-            remedy="name a boolean, such as success; of a text say what is found in it: keep.match",
-        )
+        remedy = "name a boolean, such as success; of a text say what is found in it: keep.match"
+        raise unfit(feature, field, "not one boolean", remedy)
 
 
 def _ranges_of_file(path: str, *, field: str) -> Mapping[str, Pairs]:
@@ -288,35 +288,29 @@ def _ranges_of_file(path: str, *, field: str) -> Mapping[str, Pairs]:
             f"{field}: {path}: {error.strerror or error}",
             remedy="give the path of a readable JSON file; it starts at the spec's folder",
         ) from error
-    except ValueError as error:
+    except ValidationError as error:
+        what, remedy, _ = complaint(error, {})
         raise SpecError(
-            f"{field}: {path}: {error}",
+            f"{field}: {path}: {what}; {remedy}",
             remedy='write {"KEY": [[start, end], …], …} with whole steps, 0 ≤ start ≤ end',
         ) from error
+
+
+def _in_order(pair: tuple[int, int]) -> tuple[int, int]:
+    if pair[0] > pair[1]:
+        raise wrong(f"the range {list(pair)} ends before its start", "put the smaller one first")
+    return min(pair[0], ALL_STEPS), min(pair[1], ALL_STEPS)
+
+
+_Step = Annotated[int, Field(strict=True, ge=0)]
+_Pair = Annotated[tuple[_Step, _Step], AfterValidator(_in_order)]
+_RANGES = TypeAdapter(dict[str, tuple[_Pair, ...]])
 
 
 @lru_cache(maxsize=8)
 def _parsed(path: str, size: int, mtime_ns: int) -> Mapping[str, Pairs]:
     del size, mtime_ns  # a file that changes is read again
-    try:
-        document = json.loads(files.read_local(path, "list_bytes"))
-    except (ValueError, RecursionError) as error:
-        raise ValueError(f"no JSON: {error}") from error
-    if not isinstance(document, dict):
-        raise ValueError(f"it holds {type(document).__name__}, not an object of keys")  # noqa: TRY004
-    return {key: _pairs(key, value) for key, value in document.items()}
-
-
-def _pairs(key: str, value: object) -> Pairs:
-    if not isinstance(value, list):
-        raise ValueError(f"{key!r} has {value!r}, not a list of ranges")  # noqa: TRY004
-    pairs = []
-    for one in value:
-        whole = isinstance(one, list) and len(one) == 2 and all(type(n) is int for n in one)
-        if not whole or not 0 <= one[0] <= one[1]:
-            raise ValueError(f"{key!r} has the range {one!r}")
-        pairs.append((min(one[0], ALL_STEPS), min(one[1], ALL_STEPS)))
-    return tuple(pairs)
+    return _RANGES.validate_json(files.read_local(path, "list_bytes"))
 
 
 def runs_of_episode(values: Any, feature: Feature) -> TextRuns:
@@ -347,14 +341,17 @@ class Ranges:
         first: [E + 1] int64; episode e has ranges first[e] … first[e + 1] − 1.
         start, stop: [R] int64; ascending, disjoint and not empty within an episode.
         before: [R + 1] int64, numbers in all ranges before each, derived.
+        low: [R] int64, start of each range in the one ascending row of all, derived.
     """
 
     first: Ints
     start: Ints
     stop: Ints
     before: Ints = field(init=False, repr=False)
+    low: Ints = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "low", self.episode() * _SHIFT + self.start)
         before = np.zeros(len(self.start) + 1, dtype=np.int64)
         np.cumsum(self.stop - self.start, out=before[1:])
         object.__setattr__(self, "before", before)
@@ -400,9 +397,8 @@ class Ranges:
 
     def both(self, other: Ranges) -> Ranges:
         """Intersection with ``other``, which has the same episodes."""
-        shift, others = self.episode() * _SHIFT, other.episode() * _SHIFT
-        low, high = self.start + shift, self.stop + shift
-        other_low, other_high = other.start + others, other.stop + others
+        low, high = self.low, self.low + (self.stop - self.start)
+        other_low, other_high = other.low, other.low + (other.stop - other.start)
         begin = np.searchsorted(other_high, low, side="right")
         end = np.searchsorted(other_low, high, side="left")
         each = np.maximum(end - begin, 0)
@@ -443,26 +439,14 @@ class Ranges:
         return np.asarray(self.start[at] + wanted - self.before[at])
 
     def place(self, episode: Ints, number: Ints) -> Ints:
-        """Which of its episode's numbers [n] each is, the inverse of ``nth``; −1 where it is none.
-
-        It searches within the episode's own ranges, by halves, all numbers at a time.
-        """
-        low, high = self.first[episode], self.first[episode + 1]
-        none = low == high
-        high = np.maximum(high, low + 1)
-        last = max(len(self.start) - 1, 0)
-        for _ in range(int((high - low).max(initial=1) - 1).bit_length()):
-            middle = (low + high) // 2
-            beyond = self.start[np.minimum(middle, last)] > number
-            inner = high - low > 1
-            high = np.where(inner & beyond, middle, high)
-            low = np.where(inner & ~beyond, middle, low)
-        if not len(self.start):
-            return np.full(len(number), -1, dtype=np.int64)
-        low = np.minimum(low, last)
-        inside = ~none & (self.start[low] <= number) & (number < self.stop[low])
-        found = self.before[low] - self.before[self.first[episode]] + number - self.start[low]
-        return np.where(inside, found, -1)
+        """Which of its episode's numbers [n] each is, −1 where it is none: ``nth``'s inverse."""
+        at = np.searchsorted(self.low, episode * _SHIFT + number, side="right") - 1
+        some = at >= self.first[episode]
+        some[some] = number[some] < self.stop[at[some]]
+        found = np.full(len(number), -1, dtype=np.int64)
+        at, own = at[some], episode[some]
+        found[some] = self.before[at] - self.before[self.first[own]] + number[some] - self.start[at]
+        return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -535,5 +519,5 @@ def valid_per_episode(sample: SampleSpec, strided: Ints, kept: Ranges | None = N
     """[E] valid t of episodes, drawn or not; arguments as of ``samples_per_episode``."""
     if kept is not None:
         return np.asarray(kept.counts(), dtype=np.int64)
-    first, stop = valid_ranges(sample, strided)
-    return np.asarray(stop - first, dtype=np.int64)
+    first, end = dropped_edges(sample)
+    return np.maximum(strided - (first + end), 0).astype(np.int64)

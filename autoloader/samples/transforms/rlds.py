@@ -15,7 +15,6 @@ Not here: calling the function, records and files (``transform``).
 
 from __future__ import annotations
 
-import math
 import zlib
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -46,8 +45,8 @@ Spans = dict[int, Ints]
 """Camera number → [T, 2] first byte and the byte behind it of each frame."""
 
 
-class FunctionResultError(Exception):
-    """The result of a transform is no episode; the message says why. Internal: a reason."""
+class FunctionFailedError(Exception):
+    """A transform cannot be found, raised, or gave no episode; the message says why. Internal."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,7 +219,7 @@ def _unpacked(payload: Any, value: FeatureValue, feature: Feature) -> NDArray[An
         MalformedRecordError: a string does not hold what the feature says.
     """
     dtype = np.dtype(_dtype(feature.dtype)).newbyteorder("<")
-    nbytes = dtype.itemsize * math.prod(size or 1 for size in feature.shape)
+    nbytes = dtype.itemsize * feature.step_numbers
     parts = []
     for first, stop in value.ranges:
         packed = bytes(payload[first:stop])
@@ -264,7 +263,7 @@ def read_values(
             if ragged or not text:
                 raise MalformedRecordError(f"{path} is missing")
             value = FeatureValue("bytes")
-        width = math.prod(size or 1 for size in feature.shape)
+        width = feature.step_numbers
         if rows is not None:
             if ragged and not text:
                 continue  # of numbers only functions know what to do with them
@@ -321,10 +320,10 @@ def leaves_of(result: Any) -> dict[str, NDArray[Any]]:
     """Path → array of everything in an episode that a function gave.
 
     Raises:
-        FunctionResultError: it is no dict of arrays.
+        FunctionFailedError: it is no dict of arrays.
     """
     if not isinstance(result, Mapping):
-        raise FunctionResultError(f"it gave {type(result).__name__}, not an episode or None")
+        raise FunctionFailedError(f"it gave {type(result).__name__}, not an episode or None")
     return dict(_leaves(result, ""))
 
 
@@ -337,7 +336,7 @@ def _leaves(holder: Mapping[Any, Any], path: str) -> Iterator[tuple[str, NDArray
             try:
                 yield here, np.asarray(value)
             except ValueError as error:
-                raise FunctionResultError(f"{here!r} is no array: {error}") from error
+                raise FunctionFailedError(f"{here!r} is no array: {error}") from error
 
 
 def describe(
@@ -408,7 +407,7 @@ def read_result(
         only: keys to take; all per-step arrays must agree in length all the same.
 
     Raises:
-        FunctionResultError: it does not fit.
+        FunctionFailedError: it does not fit.
     """
     leaves = {} if result is None else leaves_of(result)
     steps = steps_of(leaves)
@@ -418,7 +417,7 @@ def read_result(
     if valid is None:
         valid = np.ones(steps, dtype=np.bool_)
     elif valid.dtype != np.bool_ or valid.ndim != 1:
-        raise FunctionResultError(
+        raise FunctionFailedError(
             f"'valid' is {valid.dtype} of shape {list(valid.shape)}, not bool of [{steps}]"
         )
     values = {}
@@ -427,7 +426,7 @@ def read_result(
             continue
         leaf = leaves.get(path)
         if leaf is None:
-            raise FunctionResultError(f"{path!r} is missing; it has {', '.join(sorted(leaves))}")
+            raise FunctionFailedError(f"{path!r} is missing; it has {', '.join(sorted(leaves))}")
         values[feature.key] = _checked(path, leaf, feature, spans)
     return Transformed(steps, values, valid)
 
@@ -454,16 +453,16 @@ def steps_of(leaves: Mapping[str, NDArray[Any]]) -> int:
     """T', on which all per-step arrays agree; 0 of an episode without any.
 
     Raises:
-        FunctionResultError: the features differ from the first result's.
+        FunctionFailedError: the features differ from the first result's.
     """
     steps, first = 0, ""
     for path, leaf in leaves.items():
         if path.startswith(f"{METADATA}/"):
             continue
         if not leaf.ndim:
-            raise FunctionResultError(f"{path!r} is a single value, without an axis of steps")
+            raise FunctionFailedError(f"{path!r} is a single value, without an axis of steps")
         if first and len(leaf) != steps:
-            raise FunctionResultError(
+            raise FunctionFailedError(
                 f"its arrays differ in their number of steps: {first!r} has {steps}, "
                 f"{path!r} has {len(leaf)}"
             )
@@ -481,20 +480,20 @@ def _checked(path: str, leaf: NDArray[Any], feature: Feature, spans: Spans) -> A
         if not feature.per_step:
             return [_bytes(path, one) for one in rows]
         if not (_are_lists(leaf) and _hold_texts(leaf)):
-            raise FunctionResultError(f"{path!r} is no longer a list of texts for each step")
+            raise FunctionFailedError(f"{path!r} is no longer a list of texts for each step")
         return [BETWEEN.join(_bytes(path, one) for one in row) for row in rows]
     if shape != feature.shape:
-        raise FunctionResultError(
+        raise FunctionFailedError(
             f"{path!r} has shape {list(shape)}, and {list(feature.shape)} in the first episode"
         )
     kind = leaf.dtype.kind
     if feature.dtype == "string":
         if kind not in "OSU":
-            raise FunctionResultError(f"{path!r} is {leaf.dtype}, and text in the first episode")
+            raise FunctionFailedError(f"{path!r} is {leaf.dtype}, and text in the first episode")
         return [_bytes(path, one) for one in leaf.reshape(-1).tolist()]
     floating = "float" in feature.dtype
     if kind not in ("biuf" if floating else "biu"):
-        raise FunctionResultError(
+        raise FunctionFailedError(
             f"{path!r} is {leaf.dtype}, and {feature.dtype} in the first episode"
         )
     return leaf.reshape(-1).astype(np.float32 if floating else np.int64)
@@ -502,7 +501,7 @@ def _checked(path: str, leaf: NDArray[Any], feature: Feature, spans: Spans) -> A
 
 def _check_frames(path: str, leaf: NDArray[Any], spans: Spans) -> None:
     if not _are_stand_ins(leaf):
-        raise FunctionResultError(
+        raise FunctionFailedError(
             f"{path!r} held pictures in the first episode, and now {leaf.dtype} numbers that "
             "stand for none; pictures may be sliced, dropped and renamed, not computed with"
         )
@@ -510,7 +509,7 @@ def _check_frames(path: str, leaf: NDArray[Any], spans: Spans) -> None:
     for camera in np.unique(cameras).tolist():
         there = len(spans.get(camera, ()))
         if int(steps[cameras == camera].max()) >= there:
-            raise FunctionResultError(f"{path!r} names pictures that the episode does not have")
+            raise FunctionFailedError(f"{path!r} names pictures that the episode does not have")
 
 
 def spans_of(stand_ins: Ints, spans: Spans) -> Ints:
@@ -528,4 +527,4 @@ def _bytes(path: str, value: Any) -> bytes:
         return value
     if isinstance(value, str):
         return value.encode()
-    raise FunctionResultError(f"{path!r} holds {type(value).__name__} where text should be")
+    raise FunctionFailedError(f"{path!r} holds {type(value).__name__} where text should be")

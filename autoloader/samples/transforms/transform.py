@@ -59,13 +59,14 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import TypeAdapter
 
 from autoloader.errors import SourceError, SpecError
 from autoloader.formats import DatasetFormat, Feature, ShardSlice, tensorflow_process
@@ -73,9 +74,10 @@ from autoloader.formats.cache import JsonCache
 from autoloader.formats.features import JOINED, RAGGED
 from autoloader.formats.records import MalformedRecordError, write_example
 from autoloader.host.supervision import extend_import_path
-from autoloader.samples.draws import Floats
+from autoloader.samples.draws import Bools, Floats
 from autoloader.samples.transforms import episode_ops
 from autoloader.samples.transforms.fields import (
+    FIELDS,
     PACKED,
     FieldName,
     find_feature,
@@ -84,7 +86,7 @@ from autoloader.samples.transforms.fields import (
 )
 from autoloader.samples.transforms.keep import Keep
 from autoloader.samples.transforms.rlds import (
-    FunctionResultError,
+    FunctionFailedError,
     Spans,
     Transformed,
     describe,
@@ -96,14 +98,8 @@ from autoloader.samples.transforms.rlds import (
     spans_of,
     steps_of,
 )
-from autoloader.spec import (
-    DatasetSpec,
-    FieldExpression,
-    FieldTerm,
-    MovingSpec,
-    StepsSpec,
-    TransformSpec,
-)
+from autoloader.spec import DatasetSpec, FieldExpression, FieldTerm, TransformSpec
+from autoloader.spec.sample import MovingSpec, StepsSpec
 
 ARITHMETIC = 1
 """Raised where what the pass gives changes, so that indexes of another one are not taken."""
@@ -126,11 +122,6 @@ class DerivedColumns:
     term: FieldTerm
     source: Feature
     field: str
-
-    @property
-    def has_domain(self) -> bool:
-        """True if one of its ops refuses some values."""
-        return any(op.name in _DOMAINS for op in self.term.ops)
 
     def values(self, rows: Floats) -> Floats:
         """[T, width] of an episode's source [T, source width]."""
@@ -195,7 +186,7 @@ class Derivation:
     @property
     def has_domain(self) -> bool:
         """True if an op refuses some values."""
-        return any(one.has_domain for one in self.columns)
+        return any(op.name in _DOMAINS for one in self.columns for op in one.term.ops)
 
     def left_of(self, frames: int) -> int:
         """Steps that it leaves of so many."""
@@ -252,11 +243,8 @@ def plan_derivation(
     """
     columns: list[DerivedColumns] = []
     fields: dict[FieldName, FieldExpression] = {}
-    declared_fields: tuple[tuple[FieldName, FieldExpression | None], ...] = (
-        ("action", declared.action),
-        ("state", declared.state),
-    )
-    for name, expression in declared_fields:
+    for name in FIELDS:
+        expression: FieldExpression | None = getattr(declared, name)
         if expression is None:
             continue
         field, terms = f"{where}.{name}", []
@@ -313,8 +301,6 @@ def check_domain(derivation: Derivation, found: Transformed, place: str) -> None
     """
     taken = slice(derivation.steps.drop_first, None, derivation.steps.every)
     for column in derivation.columns:
-        if not column.has_domain:
-            continue
         rows = _rows(found.values[column.source.key], column.source)[taken, column.term.slice()]
         for op in column.term.ops if len(rows) else ():
             low, high, meant, other = _DOMAINS.get(op.name, (-math.inf, math.inf, "", ""))
@@ -347,14 +333,13 @@ _DOMAINS = {
 
 def _rows(value: NDArray[Any], feature: Feature) -> Floats:
     """[T, width] float32 of a numeric feature's flat values."""
-    width = math.prod(size or 1 for size in feature.shape)
-    return value.reshape(-1, width).astype(np.float32, copy=False)
+    return value.reshape(-1, feature.step_numbers).astype(np.float32, copy=False)
 
 
 def _taken(value: Any, feature: Feature, before: slice, after: slice) -> Any:
     """Steps of a feature that the slices take, flat as it was."""
     one_a_step = feature.kind == "image" or feature.encoding == RAGGED
-    width = 1 if one_a_step else math.prod(size or 1 for size in feature.shape)
+    width = 1 if one_a_step else feature.step_numbers
     if isinstance(value, list):
         rows = [value[at : at + width] for at in range(0, len(value), width)][before][after]
         return [one for row in rows for one in row]
@@ -367,10 +352,6 @@ def _plain(feature: Feature) -> list[Any]:
 
 Caller = Callable[[Callable[..., Any], dict[str, Any], int, Mapping[str, Any]], Any]
 """(function, episode, its steps, keyword arguments) → what the function gave, as NumPy arrays."""
-
-
-class FunctionFailedError(Exception):
-    """A transform could not be found or raised; the message says what. Internal: a reason."""
 
 
 def _call_numpy(
@@ -419,8 +400,6 @@ def function_identity(spec: TransformSpec, *, field: str) -> str:
     try:
         importlib.invalidate_caches()
         found = importlib.util.find_spec(module)
-    except (ImportError, ValueError, AttributeError) as error:
-        raise _not_found(spec, field, str(error)) from error
     except Exception as error:  # the package above it is the user's code
         raise _not_found(spec, field, f"{type(error).__name__}: {error}") from error
     if found is None or found.origin is None:
@@ -582,7 +561,7 @@ class Transform:
             payload, stop = bytes(memoryview(payload)[:stop]), None
         try:
             return answer("apply", self.spec, self.sources, self.given, payload, stop, only)  # type: ignore[no-any-return]
-        except (FunctionFailedError, FunctionResultError) as error:
+        except FunctionFailedError as error:
             raise MalformedRecordError(f"transform: {error}") from error
 
     def rewritten(self, payload: bytes, keys: Collection[str], keep: Keep | None = None) -> bytes:
@@ -596,6 +575,19 @@ class Transform:
         """
         asked = {feature.key for feature in keep.features} if keep is not None else set()
         found, spans = self.apply(payload, only={*keys, *asked})
+        valid = found.valid
+        if keep is not None and found.steps:
+            valid = valid & keep.allows(found.steps, found.values)
+        return self._written(found, spans, payload, keys, valid)
+
+    def dropped(self, keys: Collection[str]) -> bytes:
+        """A record without a step."""
+        empty = nothing(self.features, keys)
+        return self._written(empty, {}, b"", keys, empty.valid)
+
+    def _written(
+        self, found: Transformed, spans: Spans, payload: bytes, keys: Collection[str], valid: Bools
+    ) -> bytes:
         pictures = {feature.key for feature in self.features.values() if feature.kind == "image"}
         values = {
             key: [payload[a:b] for a, b in spans_of(value, spans).tolist()]
@@ -604,17 +596,7 @@ class Transform:
             for key, value in found.values.items()
             if key in keys
         }
-        valid = found.valid
-        if keep is not None and found.steps:
-            valid = valid & keep.allows(found.steps, found.values)
         return write_example({**values, VALID_KEY: valid.astype(np.int64)})
-
-    def dropped(self, keys: Collection[str]) -> bytes:
-        """A record without a step."""
-        pictures = {feature.key for feature in self.features.values() if feature.kind == "image"}
-        empty = nothing(self.features, keys).values
-        values = {key: [] if key in pictures else value for key, value in empty.items()}
-        return write_example({**values, VALID_KEY: np.empty(0, np.int64)})
 
 
 def types_of(features: Mapping[str, Feature]) -> str:
@@ -658,7 +640,7 @@ def answer(question: Literal["apply", "describe"], spec: TransformSpec, *argumen
     """Result of the user's function for a record, from the process that calls such functions.
 
     Raises:
-        MalformedRecordError, FunctionFailedError, FunctionResultError: it failed.
+        MalformedRecordError, FunctionFailedError: it failed.
     """
     if spec.framework in CALLERS:
         return (_apply if question == "apply" else _describe)(spec, *arguments)
@@ -687,25 +669,15 @@ class TrialRun(NamedTuple):
     cost_s: float
     kept_ratio: float
 
-    @property
-    def plain(self) -> dict[str, Any]:
-        """As a cache holds it."""
-        return {**self._asdict(), "features": [asdict(one) for one in self.features.values()]}
 
-    @classmethod
-    def from_plain(cls, found: Any) -> TrialRun:
-        """Read what ``plain`` gave."""
-        features = [Feature(**{**one, "shape": tuple(one["shape"])}) for one in found["features"]]
-        described = {one.path: one for one in features}
-        return cls(described, float(found["cost_s"]), float(found["kept_ratio"]))
-
-
-_cache = JsonCache("transforms", version=3)
+_PLAIN = TypeAdapter(TrialRun)
+"""A trial run as a cache holds it."""
+_cache = JsonCache("transforms", version=4)
 
 
 def _try_function(
     spec: TransformSpec, directory: DatasetFormat, slices: Sequence[ShardSlice], *, where: str
-) -> dict[str, Any]:
+) -> Any:
     """Try a function on the first episode that it does not drop; a plain ``TrialRun``."""
     field_, sources = f"{where}.transform", directory.features
     reason, count = "its files hold no whole record", 0
@@ -718,13 +690,13 @@ def _try_function(
         except MalformedRecordError as error:
             reason = f"{place}: {error}"
             continue
-        except (FunctionFailedError, FunctionResultError) as error:
+        except FunctionFailedError as error:
             raise SpecError(
                 f"{field_}: tried on {place}: {error}",
                 remedy="mend the function; it is given " + ", ".join(sorted(sources)),
             ) from error
         if found is not None:
-            return TrialRun(*found).plain
+            return _PLAIN.dump_python(found, mode="json")
         reason = f"{spec.call} drops every one of the first {count} episodes"
     raise SourceError(
         f"dataset {directory.dataset!r}: its transform cannot be tried: {reason}",
@@ -737,7 +709,7 @@ def _check_first_episodes(
     transform: Transform, derivation: Derivation, records: Iterable[tuple[str, bytes]]
 ) -> int:
     """Check the first episodes, and return how many were looked at."""
-    keys = {one.source.key for one in derivation.columns if one.has_domain}
+    keys = {one.source.key for one in derivation.columns}
     count = 0
     for place, payload in records:
         if count == MOST_CHECKED_EPISODES:
@@ -792,7 +764,7 @@ def bind_episodes(
             dataset=directory.dataset,
             shared=function.framework not in CALLERS,
         )
-        transform = Transform(function, identity, stored, *TrialRun.from_plain(found))
+        transform = Transform(function, identity, stored, *_PLAIN.validate_python(found))
     given = stored if transform is None else transform.features
     derivation, fields = plan_derivation(declared, given, where=where)
     if derivation is None:
