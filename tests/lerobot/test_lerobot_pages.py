@@ -12,7 +12,7 @@ import pytest
 from lerobot_files import LeRobotFiles
 from rlds_files import TEXT, image, jpeg, numbers, write_dataset
 
-from autoloader import AutoLoader
+from autoloader import AutoLoader, layouts
 from autoloader.cli.app import main
 from autoloader.spec.reading import parse_yaml
 
@@ -126,12 +126,8 @@ def test_acts_spec_and_layout_give_what_its_policy_takes(data: Path) -> None:
     import torch
 
     spec = placed(yaml_blocks("howto/from-other-loaders.md")[-1], data)
-    text = (DOCS / "howto/from-other-loaders.md").read_text()
-    (block,) = re.findall(r"```python\n(import torch\n.*?)```", text, re.DOTALL)
-    namespace: dict[str, Any] = {}
-    exec(block, namespace)
     with AutoLoader(spec, ram_floor="64MiB", isolation="thread") as loader:
-        batch = namespace["lerobot_layout"](next(iter(loader)), loader.dataset_names)
+        batch = layouts.lerobot(next(iter(loader)), loader.dataset_names)
     shapes = {key: tuple(value.shape) for key, value in batch.items() if key != "task"}
     assert shapes[TOP] == (8, 3, 224, 224)
     assert batch[TOP].dtype == torch.float32
