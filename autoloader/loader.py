@@ -34,7 +34,6 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, NoReturn, TypeVar
 
 import numpy as np
 
-from autoloader.batch import Batch
 from autoloader.decode.quarantine import BadRecord
 from autoloader.errors import PipelineError, UsageError
 from autoloader.formats import tensorflow_process
@@ -72,6 +71,7 @@ from autoloader.process.ranks import (
     refuse_torch_worker,
 )
 from autoloader.process.setup import PipelineSetup
+from autoloader.samples.batch import Batch
 from autoloader.samples.resolve import SampleLocation, locate, resolve
 from autoloader.sampling.dealing import mixture_part, order_of_part
 from autoloader.sampling.mixture import MixtureOrder

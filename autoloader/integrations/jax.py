@@ -17,9 +17,9 @@ from typing import Any, cast
 
 import numpy as np
 
-from autoloader.batch import Batch
 from autoloader.errors import UsageError
 from autoloader.host.extras import needs
+from autoloader.samples.batch import Batch
 
 with needs("autoloader.jax"):
     import jax

@@ -21,8 +21,8 @@ from typing import Any, Literal
 
 import numpy as np
 
-from autoloader.batch import Batch
 from autoloader.errors import UsageError, nearest
+from autoloader.samples.batch import Batch
 
 ACTION, STATE = "action", "observation.state"
 """LeRobot's keys of actions and states."""

@@ -19,9 +19,9 @@ from typing import Any
 
 import numpy as np
 
-from autoloader.batch import assemble
 from autoloader.decode.message import BatchMessage, texts_of
 from autoloader.errors import PipelineError, shown
+from autoloader.samples.batch import assemble
 from autoloader.samples.layout import CALLED
 from autoloader.samples.resolve import ResolvedMixture
 from autoloader.samples.transforms.rlds import FunctionFailedError

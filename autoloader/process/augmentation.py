@@ -32,9 +32,9 @@ from typing import Any, Final, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from autoloader.batch import AugmentableBatch, Batch
 from autoloader.errors import UsageError
 from autoloader.host.extras import needs
+from autoloader.samples.batch import AugmentableBatch, Batch
 from autoloader.samples.draws import PURPOSE_AUGMENT, dataset_key, fold, fold_array
 from autoloader.spec import PipelineSpec
 from autoloader.spec.augment import AugmentOp

@@ -30,7 +30,6 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 
 import numpy as np
 
-from autoloader.batch import AugmentableBatch, Batch, assemble, wrapper
 from autoloader.decode.activity import DatasetActivity
 from autoloader.decode.message import BatchMessage, PipelineStart, texts_of
 from autoloader.decode.ring import Lender, RingMemory
@@ -39,6 +38,7 @@ from autoloader.pipeline.progress import DeliveryProgress
 from autoloader.process.child import ChildPipeline
 from autoloader.process.planning import LoaderPlan
 from autoloader.process.setup import ControlPage
+from autoloader.samples.batch import AugmentableBatch, Batch, assemble, wrapper
 from autoloader.sampling.dealing import Ranks
 from autoloader.telemetry.lines import BatchTimes, run_name
 from autoloader.telemetry.progress import Patience, doing

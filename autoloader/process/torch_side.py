@@ -39,10 +39,10 @@ from typing import Any, Protocol, cast
 import torch
 from torch.utils.data import DataLoader, IterableDataset
 
-from autoloader.batch import Batch
 from autoloader.decode.ring import RingMemory
 from autoloader.errors import UsageError
 from autoloader.host.threads import Owner
+from autoloader.samples.batch import Batch
 
 logger = logging.getLogger(__name__)
 

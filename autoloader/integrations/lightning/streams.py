@@ -23,10 +23,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from autoloader.batch import Batch
 from autoloader.loader import AutoLoader
 from autoloader.process.delivery import InHand, Iteration
 from autoloader.process.torch_side import Transfer
+from autoloader.samples.batch import Batch
 
 ToBatch = Callable[[Batch, Sequence[str]], Any]
 """Maps a loader's batch, with ``loader.dataset_names``, to what a trainer wants."""
