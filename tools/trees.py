@@ -4,7 +4,8 @@
 
 OTHER is the other checkout, with a ``.venv`` of its own. Each turn is a fresh process of one
 checkout, A B B A …; the first pair is thrown away, as its caches fill. A ratio is this checkout to
-OTHER, its interval that of ``bench.paired``. Only public names are used.
+OTHER, its interval that of ``bench.paired``. Only public names are used; memory
+is the proportional set size of all processes.
 
 Not here: other loaders (``bench.runner``), limits (``bench.gate``).
 """
@@ -23,7 +24,7 @@ HERE = Path(__file__).parents[1]
 MEASURES = ("cpu_s_per_sample", "s_per_sample", "first_batch_s", "peak_bytes")
 
 _TURN = """
-import json, os, sys, time
+import contextlib, json, os, sys, time
 import psutil
 from autoloader import AutoLoader, PipelineSpec
 spec, knobs, warmup, batches = json.loads(sys.argv[1])
@@ -36,6 +37,12 @@ def seconds():
         except psutil.Error:
             continue
         found += times.user + times.system
+    return found
+def held():
+    found = 0
+    for one in [me, *me.children(recursive=True)]:
+        with contextlib.suppress(psutil.Error):
+            found += one.memory_full_info().pss
     return found
 began = time.perf_counter()
 with AutoLoader(PipelineSpec.from_yaml(spec), ram_floor="500MB", knobs=knobs, controller=False,
@@ -52,7 +59,7 @@ with AutoLoader(PipelineSpec.from_yaml(spec), ram_floor="500MB", knobs=knobs, co
     for number in range(batches):
         samples += len(next(stream)["dataset_index"])
         if number % 50 == 0:
-            peak = max(peak, loader.statistics().loader_bytes or 0)
+            peak = max(peak, held())
     cpu, wall = seconds() - cpu, time.perf_counter() - wall
 print(json.dumps({"cpu_s_per_sample": cpu / samples, "s_per_sample": wall / samples,
                   "first_batch_s": first, "peak_bytes": peak}))
