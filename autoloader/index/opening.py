@@ -21,7 +21,7 @@ import os
 import secrets
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
@@ -63,6 +63,8 @@ from autoloader.telemetry.progress import doing, shard_words
 DEFAULT_THREADS = 2
 _ASKING_THREADS = 16
 """Threads that open index files: they hide the latency of networks."""
+_MANY_FILES = 256
+"""From so many local files on threads open them; fewer are opened sooner without."""
 _SECOND_NS = 10**9
 
 logger = logging.getLogger(__name__)
@@ -172,8 +174,12 @@ def _opened_files(
                 (path, schema.fingerprint),
                 _ShardFile(path, schema, dataset.directory, asked, place, keep, folder),
             )
-    with ThreadPoolExecutor(_ASKING_THREADS, "autoloader-index") as pool:
-        list(pool.map(_ShardFile.open, files.values()))
+    if len(files) < _MANY_FILES and not any(is_remote(file.path) for file in files.values()):
+        for file in files.values():
+            file.open()
+    else:
+        with ThreadPoolExecutor(_ASKING_THREADS, "autoloader-index") as pool:
+            list(pool.map(_ShardFile.open, files.values()))
     doing("")
     return files
 
@@ -289,10 +295,11 @@ class _ShardFile:
     def _open(
         self, front: Front, source: Path | bytes, place: Path, identity: SourceIdentity
     ) -> None:
-        rebuild = partial(self._rebuilt, place, identity)
+        # Of a copy: an index that is dropped lets go of its map, without a circle.
+        rebuild = partial(replace(self, index=None).rebuilt, place, identity)
         self.index = ShardIndex(self.path, front, source, rebuild)
 
-    def _rebuilt(self, place: Path, identity: SourceIdentity, held: bytes | None) -> bytes:
+    def rebuilt(self, place: Path, identity: SourceIdentity, held: bytes | None) -> bytes:
         """The content of an index anew: the one at ``place`` is damaged, or ``held`` by it."""
         if held is None:
             logger.warning("the index %s is damaged and is built anew", place)

@@ -99,7 +99,7 @@ class BatchSpec(Block):
     def _call_and_gives_belong_together(self) -> BatchSpec:
         if (self.call is None) != (not self.gives):
             raise wrong(
-                "call without gives, or gives without call",
+                "call without gives" if self.call else "gives without call",
                 "name the function, and what it gives: {input_ids: {dtype: int32, shape: [32]}}",
             )
         for name in self.gives:

@@ -249,9 +249,12 @@ class PipelineSpec(Block):
     @model_validator(mode="after")
     def _agrees_with_itself(self) -> PipelineSpec:
         names = [dataset.name for dataset in self.datasets]
-        for name in names:
-            if names.count(name) > 1:
-                raise wrong(f"two datasets are named {name!r}", "give each dataset its own name")
+        for place, name in enumerate(names):
+            if name in names[:place]:
+                raise wrong(
+                    f"datasets[{place}].name: another dataset is named {name!r}",
+                    "give each dataset its own name",
+                )
         for dataset in self.datasets:
             for camera in dataset.images:
                 if camera not in self.cameras:

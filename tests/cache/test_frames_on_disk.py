@@ -177,7 +177,7 @@ def test_what_is_not_this_users_file_is_set_aside_as_it_is_and_said_once(
     target = target_of(place, kind)
     with caplog.at_level(logging.WARNING):
         disk = opened(folder)
-    assert caplog.text.count(str(place)) == 1
+    assert caplog.text.count(f"{place} is not used") == 1
     (aside,) = folder.glob("*.aside-*")
     assert aside.name in caplog.text
     kept = aside if target == place else target
@@ -188,7 +188,7 @@ def test_what_is_not_this_users_file_is_set_aside_as_it_is_and_said_once(
     fill(disk, range(20))
     del disk
     assert there(opened(folder), range(20)) == list(range(20))
-    assert caplog.text.count(str(place)) == 1
+    assert caplog.text.count(f"{place} is not used") == 1
 
 
 @pytest.mark.parametrize("mode", [0o777, 0o1777, 0o770, 0o775])

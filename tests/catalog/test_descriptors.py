@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import resource
@@ -79,8 +80,9 @@ def test_an_open_for_which_there_is_no_descriptor_takes_one_from_what_is_kept(
     with budget.borrowed(files[0]):
         pass
     taken: list[int] = []
-    while not taken or taken[-1] < low_limit - 1:
-        taken.append(os.dup(0))
+    with contextlib.suppress(OSError):
+        while True:
+            taken.append(os.dup(0))
     try:
         found = budget.open(files[2])
         with pytest.raises(OSError, match="Too many open files"):
