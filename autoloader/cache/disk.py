@@ -303,7 +303,9 @@ def _opened(path: Path, *, shared: bool) -> tuple[int, _Header | None]:
             set_aside(path, "it holds no decoded frames")
         except BlockingIOError as error:
             os.close(descriptor)
-            raise OSError("another job uses it") from error
+            raise OSError(
+                "another job uses it, so frames of this run are kept in memory alone"
+            ) from error
         except BaseException:
             os.close(descriptor)
             raise

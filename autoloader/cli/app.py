@@ -250,12 +250,13 @@ def every_command(
     no_transforms: Run no function that the spec names: a spec with a transform is refused.
     json: Write one JSON document to stdout.
     spec: The mixture's spec file.
-    settings: A knob over the profile's, or a field over the spec's: ring_slots=8 batch.size=32
+    settings: Override a knob of the profile or a field of the spec: ring_slots=8 batch.size=32
         datasets.bridge.weight=2.
     profile: Host profile: a name or a path to a YAML file.
-    strict: Refuse a profile that this host would have to clamp.
+    strict: Stop with an error if this host is smaller than the profile asks; default: lower its
+        values to fit.
     ram_floor: Memory that must stay free, such as "5GB".
-    disk_floor: What must stay free on the disk of the cache of shards, such as "50GB".
+    disk_floor: Space that must stay free on the disk that caches remote files, such as "50GB".
     split: The spec's split to read.
     over_hosts: Have the hosts of the cluster at RAY_ADDRESS do it.
     """
@@ -408,8 +409,9 @@ def init(
 
     Options:
     data_dir: Where datasets lie, at any depth.
-    style: The convention to write in; default: plain, or the mixture's own.
-    mix: A published mixture, such as oxe_magic_soup with --style octo, or one dataset.
+    style: Project whose conventions the spec follows; default: that of --mix, else plain.
+    mix: Take only the datasets and weights of a published mixture, such as oxe_magic_soup (with
+        --style octo), or one dataset by its name; default: all that are found.
     """
     from autoloader.cli.init import write_spec
 
@@ -433,7 +435,7 @@ def plan(
 
     Options:
     ranks: Trainers that share the epoch, over all nodes.
-    nodes: Machines like this one that they are dealt over.
+    nodes: Machines, all like this one, over which --ranks are spread.
     verbose: Show the tables behind the answer, too.
     """
     from autoloader.cli.plan import show_plan
@@ -466,7 +468,7 @@ def peek(
 
     Options:
     output: The sheet: a .png, .html, .svg or .pdf file.
-    samples: Samples of each dataset in the histograms; of the first, frames are shown.
+    samples: Samples of each dataset that the histograms count; frames of the first are drawn.
     episodes: Episodes of each dataset whose ops and rules are shown.
     """
     from autoloader.cli.peek import show_sheet
@@ -602,7 +604,7 @@ def measure(
     Options:
     warmup: Batches before the measured ones.
     batches: Batches that are measured.
-    step_time: A trainer's step, such as "120ms": slept after each batch.
+    step_time: Sleep so long after each batch, as a trainer's step would: "120ms".
     controller: Let the controller move the knobs.
     """
     from autoloader.cli.tune import show_measurement
@@ -700,16 +702,17 @@ def tune(
     trials: Trials to run, the start among them.
     budget: Time for it all, such as "10m".
     storage: Optuna storage URL, such as sqlite:///… or postgresql://…
-    study: Name of the study; an existing one is resumed.
-    resume: Go on with --study, or with the last one: it must be there.
-    name: Name of the profile to keep; default: the start's where it is your own, else NAME-tuned.
+    study: Name of the study; one of this name is continued.
+    resume: Continue --study, or the latest study; an error if there is none.
+    name: Save the profile under this name; default: the starting profile's if it is yours, else
+        that name with -tuned.
     output: Folder for the profile; default: your config folder.
     report_file: File for the HTML report; default: STUDY.html in --output, else your data folder.
     plain: Print the whole report as plain text.
     step_time: The trainer's step, such as "80ms": find the least memory and threads with which it
         waits at most 1 % of its time.
-    trace: Take the step from a recorded run: as `autoloader report` names it ("last"), or its
-        folder.
+    trace: Take the step time from a recorded run: its name in `autoloader report`, "last", or
+        its folder.
     seed: Seed of the study's sampler.
     warmup: Batches before each measurement.
     batches: Batches of each measurement.

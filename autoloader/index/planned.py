@@ -67,8 +67,8 @@ class FrameRanges:
         offset: [m] int64 place in the file, in bytes.
         length: [m] int32 bytes of the stretch.
         key: [m] int64 what no other frame of the same file has.
-        make: [m] makes a frame of the stretch of a file; ``None`` where it is one; empty where all
-            are.
+        make: [m] function that turns the bytes of a stretch into a frame; ``None`` where the bytes
+            are a frame; an empty list where all are.
     """
 
     file: NDArray[np.int32]

@@ -186,7 +186,7 @@ def _checked(address: str) -> str:
     """An address that names a cluster that runs; we start none."""
     if address == "local" or address.startswith("ray://"):
         raise UsageError(
-            f"helpers: {shown(address)} is no address of a cluster that this host belongs to",
+            f"the Ray address {shown(address)} is none of a cluster that this host belongs to",
             remedy="name the head's own port, such as 10.0.0.1:6379, and have this host join: "
             "`ray start --address=10.0.0.1:6379 --num-cpus=0`",
         )

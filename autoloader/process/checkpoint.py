@@ -410,8 +410,9 @@ def _check_weights(weights: object, names: tuple[str, ...]) -> None:
             )
         if not is_number(weight) or weight < 0:
             raise UsageError(
-                f"set_weights: weight {shown(weight)} of dataset {name!r}",
-                remedy="pass a number from 0 on, which is relative to those of the others",
+                f"set_weights: the weight of dataset {name!r} is {shown(weight)}; a weight is a "
+                "finite number, 0 or more",
+                remedy="pass 0 to leave the dataset out, 1 for an equal share",
             )
 
 
@@ -427,7 +428,7 @@ def _number(at_batch: int | None, following: int, ranks: Ranks) -> int:
         return following
     if isinstance(at_batch, bool) or not isinstance(at_batch, int):
         raise UsageError(
-            f"set_weights: at_batch is {shown(at_batch)}",
+            f"set_weights: at_batch must be a whole number, and is {shown(at_batch)}",
             remedy="pass the number of a batch, as loader.batches counts them",
         )
     if at_batch < following:

@@ -124,7 +124,7 @@ class CudaDevice:
 
 
 def open_device(device: torch.device | str) -> Device:
-    """The adapter for a device.
+    """The adapter that copies batches to a CUDA device.
 
     Raises:
         UsageError: there is none for this kind of device.

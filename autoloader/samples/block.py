@@ -139,7 +139,7 @@ def share(frames: Sequence[VideoFrame]) -> Iterator[VideoFrame]:
 
 
 class UnpackableError(ValueError):
-    """A stretch does not hold the picture. Internal: it becomes a quarantine."""
+    """A Parquet page with a picture cannot be unpacked. Internal: it becomes a quarantine."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -311,7 +311,7 @@ class SampleBlock:
 
 
 def stand_ins(block: SampleBlock, place: Place, count: int) -> SampleBlock:
-    """``count`` samples for the record at ``place``: those of ``block``, again and again."""
+    """``count`` samples in place of the broken record at ``place``: repeats of a good ``block``."""
     at = np.arange(count) % len(block)
     columns = {name: column[at] for name, column in block.columns.items()}
     columns["ledger"] = _ledger(place, columns["ledger"][:, 4])

@@ -82,7 +82,9 @@ def why_unchained(sample: SampleSpec, *, keeps: bool = False) -> str | None:
 
 
 class ChainedSamples:
-    """The samples of the chained datasets.
+    """Maps between a sample's number in a pass and (episode, step), where samples come in runs.
+
+    A run is ``block_length`` samples of one episode, so far apart that neighbours share frames.
 
     Args:
         tables: all datasets of the mixture; one with rules to ``keep`` is not chained, since its

@@ -99,8 +99,9 @@ def _offsets(times: Sequence[float], fps: float, field: str) -> tuple[int, ...]:
     beside = [time for time in times if abs(time * fps - round(time * fps)) / fps > TOLERANCE_S]
     if beside:
         raise SpecError(
-            f"{field}: {beside} lie beside the frames, of which there are {fps:g} a second",
-            remedy=f"write multiples of {1 / fps:g} s; {TOLERANCE_S:g} s beside one is borne",
+            f"{field}: {beside} are not times of frames: at {fps:g} frames a second one comes "
+            f"every {1 / fps:g} s",
+            remedy=f"write multiples of {1 / fps:g} s, within {TOLERANCE_S:g} s",
         )
     return tuple(round(time * fps) for time in times)
 
@@ -237,7 +238,8 @@ def matcher(pattern: str) -> Callable[[str], bool]:
         schema = core_schema.str_schema(pattern=pattern, regex_engine="rust-regex", strict=True)
         return SchemaValidator(schema).isinstance_python
     except SchemaError as error:
-        raise ValueError(str(error).strip().splitlines()[-1].strip()) from error
+        last = str(error).strip().splitlines()[-1].strip()
+        raise ValueError(last.removeprefix("error: ")) from error
 
 
 def key_parts(key: str) -> tuple[tuple[str, str | None], ...]:
@@ -340,8 +342,8 @@ class KeepSpec(Block):
             except ValueError as error:
                 raise wrong(
                     f"{shown(pattern)} of {shown(path)} is no regular expression: {error}",
-                    "write one without look-around and backreferences, which can take for ever; "
-                    "quote it in YAML with single quotes",
+                    "mend its syntax; look-around and backreferences, which can take for ever, are "
+                    "not taken; quote it in YAML with single quotes",
                 ) from error
         return match
 

@@ -1,7 +1,8 @@
 """Bytes from far away: one client for each URL scheme, and a cache of shards on the local disk.
 
-A remote shard is a sparse local file that fills chunk by chunk (``shard.RemoteShard``); readers use
-it like a local one. Each process asks for itself; the cache folder is shared and survives the run.
+A remote shard is a sparse local file that fills chunk by chunk (``shards.RemoteShard``); readers
+use it like a local one. Each process asks for itself; the cache folder is shared and survives the
+run.
 
 Start here:
     ``clients.client.Client``: what every store can do (list, stat, read a range).

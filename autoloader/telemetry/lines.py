@@ -144,7 +144,7 @@ def read_lines(
                 continue
             found = None
         if not isinstance(found, dict):
-            raise UsageError(f"{origin}, line {number}: no JSON object", remedy=remedy)
+            raise UsageError(f"{origin}, line {number} is no JSON object", remedy=remedy)
         if found.get("kind") == "start" and found.get("schema_version") != version:
             raise UsageError(
                 f"{origin}, line {number}: schema version {found.get('schema_version')}, this is "

@@ -59,7 +59,10 @@ _AGAIN_S = 60.0
 """So long a trainer may take to start its child again."""
 _CLOCK_S = 5.0
 """What the clock may have been set by since a process began."""
-_REMEDY = "name a folder that AUTOLOADER_RUN_DIR names, or a run that `autoloader report` lists"
+_REMEDY = (
+    "name a run that `autoloader report` lists, or a folder that holds records of runs "
+    "(AUTOLOADER_RUN_DIR is where runs write them)"
+)
 
 
 @dataclass(eq=False)

@@ -534,7 +534,8 @@ def _read(read: Callable[[Any], Snapshot], found: Any) -> Snapshot:
         return read(found)
     except ValueError as error:
         raise UsageError(
-            f"not a snapshot of a run: {error}", remedy="read what a loader of this library wrote"
+            f"not a snapshot of a run: {' '.join(str(error).split())[:300]}",
+            remedy="pass what Snapshot.as_dict() or to_json() gave",
         ) from error
 
 

@@ -123,7 +123,7 @@ SPECS = [
         {"match": {"language_instruction": "("}},
         "datasets[arm].keep.match",
         "'('",
-        "without look-around",
+        "look-around",
     ),
     spec("arm.keep", {"language": "maybe"}, "datasets[arm].keep.language", "'maybe'", "'required'"),
     spec(
@@ -370,7 +370,7 @@ CALLS: dict[str, Case] = {
         "known: arm",
     ),
     "weight": python(
-        in_thread(lambda loader: loader.set_weights({"arm": -1})), "set_weights", "-1", "from 0 on"
+        in_thread(lambda loader: loader.set_weights({"arm": -1})), "set_weights", "-1", "pass 0"
     ),
     "no state": python(
         in_thread(lambda loader: loader.load_state_dict({})), "schema_version", "[]", "state_dict()"

@@ -227,13 +227,13 @@ def idle(trio: list[Written]) -> Iterator[AutoLoader]:
     ("arguments", "said"),
     [
         ({"weights": {"d": 1}}, "there is no dataset 'd'"),
-        ({"weights": {"a": -1}}, "weight -1 of dataset 'a'"),
-        ({"weights": {"a": True}}, "weight True of dataset 'a'"),
-        ({"weights": {"a": float("nan")}}, "weight nan of dataset 'a'"),
+        ({"weights": {"a": -1}}, "weight of dataset 'a' is -1;"),
+        ({"weights": {"a": True}}, "weight of dataset 'a' is True;"),
+        ({"weights": {"a": float("nan")}}, "weight of dataset 'a' is nan;"),
         ({"weights": [1, 2]}, "is no mapping"),
         ({"weights": {"a": 0, "b": 0}}, "every dataset would have weight 0"),
         ({"weights": {"a": 1}, "at_batch": -1}, "batch -1 was handed out already"),
-        ({"weights": {"a": 1}, "at_batch": 2.5}, "at_batch is 2.5"),
+        ({"weights": {"a": 1}, "at_batch": 2.5}, "whole number, and is 2.5"),
     ],
 )
 def test_weights_that_cannot_be_are_refused_and_change_nothing(

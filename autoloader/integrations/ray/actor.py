@@ -61,7 +61,7 @@ class Helper:
     """Fills batches; its methods are called by the loader's driver.
 
     Args:
-        start: ``process.messages.HelpersStart`` as a mapping.
+        start: ``pipeline.messages.HelpersStart`` as a mapping.
         threads: number of threads that decode.
     """
 

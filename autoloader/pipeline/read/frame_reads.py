@@ -49,7 +49,7 @@ class Stretches:
         order: [n] which of those asked for each is.
         file: [n] of each, as a number.
         start: [n] its first byte.
-        stop: [n] the byte behind the last of all up to it, within its read.
+        stop: [n] where the bytes end that its read needs up to this stretch, exclusive.
         edges: [r + 1] where in ``order`` each read begins; the last is n.
     """
 

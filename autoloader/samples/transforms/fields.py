@@ -217,7 +217,7 @@ def check_language(feature: Feature, *, field: str) -> None:
 
 
 def is_text(feature: Feature) -> bool:
-    """True if the feature is stored as bytes (else as code points)."""
+    """True if the feature is one text for each step or episode, stored as bytes."""
     return feature.kind == "text" and not feature.shape
 
 

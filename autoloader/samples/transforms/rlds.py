@@ -494,7 +494,8 @@ def _checked(path: str, leaf: NDArray[Any], feature: Feature, spans: Spans) -> A
     floating = "float" in feature.dtype
     if kind not in ("biuf" if floating else "biu"):
         raise FunctionFailedError(
-            f"{path!r} is {leaf.dtype}, and {feature.dtype} in the first episode"
+            f"{path!r} is {leaf.dtype} here, and was {feature.dtype} in the first episode: give "
+            "one type for every episode"
         )
     return leaf.reshape(-1).astype(np.float32 if floating else np.int64)
 
