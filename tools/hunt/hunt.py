@@ -113,7 +113,8 @@ class OtherHunts:
         return self._count(what, found.rows, 0, "" if found.clean else found)
 
     def _be_late(self) -> str:
-        hunt, kind = self._late, random.Random(self._seed).choice(LATE)
+        hunt, kinds = self._late, LATE if self._fuse else LATE[:-1]
+        kind = random.Random(self._seed).choice(kinds)
         rows, wrong = hunt.rows, hunt.wrong
         fuse = self._fuse if kind == "reads" else None
         hunt.run(kind, random.Random(self._seed), "", fuse)
