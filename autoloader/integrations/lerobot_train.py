@@ -17,6 +17,7 @@ Not here: the batch's keys (``integrations.layouts.lerobot``).
 from __future__ import annotations
 
 import importlib
+import importlib.metadata
 import json
 import logging
 import re
@@ -88,13 +89,6 @@ class LeRobotRun:
             "images": cameras,
             "action": ACTION,
             "features": features,
-            "sample": {
-                "delta_timestamps": {
-                    "frames": offsets,
-                    "state": offsets,
-                    "action": list(deltas.get(ACTION, [0.0])),
-                }
-            },
         }
         if STATE in meta.features:
             entry["state"] = STATE
@@ -104,12 +98,17 @@ class LeRobotRun:
             entry["episodes"] = [int(number) for number in dataset.episodes]
         if dropped := int(getattr(policy, "drop_n_last_frames", 0) or 0):
             entry["keep"] = {"ranges": _ranges(meta, dropped, Path(cfg.output_dir))}
-        sample = entry.pop("sample")
         spec = {
             "seed": cfg.seed or 0,
             "datasets": [entry],
             "cameras": {name: {"size": _size(meta.features[key])} for name, key in cameras.items()},
-            "sample": sample,
+            "sample": {
+                "delta_timestamps": {
+                    "frames": offsets,
+                    "state": offsets,
+                    "action": list(deltas.get(ACTION, [0.0])),
+                }
+            },
             "batch": {"size": cfg.batch_size},
             "mixing": {"epoch": "forever"},
         }
@@ -233,12 +232,7 @@ class _Seam:
             else:
                 logger.warning("%s is missing: the order of samples begins anew", path)
 
-        def endless() -> Iterator[dict[str, Any]]:
-            while True:
-                for batch in loader:
-                    yield run.batch(batch)
-
-        return endless()
+        return map(run.batch, loader)
 
 
 def main() -> None:
@@ -250,7 +244,7 @@ def main() -> None:
     """
     try:
         script = importlib.import_module(SCRIPT)
-        version = importlib.import_module("importlib.metadata").version("lerobot")
+        version = importlib.metadata.version("lerobot")
     except ImportError as error:
         raise UsageError(
             f"lerobot's training cannot be imported: {error}",

@@ -381,10 +381,9 @@ class PipelineSpec(Block):
         Raises:
             SpecError: the size is no positive number.
         """
-        plain = self.model_dump(mode="json", by_alias=True, exclude_defaults=True)
-        return PipelineSpec.from_mapping(
-            {**plain, "batch": {**plain.get("batch", {}), "size": size}}
-        )
+        plain = self.model_dump(mode="json", by_alias=True)
+        plain["batch"]["size"] = size
+        return PipelineSpec.from_mapping(plain)
 
     @classmethod
     def of(cls, source: SpecSource) -> PipelineSpec:
