@@ -224,7 +224,7 @@ def reference(spec: PipelineSpec) -> list[Batch]:
 def allow_costly_pictures() -> None:
     """Let pictures take half a minute, here and in processes that begin later."""
     os.environ["AUTOLOADER_PICTURE_COST"] = str(2**50)
-    costs._most = costs.most_cost()
+    costs.most = costs.most_cost()
 
 
 @contextlib.contextmanager
