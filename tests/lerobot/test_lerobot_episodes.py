@@ -103,7 +103,10 @@ def test_offsets_in_seconds_are_those_in_frames(root: Path) -> None:
 @pytest.mark.parametrize(
     ("more", "words"),
     [
-        ({"sample": {"delta_timestamps": {"frames": [0.05]}}}, ("[0.05]", "10 frames a second", "0.1 s")),
+        (
+            {"sample": {"delta_timestamps": {"frames": [0.05]}}},
+            ("[0.05]", "10 frames a second", "0.1 s"),
+        ),
         (
             {"sample": {"delta_timestamps": {"action": [0, 0.1, 0.4]}}},
             ("as far behind the one before", "[0, 1, 4]"),
