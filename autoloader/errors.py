@@ -176,7 +176,7 @@ def nearest(word: str, known: Iterable[str]) -> str:
     import difflib  # in the failing case only: each process of a run would hold it
 
     names = [str(name) for name in known]
-    close = difflib.get_close_matches(word, names, n=1, cutoff=0.5)
+    close = difflib.get_close_matches(word, names, n=1, cutoff=0.65)
     if close:
         return f"did you mean {close[0]!r}?"
     return "known: " + ", ".join(sorted(names)) if names else "nothing is allowed here"

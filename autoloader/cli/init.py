@@ -162,7 +162,8 @@ def write_spec(data_dir: Path, style: str | None, mix: str | None) -> None:
     always = how.only_cameras and not any("camera" in one.missing for one in found)
     if not always and not any(one.cameras for one in found):
         raise SourceError(
-            f"{root}: no dataset has a camera that could be taken, and a spec has one",
+            f"{root}: no dataset below it has a camera that can be used, and a spec needs at least "
+            "one; the lines above say why",
             remedy="write the spec by hand, with the camera in images; or write the dataset again "
             "with one uint8 picture a step and camera",
         )

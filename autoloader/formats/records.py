@@ -186,7 +186,10 @@ class RecordReader:
                 got = len(data)
                 piece[:got] = data
             if not got:
-                raise FileChangedError(f"the file ends within the {end} bytes at {offset}")
+                raise FileChangedError(
+                    f"the file is cut off: a record needs bytes {offset} to {offset + end}, and "
+                    f"it ends at {offset + position}"
+                )
             checked = min(position + got, length)
             if checked > position:
                 crc = google_crc32c.extend(crc, array[position:checked])

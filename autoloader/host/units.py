@@ -51,6 +51,11 @@ def parse_floor(text: str | int, *, name: str) -> int:
     Raises:
         UsageError: the text is no size, or so small that its unit is missing.
     """
+    if isinstance(text, str) and "%" in text:
+        raise UsageError(
+            f"{name}: {shown(text)} is a share, and a floor is an amount",
+            remedy='write a number with a unit, such as "5GB"',
+        )
     floor_bytes = parse_bytes(text, name=name)
     number = re.match(r"[\s+]*([\d.]+)", str(text))
     written = 0.0 if number is None else float(number[1])

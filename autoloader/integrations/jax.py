@@ -62,8 +62,8 @@ def device_put(batch: Batch, sharding: Any = None) -> Batch:
     except ValueError as error:
         raise UsageError(
             f"a batch of {len(batch['language'])} rows cannot be placed with {sharding}: {error}",
-            remedy="make batch.size a multiple of the devices of a process, keep drop_last: true, "
-            "and shard the first axis alone",
+            remedy=f"make batch.size a multiple of the {len(devices)} devices of this process, "
+            "keep drop_last: true, and shard only the first axis",
         ) from error
     placed["language"] = batch["language"]
     if "provenance" in batch:

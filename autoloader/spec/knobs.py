@@ -155,7 +155,9 @@ class Knobs(BaseModel):
                     )
                 per_dataset.setdefault(dataset, {})[knob] = value
             elif key not in cls.model_fields:
-                raise KnobError(f"there is no knob {key!r}", remedy=nearest(knob, cls.model_fields))
+                known = cls.model_fields.keys() - {"datasets"}
+                remedy = _OTHER_WORDS.get(knob) or nearest(knob, known)
+                raise KnobError(f"there is no knob {key!r}", remedy=remedy)
             else:
                 raw[key] = value
         try:
@@ -310,6 +312,16 @@ KNOB_CLASS: Mapping[str, KnobClass] = {
 }
 
 
+_OTHER_WORDS = {
+    "num_workers": "here it is decode_threads",
+    "prefetch_factor": "here it is ring_slots (batches) and read_ahead",
+    "prefetch": "here it is ring_slots (batches)",
+    "shuffle_buffer_size": "here it is shuffle_samples; the indexed reader shuffles without it",
+    "batch_size": "it is a field of the spec: batch.size (on the command line --set batch.size=4)",
+}
+"""What a setting of other loaders is called here."""
+
+
 def _allowed(message: str) -> str:
     return message.partition(",")[0].replace("Input should be", "it should be")
 
@@ -317,7 +329,7 @@ def _allowed(message: str) -> str:
 def _not_allowed(key: object, value: object, why: str = "") -> KnobError:
     return KnobError(
         f"{key}: {value!r:.80} is not allowed{why and ': ' + why}",
-        remedy="`autoloader plan` shows each knob with its range",
+        remedy="`autoloader plan -v SPEC` lists each knob with its range",
     )
 
 

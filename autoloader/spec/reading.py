@@ -214,7 +214,7 @@ MAX_BYTES = 256 * 1024
 """Bytes of a YAML file."""
 MAX_DEPTH = 64
 """Lists and mappings inside each other."""
-_TOO_DEEP = f"lists and mappings lie more than {MAX_DEPTH} deep, which is the most"
+_TOO_DEEP = f"lists and mappings are nested deeper than {MAX_DEPTH}, the limit"
 MAX_VALUES = 50_000
 """Values in a YAML file; what an alias repeats counts at each place."""
 

@@ -709,9 +709,9 @@ def shard_cache() -> ShardCache:
                 _caches[key] = ShardCache(key[1])
             except PermissionError as error:
                 raise UsageError(
-                    f"{key[1]}, the folder of the cache of shards, is not used: {error.strerror}",
-                    remedy="give it to this user alone (chmod go-w), or name another folder: "
-                    f"{FOLDER_VARIABLE}",
+                    f"{key[1]}, the cache of remote files, is not used: {error.strerror}",
+                    remedy=f"chmod go-w {key[1]}, or set the environment variable "
+                    f"{FOLDER_VARIABLE} to another folder",
                 ) from error
         _set_floors()
         return _caches[key]

@@ -428,7 +428,10 @@ def by_turns(
                     "a measurement waits for %s: one tuner of a host measures at a time", holder
                 )
             if clock.now_s() >= deadline_s:
-                raise _LateError(f"another tuner, {holder}, measured for all of the time")
+                raise _LateError(
+                    f"--budget ran out while waiting for {holder}: one tuner of a host measures "
+                    "at a time; wait until it ends, or give a longer --budget"
+                )
             watch(None, None)  # whoever looks on sees that time passes
             clock.sleep(_LOOK_S)
 

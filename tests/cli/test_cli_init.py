@@ -557,7 +557,7 @@ def test_init_says_why_it_took_no_camera_and_no_language(
     told = capsys.readouterr().err
     assert "blind: no camera: no feature is a picture of the steps" in told
     assert "blind: no language: no feature holds texts" in told
-    assert "no dataset has a camera that could be taken" in told
+    assert "no dataset below it has a camera that can be used" in told
     write(tmp_path, "seeing", {**features, "observation/image": image()})
     plain, _ = spec_of_init([str(tmp_path)], capsys)
     assert ["images" in one for one in plain["datasets"]] == [False, True]

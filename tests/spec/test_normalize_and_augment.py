@@ -36,7 +36,7 @@ WRONG = [
     (action(dims=[]), "normalize.action.dims", "[]", "write"),
     (action(dims=[True]), "normalize.action.dims", "[True]", "write"),
     (action(clip="maybe"), "normalize.action.clip", "'maybe'", "boolean"),
-    (action(dimensions=[0]), "normalize.action", "'dimensions'", "did you mean 'dims'?"),
+    (action(dimensions=[0]), "normalize.action", "'dimensions'", "dims, "),
     ({"augment": {"wrist": {"hue": 0.1}}}, "", "camera 'wrist'", "known: primary"),
     ({"augment": {"primary": {}}}, "augment.primary", "no operation", "write"),
     ({"augment": {"primary": {"blur": 1}}}, "augment.primary", "'blur'", "known:"),

@@ -508,9 +508,10 @@ class EpisodeRows:
             lost = set(column[rows].tolist()) - set(self._tasks)
             if lost:
                 raise DamagedEpisodeError(
-                    f"a row of episode {one.index} has no number of {feature}"
+                    f"{feature} is empty in a row of episode {one.index}"
                     if min(lost) < 0
-                    else f"{feature} {min(lost)} of episode {one.index} is not in the task list"
+                    else f"{feature} {min(lost)} of episode {one.index} is not in the dataset's "
+                    "list of tasks (meta/tasks.jsonl or tasks.parquet)"
                 )
         return rows
 

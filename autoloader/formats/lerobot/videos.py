@@ -105,7 +105,10 @@ def read_packets(path: str, most: int | None = None) -> PacketTable:
                 if not packet.size:
                     continue
                 if packet.pts is None or packet.pos is None or packet.pos < 0:
-                    raise UnreadableVideoError("a packet has no time or no place")
+                    raise UnreadableVideoError(
+                        "a packet has no timestamp (pts) or no position in the file; mend it with "
+                        "ffmpeg -fflags +genpts -i IN -c copy OUT.mp4"
+                    )
                 rows.append((packet.pos, packet.size, packet.pts, packet.is_keyframe))
                 if len(rows) > MOST_PACKETS:
                     raise UnreadableVideoError(f"it has more than {MOST_PACKETS} packets")

@@ -150,8 +150,8 @@ def _check_told(mixture: ResolvedMixture) -> None:
     for dataset in mixture.datasets:
         if dataset.sample.action_steps:
             raise UnsupportedError(
-                "sample.action_per: step: as_dataset gives one chunk a sample",
-                remedy="set action_per: sample, or read it with AutoLoader",
+                "sample.action_per is step, and as_dataset gives one chunk of actions a sample",
+                remedy="set action_per: sample, or read the spec with AutoLoader",
             )
         fields = [f"features.{name}" for name in dataset.held]
         fields += [f"images.{camera}.present" for camera in dataset.present]
