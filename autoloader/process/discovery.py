@@ -66,8 +66,6 @@ _TIMEVAL = struct.Struct("ll")
 _REAP_S = 0.1
 _KEPT_BYTES = 64 * 2**20
 """What malloc keeps of what was freed; less than what a few runs read ahead hold."""
-_PICTURE_BYTES = 2**20
-"""Size from which malloc maps memory of its own; pictures up to 640x480 stay below it."""
 _MOST_PIXELS = str(64_000_000)
 """Of a picture that OpenCV decodes, of whatever format; see ``decode.frames``."""
 _WORKER = "autoloader.process.worker"
@@ -364,10 +362,10 @@ def _held(name: str, by: str) -> WorkerError:
 def _environment() -> Mapping[str, str]:
     """Changes of the child's environment: no GPU, and memory that malloc keeps.
 
-    Runs of frames and pictures are allocated and freed all the time. Without the two thresholds
-    malloc would give their pages back and fault them in anew: a fifth of what reading costs, a
-    tenth of decoding AV1 at 640x480, a sixth of windows of H.264 frames. What is really to go back
-    is given back by hand (``control.pipeline.give_memory_back``).
+    Runs of frames are allocated and freed all the time. Without the threshold malloc would give
+    their pages back and fault them in anew: a fifth of what reading costs. What is really to go
+    back is given back by hand (``control.pipeline.give_memory_back``). Decoders of videos set a
+    second threshold (``decode.frames``).
 
     NumPy's BLAS computes in the threads that decode (``decode.resize``): its own threads would
     only cost memory.
@@ -378,6 +376,5 @@ def _environment() -> Mapping[str, str]:
         "OPENCV_IO_MAX_IMAGE_PIXELS": os.environ.get("OPENCV_IO_MAX_IMAGE_PIXELS", _MOST_PIXELS),
         "MALLOC_ARENA_MAX": "2",
         "MALLOC_TRIM_THRESHOLD_": str(_KEPT_BYTES),
-        "MALLOC_MMAP_THRESHOLD_": str(_PICTURE_BYTES),
         "PYTHONFAULTHANDLER": "1",
     }
