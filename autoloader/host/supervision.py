@@ -180,9 +180,9 @@ def read_vitals(pid: int, *, proc: Path = Path("/proc")) -> Vitals:
 
 
 def waits_in_kernel(pid: int) -> bool:
-    """True if all threads of a process have ended or wait inside the kernel."""
-    states = [one.state for one in read_vitals(pid).threads.values()]
-    return bool(states) and all(state in "DZX" for state in states)
+    """True if a thread of a process waits inside the kernel, and all others do or have ended."""
+    states = {one.state for one in read_vitals(pid).threads.values()}
+    return "D" in states and states <= {*"DZX"}
 
 
 def _read_thread(task: Path) -> ThreadVitals:

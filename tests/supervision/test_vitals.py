@@ -20,6 +20,7 @@ from autoloader.host.supervision import (
     Vitals,
     kind_of,
     read_vitals,
+    waits_in_kernel,
 )
 
 SLEEPS = ThreadVitals("S", 1.0, 1.0, 100)
@@ -134,6 +135,13 @@ def test_a_real_process_that_is_stopped_and_goes_on() -> None:
         os.kill(pid, signal.SIGCONT)
         (found,) = kinds(pid, pieces=1)
         assert found <= {Kind.COMPUTING, Kind.STARVED}
+
+
+def test_a_process_that_has_ended_and_was_not_waited_for_does_not_wait_in_the_kernel() -> None:
+    with subprocess.Popen([sys.executable, "-c", ""]) as process:
+        os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
+        assert {one.state for one in read_vitals(process.pid).threads.values()} == {"Z"}
+        assert not waits_in_kernel(process.pid)
 
 
 def test_a_process_that_is_gone_cannot_be_seen() -> None:
