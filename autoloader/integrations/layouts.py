@@ -22,7 +22,7 @@ from typing import Any, Literal
 import numpy as np
 
 from autoloader.errors import UsageError, nearest
-from autoloader.samples.batch import Batch
+from autoloader.samples.layout import Batch
 
 ACTION, STATE = "action", "observation.state"
 """LeRobot's keys of actions and states."""
@@ -280,7 +280,10 @@ def lerobot(
     found: dict[str, Any] = {}
 
     def put(key: str, rows: Any, real: Any, *, axis: bool) -> None:
-        window = rows.shape[1] > 1 if windows is None else key in windows
+        if windows is None:
+            window = key == ACTION or rows.shape[1] > 1
+        else:
+            window = key in windows
         found[key] = rows if rows.shape[1] > 1 or (window and axis) else rows[:, 0]
         if window:
             found[f"{key}_is_pad"] = ~real
@@ -303,11 +306,7 @@ def lerobot(
             "the batch has a chunk of actions for each frame; lerobot has one a sample",
             remedy="leave action_per: step out of the spec",
         )
-    found[ACTION] = batch["action"]
-    found[f"{ACTION}_is_pad"] = ~batch["action_mask"].any(-1)
-    if windows is not None and ACTION not in windows:
-        found[ACTION] = batch["action"][:, 0]
-        del found[f"{ACTION}_is_pad"]
+    put(ACTION, batch["action"], batch["action_mask"].any(-1), axis=True)
     for name, key in (features or {}).items():
         rows, real = batch["features"][name], batch["feature_mask"][name]
         if key.startswith("observation."):

@@ -26,7 +26,7 @@ from typing import Any
 from autoloader.loader import AutoLoader
 from autoloader.process.delivery import InHand, Iteration
 from autoloader.process.torch_side import Transfer
-from autoloader.samples.batch import Batch
+from autoloader.samples.layout import Batch
 
 ToBatch = Callable[[Batch, Sequence[str]], Any]
 """Maps a loader's batch, with ``loader.dataset_names``, to what a trainer wants."""
@@ -59,32 +59,29 @@ class HostBatch(dict[str, Any]):
     """A batch in the loader's own layout, on its way to ``transfer_batch_to_device``."""
 
 
+@dataclass(eq=False)
 class _Stream:
     """A loader's batches on their way to a trainer: what both sides have in common.
 
-    Args:
+    Attributes:
         loader: open loader that gives the batches.
         batch_size: samples of a batch that it was opened with.
         to_batch: see ``ToBatch``; ``None`` leaves them as they are.
         consumer: says who iterates, when an iteration begins.
-
-    Attributes:
+        then: called behind the first batch of training, and behind the first one after ``park``;
+            of a validation when the last batch has come.
         move: what moves its batches to a CUDA device, once there is one.
     """
 
-    def __init__(
-        self,
-        loader: AutoLoader,
-        batch_size: int,
-        to_batch: ToBatch | None,
-        consumer: Callable[[], Consumer],
-    ) -> None:
-        self.loader = loader
-        self.batch_size = batch_size
-        self.move: Transfer | None = None
-        self._to_batch = to_batch
-        self._consumer = consumer
-        self._beginning = loader.state_dict()
+    loader: AutoLoader
+    batch_size: int
+    to_batch: ToBatch | None
+    consumer: Callable[[], Consumer]
+    then: Callable[[], None]
+    move: Transfer | None = None
+
+    def __post_init__(self) -> None:
+        self._beginning = self.loader.state_dict()
 
     def __len__(self) -> int:
         """Batches of the loader's current epoch; the last one of a validation may be smaller.
@@ -96,7 +93,7 @@ class _Stream:
 
     def begin(self) -> Consumer:
         """An iteration begins; who iterates."""
-        consumer = self._consumer()
+        consumer = self.consumer()
         if self.move is not None:
             self.move.active = consumer.moves
         return consumer
@@ -109,7 +106,7 @@ class _Stream:
         """A batch as its consumer gets it."""
         if consumer.moves:
             return HostBatch(batch)
-        return batch if self._to_batch is None else self._to_batch(batch, self.loader.dataset_names)
+        return batch if self.to_batch is None else self.to_batch(batch, self.loader.dataset_names)
 
     def rewind(self) -> None:
         """Go to the first sample."""
@@ -120,26 +117,11 @@ class _Stream:
 class TrainStream(_Stream):
     """The training side; every iteration goes on where the last one stopped.
 
-    Args:
-        loader, batch_size, to_batch, consumer: as of both sides.
-        on_training: called behind the first batch of training, and behind the first one after
-            ``park``.
-
     Attributes:
         resumed: whether the next iteration is the first behind a state that was loaded.
     """
 
-    def __init__(
-        self,
-        loader: AutoLoader,
-        batch_size: int,
-        to_batch: ToBatch | None,
-        consumer: Callable[[], Consumer],
-        on_training: Callable[[], None],
-    ) -> None:
-        super().__init__(loader, batch_size, to_batch, consumer)
-        self._on_training = on_training
-        self._training = self._parked = self.resumed = False
+    resumed = _training = _parked = False
 
     def __iter__(self) -> Iterator[Any]:
         return _Training(self)
@@ -156,7 +138,7 @@ class TrainStream(_Stream):
             self._parked = False
         one = super().awaited(after)
         if not (self._training or one.ends):
-            self._on_training()
+            self.then()
             self._training = True
         return one
 
@@ -181,23 +163,7 @@ class TrainStream(_Stream):
 
 
 class ValidationStream(_Stream):
-    """The validation side: an epoch of its loader, from the first sample, at every iteration.
-
-    Args:
-        loader, batch_size, to_batch, consumer: as of both sides.
-        on_end: called when the last batch has come.
-    """
-
-    def __init__(
-        self,
-        loader: AutoLoader,
-        batch_size: int,
-        to_batch: ToBatch | None,
-        consumer: Callable[[], Consumer],
-        on_end: Callable[[], None],
-    ) -> None:
-        super().__init__(loader, batch_size, to_batch, consumer)
-        self.end = on_end
+    """The validation side: an epoch of its loader, from the first sample, at every iteration."""
 
     def __iter__(self) -> Iterator[Any]:
         return _Validation(self)
@@ -270,7 +236,7 @@ class _Validation(_Cut):
             if self._left != 0:
                 return batch
             self._last = batch
-        self._stream.end()  # before the batch goes out, so that the next stream is ready sooner
+        self._stream.then()  # before the batch goes out, so that the next stream is ready sooner
         batch = self._last
         try:
             self._last = None
