@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from autoloader.loader import AutoLoader, ValidationLoader, validation_loaders
     from autoloader.process.augmentation import augment
     from autoloader.process.checkpoint import join_states
-    from autoloader.samples.batch import Batch
+    from autoloader.samples.layout import Batch
     from autoloader.spec import PipelineSpec
 
 __version__ = "0.1.0"
@@ -53,7 +53,7 @@ __all__ = [
 
 _HOME = {
     "AutoLoader": "autoloader.loader",
-    "Batch": "autoloader.samples.batch",
+    "Batch": "autoloader.samples.layout",
     "PipelineSpec": "autoloader.spec",
     "ValidationLoader": "autoloader.loader",
     "augment": "autoloader.process.augmentation",

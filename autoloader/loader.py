@@ -59,7 +59,7 @@ from autoloader.process.checkpoint import (
     reweighted,
     sealed,
 )
-from autoloader.process.child import Child, ChildPipeline, pipeline_number
+from autoloader.process.child import Child, ChildPipeline, ThreadChild, pipeline_number
 from autoloader.process.delivery import Delivery, InHand, Iteration
 from autoloader.process.discovery import is_up
 from autoloader.process.planning import choose_reader, plan_loader, retuned
@@ -71,7 +71,7 @@ from autoloader.process.ranks import (
     refuse_torch_worker,
 )
 from autoloader.process.setup import PipelineSetup
-from autoloader.samples.batch import Batch
+from autoloader.samples.layout import Batch
 from autoloader.samples.resolve import SampleLocation, locate, resolve
 from autoloader.sampling.dealing import mixture_part, order_of_part
 from autoloader.sampling.mixture import MixtureOrder
@@ -238,8 +238,6 @@ class AutoLoader:
         neighbours = self._neighbours
         control = control_request(self.plan, neighbours, moves=self._controller, replays=replays)
         if isolation == "thread":
-            from autoloader.process.in_thread import ThreadChild  # for debugging
-
             self._child = ThreadChild(self._headroom)
         child = self._child = self._child or Child.shared(neighbours)
         planned, mixture = self.plan.knobs.reader == "indexed", self.plan.mixture

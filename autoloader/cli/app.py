@@ -155,8 +155,8 @@ def _datasets(document: dict[str, Any]) -> list[dict[str, Any]]:
 
 def _put(document: dict[str, Any], path: str, text: str) -> None:
     """Put a value, written as in YAML, at a path such as ``datasets.bridge.weight``."""
+    from autoloader.host.files import DocumentError
     from autoloader.spec.reading import parse_yaml
-    from autoloader.spec.regular_files import DocumentError
 
     *above, leaf = path.split(".")
     holder: Any = document

@@ -46,6 +46,7 @@ from pydantic import (
 from ruamel.yaml import YAML
 
 from autoloader.errors import ProfileError
+from autoloader.host.files import DocumentError
 from autoloader.host.gpu import gpu_names
 from autoloader.host.headroom import HeadroomProbe
 from autoloader.host.machine import (
@@ -67,7 +68,6 @@ from autoloader.host.units import (
 from autoloader.spec.block import Block, wrong
 from autoloader.spec.knobs import KnobLimits, Knobs
 from autoloader.spec.reading import complaint, read_yaml_file
-from autoloader.spec.regular_files import DocumentError
 
 DEFAULT_PROFILE = "local_dev"
 """The shipped profile for a host that no saved one matches."""

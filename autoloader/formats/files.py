@@ -37,8 +37,8 @@ from typing import Any, BinaryIO
 
 from autoloader.errors import SourceError
 from autoloader.formats import tensorflow_process
+from autoloader.host.files import DocumentError, open_regular
 from autoloader.host.units import expanded
-from autoloader.spec.regular_files import DocumentError, open_regular
 from autoloader.storage.faults import (
     ChangedError,
     LimitError,

@@ -47,7 +47,7 @@ from autoloader.formats.tables import (
     TableBuilder,
     Wanted,
 )
-from autoloader.spec.regular_files import kind_of
+from autoloader.host.files import kind_of
 
 FEATURES_FILE = "features.json"
 MOST_RECORDS = 10**8

@@ -16,7 +16,7 @@ Not here: which samples are drawn (``sampling.plan``), their bytes (``pipeline.r
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby, pairwise
 from typing import Any
@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from autoloader.index.dataset import GatheredEpisodes, MakeFrame
+from autoloader.index.dataset import DatasetIndex, GatheredEpisodes, MakeFrame
 from autoloader.samples import windows
 from autoloader.samples.block import (
     Encoded,
@@ -122,7 +122,7 @@ class RunPlanner:
     Args:
         datasets: datasets of the mixture, in order.
         layout: shapes of the mixture's batches.
-        episodes: gives episodes of a dataset by its number and theirs [n], which ascend.
+        indexes: index of each dataset.
         chained: [D] of which datasets neighbours are likely to share frames.
     """
 
@@ -130,12 +130,12 @@ class RunPlanner:
         self,
         datasets: Sequence[ResolvedDataset],
         layout: BatchLayout,
-        episodes: Callable[[int, Ints], GatheredEpisodes],
+        indexes: Sequence[DatasetIndex],
         chained: Sequence[bool],
     ) -> None:
         self._datasets = datasets
         self._layout = layout
-        self._episodes = episodes
+        self._indexes = indexes
         self._chained = np.asarray(chained, dtype=np.bool_)
         settings: list[SampleSpec] = []
         for dataset in datasets:
@@ -150,6 +150,10 @@ class RunPlanner:
             camera: np.asarray([camera in d.cameras for d in datasets], dtype=np.bool_)
             for camera in layout.cameras
         }
+        self._fields = [
+            {name: bound for name in _FIELDS if (bound := dataset.bound(name)) is not None}
+            for dataset in datasets
+        ]
         # Which of a dataset's cameras is shown is drawn for each pass.
         drawn = [any(len(features) > 1 for features in d.cameras.values()) for d in datasets]
         self._drawn = np.asarray(drawn, dtype=np.bool_)
@@ -180,7 +184,7 @@ class RunPlanner:
         features = FeatureRows(forms, rows, columns, len(planned.t)) if forms else None
         for group in work.groups():
             for name in _FIELDS:
-                if any(part.dataset.bound(name) is not None for part in group.parts):
+                if any(name in part.fields for part in group.parts):
                     columns[name][group.rows], columns[f"{name}_mask"][group.rows] = self._values(
                         work, group, name
                     )
@@ -202,11 +206,12 @@ class RunPlanner:
         steps = np.empty(len(order), np.int64)
         for start, stop in pairwise(edges):
             rows, number = slice(start, stop), int(dataset[start])
-            episodes = self._episodes(number, episode[rows])
+            episodes = self._indexes[number].episodes_at(episode[rows])
             ledger[rows, 2], ledger[rows, 3] = episodes.slice_of, episodes.record_of
             steps[rows] = episodes.steps
             setting = int(self._setting_of[number])
-            parts.append(_Part(rows, setting, self._datasets[number], episodes))
+            own = self._datasets[number], self._fields[number]
+            parts.append(_Part(rows, setting, *own, episodes))
         stride = self._stride[dataset]
         return _SortedSamples(
             order, parts, dataset, ledger, stride, -(-steps // stride), self._keys[dataset]
@@ -240,7 +245,7 @@ class RunPlanner:
         for part in group.parts:
             own = slice(part.rows.start - rows.start, part.rows.stop - rows.start)
             each = slice(own.start * chunks, own.stop * chunks)
-            field, state = part.dataset.bound(name), part.dataset.state
+            field, state = part.fields.get(name), part.fields.get("state")
             if field is None:
                 continue
             found = _evaluated(field, part.episodes, raw[own])
@@ -303,6 +308,7 @@ class _Part:
     rows: slice
     setting: int
     dataset: ResolvedDataset
+    fields: Mapping[FieldName, NumericField]
     episodes: GatheredEpisodes
 
 
@@ -368,7 +374,7 @@ def _frame_windows(work: _SortedSamples) -> windows.WindowRows:
 
 def _evaluated(field: NumericField, episodes: GatheredEpisodes, raw: Ints) -> NDArray[np.float32]:
     """[n, R, width] a field at raw steps [n, R]."""
-    columns = {path: episodes.column(path, raw) for path in field.paths()}
+    columns = {path: episodes.column(path, raw) for path in field.reads}
     flat = {path: column.reshape(raw.size, -1) for path, column in columns.items()}
     return field.evaluate(flat, raw.size).reshape(*raw.shape, field.width)
 
@@ -411,7 +417,8 @@ def _texts(work: _SortedSamples, part: _Part) -> list[bytes]:
         return [b""] * len(part.episodes.steps)
     raw_t = work.ledger[part.rows, 4] * work.stride[part.rows]
     told = [part.episodes.language(feature.path, raw_t) for feature in features]
-    if words := part.dataset.words:
+    words = part.dataset.words
+    if words.names or words.several:
         keys = words_drawn(work.episode_keys(part.rows), work.ledger[part.rows, 4])
         told = [
             words.told(one.path, texts, keys) for one, texts in zip(features, told, strict=True)

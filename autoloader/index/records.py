@@ -69,24 +69,13 @@ class RecordSamples:
         Raises:
             MalformedRecordError: it is no Example with the features that the spec names.
         """
-        record = RecordIndex(self._dataset, self._schema, self._numbers, payload)
-        t = record.drawn(place)
+        record = RecordIndex(self._dataset, self._schema, self._numbers, payload, place)
+        t = record.drawn()
         if not len(t):
             return None
         none = np.zeros(len(t), np.int64)
         planned = PlannedSamples(none.astype(np.int32), none - 1, none + place.pass_, none, t)
-
-        def episodes(_: int, numbers: NDArray[np.int64]) -> GatheredEpisodes:
-            return GatheredEpisodes(
-                {place.shard: record},
-                (numbers + place.shard).astype(np.int32),
-                numbers + place.record,
-                record.steps.repeat(len(numbers)),
-                self._numbers,
-                rows=numbers,
-            )
-
-        planner = RunPlanner([self._dataset], self._layout, episodes, [False])
+        planner = RunPlanner([self._dataset], self._layout, [record], [False])
         with _planning:
             block, reads = planner.run(planned)
         block.columns["ledger"][:, -1] = len(t)
@@ -111,6 +100,7 @@ class RecordIndex(DatasetIndex):
         schema: features that are indexed.
         numbers: the numbers of its features.
         payload: the record; its frames lie there, not in a file.
+        place: where the record lies.
     """
 
     path = ""
@@ -121,8 +111,10 @@ class RecordIndex(DatasetIndex):
         schema: RecordSchema,
         numbers: FeatureNumbers,
         payload: bytes,
+        place: Place,
     ) -> None:
         self.dataset = dataset
+        self._place = place
         self._numbers = numbers
         steps, self.sections, texts = read_record(schema, payload)
         self.steps = np.array([steps], np.int32)
@@ -135,7 +127,18 @@ class RecordIndex(DatasetIndex):
             self.sections[Section.TEXT_IDS, number] += np.int32(len(self._texts))
             self._texts += own
 
-    def drawn(self, place: Place) -> NDArray[np.int64]:
+    def episodes_at(self, numbers: NDArray[np.int64]) -> GatheredEpisodes:
+        """See ``DatasetIndex.episodes_at``."""
+        return GatheredEpisodes(
+            {self._place.shard: self},
+            (numbers + self._place.shard).astype(np.int32),
+            numbers + self._place.record,
+            self.steps.repeat(len(numbers)),
+            self._numbers,
+            rows=numbers,
+        )
+
+    def drawn(self) -> NDArray[np.int64]:
         """[n] the t that samples are of, in the order in which they come."""
         dataset = self.dataset
         ruled = dataset.keep is not None or dataset.transform is not None
@@ -144,7 +147,7 @@ class RecordIndex(DatasetIndex):
             t = np.arange(*valid_range(dataset.sample, int(self.strided[0])), dtype=np.int64)
         else:
             t = allowed.numbers(0)
-        t = draws.ordered(episode_key(dataset, place), t)
+        t = draws.ordered(episode_key(dataset, self._place), t)
         if dataset.sample.per_episode != "all":
             t = t[: dataset.sample.per_episode]
         return t[dataset.turn[0] :: dataset.turn[1]]

@@ -19,7 +19,7 @@ import numpy as np
 
 from autoloader.errors import UsageError
 from autoloader.host.extras import needs
-from autoloader.samples.batch import Batch
+from autoloader.samples.layout import Batch
 
 with needs("autoloader.jax"):
     import jax

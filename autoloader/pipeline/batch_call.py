@@ -21,8 +21,7 @@ import numpy as np
 
 from autoloader.decode.message import BatchMessage, texts_of
 from autoloader.errors import PipelineError, shown
-from autoloader.samples.batch import assemble
-from autoloader.samples.layout import CALLED
+from autoloader.samples.layout import CALLED, assemble
 from autoloader.samples.resolve import ResolvedMixture
 from autoloader.samples.transforms.rlds import FunctionFailedError
 from autoloader.samples.transforms.transform import call_here, function_identity

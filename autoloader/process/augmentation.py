@@ -34,8 +34,8 @@ from numpy.typing import NDArray
 
 from autoloader.errors import UsageError
 from autoloader.host.extras import needs
-from autoloader.samples.batch import AugmentableBatch, Batch
 from autoloader.samples.draws import PURPOSE_AUGMENT, dataset_key, fold, fold_array
+from autoloader.samples.layout import AugmentableBatch, Batch
 from autoloader.spec import PipelineSpec
 from autoloader.spec.augment import AugmentOp
 

@@ -3,7 +3,9 @@
 Theory of operation. One child serves all loaders of this process (train, validation), and those of
 all other ranks on this node; the first that comes starts it (``process.discovery``). It is started
 afresh (``host.supervision``): no fork, no pickle, no main guard in scripts. It sees no GPU,
-has a bounded number of malloc arenas, and raises its own ``oom_score_adj``.
+has a bounded number of malloc arenas, and raises its own ``oom_score_adj``. With
+``isolation="thread"`` the same service runs in a thread of this process (``ThreadChild``); both
+talk over a socket pair all the same.
 
 No thread on this side waits for messages: the loader that waits for a batch reads the socket, and
 hands messages for another loader to that loader.
@@ -31,12 +33,13 @@ import itertools
 import json
 import logging
 import os
+import socket
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import asdict, replace
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from autoloader.controller.admission import price_start
 from autoloader.decode.activity import PipelineActivity
@@ -44,14 +47,16 @@ from autoloader.decode.message import BatchMessage
 from autoloader.decode.quarantine import BadRecord
 from autoloader.decode.ring import MAX_SLOTS
 from autoloader.errors import AutoloaderError, WorkerError
-from autoloader.host.headroom import named_by_kernel, oom_kills
+from autoloader.host.headroom import HeadroomSource, named_by_kernel, oom_kills
 from autoloader.host.processes import tree_own_bytes
 from autoloader.host.supervision import Supervisor, import_path
+from autoloader.host.threads import LoaderThread, all_ended
 from autoloader.host.units import format_bytes
 from autoloader.pipeline.messages import (
     Activity,
     AskActivity,
     BatchReady,
+    ControlPage,
     Failed,
     Hello,
     Logged,
@@ -62,13 +67,17 @@ from autoloader.pipeline.messages import (
     Retuned,
     Start,
     Stop,
+    Wire,
 )
-from autoloader.process.discovery import find_or_start
+from autoloader.process.discovery import Link, find_or_start
 from autoloader.process.ranks import Neighbours
-from autoloader.process.setup import ControlPage, PipelineSetup
+from autoloader.process.setup import PipelineSetup
 from autoloader.sampling.mixture import MixtureOrder
 from autoloader.spec.knobs import Knobs
 from autoloader.telemetry.lines import script_name
+
+if TYPE_CHECKING:
+    from autoloader.process.control import TrainerService
 
 logger = logging.getLogger(__name__)
 
@@ -353,6 +362,76 @@ def _was_oom(page: ControlPage, pid: int) -> bool:
     directory, before = page.cgroup
     now = oom_kills(directory)
     return (now is not None and now > before) or named_by_kernel(pid)
+
+
+class ThreadChild(Child):
+    """Service of one loader in a thread of this process: ``isolation="thread"``.
+
+    For debugging: TensorFlow, where it is needed, and torch share a process.
+
+    Args:
+        headroom: source of the memory that the machine can still give.
+
+    Attributes:
+        service: runs the loader's pipeline.
+    """
+
+    service: TrainerService
+
+    def __init__(self, headroom: HeadroomSource) -> None:
+        from autoloader.process.observer import held_here  # most loaders have a child
+
+        self._headroom = headroom
+        self._held_here = held_here
+        self._baseline_bytes = held_here()
+        super().__init__(Neighbours())
+
+    def _connect(self) -> None:
+        from autoloader.process.control import Control, TrainerService
+
+        ours, theirs = socket.socketpair()
+        self.service = TrainerService(theirs, Control(self._headroom))
+        thread = LoaderThread(self._serve, "autoloader-service")
+        self._link = _ThreadLink(Wire(ours), self.supervisor, thread)
+        thread.start()
+
+    def _serve(self) -> None:
+        try:
+            self.service.serve()
+        finally:
+            self.service.close()
+
+    def held_bytes(self) -> int:
+        """Bytes that this process holds, without frames, beyond those when this was made."""
+        return max(0, self._held_here() - self._baseline_bytes)
+
+    def _look_for_life(self) -> None:
+        """Nothing: a thread ends with this process."""
+
+    def _restart(self, reason: str) -> None:
+        self.close()
+        self._given_up = WorkerError(
+            f"the loader's thread has ended: {reason}",
+            remedy="see what this process printed last, and report it",
+        )
+        raise self._given_up
+
+
+class _ThreadLink(Link):
+    """Connection to the service of a thread, which ends its pipelines when that is closed."""
+
+    def __init__(self, wire: Wire, supervisor: Supervisor, thread: LoaderThread) -> None:
+        super().__init__(wire, supervisor)
+        self._thread = thread
+
+    def leave(self, timeout_s: float, *, shared: bool) -> bool:
+        """See ``Link.leave``; waits for threads that decode, too."""
+        from autoloader.process import control
+
+        del shared
+        gone = all_ended([self._thread], timeout_s + control.STUCK_S)
+        self.wire.close()
+        return gone
 
 
 class ChildPipeline:

@@ -57,6 +57,7 @@ from autoloader.pipeline.messages import (
     Activity,
     AskActivity,
     BatchReady,
+    ControlPage,
     Failed,
     Message,
     Park,
@@ -69,7 +70,7 @@ from autoloader.pipeline.messages import (
 )
 from autoloader.pipeline.read.open_mixture import CompiledMixture
 from autoloader.process.observer import Observer, Probes
-from autoloader.process.setup import ControlPage, PipelineSetup
+from autoloader.process.setup import PipelineSetup
 from autoloader.samples.resolve import resolve_plain
 from autoloader.sampling.dealing import Deal, NodePart, Ranks, mixture_part
 from autoloader.sampling.mixture import MixtureOrder

@@ -34,11 +34,11 @@ from autoloader.decode.activity import DatasetActivity
 from autoloader.decode.message import BatchMessage, PipelineStart, texts_of
 from autoloader.decode.ring import Lender, RingMemory
 from autoloader.host.extras import needs
+from autoloader.pipeline.messages import ControlPage
 from autoloader.pipeline.progress import DeliveryProgress
 from autoloader.process.child import ChildPipeline
 from autoloader.process.planning import LoaderPlan
-from autoloader.process.setup import ControlPage
-from autoloader.samples.batch import AugmentableBatch, Batch, assemble, wrapper
+from autoloader.samples.layout import AugmentableBatch, Batch, assemble, wrapper
 from autoloader.sampling.dealing import Ranks
 from autoloader.telemetry.lines import BatchTimes, run_name
 from autoloader.telemetry.progress import Patience, doing

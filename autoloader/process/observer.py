@@ -266,10 +266,11 @@ def _open_sinks(
     request = setup.control
     found: list[Sink] = [RunFile(request.run, number)]
     if request.record:
+        facts = facts_of(setup)
         found.append(
             RunLog(
                 Path(request.record) / f"{setup.mixture.split}-{number}.jsonl",
-                facts=lambda: facts_of(setup),
+                facts=lambda: facts,
                 bad=lambda: [asdict(one) for one in quarantined()],
                 in_ring=request.record_in_ring,
             )
@@ -304,7 +305,7 @@ def facts_of(setup: PipelineSetup) -> dict[str, Any]:
         "host": f"{socket.gethostname()}: {usable_processors()} processors, {memory}",
         "reader": setup.knobs.reader,
         "batch_size": spec.batch.size,
-        "batch_bytes": setup.mixture.sizes.batch_bytes,
+        "batch_bytes": setup.mixture.layout.slot_bytes,
         "cameras": {name: list(camera.size) for name, camera in spec.cameras.items()},
         "spec_digest": hashlib.sha256(written.encode()).hexdigest()[:16],
         **setup.control.facts,
@@ -345,8 +346,9 @@ class Observer:
         self._shares = dict(zip(mixture.names, setup.order.shares, strict=True))
         self._probes = probes
         self._own_process = own_process
-        self._prices = RollingPrices(mixture.sizes)
-        self._framework_bytes = price_start(setup.knobs, mixture.sizes).framework_bytes
+        sizes = mixture.sizes  # asks the file system
+        self._prices = RollingPrices(sizes)
+        self._framework_bytes = price_start(setup.knobs, sizes).framework_bytes
         self._batch_size = mixture.spec.batch.size
         self._meter = FlowMeter(self._batch_size)
         self._page_before = (setup.page.batches, setup.page.waited_ns)
@@ -474,7 +476,7 @@ class Observer:
 
     def _private_bytes(self, knobs: Knobs, prices: Prices) -> int:
         """Bytes that the process holds with ``knobs``, without ring and frame cache."""
-        shared = knobs.ring_slots * self._setup.mixture.sizes.batch_bytes
+        shared = knobs.ring_slots * self._setup.memory.slot_bytes
         if knobs.reader == "indexed":
             shared += knobs.cache_bytes
         return price_knobs(knobs, self._limits.knobs.shards, prices) - shared

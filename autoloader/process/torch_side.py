@@ -42,7 +42,7 @@ from torch.utils.data import DataLoader, IterableDataset
 from autoloader.decode.ring import RingMemory
 from autoloader.errors import UsageError
 from autoloader.host.threads import Owner
-from autoloader.samples.batch import Batch
+from autoloader.samples.layout import Batch
 
 logger = logging.getLogger(__name__)
 

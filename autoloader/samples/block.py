@@ -386,9 +386,9 @@ def field_windows(
 
 def by_sample(sample: SampleSpec, name: FieldName, values: NDArray[Any]) -> NDArray[Any]:
     """``values`` of every chunk [n · k, …], with an axis for a sample's chunks if it may have k."""
-    if name == "state" or not sample.action_steps:
+    if name == "state" or sample.action_per == "sample":
         return values
-    return values.reshape(-1, sample.action_steps, *values.shape[1:])
+    return values.reshape(-1, len(sample.frame_offsets), *values.shape[1:])
 
 
 def field_offsets(sample: SampleSpec, name: FieldName) -> Ints:

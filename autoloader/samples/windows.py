@@ -113,7 +113,7 @@ def action_rows(t: Ints, steps: int | Ints, sample: SampleSpec) -> tuple[Ints, W
     Returns:
         [n · k] int64 steps, and rows [n · k, horizon].
     """
-    offsets = np.asarray(sample.action_offsets, dtype=np.int64)
+    offsets = sample.action_start + sample.action_step * np.arange(sample.action_horizon)
     if sample.action_per == "sample":
         return t, rows(t, offsets, steps, sample)
     frame = rows(t, np.asarray(sample.frame_offsets, dtype=np.int64), steps, sample)

@@ -44,10 +44,13 @@ from autoloader.samples.draws import (
     Keys,
     fold,
     fold_array,
+    gather,
+    permute,
+    scatter,
+    unpermute,
 )
 from autoloader.sampling.episodes import DatasetTable, EpisodeCounts
 from autoloader.sampling.mixture import Locality
-from autoloader.sampling.permutation import gather, permute, scatter, unpermute
 from autoloader.spec import SampleSpec
 
 

@@ -71,13 +71,23 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from autoloader.samples.draws import PURPOSE_PLAN, Bools, Ints, Keys, fold, fold_array
+from autoloader.samples.draws import (
+    PURPOSE_PLAN,
+    Bools,
+    Ints,
+    Keys,
+    fold,
+    fold_array,
+    gather,
+    permute,
+    scatter,
+    unpermute,
+)
 from autoloader.samples.windows import dropped_edges, valid_range
 from autoloader.sampling.chains import ChainedSamples
 from autoloader.sampling.dealing import NodePart
 from autoloader.sampling.episodes import DatasetTable, DrawnT, EpisodeCounts, KeptT
 from autoloader.sampling.mixture import Locality, MixtureOrder, PositionSequence
-from autoloader.sampling.permutation import gather, permute, scatter, unpermute
 from autoloader.sampling.schedule import NEVER
 from autoloader.spec import SampleSpec
 

@@ -260,10 +260,21 @@ def _parse_camera(raw: Any) -> AnyOf:
     return AnyOf(paths, flip, present)
 
 
+_TEXT = {"type": "string"}
+_TEXTS = {"type": "array", "items": _TEXT, "minItems": 1}
+_COLUMNS = {"type": "integer", "minimum": 1, "maximum": _MOST_CONSTANTS}
+_KEY_SCHEMAS: dict[str, dict[str, Any]] = {
+    "path": _TEXT, "any_of": _TEXTS, "present": _TEXT,
+    "ops": {"type": ["string", "object", "array"]}, "zeros": _COLUMNS, "ones": _COLUMNS,
+    "names": {"anyOf": [{"type": "object", "additionalProperties": _TEXT}, _TEXTS]},
+    "several": {"enum": ["first", "draw"]},
+}  # fmt: skip
+
+
 def _written_schema(*keys: str) -> dict[str, Any]:
     """JSON schema of what is written as a path, or as a mapping of ``keys``."""
-    mapping = {"properties": {key: {} for key in keys}, "additionalProperties": False}
-    return {"anyOf": [{"type": "string"}, {"type": "object", **mapping}]}
+    known = {"properties": {key: _KEY_SCHEMAS[key] for key in keys}, "additionalProperties": False}
+    return {"anyOf": [_TEXT, {"type": "object", **known}]}
 
 
 _TERM_SCHEMA = _written_schema("path", "ops", "zeros", "ones")
@@ -344,7 +355,7 @@ class FieldOp:
 
     Attributes:
         name: which. ``clip`` bounds to ``values = (low, high)``; ``invert`` is 1 − x; ``scale``
-            multiplies by ``values[0]``; the others are those of ``samples.transforms.episode_ops``.
+            multiplies by ``values[0]``; the others are those of ``samples.transforms.fields``.
         values: numbers of ``clip`` and ``scale``.
         order: of a quaternion's columns, for ``euler`` and ``quaternion``.
     """

@@ -23,8 +23,8 @@ from ruamel.yaml.error import YAMLError
 from ruamel.yaml.nodes import CollectionNode
 
 from autoloader.errors import AutoloaderError, SpecError, nearest, shown
+from autoloader.host.files import DocumentError, read_regular
 from autoloader.host.units import expanded
-from autoloader.spec.regular_files import DocumentError, read_regular
 
 _NAMED = 3
 """Further wrong fields that a message names."""

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 
 from autoloader import AutoLoader
 from autoloader.controller.reflex import ControlLoop
+from autoloader.process.child import ThreadChild
 from autoloader.process.control import ControlledPipeline
-from autoloader.process.in_thread import ThreadChild
 from autoloader.spec.knobs import Knobs
 
 

@@ -9,11 +9,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
+from autoloader.samples.draws import MAX_SIZE, permute, unpermute
 from autoloader.samples.windows import rows
 from autoloader.sampling.dealing import Deal, NodePart, Ranks
 from autoloader.sampling.episodes import DatasetTable
 from autoloader.sampling.mixture import MixtureOrder
-from autoloader.sampling.permutation import MAX_SIZE, permute, unpermute
 from autoloader.sampling.plan import NextUse, PlannedSamples, SamplePlan
 from autoloader.sampling.schedule import Curriculum
 from tests.index.test_plan_chains import mixtures as chained_mixtures

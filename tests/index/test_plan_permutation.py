@@ -10,8 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from autoloader.samples.draws import splitmix64_array
-from autoloader.sampling.permutation import permute
+from autoloader.samples.draws import permute, splitmix64_array
 
 KEYS = st.integers(0, 2**64 - 1)
 

@@ -126,9 +126,7 @@ def read_from_index(mixture: ResolvedMixture) -> Iterator[tuple[Key, SampleBlock
         return
     order = mixture_order(mixture, {dataset.name: table.samples})
     planned = SamplePlan(order, [table]).samples(0, PASSES * table.samples)
-    run, reads = RunPlanner(
-        [dataset], mixture.layout, lambda _, numbers: index.episodes_at(numbers), [False]
-    ).run(planned)
+    run, reads = RunPlanner([dataset], mixture.layout, [index], [False]).run(planned)
     contents = [Path(path).read_bytes() for path in reads.files]
     for camera, ranges in reads.ranges.items():
         lists = (each.tolist() for each in (ranges.file, ranges.offset, ranges.length))

@@ -20,7 +20,7 @@ from test_both_readers import PASSES, Data, Key, check, read_from_index, read_fr
 from autoloader.errors import SpecError
 from autoloader.index import count_indexed, open_dataset_index
 from autoloader.samples.resolve import ResolvedMixture
-from autoloader.samples.transforms import episode_ops
+from autoloader.samples.transforms import fields
 
 SHARDS = [[5, 1, 9], [2, 7], [12]]
 SUCCESS = {0: True, 1: True, 2: False, 3: True, 4: True, 5: True}
@@ -104,7 +104,7 @@ def by_hand(one: Episode, drop_first: int, every: int, drop_last: int) -> Episod
         one,
         frames={camera: frames[taken][:stop] for camera, frames in one.frames.items()},
         action=np.concatenate(columns, axis=1)[:stop],
-        state=episode_ops.quaternion(np.float32(2) * state, "xyzw")[:stop],
+        state=fields.quaternion(np.float32(2) * state, "xyzw")[:stop],
         language=one.language[taken][:stop],
     )
 
@@ -267,8 +267,8 @@ def column(values: list[float]) -> np.ndarray:
 @given(SIGNAL)
 def test_grippers_follow_their_rules_on_any_signal(values: list[float]) -> None:
     signal = column(values)
-    np.testing.assert_array_equal(episode_ops.rel2abs(signal)[:, 0], rel2abs(signal[:, 0]))
-    np.testing.assert_array_equal(episode_ops.binarise(signal)[:, 0], binarise(signal[:, 0]))
+    np.testing.assert_array_equal(fields.rel2abs(signal)[:, 0], rel2abs(signal[:, 0]))
+    np.testing.assert_array_equal(fields.binarise(signal)[:, 0], binarise(signal[:, 0]))
 
 
 ANGLES = st.tuples(st.floats(-3.1, 3.1), st.floats(-1.3, 1.3), st.floats(-3.1, 3.1))
@@ -280,12 +280,12 @@ def test_angles_and_quaternions_are_the_same_rotation(
 ) -> None:
     matrix = rotation(*angles)
     given_ = np.asarray([angles], np.float32)
-    turned = episode_ops.quaternion(given_, order)
+    turned = fields.quaternion(given_, order)
     named = dict(zip(order, turned[0].astype(np.float64), strict=True))
     np.testing.assert_allclose(rotation_of(**named), matrix, atol=2e-6)
-    back = episode_ops.euler(turned, order)[0]
+    back = fields.euler(turned, order)[0]
     np.testing.assert_allclose(rotation(*back.astype(np.float64)), matrix, atol=1e-5)
-    rows = episode_ops.rotation6d(given_)[0]
+    rows = fields.rotation6d(given_)[0]
     np.testing.assert_allclose(rows, matrix[:2].ravel(), atol=2e-6)
 
 

@@ -140,9 +140,7 @@ def group_of(indexed: Indexed, rows: Sequence[tuple[int, int]], *, chained: bool
     """The samples at (episode, t), with their bytes."""
     mixture, index = indexed
     count, episodes = len(rows), np.asarray([e for e, _ in rows], np.int64)
-    planner = RunPlanner(
-        mixture.datasets, mixture.layout, lambda _, numbers: index.episodes_at(numbers), [chained]
-    )
+    planner = RunPlanner(mixture.datasets, mixture.layout, [index], [chained])
     t = np.asarray([t for _, t in rows], np.int64)
     run, reads = planner.run(
         PlannedSamples(np.zeros(count, np.int32), t, np.zeros(count, np.int64), episodes, t)

@@ -13,7 +13,7 @@ import pytest
 from autoloader.errors import PipelineError
 from autoloader.host.files import memory_file
 from autoloader.host.supervision import Supervisor
-from autoloader.process.setup import ControlPage
+from autoloader.pipeline.messages import ControlPage
 
 
 def refuse(*_: object) -> int:
@@ -38,7 +38,7 @@ def test_where_files_may_have_no_bytes_the_error_names_the_limit() -> None:
     script = (
         "import resource, signal\n"
         "from autoloader.errors import PipelineError\n"
-        "from autoloader.process.setup import ControlPage\n"
+        "from autoloader.pipeline.messages import ControlPage\n"
         "signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
         "resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))\n"
         "try:\n    ControlPage()\nexcept PipelineError as error:\n    print(error)\n"

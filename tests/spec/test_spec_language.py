@@ -129,6 +129,9 @@ def test_the_json_schema_names_every_block_and_describes_every_field() -> None:
         assert schema["$defs"][block]["additionalProperties"] is False
     for name, own in schema["$defs"]["DatasetSpec"]["properties"].items():
         assert own.get("description") or "$ref" in own or name == "sample", name
+    _, written, _ = schema["$defs"]["DatasetSpec"]["properties"]["language"]["anyOf"]
+    assert written["properties"]["several"] == {"enum": ["first", "draw"]}
+    assert written["properties"]["any_of"]["items"] == {"type": "string"}
 
 
 # --- what it refuses ----------------------------------------------------------------------------

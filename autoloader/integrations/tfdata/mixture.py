@@ -155,7 +155,7 @@ def _check_told(mixture: ResolvedMixture) -> None:
             )
         fields = [f"features.{name}" for name in dataset.held]
         fields += [f"images.{camera}.present" for camera in dataset.present]
-        fields += ["language"] if dataset.words else []
+        fields += ["language"] if dataset.words.names or dataset.words.several else []
         for field in fields:
             field = f"datasets[{dataset.name}].{field}"
             raise UnsupportedError(

@@ -20,7 +20,7 @@ Invariants:
     2. A run waits for no memory: only for reads that go on.
     3. No sample depends on what there is room for.
 
-Not here: the order (``sampling.permutation``), what it costs (``samples.resolve``).
+Not here: the order (``samples.draws``), what it costs (``samples.resolve``).
 """
 
 from __future__ import annotations

@@ -76,13 +76,7 @@ class OpenMixture:
 
     def planner(self, mixture: ResolvedMixture) -> RunPlanner:
         """A planner of reads over the indexes, for one thread at a time."""
-        indexes = self.indexes
-        return RunPlanner(
-            mixture.datasets,
-            mixture.layout,
-            lambda dataset, numbers: indexes[dataset].episodes_at(numbers),
-            self.plan.chained,
-        )
+        return RunPlanner(mixture.datasets, mixture.layout, self.indexes, self.plan.chained)
 
 
 _lock = threading.Lock()

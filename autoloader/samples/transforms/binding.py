@@ -225,10 +225,6 @@ class Words:
     names: Mapping[str, Mapping[bytes, bytes]] = field(default_factory=dict)
     several: Literal["", "first", "draw"] = ""
 
-    def __bool__(self) -> bool:
-        """True if they change anything."""
-        return bool(self.names or self.several)
-
     def told(self, path: str, stored: Sequence[bytes], drawn: Keys | None) -> list[bytes]:
         """The texts of samples, UTF-8.
 

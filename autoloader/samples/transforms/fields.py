@@ -1,14 +1,17 @@
 """Field expressions over real features: which columns they take, and their values in NumPy.
 
-Not here: the language (``spec.fields``); terms that need whole episodes (``transform``), the ops'
-arithmetic (``episode_ops``); the same arithmetic in TensorFlow (``integrations.tfdata.samples``).
+The ops' arithmetic is all float32, as in the loaders that these rules come from (Octo, OpenVLA).
+``x`` is [T, w] float32, T ≥ 1; every function gives a new array.
+
+Not here: the language (``spec.fields``); which episodes ops see (``transform``); the same
+arithmetic in TensorFlow (``integrations.tfdata.samples``).
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
 
 import numpy as np
@@ -17,9 +20,8 @@ from autoloader.errors import SpecError, UnsupportedError, nearest
 from autoloader.formats import Feature
 from autoloader.formats.features import JOINED, RAGGED
 from autoloader.samples.draws import Floats, Ints
-from autoloader.samples.transforms.episode_ops import apply_op
 from autoloader.spec import FieldExpression, FieldTerm, SampleSpec
-from autoloader.spec.fields import WIDTHS
+from autoloader.spec.fields import WIDTHS, FieldOp
 
 FieldName = Literal["action", "state"]
 FIELDS: tuple[FieldName, ...] = get_args(FieldName)
@@ -44,14 +46,21 @@ class NumericField(FieldExpression):
 
     Attributes:
         widths: number of columns of each term.
+        width: number of columns in all.
+        reads: paths of the features that it reads.
     """
 
     widths: tuple[int, ...]
+    width: int = field(init=False, repr=False)
+    reads: tuple[str, ...] = field(init=False, repr=False)
+    _slices: tuple[slice, ...] = field(init=False, repr=False, compare=False)
+    _whole: bool = field(init=False, repr=False)
 
-    @property
-    def width(self) -> int:
-        """Number of columns in all."""
-        return sum(self.widths)
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "width", sum(self.widths))
+        object.__setattr__(self, "reads", self.paths())
+        object.__setattr__(self, "_slices", tuple(term.slice() for term in self.terms))
+        object.__setattr__(self, "_whole", any(term.whole for term in self.terms))
 
     def evaluate(self, columns: Mapping[str, Floats], steps: int) -> Floats:
         """The field's values [steps, width] float32.
@@ -60,15 +69,15 @@ class NumericField(FieldExpression):
             columns: feature path → [steps, feature width] float32.
             steps: frames of the (strided) episode.
         """
+        assert not self._whole, "worked out by transforms.transform"
         values = np.empty((steps, self.width), dtype=np.float32)
         at = 0
-        for term, width in zip(self.terms, self.widths, strict=True):
+        for term, taken, width in zip(self.terms, self._slices, self.widths, strict=True):
             if term.path is None:
                 values[:, at : at + width] = term.value
             else:
-                part = columns[term.path][:, term.slice()]
+                part = columns[term.path][:, taken]
                 for op in term.ops:
-                    assert not op.whole, "worked out by transforms.transform"
                     part = apply_op(op, part)
                 values[:, at : at + width] = part
             at += width
@@ -352,3 +361,137 @@ def _check_relative(
                     remedy=f"name dims that action and state have; allowed: 0 to "
                     f"{min(one.width for one in fields.values()) - 1}",
                 )
+
+
+COMMAND = 0.1
+"""``rel2abs``: what is further from zero is a command."""
+OPEN, CLOSED = 0.95, 0.05
+"""``binarise``: above is open, below is closed, what lies between is on its way."""
+_SHRINK = np.float32(1 - 2 * np.finfo(np.float32).eps)
+_NUDGE = np.float32(2 * np.finfo(np.float32).eps)
+_GIMBAL = 1e-6
+
+
+def apply_op(op: FieldOp, x: Floats) -> Floats:
+    """One op of a term on all its values."""
+    return _OPS[op.name](x, op)
+
+
+def rel2abs(x: Floats) -> Floats:
+    """A relative gripper (+1 closes, −1 opens, 0 holds) as an absolute one: 1 open, 0 closed.
+
+    x < −0.1 is the command to open, x > 0.1 to close, anything else none. A step has the state of
+    the last command up to and with it. Before the first command it has the opposite of that one;
+    without any command it is open.
+    """
+    command = np.where(x < np.float32(-COMMAND), 1, np.where(x > np.float32(COMMAND), -1, 0))
+    step = np.arange(len(x))[:, None]
+    last = np.maximum.accumulate(np.where(command != 0, step, -1), axis=0)
+    first = np.argmax(command != 0, axis=0)  # 0 where there is none, and so is its command
+    told = np.take_along_axis(command, first[None], axis=0)
+    start = np.where(told == 0, 1, -told)
+    state = np.where(last >= 0, np.take_along_axis(command, np.maximum(last, 0), axis=0), start)
+    return (state > 0).astype(np.float32)
+
+
+def binarise(x: Floats) -> Floats:
+    """An absolute gripper as 1 (open, x > 0.95) and 0 (closed, x < 0.05).
+
+    A value between takes the state that comes next. A run of them at the end, which reaches none,
+    takes the episode's last value as it is.
+    """
+    known = (x > np.float32(OPEN)) | (x < np.float32(CLOSED))
+    steps = len(x)
+    step = np.arange(steps)[:, None]
+    following = np.minimum.accumulate(np.where(known, step, steps)[::-1], axis=0)[::-1]
+    reached = np.take_along_axis(x, np.minimum(following, steps - 1), axis=0)
+    state = (reached > np.float32(OPEN)).astype(np.float32)
+    return np.where(following < steps, state, x[-1])
+
+
+def relabel(x: Floats) -> Floats:
+    """The motion that was reached: x_{t+1} − x_t, plain differences that wrap no angle.
+
+    The last step has none: it holds 0, and ``steps.drop_last`` takes it away.
+    """
+    found = np.zeros_like(x)
+    found[:-1] = x[1:] - x[:-1]
+    return found
+
+
+def euler(x: Floats, order: str) -> Floats:
+    """Angles (θx, θy, θz) [T, 3] in radians, R = Rz Ry Rx, of quaternions [T, 4].
+
+    As ``tensorflow_graphics`` computes them: r20 = 2(xz − yw) and so on; θy = −asin r20. Where
+    |r20| is within 1e-6 of 1, θz is 0. Quaternions are not normalised first; one that is far from
+    unit length gives other angles, or NaN.
+    """
+    qx, qy, qz, qw = (x[:, "wxyz".index(one) if order == "wxyz" else at]
+                      for at, one in enumerate("xyzw"))  # fmt: skip
+    two = np.float32(2)
+    dx, dy, dz = (_SHRINK * (two * one) for one in (qx, qy, qz))
+    twx, twy, twz = dx * qw, dy * qw, dz * qw
+    txx, txy, txz = dx * qx, dy * qx, dz * qx
+    tyy, tyz, tzz = dy * qy, dz * qy, dz * qz
+    one_ = np.float32(1)
+    r00, r01, r02, r10, r20, r21, r22 = (
+        _SHRINK * r
+        for r in (
+            one_ - (tyy + tzz), txy - twz, txz + twy, txy + twz, txz - twy, tyz + twx,
+            one_ - (txx + tyy),
+        )
+    )  # fmt: skip
+    y = -np.arcsin(r20)
+    sign = np.where(np.cos(y) >= 0, one_, -one_)
+    z = np.arctan2(sign * r10, sign * _away_from_zero(r00))
+    roll = np.arctan2(sign * r21, sign * _away_from_zero(r22))
+    locked = np.abs(np.abs(r20) - one_) < np.float32(_GIMBAL)
+    side = np.where(r20 >= 0, one_, -one_)
+    return np.stack(
+        [
+            np.where(locked, np.arctan2(-side * r01, -side * _away_from_zero(r02)), roll),
+            np.where(locked, -side * np.float32(np.pi / 2), y),
+            np.where(locked, np.float32(0), z),
+        ],
+        axis=1,
+    ).astype(np.float32)
+
+
+def _away_from_zero(r: Floats) -> Floats:
+    return r + np.where(r >= 0, _NUDGE, -_NUDGE)
+
+
+def quaternion(x: Floats, order: str) -> Floats:
+    """Quaternions [T, 4] of unit length, of angles (θx, θy, θz) [T, 3] with R = Rz Ry Rx."""
+    half = x * np.float32(0.5)
+    (cx, cy, cz), (sx, sy, sz) = np.cos(half).T, np.sin(half).T
+    columns = {
+        "x": sx * cy * cz - cx * sy * sz,
+        "y": cx * sy * cz + sx * cy * sz,
+        "z": cx * cy * sz - sx * sy * cz,
+        "w": cx * cy * cz + sx * sy * sz,
+    }
+    return np.stack([columns[one] for one in order], axis=1).astype(np.float32)
+
+
+def rotation6d(x: Floats) -> Floats:
+    """The first two rows [T, 6] of R = Rz Ry Rx, of angles (θx, θy, θz) [T, 3]."""
+    (cx, cy, cz), (sx, sy, sz) = np.cos(x).T, np.sin(x).T
+    rows = [
+        cz * cy, cz * sy * sx - sz * cx, cz * sy * cx + sz * sx,
+        sz * cy, sz * sy * sx + cz * cx, sz * sy * cx - cz * sx,
+    ]  # fmt: skip
+    return np.stack(rows, axis=1).astype(np.float32)
+
+
+_OPS: dict[str, Callable[[Floats, FieldOp], Floats]] = {
+    "clip": lambda x, op: np.clip(x, np.float32(op.values[0]), np.float32(op.values[1])),
+    "invert": lambda x, _: np.float32(1) - x,
+    "scale": lambda x, op: x * np.float32(op.values[0]),
+    "rel2abs": lambda x, _: rel2abs(x),
+    "binarise": lambda x, _: binarise(x),
+    "relabel": lambda x, _: relabel(x),
+    "euler": lambda x, op: euler(x, op.order),
+    "quaternion": lambda x, op: quaternion(x, op.order),
+    "rotation6d": lambda x, _: rotation6d(x),
+}

@@ -41,7 +41,7 @@ The spec's own pass (``Derivation``) holds ``steps`` and ops that see a whole ep
 So ops look at an episode as far as it goes, whatever windows, strides and rules take of it later.
 Tensors that are stored compressed are unpacked by the same pass.
 
-Not here: what an episode is (``rlds``), the ops' arithmetic (``episode_ops``), binding cameras and
+Not here: what an episode is (``rlds``), the ops' arithmetic (``fields``), binding cameras and
 language (``binding``).
 """
 
@@ -75,11 +75,11 @@ from autoloader.formats.features import JOINED, RAGGED
 from autoloader.formats.records import MalformedRecordError, write_example
 from autoloader.host.supervision import extend_import_path
 from autoloader.samples.draws import Bools, Floats
-from autoloader.samples.transforms import episode_ops
 from autoloader.samples.transforms.fields import (
     FIELDS,
     PACKED,
     FieldName,
+    apply_op,
     find_feature,
     is_several,
     numeric_field,
@@ -127,7 +127,7 @@ class DerivedColumns:
         """[T, width] of an episode's source [T, source width]."""
         found = rows[:, self.term.slice()]
         for op in self.term.ops:
-            found = episode_ops.apply_op(op, found)
+            found = apply_op(op, found)
         return found
 
 
@@ -311,7 +311,7 @@ def check_domain(derivation: Derivation, found: Transformed, place: str) -> None
                     f"{float(outside[0]):g}, and {op.name} takes {meant}",
                     remedy=other,
                 )
-            rows = episode_ops.apply_op(op, rows)
+            rows = apply_op(op, rows)
 
 
 _DOMAINS = {
