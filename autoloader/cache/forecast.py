@@ -23,19 +23,17 @@ dataset:
 Datasets of a mixture lie between the two: the second law counts by the chance that two frames of
 the mixture have passes of equal length. Compared with a walk of real plans, use by use (2 to 29
 datasets, equal, set and natural weights, one and two frames a sample, 5 to 100 % cached), the hits
-are right within 4 points. The forecast is of the steady state: from the third pass on.
+are right within 5 points. The forecast is of the steady state: from the third pass on.
 
-With m frame offsets most frames are shown by m samples of a pass. Frames near an episode's ends are
-shown by fewer, and the first and last by more where an edge repeats. So one episode of each short
-length is counted; a longer one has so many more frames in its middle. Chained neighbours in a block
-use a frame together: the number of blocks that show it counts, by its mean.
+With m frame offsets most frames are shown by m samples of a pass, and those near an episode's ends
+by fewer or more: the mean counts. Chained neighbours in a block use a frame together: the mean
+number of blocks that show it counts.
 
 Not here: the next use of one frame (``sampling.plan``), caching frames (``cache.table``).
 """
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -44,11 +42,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from autoloader.samples.resolve import ResolvedDataset, ResolvedMixture
-from autoloader.samples.windows import rows, valid_range
 from autoloader.sampling.episodes import DatasetTable, valid_counts
 from autoloader.sampling.mixture import MixtureOrder
 from autoloader.sampling.plan import Reuse
-from autoloader.spec import SampleSpec
 
 UseCounts = tuple[tuple[int, float], ...]
 """(uses in a pass, number of frames with so many uses); uses above zero and ascending."""
@@ -61,8 +57,6 @@ samples/s of two frames of 192 KiB on two cores, where copies in two threads tak
 
 _STEPS = 128
 """Points of a pass at which the law is tabled."""
-_EPISODES = 256
-"""Episodes that are counted where rules leave t out."""
 _TAIL, _MOST_PASSES = 1e-3, 64
 
 
@@ -211,7 +205,8 @@ def frame_sets(
         share = order.shares[number]
         counts = frames_by_uses(table)
         if reuse.chained[number]:
-            counts = _of_blocks(counts, (reuse.decodes[number] - goals) * table.samples)
+            decodes = (reuse.decodes[number] - goals) * table.samples
+            counts = _by_mean(decodes, sum(frames for _, frames in counts))
         drawn = table.samples / int(valid_counts(table).sum())
         for camera, choices in dataset.cameras.items():
             for _ in choices:
@@ -235,67 +230,17 @@ def frame_sets(
 
 
 def frames_by_uses(table: DatasetTable) -> UseCounts:
-    """Number of frames by uses, in a pass of a dataset that takes every valid t.
-
-    Args:
-        table: episodes of the dataset. Where rules keep t, some episodes stand for all.
-    """
+    """Number of frames by uses, in a pass of a dataset that takes every valid t: by their mean."""
     strided = -(-table.steps.astype(np.int64) // table.stride)
-    if table.kept is not None:
-        return _of_kept(table, strided)
-    lengths, episodes = np.unique(strided, return_counts=True)
-    span = _span(table.sample)
-    total: Counter[int] = Counter()
-    for length, count in zip(lengths.tolist(), episodes.tolist(), strict=True):
-        short = min(length, span)
-        for uses, frames in _of_episode(table.sample, short, None).items():
-            total[uses] += count * frames
-        total[len(set(table.sample.frame_offsets))] += count * (length - short)
-    return _listed(total)
+    valid = valid_counts(table)
+    offsets = np.unique(table.sample.frame_offsets)
+    apart = np.diff(offsets)[:, None]
+    frames = np.minimum(strided, valid + np.minimum(apart, valid).sum(axis=0))
+    return _by_mean(len(offsets) * float(valid.sum()), float(frames.sum()))
 
 
-def _of_blocks(counts: UseCounts, decodes: float) -> UseCounts:
-    """The same where blocks of samples use a frame together, and a pass decodes so many frames."""
-    frames = sum(count for _, count in counts)
-    mean = max(1.0, decodes / frames)
-    few = int(mean)
-    more = (mean - few) * frames
-    return tuple((k, n) for k, n in ((few, frames - more), (few + 1, more)) if n > 0)
-
-
-def _span(sample: SampleSpec) -> int:
-    """Length of an episode from which on one more frame is one more in its middle."""
-    offsets = (*sample.frame_offsets, 0)
-    first, stop = valid_range(sample, 0)
-    lost = first + (stop - valid_range(sample, 10**6)[1] + 10**6)
-    return 2 * (max(offsets) - min(offsets)) + lost + 2
-
-
-def _of_episode(
-    sample: SampleSpec, steps: int, kept: NDArray[np.int64] | None
-) -> Mapping[int, int]:
-    """Number of frames of one episode, by uses."""
-    t = np.arange(*valid_range(sample, steps), dtype=np.int64) if kept is None else kept
-    if not len(t):
-        return {}
-    window = rows(t, np.asarray(sorted(set(sample.frame_offsets)), dtype=np.int64), steps, sample)
-    pairs = np.where(window.zeroed, -1, window.index) + np.arange(len(t))[:, None] * (steps + 1)
-    seen = np.unique(pairs[~window.zeroed]) % (steps + 1)
-    uses = np.bincount(seen, minlength=steps)
-    return {k: n for k, n in enumerate(np.bincount(uses).tolist()) if k and n}
-
-
-def _of_kept(table: DatasetTable, strided: NDArray[np.int64]) -> UseCounts:
-    assert table.kept is not None
-    counts = table.kept.counts()
-    some = np.flatnonzero(counts)
-    picked = some[np.linspace(0, len(some) - 1, min(len(some), _EPISODES)).astype(np.int64)]
-    total: Counter[int] = Counter()
-    for episode in picked.tolist():
-        total.update(_of_episode(table.sample, int(strided[episode]), table.kept.numbers(episode)))
-    scale = float(counts.sum() / counts[picked].sum())
-    return tuple((uses, frames * scale) for uses, frames in _listed(total))
-
-
-def _listed(total: Mapping[int, int]) -> UseCounts:
-    return tuple((uses, float(total[uses])) for uses in sorted(total) if total[uses])
+def _by_mean(uses: float, frames: float) -> UseCounts:
+    """So many frames of so many uses in all, as even as whole numbers are; at least one each."""
+    few, more = divmod(max(1.0, uses / frames), 1)
+    counts = (int(few), (1 - more) * frames), (int(few) + 1, more * frames)
+    return tuple((k, n) for k, n in counts if n > 0)
