@@ -425,13 +425,7 @@ class ControlledPipeline:
         if self._moves:
             rule = self._decide(seen)
             said = {"state": self._state.name.value, "why": rule, "counted": self._counted}
-        self._observer.publish(
-            seen,
-            self._activity,
-            opened=self.pipeline.opened,
-            knobs=self.pipeline.knobs,
-            **said,
-        )
+        self._observer.publish(seen, self._activity, opened=self.pipeline.opened, **said)
 
     def _decide(self, seen: Observation) -> str:
         """Have the policy decide, and do it; the rule that it followed."""

@@ -342,6 +342,7 @@ class Observer:
     ) -> None:
         request, mixture = setup.control, setup.mixture
         self._setup, self._page, self._limits = setup, setup.page, request.limits
+        self._knobs = setup.knobs.flat()
         self._sinks = _open_sinks(setup, number, quarantined)
         self._shares = dict(zip(mixture.names, setup.order.shares, strict=True))
         self._probes = probes
@@ -485,6 +486,8 @@ class Observer:
         """Knobs moved; see ``telemetry.statistics.Move``. Any thread."""
         changes = {knob: (was, now) for knob, (now, was) in after.changed(before).items()}
         with self._lock:
+            if changes:
+                self._knobs = after.flat()
             self._moves.append(Move(time.time(), by, why, changes))
 
     def judged(self, verdict: str) -> None:
@@ -502,7 +505,6 @@ class Observer:
         activity: PipelineActivity,
         *,
         opened: bool,
-        knobs: Knobs,
         state: str = "",
         why: str = "",
         counted: Mapping[str, int] | None = None,
@@ -513,7 +515,6 @@ class Observer:
             seen: observation of this second.
             activity: the pipeline's, of the same time.
             opened: whether the reader is open.
-            knobs: in force by now.
             state: the controller's; "": there is none.
             why: the reason of its decision.
             counted: what it has done so far; ``None``: there is no controller.
@@ -523,7 +524,7 @@ class Observer:
         self._headrooms.append(seen.headroom_bytes)
         mixed = sum(one.taken for one in activity.datasets.values())
         with self._lock:
-            moves = tuple(self._moves)
+            moves, knobs = tuple(self._moves), self._knobs
         moment = replace(
             self._begun,
             at_s=time.time(),
@@ -566,7 +567,7 @@ class Observer:
                 )
                 for name, own in activity.datasets.items()
             },
-            knobs=knobs.flat(),
+            knobs=knobs,
             control=None if counted is None else ControllerStatistics(**counted),
             moves=moves,
             lately=LatelyMoment(tuple(self._waits), tuple(self._headrooms)),
