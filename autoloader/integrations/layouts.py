@@ -277,13 +277,11 @@ def lerobot(
     """
     del dataset_names
     cameras = cameras or {name: f"observation.images.{name}" for name in batch["images"]}
+    asked = {ACTION} if windows is None else windows
     found: dict[str, Any] = {}
 
     def put(key: str, rows: Any, real: Any, *, axis: bool) -> None:
-        if windows is None:
-            window = key == ACTION or rows.shape[1] > 1
-        else:
-            window = key in windows
+        window = key in asked or (windows is None and rows.shape[1] > 1)
         found[key] = rows if rows.shape[1] > 1 or (window and axis) else rows[:, 0]
         if window:
             found[f"{key}_is_pad"] = ~real
