@@ -30,7 +30,7 @@ import resource
 import threading
 import weakref
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -39,6 +39,7 @@ from numpy.typing import NDArray
 
 from autoloader.errors import PipelineError
 from autoloader.host.files import memory_file
+from autoloader.host.records import dataclass
 from autoloader.host.units import MIB, format_bytes
 
 Ints = NDArray[np.int64]

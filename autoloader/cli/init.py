@@ -14,7 +14,7 @@ import os
 import re
 import textwrap
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import cache, partial
 from importlib import resources
 from pathlib import Path
@@ -38,6 +38,7 @@ from autoloader.formats.registry import (
 )
 from autoloader.formats.sources import same_files
 from autoloader.formats.tfds import folder_name
+from autoloader.host.records import dataclass
 from autoloader.index.counting import count_mixture
 from autoloader.samples.resolve import resolve
 from autoloader.samples.transforms.binding import is_depth_picture, is_depth_tensor

@@ -16,7 +16,7 @@ import os
 import re
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, field
 from pathlib import Path
 from typing import Any
 
@@ -45,6 +45,7 @@ from autoloader.formats.lerobot.videos import UnreadableVideoError, read_packets
 from autoloader.formats.records import MalformedRecordError
 from autoloader.formats.sources import is_lerobot
 from autoloader.formats.tfds import INFO_FILE, VERSION, hub_revision, version_order
+from autoloader.host.records import dataclass
 from autoloader.samples.transforms.binding import is_depth_picture
 from autoloader.samples.transforms.fields import text_of_points
 from autoloader.samples.transforms.rlds import METADATA, camera_numbers, read_episode

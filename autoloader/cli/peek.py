@@ -17,7 +17,7 @@ import io
 import textwrap
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -34,6 +34,7 @@ from autoloader.formats import Feature
 from autoloader.formats.features import RAGGED
 from autoloader.formats.records import MalformedRecordError
 from autoloader.host.extras import require
+from autoloader.host.records import dataclass
 from autoloader.loader import AutoLoader
 from autoloader.process.augmentation import augmenter
 from autoloader.samples.resolve import ResolvedDataset

@@ -13,7 +13,6 @@ from __future__ import annotations
 import io
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -26,6 +25,7 @@ from autoloader.formats.features import TASKS, VIDEO
 from autoloader.formats.lerobot import LeRobotDirectory
 from autoloader.formats.lerobot.metadata import EPISODE, Episode, task_column
 from autoloader.host.extras import needs
+from autoloader.host.records import dataclass
 
 Step = Mapping[str, Any]
 """One step, with what the episode has once beside it. TFDS nests features at a slash; of LeRobot

@@ -18,7 +18,7 @@ import hashlib
 import importlib
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property, lru_cache
 from itertools import pairwise
 from pathlib import Path
@@ -30,6 +30,7 @@ from numpy.typing import NDArray
 from autoloader.cli.plain_readers import Step, text_at, value_at
 from autoloader.errors import SourceError
 from autoloader.formats import Feature
+from autoloader.host.records import dataclass
 from autoloader.spec import (
     AnyOf,
     CameraSpec,

@@ -11,20 +11,20 @@ Not here: deciding (``policy``), where the file lies (the loader's caller).
 
 from __future__ import annotations
 
-import functools
 import logging
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import ValidationError
 
 from autoloader.controller.limits import ControllerLimits, ControlRequest
 from autoloader.controller.observation import Observation
 from autoloader.controller.policy import Decision, decide
 from autoloader.controller.states import ControllerState
 from autoloader.errors import KnobError, UsageError
+from autoloader.host.records import dataclass
+from autoloader.spec.block import adapter
 from autoloader.telemetry.lines import LineLog, read_lines
 
 logger = logging.getLogger(__name__)
@@ -32,18 +32,11 @@ logger = logging.getLogger(__name__)
 SCHEMA_VERSION = 2
 
 Decide = Callable[[ControllerState, Observation, ControllerLimits], Decision]
-_Kind = TypeVar("_Kind")
-
-
-@functools.cache
-def _adapter(kind: type[_Kind]) -> TypeAdapter[_Kind]:
-    """To plain values and back; made when a log is written or read, not with the import."""
-    return TypeAdapter(kind)
 
 
 def _plain(value: Any) -> Any:
     kind: Any = type(value)
-    return _adapter(kind).dump_python(value, mode="json")
+    return adapter(kind).dump_python(value, mode="json")
 
 
 class DecisionLog(LineLog):
@@ -130,11 +123,11 @@ def replay(lines: Iterable[str], *, with_: Decide = decide, origin: str = "the l
         whose = line.get("run"), line.get("pipeline")
         try:
             if line["kind"] == "start":
-                limits[whose] = _adapter(ControllerLimits).validate_python(line["limits"])
+                limits[whose] = adapter(ControllerLimits).validate_python(line["limits"])
             if line["kind"] != "decision":
                 continue
-            state = _adapter(ControllerState).validate_python(line["state"])
-            seen = _adapter(Observation).validate_python(line["observation"])
+            state = adapter(ControllerState).validate_python(line["state"])
+            seen = adapter(Observation).validate_python(line["observation"])
             recorded, derived = line["decision"], _plain(with_(state, seen, limits[whose]))
         except (KeyError, ValidationError, KnobError) as error:
             first = (str(error).splitlines() or [type(error).__name__])[0]

@@ -10,13 +10,13 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
-from pydantic import TypeAdapter
-
 from autoloader.cache.disk import DiskRoom
+from autoloader.host.records import dataclass
 from autoloader.host.units import MIB
+from autoloader.spec.block import adapter
 from autoloader.spec.knobs import UNUSED_KNOBS, KnobLimits, Knobs
 
 logger = logging.getLogger(__name__)
@@ -159,13 +159,11 @@ class ControlRequest:
 
     def plain(self) -> dict[str, Any]:
         """Plain values."""
-        found: dict[str, Any] = _REQUEST.dump_python(self, mode="json")
+        found: dict[str, Any] = adapter(ControlRequest).dump_python(self, mode="json")
         return found
 
     @classmethod
     def from_plain(cls, plain: Mapping[str, Any]) -> ControlRequest:
         """From ``plain``."""
-        return _REQUEST.validate_python(plain)
-
-
-_REQUEST = TypeAdapter(ControlRequest)
+        request: ControlRequest = adapter(cls).validate_python(plain)
+        return request

@@ -36,7 +36,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from functools import cached_property
 
 from autoloader.controller.admission import GENERATION_KNOBS, price_change
@@ -45,6 +44,7 @@ from autoloader.controller.observation import Observation
 from autoloader.controller.reflex import REOPEN_RATIO
 from autoloader.controller.states import ControllerState, Event
 from autoloader.errors import KnobError
+from autoloader.host.records import dataclass
 from autoloader.host.units import MIB
 from autoloader.spec.knobs import Knobs
 from autoloader.telemetry.statistics import StageMoment

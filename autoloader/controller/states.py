@@ -16,9 +16,10 @@ Not here: which event happened, and what is done in a state (``policy``).
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import Enum
 
+from autoloader.host.records import dataclass
 from autoloader.spec.knobs import Knobs
 
 

@@ -6,9 +6,10 @@ Not here: who collects them (``pipeline.pipeline``), who judges them (``controll
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Any, TypeVar
 
+from autoloader.host.records import dataclass
 from autoloader.telemetry.statistics import CacheStatistics, DatasetStatistics, HelperStatistics
 
 

@@ -22,7 +22,7 @@ from __future__ import annotations
 import hashlib
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import cache
 from importlib.metadata import version
 
@@ -31,6 +31,7 @@ from autoloader.decode.frames import FrameDecoder
 from autoloader.decode.jobs import Decoder
 from autoloader.decode.resize import Pixels
 from autoloader.formats import Feature
+from autoloader.host.records import dataclass
 from autoloader.samples.block import Encoded
 from autoloader.samples.resolve import ResolvedDataset, ResolvedMixture
 from autoloader.spec import CameraSpec

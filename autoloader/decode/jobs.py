@@ -22,7 +22,6 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Protocol
 
 import cv2
@@ -32,6 +31,7 @@ from numpy.typing import NDArray
 from autoloader.decode.frames import UndecodableFrameError
 from autoloader.decode.message import BatchMessage
 from autoloader.errors import as_fault
+from autoloader.host.records import dataclass
 from autoloader.host.threads import LoaderThread, all_ended
 from autoloader.samples.block import Encoded, FrameLease, Place, SampleBlock
 

@@ -5,11 +5,12 @@ Not here: filling batches (``decode.batch_builder``).
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 import numpy as np
 
+from autoloader.host.records import dataclass
 from autoloader.samples.block import Place
 from autoloader.samples.layout import BatchLayout, split_texts
 from autoloader.samples.resolve import ResolvedMixture

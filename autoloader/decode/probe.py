@@ -19,7 +19,6 @@ import mmap
 import statistics
 import subprocess
 from collections.abc import Mapping
-from dataclasses import dataclass
 from itertools import islice
 
 import cv2
@@ -37,6 +36,7 @@ from autoloader.formats.lerobot.parquet import UnreadableParquetError, read_pict
 from autoloader.formats.lerobot.videos import UnreadableVideoError, read_packets
 from autoloader.formats.records import MalformedRecordError, read_records
 from autoloader.host.clock import Clock
+from autoloader.host.records import dataclass
 from autoloader.host.supervision import start
 from autoloader.index.records import RecordSamples
 from autoloader.samples.block import (

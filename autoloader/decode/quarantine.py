@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import logging
 import threading
-from dataclasses import dataclass
 
+from autoloader.host.records import dataclass
 from autoloader.samples.block import Place
 from autoloader.samples.resolve import ResolvedMixture
 from autoloader.samples.transforms.keep import too_many_bad

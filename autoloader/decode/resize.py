@@ -23,7 +23,6 @@ from __future__ import annotations
 import math
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
@@ -31,6 +30,7 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
+from autoloader.host.records import dataclass
 from autoloader.spec import CameraSpec
 
 Floats = NDArray[np.float32]

@@ -24,13 +24,14 @@ import json
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Any, ClassVar, NamedTuple
 
 from autoloader.errors import SourceError, SpecError, nearest
 from autoloader.formats import files
 from autoloader.formats.features import Feature
 from autoloader.formats.tables import ReadRecord, ShardTables, SourceIdentity, Wanted
+from autoloader.host.records import dataclass
 
 _TERM = re.compile(r"(?P<name>[\w-]+)(\[(?P<slice>[^\[\]]*)\])?")
 _BOUND = re.compile(r"(?P<value>-?[\d_.]+)(?P<unit>%|shard)?")

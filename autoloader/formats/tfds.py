@@ -20,7 +20,7 @@ import os
 import re
 import stat
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -48,6 +48,7 @@ from autoloader.formats.tables import (
     Wanted,
 )
 from autoloader.host.files import kind_of
+from autoloader.host.records import dataclass
 
 FEATURES_FILE = "features.json"
 MOST_RECORDS = 10**8

@@ -54,13 +54,14 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import Enum
 from pathlib import Path
 from typing import Any
 
 from autoloader.errors import WorkerError
 from autoloader.host.files import memory_file
+from autoloader.host.records import dataclass
 from autoloader.host.threads import MORE_THREADS
 
 logger = logging.getLogger(__name__)
@@ -262,6 +263,8 @@ def environment(**changes: str) -> dict[str, str]:
         **os.environ,
         "PYTHONPATH": os.pathsep.join(entry for entry in named if entry not in last),
         "AUTOLOADER_IMPORT_PATH": json.dumps(import_path()),
+        # It looks for plugins in every installed package: hundreds of files on a shared disk.
+        "PYDANTIC_DISABLE_PLUGINS": os.environ.get("PYDANTIC_DISABLE_PLUGINS", "__all__"),
         "GLIBC_TUNABLES": tunables(os.environ.get("GLIBC_TUNABLES", "")),
         **changes,
     }

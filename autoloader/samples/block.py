@@ -12,13 +12,14 @@ from __future__ import annotations
 import threading
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from autoloader.host.extras import needs
+from autoloader.host.records import dataclass
 from autoloader.samples import windows
 from autoloader.samples.draws import PURPOSE_ORDER, Bools, Floats, Ints, fold
 from autoloader.samples.layout import PROVENANCE

@@ -8,16 +8,16 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from itertools import accumulate, pairwise
 from math import lcm
 from typing import Any
 
 import numpy as np
-from pydantic import TypeAdapter
 
 from autoloader.errors import SpecError
+from autoloader.host.records import dataclass
 from autoloader.samples.draws import PURPOSE_CHOICE, PURPOSE_PHASE, Ints, dataset_key, fold, unit
 from autoloader.samples.resolve import ResolvedMixture
 from autoloader.sampling.schedule import (
@@ -33,6 +33,7 @@ from autoloader.sampling.schedule import (
     stretches_of,
 )
 from autoloader.spec import CurriculumSpec
+from autoloader.spec.block import adapter
 
 _CHUNK = 1024
 _KEPT = 16
@@ -94,7 +95,8 @@ class MixtureOrder:
     @classmethod
     def from_plain(cls, plain: Mapping[str, Any]) -> MixtureOrder:
         """An order from ``dataclasses.asdict`` of one that went through JSON."""
-        return TypeAdapter(cls).validate_python(plain)
+        order: MixtureOrder = adapter(cls).validate_python(plain)
+        return order
 
     @property
     def lanes(self) -> int:

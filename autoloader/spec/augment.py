@@ -15,12 +15,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Annotated, Any, Literal, cast, get_args
 
 from pydantic import BeforeValidator, PlainSerializer, WithJsonSchema
 
 from autoloader.errors import nearest, shown
+from autoloader.host.records import dataclass
 from autoloader.spec.block import is_number, wrong
 
 OpName = Literal["random_resized_crop", "brightness", "contrast", "saturation", "hue"]

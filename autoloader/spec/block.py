@@ -5,11 +5,12 @@ Not here: the blocks themselves (``model`` and its neighbours), how a fault is t
 
 from __future__ import annotations
 
+import functools
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, model_validator
+from pydantic import BaseModel, ConfigDict, TypeAdapter, model_validator
 from pydantic_core import PydanticCustomError
 
 from autoloader.errors import nearest, shown
@@ -24,6 +25,10 @@ def is_number(value: Any) -> bool:
     """True for a finite number; a bool is none."""
     plain = isinstance(value, (int, float)) and not isinstance(value, bool)
     return plain and math.isfinite(value)
+
+
+adapter: Callable[[Any], TypeAdapter[Any]] = functools.cache(TypeAdapter)
+"""The adapter of a type, from plain values and back: made at its first use, and once."""
 
 
 class Block(BaseModel):

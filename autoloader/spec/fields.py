@@ -33,20 +33,19 @@ from __future__ import annotations
 import contextlib
 import re
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
 from typing import Annotated, Any, Literal, get_args
 
 from pydantic import (
     BeforeValidator,
     Field,
     PlainSerializer,
-    TypeAdapter,
     ValidationError,
     WithJsonSchema,
 )
 
 from autoloader.errors import nearest, shown
-from autoloader.spec.block import is_number, wrong
+from autoloader.host.records import dataclass
+from autoloader.spec.block import adapter, is_number, wrong
 
 _PATH = re.compile(r"^(?P<path>[^\[\]]+?)(?:\[(?P<columns>[^\[\]]*)\])?$")
 _TERM_KEYS = ("path", "ops", "zeros", "ones")
@@ -306,7 +305,7 @@ def _parse_language(raw: Any) -> AnyOf:
     return AnyOf(paths, names=_parse_names(raw), several=several)
 
 
-_NAMES = TypeAdapter(Annotated[dict[int, str], Field(min_length=1, max_length=_MOST_NAMES)])
+_Names = Annotated[dict[int, str], Field(min_length=1, max_length=_MOST_NAMES)]
 
 
 def _parse_names(raw: Mapping[str, Any]) -> tuple[tuple[int, str], ...]:
@@ -315,7 +314,7 @@ def _parse_names(raw: Mapping[str, Any]) -> tuple[tuple[int, str], ...]:
     listed = isinstance(raw["names"], (list, tuple))
     names = dict(enumerate(raw["names"])) if listed else raw["names"]
     with contextlib.suppress(ValidationError):
-        found = _NAMES.validate_python(names)
+        found = adapter(_Names).validate_python(names)
         if True not in {type(key) is bool for key in names}:
             return tuple(found.items())
     raise wrong(

@@ -15,12 +15,12 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Annotated, Any, Literal, NamedTuple
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 from autoloader.errors import KnobError, nearest
+from autoloader.host.records import dataclass
 from autoloader.host.units import size_of
 
 KnobClass = Literal["free", "order", "fixed"]
@@ -62,7 +62,7 @@ _Size = Annotated[
 class DatasetKnobs(BaseModel):
     """Knobs of one dataset's stream, as of ``Knobs``; ``None`` where the common value holds."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 
     cycle_length: Annotated[int, Field(ge=1, le=64)] | None = None
     num_parallel_calls: Annotated[int, Field(ge=1, le=64)] | None = None
@@ -80,7 +80,7 @@ class Knobs(BaseModel):
             could not run anywhere.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 
     reader: Literal["auto", "stream", "indexed"] = Field(
         "auto", description="how files are read; a spec that pins it wins"

@@ -22,10 +22,11 @@ import functools
 import json
 from collections import deque
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, field
 from typing import TYPE_CHECKING, Any
 
 from autoloader.errors import UsageError
+from autoloader.host.records import dataclass
 from autoloader.host.units import format_bytes
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ import hashlib
 import os
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar
@@ -37,6 +37,7 @@ from autoloader.formats.lerobot.metadata import (
 from autoloader.formats.lerobot.tables import DamagedEpisodeError, EpisodeRows, TablesOfFile, Videos
 from autoloader.formats.tables import ReadRecord, ShardTables, SourceIdentity, Wanted
 from autoloader.formats.tfds import folder_name
+from autoloader.host.records import dataclass
 
 _RANGE = re.compile(r"(\d+):(\d+)")
 

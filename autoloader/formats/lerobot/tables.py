@@ -28,7 +28,6 @@ import struct
 import threading
 from collections import Counter, OrderedDict
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -67,6 +66,7 @@ from autoloader.formats.tables import (
     Wanted,
     sections_of,
 )
+from autoloader.host.records import dataclass
 
 Ints = NDArray[np.int64]
 _Frames = tuple[dict[Section, Any], list[bytes]]

@@ -21,7 +21,7 @@ Not here: decoding (``decode.frames``), frames in an index (``formats.lerobot.ta
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +31,7 @@ from numpy.typing import NDArray
 from autoloader.formats import files
 from autoloader.formats.files import told_stand_in
 from autoloader.host.extras import needs
+from autoloader.host.records import dataclass
 
 LARGEST_DRIFT_FRAMES = 0.5
 """A time that is off by more than this many frames belongs to another frame."""

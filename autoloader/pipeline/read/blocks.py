@@ -31,13 +31,14 @@ import threading
 import weakref
 from bisect import bisect_right
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from autoloader.decode.batch_builder import Spans
+from autoloader.host.records import dataclass
 from autoloader.host.threads import LoaderThread
 from autoloader.index.planned import PlannedReads, RunPlanner
 from autoloader.pipeline.read.frame_reads import NowRead, Stretches, read_all

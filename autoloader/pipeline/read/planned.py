@@ -40,7 +40,7 @@ import math
 import threading
 import time
 from collections.abc import Callable, Sequence, Set
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, field
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
@@ -55,6 +55,7 @@ from autoloader.decode.batch_builder import SampleSource, Spans
 from autoloader.decode.quarantine import Quarantine
 from autoloader.decode.ring import RingMemory
 from autoloader.formats.files import descriptors
+from autoloader.host.records import dataclass
 from autoloader.host.supervision import import_path
 from autoloader.host.threads import LoaderThread, all_ended
 from autoloader.index.dataset import DatasetIndex

@@ -23,16 +23,17 @@ import hashlib
 import json
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import lru_cache, partial
 from itertools import groupby
 from typing import Annotated, Any
 
 import numpy as np
-from pydantic import AfterValidator, Field, TypeAdapter, ValidationError
+from pydantic import AfterValidator, Field, ValidationError
 
 from autoloader.errors import SourceError, SpecError
 from autoloader.formats import Feature, files
+from autoloader.host.records import dataclass
 from autoloader.samples.draws import Bools, Ints
 from autoloader.samples.transforms.fields import (
     check_encoding,
@@ -43,7 +44,7 @@ from autoloader.samples.transforms.fields import (
 )
 from autoloader.samples.windows import dropped_edges
 from autoloader.spec import KeepSpec, SampleSpec
-from autoloader.spec.block import wrong
+from autoloader.spec.block import adapter, wrong
 from autoloader.spec.reading import complaint
 from autoloader.spec.sample import key_parts, matcher
 
@@ -304,13 +305,14 @@ def _in_order(pair: tuple[int, int]) -> tuple[int, int]:
 
 _Step = Annotated[int, Field(strict=True, ge=0)]
 _Pair = Annotated[tuple[_Step, _Step], AfterValidator(_in_order)]
-_RANGES = TypeAdapter(dict[str, tuple[_Pair, ...]])
+_Ranges = dict[str, tuple[_Pair, ...]]
 
 
 @lru_cache(maxsize=8)
 def _parsed(path: str, size: int, mtime_ns: int) -> Mapping[str, Pairs]:
     del size, mtime_ns  # a file that changes is read again
-    return _RANGES.validate_json(files.read_local(path, "list_bytes"))
+    ranges: _Ranges = adapter(_Ranges).validate_json(files.read_local(path, "list_bytes"))
+    return ranges
 
 
 def runs_of_episode(values: Any, feature: Feature) -> TextRuns:

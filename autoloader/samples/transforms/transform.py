@@ -59,20 +59,20 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import TypeAdapter
 
 from autoloader.errors import SourceError, SpecError
 from autoloader.formats import DatasetFormat, Feature, ShardSlice, tensorflow_process
 from autoloader.formats.cache import JsonCache
 from autoloader.formats.features import JOINED, RAGGED
 from autoloader.formats.records import MalformedRecordError, write_example
+from autoloader.host.records import dataclass
 from autoloader.host.supervision import extend_import_path
 from autoloader.samples.draws import Bools, Floats
 from autoloader.samples.transforms.fields import (
@@ -99,12 +99,12 @@ from autoloader.samples.transforms.rlds import (
     steps_of,
 )
 from autoloader.spec import DatasetSpec, FieldExpression, FieldTerm, TransformSpec
+from autoloader.spec.block import adapter
 from autoloader.spec.sample import MovingSpec, StepsSpec
 
 ARITHMETIC = 1
 """Raised where what the pass gives changes, so that indexes of another one are not taken."""
 _PREFIX = "autoloader"
-_AS_IT_IS = StepsSpec().model_dump()
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,7 +149,8 @@ class Derivation:
 
     def __str__(self) -> str:
         """Describe the pass for people."""
-        said = [f"{key} {value}" for key, value in self.steps if value != _AS_IT_IS[key]]
+        as_it_is = StepsSpec().model_dump()
+        said = [f"{key} {value}" for key, value in self.steps if value != as_it_is[key]]
         names: list[str] = [op.name for one in self.columns for op in one.term.ops if op.whole]
         if any(one.source.encoding in PACKED for one in self.columns):
             names.append("unpacked tensors")
@@ -670,8 +671,6 @@ class TrialRun(NamedTuple):
     kept_ratio: float
 
 
-_PLAIN = TypeAdapter(TrialRun)
-"""A trial run as a cache holds it."""
 _cache = JsonCache("transforms", version=4)
 
 
@@ -696,7 +695,7 @@ def _try_function(
                 remedy="mend the function; it is given " + ", ".join(sorted(sources)),
             ) from error
         if found is not None:
-            return _PLAIN.dump_python(found, mode="json")
+            return adapter(TrialRun).dump_python(found, mode="json")
         reason = f"{spec.call} drops every one of the first {count} episodes"
     raise SourceError(
         f"dataset {directory.dataset!r}: its transform cannot be tried: {reason}",
@@ -764,7 +763,7 @@ def bind_episodes(
             dataset=directory.dataset,
             shared=function.framework not in CALLERS,
         )
-        transform = Transform(function, identity, stored, *_PLAIN.validate_python(found))
+        transform = Transform(function, identity, stored, *adapter(TrialRun).validate_python(found))
     given = stored if transform is None else transform.features
     derivation, fields = plan_derivation(declared, given, where=where)
     if derivation is None:
