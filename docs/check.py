@@ -112,11 +112,10 @@ def metrics_table(_: str) -> Iterator[tuple[str, ...]]:
     for metric in METRICS:
         label = f"/{metric.label.upper()}" if metric.label else ""
         counter = ", counter" if metric.counter else ""
-        only = "" if metric.told else " (Prometheus and record only)"
         yield (
             f"`{metric.name}{label}`",
             metric.unit + counter,
-            metric.meaning + only,
+            metric.meaning,
             metric.advice,
         )
 

@@ -27,7 +27,7 @@ from autoloader.telemetry.run_record import (
     living_runs,
     read_pipeline,
 )
-from autoloader.telemetry.statistics import Move, Snapshot
+from autoloader.telemetry.statistics import Move, Statistics
 
 _GAP_RATIO = 1 / 50
 """A pause between two moments above this share of the run, and above ``_GAP_S``, is a gap."""
@@ -95,12 +95,12 @@ class Run:
         return self.own.last.at_s - self.begin_s
 
     @cached_property
-    def running(self) -> tuple[tuple[float, Snapshot], ...]:
+    def running(self) -> tuple[tuple[float, Statistics], ...]:
         """(seconds that it stands for, moment) of all moments in which training took batches."""
         both = ((a, b) for a, b in self._pairs() if a.phase == b.phase == "running")
         return tuple((now.at_s - before.at_s, now) for before, now in both)
 
-    def _pairs(self) -> Iterator[tuple[Snapshot, Snapshot]]:
+    def _pairs(self) -> Iterator[tuple[Statistics, Statistics]]:
         longest = max(_GAP_S, self.length_s * _GAP_RATIO)
         for before, now in zip(self.own.moments, self.own.moments[1:], strict=False):
             if 0 < now.at_s - before.at_s <= longest and now.worker_pid == before.worker_pid:
@@ -113,7 +113,7 @@ class Run:
         seconds = batches = 0.0
         for before, now in self._pairs():
             if before.phase == now.phase == "running":
-                more = now.consumer.batches - before.consumer.batches
+                more = now.batches - before.batches
                 if more >= 0:
                     seconds, batches = seconds + now.at_s - before.at_s, batches + more
         return batches * batch / seconds if batch and seconds and batches else None
@@ -121,7 +121,7 @@ class Run:
     @cached_property
     def wait_ratio(self) -> float | None:
         """Share of the time that training waited for data."""
-        return self._mean(lambda moment: moment.consumer.wait_ratio)
+        return self._mean(lambda moment: moment.wait_ratio)
 
     @cached_property
     def bound_per_s(self) -> float | None:
@@ -137,16 +137,15 @@ class Run:
     @cached_property
     def least_headroom_bytes(self) -> int | None:
         """Least headroom in bytes."""
-        seen = (one.memory.headroom_bytes for one in self.own.moments)
+        seen = (one.headroom_bytes for one in self.own.moments)
         return min((one for one in seen if one is not None), default=None)
 
     @property
     def hit_ratio(self) -> float | None:
         """Share of the frames that came from the cache, at the end; ``None`` without a cache."""
-        cache = self.own.last.cache
-        return None if cache is None else cache.hit_ratio
+        return self.own.last.cache.hit_ratio
 
-    def _mean(self, read: Callable[[Snapshot], float | None]) -> float | None:
+    def _mean(self, read: Callable[[Statistics], float | None]) -> float | None:
         read_all = [(seconds, read(moment)) for seconds, moment in self.running]
         known = [(seconds, value) for seconds, value in read_all if value is not None]
         total = sum(seconds for seconds, _ in known)
@@ -167,14 +166,14 @@ class Run:
     def waits(self) -> dict[str, float]:
         """Limit → share of the time that training waited for it, the largest first."""
         return _shares(
-            (moment.limited_by, seconds * (moment.consumer.wait_ratio or 0.0))
+            (moment.limited_by, seconds * (moment.wait_ratio or 0.0))
             for seconds, moment in self.running
             if moment.limited_by not in ("", "training", "gpu")
         )
 
     def stretches(
-        self, holds: Callable[[Snapshot], bool]
-    ) -> Iterator[tuple[list[Snapshot], Snapshot | None]]:
+        self, holds: Callable[[Statistics], bool]
+    ) -> Iterator[tuple[list[Statistics], Statistics | None]]:
         """Yield moments in a row for which ``holds`` is true, and the moment behind them."""
         moments, behind = self.own.moments, 0
         for true, group in itertools.groupby(moments, holds):
@@ -189,17 +188,17 @@ class Run:
         below = self.stretches(lambda moment: (moment.above_floor_bytes or 0) < 0)
         return tuple(self._below(stretch, after) for stretch, after in below)
 
-    def _below(self, stretch: Sequence[Snapshot], after: Snapshot | None) -> Below:
-        least = min(stretch, key=lambda one: one.memory.headroom_bytes or 0)
+    def _below(self, stretch: Sequence[Statistics], after: Statistics | None) -> Below:
+        least = min(stretch, key=lambda one: one.headroom_bytes or 0)
         begin_s = stretch[0].at_s
         before = [one for one in self.own.moments if begin_s - 30.0 <= one.at_s < begin_s]
-        known = [one for one in before if one.memory.headroom_bytes is not None]
-        start = max(known, key=lambda one: one.memory.headroom_bytes or 0, default=least)
+        known = [one for one in before if one.headroom_bytes is not None]
+        start = max(known, key=lambda one: one.headroom_bytes or 0, default=least)
         return Below(
             stretch[0].at_s - self.begin_s,
             (after or stretch[-1]).at_s - self.begin_s,
-            least.memory.headroom_bytes or 0,
-            (start.memory.headroom_bytes or 0) - (least.memory.headroom_bytes or 0),
+            least.headroom_bytes or 0,
+            (start.headroom_bytes or 0) - (least.headroom_bytes or 0),
             (held_bytes(least) or 0) - (held_bytes(start) or 0),
         )
 
@@ -233,9 +232,9 @@ def _shares(times: Iterable[tuple[str, float]]) -> dict[str, float]:
     return {name: value / total for name, value in largest} if total else {}
 
 
-def held_bytes(moment: Snapshot) -> int | None:
+def held_bytes(moment: Statistics) -> int | None:
     """Bytes that the loader holds, with its ring."""
-    own = moment.memory.loader_bytes
+    own = moment.loader_bytes
     return None if own is None else own + moment.ring.allocated_bytes
 
 
@@ -290,7 +289,7 @@ def read_run(path: Path) -> Run:
     node, begin_s = latest.last.node, latest.moments[0].at_s
     ranks = [one for one in training if one.last.run == latest.last.run
              or (one.last.node == node and one.last.at_s >= begin_s)]  # fmt: skip
-    ranks.sort(key=lambda one: one.last.consumer.batches)
+    ranks.sort(key=lambda one: one.last.batches)
     by_rank = {one.last.rank: one for one in ranks}  # of two loaders, the one that gave more
     ranks = [by_rank[rank] for rank in sorted(by_rank)]
     own = max(ranks, key=lambda one: Run("", one).wait_ratio or 0.0)

@@ -50,7 +50,7 @@ from autoloader.telemetry.charts import (
     render,
     rows_over_time,
 )
-from autoloader.telemetry.statistics import Move, Snapshot
+from autoloader.telemetry.statistics import Move, Statistics
 from autoloader.telemetry.verdict import LITTLE_RATIO, MOSTLY_RATIO, changes_words, value_words
 
 DIFFERENT = 1
@@ -301,7 +301,7 @@ def _cost(run: Run, ideal: Run | None) -> Finding | None:
 
 
 def _memory(run: Run) -> Finding | None:
-    floor = run.own.last.memory.floor_bytes
+    floor = run.own.last.floor_bytes
     least = run.least_headroom_bytes
     if least is None:
         return None
@@ -368,7 +368,7 @@ def _states(run: Run) -> tuple[str, ...]:
         for name, share in run.states.items()
         if share >= LEAST_SHARE
     ]
-    control = run.own.last.control
+    control = run.own.last.controller
     if control is not None and control.drops:
         found.append(f"The memory reflex dropped what was read ahead {control.drops} ×.")
     return tuple(found)
@@ -431,7 +431,7 @@ _FAR = 10
 """Times the rate of training above which the bound is not drawn."""
 _MOVER_COLOURS = {"reflex": "bad", "person": "d"}
 
-_Read = Callable[[Run, Snapshot], float | None]
+_Read = Callable[[Run, Statistics], float | None]
 
 
 def page(run: Run, other: Run | None = None, *, ideal: Run | None = None) -> str:
@@ -510,13 +510,13 @@ def _gib(count: int | None) -> float | None:
     return None if count is None else count / GIB
 
 
-def _bound_then(run: Run, moment: Snapshot) -> float | None:
+def _bound_then(run: Run, moment: Statistics) -> float | None:
     """The bound; ``None`` in a run whose bound is so high that training's line would lie flat."""
     took, bound = run.samples_per_s, run.bound_per_s
     return None if took and bound and bound > _FAR * took else moment.bound_per_s
 
 
-def _hits(_: Run, moment: Snapshot) -> float | None:
+def _hits(_: Run, moment: Statistics) -> float | None:
     cache = moment.cache
     return _percent(cache.hit_ratio) if cache and cache.budget_bytes else None
 
@@ -527,7 +527,7 @@ _PLOTS = (
         "Samples a second: what training took, and what the slowest stage could give",
         "",
         (
-            ("training took", "a", _running(lambda _, m: m.consumer.samples_per_s)),
+            ("training took", "a", _running(lambda _, m: m.samples_per_s)),
             ("the loader could give", "c", _running(_bound_then)),
         ),
     ),
@@ -535,7 +535,7 @@ _PLOTS = (
         "waits",
         "Share of its time that training waited for data",
         "%",
-        (("waited", "b", _running(lambda _, m: _percent(m.consumer.wait_ratio))),),
+        (("waited", "b", _running(lambda _, m: _percent(m.wait_ratio))),),
         top=5.0,
     ),
     _Plot(
@@ -543,8 +543,8 @@ _PLOTS = (
         "Memory: what the machine could still give, and the floor",
         "GiB",
         (
-            ("headroom", "a", lambda _, m: _gib(m.memory.headroom_bytes)),
-            ("RAM floor", "limit", lambda _, m: _gib(m.memory.floor_bytes)),
+            ("headroom", "a", lambda _, m: _gib(m.headroom_bytes)),
+            ("RAM floor", "limit", lambda _, m: _gib(m.floor_bytes)),
         ),
     ),
     _Plot(

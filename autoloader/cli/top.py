@@ -27,7 +27,7 @@ from autoloader.errors import UsageError, printable
 from autoloader.host.units import format_bytes, format_seconds
 from autoloader.spec.knobs import UNUSED_KNOBS
 from autoloader.telemetry.run_record import living_runs
-from autoloader.telemetry.statistics import DatasetStatistics, Move, Snapshot
+from autoloader.telemetry.statistics import DatasetStatistics, Move, Statistics
 from autoloader.telemetry.verdict import (
     LITTLE_RATIO,
     changes_words,
@@ -80,13 +80,13 @@ def show_runs(run: str | None, *, once: bool) -> None:
         emit(_NONE)
 
 
-def _groups(run: str | None) -> list[list[Snapshot]]:
+def _groups(run: str | None) -> list[list[Statistics]]:
     """Give the runs that are meant, each with all its loaders on this machine.
 
     Raises:
         UsageError: one is named, and is not there.
     """
-    groups: dict[str, list[Snapshot]] = {}
+    groups: dict[str, list[Statistics]] = {}
     for moment in living_runs():
         groups.setdefault(moment.node or moment.run, []).append(moment)
     if run is None:
@@ -102,13 +102,13 @@ def _groups(run: str | None) -> list[list[Snapshot]]:
     return named
 
 
-def _is_named(moment: Snapshot, run: str) -> bool:
+def _is_named(moment: Statistics, run: str) -> bool:
     if run.isdecimal():
         return int(run) in (moment.trainer_pid, moment.worker_pid)
     return run in moment.run or run in moment.script
 
 
-def _frame(console: Console, groups: Sequence[Sequence[Snapshot]]) -> list[Text]:
+def _frame(console: Console, groups: Sequence[Sequence[Statistics]]) -> list[Text]:
     frame = Frame(console.width, console.height, time.time())
     return draw_run(groups[0], frame) if len(groups) == 1 else draw_list(groups, frame)
 
@@ -156,20 +156,20 @@ class Frame(NamedTuple):
         return list(lines[: self.height])
 
 
-def draw_list(groups: Sequence[Sequence[Snapshot]], frame: Frame) -> list[Text]:
+def draw_list(groups: Sequence[Sequence[Statistics]], frame: Frame) -> list[Text]:
     """Draw several runs, a line each: the run that waits most comes first."""
     rows = []
     for group in sorted(groups, key=lambda one: -_wait(worst(one))):
         moment = worst(group)
-        rate = sum(one.consumer.samples_per_s or 0.0 for one in in_use(group))
+        rate = sum(one.samples_per_s or 0.0 for one in in_use(group))
         name = f"{moment.script} {moment.run}"
         phase = "not known yet" if moment.phase == "running" else moment.phase
         limit = moment.limited_by or phase
-        rows.append((name, _number(rate), _percent(moment.consumer.wait_ratio), limit))
+        rows.append((name, _number(rate), _percent(moment.wait_ratio), limit))
     return frame.fit([*_table(_RUNS, rows), Text("`autoloader top RUN` shows one of them", "dim")])
 
 
-def draw_run(group: Sequence[Snapshot], frame: Frame) -> list[Text]:
+def draw_run(group: Sequence[Statistics], frame: Frame) -> list[Text]:
     """Draw one run in full.
 
     Args:
@@ -183,21 +183,21 @@ def draw_run(group: Sequence[Snapshot], frame: Frame) -> list[Text]:
     return frame.fit([*head, *_datasets(moment.datasets, frame.height - len(head))])
 
 
-def worst(group: Sequence[Snapshot]) -> Snapshot:
+def worst(group: Sequence[Statistics]) -> Statistics:
     """The loader in use whose trainer waits most."""
     return max(in_use(group), key=lambda one: (_wait(one), one.at_s))
 
 
-def _wait(one: Snapshot) -> float:
-    return one.consumer.wait_ratio or 0.0
+def _wait(one: Statistics) -> float:
+    return one.wait_ratio or 0.0
 
 
-def in_use(group: Sequence[Snapshot]) -> list[Snapshot]:
+def in_use(group: Sequence[Statistics]) -> list[Statistics]:
     """Loaders that are not parked; all of them where all are parked."""
     return [one for one in group if one.phase != "parked"] or list(group)
 
 
-def _head(group: Sequence[Snapshot], moment: Snapshot, frame: Frame) -> Iterator[Text]:
+def _head(group: Sequence[Statistics], moment: Statistics, frame: Frame) -> Iterator[Text]:
     title = Text().append(printable(moment.script) or "a loader", "bold")
     title.append(f"  {moment.run}  {moment.split}", "dim")
     splits = sorted({one.split for one in group} - {moment.split})
@@ -221,34 +221,34 @@ def _head(group: Sequence[Snapshot], moment: Snapshot, frame: Frame) -> Iterator
         yield _line("control", "off: knobs stay as they are")
 
 
-def _flow(moment: Snapshot) -> Iterator[Text]:
-    consumer, memory, ring, cache = moment.consumer, moment.memory, moment.ring, moment.cache
-    rate = f"{_number(consumer.samples_per_s)} samples/s"
+def _flow(moment: Statistics) -> Iterator[Text]:
+    ring, cache = moment.ring, moment.cache
+    rate = f"{_number(moment.samples_per_s)} samples/s"
     if moment.bound_per_s:
         share = "" if moment.bound_ratio is None else f" ({_percent(moment.bound_ratio)})"
         rate += f" of {_number(moment.bound_per_s)} possible{share}"
-    if consumer.step_s:
-        rate += f", a batch every {consumer.step_s * 1e3:.0f} ms"
+    if moment.step_s:
+        rate += f", a batch every {moment.step_s * 1e3:.0f} ms"
     yield _line("rate", rate)
-    ratio = consumer.wait_ratio
+    ratio = moment.wait_ratio
     told = "not measured" if ratio is None else f"{_percent(ratio)} of the last seconds"
     yield _gauge("waits", ratio, 1.0, told, bad=(ratio or 0.0) >= LITTLE_RATIO)
-    free, floor = memory.headroom_bytes, memory.floor_bytes
+    free, floor = moment.headroom_bytes, moment.floor_bytes
     most = max(free or 0, 2 * floor, *(one or 0 for one in moment.lately.headrooms_bytes))
     told = f"{_size(free)} free, floor {_size(floor)}"
-    short = free is not None and free < floor + memory.margin_bytes
+    short = free is not None and free < floor + moment.margin_bytes
     yield _gauge("memory", free, most, told, mark=floor, bad=short)
     ready = f"{ring.filled} of {ring.slots} batches ready"
     if ring.filled > ring.slots:  # it has just been made smaller
         ready = f"{ring.filled} batches ready, {ring.slots} from now on"
     text = f"{ready}, {_size(ring.allocated_bytes)}"
-    text += f"; loader {_size(memory.loader_bytes)}"
+    text += f"; loader {_size(moment.loader_bytes)}"
     if moment.idle_cpus is not None:
         text += f"; {moment.idle_cpus:.1f} idle CPUs"
     if moment.gpu_busy_ratio is not None:
         text += f"; GPU {_percent(moment.gpu_busy_ratio)}"
     yield _line("ring", text)
-    if cache is not None and cache.budget_bytes:
+    if cache.budget_bytes:
         held = f"{_size(cache.held_bytes)} of {_size(cache.budget_bytes)}"
         yield _line("cache", f"{held}, {_percent(cache.hit_ratio)} of the frames come from it")
 
@@ -265,7 +265,7 @@ def _gauge(
     return _line(label, "[").append(bar, "red" if bad else "green").append(f"] {told}")
 
 
-def _stages(moment: Snapshot) -> list[Text]:
+def _stages(moment: Statistics) -> list[Text]:
     """Draw the slowest stages; the stage that limits the run is marked."""
     known = sorted(moment.stages, key=lambda one: one.bound_per_s or float("inf"))[:_MOST_STAGES]
     rows = [
@@ -286,7 +286,7 @@ def _stages(moment: Snapshot) -> list[Text]:
     return lines
 
 
-def _knobs(moment: Snapshot, frame: Frame) -> Iterator[Text]:
+def _knobs(moment: Statistics, frame: Frame) -> Iterator[Text]:
     """Values in force, two lines at most; moved knobs come first, with their former values."""
     moved = {knob: pair[0] for move in moment.moves for knob, pair in move.changes.items()}
     unused = (*_UNTUNED, *UNUSED_KNOBS.get(str(moment.knobs.get("reader")), ()))
@@ -322,7 +322,7 @@ def _moves(moves: Sequence[Move], frame: Frame) -> Iterator[Text]:
         yield from (Text(" " * indent + rest) for rest in more)
 
 
-def _ranks(group: Sequence[Snapshot]) -> list[Text]:
+def _ranks(group: Sequence[Statistics]) -> list[Text]:
     """Draw the ranks of this node, the worst wait first; nothing for a single rank."""
     ranks = {one.rank: one for one in in_use(group)}
     if len(ranks) == 1:
@@ -330,10 +330,10 @@ def _ranks(group: Sequence[Snapshot]) -> list[Text]:
     rows = [
         (
             f"{one.rank} of {one.world_size}",
-            _number(one.consumer.samples_per_s),
-            _percent(one.consumer.wait_ratio),
+            _number(one.samples_per_s),
+            _percent(one.wait_ratio),
             f"{one.ring.filled}/{one.ring.slots}",
-            one.consumer.batches,
+            one.batches,
         )
         for one in sorted(ranks.values(), key=lambda one: -_wait(one))
     ]

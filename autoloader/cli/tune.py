@@ -164,7 +164,7 @@ def recorded_step_s(run: Run) -> float:
     Raises:
         UsageError: the record tells of too few steps.
     """
-    seen = [moment.consumer for moment in run.own.moments]
+    seen = run.own.moments
     known = [(one.step_s, one.wait_ratio) for one in seen]
     steps = [step_s * (1 - waited) for step_s, waited in known if step_s and waited is not None]
     if len(steps) < LEAST_MOMENTS:

@@ -233,7 +233,7 @@ def price_knobs(knobs: Knobs, datasets: Mapping[str, int], prices: Prices) -> in
     private += price_decoding(knobs.decode_threads, prices.picture_bytes)
     if knobs.reader == "indexed":
         private += knobs.io_threads * THREAD_BYTES
-        private += (knobs.read_ahead + 1) * prices.run_bytes
+        private += (knobs.read_ahead + 1) * prices.run_bytes * knobs.decode_processes
         private += (knobs.decode_processes - 1) * prices.process_bytes
         shared += knobs.cache_bytes + _price_helpers(knobs, prices.slot_bytes)
     else:

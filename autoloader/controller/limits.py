@@ -82,7 +82,8 @@ class ControllerLimits:
         values = {
             name: max(getattr(self.minimum, name), getattr(knobs, name) // 2) for name in halved
         }
-        smaller = Knobs.build({**values, "reader": knobs.reader}, base=self.minimum)
+        values["io_threads"] = self.minimum.io_threads
+        smaller = Knobs.build(values, base=self.least(knobs))
         logger.warning("knobs after an out-of-memory kill: %s", smaller.changed(knobs))
         return smaller
 

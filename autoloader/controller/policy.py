@@ -344,9 +344,7 @@ def _reverted(here: Situation, trial: Trial, verdict: Verdict) -> Decision:
     flat = trial.before.flat()
     common = {key: flat[key] for key in trial.changes if key in flat}
     # Without values of their own that some datasets did not have before.
-    added = trial.changes.keys() - flat.keys()
-    left = {key: value for key, value in here.seen.knobs.flat().items() if key not in added}
-    back = here.legal(common, Knobs.build(left))
+    back = here.legal(common, without=trial.changes.keys() - flat.keys())
     if back is None or not (trial.growing or here.admits(back)):
         rule = "the change did not pay, and cannot be taken back: memory"
         return replace(_stay(here, rule, **own), verdict=verdict)

@@ -35,7 +35,7 @@ Not here: when to ask, and whether a change paid (``policy``); which frames are 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from functools import cached_property
 
 from autoloader.controller.admission import GENERATION_KNOBS, price_change
@@ -156,12 +156,18 @@ class Situation:
         """True if there is room to go to ``knobs``; taking a shrink back is a growth too."""
         return admits(self.price(knobs), self.seen, self.limits)
 
-    def legal(self, changes: Mapping[str, int], base: Knobs | None = None) -> Knobs | None:
-        """The knobs with ``changes``; ``None``: a guard refuses them, or the order is promised."""
+    def legal(self, changes: Mapping[str, int], without: Collection[str] = ()) -> Knobs | None:
+        """The knobs with ``changes``; ``None``: a guard refuses them, or the order is promised.
+
+        Args:
+            changes: flat knob → value.
+            without: flat knobs of datasets that lose their own value.
+        """
         if self.limits.order_fixed and any(_plain(key) in ORDER_KNOBS for key in changes):
             return None
+        stay = {key: v for key, v in self.seen.knobs.flat().items() if key not in without}
         try:
-            wanted = Knobs.build(changes, base=base or self.seen.knobs)
+            wanted = Knobs.build({**stay, **changes})
             wanted.check(self.limits.knobs)
         except KnobError:
             return None

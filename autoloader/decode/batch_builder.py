@@ -32,12 +32,13 @@ import time
 import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
 
 from autoloader.cache.disk import FramesOnDisk
-from autoloader.decode.activity import BuilderActivity, DatasetActivity
+from autoloader.decode.activity import BuilderActivity
 from autoloader.decode.decoders import decoders_of
 from autoloader.decode.jobs import (
     DecodePool,
@@ -57,6 +58,7 @@ from autoloader.host.threads import LoaderThread, all_ended
 from autoloader.samples.block import Place, SampleBlock
 from autoloader.samples.resolve import ResolvedMixture
 from autoloader.spec.knobs import Knobs
+from autoloader.telemetry.statistics import DatasetStatistics
 
 logger = logging.getLogger(__name__)
 
@@ -126,7 +128,7 @@ class SampleSource(ABC):
         return True
 
     @abstractmethod
-    def activity(self) -> list[DatasetActivity]:
+    def activity(self) -> list[DatasetStatistics]:
         """Activity so far, by dataset; figures that the builder counts are 0."""
 
     @abstractmethod
@@ -288,12 +290,19 @@ class BatchBuilder:
     def activity(self) -> BuilderActivity:
         """Activity so far."""
         decode_s, decoded, frames = (each.tolist() for each in self._pool.service())
-        datasets, copied = self._source.activity(), self._copied.tolist()
-        for k, own in enumerate(datasets):
-            own.taken, own.stalls = self._decoded[k] + copied[k], self._stalls[k]
-            own.decode_s, own.decoded, own.frames = decode_s[k], decoded[k], frames[k]
+        copied = self._copied.tolist()
         return BuilderActivity(
-            datasets,
+            [
+                replace(
+                    own,
+                    samples=self._decoded[k] + copied[k],
+                    stalls=self._stalls[k],
+                    decode_s=decode_s[k],
+                    decoded=decoded[k],
+                    frames=frames[k],
+                )
+                for k, own in enumerate(self._source.activity())
+            ],
             run_bytes=self._source.run_bytes,
             read_bytes=self._source.read_bytes,
             reading_s=self._source.reading_s,

@@ -19,7 +19,7 @@ can be read there is no number to give, and ``read`` raises, because unknown is 
 
 Cost: a few ``pread`` of open descriptors, about 0.05 ms, more where other threads want the
 interpreter after each. Limits may shrink and a process may be moved to another cgroup: both are
-looked at anew each time. Any thread may call ``read``.
+looked at anew each time, or after ``limits_for_s``. Any thread may call ``read``.
 
 ``PressureProbe`` reads ``/proc/pressure/memory`` (PSI): for what share of the last ten seconds some
 task stood still for want of memory. Many kernels and containers have it not: then it is unknown.
@@ -34,6 +34,7 @@ import logging
 import os
 import re
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Protocol
@@ -98,6 +99,7 @@ class HeadroomProbe:
         proc: folder where procfs is mounted.
         cgroup_root: stands for ``/sys/fs/cgroup`` in what mountinfo says.
         pid: id of the process whose cgroup counts; "self" for this process.
+        limits_for_s: seconds for which ``read`` takes limits as they were; 0 reads them each time.
     """
 
     def __init__(
@@ -105,19 +107,28 @@ class HeadroomProbe:
         proc: Path = Path("/proc"),
         cgroup_root: Path = ROOT,
         pid: int | str = "self",
+        *,
+        limits_for_s: float = 0.0,
     ) -> None:
         self._proc = proc
         self._meminfo = KernelFile(proc / "meminfo")
         self._groups = ProcessGroups("memory", proc, cgroup_root, pid)
         self._seen: tuple[Cgroup, ...] = ()
         self._binding: list[Cgroup] = []
+        self._limits_for_s = limits_for_s
+        self._limits: list[tuple[Cgroup, int]] = []
+        self._limits_until_s = float("-inf")
         self._lock = threading.Lock()
         self._told: set[str] = set()
 
     def read(self) -> Headroom:
         with self._lock:
             best, source = self._host_bytes(b"MemAvailable"), "host"
-            for group, limit in self._current_limits():
+            now_s = time.monotonic()
+            if now_s >= self._limits_until_s:
+                self._limits = self._current_limits()
+                self._limits_until_s = now_s + self._limits_for_s
+            for group, limit in self._limits:
                 room = self._room(group, limit, best)
                 if room is not None and (best is None or room < best):
                     best, source = room, group.label

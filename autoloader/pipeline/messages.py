@@ -118,12 +118,11 @@ class BatchReady(Message):
 
 
 class Activity(Message):
-    """Child → trainer: the answer to ``AskActivity``, with what the controller counted."""
+    """Child → trainer: the answer to ``AskActivity``."""
 
     request: int
     activity: dict[str, Any]
     quarantined: list[dict[str, Any]]
-    control: dict[str, int] = field(default_factory=dict)
 
 
 class Failed(Message):

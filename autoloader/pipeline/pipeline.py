@@ -46,7 +46,7 @@ from numpy.typing import NDArray
 from autoloader.cache.disk import FramesOnDisk
 from autoloader.cache.slab import private_bytes
 from autoloader.cache.table import FrameCosts
-from autoloader.decode.activity import BuilderActivity, PipelineActivity
+from autoloader.decode.activity import BuilderActivity
 from autoloader.decode.batch_builder import BatchBuilder, SampleSource
 from autoloader.decode.message import BatchMessage
 from autoloader.decode.quarantine import BadRecord, Quarantine
@@ -57,7 +57,12 @@ from autoloader.host.threads import LoaderThread, all_ended
 from autoloader.samples.resolve import ResolvedMixture
 from autoloader.sampling.dealing import Deal, Rounds
 from autoloader.spec.knobs import Knobs
-from autoloader.telemetry.statistics import CacheStatistics, HelperStatistics
+from autoloader.telemetry.statistics import (
+    CacheStatistics,
+    HelperStatistics,
+    RingStatistics,
+    Statistics,
+)
 
 if TYPE_CHECKING:
     from autoloader.pipeline.batch_call import BatchCall
@@ -549,8 +554,8 @@ class Pipeline:
         """Bad records so far."""
         return self._quarantine.records()
 
-    def activity(self) -> PipelineActivity:
-        """Activity of every part."""
+    def activity(self) -> Statistics:
+        """Counts of every part; the rest is the host's and the trainer's."""
         done = self._builder_activity()
         with self._lock:
             builders, helpers, counts = self._all(), self._helpers, dict(self._helped)
@@ -568,18 +573,20 @@ class Pipeline:
             bad = self._quarantine.count(k)
             if bad or there[k]:
                 datasets[name] = dataclasses.replace(
-                    own, quarantined=bad, taken=own.taken + there[k]
+                    own, quarantined=bad, samples=own.samples + there[k]
                 )
-        return PipelineActivity(
+        return Statistics(
             datasets=datasets,
-            ring_slots=self._slots.slots,
-            ring_out=self._slots.out,
-            ring_filled=self.ready_batches,
-            ring_stuck=self._slots.stuck,
+            ring=RingStatistics(
+                slots=self._slots.slots,
+                filled=self.ready_batches,
+                stuck=self._slots.stuck,
+                out=self._slots.out,
+            ),
             run_bytes=done.run_bytes,
             read_bytes=done.read_bytes,
             reading_s=done.reading_s,
-            processes=processes,
+            processes=tuple(processes),
             gather_s=done.gather_s,
             gathered=done.gathered,
             cache=dataclasses.replace(

@@ -42,7 +42,6 @@ from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, ClassVar
 
 from autoloader.controller.admission import price_start
-from autoloader.decode.activity import PipelineActivity
 from autoloader.decode.message import BatchMessage
 from autoloader.decode.quarantine import BadRecord
 from autoloader.decode.ring import MAX_SLOTS
@@ -75,6 +74,7 @@ from autoloader.process.setup import PipelineSetup
 from autoloader.sampling.mixture import MixtureOrder
 from autoloader.spec.knobs import Knobs
 from autoloader.telemetry.lines import script_name
+from autoloader.telemetry.statistics import RingStatistics, Statistics
 
 if TYPE_CHECKING:
     from autoloader.process.control import TrainerService
@@ -443,7 +443,6 @@ class ChildPipeline:
 
     Attributes:
         state: name of the controller's state.
-        control: what the controller has counted.
     """
 
     def __init__(self, setup: PipelineSetup, child: Child) -> None:
@@ -460,7 +459,6 @@ class ChildPipeline:
         self._last = self._idle()
         self._quarantined: tuple[BadRecord, ...] = ()
         self.state = "WARMUP"
-        self.control: dict[str, int] = {}
         self._ready: deque[BatchReady] = deque()
         self._answered = -1
         self.number = child.join(self)
@@ -577,9 +575,8 @@ class ChildPipeline:
             self._failure = message.to_error()
         elif isinstance(message, Activity):
             self._answered = message.request
-            self._last = PipelineActivity.from_plain(message.activity)
+            self._last = Statistics.from_dict(message.activity)
             self._quarantined = tuple(BadRecord(**bad) for bad in message.quarantined)
-            self.control = message.control
         elif isinstance(message, (BatchReady, Retuned)) and message.generation == self._generation:
             if isinstance(message, BatchReady):
                 self._ready.append(message)
@@ -639,7 +636,7 @@ class ChildPipeline:
             if self._begun:
                 self.child.send(Park(self.number, parked))
 
-    def activity(self) -> PipelineActivity:
+    def activity(self) -> Statistics:
         """See ``Pipeline.activity``; once it is closed, what the child told last.
 
         Raises:
@@ -651,10 +648,10 @@ class ChildPipeline:
             return self._idle()
         return self._ask()
 
-    def _idle(self) -> PipelineActivity:
-        return PipelineActivity({}, self.knobs.ring_slots, 0, 0)
+    def _idle(self) -> Statistics:
+        return Statistics(ring=RingStatistics(self.knobs.ring_slots))
 
-    def _ask(self) -> PipelineActivity:
+    def _ask(self) -> Statistics:
         child, request = self.child, next(self._requests)
         with child.lock:
             deadline = time.monotonic() + _ANSWER_S

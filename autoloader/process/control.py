@@ -51,6 +51,7 @@ from autoloader.decode.ring import RingMemory
 from autoloader.errors import AutoloaderError
 from autoloader.formats.files import is_remote
 from autoloader.host.headroom import HeadroomSource, headroom_or_none, memory_cgroup, oom_kills
+from autoloader.host.machine import KernelFile
 from autoloader.host.supervision import extend_import_path
 from autoloader.host.threads import LoaderThread
 from autoloader.pipeline.messages import (
@@ -75,6 +76,7 @@ from autoloader.samples.resolve import resolve_plain
 from autoloader.sampling.dealing import Deal, NodePart, Ranks, mixture_part
 from autoloader.sampling.mixture import MixtureOrder
 from autoloader.spec.knobs import Knobs
+from autoloader.telemetry.statistics import ControllerStatistics, Statistics
 
 if TYPE_CHECKING:
     from autoloader.pipeline.pipeline import MixtureReader, Pipeline
@@ -273,11 +275,16 @@ class ControlledPipeline:
 
     def activity(self, request: int) -> Activity:
         """Activity of the pipeline, and frames that earlier ones still pin; answers a request."""
-        found = self.pipeline.activity()
+        found = self._counts()
         if stuck := sum(one.pipeline.leased_frames for one in self._earlier):
             found = replace(found, cache=replace(found.cache, stuck=stuck))
         bad = [asdict(one) for one in self.pipeline.quarantined()]
-        return Activity(self._number, request, asdict(found), bad, dict(self._counted))
+        return Activity(self._number, request, asdict(self._observer.told(found)), bad)
+
+    def _counts(self) -> Statistics:
+        """Counts of the pipeline and of its controller."""
+        controller = ControllerStatistics(**self._counted) if self._moves else None
+        return replace(self.pipeline.activity(), controller=controller)
 
     def close(self, held_slots: Collection[int] | None = None) -> None:
         """End it; give the ring's pages back, except those of ``held_slots`` (default: all)."""
@@ -423,8 +430,7 @@ class ControlledPipeline:
         seen = self.observe(at_s, growth_bytes)
         said: dict[str, Any] = {}
         if self._moves:
-            rule = self._decide(seen)
-            said = {"state": self._state.name.value, "why": rule, "counted": self._counted}
+            said = {"why": self._decide(seen), "state": self._state.name.value}
         self._observer.publish(seen, self._activity, opened=self.pipeline.opened, **said)
 
     def _decide(self, seen: Observation) -> str:
@@ -449,7 +455,7 @@ class ControlledPipeline:
         """Read everything that the policy needs now."""
         with self._lock:
             knobs = self.pipeline.knobs
-            activity = self._activity = self.pipeline.activity()
+            activity = self._activity = self._counts()
             settled = self.pipeline.settled
         readings = self._observer.readings(at_s, knobs, activity, parked=self._parked)
         headroom = headroom_or_none(self._headroom)
@@ -567,7 +573,7 @@ class TrainerService:
         self._earlier: dict[int, list[ControlledPipeline]] = {}
         """Pipeline number → closed pipelines into whose rings threads still write."""
         self._page: ControlPage | None = None
-        self._membership = b""
+        self._cgroup, self._membership = KernelFile(Path("/proc/self/cgroup")), b""
         self.pidfd = -1
         if pid:
             with contextlib.suppress(OSError):
@@ -683,11 +689,8 @@ class TrainerService:
         self.wire.shut_down()
 
     def _note_cgroup(self, page: ControlPage) -> None:
-        try:
-            membership = Path("/proc/self/cgroup").read_bytes()
-        except OSError:  # no /proc, or one without it
-            return
-        if membership != self._membership:
+        membership = self._cgroup.read()
+        if membership is not None and membership != self._membership:
             self._membership = membership
             directory = memory_cgroup()
             page.note_cgroup(directory, oom_kills(directory) or 0)

@@ -30,7 +30,6 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 
 import numpy as np
 
-from autoloader.decode.activity import DatasetActivity
 from autoloader.decode.message import BatchMessage, PipelineStart, texts_of
 from autoloader.decode.ring import Lender, RingMemory
 from autoloader.host.extras import needs
@@ -45,7 +44,7 @@ from autoloader.telemetry.progress import Patience, doing
 from autoloader.telemetry.statistics import (
     ConsumerMeter,
     ControllerStatistics,
-    RingStatistics,
+    DatasetStatistics,
     Statistics,
 )
 
@@ -450,19 +449,21 @@ class Delivery:
         starts: int,
         closed: bool,
     ) -> Statistics:
-        """A snapshot of the loader whose batches these are; see ``telemetry.Statistics``."""
-        activity, meter, progress = pipeline.activity(), self.meter, self.progress
-        helpers = activity.helpers
+        """Statistics of the loader whose batches these are: the child's, and the counts of here."""
+        told, meter, progress = pipeline.activity(), self.meter, self.progress
         datasets = {
-            name: activity.datasets.get(name, DatasetActivity()).told(
-                shares[index],
-                progress.share(index),
+            name: dataclasses.replace(
+                told.datasets.get(name, DatasetStatistics()),
+                weight=shares[index],
+                share=progress.share(index),
                 samples=progress.taken[index],
                 non_finite=progress.non_finite[index],
             )
             for index, name in enumerate(self._mixture.names)
         }
-        return Statistics(
+        helped = pipeline.knobs.helper_slots or (told.helpers and told.helpers.batches)
+        return dataclasses.replace(
+            told,
             samples=meter.samples,
             batches=meter.batches,
             samples_per_s=meter.samples_per_s,
@@ -470,25 +471,21 @@ class Delivery:
             batch_latency_s=meter.latency_s(),
             headroom_bytes=headroom_bytes,
             loader_bytes=0 if closed else pipeline.child.held_bytes(),
-            decodes_per_sample=activity.decodes_per_sample,
-            batch_call_s=activity.call_s / activity.calls if activity.calls else None,
-            ring=RingStatistics(
-                slots=activity.ring_slots,
-                filled=activity.ring_filled,
+            ring=dataclasses.replace(
+                told.ring,
                 copies=self.lender.copies,
                 allocated_bytes=self.memory.allocated_bytes(),
-                stuck=activity.ring_stuck,
             ),
-            cache=activity.cache,
-            helpers=helpers if pipeline.knobs.helper_slots or helpers.batches else None,
+            helpers=told.helpers if helped else None,
             datasets=datasets,
             knobs=pipeline.knobs.flat(),
             state=pipeline.state if controlled else None,
-            controller=ControllerStatistics(**pipeline.control) if controlled else None,
+            controller=(told.controller or ControllerStatistics()) if controlled else None,
             repeats=progress.repeats,
             starts=starts,
             restarts=pipeline.child.restarts,
-            worker_pids=() if closed else (*pipeline.child.pids, *activity.processes),
+            worker_pid=0 if closed else pipeline.child.pid,
+            processes=() if closed else told.processes,
         )
 
     def close(self) -> None:

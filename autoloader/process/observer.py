@@ -33,7 +33,6 @@ from autoloader.controller.observation import FlowMeter, FlowTotals, Observation
 from autoloader.controller.policy import SATISFIED_RATIO
 from autoloader.controller.proposals import known_stages, margin
 from autoloader.controller.states import State
-from autoloader.decode.activity import DatasetActivity, PipelineActivity
 from autoloader.decode.quarantine import BadRecord
 from autoloader.errors import printable
 from autoloader.formats.files import is_remote
@@ -55,13 +54,10 @@ from autoloader.spec.knobs import Knobs
 from autoloader.telemetry.progress import current
 from autoloader.telemetry.run_record import RunFile, RunLog
 from autoloader.telemetry.statistics import (
-    ConsumerMoment,
-    ControllerStatistics,
+    DatasetStatistics,
     LatelyMoment,
-    MemoryMoment,
     Move,
-    RingStatistics,
-    Snapshot,
+    Statistics,
 )
 from autoloader.telemetry.verdict import changes_words
 
@@ -100,7 +96,7 @@ class Displaced:
     _frame_s: float = 0.0
     _held: int = 0
 
-    def note(self, at_s: float, activity: PipelineActivity, pids: Sequence[int]) -> None:
+    def note(self, at_s: float, activity: Statistics, pids: Sequence[int]) -> None:
         """Note the bytes read by now; ``pids``: the processes that read."""
         storage_bytes = self.storage(pids)
         if storage_bytes is None:
@@ -313,6 +309,11 @@ def facts_of(setup: PipelineSetup) -> dict[str, Any]:
     }
 
 
+_SEEN = sorted(
+    Observation.__dataclass_fields__.keys()
+    & Statistics.__dataclass_fields__.keys() - {"at_s", "knobs", "cache"}
+)
+"""Readings of an observation that statistics hold by the same name."""
 _KEPT_MOVES = 12
 _KEPT_MOMENTS = 60
 _UNJUDGED = ("", "undecided")
@@ -363,20 +364,19 @@ class Observer:
         self._lock = threading.Lock()
         self._writing = threading.Lock()
         self._closed = False
-        self._begun = Snapshot(
-            run=request.run,
-            pipeline=number,
-            split=mixture.split,
-            at_s=0.0,
-            started_at_s=time.time(),
-            phase="opening",
-            rank=setup.ranks.rank,
-            world_size=setup.ranks.world_size,
-            node=request.node or request.run,
-            script=request.script,
-            trainer_pid=request.trainer,
-            worker_pid=os.getpid(),
-        )
+        self._said: dict[str, Any] = {
+            "run": request.run,
+            "pipeline": number,
+            "split": mixture.split,
+            "started_at_s": time.time(),
+            "rank": setup.ranks.rank,
+            "world_size": setup.ranks.world_size,
+            "node": request.node or request.run,
+            "script": request.script,
+            "trainer_pid": request.trainer,
+            "worker_pid": os.getpid(),
+            "floor_bytes": request.limits.ram_floor_bytes,
+        }
 
     @property
     def wanting(self) -> bool:
@@ -396,7 +396,7 @@ class Observer:
         return held - self._framework_bytes - self._private_bytes(least, self.prices)
 
     def readings(
-        self, at_s: float, knobs: Knobs, activity: PipelineActivity, *, parked: bool
+        self, at_s: float, knobs: Knobs, activity: Statistics, *, parked: bool
     ) -> dict[str, Any]:
         """Fields of an ``Observation`` as of now; of a parked pipeline, no new flow."""
         held = self._probes.memory.read() if self._own_process else None
@@ -412,7 +412,7 @@ class Observer:
         if activity.run_bytes:
             self._prices.note_run(activity.run_bytes)
         found: dict[str, Any] = {"prices": self.prices, "loader_bytes": held}
-        if self._setup.control.helpers:
+        if self._setup.control.helpers and activity.helpers:
             found["helpers_possible"] = activity.helpers.possible
         if knobs.reader == "indexed":
             self._displaced.note(at_s, activity, (os.getpid(), *activity.processes))
@@ -426,7 +426,7 @@ class Observer:
         return found | flow
 
     def _flow(
-        self, at_s: float, knobs: Knobs, activity: PipelineActivity, parked: bool
+        self, at_s: float, knobs: Knobs, activity: Statistics, parked: bool
     ) -> dict[str, Any]:
         page, before = self._page, self._page_before
         batches, waited_ns = self._page_before = page.batches, page.waited_ns
@@ -439,9 +439,9 @@ class Observer:
                     batches=own[0],
                     waited_s=own[1] / 1e9 + self._waiting_s(),
                     waiting=self.wanting,
-                    mixed=sum(one.taken for one in activity.datasets.values()),
-                    ready=activity.ring_filled,
-                    slots=activity.ring_slots,
+                    mixed=sum(one.samples for one in activity.datasets.values()),
+                    ready=activity.ring.filled,
+                    slots=activity.ring.slots,
                     stages=self._stages(knobs, activity),
                 )
             )
@@ -452,7 +452,7 @@ class Observer:
         since_ns = self._page.waiting_since_ns
         return max(0.0, (time.monotonic_ns() - since_ns) / 1e9) if since_ns else 0.0
 
-    def _stages(self, knobs: Knobs, activity: PipelineActivity) -> tuple[StageTotal, ...]:
+    def _stages(self, knobs: Knobs, activity: Statistics) -> tuple[StageTotal, ...]:
         """The pipeline's stages and their totals."""
         parts = activity.datasets
         workers = max(knobs.decode_threads, knobs.decode_processes)
@@ -466,7 +466,7 @@ class Observer:
             decode_s + activity.gather_s,
             decoded + activity.gathered,
         )
-        read = {name: one.taken + one.queue for name, one in parts.items()}
+        read = {name: one.samples + one.queue for name, one in parts.items()}
         if knobs.reader == "indexed":
             work = sum(one.read_s for one in parts.values())
             return decode, StageTotal("read", "", 1.0, knobs.io_threads, work, sum(read.values()))
@@ -501,84 +501,62 @@ class Observer:
                     return
 
     def publish(
-        self,
-        seen: Observation,
-        activity: PipelineActivity,
-        *,
-        opened: bool,
-        state: str = "",
-        why: str = "",
-        counted: Mapping[str, int] | None = None,
+        self, seen: Observation, activity: Statistics, *, opened: bool, **said: Any
     ) -> None:
-        """Hand a snapshot to all sinks.
+        """Hand the statistics of this second to all sinks.
 
         Args:
             seen: observation of this second.
             activity: the pipeline's, of the same time.
             opened: whether the reader is open.
-            state: the controller's; "": there is none.
-            why: the reason of its decision.
-            counted: what it has done so far; ``None``: there is no controller.
+            said: figures of the controller; fields of ``Statistics``.
         """
-        waits = seen.wait_ratio
+        waits, state = seen.wait_ratio, said.get("state")
         self._waits.append(None if waits is None or seen.parked else round(waits, 4))
         self._headrooms.append(seen.headroom_bytes)
-        mixed = sum(one.taken for one in activity.datasets.values())
         with self._lock:
             moves, knobs = tuple(self._moves), self._knobs
-        moment = replace(
-            self._begun,
-            at_s=time.time(),
-            phase=_phase(seen, state, opened=opened),
-            doing=self._doing(seen, activity) if opened else current(),
-            restarts=self._page.restarts,
-            samples=mixed,
-            bound_per_s=min((s.bound_per_s for s in seen.stages if s.bound_per_s), default=None),
-            limited_by=limited_by(seen, state, self._limits),
-            gpu_busy_ratio=seen.gpu_busy_ratio,
-            idle_cpus=seen.idle_cpus,
-            state=state,
-            why=why,
-            consumer=ConsumerMoment(
-                batches=seen.batches,
-                samples_per_s=self._batch_size / seen.step_s if seen.step_s else None,
-                wait_ratio=waits,
-                waiting_s=0.0 if seen.parked else self._waiting_s(),
-                step_s=seen.step_s,
-                silent_s=seen.silent_s,
-            ),
-            memory=MemoryMoment(
-                headroom_bytes=seen.headroom_bytes,
-                floor_bytes=self._limits.ram_floor_bytes,
-                margin_bytes=margin(seen, self._limits),
-                loader_bytes=seen.loader_bytes,
-                pressure_percent=seen.pressure_percent,
-            ),
-            ring=RingStatistics(
-                activity.ring_slots,
-                activity.ring_filled,
-                self._setup.memory.allocated_bytes(),
-                stuck=activity.ring_stuck,
-            ),
-            cache=activity.cache,
-            stages=seen.stages,
-            datasets={
-                name: own.told(
-                    self._shares[name], own.taken / mixed if mixed else None, samples=own.taken
-                )
-                for name, own in activity.datasets.items()
-            },
-            knobs=knobs,
-            control=None if counted is None else ControllerStatistics(**counted),
-            moves=moves,
-            lately=LatelyMoment(tuple(self._waits), tuple(self._headrooms)),
+        read = {name: getattr(seen, name) for name in _SEEN}
+        self._said = (
+            self._said
+            | read
+            | said
+            | {
+                "at_s": time.time(),
+                "phase": _phase(seen, state, opened=opened),
+                "doing": self._doing(seen, activity) if opened else current(),
+                "restarts": self._page.restarts,
+                "bound_per_s": min(
+                    (s.bound_per_s for s in seen.stages if s.bound_per_s), default=None
+                ),
+                "limited_by": limited_by(seen, state, self._limits),
+                "samples_per_s": self._batch_size / seen.step_s if seen.step_s else None,
+                "waiting_s": 0.0 if seen.parked else self._waiting_s(),
+                "margin_bytes": margin(seen, self._limits),
+                "knobs": knobs,
+                "moves": moves,
+                "lately": LatelyMoment(tuple(self._waits), tuple(self._headrooms)),
+            }
         )
+        moment = self.told(activity)
         with self._writing:
             if not self._closed:
                 for sink in self._sinks:
                     sink.write(moment)
 
-    def _doing(self, seen: Observation, activity: PipelineActivity) -> str:
+    def told(self, activity: Statistics) -> Statistics:
+        """Counts of the pipeline together with the readings of the last second. Any thread."""
+        mixed = sum(one.samples for one in activity.datasets.values())
+        datasets = {
+            name: replace(
+                own, weight=self._shares[name], share=own.samples / mixed if mixed else None
+            )
+            for name, own in activity.datasets.items()
+        }
+        ring = replace(activity.ring, allocated_bytes=self._setup.memory.allocated_bytes())
+        return replace(activity, **self._said, samples=mixed, ring=ring, datasets=datasets)
+
+    def _doing(self, seen: Observation, activity: Statistics) -> str:
         if not seen.waiting:
             return ""
         used = {name: own for name, own in activity.datasets.items() if self._shares[name]}
@@ -592,12 +570,12 @@ class Observer:
                 sink.close()
 
 
-def limited_by(seen: Observation, state: str, limits: ControllerLimits) -> str:
-    """Resource that a faster run would need first; see ``telemetry.Snapshot``.
+def limited_by(seen: Observation, state: str | None, limits: ControllerLimits) -> str:
+    """Resource that a faster run would need first; see ``telemetry.Statistics``.
 
     Args:
         seen: observation of this second.
-        state: the controller's; "": there is none.
+        state: the controller's; ``None``: there is none.
         limits: what may not be overstepped.
     """
     short = seen.gate_closed or state in (State.SHRINK.value, State.EMERGENCY.value)
@@ -610,7 +588,7 @@ def limited_by(seen: Observation, state: str, limits: ControllerLimits) -> str:
     return next((one.name for one in known_stages(seen)), "")
 
 
-def _phase(seen: Observation, state: str, *, opened: bool) -> str:
+def _phase(seen: Observation, state: str | None, *, opened: bool) -> str:
     if not opened:
         return "opening"
     if seen.parked or state == State.PARKED.value:
@@ -618,7 +596,7 @@ def _phase(seen: Observation, state: str, *, opened: bool) -> str:
     return "running" if seen.batches else "filling"
 
 
-def waited_for(reader: str, datasets: Mapping[str, DatasetActivity]) -> str:
+def waited_for(reader: str, datasets: Mapping[str, DatasetStatistics]) -> str:
     """Describe what a consumer waits for: "12/29 ready, waiting for bridge (opening …)".
 
     Args:
@@ -631,7 +609,7 @@ def waited_for(reader: str, datasets: Mapping[str, DatasetActivity]) -> str:
     late = [name for name, own in datasets.items() if own.awaits]
     if reader == "indexed":  # it reads what comes next, of whatever dataset
         return f"waiting for {late[0]} ({datasets[late[0]].awaits})" if late else ""
-    missing = [name for name, own in datasets.items() if not (own.queue or own.taken)]
+    missing = [name for name, own in datasets.items() if not (own.queue or own.samples)]
     empty = missing or [name for name, own in datasets.items() if not own.queue]
     if not empty or (len(empty) == len(datasets) and not missing):
         return ""

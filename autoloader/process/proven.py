@@ -21,7 +21,7 @@ from autoloader.controller.profile import MixtureKind
 from autoloader.host.records import dataclass
 from autoloader.spec.knobs import Knobs
 from autoloader.telemetry.run_record import PipelineRecord
-from autoloader.telemetry.statistics import Move, Snapshot
+from autoloader.telemetry.statistics import Move, Statistics
 
 LEAST_S = 60.0
 """A growth must have been in force for so long."""
@@ -113,7 +113,7 @@ def _growth(move: Move) -> dict[str, int]:
     return {key: new for key, (_, new) in move.changes.items()} if grew else {}
 
 
-def _in_force(grown: dict[str, int], since_s: float, moments: Sequence[Snapshot]) -> bool:
+def _in_force(grown: dict[str, int], since_s: float, moments: Sequence[Statistics]) -> bool:
     """True if no moment since then had less; the moment of the change itself may be older."""
     later = [one.knobs for one in moments if one.at_s > since_s + 1 and one.knobs]
     return bool(later) and all(
@@ -121,8 +121,8 @@ def _in_force(grown: dict[str, int], since_s: float, moments: Sequence[Snapshot]
     )
 
 
-def _rate(moments: Sequence[Snapshot], begin_s: float, end_s: float) -> float | None:
-    seen = [one.consumer.samples_per_s for one in moments if begin_s <= one.at_s <= end_s]
+def _rate(moments: Sequence[Statistics], begin_s: float, end_s: float) -> float | None:
+    seen = [one.samples_per_s for one in moments if begin_s <= one.at_s <= end_s]
     rates = [rate for rate in seen if rate is not None]
     return median(rates) if rates else None
 

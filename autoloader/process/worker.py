@@ -41,6 +41,8 @@ logger = logging.getLogger(__name__)
 
 OOM_SCORE_ADJ = 600
 _BEAT_S = 0.1
+_LIMITS_S = 0.5
+"""Cgroups' limits change seldom; a reading of all of them takes four times one of what is used."""
 _ADMITTED_AT_ONCE = socket.SOMAXCONN
 """Connections looked at before anything else is done; no more wait at a time."""
 
@@ -61,7 +63,7 @@ class Worker:
         self._had_trainer = False
         self._refused = 0
         listener.setblocking(False)
-        self.control = Control(HeadroomProbe())
+        self.control = Control(HeadroomProbe(limits_for_s=_LIMITS_S))
 
     def end(self, reason: str) -> None:
         """End the process now."""

@@ -27,7 +27,7 @@ from prometheus_client.registry import Collector
 
 from autoloader.host.threads import LoaderThread
 from autoloader.telemetry.metrics import METRICS, labelled
-from autoloader.telemetry.statistics import Snapshot
+from autoloader.telemetry.statistics import Statistics
 
 logger = logging.getLogger(__name__)
 
@@ -41,9 +41,9 @@ class PipelineMetrics(Collector):
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._snapshots: dict[tuple[str, int], Snapshot] = {}
+        self._snapshots: dict[tuple[str, int], Statistics] = {}
 
-    def put(self, key: tuple[str, int], snapshot: Snapshot | None) -> bool:
+    def put(self, key: tuple[str, int], snapshot: Statistics | None) -> bool:
         """Replace the snapshot of a pipeline; ``None`` removes it. Returns whether any is left."""
         with self._lock:
             if snapshot is None:
@@ -165,7 +165,7 @@ class Exporter:
                 error,
             )
 
-    def write(self, moment: Snapshot) -> None:
+    def write(self, moment: Statistics) -> None:
         """Export ``moment`` from now on."""
         _latest.put(self._key, moment)
         self._write_file()

@@ -1,6 +1,6 @@
 """Metrics of a loader, each declared once: its field; the docstring there says what it means.
 
-A metric is the path of its field in ``Snapshot``: ``decode.ring`` is ``ring_slots``. The
+A metric is the path of its field in ``Statistics``: ``ring.slots`` is ``ring_slots``. The
 docstring of the class says of a field what it means, and behind the first full stop what to do
 about its value. The same names stand in the Prometheus text (after ``autoloader_``), in Lightning's
 loggers (after ``loader/``), in ``AutoLoader.metrics`` and in docs/reference/metrics.md, which is
@@ -22,12 +22,9 @@ from typing import Any, Literal
 from autoloader.host.records import dataclass
 from autoloader.telemetry.statistics import (
     CacheStatistics,
-    ConsumerMoment,
     ControllerStatistics,
     DatasetStatistics,
-    MemoryMoment,
     RingStatistics,
-    Snapshot,
     StageMoment,
     Statistics,
 )
@@ -39,12 +36,10 @@ Values = Number | Mapping[str, Number]
 _LABELS = {"datasets": "dataset", "stages": "stage", "knobs": "knob", "limited_by": "limit"}
 """First part of a path → label that tells its values apart."""
 _OWNERS = {
-    "": Snapshot,
-    "consumer": ConsumerMoment,
-    "memory": MemoryMoment,
+    "": Statistics,
     "ring": RingStatistics,
     "cache": CacheStatistics,
-    "control": ControllerStatistics,
+    "controller": ControllerStatistics,
     "stages": StageMoment,
     "datasets": DatasetStatistics,
 }
@@ -65,7 +60,7 @@ class Metric:
     """One metric.
 
     Attributes:
-        path: path of its field in ``Snapshot``, such as "consumer.wait_ratio".
+        path: path of its field in ``Statistics``, such as "wait_ratio", "ring.slots".
         name: name in every place, without prefixes; "" makes it from the path.
         unit: unit of the value; "" makes it from the ending of the name.
         counter: whether the value only grows; it begins again when the child is started again.
@@ -81,7 +76,7 @@ class Metric:
 
     def __post_init__(self) -> None:
         part, _, field = self.path.rpartition(".")
-        part = "" if part in ("consumer", "memory", "control") else _LABELS.get(part, part)
+        part = "" if part == "controller" else _LABELS.get(part, part)
         derived = f"{part}_{field}" if part else "knob" if field == "knobs" else field
         name = self.name or derived
         unit = self.unit or next(unit for end, unit in _UNITS.items() if name.endswith(end))
@@ -108,16 +103,9 @@ class Metric:
         """Name in Prometheus text."""
         return f"autoloader_{self.name}" + ("_total" if self.counter else "")
 
-    @property
-    def told(self) -> bool:
-        """True if ``AutoLoader.statistics`` has it; else only the loader's child knows it."""
-        return hasattr(Statistics, _flat_path(self.path)[0])
-
-    def read(self, one: Snapshot | Statistics) -> Values:
-        """Its value in a moment of a run, or in what a loader tells."""
-        *places, field = (
-            self.path.split(".") if isinstance(one, Snapshot) else _flat_path(self.path)
-        )
+    def read(self, one: Statistics) -> Values:
+        """Its value in a moment of a run."""
+        *places, field = self.path.split(".")
         whole: Any = one
         for place in places:
             whole = getattr(whole, place)
@@ -146,23 +134,18 @@ def _explained(path: str) -> tuple[str, str]:
     return meaning.rstrip("."), advice.rstrip(".")
 
 
-def _flat_path(path: str) -> list[str]:
-    """The way to a field in ``Statistics``, which has no parts for consumer and memory."""
-    return path.removeprefix("consumer.").removeprefix("memory.").split(".")
-
-
 METRICS: tuple[Metric, ...] = (
-    Metric("consumer.wait_ratio", worst="highest"),
-    Metric("consumer.samples_per_s", worst="lowest"),
+    Metric("wait_ratio", worst="highest"),
+    Metric("samples_per_s", worst="lowest"),
     Metric("bound_per_s"),
     Metric("limited_by", unit="1"),
-    Metric("consumer.batches", unit="batches", counter=True),
-    Metric("consumer.waiting_s"),
-    Metric("consumer.step_s"),
-    Metric("memory.headroom_bytes", worst="lowest"),
-    Metric("memory.floor_bytes", name="ram_floor_bytes"),
-    Metric("memory.loader_bytes"),
-    Metric("memory.pressure_percent"),
+    Metric("batches", unit="batches", counter=True),
+    Metric("waiting_s"),
+    Metric("step_s"),
+    Metric("headroom_bytes", worst="lowest"),
+    Metric("floor_bytes", name="ram_floor_bytes"),
+    Metric("loader_bytes"),
+    Metric("pressure_percent"),
     Metric("gpu_busy_ratio"),
     Metric("idle_cpus", unit="processors"),
     Metric("ring.slots", unit="batches"),
@@ -175,11 +158,11 @@ METRICS: tuple[Metric, ...] = (
     Metric("cache.hits", unit="frames", counter=True),
     Metric("cache.misses", unit="frames", counter=True),
     Metric("restarts", counter=True),
-    Metric("control.decisions", counter=True),
-    Metric("control.changes", counter=True),
-    Metric("control.taken_back", counter=True),
-    Metric("control.refused", counter=True),
-    Metric("control.drops", counter=True),
+    Metric("controller.decisions", counter=True),
+    Metric("controller.changes", counter=True),
+    Metric("controller.taken_back", counter=True),
+    Metric("controller.refused", counter=True),
+    Metric("controller.drops", counter=True),
     Metric("stages.bound_per_s"),
     Metric("stages.service_s"),
     Metric("stages.busy_ratio"),
@@ -207,7 +190,6 @@ def flat(statistics: Statistics) -> dict[str, float]:
     return {
         f"{metric.name}/{name}" if metric.label else metric.name: value
         for metric in METRICS
-        if metric.told
         for name, value in labelled(metric.read(statistics))
     }
 
@@ -216,7 +198,7 @@ COMPARED = tuple(metric for metric in METRICS if metric.worst)
 """What is told of several ranks together."""
 
 
-def compared(moment: Snapshot) -> dict[str, float]:
+def compared(moment: Statistics) -> dict[str, float]:
     """Figures of a rank that are compared with other ranks, by name."""
     return {metric.name: value for metric in COMPARED for _, value in labelled(metric.read(moment))}
 

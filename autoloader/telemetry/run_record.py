@@ -39,11 +39,11 @@ from autoloader.host.files import check_own_folder, own_folder, runtime_folder, 
 from autoloader.host.records import dataclass
 from autoloader.telemetry.lines import LineLog, read_lines
 from autoloader.telemetry.statistics import SCHEMA_VERSION as SNAPSHOT_VERSION
-from autoloader.telemetry.statistics import Move, Snapshot, encoded
+from autoloader.telemetry.statistics import Move, Statistics, encoded
 
 logger = logging.getLogger(__name__)
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 VARIABLE = "AUTOLOADER_RUN_DIR"
 """Environment variable: the folder that runs leave their records in; unset: the ring."""
 RING_AFTER_S = 3.0
@@ -85,10 +85,10 @@ class RunLog:
     _after_s: float = 0.0
     _lines: LineLog | None = None
     _failed: bool = False
-    _held: list[Snapshot] = field(default_factory=list)
+    _held: list[Statistics] = field(default_factory=list)
     _said: dict[str, Any] = field(default_factory=dict)
-    _last: Snapshot | None = None
-    _seen: Snapshot | None = None
+    _last: Statistics | None = None
+    _seen: Statistics | None = None
     _datasets_in: int = 0
     _bad_said: int = 0
 
@@ -97,7 +97,7 @@ class RunLog:
         if self.in_ring and not self.path.exists():
             self._after_s = RING_AFTER_S
 
-    def write(self, moment: Snapshot) -> None:
+    def write(self, moment: Statistics) -> None:
         """Keep ``moment``, where it is time for one or something happened."""
         if self._failed:
             return
@@ -140,7 +140,7 @@ class RunLog:
             {"kind": "start", "schema_version": SCHEMA_VERSION, "facts": dict(self.facts())}
         )
 
-    def _append(self, moment: Snapshot) -> None:
+    def _append(self, moment: Statistics) -> None:
         if self._lines is None:
             return
         bad = sum(one.quarantined for one in moment.datasets.values())
@@ -170,7 +170,7 @@ class RunLog:
 _NOTHING = object()
 
 
-def is_due(before: Snapshot, moment: Snapshot) -> bool:
+def is_due(before: Statistics, moment: Statistics) -> bool:
     """True if a moment is kept; ``before`` is the last one that was kept."""
     age_s = moment.at_s - moment.started_at_s
     # Half a second of grace: moments come about once a second, not exactly.
@@ -179,7 +179,7 @@ def is_due(before: Snapshot, moment: Snapshot) -> bool:
     return _marks(before) != _marks(moment)
 
 
-def _marks(moment: Snapshot) -> tuple[object, ...]:
+def _marks(moment: Statistics) -> tuple[object, ...]:
     above = moment.above_floor_bytes
     last = moment.moves[-1] if moment.moves else None
     return moment.phase, moment.state, above is not None and above < 0, last, moment.knobs
@@ -221,12 +221,12 @@ class PipelineRecord:
 
     path: Path
     facts: Mapping[str, Any]
-    moments: tuple[Snapshot, ...]
+    moments: tuple[Statistics, ...]
     bad: tuple[Mapping[str, Any], ...] = ()
     ended: bool = False
 
     @property
-    def last(self) -> Snapshot:
+    def last(self) -> Statistics:
         """The last moment."""
         return self.moments[-1]
 
@@ -249,7 +249,7 @@ def read_pipeline(path: Path) -> PipelineRecord:
     facts: dict[str, Any] = {}
     bad: list[dict[str, Any]] = []
     said: dict[str, Any] = {}
-    moments: list[Snapshot] = []
+    moments: list[Statistics] = []
     ended = False
     for line in _lines_of(path):
         kind = line.pop("kind", None)
@@ -257,7 +257,7 @@ def read_pipeline(path: Path) -> PipelineRecord:
             facts, ended, said = dict(line.get("facts") or {}), False, {}
         elif kind == "moment":
             said.update(line)
-            moment = Snapshot.from_dict(said)
+            moment = Statistics.from_dict(said)
             if moments and moments[-1].at_s == moment.at_s:  # told in full at the end
                 moments.pop()
             moments.append(moment)
@@ -322,7 +322,7 @@ class RunFile:
         self._closed = False
         self._failed = ""
 
-    def write(self, moment: Snapshot) -> None:
+    def write(self, moment: Statistics) -> None:
         """Write ``moment``; a failure is logged once for each reason."""
         if self._closed:
             return
@@ -341,13 +341,13 @@ class RunFile:
             self.path.unlink()
 
 
-def living_runs(directory: Path | None = None) -> list[Snapshot]:
+def living_runs(directory: Path | None = None) -> list[Statistics]:
     """The latest snapshot of every loader that runs, by run and pipeline; files of others go.
 
     Args:
         directory: folder of the files; ``None``: ``runtime_folder()``.
     """
-    found: list[Snapshot] = []
+    found: list[Statistics] = []
     directory = directory or runtime_folder()
     try:
         check_own_folder(directory)
@@ -357,7 +357,7 @@ def living_runs(directory: Path | None = None) -> list[Snapshot]:
         return found
     for path in sorted(directory.glob("*.json")):
         try:
-            moment = Snapshot.from_json(path.read_bytes())
+            moment = Statistics.from_json(path.read_bytes())
         except OSError:  # closed meanwhile, or another user's
             continue
         except AutoloaderError as error:
@@ -371,7 +371,7 @@ def living_runs(directory: Path | None = None) -> list[Snapshot]:
     return found
 
 
-def said_last(run: str, pipeline: int) -> Snapshot | None:
+def said_last(run: str, pipeline: int) -> Statistics | None:
     """Latest snapshot of a pipeline; ``None`` before the first.
 
     Args:
@@ -379,11 +379,11 @@ def said_last(run: str, pipeline: int) -> Snapshot | None:
         pipeline: number of the loader in that run.
     """
     with contextlib.suppress(OSError, AutoloaderError):
-        return Snapshot.from_json((runtime_folder() / f"{run}-{pipeline}.json").read_bytes())
+        return Statistics.from_json((runtime_folder() / f"{run}-{pipeline}.json").read_bytes())
     return None
 
 
-def is_over(moment: Snapshot, now_s: float | None = None) -> bool:
+def is_over(moment: Statistics, now_s: float | None = None) -> bool:
     """True if the loader whose latest snapshot is ``moment`` is gone.
 
     Args:

@@ -1,19 +1,20 @@
 """Statistics of a loader: immutable, each with its unit and what to do about its value.
 
-Two models share their parts. ``Statistics`` is what the trainer's process counts of its loader, for
-``AutoLoader.statistics``. ``Snapshot`` is one moment of a running pipeline: what it does, how fast,
-why, and what limits it. The process that runs the pipeline (the loader's child) takes a snapshot
-about once a second. ``autoloader top`` shows it, the record of a run keeps it, metrics export it.
+``Statistics`` is the one model of a figure on its way. The running pipeline counts. About once a
+second the loader's child adds readings of the machine and of the controller. ``autoloader top``
+shows these moments, the record of a run keeps them, metrics export them. ``AutoLoader.statistics``
+asks for one of now, and adds the counts of the trainer's process.
 
 Units are in the names: ``_s`` seconds, ``_bytes``, ``_per_s``, ``_ratio`` of 1. ``None`` means not
-measured, and never stands for 0. Totals of a snapshot count since ``started_at_s``: they begin
+measured, and never stands for 0. Totals of the child count since ``started_at_s``: they begin
 again with a child that was started again, as a Prometheus counter does.
 
-A snapshot crosses processes and versions as JSON: a reader skips what it does not know, and takes
-the default of what is not there.
+They cross processes and versions as JSON: a reader skips fields that it does not know, and takes
+the default of a field that is missing.
 
-Not here: collecting them (``loader``, ``process.observer``), except ``ConsumerMeter``, which times
-the batches that training takes; files of snapshots (``telemetry.run_record``).
+Not here: collecting them (``pipeline.pipeline``, ``process.observer``, ``process.delivery``),
+except ``ConsumerMeter``, which times the batches that training takes; files of them
+(``telemetry.run_record``).
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ import functools
 import json
 from collections import deque
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, field
+from dataclasses import field
 from typing import TYPE_CHECKING, Any
 
 from autoloader.errors import UsageError
@@ -32,7 +33,7 @@ from autoloader.host.units import format_bytes
 if TYPE_CHECKING:
     from pydantic import TypeAdapter
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 _WINDOW_BATCHES = 256
 """Batches over which waits and rates are measured."""
 
@@ -60,9 +61,15 @@ class DatasetStatistics:
         non_finite: number of its samples whose action or state held NaN or an infinite value, since
             the loader was made; ``None``: the loader's child does not know. Any: look at its
             records, and set ``errors.non_finite``.
+        queue_bytes: encoded bytes of the samples that wait.
+        frames: frames decoded for the decoded samples; a frame that several samples share counts
+            once.
+        read_s: seconds that its reader waited for the source.
+        episodes: number of episodes read.
+        awaits: wait of its reader, where no sample is there: "opening shard 3/1024".
     """
 
-    weight: float
+    weight: float = 0.0
     share: float | None = None
     samples: int = 0
     queue: int = 0
@@ -73,6 +80,11 @@ class DatasetStatistics:
     decode_s: float = 0.0
     decoded: int = 0
     non_finite: int | None = None
+    queue_bytes: int = 0
+    frames: int = 0
+    read_s: float = 0.0
+    episodes: int = 0
+    awaits: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +102,7 @@ class RingStatistics:
         stuck: slots out of use, beside the others, because a thread that was told to end still
             writes to them (``isolation="thread"``; a child is started anew instead). Any for long:
             a picture takes long to decode, or the file system does not answer.
+        out: slots that are not free.
     """
 
     slots: int = 0
@@ -97,6 +110,7 @@ class RingStatistics:
     allocated_bytes: int = 0
     copies: int | None = None
     stuck: int = 0
+    out: int = 0
 
     @property
     def occupancy_ratio(self) -> float:
@@ -209,146 +223,6 @@ def _bytes(count: int | None) -> str:
     return "not measured" if count is None else format_bytes(count)
 
 
-@dataclass(frozen=True, slots=True, repr=False)
-class Statistics:
-    """A snapshot of a loader.
-
-    Attributes:
-        samples, batches: delivered since it was made.
-        samples_per_s: over the last batches (up to 256).
-        wait_ratio: share of the consumer's time spent waiting for batches, over the same batches;
-            above 0.01 training waits for data.
-        batch_latency_s: p50, p90, p99 of the time from asking for a batch to having it.
-        headroom_bytes: bytes that the machine can still give.
-        loader_bytes: bytes that the loader holds, without the ring; each rank that shares a child
-            tells the bytes of all.
-        decodes_per_sample: frames decoded for a sample, all cameras, over the samples so far;
-            ``mixing.chain`` and ``cache_bytes`` lower it. ``None`` before there were any.
-        batch_call_s: mean seconds of the spec's ``batch.call`` for a batch; they pass one after the
-            other, so where they come near the time of a training step, make it cheaper. ``None``
-            without one.
-        ring: state of the batch ring.
-        cache: decoded frames held in memory.
-        helpers: builders on other hosts; ``None`` where there are none (``helper_slots`` is 0, and
-            none has helped).
-        datasets: statistics of each dataset, by name.
-        knobs: the values in force.
-        state: state of the controller; ``None`` without one.
-        controller: actions of the controller; ``None`` without one.
-        repeats: batches that were handed out again (``replay_one_batch``).
-        starts: times the pipeline began: one, and one more each time it was sent elsewhere
-            (``load_state_dict``, a validation that begins anew); parking adds none.
-        restarts: times the child was started again.
-        worker_pids: process ids of the children.
-    """
-
-    samples: int
-    batches: int
-    samples_per_s: float | None
-    wait_ratio: float | None
-    batch_latency_s: Mapping[str, float] | None
-    headroom_bytes: int | None
-    loader_bytes: int | None
-    decodes_per_sample: float | None
-    batch_call_s: float | None
-    ring: RingStatistics
-    cache: CacheStatistics
-    helpers: HelperStatistics | None
-    datasets: Mapping[str, DatasetStatistics]
-    knobs: Mapping[str, Any]
-    state: str | None
-    controller: ControllerStatistics | None
-    repeats: int
-    starts: int
-    restarts: int
-    worker_pids: tuple[int, ...]
-
-    def __repr__(self) -> str:
-        """State and rate first, in a few lines; ``as_dict`` has every figure."""
-        asked = self.cache.hits + self.cache.misses
-        latency = self.batch_latency_s or {}
-        rows = [
-            ("state", self.state or "no controller"),
-            ("rate", _figure(self.samples_per_s, "{:.0f} samples/s")),
-            ("training waits", _figure(self.wait_ratio, "{:.1%} of its time")),
-            ("delivered", f"{self.batches} batches, {self.samples} samples"),
-            ("a batch takes", _figure(latency.get("p50"), "{:.3f} s (median)")),
-            ("memory held", _bytes(self.loader_bytes)),
-            ("memory free", _bytes(self.headroom_bytes)),
-            (
-                "frame cache",
-                _figure(self.cache.hits / asked if asked else None, "{:.0%} of frames"),
-            ),
-            ("bad records", str(sum(one.quarantined for one in self.datasets.values()))),
-            ("restarts", str(self.restarts)),
-        ]
-        return "\n".join(["Statistics", *(f"  {name:<16}{value}" for name, value in rows)])
-
-    @property
-    def control(self) -> ControllerStatistics | None:
-        """``controller``, as a snapshot calls it."""
-        return self.controller
-
-    def as_dict(self) -> dict[str, Any]:
-        """Plain values, ready for JSON."""
-        plain = asdict(self)
-        plain["ring"]["occupancy_ratio"] = self.ring.occupancy_ratio
-        plain["cache"]["hit_ratio"] = self.cache.hit_ratio
-        return plain
-
-
-@dataclass(frozen=True, slots=True)
-class ConsumerMoment:
-    """The training loop of one rank.
-
-    Attributes:
-        batches: batches that training has taken. Where it stands still and ``waiting_s`` grows, the
-            loader hangs: look at its log.
-        samples_per_s: samples that training takes in a second, of this rank, over the last ten
-            seconds or so. Compare it with ``bound_per_s``, and with a run with
-            ``replay_one_batch``.
-        wait_ratio: share of its time that training waits for data, over the last seconds. Above
-            0.01 training waits: ``limited_by`` says for what.
-        waiting_s: for how long training has waited for the batch that it wants now; 0: it does not
-            wait. Above 60: look at ``dataset_stalls`` and at the storage.
-        step_s: training's time from one batch to the next. Of several ranks, the slowest holds up
-            all.
-        silent_s: seconds since training last took or wanted a batch; many while it validates or
-            saves.
-    """
-
-    batches: int = 0
-    samples_per_s: float | None = None
-    wait_ratio: float | None = None
-    waiting_s: float = 0.0
-    step_s: float | None = None
-    silent_s: float | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class MemoryMoment:
-    """Memory of the machine, and the loader's part of it.
-
-    Attributes:
-        headroom_bytes: memory that the machine, or the cgroup that binds, can still give. Below
-            ``ram_floor_bytes`` the loader shrinks; where that lasts, find who takes the memory.
-        floor_bytes: memory that must stay free (``ram_floor``). Alert on headroom below it for more
-            than a minute.
-        margin_bytes: bytes above the floor below which no new reads are admitted.
-        loader_bytes: memory that the loader's processes hold, without the ring; ranks that share a
-            child each say what it holds for all. Where it grows without end while knobs stand
-            still, report it.
-        pressure_percent: PSI ``memory some avg10``: share of time that processes stood still for
-            memory. Above 10 the machine is short of memory, whatever is free.
-    """
-
-    headroom_bytes: int | None = None
-    floor_bytes: int = 0
-    margin_bytes: int = 0
-    loader_bytes: int | None = None
-    pressure_percent: float | None = None
-
-
 @dataclass(frozen=True, slots=True)
 class StageMoment:
     """One stage, or one dataset's part of it.
@@ -413,15 +287,18 @@ class LatelyMoment:
     headrooms_bytes: tuple[int | None, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Snapshot:
-    """A moment of one pipeline: of one loader (train, validation) of one rank.
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class Statistics:
+    """A moment of one loader (train, validation) of one rank.
+
+    The rank's trainer counts ``samples``, ``batches``, rates, waits and ``loader_bytes`` itself,
+    for ``AutoLoader.statistics``. In a record and in ``autoloader top`` they are the child's.
 
     Attributes:
         run: the trainer's process in logs (``telemetry.lines.run_name``).
         pipeline: number of the loader among those of the trainer.
         split: name of the split that it reads.
-        at_s: Unix time at which it was taken.
+        at_s: Unix time of the readings; 0 before the first.
         started_at_s: since when its totals count.
         phase: "opening" (files, indexes), "filling" (no batch taken yet), "running", "parked"
             (another loader is in use, or the trainer is silent), "ended".
@@ -430,35 +307,77 @@ class Snapshot:
         node: the same for all ranks that share this machine and job; the run's name where it is
             alone.
         script: name of the trainer's script.
-        trainer_pid, worker_pid: ids of the trainer, and of the process that runs the pipeline.
-        restarts: times the loader's child was started again. Any: its log and ``autoloader doctor``
-            say why (mostly the kernel, for memory).
-        samples: number of samples mixed so far, of all datasets.
+        trainer_pid: process id of the trainer.
+        worker_pid: id of the process that runs the pipeline; 0: there is none.
+        processes: ids of the pipeline's further processes.
+        samples: number of samples delivered since the loader was made; of the child, mixed so far.
+        batches: batches that training has taken. Where it stands still and ``waiting_s`` grows, the
+            loader hangs: look at its log.
+        samples_per_s: samples that training takes in a second, of this rank, over the last ten
+            seconds or so (``AutoLoader.statistics``: over the last 256 batches). Compare it with
+            ``bound_per_s``, and with a run with ``replay_one_batch``.
+        wait_ratio: share of its time that training waits for data, over the last seconds. Above
+            0.01 training waits: ``limited_by`` says for what.
+        batch_latency_s: p50, p90, p99 of the time from asking for a batch to having it; ``None``:
+            only the trainer's process knows.
+        waiting_s: for how long training has waited for the batch that it wants now; 0: it does not
+            wait. Above 60: look at ``dataset_stalls`` and at the storage.
+        step_s: training's time from one batch to the next. Of several ranks, the slowest holds up
+            all.
+        silent_s: seconds since training last took or wanted a batch; many while it validates or
+            saves.
         bound_per_s: samples a second that the loader's slowest stage could give. Near
             ``samples_per_s`` the loader is the bottleneck; the stage with the least
             ``stage_bound_per_s`` is the one to widen.
         limited_by: what a faster run would need first: training, gpu, memory, or a stage; "": not
             known. Training, gpu: the loader is fast enough; memory: see ``headroom_bytes``; a
             stage: give it processors or a faster disk.
+        stages: stages of the pipeline.
+        headroom_bytes: memory that the machine, or the cgroup that binds, can still give. Below
+            ``ram_floor_bytes`` the loader shrinks; where that lasts, find who takes the memory.
+        floor_bytes: memory that must stay free (``ram_floor``). Alert on headroom below it for more
+            than a minute.
+        margin_bytes: bytes above the floor below which no new reads are admitted.
+        loader_bytes: memory that the loader's processes hold, without the ring; ranks that share a
+            child each say what it holds for all. Where it grows without end while knobs stand
+            still, report it.
+        pressure_percent: PSI ``memory some avg10``: share of time that processes stood still for
+            memory. Above 10 the machine is short of memory, whatever is free.
         gpu_busy_ratio: load of the trainer's GPU. Low with a high ``wait_ratio``: the loader costs
             you GPU time; low without: the step does.
         idle_cpus: processors that nobody used. Near 0 with a high ``wait_ratio``: more processors,
             or less to decode, is what helps.
-        state: the controller's; "": there is none.
-        why: the last decision's reason.
-        consumer, memory, ring, cache, stages, datasets: parts with a class of their own.
+        ring: state of the batch ring.
+        cache: decoded frames held in memory.
+        helpers: builders on other hosts; ``None`` where there are none (``helper_slots`` is 0, and
+            none has helped).
+        datasets: statistics of each dataset, by name.
         knobs: a knob's value in force. See docs/reference/knobs.md.
-        control: actions of the controller; ``None`` without one.
+        state: state of the controller; ``None`` without one.
+        why: reason of the controller's last decision.
+        controller: actions of the controller; ``None`` without one.
         moves: the last times that knobs moved, the oldest first.
         lately: waits and headroom of the last minute.
+        restarts: times the loader's child was started again. Any: its log and ``autoloader doctor``
+            say why (mostly the kernel, for memory).
+        repeats: batches that were handed out again (``replay_one_batch``).
+        starts: times the pipeline began: one, and one more each time it was sent elsewhere
+            (``load_state_dict``, a validation that begins anew); parking adds none.
+        run_bytes: bytes of the memory that the last planned run was read into; 0: there is none.
+        read_bytes: bytes read for planned runs.
+        reading_s: seconds that reading these bytes took.
+        gather_s: seconds of copying samples whose frames were cached.
+        gathered: number of such samples.
+        call_s: seconds that the spec's ``batch.call`` took so far.
+        calls: number of batches that it was called for.
     """
 
-    run: str
-    pipeline: int
-    split: str
-    at_s: float
-    started_at_s: float
-    phase: str
+    run: str = ""
+    pipeline: int = 0
+    split: str = ""
+    at_s: float = 0.0
+    started_at_s: float = 0.0
+    phase: str = "opening"
     doing: str = ""
     rank: int = 0
     world_size: int = 1
@@ -466,40 +385,105 @@ class Snapshot:
     script: str = ""
     trainer_pid: int = 0
     worker_pid: int = 0
-    restarts: int = 0
+    processes: tuple[int, ...] = ()
     samples: int = 0
+    batches: int = 0
+    samples_per_s: float | None = None
+    wait_ratio: float | None = None
+    batch_latency_s: Mapping[str, float] | None = None
+    waiting_s: float = 0.0
+    step_s: float | None = None
+    silent_s: float | None = None
     bound_per_s: float | None = None
     limited_by: str = ""
+    stages: tuple[StageMoment, ...] = ()
+    headroom_bytes: int | None = None
+    floor_bytes: int = 0
+    margin_bytes: int = 0
+    loader_bytes: int | None = None
+    pressure_percent: float | None = None
     gpu_busy_ratio: float | None = None
     idle_cpus: float | None = None
-    state: str = ""
-    why: str = ""
-    consumer: ConsumerMoment = field(default_factory=ConsumerMoment)
-    memory: MemoryMoment = field(default_factory=MemoryMoment)
     ring: RingStatistics = field(default_factory=RingStatistics)
-    cache: CacheStatistics | None = None
-    stages: tuple[StageMoment, ...] = ()
+    cache: CacheStatistics = field(default_factory=CacheStatistics)
+    helpers: HelperStatistics | None = None
     datasets: Mapping[str, DatasetStatistics] = field(default_factory=dict)
     knobs: Mapping[str, Any] = field(default_factory=dict)
-    control: ControllerStatistics | None = None
+    state: str | None = None
+    why: str = ""
+    controller: ControllerStatistics | None = None
     moves: tuple[Move, ...] = ()
     lately: LatelyMoment = field(default_factory=LatelyMoment)
+    restarts: int = 0
+    repeats: int = 0
+    starts: int = 0
+    run_bytes: int = 0
+    read_bytes: int = 0
+    reading_s: float = 0.0
+    gather_s: float = 0.0
+    gathered: int = 0
+    call_s: float = 0.0
+    calls: int = 0
+
+    def __repr__(self) -> str:
+        """State and rate first, in a few lines; ``as_dict`` has every figure."""
+        latency = self.batch_latency_s or {}
+        rows = [
+            ("state", self.state or "no controller"),
+            ("rate", _figure(self.samples_per_s, "{:.0f} samples/s")),
+            ("training waits", _figure(self.wait_ratio, "{:.1%} of its time")),
+            ("delivered", f"{self.batches} batches, {self.samples} samples"),
+            ("a batch takes", _figure(latency.get("p50"), "{:.3f} s (median)")),
+            ("memory held", _bytes(self.loader_bytes)),
+            ("memory free", _bytes(self.headroom_bytes)),
+            ("frame cache", _figure(self.cache.hit_ratio, "{:.0%} of frames")),
+            ("bad records", str(sum(one.quarantined for one in self.datasets.values()))),
+            ("restarts", str(self.restarts)),
+        ]
+        return "\n".join(["Statistics", *(f"  {name:<16}{value}" for name, value in rows)])
+
+    @property
+    def worker_pids(self) -> tuple[int, ...]:
+        """Process ids of the loader's processes, without the trainer's."""
+        own = () if self.worker_pid in (0, self.trainer_pid) else (self.worker_pid,)
+        return (*own, *self.processes)
+
+    @property
+    def decodes_per_sample(self) -> float | None:
+        """Mean number of frames decoded for a sample, all cameras; ``None`` before any.
+
+        ``mixing.chain`` and ``cache_bytes`` lower it.
+        """
+        decoded = self.gathered + sum(own.decoded for own in self.datasets.values())
+        return sum(own.frames for own in self.datasets.values()) / decoded if decoded else None
+
+    @property
+    def batch_call_s(self) -> float | None:
+        """Mean seconds of the spec's ``batch.call`` for a batch; ``None`` without one.
+
+        The calls pass one after the other. Where they come near the time of a training step, make
+        the function cheaper.
+        """
+        return self.call_s / self.calls if self.calls else None
 
     @property
     def bound_ratio(self) -> float | None:
         """Samples/s of the training loop, as a share of what the loader could do."""
-        rate, bound = self.consumer.samples_per_s, self.bound_per_s
+        rate, bound = self.samples_per_s, self.bound_per_s
         return rate / bound if rate is not None and bound else None
 
     @property
     def above_floor_bytes(self) -> int | None:
         """Headroom above the RAM floor; negative below it."""
-        memory = self.memory
-        return None if memory.headroom_bytes is None else memory.headroom_bytes - memory.floor_bytes
+        return None if self.headroom_bytes is None else self.headroom_bytes - self.floor_bytes
 
     def as_dict(self) -> dict[str, Any]:
         """Plain values, ready for JSON; what is not finite is ``None``."""
         found: dict[str, Any] = json.loads(self.to_json())
+        found |= {name: getattr(self, name) for name in ("decodes_per_sample", "batch_call_s")}
+        found["worker_pids"] = list(self.worker_pids)
+        found["ring"]["occupancy_ratio"] = self.ring.occupancy_ratio
+        found["cache"]["hit_ratio"] = self.cache.hit_ratio
         return found
 
     def to_json(self) -> str:
@@ -508,40 +492,42 @@ class Snapshot:
         return encoded({"schema_version": SCHEMA_VERSION, **fields})
 
     @classmethod
-    def from_dict(cls, plain: Mapping[str, Any]) -> Snapshot:
+    def from_dict(cls, plain: Mapping[str, Any]) -> Statistics:
         """From ``as_dict``, of this version or another one.
 
         Raises:
-            UsageError: it is no snapshot.
+            UsageError: it is no moment of a run.
         """
         return _read(_reader().validate_python, plain)
 
     @classmethod
-    def from_json(cls, text: str | bytes) -> Snapshot:
+    def from_json(cls, text: str | bytes) -> Statistics:
         """From ``to_json``; raises as ``from_dict`` does."""
         return _read(_reader().validate_json, text)
 
 
 @functools.cache
-def _reader() -> TypeAdapter[Snapshot]:
-    """Made when a snapshot is read, not with the import."""
+def _reader() -> TypeAdapter[Statistics]:
+    """Made when statistics are read, not with the import."""
     from pydantic import TypeAdapter
 
-    return TypeAdapter(Snapshot)
+    return TypeAdapter(Statistics)
 
 
-def _read(read: Callable[[Any], Snapshot], found: Any) -> Snapshot:
+def _read(read: Callable[[Any], Statistics], found: Any) -> Statistics:
+    remedy = "pass what Statistics.as_dict() or to_json() gave"
     try:
-        return read(found)
+        moment = read(found)
     except ValueError as error:
-        raise UsageError(
-            f"not a snapshot of a run: {' '.join(str(error).split())[:300]}",
-            remedy="pass what Snapshot.as_dict() or to_json() gave",
-        ) from error
+        what = f"not a moment of a run: {' '.join(str(error).split())[:300]}"
+        raise UsageError(what, remedy=remedy) from error
+    if not moment.run:
+        raise UsageError("not a moment of a run: it names none", remedy=remedy)
+    return moment
 
 
 def encoded(values: Mapping[str, Any]) -> str:
-    """One line of JSON of some fields of snapshots; a number that is not finite is ``null``."""
+    """One line of JSON of some fields; a number that is not finite is ``null``."""
     from pydantic_core import to_json
 
     return to_json(values, inf_nan_mode="null", fallback=dict).decode()

@@ -10,7 +10,7 @@ from typing import Any
 
 from autoloader.errors import printable
 from autoloader.host.units import format_bytes, format_seconds
-from autoloader.telemetry.statistics import Snapshot, StageMoment
+from autoloader.telemetry.statistics import StageMoment, Statistics
 
 LITTLE_RATIO = 0.01
 """Waiting for less of the time than this is not worth a knob (the controller's own measure)."""
@@ -23,10 +23,10 @@ _SILENT_S = 3.5
 """A loader says something every second, on a busy machine every other."""
 
 
-def cost_words(moment: Snapshot) -> str:
+def cost_words(moment: Statistics) -> str:
     """Cost of the loader: "the loader costs you 25.0 % of the time, …"."""
-    waits = moment.consumer.wait_ratio
-    if waits is None and (silent_s := moment.consumer.silent_s or 0.0) >= _STILL_S:
+    waits = moment.wait_ratio
+    if waits is None and (silent_s := moment.silent_s or 0.0) >= _STILL_S:
         took = format_seconds(silent_s)
         return f"training has taken no batch for {took}: what the loader costs is not measured"
     if waits is None:
@@ -39,13 +39,13 @@ def cost_words(moment: Snapshot) -> str:
     return f"{words}; with a perfect one: {1 / (1 - waits):.2f}× as fast"
 
 
-def limit_words(moment: Snapshot) -> str:
+def limit_words(moment: Statistics) -> str:
     """Limit of the run, with its evidence."""
     if moment.phase == "opening":
         return moment.doing or "opening its files"
-    if moment.consumer.waiting_s >= _STUCK_S:
+    if moment.waiting_s >= _STUCK_S:
         doing = f": {moment.doing}" if moment.doing else ""
-        return f"training has waited {format_seconds(moment.consumer.waiting_s)} for a batch{doing}"
+        return f"training has waited {format_seconds(moment.waiting_s)} for a batch{doing}"
     if moment.phase == "filling":
         return moment.doing or "no batch has been taken yet"
     if moment.phase == "parked":
@@ -64,7 +64,7 @@ def limit_words(moment: Snapshot) -> str:
     return "what limits this run is not known yet"
 
 
-def wait_words(moment: Snapshot | None, now_s: float) -> str:
+def wait_words(moment: Statistics | None, now_s: float) -> str:
     """Reason of a wait for a batch; "" if it is not known.
 
     Args:
@@ -99,10 +99,10 @@ def value_words(knob: str, value: Any) -> str:
     return str(value)
 
 
-def _short_of_memory(moment: Snapshot) -> str:
+def _short_of_memory(moment: Statistics) -> str:
     """It limits a run that waits; where nobody knows yet whether it does, it is short."""
     above = moment.above_floor_bytes
-    waits = moment.consumer.wait_ratio
+    waits = moment.wait_ratio
     limits = "memory is short" if waits is None else _limits("memory", moment)
     if above is None:
         return limits
@@ -113,14 +113,14 @@ def _short_of_memory(moment: Snapshot) -> str:
     return f"{limits}: {headroom}only {format_bytes(above)} above the floor"
 
 
-def _limits(what: str, moment: Snapshot) -> str:
+def _limits(what: str, moment: Statistics) -> str:
     """That it limits the run; or, where training waits little, that it does so a little."""
-    if (moment.consumer.wait_ratio or 0.0) >= MOSTLY_RATIO:
+    if (moment.wait_ratio or 0.0) >= MOSTLY_RATIO:
         return f"{what} limits this run"
     return f"mostly training limits this run, a little {what}"
 
 
-def _slow(stage: StageMoment, moment: Snapshot) -> str:
+def _slow(stage: StageMoment, moment: Statistics) -> str:
     what = f"reading {stage.dataset}" if stage.dataset else stage.stage
     idle_cpus = moment.idle_cpus
     workers = f"{stage.workers} worker{'s' * (stage.workers != 1)}"
@@ -130,6 +130,6 @@ def _slow(stage: StageMoment, moment: Snapshot) -> str:
         idle = f"; {idle_cpus:.1f} processors idle"
         if idle_cpus < _IDLE_CPUS:
             idle = "; no processor is idle"
-    if (moment.consumer.wait_ratio or 0.0) < MOSTLY_RATIO:
+    if (moment.wait_ratio or 0.0) < MOSTLY_RATIO:
         return f"{_limits(what, moment)}{idle}"
     return f"{_limits(what, moment)}: {workers}{busy}{idle}"

@@ -10,15 +10,15 @@ from autoloader.cli.recorded_run import Run
 from autoloader.cli.tune import recorded_step_s
 from autoloader.errors import UsageError
 from autoloader.telemetry.run_record import PipelineRecord
-from autoloader.telemetry.statistics import ConsumerMoment, Snapshot
+from autoloader.telemetry.statistics import Statistics
 
 
 def run_of(steps: list[tuple[float | None, float | None]]) -> Run:
     """A run whose moments have these (seconds from batch to batch, share of it that is waiting)."""
     moments = tuple(
-        Snapshot(
+        Statistics(
             run="vm-1", pipeline=1, split="train", at_s=float(at_s), started_at_s=0.0,
-            phase="running", consumer=ConsumerMoment(step_s=step_s, wait_ratio=waited),
+            phase="running", step_s=step_s, wait_ratio=waited,
         )
         for at_s, (step_s, waited) in enumerate(steps)
     )  # fmt: skip

@@ -243,7 +243,7 @@ def test_order_and_content_stay_whatever_helpers_do(
     assert activity.helpers.batches > 0
     assert activity.helpers.again > activity.helpers.late > 0
     size = loader.plan.mixture.spec.batch.size
-    taken = sum(one.taken for one in activity.datasets.values())
+    taken = sum(one.samples for one in activity.datasets.values())
     assert taken >= activity.helpers.batches * size
 
 

@@ -114,7 +114,7 @@ def test_a_parked_pipeline_is_looked_at_every_second_time_and_at_once_when_it_is
                 loader.park(False)
             loader.statistics()  # the service has heeded that
             controlled.govern(float(second), 0)
-            decided.append(controlled.activity(0).control["decisions"])
+            decided.append(controlled.activity(0).activity["controller"]["decisions"])
         assert decided == [1, 2, 3, 4, 5, 5, 6, 6, 7, 8, 9, 10]
 
 
@@ -266,4 +266,5 @@ def test_a_growth_is_refused_where_the_room_has_gone_before_it_is_applied(
         headroom.headroom_bytes = FLOOR + 4 * GIB
         controlled._apply(seen, answer)
         assert knobs_of(loader) == larger
-        assert controlled.activity(0).control == {"refused": 1, "changes": 1}
+        told = controlled.activity(0).activity["controller"]
+        assert (told["refused"], told["changes"]) == (1, 1)

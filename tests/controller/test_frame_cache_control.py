@@ -20,13 +20,17 @@ from autoloader.controller.observation import Observation
 from autoloader.controller.policy import decide
 from autoloader.controller.proposals import grown_cache, lowered_cache, missing_bytes
 from autoloader.controller.states import ControllerState, Failure, State
-from autoloader.decode.activity import DatasetActivity, PipelineActivity
 from autoloader.host.processes import StorageReads
 from autoloader.host.units import GIB, MIB
 from autoloader.pipeline.read.planned import RUN_SAMPLES
 from autoloader.process.observer import Displaced
 from autoloader.spec.knobs import KnobLimits, Knobs
-from autoloader.telemetry.statistics import CacheStatistics, StageMoment
+from autoloader.telemetry.statistics import (
+    CacheStatistics,
+    DatasetStatistics,
+    StageMoment,
+    Statistics,
+)
 
 MARGIN = 256 * MIB
 
@@ -177,10 +181,10 @@ class FakeStorage:
         return self.bytes
 
 
-def activity(second: int, *, held: int) -> PipelineActivity:
+def activity(second: int, *, held: int) -> Statistics:
     """Each second 1000 hits of frames that take 0.5 ms, and 100 MiB read in 0.4 s."""
-    return PipelineActivity(
-        {"a": DatasetActivity(decode_s=1.0, frames=2000)}, 8, 0, 0,
+    return Statistics(
+        datasets={"a": DatasetStatistics(decode_s=1.0, frames=2000)},
         read_bytes=second * 100 * MIB, reading_s=0.4 * second,
         cache=CacheStatistics(held_bytes=held, hits=1000 * second),
     )  # fmt: skip

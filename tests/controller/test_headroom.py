@@ -229,6 +229,19 @@ def test_every_source_answers_alike(source: HeadroomSource) -> None:
     assert source.total_bytes() == 16 * GIB
 
 
+@pytest.mark.parametrize(("limits_for_s", "room"), [(0.0, GIB), (3600.0, 2 * GIB)])
+def test_limits_may_be_taken_as_they_were_and_what_is_used_is_always_read(
+    machine: Machine, limits_for_s: float, room: int
+) -> None:
+    machine.mounts(V2)
+    machine.member("0::/job")
+    machine.v2("job", 4 * GIB, 3 * GIB)
+    probe = HeadroomProbe(machine.proc, machine.cgroup, limits_for_s=limits_for_s)
+    assert probe.read().headroom_bytes == GIB
+    machine.v2("job", 3 * GIB, 2 * GIB)
+    assert probe.read().headroom_bytes == room
+
+
 def test_this_machine_can_be_read() -> None:
     probe = HeadroomProbe()
     reading = probe.read()

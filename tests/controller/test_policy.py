@@ -31,7 +31,7 @@ from autoloader.controller import policy
 from autoloader.controller.admission import price_change
 from autoloader.controller.observation import Observation
 from autoloader.controller.policy import Decision, Verdict, decide, event_of
-from autoloader.controller.states import TRANSITIONS, ControllerState, Event, State
+from autoloader.controller.states import TRANSITIONS, ControllerState, Event, Failure, State
 from autoloader.host.units import GIB, MIB
 from autoloader.spec.knobs import Knobs
 
@@ -233,6 +233,31 @@ def test_what_pays_is_kept_and_what_does_not_is_taken_back_and_not_tried_again()
             assert "decode_threads" in decide(later, seen(300.0), HELD).changes
 
 
+def test_a_datasets_streams_are_taken_back_though_only_some_of_its_knobs_were_its_own() -> None:
+    own = {"reader": "stream", "cycle_length": 2, "num_parallel_calls": 2}
+    before = Knobs.build({**own, "decode_threads": 4, "a.num_parallel_calls": 1})
+    stages = (
+        stage("read", 1, 0.005, dataset="a", share=0.5),
+        stage("read", 1, 0.001, dataset="b", share=0.5, busy_ratio=0.2),
+        stage("decode", 4, 0.001, busy_ratio=0.1),
+    )
+    here = seen(knobs=before, stages=stages)
+    state, (made,) = after(growing(), here)
+    assert made.changes.keys() == {"a.cycle_length", "a.num_parallel_calls"}
+    late = replace(here, at_s=110.0, knobs=made.knobs, rate_per_s=200.0)
+    state, answers = after(state, *(replace(late, at_s=110.0 + n) for n in range(8)))
+    (back,) = (one for one in answers if one.verdict is Verdict.LOST)
+    assert back.knobs == before
+
+
+def test_after_an_oom_kill_knobs_are_smaller_and_a_promised_order_stays() -> None:
+    knobs = {"reader": "stream", "cycle_length": 4, "shuffle_samples": 64, "ring_slots": 32}
+    for fixed, order in ((True, (4, 64)), (False, (1, 0))):
+        smaller = limits(order_fixed=fixed).smaller(Knobs.build({**knobs, "stream_prefetch": 8}))
+        assert (smaller.cycle_length, smaller.shuffle_samples) == order
+        assert (smaller.ring_slots, smaller.stream_prefetch, smaller.reader) == (16, 0, "stream")
+
+
 def test_what_failed_is_tried_sooner_where_the_bottleneck_has_changed() -> None:
     failure_context = ("decode", 0.005)
     state, made = after(growing(), seen(100.0))
@@ -321,6 +346,58 @@ def test_nothing_is_given_back_at_once() -> None:
     knobs = Knobs.build({"reader": "indexed", "ring_slots": 32})
     here = seen(100.0, knobs=knobs, wait_ratio=0.0, occupancy_ratio=1.0)
     assert decide(growing(95.0), here, HELD).knobs is None
+
+
+@pytest.mark.parametrize("own", [{"settled": False}, {"at_s": 57.0}])
+def test_nothing_is_given_back_before_all_is_settled_and_seen_for_a_while(
+    own: dict[str, Any],
+) -> None:
+    calm = {"at_s": 60.0, "wait_ratio": 0.0, "demand_per_s": 400.0, "occupancy_ratio": 1.0}
+    here = seen(knobs=Knobs.build({"reader": "indexed", "ring_slots": 32}), **calm)
+    assert decide(holding(50.0), here, HELD).knobs is not None
+    assert decide(holding(50.0), replace(here, **own), HELD).knobs is None
+    few = replace(holding(50.0), rates=(400.0,) * 2)  # and that of now
+    assert decide(few, here, HELD).knobs is None
+
+
+def test_what_was_given_back_stays_so_after_five_looks_without_waiting_and_not_sooner() -> None:
+    calm = {"wait_ratio": 0.0, "demand_per_s": 400.0, "occupancy_ratio": 1.0}
+    here = seen(100.0, knobs=Knobs.build({"reader": "indexed", "ring_slots": 32}), **calm)
+    state, (made,) = after(holding(), here)
+    assert made.knobs is not None
+    settled = (replace(here, at_s=103.0 + n, knobs=made.knobs) for n in range(5))
+    state, answers = after(state, *settled)
+    assert [one.verdict for one in answers] == [None] * 4 + [Verdict.PAID]
+    assert state.trial is None
+    assert len(state.rates) == 5
+
+
+def test_what_was_too_little_is_not_taken_again_where_memory_has_gone_meanwhile() -> None:
+    calm = {"wait_ratio": 0.0, "demand_per_s": 400.0, "occupancy_ratio": 1.0}
+    here = seen(100.0, knobs=Knobs.build({"reader": "indexed", "ring_slots": 32}), **calm)
+    state, (made,) = after(holding(), here)
+    hungry = seen(104.0, knobs=made.knobs, headroom_bytes=FLOOR + 257 * MIB)
+    state, (answer,) = after(state, hungry)
+    assert (answer.knobs, answer.verdict, state.trial) == (None, Verdict.LOST, None)
+    assert state.failures.keys() == {"ring_slots-"}
+
+
+def test_what_fails_again_rests_twice_as_long_and_what_pays_is_forgotten_as_a_failure() -> None:
+    failed = {
+        "decode_threads+": Failure(0.0, 2, ("read", 1.0)),
+        "read_ahead+": Failure(0.0, 1, ("", 0.0)),
+    }
+    state, (made,) = after(replace(growing(), failures=failed), seen(100.0))
+    assert made.changes.keys() == {"decode_threads"}
+    for rate, times in ((300.0, 3), (790.0, None)):
+        later = [seen(103.0 + n, knobs=made.knobs, rate_per_s=rate) for n in range(8)]
+        _, answers = after(state, *later)
+        (end,) = (one for one in answers if one.verdict is not None)
+        assert end.state.failures["read_ahead+"] == failed["read_ahead+"]
+        failure = end.state.failures.get("decode_threads+")
+        assert (failure and failure.times) == times
+        if failure is not None:
+            assert failure.until_s == end.state.moved["decode_threads-"] + 4 * HELD.retry_s
 
 
 # --- memory ---------------------------------------------------------------------------------------

@@ -128,6 +128,13 @@ def test_a_stream_that_opens_anew_is_held_twice() -> None:
     assert price >= price_knobs(b, {"a": 8}, Prices(record_bytes={"a": 10 * MIB})) - 4 * MIB
 
 
+def test_each_decode_process_is_priced_with_the_runs_that_it_reads_ahead() -> None:
+    one = Knobs.build({"reader": "indexed", "read_ahead": 3})
+    two = Knobs.build({"decode_processes": 2}, base=one)
+    prices = Prices(run_bytes=200 * MIB, process_bytes=110 * MIB)
+    assert price_change(one, two, SHARDS, prices) == (4 * 200 + 110) * MIB
+
+
 def test_prices_are_95th_percentiles_of_what_was_held() -> None:
     prices = RollingPrices(MixtureSizes({"a": 100}, 7))
     assert prices.current().slot_bytes == 7
@@ -167,6 +174,26 @@ def test_a_gain_far_above_the_noise_is_seen_at_the_first_look() -> None:
     assert judge([100, 101, 99, 100, 102], [130, 131, 129], growing=True) is Verdict.PAID
     assert judge([100, 101, 99, 100, 102], [70, 71, 69], growing=False) is Verdict.LOST
     assert judge([100, 101, 99, 100, 102], [100, 101], growing=True) is Verdict.UNDECIDED
+
+
+@pytest.mark.parametrize(
+    ("after", "growing", "verdict"),
+    [
+        ([99.5] * 3, False, Verdict.UNDECIDED),  # slower, and by less than would matter
+        ([99.5] * 5, False, Verdict.PAID),  # given back, and not seen to hurt
+        ([100.5] * 7, True, Verdict.UNDECIDED),  # faster, and by less than would matter
+        ([100.5] * 8, True, Verdict.NOTHING),
+        ([60.0, 140.0, 60.0], True, Verdict.UNDECIDED),  # far apart, and chance may do that
+        ([98.0] * 8, True, Verdict.NOTHING),
+        ([97.9] * 3, True, Verdict.LOST),
+        ([101.1] * 3, True, Verdict.PAID),
+    ],
+)
+def test_a_verdict_needs_a_difference_that_matters_and_is_no_chance(
+    after: list[float], growing: bool, verdict: Verdict
+) -> None:
+    assert judge([100.0] * 5, after, growing=growing) is verdict
+    assert judge([], after, growing=growing) is Verdict.UNDECIDED
 
 
 # --- flow -----------------------------------------------------------------------------------------

@@ -25,7 +25,7 @@ def streams(module: AutoLoaderDataModule) -> tuple[Iterator[Any], list[Validatio
 
 def is_full(loader: AutoLoader) -> bool:
     """Whether all slots are filled, or under the last batch that was handed out."""
-    return loader._pipeline.activity().ring_out == KNOBS["ring_slots"]
+    return loader._pipeline.activity().ring.out == KNOBS["ring_slots"]
 
 
 @pytest.mark.parametrize("reader", ["indexed", "stream"])

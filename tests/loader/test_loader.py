@@ -259,7 +259,7 @@ def test_statistics_are_a_json_ready_snapshot(pair: tuple[Written, Written]) -> 
         after = loader.statistics()
         assert before.batches == 0
     document = json.loads(json.dumps(after.as_dict()))
-    assert set(document) == {
+    assert set(document) >= {
         "samples", "batches", "samples_per_s", "wait_ratio", "batch_latency_s", "headroom_bytes",
         "loader_bytes", "decodes_per_sample", "batch_call_s", "repeats", "ring", "cache", "helpers",
         "datasets", "knobs", "state", "controller", "starts", "restarts", "worker_pids",

@@ -18,7 +18,7 @@ from streams import spec_of
 from autoloader import AutoLoader
 from autoloader.telemetry.exporter import Exporter, PipelineMetrics
 from autoloader.telemetry.metrics import METRICS, compared, over_ranks
-from autoloader.telemetry.statistics import ConsumerMoment, DatasetStatistics, Snapshot
+from autoloader.telemetry.statistics import DatasetStatistics, Statistics
 
 pytestmark = pytest.mark.usefixtures("no_thread_left_behind")
 
@@ -29,8 +29,8 @@ def port() -> int:
         return int(listener.getsockname()[1])
 
 
-def a_moment(**changed: object) -> Snapshot:
-    plain = Snapshot(
+def a_moment(**changed: object) -> Statistics:
+    plain = Statistics(
         run="host-1",
         pipeline=0,
         split="train",
@@ -39,7 +39,9 @@ def a_moment(**changed: object) -> Snapshot:
         phase="running",
         limited_by="decode",
         bound_per_s=2000.0,
-        consumer=ConsumerMoment(100, 500.0, 0.25),
+        batches=100,
+        samples_per_s=500.0,
+        wait_ratio=0.25,
         datasets={'a "b"\\c\nd': DatasetStatistics(0.5, 0.49, 3200, queue=12, stalls=3)},
         knobs={"ring_slots": 8, "reader": "indexed"},
     )
@@ -60,7 +62,7 @@ def of_rank(rank: int, **own: str) -> tuple[tuple[str, str], ...]:
     return tuple(sorted({"rank": str(rank), "split": "train", "pipeline": "0", **own}.items()))
 
 
-def text_of(*snapshots: Snapshot) -> str:
+def text_of(*snapshots: Statistics) -> str:
     collector, registry = PipelineMetrics(), CollectorRegistry()
     for number, one in enumerate(snapshots):
         collector.put(("run", number), one)
@@ -91,7 +93,7 @@ def test_every_metric_says_what_it_is_and_what_to_do_and_has_its_unit_in_its_nam
 
 
 def test_what_is_not_measured_is_left_out_and_never_0() -> None:
-    found = parsed(text_of(Snapshot("r", 0, "train", 2.0, 1.0, "opening")))
+    found = parsed(text_of(Statistics(run="r", split="train", at_s=2.0, started_at_s=1.0)))
     for name in ("wait_ratio", "headroom_bytes", "bound_per_s", "cache_hit_ratio"):
         assert f"autoloader_{name}" not in found
 
@@ -100,7 +102,7 @@ def test_what_is_not_measured_is_left_out_and_never_0() -> None:
 
 
 def test_the_text_is_read_by_prometheus_with_every_rank_and_label() -> None:
-    moments = [a_moment(), a_moment(rank=1, consumer=ConsumerMoment(90, 450.0, 0.5))]
+    moments = [a_moment(), a_moment(rank=1, batches=90, samples_per_s=450.0, wait_ratio=0.5)]
     found = parsed(text_of(*moments))
     assert found["autoloader_wait_ratio"] == {of_rank(0): 0.25, of_rank(1): 0.5}
     assert found["autoloader_batches_total"] == {of_rank(0): 100.0, of_rank(1): 90.0}
@@ -155,7 +157,7 @@ def test_a_file_is_replaced_whole_and_goes_with_the_run(
     file = tmp_path / "autoloader.prom"
     shown = Exporter("host-1", 0, file=str(file))
     for batches in (1, 2):
-        shown.write(a_moment(consumer=ConsumerMoment(batches)))
+        shown.write(a_moment(batches=batches))
         assert parsed(file.read_text())["autoloader_batches_total"] == {of_rank(0): batches}
     assert list(tmp_path.iterdir()) == [file]
     shown.close()
@@ -184,16 +186,15 @@ def test_a_loader_tells_its_metrics_by_the_same_names(written: Written) -> None:
     assert told["dataset_share/a"] == 1.0
     assert told["knob/ring_slots"] >= 4
     assert told["headroom_bytes"] > 0
-    names = {metric.name for metric in METRICS if metric.told}
-    assert {name.partition("/")[0] for name in told} <= names
+    assert {name.partition("/")[0] for name in told} <= {metric.name for metric in METRICS}
     assert not any(name.endswith(("/worst", "/mean")) for name in told)
 
 
 def test_of_several_ranks_worst_and_mean_are_told() -> None:
     own = {"wait_ratio": 0.25, "samples_per_s": 500.0, "batches": 100.0}
     others = [
-        a_moment(rank=1, consumer=ConsumerMoment(90, 450.0, 0.5)),
-        a_moment(rank=2, consumer=ConsumerMoment(90, 550.0, None)),
+        a_moment(rank=1, batches=90, samples_per_s=450.0, wait_ratio=0.5),
+        a_moment(rank=2, batches=90, samples_per_s=550.0, wait_ratio=None),
     ]
     found = over_ranks([own, *map(compared, others)])
     assert found["wait_ratio/worst"] == 0.5

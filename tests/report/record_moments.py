@@ -8,21 +8,19 @@ from typing import Any
 from autoloader.host.units import GIB
 from autoloader.telemetry.statistics import (
     CacheStatistics,
-    ConsumerMoment,
     ControllerStatistics,
     DatasetStatistics,
-    MemoryMoment,
     RingStatistics,
-    Snapshot,
     StageMoment,
+    Statistics,
 )
 
 BEGAN_S = 1_700_000_000.0
 
 
-def a_moment(after_s: float = 100.0, **changed: Any) -> Snapshot:
+def a_moment(after_s: float = 100.0, **changed: Any) -> Statistics:
     """A moment so long after the run began: 10 batches a second, decode at half its bound."""
-    moment = Snapshot(
+    moment = Statistics(
         run="host-4711-20260101T120000",
         pipeline=0,
         split="train",
@@ -37,8 +35,17 @@ def a_moment(after_s: float = 100.0, **changed: Any) -> Snapshot:
         limited_by="decode",
         state="HOLD",
         why="the consumer waits for nothing",
-        consumer=ConsumerMoment(int(10 * after_s), 480.0, 0.25, 0.0, 0.1, 0.0),
-        memory=MemoryMoment(8 * GIB, 5 * GIB, GIB // 4, 2 * GIB, 0.0),
+        batches=int(10 * after_s),
+        samples_per_s=480.0,
+        wait_ratio=0.25,
+        waiting_s=0.0,
+        step_s=0.1,
+        silent_s=0.0,
+        headroom_bytes=8 * GIB,
+        floor_bytes=5 * GIB,
+        margin_bytes=GIB // 4,
+        loader_bytes=2 * GIB,
+        pressure_percent=0.0,
         ring=RingStatistics(8, 2, 2**20),
         cache=CacheStatistics(GIB, GIB // 2, 10, 30, 70),
         stages=(StageMoment("decode", "", 2, 0.002, 0.9, 960.0),),
@@ -47,6 +54,6 @@ def a_moment(after_s: float = 100.0, **changed: Any) -> Snapshot:
             "fractal": DatasetStatistics(0.25, 0.26, 1100, queue=3, stalls=2),
         },
         knobs={"ring_slots": 8, "decode_threads": 2},
-        control=ControllerStatistics(decisions=100, changes=1),
+        controller=ControllerStatistics(decisions=100, changes=1),
     )
     return replace(moment, **changed)

@@ -14,27 +14,28 @@ from autoloader.controller.profile import MixtureKind, host_facts
 from autoloader.controller.profiles import find_profile, user_profiles_dir
 from autoloader.process.proven import proven_knobs
 from autoloader.telemetry.run_record import PipelineRecord, RunLog
-from autoloader.telemetry.statistics import ConsumerMoment, Move, Snapshot
+from autoloader.telemetry.statistics import Move, Statistics
 
 PAID = Move(100.0, "policy", "decode is short", {"decode_threads": (2, 4)}, "paid")
 KIND = {"datasets": 3, "batch": 16, "pixels": 4096}
 
 
-def moment(at_s: float, *, rate: float = 100.0, moves: Any = (), **knobs: int) -> Snapshot:
-    return Snapshot(
+def moment(at_s: float, *, rate: float = 100.0, moves: Any = (), **knobs: int) -> Statistics:
+    return Statistics(
         run="vm-1",
         pipeline=1,
         split="train",
         at_s=at_s,
         started_at_s=0.0,
         phase="running",
-        consumer=ConsumerMoment(batches=int(at_s), samples_per_s=rate),
+        batches=int(at_s),
+        samples_per_s=rate,
         knobs={"reader": "indexed", "decode_threads": 2, "ring_slots": 8, **knobs},
         moves=tuple(moves),
     )
 
 
-def run_of(*moments: Snapshot) -> PipelineRecord:
+def run_of(*moments: Statistics) -> PipelineRecord:
     return PipelineRecord(Path("x"), {"cpus": 2, "mixture": KIND}, moments)
 
 

@@ -19,7 +19,7 @@ from autoloader.cli.recorded_run import Run, find_ideal, read_run
 from autoloader.cli.report import findings, page
 from autoloader.host.units import GIB
 from autoloader.telemetry.run_record import RunFile, RunLog
-from autoloader.telemetry.statistics import ConsumerMoment, MemoryMoment, Move, Snapshot
+from autoloader.telemetry.statistics import Move, Statistics
 
 FACTS = {"batch_size": 48, "spec_digest": "5p3c", "host": "vm: 2 processors", "reader": "indexed"}
 DROPPED = Move(
@@ -32,22 +32,27 @@ BACK = Move(BEGAN_S + 59, "policy", "memory is back", {})
 GREW = Move(BEGAN_S + 10, "policy", "decode is short", {"decode_threads": (2, 4)}, "paid")
 
 
-def moments(seconds: int = 120, **every: Any) -> list[Snapshot]:
+def moments(seconds: int = 120, **every: Any) -> list[Statistics]:
     return [a_moment(float(second), **every) for second in range(1, seconds)]
 
 
-def squeezed() -> list[Snapshot]:
+def squeezed() -> list[Statistics]:
     """Two minutes in which a neighbour takes 4 GiB for a while and the reflex answers."""
     found = []
     for moment in moments():
         after = moment.at_s - BEGAN_S
         moves = tuple(move for move in (GREW, DROPPED, BACK) if move.at_s <= moment.at_s)
         short = 40 <= after < 60
-        memory = MemoryMoment(
-            (4 if short else 8) * GIB, 5 * GIB, 0, (GIB if after >= 41 else 2 * GIB)
+        found.append(
+            replace(
+                moment,
+                headroom_bytes=(4 if short else 8) * GIB,
+                margin_bytes=0,
+                loader_bytes=GIB if after >= 41 else 2 * GIB,
+                moves=moves,
+                limited_by="memory" if short else "decode",
+            )
         )
-        limit = "memory" if short else "decode"
-        found.append(replace(moment, memory=memory, moves=moves, limited_by=limit))
     return found
 
 
@@ -55,7 +60,7 @@ def squeezed() -> list[Snapshot]:
 def left(tmp_path: Path) -> Callable[..., Path]:
     """Leaves a record of moments, and gives its folder."""
 
-    def leave(told: Iterable[Snapshot], name: str = "run", bad: Any = (), **facts: Any) -> Path:
+    def leave(told: Iterable[Statistics], name: str = "run", bad: Any = (), **facts: Any) -> Path:
         file = tmp_path / name / "train-0.jsonl"
         log = RunLog(file, lambda: {**FACTS, **facts}, lambda: bad)
         for moment in told:
@@ -84,10 +89,7 @@ def test_it_says_which_stage_limits_a_run_that_waits(left: Callable[..., Path]) 
 def test_it_says_that_the_loader_does_not_limit_a_run_that_does_not_wait(
     left: Callable[..., Path],
 ) -> None:
-    calm = [
-        replace(one, limited_by="gpu", consumer=replace(one.consumer, wait_ratio=0.001))
-        for one in moments()
-    ]
+    calm = [replace(one, limited_by="gpu", wait_ratio=0.001) for one in moments()]
     told = answers(read_run(left(calm)))
     assert told["What limits this run?"].startswith("Not the loader")
     assert "the GPU" in told["What limits this run?"]
@@ -112,7 +114,7 @@ def test_against_a_run_that_repeated_one_batch_it_says_what_the_loader_costs(
     left: Callable[..., Path],
 ) -> None:
     quick = [
-        replace(one, consumer=ConsumerMoment(int(one.consumer.batches * 1.25), 600.0, 0.0))
+        replace(one, batches=int(one.batches * 1.25), samples_per_s=600.0, wait_ratio=0.0)
         for one in moments()
     ]
     ideal = read_run(left(quick, "ideal", replay_one_batch=True))
@@ -155,10 +157,9 @@ def test_of_several_ranks_the_one_that_waits_most_is_shown(tmp_path: Path) -> No
     for rank, waited in ((0, 0.1), (1, 0.4), (2, 0.1)):
         log = RunLog(tmp_path / f"host-{rank}" / "train-0.jsonl", lambda: FACTS, list)
         for one in moments(60):
-            consumer = replace(one.consumer, wait_ratio=waited)
             log.write(
                 replace(
-                    one, run=f"host-{rank}", node="job", rank=rank, world_size=3, consumer=consumer
+                    one, run=f"host-{rank}", node="job", rank=rank, world_size=3, wait_ratio=waited
                 )
             )
         log.close()
@@ -232,7 +233,9 @@ def test_a_page_of_weeks_with_many_datasets_stays_small(left: Callable[..., Path
             datasets=datasets,
             knobs={**knobs, "ring_slots": 4 + minute % 7},
             moves=(Move(BEGAN_S + 60 * minute, "policy", "rates vary", {"ring_slots": (4, 5)}),),
-            consumer=ConsumerMoment(minute * 600, 400.0 + minute % 97, (minute % 11) / 20),
+            batches=minute * 600,
+            samples_per_s=400.0 + minute % 97,
+            wait_ratio=(minute % 11) / 20,
         )
         for minute in range(1, 900)
     ]
@@ -258,8 +261,9 @@ def test_two_runs_stand_side_by_side_with_axes_that_compare(left: Callable[..., 
         replace(
             each,
             bound_per_s=None,
-            consumer=replace(each.consumer, samples_per_s=200.0, wait_ratio=0.01),
-            memory=replace(each.memory, headroom_bytes=GIB),
+            samples_per_s=200.0,
+            wait_ratio=0.01,
+            headroom_bytes=GIB,
             ring=replace(each.ring, slots=4),
         )
         for each in moments(60)

@@ -13,7 +13,7 @@ from record_moments import BEGAN_S, a_moment
 from autoloader.errors import UsageError
 from autoloader.host.units import GIB
 from autoloader.telemetry.run_record import RING_AFTER_S, RunLog, files_of, prune, read_pipeline
-from autoloader.telemetry.statistics import MemoryMoment, Move
+from autoloader.telemetry.statistics import Move
 
 
 @pytest.fixture
@@ -46,16 +46,18 @@ def test_lines_come_further_apart_as_a_run_gets_older_but_what_happens_is_kept(
 ) -> None:
     kept = log()
     day_s = 86_400
-    short = MemoryMoment(4 * GIB, 5 * GIB)
+    short = {"headroom_bytes": 4 * GIB, "floor_bytes": 5 * GIB}
     for second in range(1, day_s, 10):
-        kept.write(a_moment(float(second), **({"memory": short} if second == 80_001 else {})))
+        kept.write(a_moment(float(second), **(short if second == 80_001 else {})))
     moved = Move(BEGAN_S + day_s, "person", "retune", {"ring_slots": (8, 4)})
     kept.write(a_moment(day_s + 1.0, moves=(moved,)))
     kept.close()
     found = read_pipeline(path)
     assert 500 < len(found.moments) < 4000
     assert path.stat().st_size < 2**20
-    assert [one.at_s - BEGAN_S for one in found.moments if one.memory == short] == [80_001.0]
+    assert [one.at_s - BEGAN_S for one in found.moments if one.headroom_bytes == 4 * GIB] == [
+        80_001.0
+    ]
     assert found.moves == (moved,)
 
 

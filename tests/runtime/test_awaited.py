@@ -13,7 +13,6 @@ import pytest
 from rlds_files import Written, episode, write_dataset, write_steps
 from streams import Running, mixture_of, stream_reader, until
 
-from autoloader.decode.activity import DatasetActivity
 from autoloader.errors import SourceError
 from autoloader.pipeline.read import frame_reads
 from autoloader.pipeline.read.frame_reads import NowRead, Stretches, read_all
@@ -21,6 +20,7 @@ from autoloader.process.observer import waited_for
 from autoloader.samples.block import EmptyEpisode, EpisodeStream, SampleBlock
 from autoloader.samples.draws import PURPOSE_SHARDS, fold, order
 from autoloader.samples.resolve import ResolvedDataset
+from autoloader.telemetry.statistics import DatasetStatistics
 
 SHARDS = 3
 
@@ -72,18 +72,18 @@ def test_a_stream_that_is_late_is_told_with_the_shard_that_is_opened(
 @pytest.mark.parametrize(
     ("reader", "datasets", "words"),
     [
-        ("stream", {"a": DatasetActivity(), "b": DatasetActivity(queue=3)}, "1/2 ready, "
+        ("stream", {"a": DatasetStatistics(), "b": DatasetStatistics(queue=3)}, "1/2 ready, "
          "waiting for a"),
-        ("stream", {"a": DatasetActivity(taken=9, awaits="reading shard 3/1024"),
-                    "b": DatasetActivity(queue=3)}, "waiting for a (reading shard 3/1024)"),
-        ("stream", {"a": DatasetActivity(taken=9), "b": DatasetActivity(taken=3)}, ""),
-        ("indexed", {"a": DatasetActivity(), "b": DatasetActivity(awaits="reading shard 0/8")},
+        ("stream", {"a": DatasetStatistics(samples=9, awaits="reading shard 3/1024"),
+                    "b": DatasetStatistics(queue=3)}, "waiting for a (reading shard 3/1024)"),
+        ("stream", {"a": DatasetStatistics(samples=9), "b": DatasetStatistics(samples=3)}, ""),
+        ("indexed", {"a": DatasetStatistics(), "b": DatasetStatistics(awaits="reading shard 0/8")},
          "waiting for b (reading shard 0/8)"),
-        ("indexed", {"a": DatasetActivity(), "b": DatasetActivity(queue=3)}, ""),
+        ("indexed", {"a": DatasetStatistics(), "b": DatasetStatistics(queue=3)}, ""),
     ],
 )  # fmt: skip
 def test_what_is_waited_for_is_one_sentence(
-    reader: str, datasets: dict[str, DatasetActivity], words: str
+    reader: str, datasets: dict[str, DatasetStatistics], words: str
 ) -> None:
     assert waited_for(reader, datasets) == words
 

@@ -12,7 +12,7 @@ from streams import spec_of
 
 from autoloader import AutoLoader
 from autoloader.telemetry.run_record import living_runs
-from autoloader.telemetry.statistics import Snapshot
+from autoloader.telemetry.statistics import Statistics
 
 written = written_steps([[8, 8]], encode=png, name="a")
 """A dataset of sixteen samples."""
@@ -36,10 +36,10 @@ def running(written: Written, runs: Path) -> Iterator[AutoLoader]:
 
 
 @pytest.fixture
-def look(running: AutoLoader) -> Callable[[Callable[[Snapshot], bool]], Snapshot]:
+def look(running: AutoLoader) -> Callable[[Callable[[Statistics], bool]], Statistics]:
     """Takes batches until the run says what is wanted of it; gives that snapshot."""
 
-    def until(wanted: Callable[[Snapshot], bool]) -> Snapshot:
+    def until(wanted: Callable[[Statistics], bool]) -> Statistics:
         stream, deadline = iter(running), time.monotonic() + 100
         while time.monotonic() < deadline:
             next(stream)

@@ -18,7 +18,7 @@ from moments import Look
 
 from autoloader import AutoLoader
 from autoloader.cli.app import main
-from autoloader.telemetry.statistics import Snapshot
+from autoloader.telemetry.statistics import Statistics
 
 
 def test_top_shows_a_running_loader_once(
@@ -39,7 +39,7 @@ def test_top_tells_scripts_what_a_snapshot_holds(
     for name in (moment.run, moment.run[:-3], str(moment.worker_pid), str(os.getpid())):
         assert main(["top", name, "--json"]) == 0
         (told,) = json.loads(capsys.readouterr().out)["runs"]
-        assert Snapshot.from_dict(told).run == moment.run
+        assert Statistics.from_dict(told).run == moment.run
 
 
 def test_a_run_that_is_not_there_is_refused_with_those_that_are(

@@ -13,7 +13,6 @@ import pytest
 from moments import a_moment
 
 from autoloader.telemetry import progress
-from autoloader.telemetry.statistics import MemoryMoment
 from autoloader.telemetry.verdict import wait_words
 
 
@@ -83,7 +82,7 @@ def test_progress_can_be_silenced(soon: None, monkeypatch: pytest.MonkeyPatch) -
         ({"doing": "waiting for bridge"}, "waiting for bridge"),
         ({"doing": ""}, ""),
         (
-            {"limited_by": "memory", "memory": MemoryMoment(0, 2**30)},
+            {"limited_by": "memory", "headroom_bytes": 0, "floor_bytes": 2**30},
             "memory limits this run: headroom is 1.00 GiB below the floor",
         ),
     ],

@@ -8,12 +8,10 @@ from moments import GIB, a_moment
 from autoloader.cli.top import Frame, draw_list, draw_run
 from autoloader.telemetry.statistics import (
     CacheStatistics,
-    ConsumerMoment,
     DatasetStatistics,
     LatelyMoment,
-    MemoryMoment,
     Move,
-    Snapshot,
+    Statistics,
 )
 from autoloader.telemetry.verdict import cost_words, limit_words
 
@@ -21,11 +19,11 @@ NOW = 1_700_000_101.0
 FRAME = Frame(80, 24, NOW)
 
 
-def lines_of(*group: Snapshot, frame: Frame = FRAME) -> list[str]:
+def lines_of(*group: Statistics, frame: Frame = FRAME) -> list[str]:
     return [line.plain for line in draw_run(group, frame)]
 
 
-def a_crowd() -> Snapshot:
+def a_crowd() -> Statistics:
     """29 datasets, one of which is in trouble."""
     datasets = {f"set_{n:02}": DatasetStatistics(1 / 29, 1 / 29, 100, queue=5) for n in range(29)}
     datasets["set_17"] = DatasetStatistics(1 / 29, 0.01, 30, stalls=2, quarantined=4)
@@ -46,7 +44,7 @@ def test_a_frame_fits_and_fills_its_room(width: int) -> None:
 
 def test_ranks_are_shown_worst_wait_first() -> None:
     group = [
-        a_moment(rank=n, world_size=4, consumer=ConsumerMoment(wait_ratio=wait, batches=7))
+        a_moment(rank=n, world_size=4, wait_ratio=wait, batches=7)
         for n, wait in enumerate((0.1, 0.4, 0.2, 0.3))
     ]
     lines = lines_of(*group, frame=Frame(80, 40, NOW))
@@ -65,11 +63,11 @@ def test_a_loader_whose_process_stands_still_is_called_silent() -> None:
         ({"idle_cpus": 0.0}, "decode limits this run: 4 workers, 90 % busy; no processor is idle"),
         ({"limited_by": "memory"}, "memory limits this run: headroom is 2.00 GiB below the floor"),
         (
-            {"limited_by": "memory", "consumer": ConsumerMoment(wait_ratio=0.012)},
+            {"limited_by": "memory", "wait_ratio": 0.012},
             "mostly training limits this run, a little memory: 2.00 GiB below the floor",
         ),
         (
-            {"consumer": ConsumerMoment(wait_ratio=0.03), "idle_cpus": 0.0},
+            {"wait_ratio": 0.03, "idle_cpus": 0.0},
             "mostly training limits this run, a little decode; no processor is idle",
         ),
         (
@@ -77,7 +75,7 @@ def test_a_loader_whose_process_stands_still_is_called_silent() -> None:
             "training limits this run: it does not wait for data; memory is short",
         ),
         (
-            {"limited_by": "training", "memory": MemoryMoment(6 * GIB, 5 * GIB)},
+            {"limited_by": "training", "headroom_bytes": 6 * GIB, "floor_bytes": 5 * GIB},
             "training limits this run: it does not wait for data",
         ),
         ({"limited_by": "gpu"}, "the GPU limits this run: training does not wait for data"),
@@ -86,7 +84,7 @@ def test_a_loader_whose_process_stands_still_is_called_silent() -> None:
         ({"phase": "opening", "doing": "indexing 3/9 files"}, "indexing 3/9 files"),
         ({"phase": "filling"}, "no batch has been taken yet"),
         (
-            {"consumer": ConsumerMoment(waiting_s=42.0), "doing": "waiting for bridge"},
+            {"waiting_s": 42.0, "doing": "waiting for bridge"},
             "training has waited 42 s for a batch: waiting for bridge",
         ),
     ],
@@ -105,7 +103,7 @@ def test_what_limits_a_run_is_one_sentence(changed: dict[str, object], words: st
     ],
 )
 def test_what_the_loader_costs_is_one_sentence(waits: float | None, words: str) -> None:
-    assert cost_words(a_moment(consumer=ConsumerMoment(wait_ratio=waits))) == words
+    assert cost_words(a_moment(wait_ratio=waits)) == words
 
 
 def test_held_frames_have_a_line_that_is_whole_at_80_characters() -> None:
@@ -117,12 +115,12 @@ def test_held_frames_have_a_line_that_is_whole_at_80_characters() -> None:
 
 
 def test_training_that_takes_nothing_is_told_as_such() -> None:
-    words = cost_words(a_moment(consumer=ConsumerMoment(wait_ratio=None, silent_s=7.2)))
+    words = cost_words(a_moment(wait_ratio=None, silent_s=7.2))
     assert words == "training has taken no batch for 7 s: what the loader costs is not measured"
 
 
 def test_memory_that_is_not_measured_is_not_called_empty() -> None:
-    lines = lines_of(a_moment(memory=MemoryMoment(floor_bytes=5 * GIB)))
+    lines = lines_of(a_moment(headroom_bytes=None))
     assert any("? free, floor 5.00 GiB" in line for line in lines)
 
 
@@ -134,7 +132,7 @@ def test_memory_that_is_not_measured_is_not_called_empty() -> None:
     ],
 )
 def test_free_memory_is_a_gauge_with_a_line_at_the_floor(free: int, told: str) -> None:
-    assert told in lines_of(a_moment(memory=MemoryMoment(free * GIB, 5 * GIB)))
+    assert told in lines_of(a_moment(headroom_bytes=free * GIB, floor_bytes=5 * GIB))
 
 
 def test_a_run_without_a_known_limit_is_not_said_to_be_limited_by_running() -> None:

@@ -27,21 +27,21 @@ for _ in AutoLoader(sys.argv[1], ram_floor="64MiB", output="numpy"):
 
 
 def test_a_running_loader_says_how_fast_it_is_and_why(running: AutoLoader, look: Look) -> None:
-    moment = look(lambda one: one.limited_by != "" and one.consumer.samples_per_s is not None)
+    moment = look(lambda one: one.limited_by != "" and one.samples_per_s is not None)
     assert moment.phase == "running"
-    assert moment.consumer.batches > 0
+    assert moment.batches > 0
     assert (moment.trainer_pid, moment.worker_pid) == (
         os.getpid(),
         running.statistics().worker_pids[0],
     )
     assert moment.knobs == running.knobs.flat()
-    assert moment.memory.floor_bytes == 64 * 2**20
+    assert moment.floor_bytes == 64 * 2**20
     assert moment.datasets["a"].share == moment.datasets["a"].weight == 1.0
     assert moment.datasets["a"].samples == moment.samples > 0
     assert {stage.name for stage in moment.stages} == {"decode", "read"}
     assert moment.state
     assert moment.why
-    assert moment.control is not None
+    assert moment.controller is not None
 
 
 def test_a_loader_without_a_controller_is_seen_as_well_and_leaves_nothing(
@@ -55,7 +55,7 @@ def test_a_loader_without_a_controller_is_seen_as_well_and_leaves_nothing(
         while not (found := living_runs()) and time.monotonic() < deadline:
             next(stream)
         (moment,) = found
-        assert (moment.state, moment.control, moment.worker_pid) == ("", None, os.getpid())
+        assert (moment.state, moment.controller, moment.worker_pid) == (None, None, os.getpid())
     assert list((tmp_path / "runs").iterdir()) == []
 
 

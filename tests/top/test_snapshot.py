@@ -6,20 +6,20 @@ import pytest
 from moments import a_moment
 
 from autoloader.errors import UsageError
-from autoloader.telemetry.statistics import MemoryMoment, Snapshot
+from autoloader.telemetry.statistics import Statistics
 
 
 def test_what_was_written_is_what_is_read() -> None:
     moment = a_moment()
-    assert Snapshot.from_json(moment.to_json()) == moment
+    assert Statistics.from_json(moment.to_json()) == moment
 
 
 @pytest.mark.parametrize(
     "text", ["", "[]", "{}", "7", json.dumps(a_moment().as_dict())[:-9], '{"run": "a", "moves": 3}']
 )
 def test_what_is_no_snapshot_is_refused_in_words(text: str) -> None:
-    with pytest.raises(UsageError, match="not a snapshot of a run"):
-        Snapshot.from_json(text)
+    with pytest.raises(UsageError, match="not a moment of a run"):
+        Statistics.from_json(text)
 
 
 def test_a_share_of_the_bound_and_the_room_above_the_floor_follow_from_what_was_measured() -> None:
@@ -27,4 +27,4 @@ def test_a_share_of_the_bound_and_the_room_above_the_floor_follow_from_what_was_
     assert moment.bound_ratio == 0.25
     assert moment.above_floor_bytes == -2 * 2**30
     assert a_moment(bound_per_s=None).bound_ratio is None
-    assert a_moment(memory=MemoryMoment()).above_floor_bytes is None
+    assert a_moment(headroom_bytes=None).above_floor_bytes is None

@@ -30,7 +30,7 @@ from autoloader.telemetry.statistics import Statistics
 
 logger = logging.getLogger(__name__)
 
-_LEFT_OUT = ("dataset_weight/", "dataset_queue/")
+_LEFT_OUT = ("dataset_weight/", "dataset_queue/", "stage_", "limited_by/")
 _WHERE_ANY = ("dataset_stalls/", "dataset_quarantined/", "dataset_interruptions/")
 """Of every dataset a line, and mostly 0."""
 

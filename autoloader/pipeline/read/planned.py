@@ -50,7 +50,6 @@ from numpy.typing import NDArray
 from autoloader.cache.disk import DiskRoom
 from autoloader.cache.slab import BLACK, FILE_BITS, CameraFrames, FrameCache
 from autoloader.cache.table import FrameCosts, FrameTable
-from autoloader.decode.activity import DatasetActivity
 from autoloader.decode.batch_builder import SampleSource, Spans
 from autoloader.decode.quarantine import Quarantine
 from autoloader.decode.ring import RingMemory
@@ -80,7 +79,7 @@ from autoloader.sampling.mixture import MixtureOrder
 from autoloader.sampling.plan import PlannedSamples
 from autoloader.sampling.schedule import NEVER
 from autoloader.spec.knobs import Knobs
-from autoloader.telemetry.statistics import CacheStatistics
+from autoloader.telemetry.statistics import CacheStatistics, DatasetStatistics
 
 if TYPE_CHECKING:
     from autoloader.pipeline.builders import Answers
@@ -225,7 +224,7 @@ class PlannedSource(SampleSource):
         logger.warning("the files have given nothing for %.0f s", waited_s)
         return ()
 
-    def activity(self) -> list[DatasetActivity]:
+    def activity(self) -> list[DatasetStatistics]:
         """Samples read ahead and seconds of reading, divided by the datasets' shares."""
         ahead = sum(len(run) for run, _ in list(self._ready.values()))
         late, awaits = "", ""
@@ -234,7 +233,7 @@ class PlannedSource(SampleSource):
             if not late and self._blocks is not None:
                 late, awaits = self._blocks.now.told(self._datasets)
         return [
-            DatasetActivity(
+            DatasetStatistics(
                 queue=round(ahead * share),
                 generations=1,
                 read_s=self.busy_s * share,

@@ -51,7 +51,6 @@ from concurrent.futures import Future
 from itertools import chain
 from typing import TYPE_CHECKING
 
-from autoloader.decode.activity import DatasetActivity
 from autoloader.decode.batch_builder import SampleSource
 from autoloader.decode.message import BatchMessage, PipelineStart
 from autoloader.decode.quarantine import Quarantine
@@ -79,6 +78,7 @@ from autoloader.samples.resolve import ResolvedDataset, ResolvedMixture
 from autoloader.sampling.mixture import MixtureOrder
 from autoloader.spec.knobs import Knobs, ResolvedDatasetKnobs
 from autoloader.telemetry.progress import shard_words
+from autoloader.telemetry.statistics import DatasetStatistics
 
 if TYPE_CHECKING:
     from autoloader.pipeline.read.shards import ShardFill
@@ -212,10 +212,10 @@ class StreamSource(SampleSource):
         """True if every stream runs with the knobs in force."""
         return all(reader.settled for reader in self._readers)
 
-    def activity(self) -> list[DatasetActivity]:
+    def activity(self) -> list[DatasetStatistics]:
         """See ``SampleSource.activity``."""
         return [
-            DatasetActivity(
+            DatasetStatistics(
                 queue=reader.queue.pending,
                 queue_bytes=reader.queue.held_bytes,
                 generations=reader.generations,
