@@ -47,7 +47,7 @@ from autoloader.cache.disk import FramesOnDisk
 from autoloader.cache.slab import private_bytes
 from autoloader.cache.table import FrameCosts
 from autoloader.decode.activity import BuilderActivity
-from autoloader.decode.batch_builder import BatchBuilder, SampleSource
+from autoloader.decode.batch_builder import BatchBuilder, MakeSource
 from autoloader.decode.message import BatchMessage
 from autoloader.decode.quarantine import BadRecord, Quarantine
 from autoloader.decode.ring import RingMemory, SlotPool
@@ -131,15 +131,10 @@ class MixtureReader(ABC):
     def open(self, quarantine: Quarantine) -> None:  # noqa: B027 most readers open as they read
         """Open what must be there before anything is read; may take long, and is called once."""
 
+    @property
     @abstractmethod
-    def source(
-        self,
-        knobs: Knobs,
-        quarantine: Quarantine,
-        condition: threading.Condition,
-        failed: Callable[[BaseException], None],
-    ) -> SampleSource:
-        """Source of samples for a builder in this process."""
+    def source(self) -> MakeSource:
+        """Makes a source of samples for a builder in this process."""
 
     def processes(self, knobs: Knobs) -> int:
         """Number of processes that build batches: 1 is this one."""

@@ -18,7 +18,7 @@ Invariants:
     1. The same sample of the same pass gets bit-identical parameters, wherever and whenever.
     2. Frames that hold nothing (a missing camera, ``edges: zero``) stay zero.
 
-Not here: the language (``spec.augment``), when it is called (``integrations.lightning``, or the
+Not here: the language (``spec.mixture``), when it is called (``integrations.lightning``, or the
 user).
 """
 
@@ -37,7 +37,7 @@ from autoloader.host.extras import needs
 from autoloader.samples.draws import PURPOSE_AUGMENT, dataset_key, fold, fold_array
 from autoloader.samples.layout import AugmentableBatch, Batch
 from autoloader.spec import PipelineSpec
-from autoloader.spec.augment import AugmentOp
+from autoloader.spec.mixture import AugmentOp
 
 TRAIN: Final = "train"
 _ULP = 2.0**-53

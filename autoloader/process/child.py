@@ -51,23 +51,8 @@ from autoloader.host.processes import tree_own_bytes
 from autoloader.host.supervision import Supervisor, import_path
 from autoloader.host.threads import LoaderThread, all_ended
 from autoloader.host.units import format_bytes
-from autoloader.pipeline.messages import (
-    Activity,
-    AskActivity,
-    BatchReady,
-    ControlPage,
-    Failed,
-    Hello,
-    Logged,
-    Message,
-    Park,
-    Release,
-    Retune,
-    Retuned,
-    Start,
-    Stop,
-    Wire,
-)
+from autoloader.pipeline import messages
+from autoloader.pipeline.messages import ControlPage, Message, Wire
 from autoloader.process.discovery import Link, find_or_start
 from autoloader.process.ranks import Neighbours
 from autoloader.process.setup import PipelineSetup
@@ -217,7 +202,7 @@ class Child:
             last = not self.clients and not self._expected
             if not last or self.neighbours.local_world_size > 1:
                 with contextlib.suppress(OSError):
-                    self._link.wire.send(Stop(number, sorted(lent)))
+                    self._link.wire.send(messages.Stop(number, sorted(lent)))
             if last:
                 self.close()
 
@@ -281,13 +266,13 @@ class Child:
     def _deliver(self, message: Message) -> None:
         self.supervisor.watch.saw_life()
         client = self.clients.get(message.pipeline)
-        if isinstance(message, Logged):
+        if isinstance(message, messages.Logged):
             logging.getLogger(message.name).log(message.level, "%s", message.text)
-        elif isinstance(message, Hello):
+        elif isinstance(message, messages.Hello):
             self.supervisor.watch.pid = message.pid
         elif client is not None:
             client.take(message)
-        elif isinstance(message, Failed):
+        elif isinstance(message, messages.Failed):
             logger.debug("a closed loader failed: %s", message.what)
 
     def _connect(self) -> None:
@@ -335,7 +320,7 @@ class Child:
             self._closed = True
             shared = self.neighbours.local_world_size > 1
             with contextlib.suppress(OSError):
-                self._link.wire.send(Stop(-1))
+                self._link.wire.send(messages.Stop(-1))
             if not self._link.leave(CLOSE_S, shared=shared):
                 # It goes on for the others, who find it hung where it is; it sees that we are gone.
                 if shared and not self.supervisor.watch.stopped:
@@ -459,7 +444,7 @@ class ChildPipeline:
         self._last = self._idle()
         self._quarantined: tuple[BadRecord, ...] = ()
         self.state = "WARMUP"
-        self._ready: deque[BatchReady] = deque()
+        self._ready: deque[messages.BatchReady] = deque()
         self._answered = -1
         self.number = child.join(self)
 
@@ -525,7 +510,7 @@ class ChildPipeline:
         self._ready.clear()
         setup = self._setup
         self.child.send(
-            Start(
+            messages.Start(
                 self.number,
                 generation=self._generation,
                 mixture=setup.mixture.plain(),
@@ -542,7 +527,7 @@ class ChildPipeline:
             (setup.memory.descriptor, setup.page.descriptor),
         )
         if self._parked:
-            self.child.send(Park(self.number, True))
+            self.child.send(messages.Park(self.number, True))
 
     def lost(self, out_of_memory: bool) -> None:
         """The child is gone; forget batches under way, give free ring pages back."""
@@ -571,14 +556,17 @@ class ChildPipeline:
 
     def take(self, message: Message) -> None:
         """Heed a message of the child; one of an earlier generation says nothing any more."""
-        if isinstance(message, Failed):
+        if isinstance(message, messages.Failed):
             self._failure = message.to_error()
-        elif isinstance(message, Activity):
+        elif isinstance(message, messages.Activity):
             self._answered = message.request
             self._last = Statistics.from_dict(message.activity)
             self._quarantined = tuple(BadRecord(**bad) for bad in message.quarantined)
-        elif isinstance(message, (BatchReady, Retuned)) and message.generation == self._generation:
-            if isinstance(message, BatchReady):
+        elif (
+            isinstance(message, (messages.BatchReady, messages.Retuned))
+            and message.generation == self._generation
+        ):
+            if isinstance(message, messages.BatchReady):
                 self._ready.append(message)
                 return
             self._set_knobs(Knobs.build(message.knobs))
@@ -604,7 +592,7 @@ class ChildPipeline:
                 self._begun = self._prepares = False
                 lent = self._setup.lent()
                 self._make_pageable(lent)
-                self.child.send(Stop(self.number, sorted(lent)))
+                self.child.send(messages.Stop(self.number, sorted(lent)))
 
     def _make_pageable(self, lent: Collection[int]) -> None:
         """Unregister all other slots from a device, so that the child may give their pages back."""
@@ -614,7 +602,7 @@ class ChildPipeline:
 
     def release(self, slot: int) -> None:
         """See ``Pipeline.release``."""
-        self.child.send(Release(self.number, slot))
+        self.child.send(messages.Release(self.number, slot))
 
     @property
     def knobs(self) -> Knobs:
@@ -627,14 +615,14 @@ class ChildPipeline:
     def retune(self, knobs: Knobs) -> None:
         """See ``Pipeline.retune``."""
         self._set_knobs(knobs)
-        self.child.send(Retune(self.number, knobs.flat()))
+        self.child.send(messages.Retune(self.number, knobs.flat()))
 
     def park(self, parked: bool) -> None:
         """See ``Pipeline.park``."""
         if parked != self._parked:
             self._parked = parked
             if self._begun:
-                self.child.send(Park(self.number, parked))
+                self.child.send(messages.Park(self.number, parked))
 
     def activity(self) -> Statistics:
         """See ``Pipeline.activity``; once it is closed, what the child told last.
@@ -655,7 +643,7 @@ class ChildPipeline:
         child, request = self.child, next(self._requests)
         with child.lock:
             deadline = time.monotonic() + _ANSWER_S
-            child.send(AskActivity(self.number, request))
+            child.send(messages.AskActivity(self.number, request))
             while self._answered != request:
                 restarts, left = child.restarts, deadline - time.monotonic()
                 if left <= 0 or not child.usable or self.number not in child.clients:
@@ -663,7 +651,7 @@ class ChildPipeline:
                 child.receive(self.number, lambda: self._answered == request, min(left, 0.5))
                 if child.restarts != restarts:
                     deadline = time.monotonic() + _ANSWER_S
-                    child.send(AskActivity(self.number, request))
+                    child.send(messages.AskActivity(self.number, request))
         return self._last
 
     def quarantined(self) -> tuple[BadRecord, ...]:

@@ -54,21 +54,8 @@ from autoloader.host.headroom import HeadroomSource, headroom_or_none, memory_cg
 from autoloader.host.machine import KernelFile
 from autoloader.host.supervision import extend_import_path
 from autoloader.host.threads import LoaderThread
-from autoloader.pipeline.messages import (
-    Activity,
-    AskActivity,
-    BatchReady,
-    ControlPage,
-    Failed,
-    Message,
-    Park,
-    Release,
-    Retune,
-    Retuned,
-    Start,
-    Stop,
-    Wire,
-)
+from autoloader.pipeline import messages
+from autoloader.pipeline.messages import ControlPage, Message, Wire
 from autoloader.pipeline.read.open_mixture import CompiledMixture
 from autoloader.process.observer import Observer, Probes
 from autoloader.process.setup import PipelineSetup
@@ -173,7 +160,7 @@ class ControlledPipeline:
     def __init__(
         self,
         service: TrainerService,
-        start: Start,
+        start: messages.Start,
         declared: DeclaredMixture,
         memory: RingMemory,
         page: ControlPage,
@@ -258,12 +245,12 @@ class ControlledPipeline:
                     if self._earlier:
                         self._take_back()
                     if batch is not None:
-                        ready = BatchReady(self._number, self._generation, batch.plain())
+                        ready = messages.BatchReady(self._number, self._generation, batch.plain())
                         self._wire.send(ready)
             except AutoloaderError as error:
                 logger.debug("pipeline %d failed", self._number, exc_info=True)
                 if not self._closed:
-                    self._wire.send(Failed.of(self._number, error))
+                    self._wire.send(messages.Failed.of(self._number, error))
 
     def _take_back(self) -> None:
         """Use the slots again that threads of earlier pipelines no longer write to."""
@@ -273,13 +260,13 @@ class ControlledPipeline:
             self.pipeline.ended(slot)
         self._stuck &= still
 
-    def activity(self, request: int) -> Activity:
+    def activity(self, request: int) -> messages.Activity:
         """Activity of the pipeline, and frames that earlier ones still pin; answers a request."""
         found = self._counts()
         if stuck := sum(one.pipeline.leased_frames for one in self._earlier):
             found = replace(found, cache=replace(found.cache, stuck=stuck))
         bad = [asdict(one) for one in self.pipeline.quarantined()]
-        return Activity(self._number, request, asdict(self._observer.told(found)), bad)
+        return messages.Activity(self._number, request, asdict(self._observer.told(found)), bad)
 
     def _counts(self) -> Statistics:
         """Counts of the pipeline and of its controller."""
@@ -509,7 +496,8 @@ class ControlledPipeline:
         text = f"{state} {knobs.flat()}"
         if text != self._said:
             self._said = text
-            self._wire.send_later(Retuned(self._number, self._generation, knobs.flat(), state))
+            told = messages.Retuned(self._number, self._generation, knobs.flat(), state)
+            self._wire.send_later(told)
 
 
 def stuck_slots(closed: Sequence[ControlledPipeline]) -> frozenset[int]:
@@ -526,7 +514,7 @@ def give_memory_back() -> None:
 class DeclaredMixture(CompiledMixture):
     """A mixture as a trainer declared it, its rank's part, and what that was compiled to."""
 
-    def __init__(self, start: Start, *, own_process: bool) -> None:
+    def __init__(self, start: messages.Start, *, own_process: bool) -> None:
         super().__init__(own_process=own_process)
         self.declared = start.mixture
         datasets, streamed = start.mixture["spec"]["datasets"], start.knobs["reader"] == "stream"
@@ -589,7 +577,7 @@ class TrainerService:
         with contextlib.suppress(EOFError, OSError):
             while True:
                 message = self.wire.receive(None)
-                if isinstance(message, Stop) and message.pipeline < 0:
+                if isinstance(message, messages.Stop) and message.pipeline < 0:
                     return
                 if message is not None:
                     self._handle(message)
@@ -616,22 +604,22 @@ class TrainerService:
 
     def _handle(self, message: Message) -> None:
         served = self.served.get(message.pipeline)
-        if isinstance(message, Start):
+        if isinstance(message, messages.Start):
             self._start(message)
-        elif isinstance(message, Stop):
+        elif isinstance(message, messages.Stop):
             self._end(message.pipeline, message.held_slots)
         elif served is None:
             logger.debug("a message for pipeline %d, which is over", message.pipeline)
-        elif isinstance(message, Release):
+        elif isinstance(message, messages.Release):
             served.pipeline.release(message.slot)
-        elif isinstance(message, Retune):
+        elif isinstance(message, messages.Retune):
             served.retune(Knobs.build(message.knobs))
-        elif isinstance(message, Park):
+        elif isinstance(message, messages.Park):
             served.park(message.parked)
-        elif isinstance(message, AskActivity):
+        elif isinstance(message, messages.AskActivity):
             self.wire.send(served.activity(message.request))
 
-    def _start(self, start: Start) -> None:
+    def _start(self, start: messages.Start) -> None:
         number = start.pipeline
         ring, page = self.wire.descriptors(2)
         if self._page is None:
@@ -659,7 +647,7 @@ class TrainerService:
             )
             served.start()
         except AutoloaderError as error:  # no further thread, too
-            self.wire.send(Failed.of(number, error))
+            self.wire.send(messages.Failed.of(number, error))
 
     def _end(self, number: int, held_slots: list[int] | None = None) -> None:
         """End a pipeline for good: its mixture and cached frames go too."""

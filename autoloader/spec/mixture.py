@@ -1,4 +1,4 @@
-"""Blocks of the spec for the mixture as a whole: batches, weights, order, functions, normalisation.
+"""Blocks of the spec for the mixture as a whole: batches, weights, order, normalisation, augment.
 
     batch:
       size: 48
@@ -9,16 +9,25 @@
       action: {method: q01_q99, dims: "[:-1]", clip: true}
       statistics_of: steps                 # every step once; samples: as often as windows show it
       group: {franka: [droid, taco_play]}  # these share one set of statistics
+    augment:                               # on the device, in the order listed
+      primary:
+        random_resized_crop: {scale: [0.8, 1.0], ratio: [0.9, 1.1]}
+        brightness: 0.1            # a shift in [-0.1, 0.1] of the full range
+        contrast: [0.9, 1.1]       # a factor; 0.1 means the same
+        saturation: 0.1
+        hue: 0.05                  # a turn of the colour circle in [-0.05, 0.05]
 
 Not here: calling functions (``pipeline.batch_call``), computing statistics
-(``autoloader.index.statistics``), applying them (``samples.statistics``).
+(``autoloader.index.statistics``), applying them (``samples.statistics``), augmenting
+(``process.augmentation``).
 """
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, cast, get_args
 
 from pydantic import (
     BeforeValidator,
@@ -35,8 +44,9 @@ from pydantic import (
     model_validator,
 )
 
-from autoloader.errors import shown
-from autoloader.spec.block import Block, wrong
+from autoloader.errors import nearest, shown
+from autoloader.host.records import dataclass
+from autoloader.spec.block import Block, is_number, wrong
 from autoloader.spec.fields import parse_columns
 from autoloader.spec.sample import Samples
 
@@ -374,3 +384,112 @@ class NormalizeSpec(Block):
         if self.action is None and self.state is None:
             raise wrong("neither action nor state", "name one, such as action: {method: q01_q99}")
         return self
+
+
+OpName = Literal["random_resized_crop", "brightness", "contrast", "saturation", "hue"]
+_OPERATIONS: tuple[OpName, ...] = get_args(OpName)
+_CROP = {"scale": (0.8, 1.0), "ratio": (0.9, 1.1)}
+_SHIFTS = {"brightness": (-1.0, 1.0), "hue": (-0.5, 0.5)}
+
+
+@dataclass(frozen=True, slots=True)
+class AugmentOp:
+    """One operation.
+
+    Attributes:
+        name: name of the operation.
+        low, high: bounds of what is drawn: the shift of ``brightness`` and ``hue``, the factor of
+            ``contrast`` and ``saturation``, the area of ``random_resized_crop`` as a share.
+        ratio: ``random_resized_crop``: bounds of width / height, relative to the frame's own.
+    """
+
+    name: OpName
+    low: float
+    high: float
+    ratio: tuple[float, float] = (1.0, 1.0)
+
+    def plain(self) -> Any:
+        """The operation's value as a spec file writes it."""
+        if self.name == "random_resized_crop":
+            return {"scale": [self.low, self.high], "ratio": list(self.ratio)}
+        return [self.low, self.high]
+
+
+Operations = tuple[AugmentOp, ...]
+
+
+def _pair(raw: Any, what: str) -> tuple[float, float]:
+    if isinstance(raw, (list, tuple)) and len(raw) == 2 and all(map(is_number, raw)):
+        low, high = float(raw[0]), float(raw[1])
+        if low <= high:
+            return low, high
+    raise wrong(f"{what}: {shown(raw)}", "write two numbers, the smaller first, such as [0.8, 1.0]")
+
+
+def _crop(raw: Any) -> AugmentOp:
+    name = "random_resized_crop"
+    if not isinstance(raw, Mapping):
+        raise wrong(f"{name}: {shown(raw)}", "write {scale: [0.8, 1.0], ratio: [0.9, 1.1]}")
+    for key in raw:
+        if key not in _CROP:
+            raise wrong(f"{name}: unknown key {shown(key)}", nearest(str(key), _CROP))
+    low, high = _pair(raw.get("scale", _CROP["scale"]), f"{name}.scale")
+    narrow, wide = _pair(raw.get("ratio", _CROP["ratio"]), f"{name}.ratio")
+    if low <= 0 or high > 1:
+        raise wrong(f"{name}.scale: [{low}, {high}]", "an area share is above 0 and at most 1")
+    if narrow <= 0:
+        raise wrong(f"{name}.ratio: [{narrow}, {wide}]", "a ratio is above 0; 1 keeps the aspect")
+    return AugmentOp("random_resized_crop", low, high, (narrow, wide))
+
+
+def _strength(name: OpName, raw: Any) -> AugmentOp:
+    """Brightness and hue are shifts around 0, contrast and saturation factors around 1."""
+    shifts = name in _SHIFTS
+    if is_number(raw):
+        if raw < 0 or (not shifts and raw > 1):
+            raise wrong(f"{name}: {raw}", "a strength is 0 to 1, or give both bounds")
+        low, high = (-float(raw), float(raw)) if shifts else (1 - float(raw), 1 + float(raw))
+    else:
+        low, high = _pair(raw, name)
+    least, most = _SHIFTS.get(name, (0.0, math.inf))
+    if low < least or high > most:
+        raise wrong(f"{name}: [{low}, {high}]", f"stay within {least} and {most}")
+    return AugmentOp(name, low, high)
+
+
+def parse_operations(raw: Any) -> Operations:
+    """The operations of one camera, in the order listed."""
+    if isinstance(raw, tuple) and all(isinstance(one, AugmentOp) for one in raw):
+        return raw
+    if not isinstance(raw, Mapping) or not raw:
+        raise wrong(
+            f"{shown(raw)} names no operation", "write {random_resized_crop: {}, brightness: 0.1}"
+        )
+    operations = []
+    for name, value in raw.items():
+        if name not in _OPERATIONS:
+            raise wrong(f"unknown operation {shown(name)}", nearest(str(name), _OPERATIONS))
+        known = cast("OpName", name)
+        operations.append(_crop(value) if known == _OPERATIONS[0] else _strength(known, value))
+    return tuple(operations)
+
+
+Augmentations = Annotated[
+    Operations,
+    BeforeValidator(parse_operations),
+    PlainSerializer(lambda value: {op.name: op.plain() for op in value}),
+    WithJsonSchema(
+        {
+            "type": "object",
+            "description": "operations in the order they are applied",
+            "properties": {
+                name: {"type": "object"}
+                if name == "random_resized_crop"
+                else {"anyOf": [{"type": "number"}, {"type": "array", "items": {"type": "number"}}]}
+                for name in _OPERATIONS
+            },
+            "additionalProperties": False,
+        }
+    ),
+]
+"""The pydantic field type of one camera's augmentation."""

@@ -13,10 +13,10 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, ValidationError, field_validator, model_validator
 
 from autoloader.errors import SpecError, UsageError, nearest, shown
-from autoloader.spec.augment import Augmentations
 from autoloader.spec.block import Block, wrong
 from autoloader.spec.fields import Camera, Expression, Language
 from autoloader.spec.mixture import (
+    Augmentations,
     BatchSpec,
     CurriculumSpec,
     FieldNormalizeSpec,

@@ -41,6 +41,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence, Set
 from dataclasses import asdict, field
+from functools import partial
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
@@ -50,7 +51,7 @@ from numpy.typing import NDArray
 from autoloader.cache.disk import DiskRoom
 from autoloader.cache.slab import BLACK, FILE_BITS, CameraFrames, FrameCache
 from autoloader.cache.table import FrameCosts, FrameTable
-from autoloader.decode.batch_builder import SampleSource, Spans
+from autoloader.decode.batch_builder import MakeSource, SampleSource, Spans
 from autoloader.decode.quarantine import Quarantine
 from autoloader.decode.ring import RingMemory
 from autoloader.formats.files import descriptors
@@ -96,6 +97,7 @@ class PlannedSource(SampleSource):
     Args:
         reader: reader of the mixture, open.
         knobs: ``io_threads`` and ``read_ahead`` are heeded.
+        quarantine: not used.
         condition: told when a run is ready.
         failed: told of the exception that ends a thread.
     """
@@ -104,9 +106,11 @@ class PlannedSource(SampleSource):
         self,
         reader: IndexedReader,
         knobs: Knobs,
+        quarantine: Quarantine,
         condition: threading.Condition,
         failed: Callable[[BaseException], None],
     ) -> None:
+        del quarantine  # what is damaged was found when the index was built
         self._datasets = reader.mixture.datasets
         self._indexes, self._plan = reader.indexes, reader.opened.plan
         self._planner = reader.opened.planner(reader.mixture)
@@ -550,16 +554,10 @@ class IndexedReader(MixtureReader):
             if self._frames is not None:
                 self._frames.leave(self)
 
-    def source(
-        self,
-        knobs: Knobs,
-        quarantine: Quarantine,
-        condition: threading.Condition,
-        failed: Callable[[BaseException], None],
-    ) -> PlannedSource:
+    @property
+    def source(self) -> MakeSource:
         """See ``MixtureReader.source``."""
-        del quarantine  # what is damaged was found when the index was built
-        return PlannedSource(self, knobs, condition, failed)
+        return partial(PlannedSource, self)
 
     def lease(
         self,

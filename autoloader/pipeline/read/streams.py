@@ -48,10 +48,11 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
+from functools import partial
 from itertools import chain
 from typing import TYPE_CHECKING
 
-from autoloader.decode.batch_builder import SampleSource
+from autoloader.decode.batch_builder import MakeSource, SampleSource
 from autoloader.decode.message import BatchMessage, PipelineStart
 from autoloader.decode.quarantine import Quarantine
 from autoloader.errors import AutoloaderError, SourceError, as_fault
@@ -651,15 +652,10 @@ class StreamsReader(MixtureReader):
         if self._fill is not None:
             self._fill.close()
 
-    def source(
-        self,
-        knobs: Knobs,
-        quarantine: Quarantine,
-        condition: threading.Condition,
-        failed: Callable[[BaseException], None],
-    ) -> StreamSource:
+    @property
+    def source(self) -> MakeSource:
         """See ``MixtureReader.source``."""
-        return StreamSource(self, knobs, quarantine, condition, failed)
+        return partial(StreamSource, self)
 
 
 def opener(mixture: ResolvedMixture, compiled: CompiledMixture) -> OpenStream:
