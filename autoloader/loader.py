@@ -34,7 +34,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, NoReturn, TypeVar
 
 import numpy as np
 
-from autoloader.decode.quarantine import BadRecord
+from autoloader.decode.message import BadRecord
 from autoloader.errors import PipelineError, UsageError
 from autoloader.formats import tensorflow_process
 from autoloader.host.extras import needs

@@ -49,8 +49,7 @@ from autoloader.decode.jobs import (
     copy_rows,
     stretches,
 )
-from autoloader.decode.message import BatchMessage, languages
-from autoloader.decode.quarantine import Quarantine
+from autoloader.decode.message import BatchMessage, Quarantine, languages
 from autoloader.decode.ring import RingMemory
 from autoloader.errors import AutoloaderError, SourceError, as_fault
 from autoloader.host.clock import Clock, SystemClock

@@ -91,8 +91,9 @@ class FrameRanges:
             if make is not None and isinstance(data, memoryview):
                 frames[row] = make(data)
         videos = {row: one for row, one in enumerate(frames) if isinstance(one, VideoFrame)}
-        for row, one in zip(videos, share(list(videos.values())), strict=True):
-            frames[row] = one
+        if videos:
+            for row, one in zip(videos, share(list(videos.values())), strict=True):
+                frames[row] = one
 
 
 @dataclass(slots=True)

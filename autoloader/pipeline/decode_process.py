@@ -39,9 +39,9 @@ from autoloader.cache.slab import (
     machine_bytes,
     plain_slots,
 )
-from autoloader.decode import costs
+from autoloader.decode import frames
 from autoloader.decode.batch_builder import BatchBuilder
-from autoloader.decode.quarantine import Quarantine
+from autoloader.decode.message import Quarantine
 from autoloader.decode.ring import RingMemory
 from autoloader.errors import AutoloaderError
 from autoloader.host.supervision import options
@@ -233,7 +233,7 @@ def main() -> None:
     given = {name: int(value) for name, value in options(sys.argv[1:]).items()}
     end_with(given["parent"])
     become("autoloader-fill")
-    costs.room.share(given["ring"])
+    frames.room.share(given["ring"])
     logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(name)s: %(message)s")
     connection = socket.socket(fileno=given["socket"])
     DecodeProcess(connection, given["ring"], given.get("frames", -1)).run()

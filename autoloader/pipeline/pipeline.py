@@ -48,8 +48,7 @@ from autoloader.cache.slab import private_bytes
 from autoloader.cache.table import FrameCosts
 from autoloader.decode.activity import BuilderActivity
 from autoloader.decode.batch_builder import BatchBuilder, MakeSource
-from autoloader.decode.message import BatchMessage
-from autoloader.decode.quarantine import BadRecord, Quarantine
+from autoloader.decode.message import BadRecord, BatchMessage, Quarantine
 from autoloader.decode.ring import RingMemory, SlotPool
 from autoloader.errors import AutoloaderError, as_fault
 from autoloader.host.clock import Clock

@@ -42,8 +42,7 @@ from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, ClassVar
 
 from autoloader.controller.admission import price_start
-from autoloader.decode.message import BatchMessage
-from autoloader.decode.quarantine import BadRecord
+from autoloader.decode.message import BadRecord, BatchMessage
 from autoloader.decode.ring import MAX_SLOTS
 from autoloader.errors import AutoloaderError, WorkerError
 from autoloader.host.headroom import HeadroomSource, named_by_kernel, oom_kills

@@ -33,7 +33,7 @@ from autoloader.controller.observation import FlowMeter, FlowTotals, Observation
 from autoloader.controller.policy import SATISFIED_RATIO
 from autoloader.controller.proposals import known_stages, margin
 from autoloader.controller.states import State
-from autoloader.decode.quarantine import BadRecord
+from autoloader.decode.message import BadRecord
 from autoloader.errors import printable
 from autoloader.formats.files import is_remote
 from autoloader.host.clock import Watched

@@ -17,8 +17,7 @@ import pytest
 
 from autoloader import AutoLoader, PipelineSpec
 from autoloader.decode.batch_builder import BatchBuilder
-from autoloader.decode.message import BatchMessage
-from autoloader.decode.quarantine import Quarantine
+from autoloader.decode.message import BatchMessage, Quarantine
 from autoloader.decode.ring import RingMemory
 from autoloader.index import open_indexes
 from autoloader.integrations.ray.actor import Helper

@@ -17,7 +17,7 @@ from slow_pictures import SCANS_MOST, slow_jpeg
 from streams import endless, spec_of, until
 
 from autoloader import AutoLoader
-from autoloader.decode import costs
+from autoloader.decode import frames as costs
 from autoloader.decode.frames import FrameDecoder
 from autoloader.errors import PipelineError
 from autoloader.host.supervision import read_vitals

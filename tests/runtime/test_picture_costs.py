@@ -12,7 +12,7 @@ from PIL import Image
 from rlds_files import jpeg
 from slow_pictures import SCANS_MOST, slow_jpeg
 
-from autoloader.decode import costs
+from autoloader.decode import frames as costs
 from autoloader.decode.frames import FrameDecoder, UndecodableFrameError
 from autoloader.host.units import MIB
 from autoloader.samples.block import DECODED_TOGETHER_BYTES

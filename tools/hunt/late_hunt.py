@@ -35,7 +35,7 @@ from slow_pictures import SCANS_MOST, slow_jpeg
 from streams import endless, spec_of
 
 from autoloader import AutoLoader, PipelineSpec
-from autoloader.decode import costs
+from autoloader.decode import frames as costs
 from autoloader.host.machine import usable_processors
 from bench import shown_files
 from bench.control.slow_files import SlowFiles

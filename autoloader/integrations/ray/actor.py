@@ -23,8 +23,7 @@ from typing import Any
 import numpy as np
 
 from autoloader.decode.batch_builder import BatchBuilder
-from autoloader.decode.message import BatchMessage
-from autoloader.decode.quarantine import Quarantine
+from autoloader.decode.message import BatchMessage, Quarantine
 from autoloader.decode.ring import RingMemory
 from autoloader.errors import AutoloaderError, BudgetInfeasibleError
 from autoloader.host.headroom import HeadroomProbe

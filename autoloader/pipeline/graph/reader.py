@@ -22,7 +22,7 @@ shows are copied out of it. Where a remote file system does not answer, the stre
 the thread that reads opens it again.
 
 Not here: what a record gives (``index.records``), how much damage is borne
-(``decode.quarantine``).
+(``decode.message``).
 """
 
 from __future__ import annotations

@@ -52,7 +52,7 @@ from autoloader.cache.disk import DiskRoom
 from autoloader.cache.slab import BLACK, FILE_BITS, CameraFrames, FrameCache
 from autoloader.cache.table import FrameCosts, FrameTable
 from autoloader.decode.batch_builder import MakeSource, SampleSource, Spans
-from autoloader.decode.quarantine import Quarantine
+from autoloader.decode.message import Quarantine
 from autoloader.decode.ring import RingMemory
 from autoloader.formats.files import descriptors
 from autoloader.host.records import dataclass

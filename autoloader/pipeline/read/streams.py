@@ -53,8 +53,7 @@ from itertools import chain
 from typing import TYPE_CHECKING
 
 from autoloader.decode.batch_builder import MakeSource, SampleSource
-from autoloader.decode.message import BatchMessage, PipelineStart
-from autoloader.decode.quarantine import Quarantine
+from autoloader.decode.message import BatchMessage, PipelineStart, Quarantine
 from autoloader.errors import AutoloaderError, SourceError, as_fault
 from autoloader.host.machine import usable_processors
 from autoloader.host.records import dataclass
