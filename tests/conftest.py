@@ -15,6 +15,7 @@ import uuid
 import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import leftovers
 import pytest
@@ -100,13 +101,26 @@ def _every_decision_replays(tmp_path_factory: pytest.TempPathFactory) -> Iterato
 
 @pytest.fixture(scope="module")
 def one_child() -> Iterator[None]:
-    """One child for all loaders of a module that run in one: what it imports, it imports once."""
-    from autoloader.process.child import Child
-    from autoloader.process.ranks import Neighbours
+    """One child for all loaders of a module that run in one: what it imports, it imports once.
 
-    child = Child.shared(Neighbours())
-    yield
-    child.spare()
+    The first of them starts it.
+    """
+    from autoloader.process.child import Child
+
+    kept: list[Child] = []
+    shared = Child.shared
+
+    def kept_shared(*neighbours: Any) -> Child:
+        child = shared(*neighbours)
+        if child not in kept and child.expect():
+            kept.append(child)
+        return child
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Child, "shared", kept_shared)
+        yield
+    for child in kept:
+        child.spare()
 
 
 @pytest.fixture

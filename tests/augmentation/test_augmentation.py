@@ -18,6 +18,8 @@ from autoloader import AutoLoader, PipelineSpec
 from autoloader.errors import UsageError
 from autoloader.process.augmentation import Augmenter, augmenter
 
+pytestmark = pytest.mark.usefixtures("one_child")
+
 FULL = {
     "primary": {
         "random_resized_crop": {"scale": [0.8, 1.0], "ratio": [0.9, 1.1]},

@@ -1,4 +1,4 @@
-"""The demo mixture: what it declares, what it draws, and what TFDS reads back from its files."""
+"""The demo mixture: what it declares, what it draws, and who builds it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from autoloader.errors import UsageError
 from autoloader.spec import PipelineSpec
 
 BY_NAME = {dataset.name: dataset for dataset in DATASETS}
-TINY = {"datasets": 6, "scale": 0.02, "seed": 3}
+TINY = {"datasets": 1, "scale": 0.02, "seed": 3}
 
 
 # --- what is declared ------------------------------------------------------------------------
@@ -67,50 +67,48 @@ def test_importing_the_builder_brings_no_framework_and_no_codec() -> None:
     assert ran.stdout.strip() == "[]"
 
 
-# --- what TFDS reads back --------------------------------------------------------------------
+# --- what is built ---------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
-def demo(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[tuple[int, int]]]:
-    """A small mixture's ``mix.yaml``, and the progress that its building reported."""
-    reports: list[tuple[int, int]] = []
+def callers(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[Path], set[int]]:
+    """Where three callers at once asked for one mixture, their answers, and which of them built."""
     place = tmp_path_factory.mktemp("mixture") / "demo"
-    spec = ensure_demo(place, progress=lambda done, total: reports.append((done, total)), **TINY)
-    return spec, reports
+    answers: list[Path] = []
+    builders: set[int] = set()
+
+    def call(number: int) -> None:
+        answers.append(ensure_demo(place, progress=lambda *_: builders.add(number), **TINY))
+
+    threads = [threading.Thread(target=call, args=(number,)) for number in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return place, answers, builders
+
+
+@pytest.mark.slow
+def test_callers_at_once_get_one_mixture_built_by_one_of_them(
+    callers: tuple[Path, list[Path], set[int]],
+) -> None:
+    place, answers, builders = callers
+    assert len(builders) == 1
+    assert answers == [place / "mix.yaml"] * 3
 
 
 @pytest.mark.slow
 def test_a_mixture_that_is_there_is_taken_and_another_one_is_never_overwritten(
-    demo: tuple[Path, list[tuple[int, int]]],
+    callers: tuple[Path, list[Path], set[int]],
 ) -> None:
-    spec, _ = demo
-    before = (spec.parent / "demo.json").stat()
+    place, _, _ = callers
+    before = (place / "demo.json").stat()
 
     def never(done: int, total: int) -> None:
         raise AssertionError("built again")
 
-    assert ensure_demo(spec.parent, progress=never, **TINY) == spec
+    assert ensure_demo(place, progress=never, **TINY) == place / "mix.yaml"
     with pytest.raises(UsageError, match="another demo mixture"):
-        ensure_demo(spec.parent, progress=never, **{**TINY, "seed": 4})
-    after = (spec.parent / "demo.json").stat()
+        ensure_demo(place, progress=never, **{**TINY, "seed": 4})
+    after = (place / "demo.json").stat()
     assert (before.st_ino, before.st_mtime_ns) == (after.st_ino, after.st_mtime_ns)
-
-
-@pytest.mark.slow
-def test_callers_at_once_get_one_mixture_built_by_one_of_them(tmp_path: Path) -> None:
-    builders: set[int] = set()
-    answers: list[Path] = []
-
-    def call(number: int) -> None:
-        def progress(done: int, total: int) -> None:
-            builders.add(number)
-
-        answers.append(ensure_demo(tmp_path / "demo", datasets=1, scale=0.02, progress=progress))
-
-    callers = [threading.Thread(target=call, args=(number,)) for number in range(3)]
-    for caller in callers:
-        caller.start()
-    for caller in callers:
-        caller.join()
-    assert len(builders) == 1
-    assert answers == [tmp_path / "demo" / "mix.yaml"] * 3

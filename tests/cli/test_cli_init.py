@@ -23,6 +23,8 @@ from autoloader.recipes import recipe
 from autoloader.samples.resolve import resolve
 from autoloader.spec import PipelineSpec, parse_expression
 
+pytestmark = pytest.mark.usefixtures("one_child")
+
 STEPS = 12
 
 

@@ -71,8 +71,9 @@ def test_a_minute_after_the_disturbance_the_wait_is_that_of_the_best_static_knob
     name: str, reader: str
 ) -> None:
     _, trace = run(name, reader)
-    # One per cent is where the law stops: training does not wait.
-    assert trace.wait_ratio(SETTLED_S) <= max(0.015, 1.1 * best_static_wait(name, reader))
+    wait = trace.wait_ratio(SETTLED_S)
+    # One per cent is where the law stops: training does not wait. Only a longer one is compared.
+    assert wait <= 0.015 or wait <= 1.1 * best_static_wait(name, reader)
 
 
 @pytest.mark.parametrize(("name", "reader"), EVERY)

@@ -19,6 +19,8 @@ from autoloader.errors import UsageError
 from autoloader.loader import IdleLoader
 from autoloader.process.checkpoint import sealed
 
+pytestmark = pytest.mark.usefixtures("one_child")
+
 SAVED = json.loads((Path(__file__).parent / "saved_states.json").read_text())
 State = dict[str, Any]
 

@@ -19,6 +19,8 @@ from autoloader.host import threads as host_threads
 from autoloader.host.threads import LoaderThread
 from autoloader.process import delivery
 
+pytestmark = pytest.mark.usefixtures("one_child")
+
 STEPS = 24
 KNOBS = {"ring_slots": 6}
 

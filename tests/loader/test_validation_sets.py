@@ -15,6 +15,8 @@ from autoloader import PipelineSpec
 from autoloader.errors import KnobError
 from autoloader.loader import ValidationLoader, validation_loaders, validation_specs
 
+pytestmark = pytest.mark.usefixtures("one_child")
+
 OPTIONS: dict[str, Any] = {
     "isolation": "thread",
     "ram_floor": "64MiB",

@@ -14,6 +14,8 @@ from streams import dataset_of, mixture_of, spec_of
 from autoloader import AutoLoader
 from autoloader.errors import SpecError
 
+pytestmark = pytest.mark.usefixtures("one_child")
+
 READERS = pytest.mark.parametrize("reader", ["stream", "indexed"])
 FEATURES = {
     **PLAIN,

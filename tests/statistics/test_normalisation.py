@@ -18,6 +18,8 @@ from autoloader.index import statistics
 from autoloader.index.statistics import statistics_of
 from autoloader.process.planning import plan_loader
 
+pytestmark = pytest.mark.usefixtures("one_child")
+
 Q = {"q01": 0.01, "q99": 0.99}
 OF_SAMPLES = {"action": {"method": "q01_q99"}, "statistics_of": "samples"}
 NAMES = ("mean", "std", "min", "max", "p01", "p99")
@@ -314,17 +316,24 @@ def test_a_file_that_does_not_fit_is_refused(
 
 RARE = 250
 """Steps of an episode of which one differs: both quantiles of such a column are its usual value."""
+A_PASS: dict[str, Any] = {"mixing": {"epoch": "pass"}, "batch": {"size": 50}}
 
 
-@pytest.fixture
-def nearly(tmp_path: Path) -> Written:
+@pytest.fixture(scope="module")
+def nearly(tmp_path_factory: pytest.TempPathFactory) -> Written:
     """States that are ordinary, constant, and constant but once; the action's last is constant."""
     steps = np.arange(RARE)
     state = np.stack([np.sin(steps), np.full(RARE, 0.3), np.where(steps == 7, 0.9, 0.3)], axis=1)
     action = np.stack([np.cos(steps), np.ones(RARE)], axis=1)
     told = {"observation/state": state, "action": action}
     one = episode(0, RARE, **{key: value.ravel().tolist() for key, value in told.items()})
-    return write_dataset(tmp_path, [[one]])
+    return write_dataset(tmp_path_factory.mktemp("nearly"), [[one]])
+
+
+@pytest.fixture(scope="module")
+def untouched(nearly: Written) -> dict[tuple[int, ...], dict[str, np.ndarray]]:
+    """A pass without normalisation."""
+    return delivered(spec_of(nearly, **A_PASS, reader="indexed"))
 
 
 def upstream(x: np.ndarray, found: Any, how: dict[str, Any], mask: list[bool]) -> np.ndarray:
@@ -356,16 +365,24 @@ def upstream(x: np.ndarray, found: Any, how: dict[str, Any], mask: list[bool]) -
     ],
 )
 def test_constant_and_nearly_constant_columns_are_what_each_project_makes_of_them(
-    nearly: Written, project: str, method: str, reader: str, tmp_path: Path
+    nearly: Written,
+    untouched: dict[tuple[int, ...], dict[str, np.ndarray]],
+    project: str,
+    method: str,
+    reader: str,
+    tmp_path: Path,
 ) -> None:
     how = {"method": method, "clip": method != "mean_std", "arithmetic": project}
-    raw = spec_of(nearly, mixing={"epoch": "pass"}, reader=reader)
     normalize = {"action": {**how, "dims": "[:-1]"}, "state": how}
-    spec = spec_of(nearly, mixing={"epoch": "pass"}, reader=reader, normalize=normalize)
+    spec = spec_of(nearly, **A_PASS, reader=reader, normalize=normalize)
     (found,) = statistics_of(spec).values()  # type: ignore[union-attr]
-    plain, scaled = delivered(raw), delivered(spec)
+    scaled = delivered(spec)
+    assert scaled.keys() == untouched.keys()
     for field, mask in (("action", [True, False]), ("state", [True] * 3)):
-        x, got = (np.concatenate([one[field] for one in rows.values()]) for rows in (plain, scaled))
+        x, got = (
+            np.concatenate([rows[place][field] for place in untouched])
+            for rows in (untouched, scaled)
+        )
         wanted = upstream(x, getattr(found, field), how, mask)
         np.testing.assert_allclose(got, wanted, rtol=1e-5, atol=1e-5)
     if method != "mean_std":

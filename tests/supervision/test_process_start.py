@@ -9,6 +9,8 @@ import textwrap
 from pathlib import Path
 
 import pytest
+from rlds_files import write_steps
+from streams import write_spec
 
 from autoloader.host.supervision import command, environment, import_path, ordered_path
 
@@ -85,7 +87,7 @@ def test_a_process_started_in_a_folder_that_is_gone_has_an_import_path(
     assert "PYTHONPATH" in environment()
 
 
-def test_a_loader_runs_in_a_folder_full_of_shadows(demo_mix: Path, hostile: Path) -> None:
+def test_a_loader_runs_in_a_folder_full_of_shadows(tmp_path: Path, hostile: Path) -> None:
     """A stream, for TensorFlow in the child; the trainer itself looks there last."""
     code = textwrap.dedent(
         """
@@ -98,8 +100,9 @@ def test_a_loader_runs_in_a_folder_full_of_shadows(demo_mix: Path, hostile: Path
         print("done")
         """
     )
+    mix = write_spec(tmp_path, write_steps(tmp_path, [[8, 8]]))
     done = subprocess.run(
-        [sys.executable, "-c", f"import sys; sys.path.remove('')\n{code}", str(demo_mix)],
+        [sys.executable, "-c", f"import sys; sys.path.remove('')\n{code}", str(mix)],
         cwd=hostile, capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert done.stdout.split() == ["done"], done.stderr

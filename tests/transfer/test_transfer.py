@@ -14,6 +14,8 @@ from streams import dataset_of, spec_of
 from autoloader import AutoLoader, PipelineSpec
 from autoloader.process.torch_side import CudaDevice, Transfer, mapped
 
+pytestmark = pytest.mark.usefixtures("one_child")
+
 KNOBS = {"ring_slots": 6, "decode_threads": 1, "reader": "indexed"}
 needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 
