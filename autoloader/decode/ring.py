@@ -26,8 +26,8 @@ Invariants:
     3. Memory under live arrays outlives the ring, and nothing else does: by counting references
        alone, without the garbage collector.
 
-Not here: which slot holds which batch (``pipeline.pipeline``), torch (``batch``), what is said of a
-filled slot (``decode.message``).
+Not here: which slot holds which batch (``pipeline.pipeline``), torch (``samples.layout``), what is
+said of a filled slot (``decode.message``).
 """
 
 from __future__ import annotations

@@ -25,7 +25,7 @@ Invariants:
 
 Not here: what the readers read (``pipeline.read.streams``, ``pipeline.read.planned``), building a
 batch (``decode.batch_builder``), choosing knobs (``controller.profile``, ``controller``), tensors
-(``batch``).
+(``samples.layout``).
 """
 
 from __future__ import annotations

@@ -7,8 +7,9 @@ definition that shares no code (``cli.witness``).
 Start here:
     ``resolve.resolve(spec)``: compares a spec with the files and returns a ``ResolvedMixture``,
     with every field bound and every width known.
-    ``layout.BatchLayout``: names, shapes and types of a batch's arrays, and their places in a slot.
-    ``batch``: the trainer's view of a slot, a dict of tensors without a copy.
+    ``layout``: names, shapes and types of a batch's arrays, their places in a slot
+    (``BatchLayout``), and the trainer's view of a slot, a dict of tensors without a copy.
+    ``draws``: keyed draws and permutations, without a stateful generator.
     ``windows``: which steps of an episode a sample shows, and what stands past its ends.
     ``transforms``: what happens to an episode before samples are drawn.
 

@@ -10,7 +10,7 @@ Start here:
     ``dealing``: which positions, or records, each rank takes.
     ``cursor``: what was delivered, summed up so that a reader can continue from there.
 
-Shuffles differ in what they keep together: ``permutation.scatter`` (blocks of a file), ``chains``
+Shuffles differ in what they keep together: ``samples.draws.scatter`` (blocks of a file), ``chains``
 (steps of an episode). ``plan.NextUse`` tells when a frame is needed again.
 
 Never here: what a sample holds (``samples``), reading it (``pipeline``).
