@@ -1,21 +1,19 @@
-"""``autoloader demo``: 29 real TFDS datasets of drawn robot episodes, and their ``mix.yaml``.
+"""``autoloader demo``: 29 TFDS datasets of drawn robot episodes, and their ``mix.yaml``.
 
-Theory of operation. TensorFlow must not enter the caller's process, so a child
-(``cli.demo_writer``) writes the datasets. It reports each episode on its stdout, and ends when its
-stdin does, so with the caller. The mixture is built in a temporary folder and renamed when it is
-complete, so that a folder with a ``demo.json`` is always complete.
+Theory of operation. A child (``cli.demo_writer``) writes the datasets. It reports each episode on
+its stdout, and ends when its stdin does, so with the caller. The mixture is built in a temporary
+folder and renamed when it is complete, so that a folder with a ``demo.json`` is always complete.
 
-The same arguments give the same frames, actions and words: every draw is keyed by seed, dataset
-name, split and episode. (Record bytes may differ: protocol buffers do not fix the order of a map.)
+The same arguments give the same files: seed, dataset name, split and episode key every draw.
 
 What it holds at scale 1 and seed 0:
-848 episodes of 31,821 frames, 46,076 images with the other cameras, 770 MB. Small frames flatter a
+848 episodes of 31,821 frames, 46,076 images with the other cameras, 810 MB. Small frames flatter a
 loader, so the sizes of the encoded images (kB, 10³ bytes):
 
-    ======  =====  =====  ======  ======  =====  =====  =====  =====  =====
-    kB       0–5   5–10   10–15   15–20   20–25  25–30  30–35  35–40  40–45
-    images  1,619  9,104  11,249  12,802  3,569  2,718  2,678  1,718    619
-    ======  =====  =====  ======  ======  =====  =====  =====  =====  =====
+    ======  =====  ======  =====  ======  =====  =====  =====  =====  =====
+    kB       0–5    5–10   10–15  15–20   20–25  25–30  30–35  35–40  40–50
+    images    421  10,931  8,361  14,341  3,230  2,181  3,277  2,704    630
+    ======  =====  ======  =====  ======  =====  =====  =====  =====  =====
 
 and frames by the size of the primary camera's pictures (height × width):
 
@@ -37,7 +35,7 @@ or not. There are large datasets and one of 24 episodes. One is at 50 Hz, one ha
 stands still now and then, one has depth beside RGB. Two thirds have no second camera. The first few
 are already varied.
 
-Not here: writing a dataset (``cli.demo_writer``).
+Not here: writing a dataset (``cli.demo_writer``), pictures (``cli.demo_scene``).
 """
 
 from __future__ import annotations
@@ -58,7 +56,6 @@ from pydantic import TypeAdapter
 
 from autoloader.cli.output import Advance, answered, emit, note, progress_bar
 from autoloader.errors import SourceError, UsageError
-from autoloader.host.extras import require
 from autoloader.host.files import Waiting, locked
 from autoloader.host.records import dataclass
 from autoloader.host.supervision import start
@@ -67,7 +64,7 @@ from autoloader.storage.places import cache_root
 
 logger = logging.getLogger(__name__)
 
-FORMAT = 2
+FORMAT = 3
 """Raised when the same arguments begin to give other data."""
 MARKER = "demo.json"
 SPEC_FILE = "mix.yaml"
@@ -88,15 +85,13 @@ class Look:
         encoding: file format of a frame, ``jpeg`` or ``png``.
         quality: JPEG quality, 1 to 100; unused for PNG.
         noise: peak of the sensor noise in grey levels; 0 is a rendered picture.
-        detail: strength of the finest grain, 1 is a photograph.
-        bands: grey levels per channel of a rendered picture (PNG); 256 keeps all.
+        grain: strength of the finest texture for each camera.
     """
 
     encoding: str = "jpeg"
     quality: int = 90
     noise: int = 6
-    detail: float = 1.0
-    bands: int = 256
+    grain: tuple[float, ...] = (1.0, 1.0, 1.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,8 +108,8 @@ class DemoDataset:
         primary: feature of the primary camera.
         second, third: feature and size of another camera, or ``None``.
         depth: feature of depth pictures (uint16 millimetres, PNG, the primary's size), or ``None``.
-        hz: control rate, where steps are timed: ``observation/timestamp`` in seconds. Motions are
-            that much slower from step to step; ``None`` is untimed, about 10 Hz.
+        hz: control rate, where steps are timed: ``observation/timestamp`` in seconds; ``None`` is
+            untimed.
         idles: whether the robot stands still at the start and once later (action 0, state held),
             and ``keep_ranges.json`` lists the steps between.
         action: feature below ``action`` → dims; ``""`` is a flat action. 0 dims is a scalar.
@@ -127,6 +122,9 @@ class DemoDataset:
         states_encoding: whether ``features.json`` says how images are encoded.
         shards: at most so many train shards.
         episodes: a fixed number of train episodes, whatever the scale.
+        tasks: what is done, keys of ``demo_scene``'s words; one is drawn for each episode.
+        things: names of what it is done to, as ``demo_things.yaml`` has them.
+        goals: names of what things are put in or on.
         standard_names: shards are called ``-00000-of-00008``; else as TFDS's sequential writer
             leaves them, ``-00000``.
     """
@@ -154,11 +152,19 @@ class DemoDataset:
     shards: int = 8
     episodes: int | None = None
     standard_names: bool = True
+    tasks: tuple[str, ...] = ("put", "put", "lift", "push")
+    things: tuple[str, ...] = ("block", "cup", "ball", "can", "apple", "café crème pot")
+    goals: tuple[str, ...] = ("bowl", "plate", "tray")
 
     @property
     def action_paths(self) -> tuple[str, ...]:
         """The action's features, in order."""
         return tuple(f"action/{key}" if key else "action" for key in self.action)
+
+    @property
+    def arms(self) -> int:
+        """Number of arms."""
+        return 2 if sum(self.action.values()) >= 12 else 1
 
     @property
     def cameras(self) -> tuple[tuple[str, tuple[int, int]], ...]:
@@ -218,7 +224,7 @@ class _Asked:
     def __post_init__(self) -> None:
         for name, fits, remedy in (
             ("datasets", 1 <= self.datasets <= len(DATASETS), f"choose 1 to {len(DATASETS)}"),
-            ("scale", 0 < self.scale <= 1000, "choose above 0 and up to 1000; 1 is about 770 MB"),
+            ("scale", 0 < self.scale <= 1000, "choose above 0 and up to 1000; 1 is about 810 MB"),
             ("seed", 0 <= self.seed < 2**63, "choose 0 or a positive integer"),
         ):
             if not fits:
@@ -270,14 +276,13 @@ def ensure_demo(
     Args:
         directory: folder of the mixture; ``None``: one in the user's cache directory.
         datasets: number of datasets, the first ones of the 29.
-        scale: factor on the number of episodes; about 770 MB at 1.
+        scale: factor on the number of episodes; about 810 MB at 1.
         seed: seed of everything that is drawn.
         progress: called with episodes done and in all while it is built.
 
     Raises:
         UsageError: an argument is out of range, or ``directory`` holds something else.
         SourceError: it could not be written.
-        MissingExtraError: it has to be written, and there is no TFDS to write it.
     """
     asked = _Asked(datasets, scale, seed)
     place = directory or demo_directory(datasets=datasets, scale=scale, seed=seed)
@@ -303,7 +308,6 @@ def ensure_demo(
 
 def _build(directory: Path, asked: _Asked, progress: Advance | None) -> None:
     """Write the mixture into ``directory``, which is new or empty; the caller holds the lock."""
-    require("tensorflow_datasets", "writing the demo mixture")
     if directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
         raise UsageError(
             f"{directory} is there and not empty",
@@ -336,7 +340,6 @@ def _write(directory: Path, asked: _Asked, progress: Advance | None) -> None:
         start(  # at the end of this block its stdin is closed, and it ends
             "autoloader.cli.demo_writer",
             [json.dumps(job)],
-            changes={"CUDA_VISIBLE_DEVICES": "", "TF_CPP_MIN_LOG_LEVEL": "3"},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=log,
@@ -353,8 +356,7 @@ def _write(directory: Path, asked: _Asked, progress: Advance | None) -> None:
             last = [line.strip() for line in log if line.strip()][-1:] or ["no message"]
             raise SourceError(
                 f"a process that writes the demo mixture ended with {child.returncode}: {last[0]}",
-                remedy="check free disk space and memory, and that tensorflow_datasets can be "
-                "imported",
+                remedy="check free disk space and memory",
             )
 
 

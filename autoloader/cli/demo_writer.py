@@ -1,19 +1,19 @@
-"""Writes datasets of the demo mixture with TFDS: the child process of ``cli.demo``.
+"""Writes datasets of the demo mixture as TFDS does: the child process of ``cli.demo``.
 
-Two processes of it take one dataset after the other. Each episode that is written is a line on
-stdout.
+Processes of it take one dataset after the other. Each episode that is written is a line on stdout.
 
-Not here: who starts it, and which datasets there are (``cli.demo``).
+Not here: who starts it, and which datasets there are (``cli.demo``), pictures (``cli.demo_scene``).
 """
 
 from __future__ import annotations
 
 import json
 import os
+import struct
 import sys
 import threading
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from functools import partial
 from multiprocessing import get_context
@@ -22,123 +22,122 @@ from typing import Any, TextIO
 
 import cv2
 import numpy as np
-import numpy.typing as npt
 import simplejpeg
 
 from autoloader.cli.demo import CODE_POINTS, DATASETS, RANGES_FILE, VERSION, DemoDataset, Look
+from autoloader.cli.demo_scene import Camera, Numbers, Pixels, draw_depth, draw_pictures, draw_task
+from autoloader.formats.records import masked_crc32c, write_example
 
-_SPLIT_NUMBER = {"train": 0, "val": 1}
-_IDLE, _THIRD = 1, 2
+Columns = dict[str, Any]
+"""A record: key → [T, …] array, or list of byte strings."""
+_IDLE, _CAMERAS = 1, 2
 """Streams of draws beside an episode's own, so that they leave it as it is."""
-_VERBS = ("pick up", "push", "move", "turn", "lift", "slide", "put down", "hand over")
-_COLOURS = ("red", "green", "blue", "yellow", "white", "wooden", "small", "large")
-_THINGS = ("cup", "spoon", "block", "drawer", "towel", "café crème pot", "lid", "jalapeño")
-_PLACES = ("on the table", "in the sink", "beside the bowl", "to the left", "into the box")
-Pixels = npt.NDArray[np.uint8]
-"""``[H, W, 3] uint8``, RGB."""
-NOISE_MARGIN = 61
-"""Pixels by which the noise field is larger than a frame; prime, so that shifts repeat late."""
-
-
-def _features(dataset: DemoDataset) -> Any:
-    import tensorflow_datasets as tfds
-
-    kinds = tfds.features
-
-    def numbers(width: int, dtype: str) -> Any:
-        return kinds.Tensor(shape=(width,) if width else (), dtype=np.dtype(dtype).type)
-
-    step: dict[str, Any] = {}
-    for path, (height, width) in dataset.cameras:
-        encoding = dataset.look.encoding if dataset.states_encoding else None
-        step[path] = kinds.Image(shape=(height, width, 3), encoding_format=encoding)
-    if dataset.depth:
-        shape = (*dataset.size, 1)
-        step[dataset.depth] = kinds.Image(shape=shape, dtype=np.uint16, encoding_format="png")
-    if dataset.hz:
-        step["observation/timestamp"] = numbers(0, "float64")
-    for path, width in zip(dataset.action_paths, dataset.action.values(), strict=True):
-        step[path] = numbers(width, dataset.action_dtype)
-    for path, width in dataset.state.items():
-        step[path] = numbers(width, "float32")
-    metadata: dict[str, Any] = {"file_path": kinds.Text()}
-    if dataset.idles:
-        metadata["recording_folderpath"] = kinds.Text()
-    for path in dataset.language:
-        if path.startswith("episode_metadata/"):
-            metadata[path.partition("/")[2]] = kinds.Text()
-        elif dataset.language_kind == "codes":
-            step[path] = kinds.Tensor(shape=(CODE_POINTS,), dtype=np.int32)
-        else:
-            step[path] = kinds.Text()
-    step.update(dict.fromkeys(("is_first", "is_last", "is_terminal"), np.bool_))
-    step.update(dict.fromkeys(("reward", "discount"), np.float32))
-    return kinds.FeaturesDict(
-        {"steps": kinds.Dataset(nested(step)), "episode_metadata": kinds.FeaturesDict(metadata)}
-    )
+_WRIST, _BACK = ("wrist", "hand_image", "gripper"), ("image_1", "image_2_left", "side")
+_POSES = {2: [0, 1], 3: [0, 1, 5], 4: [0, 1, 2, 6], 5: [0, 1, 2, 5, 6], 6: [0, 1, 2, 3, 5, 6]}
+"""Parts of a pose that so many numbers have; beyond seven there are joints."""
+_OPENING, _GAIN = 6, 5.0
+_JOINTS = np.random.default_rng(0).normal(0, 0.6, (7, 8))
 
 
 _reports = sys.stdout
 
 
-def _write_dataset(directory: Path, scale: float, seed: int, dataset: DemoDataset) -> None:
-    import tensorflow_datasets as tfds
+def _features(columns: Columns, images: Mapping[str, Any]) -> dict[str, Any]:
+    """Content of ``features.json`` for these columns; ``images`` declares those of pictures."""
 
+    def feature(kind: str, name: str, told: Mapping[str, Any]) -> dict[str, Any]:
+        return {"pythonClassName": f"tensorflow_datasets.core.features.{kind}", name: told}
+
+    def folder(tree: Mapping[str, Any]) -> dict[str, Any]:
+        inner = {key: one if "pythonClassName" in one else folder(one) for key, one in tree.items()}
+        return feature("features_dict.FeaturesDict", "featuresDict", {"features": inner})
+
+    tree: dict[str, Any] = {}
+    for key, values in columns.items():
+        *folders, leaf = key.split("/")
+        branch = tree
+        for name in folders:
+            branch = branch.setdefault(name, {})
+        if key in images:
+            branch[leaf] = feature("image_feature.Image", "image", images[key])
+        elif isinstance(values, list):
+            branch[leaf] = feature("text_feature.Text", "text", {})
+        else:
+            told = {
+                "dtype": str(values.dtype),
+                "encoding": "none",
+                "shape": _shape(values.shape[1:]),
+            }
+            branch[leaf] = feature("tensor_feature.Tensor", "tensor", told)
+    steps = {"feature": folder(tree["steps"]), "length": "-1"}
+    return folder({**tree, "steps": feature("dataset_feature.Dataset", "sequence", steps)})
+
+
+def _shape(sizes: Sequence[int]) -> dict[str, Any]:
+    return {"dimensions": [str(size) for size in sizes]} if sizes else {}
+
+
+def _images(dataset: DemoDataset) -> dict[str, Any]:
+    encoding = {"encodingFormat": dataset.look.encoding} if dataset.states_encoding else {}
+    found: dict[str, Any] = {
+        f"steps/{path}": {"dtype": "uint8", "shape": _shape((*size, 3)), **encoding}
+        for path, size in dataset.cameras
+    }
+    if dataset.depth:
+        told = {"dtype": "uint16", "shape": _shape((*dataset.size, 1)), "encodingFormat": "png"}
+        found[f"steps/{dataset.depth}"] = told
+    return found
+
+
+def _write_dataset(directory: Path, scale: float, seed: int, dataset: DemoDataset) -> None:
     place = directory / dataset.name / VERSION
     place.mkdir(parents=True)
-    info = tfds.core.DatasetInfo(
-        builder=tfds.core.dataset_info.DatasetIdentity(
-            name=dataset.name,
-            version=tfds.core.Version(VERSION),
-            data_dir=str(place),
-            module_name=__name__,
-            release_notes={VERSION: "drawn, not recorded"},
-        ),
-        description="Drawn robot episodes for trying out and measuring a data loader.",
-        features=_features(dataset),
-        disable_shuffling=True,
-    )
     counts = {"train": dataset.train_episodes(scale), "val": dataset.val_episodes(scale)}
-    train = counts["train"]
-    shards = max(2, min(dataset.shards, train // 3))
-    writer = tfds.core.SequentialWriter(info, max_examples_per_shard=-(-train // shards))
-    kept: dict[str, Any] = {}
-
-    def episodes(split: str) -> Iterator[dict[str, Any]]:
-        for number in range(counts[split]):
-            episode = draw_demo_episode(dataset, split, number, seed)
-            if dataset.idles:
-                above, frames = episode["episode_metadata"], len(episode["steps"])
-                key = f"{above['recording_folderpath']}--{above['file_path']}"
-                kept[key] = kept_ranges(dataset, split, number, seed, frames)
-            yield episode
-            print(file=_reports)
-
-    for split in [split for split, count in counts.items() if count]:
-        writer.initialize_splits([split])
-        writer.add_examples({split: episodes(split)})
-    writer.close_all()
+    most = -(-counts["train"] // max(2, min(dataset.shards, counts["train"] // 3)))
+    ending = "SHARD_X_OF_Y" if dataset.standard_names else "SHARD_INDEX"
+    kept, splits, columns = dict[str, Any](), [], Columns()
+    for split, count in counts.items():
+        starts, size = range(0, count, most), 0
+        for shard, start in enumerate(starts):
+            of = f"-of-{len(starts):05d}" if dataset.standard_names else ""
+            with (place / f"{dataset.name}-{split}.tfrecord-{shard:05d}{of}").open("wb") as file:
+                for number in range(start, min(start + most, count)):
+                    columns, moving = draw_demo_episode(dataset, split, number, seed)
+                    record = write_example({key: _stored(of) for key, of in columns.items()})
+                    head = struct.pack("<Q", len(record))
+                    for part in (head, record):
+                        file.write(part + struct.pack("<I", masked_crc32c(part)))
+                    size += len(record)
+                    if dataset.idles:
+                        name, above = (
+                            columns[f"episode_metadata/{key}"][0].decode()
+                            for key in ("file_path", "recording_folderpath")
+                        )
+                        kept[f"{above}--{name}"] = moving
+                    print(file=_reports)
+        if count:
+            lengths = [str(min(most, count - start)) for start in starts]
+            template = f"{{DATASET}}-{{SPLIT}}.{{FILEFORMAT}}-{{{ending}}}"
+            told = {"name": split, "numBytes": str(size), "shardLengths": lengths}
+            splits.append({"filepathTemplate": template, **told})
+    info = {
+        "description": "Drawn robot episodes for trying out and measuring a data loader.",
+        "disableShuffling": True, "fileFormat": "tfrecord", "moduleName": __name__,
+        "name": dataset.name, "releaseNotes": {VERSION: "drawn, not recorded"}, "splits": splits,
+        "version": VERSION,
+    }  # fmt: skip
+    features = _features(columns, _images(dataset))
+    for name, document in (("dataset_info", info), ("features", features)):
+        (place / f"{name}.json").write_text(json.dumps(document, indent=2), encoding="utf-8")
     if kept:
         (place.parent / RANGES_FILE).write_text(json.dumps(kept) + "\n", encoding="utf-8")
-    if dataset.standard_names:
-        _give_standard_names(info, place)
 
 
-def _give_standard_names(info: Any, place: Path) -> None:
-    """Renames shards to ``-00000-of-00008``, as TFDS's builders call them."""
-    import tensorflow_datasets as tfds
-
-    splits = []
-    for name, split in info.splits.items():
-        template = tfds.core.ShardedFileTemplate(
-            dataset_name=info.name, data_dir=place, split=name, filetype_suffix="tfrecord"
-        )
-        for number in range(split.num_shards):
-            old = place / f"{info.name}-{name}.tfrecord-{number:05d}"
-            old.rename(template.sharded_filepath(shard_index=number, num_shards=split.num_shards))
-        splits.append(split.replace(filename_template=template))
-    info.set_splits(tfds.core.splits.SplitDict(splits))
-    info.write_to_directory(place)
+def _stored(values: Any) -> Any:
+    """A column as a record holds it: flat float32 or int64, or byte strings."""
+    if isinstance(values, list):
+        return values
+    return values.ravel().astype(np.float32 if values.dtype.kind == "f" else np.int64)
 
 
 def main() -> None:
@@ -167,54 +166,22 @@ def _end_with_caller() -> None:
     os._exit(1)
 
 
-def nested(flat: Mapping[str, Any]) -> dict[str, Any]:
-    """``{"a/b": x}`` as ``{"a": {"b": x}}``."""
-    tree: dict[str, Any] = {}
-    for path, value in flat.items():
-        *folders, leaf = path.split("/")
-        branch = tree
-        for folder in folders:
-            branch = branch.setdefault(folder, {})
-        branch[leaf] = value
-    return tree
+def _numbers(poses: Sequence[Numbers], width: int) -> Numbers:
+    """Poses of all arms as ``width`` numbers a step."""
+    each = width // len(poses)
+    parts = [pose[:, _POSES.get(each, range(min(each, 7)))] for pose in poses]
+    return np.concatenate([*parts, poses[0] @ _JOINTS[:, : max(0, each - 7)]], axis=1)
 
 
-def _motion(
-    frames: int, dims: int, hz: int | None, rng: np.random.Generator
-) -> np.ndarray[Any, Any]:
-    """``[frames, dims]`` float64: smooth, noisy, mostly within ±1."""
-    t = np.arange(frames)[:, None] * 10 / (hz or 10)
-    speed, phase = rng.uniform(0.03, 0.3, (2, dims)), rng.uniform(0, 2 * np.pi, (2, dims))
-    waves = 0.7 * np.sin(speed[0] * t + phase[0]) + 0.25 * np.sin(3 * speed[1] * t + phase[1])
-    noisy: np.ndarray[Any, Any] = waves + 0.02 * rng.standard_normal((frames, dims))
-    return noisy
-
-
-def _columns(values: np.ndarray[Any, Any], widths: Mapping[str, int], dtype: str) -> dict[str, Any]:
-    """Cuts ``[frames, dims]`` into features; a width of 0 is a scalar per frame."""
-    out, at = {}, 0
+def _columns(values: Numbers, widths: Mapping[str, int], dtype: str) -> Columns:
+    """Cut ``[T, dims]`` into features; a width of 0 is a scalar at each step."""
+    found, at = Columns(), 0
     for path, width in widths.items():
         part = values[:, at : at + max(1, width)].astype(dtype)
-        out[path] = part if width else part[:, 0]
+        part = 1 - part if "closed" in path else part
+        found[f"steps/{path}"] = part if width else part[:, 0]
         at += max(1, width)
-    return out
-
-
-def _instruction(rng: np.random.Generator) -> str:
-    verb, colour, thing, place = (
-        words[rng.integers(len(words))] for words in (_VERBS, _COLOURS, _THINGS, _PLACES)
-    )
-    return f"{verb} the {colour} {thing} {place}"
-
-
-def _code_points(text: str) -> np.ndarray[Any, Any]:
-    codes = np.zeros(CODE_POINTS, np.int32)
-    codes[: len(text)] = [ord(letter) for letter in text]
-    return codes
-
-
-def _key(dataset: DemoDataset, split: str, number: int, seed: int) -> list[int]:
-    return [seed, zlib.crc32(dataset.name.encode()), _SPLIT_NUMBER[split], number]
+    return found
 
 
 def idle_stretches(key: list[int], frames: int) -> list[tuple[int, int]]:
@@ -230,149 +197,78 @@ def idle_stretches(key: list[int], frames: int) -> list[tuple[int, int]]:
     return [(0, before), (start, start + pause)]
 
 
-def kept_ranges(
-    dataset: DemoDataset, split: str, number: int, seed: int, frames: int
-) -> list[tuple[int, int]]:
-    """[start, end) of the steps between an episode's idle stretches."""
-    idle = idle_stretches(_key(dataset, split, number, seed), frames)
-    ends = [*(start for start, _ in idle[1:]), frames]
-    return [(start, end) for (_, start), end in zip(idle, ends, strict=True)]
-
-
-def draw_demo_episode(dataset: DemoDataset, split: str, number: int, seed: int) -> dict[str, Any]:
-    """One episode as TFDS takes it: ``steps`` (a list) and ``episode_metadata``; images encoded.
+def draw_demo_episode(
+    dataset: DemoDataset, split: str, number: int, seed: int
+) -> tuple[Columns, list[tuple[int, int]]]:
+    """One episode, images encoded, and [start, end) of the steps between its idle stretches.
 
     Deterministic in its arguments.
     """
-    key = _key(dataset, split, number, seed)
+    place = zlib.crc32(dataset.name.encode())
+    key = [seed, place, split == "val", number]
     rng = np.random.default_rng(np.random.SeedSequence(key))
     frames = int(rng.integers(dataset.lengths[0], dataset.lengths[1] + 1))
-    widths = dict(zip(dataset.action_paths, dataset.action.values(), strict=True))
-    dims = sum(max(1, width) for width in widths.values())
-    actions = _motion(frames, dims, dataset.hz, rng)
-    dims = sum(max(1, width) for width in dataset.state.values())
-    states = _motion(frames, dims, dataset.hz, rng)
+    moves = np.ones(frames)
     idle = idle_stretches(key, frames) if dataset.idles else []
     for start, end in idle:
-        actions[start:end] = 0.0
-        states[start:end] = states[start]
-    per_frame = _columns(actions, widths, dataset.action_dtype)
-    per_frame.update(_columns(states, dataset.state, "float32"))
-    third = np.random.default_rng(np.random.SeedSequence([*key, _THIRD]))
-    for camera in dataset.cameras:
-        path, (height, width) = camera
-        drawn_by = third if camera == dataset.third else rng
-        pictures = draw_episode(height, width, frames, dataset.look, drawn_by)
-        per_frame[path] = [encode_frame(picture, dataset.look) for picture in pictures]
-    if dataset.depth:
-        per_frame[dataset.depth] = list(draw_depth(*dataset.size, frames))
+        moves[start:end] = 0
+    progress = np.append(0, moves[:-1].cumsum()) / moves[:-1].sum()
+    task = str(rng.choice(dataset.tasks))
+    episode = draw_task(task, dataset.things, dataset.goals, dataset.arms, progress, rng)
+    deltas = []
+    for pose in episode.poses:
+        after = np.append(pose[1:], pose[-1:], axis=0)
+        delta = _GAIN * (after - pose) + 0.01 * rng.standard_normal(pose.shape)
+        delta[:, _OPENING] = after[:, _OPENING]
+        deltas.append(delta * moves[:, None])
+    widths = dict(zip(dataset.action_paths, dataset.action.values(), strict=True))
+    found = Columns()
+    for poses, of, dtype in (
+        (deltas, widths, dataset.action_dtype), (episode.poses, dataset.state, "float32"),
+    ):  # fmt: skip
+        dims = sum(max(1, width) for width in of.values())
+        found |= _columns(_numbers(poses, dims), of, dtype) if dims else {}
+    look, first = dataset.look, None
+    for at, (path, size) in enumerate(dataset.cameras):
+        wrist, side = any(word in path for word in _WRIST), -1 if path.endswith(_BACK) else 1
+        camera = Camera(size, wrist, side, look.grain[at], look.noise)
+        light = np.random.default_rng(np.random.SeedSequence([*key, _CAMERAS + at]))
+        pictures = draw_pictures(episode, camera, place, light)
+        found[f"steps/{path}"] = [encode_frame(picture, look) for picture in pictures]
+        first = first or camera
+    if dataset.depth and first:
+        found[f"steps/{dataset.depth}"] = list(draw_depth(episode, first))
     if dataset.hz:
-        per_frame["observation/timestamp"] = np.arange(frames) / dataset.hz
-    metadata: dict[str, Any] = {
-        "episode_metadata/file_path": f"/demo/{dataset.name}/{split}/episode_{number:05d}.npy"
-    }
+        found["steps/observation/timestamp"] = np.arange(frames) / dataset.hz
+    name = f"/demo/{dataset.name}/{split}/episode_{number:05d}.npy"
+    found["episode_metadata/file_path"] = [name.encode()]
     if dataset.idles:
-        metadata["episode_metadata/recording_folderpath"] = f"/demo/{dataset.name}/recordings"
-    for path in dataset.language:
-        text = _instruction(rng)
+        found["episode_metadata/recording_folderpath"] = [
+            f"/demo/{dataset.name}/recordings".encode()
+        ]
+    for form, path in enumerate(dataset.language):
+        text = episode.said((number + form) % 3)
         if path.startswith("episode_metadata/"):
-            metadata[path] = text
+            found[path] = [text.encode()]
+        elif dataset.language_kind == "codes":
+            codes = np.array([*map(ord, text), *[0] * (CODE_POINTS - len(text))], np.int32)
+            found[f"steps/{path}"] = np.tile(codes, (frames, 1))
         else:
-            words = _code_points(text) if dataset.language_kind == "codes" else text
-            per_frame[path] = [words] * frames
-    steps = []
-    for t in range(frames):
-        last = t == frames - 1
-        step = {path: values[t] for path, values in per_frame.items()}
-        step.update(
-            is_first=t == 0,
-            is_last=last,
-            is_terminal=last,
-            reward=np.float32(last),
-            discount=np.float32(1.0),
-        )
-        steps.append(nested(step))
-    return {"steps": steps, **nested(metadata)}
-
-
-def _scene(height: int, width: int, look: Look, rng: np.random.Generator) -> Pixels:
-    """``[height, width, 3]`` of layered random fields, busier in some episodes than in others."""
-    clutter = rng.uniform(0.25, 1.35)
-    scene = np.zeros((height, width, 3), np.float32)
-    fields = ((3, 42.0), (9, 26.0), (26, 16.0 * clutter), (84, 9.0 * clutter * look.detail))
-    for cells, strength in fields:
-        if strength <= 0:
-            continue
-        grain = rng.standard_normal((cells + 2, cells * width // height + 2, 3), dtype=np.float32)
-        grain += grain.mean(axis=2, keepdims=True)  # photographs are mostly luminance
-        scene += strength * cv2.resize(grain, (width, height), interpolation=cv2.INTER_LINEAR)
-    scene += rng.uniform(90, 160, 3).astype(np.float32)
-    if look.bands < 256:
-        step = 256 / look.bands
-        scene = np.floor(scene / step) * step
-    return np.clip(scene, 0, 255).astype(np.uint8)
-
-
-def _bounce(start: float, pace: float, t: int, room: int) -> int:
-    """Place after ``t`` frames of a point that runs to and fro over ``0 … room``."""
-    place = (start + pace * t) % (2 * room)
-    return int(place if place <= room else 2 * room - place)
-
-
-def draw_episode(
-    height: int, width: int, frames: int, look: Look, rng: np.random.Generator
-) -> Iterator[Pixels]:
-    """Yields the episode's ``frames`` pictures, ``[height, width, 3] uint8``, each a new array."""
-    room = max(8, height // 4)
-    scene = _scene(height + room, width + room, look, rng)
-    noise = None
-    if look.noise:
-        peak = int(rng.integers(look.noise // 2, look.noise + 1))
-        patch = rng.integers(0, peak + 1, (height, width + NOISE_MARGIN, 3), dtype=np.uint8)
-        noise = np.concatenate((patch, patch[:NOISE_MARGIN]))
-    start = rng.uniform(0, 2 * room, 2)
-    pace = height / 128 * rng.uniform(1.6, 2.6, 2) * rng.choice((-1.0, 1.0), 2)
-    colour = rng.integers(20, 236, 3)
-    angle, turn = rng.uniform(0, 2 * np.pi), rng.uniform(0.06, 0.15)
-    corners = np.array([[-1, -0.4], [1, -0.4], [1, 0.4], [-1, 0.4]]) * height * 0.14
-    for t in range(frames):
-        top = _bounce(start[0], pace[0], t, room)
-        left = _bounce(start[1], pace[1], t, room)
-        frame = scene[top : top + height, left : left + width].copy()
-        phase = angle + turn * t
-        reach = np.array([np.cos(phase), np.sin(phase)]) * (0.22 + 0.1 * np.sin(0.31 * t))
-        centre = np.array([width, height]) * (0.5 + reach)
-        spin = np.array([[np.cos(phase), np.sin(phase)], [-np.sin(phase), np.cos(phase)]])
-        shade = [float((channel + 3 * t) % 256) for channel in colour]
-        cv2.fillConvexPoly(frame, (corners @ spin + centre).astype(np.int32), shade)
-        spot = (int(width * (0.5 - reach[0])), int(height * (0.5 - reach[1])))
-        cv2.circle(frame, spot, max(4, height // 14), [float(255 - c) for c in colour], -1)
-        if noise is not None:
-            down, right = (17 * t) % NOISE_MARGIN, (29 * t + 7) % NOISE_MARGIN
-            cv2.add(frame, noise[down : down + height, right : right + width], dst=frame)
-        yield frame
-
-
-def draw_depth(height: int, width: int, frames: int) -> Iterator[bytes]:
-    """PNG files of uint16 millimetres, ``[height, width]``: a floor, and a thing that wanders."""
-    down, across = np.mgrid[:height, :width].astype(np.float32)
-    floor = 1800 - 900 * down / height
-    for t in range(frames):
-        centre = width * (0.5 + 0.3 * np.sin(0.2 * t))
-        near = np.hypot(down - 0.6 * height, across - centre) < height / 7
-        depth = np.where(near, 700 + 3 * t, floor).astype(np.uint16)
-        done, data = cv2.imencode(".png", depth)
-        assert done
-        yield bytes(data)
+            found[f"steps/{path}"] = [text.encode()] * frames
+    last = np.arange(frames) == frames - 1
+    found["steps/is_first"] = last[::-1]
+    found["steps/is_last"] = found["steps/is_terminal"] = last
+    found["steps/reward"] = last.astype(np.float32)
+    found["steps/discount"] = np.ones(frames, np.float32)
+    ends = [*(start for start, _ in idle[1:]), frames]
+    return found, [(start, end) for (_, start), end in zip(idle, ends, strict=False)]
 
 
 def encode_frame(frame: Pixels, look: Look) -> bytes:
     """The picture as a JPEG (4:2:0) or PNG file's bytes."""
     if look.encoding == "png":
         bgr = cv2.cvtColor(frame, cv2.COLOR_RGB2BGR)
-        done, data = cv2.imencode(".png", bgr, [cv2.IMWRITE_PNG_COMPRESSION, 2])
-        assert done
-        return bytes(data)
+        return bytes(cv2.imencode(".png", bgr, [cv2.IMWRITE_PNG_COMPRESSION, 2])[1])
     return bytes(simplejpeg.encode_jpeg(frame, quality=look.quality, colorsubsampling="420"))
 
 

@@ -27,10 +27,10 @@ HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
 PINS = HERE / "pins"
 FRAMEWORKS = {*EXTRA_OF, "jax"}
-COMMANDS = ("index", "stats", "plan", "measure")
+COMMANDS = ("demo", "index", "stats", "plan", "measure")
 EXTRA_OF_USE = {
     "torch": "torch", "torch_dataloader": "torch", "transfer": "torch", "augment": "torch",
-    "stream": "stream", "tfdata": "stream", "demo": "stream", "verify": "stream",
+    "stream": "stream", "tfdata": "stream", "verify": "stream",
     "remote": "stream", "lightning": "lightning", "jax": "jax", "lerobot": "lerobot",
     "peek": "report", "tune": "tune", "metrics": "metrics",
 }  # fmt: skip

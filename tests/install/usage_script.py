@@ -151,9 +151,6 @@ class Uses:
         with patch.dict(os.environ, asked), self.batches(output="numpy") as loader:
             next(iter(loader))
 
-    def demo(self) -> None:
-        ran(["demo", str(self.folder / "demo"), "--datasets", "1", "--scale", "0.01"])
-
     def verify(self) -> None:
         ran(["verify", *self.words, "--ram-floor", "100MB"])
 
@@ -171,6 +168,7 @@ def of_core(spec: Path, uses: Uses) -> dict[str, Any]:
     words = ["--spec", str(spec)]
     floor = [*words, "--ram-floor", "100MB", "--json"]
     found: dict[str, Any] = {
+        "demo": command(["demo", str(uses.folder / "demo"), "--datasets", "1", "--scale", "0.01"]),
         "index": command(["index", *words, "--json"]),
         "stats": command(["stats", *words, "--json"]),
         "plan": command(["plan", *floor]),
