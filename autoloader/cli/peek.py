@@ -5,23 +5,24 @@ each number of a field: as stored, behind each op, and as the model gets it. For
 removed steps the first records are read as they lie. The witness does to them what a loader does,
 one op at a time.
 
-matplotlib draws it, without a display. An HTML page is the drawing as SVG, with its words as text.
+matplotlib draws it, without a display. An HTML page (``peek.html.jinja``) has larger frames, and
+the fields of each of the first episodes as lines over time.
 
 Not here: what a sample holds (``samples``), a mixture whose datasets come evenly (``cli.verify``).
 """
 
 from __future__ import annotations
 
-import html
-import io
+import base64
 import textwrap
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, field
+from dataclasses import field
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+import simplejpeg
 from numpy.typing import NDArray
 
 from autoloader.cli.inspect import column_range
@@ -41,6 +42,7 @@ from autoloader.samples.resolve import ResolvedDataset
 from autoloader.samples.transforms.fields import BETWEEN, is_text
 from autoloader.samples.transforms.rlds import read_values
 from autoloader.spec import DatasetSpec, FieldTerm, PipelineSpec
+from autoloader.telemetry.charts import render
 
 SUFFIXES = (".png", ".html", ".svg", ".pdf")
 _RANGE = ("low", "high", "mean", "values")
@@ -154,11 +156,24 @@ class FilteredEpisode:
         number: position among the episodes that were looked at.
         steps: number of steps in the file, or as the transform leaves them.
         removed: rule → steps that it removes; a step stands under the first that does.
+        taken: steps that ``steps`` of the spec leaves.
+        fields: "action" and "state" → [n, width] behind the ops, at the steps taken.
     """
 
     number: int
     steps: int
     removed: dict[str, list[int]]
+    taken: Sequence[int] = ()
+    fields: dict[str, NDArray[np.float32]] = field(default_factory=dict)
+
+    def plain(self) -> dict[str, Any]:
+        """Document of the episode for ``--json``."""
+        return {"number": self.number, "steps": self.steps, "removed": self.removed}
+
+    @property
+    def removed_steps(self) -> list[int]:
+        """Every step that a rule removes."""
+        return sorted(step for steps in self.removed.values() for step in steps)
 
 
 @dataclass
@@ -377,7 +392,7 @@ def _plain(panel: Panel) -> dict[str, Any]:
         "fields": {name: [column.plain() for column in columns]
                    for name, columns in panel.fields.items()},
         "removed": panel.removed(),
-        "episodes": [asdict(one) for one in panel.episodes],
+        "episodes": [one.plain() for one in panel.episodes],
     }  # fmt: skip
 
 
@@ -425,6 +440,11 @@ def look_at(
         episodes.append(_filtered(episode, len(steps), left, len(episodes)))
         for part, (_, term) in zip(parts, terms, strict=True) if taken else ():
             part.append([np.stack(rows)[:left] for rows in stages(taken, term)])
+        episodes[-1].taken = range(len(steps))[said.drop_first :: said.every][:left]
+        for name in every if taken else ():
+            own = [part[-1][-1] for part, (of, _) in zip(parts, terms, strict=True) if of == name]
+            if own:
+                episodes[-1].fields[name] = np.concatenate(own, axis=1)
     fields: dict[str, list[TermLook]] = {}
     for part, (name, term) in zip(parts, terms, strict=True) if any(parts) else ():
         constant = f"{'ones' if term.value else 'zeros'}: {term.constants}"
@@ -568,17 +588,25 @@ def draw_columns(axes: Any, columns: Sequence[Column], title: str) -> None:
 
 
 def _draw(axes: Any, at: int, row: int, values: NDArray[np.float32], colour: str) -> None:
-    finite = values[np.isfinite(values)]
-    words = "no number"
-    if len(finite):
-        counts, _ = np.histogram(finite, _BINS)
-        heights = row + 0.82 - 0.6 * counts / counts.max()
+    bars, words = _histogram(values)
+    if bars:
+        heights = row + 0.82 - 0.6 * np.array(bars) / max(bars)
         edges = at + 0.05 + 0.85 * np.arange(_BINS + 1) / _BINS
         axes.stairs(heights, edges, baseline=row + 0.82, fill=True, color=colour, linewidth=0)
-        words = f"{finite.min():.3g} … {finite.max():.3g}"
-        if finite.min() == finite.max():
-            words = f"always {finite[0]:.3g}"
     axes.text(at + 0.05, row + 0.84, words, fontsize=4, va="top")
+
+
+def _histogram(values: NDArray[np.float32]) -> tuple[list[float], str]:
+    """Heights of its bars, 30 for the highest, and its range in words; no bar without a number."""
+    finite = values[np.isfinite(values)]
+    if not len(finite):
+        return [], "no number"
+    counts, _ = np.histogram(finite, _BINS)
+    words = f"{finite.min():.3g} … {finite.max():.3g}"
+    same = finite.min() == finite.max()
+    return (30 * counts / counts.max()).round(
+        1
+    ).tolist(), f"always {finite[0]:.3g}" if same else words
 
 
 def coloured(frames: NDArray[Any]) -> tuple[NDArray[np.uint8], Scale | None]:
@@ -623,7 +651,9 @@ def draw_sheet(panels: Mapping[str, Panel], out: Path, *, title: str) -> None:
     Raises:
         OSError: the file cannot be written.
     """
-    from matplotlib import rc_context
+    if out.suffix == ".html":
+        out.write_text(_page(panels, title), encoding="utf-8")
+        return
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
@@ -650,13 +680,7 @@ def draw_sheet(panels: Mapping[str, Panel], out: Path, *, title: str) -> None:
                 draw_columns(axes, panel.fields[what], f"{name}: {what}, {panel.samples} samples")
             left += width
         top -= height
-    if out.suffix == ".html":
-        with rc_context({"svg.fonttype": "none"}):
-            drawing = io.StringIO()
-            figure.savefig(drawing, format="svg")
-        out.write_text(_page(title, drawing.getvalue()), encoding="utf-8")
-    else:
-        figure.savefig(out, format=out.suffix[1:], dpi=130)
+    figure.savefig(out, format=out.suffix[1:], dpi=130)
 
 
 def _draw_frames(axes: Any, panel: Panel, number: int, name: str) -> None:
@@ -704,9 +728,37 @@ def _draw_episodes(axes: Any, panel: Panel) -> None:
         )
 
 
-def _page(title: str, drawing: str) -> str:
-    picture = drawing[drawing.index("<svg") :]
-    return (
-        f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
-        f"<title>{html.escape(title)}</title></head>\n<body>\n{picture}</body></html>\n"
-    )
+def _page(panels: Mapping[str, Panel], title: str) -> str:
+    """The sheet as an HTML page, in one file."""
+    rows = [
+        (name, panel, _odd(panel), [_over_time(one, panel) for one in panel.episodes])
+        for name, panel in panels.items()
+    ]
+    return render("autoloader.cli", "peek.html.jinja", title=title, panels=rows, most=MOST_DRAWN,
+                  picture=_picture, histogram=_histogram)  # fmt: skip
+
+
+def _over_time(episode: FilteredEpisode, panel: Panel) -> dict[str, Any]:
+    """An episode's numbers as lines over its steps."""
+    lines = {
+        name: [_line(panel.fields[name][at], of, episode) for at, of in enumerate(rows.T)]
+        for name, rows in episode.fields.items()
+    }
+    return {"steps": episode.steps, "lines": lines, "removed_steps": episode.removed_steps}
+
+
+def _line(column: Column, values: NDArray[np.float32], episode: FilteredEpisode) -> dict[str, Any]:
+    there = np.nan_to_num(values)
+    low, span = there.min(), np.ptp(there) or 1.0
+    told, points = list[float | None]([None] * episode.steps), []
+    for step, one in zip(episode.taken, values, strict=True):
+        told[step] = None if np.isnan(one) else float(f"{one:.3g}")
+        points.append(f"{step + 0.5},{28 - 26 * (np.nan_to_num(one) - low) / span:.1f}")
+    gripper = any(word in column.name.lower() for word in _GRIPPER_WORDS) or bool(column.flag)
+    return {"name": column.name, "told": told, "points": " ".join(points), "gripper": gripper}
+
+
+def _picture(frame: NDArray[np.uint8]) -> str:
+    """A frame as a data URI."""
+    data = simplejpeg.encode_jpeg(np.ascontiguousarray(frame), quality=92)
+    return "data:image/jpeg;base64," + base64.b64encode(data).decode()

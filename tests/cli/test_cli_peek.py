@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import html
 import json
+import re
 from typing import Any
 
 import cv2
@@ -23,7 +25,7 @@ BLACK = bytes(cv2.imencode(".jpg", np.zeros((12, 16, 3), np.uint8))[1])
 
 def of(number: int) -> dict[str, Any]:
     """An episode with a black camera, whose instruction is blank at every third step."""
-    words = [b" " if step % 3 == 1 else f"push {number}".encode() for step in range(STEPS)]
+    words = [b" " if step % 3 == 1 else f"push {number} <b>".encode() for step in range(STEPS)]
     dark = {"observation/dark": [BLACK] * STEPS, "language_instruction": words}
     return episode(number, STEPS, **dark)
 
@@ -72,19 +74,19 @@ def test_a_page_shows_every_dataset_with_its_words_cameras_and_labelled_frames(
     sheet: tuple[str, Any],
 ) -> None:
     page, answer = sheet
-    assert page.startswith("<!doctype html>")
+    assert page.startswith("<!DOCTYPE html>")
     assert set(answer["datasets"]) == {"first_arm", "second_arm"}
     for name, found in answer["datasets"].items():
         assert name in page
         assert found["samples"] >= 12
         assert len(found["language"]) == 3
-        assert all(text in page for text in found["language"])
+        assert all(html.escape(text) in page for text in found["language"])
         for frame in found["frames"]:
             assert frame["cameras"] == ["primary", "third"]
             assert all(label in page for label in frame["labels"])
             assert frame["labels"][2].startswith("goal t")
             assert f"t = {frame['t']}" in page
-    assert page.count("<image ") == 6
+    assert page.count('<img src="data:image/jpeg;base64,') == 2 * 3 * 2 * 3
     assert answer["datasets"]["second_arm"]["frames"][0]["absent"] == ["third"]
     assert "third (none)" in page
 
@@ -115,6 +117,18 @@ def test_the_steps_that_a_rule_removes_are_shown(sheet: tuple[str, Any]) -> None
     assert [one["removed"] for one in found["episodes"]] == [{"keep.language": [1, 4, 7]}] * 2
     assert "keep.language: 6" in page
     assert answer["datasets"]["second_arm"]["removed"] == {}
+
+
+def test_the_fields_of_each_episode_are_lines_over_its_steps(sheet: tuple[str, Any]) -> None:
+    page, _ = sheet
+    assert "<b>" not in re.sub(r"<b>\d+: ", "", page), "texts are escaped"
+    assert page.count('<div class="episode"') == 4
+    assert page.count('data-name="Episode 2 of 2, 9 steps"') == 2
+    lines = re.findall(r'data-values="([^"]+)"', page)
+    assert len(lines) == 4 * (2 + 3)
+    steps = [float(step) for step in range(STEPS)]
+    assert lines[0] == json.dumps([step / 100 for step in range(STEPS)])
+    assert steps in [json.loads(line) for line in lines]
 
 
 def test_an_op_that_sees_the_episode_is_shown_before_and_after(written: list[Written]) -> None:
