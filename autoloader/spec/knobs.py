@@ -83,47 +83,63 @@ class Knobs(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 
     reader: Literal["auto", "stream", "indexed"] = Field(
-        "auto", description="how files are read; a spec that pins it wins"
+        default="auto", description="how files are read; a spec that pins it wins"
     )
-    ring_slots: int = Field(8, ge=2, le=64, description="batches in the ring (final prefetch)")
+    ring_slots: int = Field(
+        default=8, ge=2, le=64, description="batches in the ring (final prefetch)"
+    )
     min_ready_datasets: int = Field(
-        1, ge=1, description="datasets that must have a sample before the first batch is begun"
+        default=1,
+        ge=1,
+        description="datasets that must have a sample before the first batch is begun",
     )
     decode_threads: int = Field(
-        2,
+        default=2,
         ge=1,
         le=512,
         description="threads of the shared decode pool; spread over the decode processes",
     )
     decode_processes: int = Field(
-        1,
+        default=1,
         ge=1,
         le=256,
         description="light processes that fill batches, past one interpreter (indexed)",
     )
     helper_slots: int = Field(
-        0, ge=0, le=1024, description="processors of other hosts that fill batches (indexed; Ray)"
+        default=0,
+        ge=0,
+        le=1024,
+        description="processors of other hosts that fill batches (indexed; Ray)",
     )
     cycle_length: int = Field(
-        1, ge=1, le=64, description="shards read side by side, per dataset; never a total"
+        default=1, ge=1, le=64, description="shards read side by side, per dataset; never a total"
     )
     num_parallel_calls: int = Field(
-        1, ge=1, le=64, description="interleave threads per dataset; at most cycle_length"
+        default=1, ge=1, le=64, description="interleave threads per dataset; at most cycle_length"
     )
     parse_parallel_calls: int = Field(
-        1, ge=1, le=16, description="records walked side by side, per dataset"
+        default=1, ge=1, le=16, description="records walked side by side, per dataset"
     )
-    stream_prefetch: int = Field(1, ge=0, le=16, description="records kept ready behind each queue")
+    stream_prefetch: int = Field(
+        default=1, ge=0, le=16, description="records kept ready behind each queue"
+    )
     queue_samples: int = Field(
-        32, ge=1, le=4096, description="encoded samples admitted to each dataset's queue"
+        default=32, ge=1, le=4096, description="encoded samples admitted to each dataset's queue"
     )
     shuffle_samples: int = Field(
-        0, ge=0, le=1_000_000, description="encoded samples each dataset's draw chooses from"
+        default=0,
+        ge=0,
+        le=1_000_000,
+        description="encoded samples each dataset's draw chooses from",
     )
-    io_threads: int = Field(4, ge=1, le=64, description="read threads of the indexed reader")
-    read_ahead: int = Field(2, ge=1, le=64, description="runs of 96 to 1024 samples read ahead")
+    io_threads: int = Field(
+        default=4, ge=1, le=64, description="read threads of the indexed reader"
+    )
+    read_ahead: int = Field(
+        default=2, ge=1, le=64, description="runs of 96 to 1024 samples read ahead"
+    )
     cache_bytes: _Size = Field(
-        0, ge=0, le=2**44, description="decoded frames held in memory; 0 is none (indexed)"
+        default=0, ge=0, le=2**44, description="decoded frames held in memory; 0 is none (indexed)"
     )
     datasets: Mapping[str, DatasetKnobs] = Field(
         default_factory=dict, description="per-dataset values that differ from the ones above"

@@ -81,7 +81,7 @@ class GivesSpec(Block):
     dtype: Literal["bool", "uint8", "int32", "int64", "float32", "text"] = Field(
         description="type of its numbers, or text: a list of B texts"
     )
-    shape: tuple[_Rows, ...] = Field((), description="of a sample: [B, *shape]")
+    shape: tuple[_Rows, ...] = Field(default=(), description="of a sample: [B, *shape]")
 
     @model_validator(mode="after")
     def _text_has_no_shape(self) -> GivesSpec:
@@ -93,10 +93,13 @@ class GivesSpec(Block):
 class BatchSpec(Block):
     """Batches, per rank."""
 
-    size: int = Field(48, ge=1, le=65_536, description="samples per batch and rank")
-    drop_last: bool = Field(True, description="carry an epoch's remainder into the next one")
+    size: int = Field(default=48, ge=1, le=65_536, description="samples per batch and rank")
+    drop_last: bool = Field(
+        default=True, description="carry an epoch's remainder into the next one"
+    )
     call: FunctionName | None = Field(
-        None, description="module:function over each finished batch: fn(batch, **kwargs) -> dict"
+        default=None,
+        description="module:function over each finished batch: fn(batch, **kwargs) -> dict",
     )
     kwargs: Mapping[str, JsonValue] = Field(
         default_factory=dict, description="keyword arguments of the function"
@@ -138,7 +141,7 @@ class CurriculumSpec(Block):
     )
     over: Samples = Field(description="samples, over all ranks, in which the shares move")
     kind: Literal["explicit", "natural_scaled"] = Field(
-        "explicit", description="shares from weight, or from weight × sample count"
+        default="explicit", description="shares from weight, or from weight × sample count"
     )
 
     @model_serializer(mode="wrap")
@@ -166,16 +169,17 @@ class LocalitySpec(Block):
     """Blocks that are read as a whole, and how many of them samples are shuffled among."""
 
     block: Annotated[ByteSize, Field(ge=LEAST_BLOCK_BYTES, le=MOST_BLOCK_BYTES)] = Field(
-        ByteSize(8 * 2**20), description="bytes of a block of a dataset, which is read at once"
+        default=ByteSize(8 * 2**20),
+        description="bytes of a block of a dataset, which is read at once",
     )
     window: int = Field(
-        64,
+        default=64,
         ge=1,
         le=65_536,
         description="blocks of a dataset, over all lanes, among which samples are shuffled",
     )
     lanes: int = Field(
-        1,
+        default=1,
         ge=1,
         le=256,
         description="parts of every dataset that batches take turns in; a multiple of the ranks: "
@@ -187,24 +191,26 @@ class MixingSpec(Block):
     """Order of all datasets' samples in one sequence."""
 
     strategy: Literal["python", "sample", "choose"] = Field(
-        "python",
+        default="python",
         description="turns of the datasets. python, choose: evenly, by weight, and choose never "
         "owes one; sample: drawn by weight",
     )
-    block_length: int = Field(1, ge=1, le=4096, description="samples in a row from one dataset")
+    block_length: int = Field(
+        default=1, ge=1, le=4096, description="samples in a row from one dataset"
+    )
     on_stall: Literal["auto", "wait", "owe"] = Field(
-        "auto", description="a dataset that is not ready: wait for it, or owe it its share"
+        default="auto", description="a dataset that is not ready: wait for it, or owe it its share"
     )
     epoch: Literal["auto", "pass", "forever"] | Samples = Field(
-        "auto",
+        default="auto",
         description="pass: until every dataset has done one pass; N samples; forever; auto: "
         "pass with natural weights, else all valid samples",
     )
     chain: bool = Field(
-        False, description="samples of a block share frames, decoded once (indexed reader)"
+        default=False, description="samples of a block share frames, decoded once (indexed reader)"
     )
     locality: LocalitySpec | None = Field(
-        None, description="{block, window, lanes}: read blocks, not frames (indexed reader)"
+        default=None, description="{block, window, lanes}: read blocks, not frames (indexed reader)"
     )
 
     @property
@@ -239,13 +245,13 @@ class TransformSpec(Block):
         description="module:function; fn(episode, **kwargs) -> episode | None"
     )
     framework: Literal["numpy", "tensorflow"] = Field(
-        "numpy", description="what its arrays are: NumPy's, or TensorFlow's eager tensors"
+        default="numpy", description="what its arrays are: NumPy's, or TensorFlow's eager tensors"
     )
     kwargs: Mapping[str, JsonValue] = Field(
         default_factory=dict, description="keyword arguments of the function"
     )
     version: int = Field(
-        1, ge=0, description="raise it where the function changes and its module does not"
+        default=1, ge=0, description="raise it where the function changes and its module does not"
     )
 
 
@@ -289,13 +295,13 @@ class FieldNormalizeSpec(Block):
         description="q01_q99, min_max: that range to [-1, 1]; mean_std: (x − mean) / std"
     )
     dims: NormalizedDims = Field(
-        None,
+        default=None,
         description='columns such as "[:-1]" or [0, 1]; the others pass through; default: all, or '
         "the mask of a given statistics file",
     )
-    clip: bool = Field(False, description="bound to [-1, 1] (q01_q99, min_max)")
+    clip: bool = Field(default=False, description="bound to [-1, 1] (q01_q99, min_max)")
     arithmetic: Literal["autoloader", "octo", "openvla", "openpi", "lerobot"] = Field(
-        "autoloader",
+        default="autoloader",
         description="whose formula, where a column is constant or nearly so: autoloader gives 0",
     )
 
@@ -331,22 +337,24 @@ class DimsSpec(Block):
 class NormalizeOverride(Block):
     """A dataset's own ``normalize``: which columns of fields that are laid out in another way."""
 
-    action: DimsSpec | None = Field(None, description="columns of action that are normalised")
-    state: DimsSpec | None = Field(None, description="columns of state that are normalised")
+    action: DimsSpec | None = Field(
+        default=None, description="columns of action that are normalised"
+    )
+    state: DimsSpec | None = Field(default=None, description="columns of state that are normalised")
 
 
 class NormalizeSpec(Block):
     """Normalisation of the batch's numbers, each dataset by its own statistics."""
 
-    action: FieldNormalizeSpec | None = Field(None, description="absent passes through")
-    state: FieldNormalizeSpec | None = Field(None, description="absent passes through")
+    action: FieldNormalizeSpec | None = Field(default=None, description="absent passes through")
+    state: FieldNormalizeSpec | None = Field(default=None, description="absent passes through")
     statistics: str | None = Field(
-        None,
+        default=None,
         description="a statistics file (or a folder of them), used as it is; null computes exact "
         "ones and caches them",
     )
     statistics_of: Literal["steps", "samples", "recorded"] = Field(
-        "steps",
+        default="steps",
         description="steps: every step counts once; samples: a row counts as often as samples "
         "hold it; recorded: every step of all splits once, also those that keep.language, ranges "
         "and moving leave out",

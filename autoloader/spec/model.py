@@ -48,18 +48,21 @@ class CameraSpec(Block):
 
     size: Size = Field(description="height and width in pixels")
     resize: Resize = Field(
-        "bilinear",
+        default="bilinear",
         description="bilinear (half-pixel centres), area, antialiased lanczos3; TensorFlow's or "
         "Pillow's antialiased method; or nearest, which is a depth camera's",
     )
     fit: Literal["stretch", "pad", "crop"] = Field(
-        "stretch", description="stretch; pad keeps the aspect with black; crop cuts the centre"
+        default="stretch",
+        description="stretch; pad keeps the aspect with black; crop cuts the centre",
     )
     depth: Literal["uint16", "float32"] | None = Field(
-        None, description="a depth camera: frames [B, F, H, W, 1] of this type, values as stored"
+        default=None,
+        description="a depth camera: frames [B, F, H, W, 1] of this type, values as stored",
     )
     placeholder: bool = Field(
-        False, description="may be without a dataset that fills it: black, and frame_mask false"
+        default=False,
+        description="may be without a dataset that fills it: black, and frame_mask false",
     )
 
     @property
@@ -98,35 +101,38 @@ class DatasetSpec(Block):
     """One dataset of the mixture."""
 
     name: Name = Field(description="unique; seeds derive from it")
-    path: Location | None = Field(None, description="TFDS version directory or LeRobot dataset")
-    tfds: Location | None = Field(None, description="name:version below data_dir")
-    data_dir: Location | None = Field(None, description="where tfds names are looked up")
+    path: Location | None = Field(
+        default=None, description="TFDS version directory or LeRobot dataset"
+    )
+    tfds: Location | None = Field(default=None, description="name:version below data_dir")
+    data_dir: Location | None = Field(default=None, description="where tfds names are looked up")
     split: Mapping[str, str | None] = Field(
         default_factory=lambda: {"train": "train"},
         description="loader split → TFDS split expression; null leaves the dataset out",
     )
     episodes: tuple[Annotated[int, Field(ge=0)], ...] | None = Field(
-        None, description="of LeRobot data: numbers of the episodes that splits are cut from"
+        default=None,
+        description="of LeRobot data: numbers of the episodes that splits are cut from",
     )
-    weight: Weight = Field(1.0, description="relative share; 0: no samples for now")
+    weight: Weight = Field(default=1.0, description="relative share; 0: no samples for now")
     images: Mapping[Name, Camera] = Field(default_factory=dict, description="camera → feature")
     files: Literal["auto", "public", "rewritten"] = Field(
-        "auto",
+        default="auto",
         description="as published, or rewritten to 256×256 JPEG as Octo and OpenVLA did; auto: by "
         "features.json",
     )
-    action: Expression | None = Field(None, description="numeric field; absent is masked")
-    state: Expression | None = Field(None, description="numeric field; absent is masked")
+    action: Expression | None = Field(default=None, description="numeric field; absent is masked")
+    state: Expression | None = Field(default=None, description="numeric field; absent is masked")
     language: Language | None = Field(
-        None, description="text, code points, or integers with names; absent is ''"
+        default=None, description="text, code points, or integers with names; absent is ''"
     )
     features: Mapping[Name, FeaturePath] = Field(
         default_factory=dict,
         description="name in the batch → feature: whatever else samples hold, numbers or text",
     )
-    stride: int = Field(1, ge=1, le=1_000_000, description="5 takes every fifth frame")
+    stride: int = Field(default=1, ge=1, le=1_000_000, description="5 takes every fifth frame")
     fps: float | None = Field(
-        None,
+        default=None,
         gt=0,
         le=1e6,
         description="frames a second, for delta_timestamps; LeRobot datasets say it themselves",
@@ -135,20 +141,20 @@ class DatasetSpec(Block):
         default_factory=SampleSpec, description="fields over the mixture's `sample`"
     )
     normalize: NormalizeOverride = Field(default_factory=NormalizeOverride)
-    keep: KeepSpec | None = Field(None, description="which episodes and steps give samples")
+    keep: KeepSpec | None = Field(default=None, description="which episodes and steps give samples")
     transform: TransformSpec | None = Field(
-        None, description="a function that rewrites each episode first"
+        default=None, description="a function that rewrites each episode first"
     )
     steps: StepsSpec = Field(
         default_factory=StepsSpec, description="which steps of an episode there are, then"
     )
     timestamps: Literal["check", "ignore"] = Field(
-        "check",
+        default="check",
         description="of LeRobot data: times must agree with fps, or frames are taken by the "
         "numbers of rows",
     )
     num_samples: Samples | None = Field(
-        None, description="samples of a pass, where you know them: a stream is not counted"
+        default=None, description="samples of a pass, where you know them: a stream is not counted"
     )
 
     @field_validator("split", mode="before")
@@ -191,13 +197,17 @@ class ErrorsSpec(Block):
     """Faults that a run tolerates before it stops."""
 
     max_corrupt_ratio: float = Field(
-        0.01, ge=0, le=1, description="records of a dataset that may be bad (one always may)"
+        default=0.01,
+        ge=0,
+        le=1,
+        description="records of a dataset that may be bad (one always may)",
     )
     dead_dataset: Literal["error", "drop"] = Field(
-        "error", description="a dataset that can give nothing more: stop, or go on without it"
+        default="error",
+        description="a dataset that can give nothing more: stop, or go on without it",
     )
     non_finite: Literal["keep", "drop", "error"] = Field(
-        "keep",
+        default="keep",
         description="a sample whose action or state holds NaN or an infinite value: hand it out "
         "and count it, repeat another one in its place, or stop",
     )
@@ -206,8 +216,10 @@ class ErrorsSpec(Block):
 class ValidationSpec(Block):
     """Samples that validation sees."""
 
-    samples: Samples = Field(960, description="samples of a call; the same ones each time")
-    per_dataset: bool = Field(False, description="one loader of so many samples for each dataset")
+    samples: Samples = Field(default=960, description="samples of a call; the same ones each time")
+    per_dataset: bool = Field(
+        default=False, description="one loader of so many samples for each dataset"
+    )
 
 
 class PipelineSpec(Block):
@@ -217,20 +229,21 @@ class PipelineSpec(Block):
     path, the value found, what is allowed and what to do.
     """
 
-    schema_version: Literal[1] = Field(1, description="version of this file's language")
-    seed: int = Field(0, ge=0, lt=2**63, description="of every draw and order")
+    schema_version: Literal[1] = Field(default=1, description="version of this file's language")
+    seed: int = Field(default=0, ge=0, lt=2**63, description="of every draw and order")
     reader: Literal["auto", "stream", "indexed"] = Field(
-        "auto", description="how files are read; pinned here when order must agree over hosts"
+        default="auto",
+        description="how files are read; pinned here when order must agree over hosts",
     )
     datasets: tuple[DatasetSpec, ...] = Field(min_length=1)
     weights: Weights = Field(
-        "explicit",
+        default="explicit",
         description="shares from weight, from sample counts, or from both; or a schedule",
     )
     sample: SampleSpec = Field(default_factory=SampleSpec)
     cameras: Mapping[Name, CameraSpec] = Field(min_length=1)
     normalize: NormalizeSpec | None = Field(
-        None, description="numbers to a common scale, by each dataset's own statistics"
+        default=None, description="numbers to a common scale, by each dataset's own statistics"
     )
     augment: Mapping[Name, Augmentations] = Field(
         default_factory=dict, description="camera → operations on the device, in this order"
@@ -240,7 +253,7 @@ class PipelineSpec(Block):
     )
     batch: BatchSpec = Field(default_factory=BatchSpec)
     metadata: Literal["none", "dataset_only", "full"] = Field(
-        "full", description="none; dataset_index; dataset_index and provenance"
+        default="full", description="none; dataset_index; dataset_index and provenance"
     )
     mixing: MixingSpec = Field(default_factory=MixingSpec)
     errors: ErrorsSpec = Field(default_factory=ErrorsSpec)

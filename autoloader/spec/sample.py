@@ -30,8 +30,12 @@ Samples = Annotated[int, Field(ge=1, le=10**12)]
 class EdgesSpec(Block):
     """Padding of a window that leaves its episode."""
 
-    start: Literal["repeat", "zero", "drop"] = Field("repeat", description="before the first frame")
-    end: Literal["repeat", "zero", "drop"] = Field("repeat", description="after the last frame")
+    start: Literal["repeat", "zero", "drop"] = Field(
+        default="repeat", description="before the first frame"
+    )
+    end: Literal["repeat", "zero", "drop"] = Field(
+        default="repeat", description="after the last frame"
+    )
 
 
 Seconds = Annotated[float, Field(ge=-1e5, le=1e5, allow_inf_nan=False)]
@@ -52,13 +56,13 @@ class DeltaTimestamps(Block):
     """Offsets in seconds around t; what is left out is in frames."""
 
     frames: tuple[Seconds, ...] | None = Field(
-        None, min_length=1, description="frames relative to t"
+        default=None, min_length=1, description="frames relative to t"
     )
     state: tuple[Seconds, ...] | None = Field(
-        None, min_length=1, description="states relative to t"
+        default=None, min_length=1, description="states relative to t"
     )
     action: tuple[Seconds, ...] | None = Field(
-        None, min_length=1, max_length=10_000,
+        default=None, min_length=1, max_length=10_000,
         description="action rows relative to t, each as long after the one before",
     )  # fmt: skip
 
@@ -110,29 +114,33 @@ class SampleSpec(Block):
     """Contents of a sample, as offsets in (strided) frames around t."""
 
     frame_offsets: tuple[Offset, ...] = Field(
-        (0,), min_length=1, description="frames relative to t"
+        default=(0,), min_length=1, description="frames relative to t"
     )
     state_offsets: tuple[Offset, ...] = Field(
-        (0,), min_length=1, description="states relative to t"
+        default=(0,), min_length=1, description="states relative to t"
     )
-    action_start: Offset = Field(0, description="first action row relative to t")
-    action_horizon: int = Field(1, ge=1, le=10_000, description="action rows")
-    action_step: int = Field(1, ge=1, le=1_000_000, description="frames from one to the next")
+    action_start: Offset = Field(default=0, description="first action row relative to t")
+    action_horizon: int = Field(default=1, ge=1, le=10_000, description="action rows")
+    action_step: int = Field(
+        default=1, ge=1, le=1_000_000, description="frames from one to the next"
+    )
     action_reduce: Literal["none", "sum"] = Field(
-        "none", description="sum: one row, the sum over the rows that lie in the episode"
+        default="none", description="sum: one row, the sum over the rows that lie in the episode"
     )
     action_per: Literal["sample", "step"] = Field(
-        "sample", description="step: a chunk for each of frame_offsets, [B, window, horizon, A]"
+        default="sample",
+        description="step: a chunk for each of frame_offsets, [B, window, horizon, A]",
     )
     action_relative_to_state: tuple[Dim, ...] = Field(
-        (), description="dims of action from which the same dims of the state at t are taken away"
+        default=(),
+        description="dims of action from which the same dims of the state at t are taken away",
     )
     edges: EdgesSpec = Field(default_factory=EdgesSpec, description="windows over the ends")
     goal: Literal["none", "uniform"] = Field(
-        "none", description="uniform: one more frame, drawn from the rest of the episode"
+        default="none", description="uniform: one more frame, drawn from the rest of the episode"
     )
     per_episode: Literal["all"] | Samples = Field(
-        "all", description="all valid t, or n drawn uniformly per episode and pass"
+        default="all", description="all valid t, or n drawn uniformly per episode and pass"
     )
     delta_timestamps: DeltaTimestamps = Field(
         default_factory=DeltaTimestamps, description="offsets in seconds instead"
@@ -212,10 +220,17 @@ OwnSample = Annotated[
 class StepsSpec(Block):
     """Steps that are taken away from every episode; the ops of fields run in between."""
 
-    drop_first: int = Field(0, ge=0, le=1_000_000, description="steps taken away at the start")
-    every: int = Field(1, ge=1, le=1_000_000, description="then 3 takes every third; ops see these")
+    drop_first: int = Field(
+        default=0, ge=0, le=1_000_000, description="steps taken away at the start"
+    )
+    every: int = Field(
+        default=1, ge=1, le=1_000_000, description="then 3 takes every third; ops see these"
+    )
     drop_last: int = Field(
-        0, ge=0, le=1_000_000, description="steps taken away at the end, once ops have seen them"
+        default=0,
+        ge=0,
+        le=1_000_000,
+        description="steps taken away at the end, once ops have seen them",
     )
 
     @property
@@ -305,18 +320,20 @@ class KeepSpec(Block):
     """Which t a dataset keeps; windows may leave what is kept."""
 
     language: Literal["required", "anywhere"] | None = Field(
-        None,
+        default=None,
         description="required: only steps whose language is not blank; anywhere: only episodes "
         "with such a step",
     )
     match: Mapping[Annotated[str, Field(min_length=1)], str] = Field(
         default_factory=dict, description="text feature → regular expression found in it"
     )
-    ranges: RangesSpec | None = Field(None, description="only steps in ranges listed in a file")
-    flags: tuple[Annotated[str, Field(min_length=1)], ...] = Field(
-        (), description="booleans of the episode or of a step that must be true"
+    ranges: RangesSpec | None = Field(
+        default=None, description="only steps in ranges listed in a file"
     )
-    moving: MovingSpec | None = Field(None, description="only steps that move")
+    flags: tuple[Annotated[str, Field(min_length=1)], ...] = Field(
+        default=(), description="booleans of the episode or of a step that must be true"
+    )
+    moving: MovingSpec | None = Field(default=None, description="only steps that move")
 
     @property
     def looks_at_texts(self) -> bool:

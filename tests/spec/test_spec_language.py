@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import copy
 import json
 from pathlib import Path
@@ -11,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import autoloader.spec
 from autoloader.errors import SpecError
 from autoloader.spec import PipelineSpec
 
@@ -360,3 +362,11 @@ def test_whatever_a_spec_says_the_answer_is_a_spec_or_a_spec_error(place: str, v
     except SpecError as error:
         remedy = error.remedy
     assert remedy
+
+
+def test_defaults_are_named_so_that_every_type_checker_sees_them() -> None:
+    """pyright takes ``Field(1)`` for a field without a default; ``Field(default=1)`` has one."""
+    for path in Path(autoloader.spec.__file__).parent.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Call) and ast.unparse(node.func) == "Field":
+                assert not node.args, f"{path}:{node.lineno}"
