@@ -21,9 +21,9 @@ dataset:
    share of the frames that is cached.
 
 Datasets of a mixture lie between the two: the second law counts by the chance that two frames of
-the mixture have passes of equal length. Compared with a walk of real plans, use by use (2 to 29
-datasets, equal, set and natural weights, one and two frames a sample, 5 to 100 % cached), the hits
-are right within 5 points. The forecast is of the steady state: from the third pass on.
+the mixture have passes of equal length. Compared with a walk of real plans, use by use, the hits
+are right within 5 points. The plans had 2 to 29 datasets, equal, set and natural weights, one and
+two frames a sample, 5 to 100 % cached. The forecast is of the steady state: from the third pass on.
 
 With m frame offsets most frames are shown by m samples of a pass, and those near an episode's ends
 by fewer or more: the mean counts. Chained neighbours in a block use a frame together: the mean

@@ -4,9 +4,10 @@ Theory of operation. Each camera has slots of its frame size. The memory is spar
 as much address space as the machine has memory, and pages only where a slot was written. Pages that
 are given back are the kernel's at once. The trainer never maps the memory.
 
-The memory is private to the child where no other process needs it: the kernel takes a third less
-time to give pages and a third of the time to take them back (`docs/adr/0026-private-frames.md`).
-Where decode processes map it too it is a file in memory, which goes with the last process.
+The memory is private to the child where no other process needs it. The kernel then takes a third
+less time to give pages, and a third of the time to take them back
+(`docs/adr/0026-private-frames.md`). Where decode processes map it too it is a file in memory, which
+goes with the last process.
 
 Slots of a camera lie side by side, so neighbours may share a page. Such a page goes back with the
 last slot on it, when all of them go together.

@@ -1,8 +1,8 @@
 """The first file that a process of the library runs: sets its import path, then runs a module.
 
 ``python -P boot.py MODULE ARGUMENTS...``. Python 3.10 knows no ``-P`` and puts this file's folder
-in front of the import path: the first statements take it out again, and import nothing that is not
-built in. The package itself comes from where this file lies, so that a process never runs another
+in front of the import path. The first statements take it out again, and import only built-in
+modules. The package itself comes from where this file lies, so that a process never runs another
 version of it than the one that started it.
 
 Not here: who starts it, and the import path (``start``).

@@ -1,8 +1,8 @@
 """Files in memory and on disks: written whole, locked, and safe from other users.
 
-Theory of operation. A name in a folder that others may write to, such as ``/tmp``, is anybody's: a
-stranger makes the file first and holds its lock, or puts a link there. So what processes of one
-user tell each other lies in a folder of this user alone, its *runtime folder*. Where a stranger has
+Theory of operation. In a folder that others may write to, such as ``/tmp``, anybody may take a
+name. A stranger makes the file first and holds its lock, or puts a link there. So files between
+processes of one user lie in a folder of this user alone, its *runtime folder*. Where a stranger has
 taken the folder's name, the next place is used; the last one lies below the home directory.
 
 What a user names as a file is opened without waiting, and refused where it is no regular file.
@@ -157,7 +157,7 @@ def written_by_others(path: Path, found: os.stat_result, data: os.stat_result | 
 def other_writers(found: os.stat_result) -> int:
     """The mode bits that let other users write to a file or folder.
 
-    The group's bit is not one of them where the group is this user's own: many systems make such a
+    The group's bit is not one of them if the group is this user's own. Many systems make such a
     group for each user, with a umask of 002.
     """
     return 0o002 if _is_own_group(found.st_gid) else 0o022
@@ -303,8 +303,8 @@ _FOREIGN = (errno.EPERM, errno.EACCES, errno.EISDIR, errno.ENXIO)
 def runtime_folder() -> Path:
     """The runtime folder of this user; it may not be there yet.
 
-    It lies in ``/dev/shm``, where there is no disk to wait for, and not in ``XDG_RUNTIME_DIR``: a
-    batch job has none, and it goes with the last login of a user whose training goes on.
+    It lies in ``/dev/shm``, which waits for no disk. ``XDG_RUNTIME_DIR`` does not serve: a batch
+    job has none, and it goes with the user's last login while training continues.
     """
     if wanted := os.environ.get(VARIABLE, ""):
         return Path(wanted).absolute()

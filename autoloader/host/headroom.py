@@ -7,12 +7,13 @@ Theory of operation. Headroom is the least of
   ``limit - (usage - inactive file - active file - reclaimable slab)``.
 
 File pages are taken off usage although re-read ones are *active*: the kernel reclaims them before
-it kills, and a second epoch over cached shards would otherwise look like an emergency. v1 reports
+it kills. Otherwise a second epoch over cached shards would look like an emergency. v1 reports
 no reclaimable slab, so none is taken off there. Shared memory sits on the anonymous lists and is
 never taken off.
 
-What a container cannot see is bounded where possible: v1 reports the least limit of all ancestors,
-visible or not (``hierarchical_memory_limit``), v2 ancestors outside the namespace stay unknown.
+Limits that a container cannot see are bounded where possible. v1 reports the least limit of all
+ancestors, visible or not (``hierarchical_memory_limit``). v2 ancestors outside the namespace stay
+unknown.
 
 A source whose files are missing is unknown: it is left out, and logged once. When no source at all
 can be read there is no number to give, and ``read`` raises, because unknown is not free.

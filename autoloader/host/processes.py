@@ -1,8 +1,8 @@
 """Memory of processes, the one that grew most, bytes read from storage, and use of processors.
 
-Theory of operation. RSS counts a shared page in every process that maps it. So bytes of a tree are
-those that the kernel counts as private for each process, and shared memory and files once: those
-of the first process, since its descendants map the same ones. The counters cost microseconds
+Theory of operation. RSS counts a shared page in every process that maps it. So the bytes of a tree
+are each process's private bytes, as the kernel counts them. Shared memory and files are added once,
+those of the first process, since its descendants map the same ones. The counters cost microseconds
 however much is mapped (PSS, which divides a shared page, costs about 10 ms for each GB held).
 
 ``OtherProcesses`` looks at every process by ``/proc/PID/statm``, without the memory that it shares:

@@ -2,9 +2,9 @@
 
 Theory of operation. The probe reads large files that lie on one file system, for two seconds by
 default: first 20 KiB (about a JPEG frame of 256×256) at random places, then 8 MiB after 8 MiB in
-order. Reads go past the page cache (O_DIRECT) where the file system allows it; else the pages of
-each range are dropped first, so that the storage answers and not the memory. What others had cached
-of those ranges is read again later; nothing is written.
+order. Reads go past the page cache (O_DIRECT) where the file system allows it. Elsewhere the pages
+of each range are dropped first, so that the storage answers and not the memory. What others had
+cached of those ranges is read again later; nothing is written.
 
 Which ``mixing.locality`` suits follows from what reading takes (``propose_locality``). A read at a
 random place takes a seek, or a round trip; in order come so many bytes a second. A block is so

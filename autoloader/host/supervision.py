@@ -1,18 +1,18 @@
 """Processes of the library: how one is started, whether it lives, how it ended, and its restarts.
 
 Start. No fork, no main guard, and an import path of its own. ``python -m module`` would import from
-the working directory before anything else, and so does a ``PYTHONPATH`` with an empty entry: a file
-``types.py`` or ``sitecustomize.py`` that happens to lie there would run. So ``boot`` starts a
-process with ``-P`` and is told where to import from: the standard library, then the import path of
-the process that starts it, and at the very end the working directory and the script's folder, where
-that process has them. Installed packages are found as in any Python, and what else the user's
-``PYTHONPATH`` names stays (``-I`` would drop both). The C library copies what is as large as a
-frame past the processor's caches there (``docs/adr/0027-copies-past-the-caches.md``).
+the working directory first, and so does a ``PYTHONPATH`` with an empty entry. A file ``types.py``
+or ``sitecustomize.py`` there would run. So ``boot`` starts a process with ``-P`` and gets its
+import path: the standard library, then the import path of the starting process. The working
+directory and the script's folder come at the very end, if that process has them. Installed packages
+are found as in any Python, and other folders of the user's ``PYTHONPATH`` stay (``-I`` would drop
+both). The C library copies data as large as a frame past the processor's caches there
+(``docs/adr/0027-copies-past-the-caches.md``).
 
-Hangs. A process that lives shows it about twice a second or more (a heartbeat, a message). One that
-does not may hang, or may merely get no processor on a busy machine: then it must be left alone, for
-a new one would get none either. What each of its threads got is read from ``/proc``, and the time
-between two readings is put down to one of these:
+Hangs. A process that lives shows it about twice a second or more (a heartbeat, a message). A silent
+process may hang, or may get no processor on a busy machine. In the second case it must be left
+alone, since a new one would get none either. What each of its threads got is read from ``/proc``,
+and the time between two readings is put down to one of these:
 
 - *stopped*: all its threads are stopped (SIGSTOP, a debugger).
 - *computing*: some thread got a processor for a fair part of the time. A function that holds the
@@ -24,8 +24,8 @@ between two readings is put down to one of these:
 
 Time is counted in short pieces while somebody looks, so a watcher that was itself stopped or asleep
 holds nothing against the process. Threads that wait for the interpreter's lock wake up a thousand
-times a second for some microseconds each (0.6 % of a processor): short slices are no wish to
-compute.
+times a second for some microseconds each (0.6 % of a processor). So short slices do not count as a
+wish to compute.
 
 Restarts. The supervisor holds no thread: its caller asks ``hung`` when nothing came for a moment,
 and calls ``saw_life`` when something did. A process that hangs is killed (SIGKILL ends a stopped
@@ -460,8 +460,8 @@ class Supervisor:
     def end(self) -> None:
         """Kill it where it still runs, and wait until it can write no more.
 
-        That is when it is gone, or when all its threads wait inside the kernel, for a disk mostly:
-        a thread that was killed runs no instruction of its program after such a wait.
+        It can write no more when it is gone, or when all its threads wait inside the kernel, mostly
+        for a disk. A killed thread runs no instruction of its program after such a wait.
 
         Raises:
             WorkerError: it is not, for a long time.

@@ -2,8 +2,8 @@
 
 Theory of operation. An accelerator's copy reads the slot beside the program, and JAX holds the
 NumPy array, and with it the slot, until the copy is done. On the CPU, JAX makes no copy of an array
-that is aligned as a slot's are: it would keep the slot for as long as the JAX array lives. So there
-the batch is copied first, and the slot is free at once.
+with a slot's alignment. It would keep the slot as long as the JAX array lives. So there the batch
+is copied first, and the slot is free at once.
 
 A process knows its rank from an initialised ``jax.distributed`` (``process.ranks``).
 

@@ -37,19 +37,19 @@ def octo(
 ) -> dict[str, Any]:
     """A batch as Octo 1.5 has it: B samples, a window of W frames, chunks of H actions of width A.
 
-    - ``observation``: ``image_CAMERA`` [B, W, h, w, 3] uint8, ``depth_CAMERA`` [B, W, h, w] of
-      depth cameras, as they are stored, ``proprio`` [B, W, P] float32 (where
-      the mixture has a state), ``timestep`` [B, W] int32, ``timestep_pad_mask`` [B, W] bool, true
-      is real, ``task_completed`` [B, W, H] bool, ``pad_mask_dict`` of [B, W] bool: true where the
-      dataset has such a picture; always for numbers.
+    - ``observation``: ``image_CAMERA`` [B, W, h, w, 3] uint8; ``depth_CAMERA`` [B, W, h, w] of
+      depth cameras, values as stored. ``proprio`` [B, W, P] float32, if the mixture has a state;
+      ``timestep`` [B, W] int32; ``timestep_pad_mask`` [B, W] bool, true is real.
+      ``task_completed`` [B, W, H] bool; ``pad_mask_dict`` of [B, W] bool: true where the
+      dataset has such a picture, always for numbers.
     - ``task``: ``language_instruction`` [B] bytes; with a goal ``image_CAMERA`` [B, h, w, 3] and
       ``timestep`` [B] int32; ``pad_mask_dict`` of [B] bool.
     - ``action`` [B, W, H, A] float32 and ``action_pad_mask`` [B, W, H, A] bool.
     - ``dataset_name`` [B] bytes, where names are given.
 
     The mask of actions is Octo's: false in columns that a dataset lacks, and from the *third* row
-    behind the goal (or the episode's last step) on; the two rows before that count as real there.
-    A goal has no proprio, which the batch does not hold.
+    behind the goal (or the episode's last step) on. The two rows before count as real.
+    A goal has no proprio, because the batch has none.
 
     Args:
         batch: a loader's, with ``metadata: full``; torch tensors or NumPy arrays.
@@ -103,19 +103,20 @@ def openvla(
 ) -> dict[str, Any]:
     """A batch as OpenVLA's RLDS loader has it: B samples, W frames (theirs is 1), H actions.
 
-    - ``observation``: ``image_CAMERA`` [B, W, h, w, 3] uint8, ``depth_CAMERA`` [B, W, h, w] of
-      depth cameras, as they are stored, ``proprio`` [B, W, P] float32 (where
-      the mixture has a state), ``timestep`` [B, W] int32, ``pad_mask`` [B, W] bool, true is real,
-      ``pad_mask_dict`` of [B, W] bool.
+    - ``observation``: ``image_CAMERA`` [B, W, h, w, 3] uint8; ``depth_CAMERA`` [B, W, h, w] of
+      depth cameras, values as stored. ``proprio`` [B, W, P] float32, if the mixture has a state;
+      ``timestep`` [B, W] int32; ``pad_mask`` [B, W] bool, true is real; ``pad_mask_dict`` of
+      [B, W] bool.
     - ``task``: ``language_instruction`` [B] bytes (they lower-case it when they write the prompt);
       with a goal ``image_CAMERA`` [B, h, w, 3], ``timestep`` [B] int32; ``pad_mask_dict``.
     - ``action`` [B, H, A] float32, ``absolute_action_mask`` [B, A] bool: true for the gripper, the
       last column that a dataset has.
     - ``dataset_name`` [B] bytes, where names are given.
 
-    Rows behind the goal (or the episode's last step) are neutral, as there: the absolute column
-    repeats the last row inside, the others are 0 in *normalised* units. Rows before the episode
-    repeat its first action. This wants ``edges: {start: repeat, end: repeat}``, the default.
+    Rows behind the goal (or the episode's last step) are neutral, as in OpenVLA. The absolute
+    column repeats the last row inside; the others are 0 in *normalised* units. Rows before the
+    episode repeat its first action. This wants ``edges: {start: repeat, end: repeat}``, the
+    default.
 
     Args:
         batch: a loader's, with ``metadata: full``; torch tensors or NumPy arrays.
@@ -176,8 +177,8 @@ def openpi(
 ) -> dict[str, Any]:
     """A batch as openpi has it before tokens are made: B samples, H actions.
 
-    - ``image``: openpi's camera → [B, h, w, 3] uint8 (theirs are 224 × 224, scaled to [-1, 1] when
-      the model reads them); zeros where the mixture has no such camera.
+    - ``image``: openpi's camera → [B, h, w, 3] uint8; zeros where the mixture has no such camera.
+      openpi's are 224 × 224, scaled to [-1, 1] when the model reads them.
     - ``image_mask``: openpi's camera → [B] bool; a camera that the mixture lacks is false, and with
       ``pi0_fast`` true, as there.
     - ``state`` [B, 32] and ``actions`` [B, H, 32] float32, zero columns behind the data's own; with
@@ -256,8 +257,8 @@ def lerobot(
     - what ``features`` names; of ``index`` that of the dataset plus 2^40 times the dataset's
       number, so that it is unique over a mixture.
 
-    A video with one observation has no axis of time, a state and a picture of a Parquet file with
-    a window of one have one, as in lerobot.
+    A video with one observation has no axis of time. A state, and a picture of a Parquet file,
+    have one even for a window of one, as in lerobot.
 
     Args:
         batch: batch of a loader; torch tensors or NumPy arrays.

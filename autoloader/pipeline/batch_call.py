@@ -1,9 +1,9 @@
 """Calls the user's function over each finished batch (``batch.call``), in the loader's process.
 
 Theory of operation. The function sees the batch as a consumer with ``output="numpy"`` does: arrays
-over the slot, which it may not write to. What it gives is held against what the spec says that it
-gives (``batch.gives``) and copied into the slot, whose layout has room for it; from there on it
-is a part of the batch. Texts travel beside the slot. It is called once for each batch that is
+over the slot, which it may not write to. Its result is compared with the spec (``batch.gives``) and
+copied into the slot, whose layout has room for it. From there on the result is a part of the batch.
+Texts travel beside the slot. It is called once for each batch that is
 handed out, in order, on the thread that hands batches out. It runs ahead of the consumer by as many
 batches as the ring holds. A batch that is made again, after the child was lost, is given to it
 again.

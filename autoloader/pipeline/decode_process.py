@@ -1,8 +1,8 @@
 """A decode process: a light process that builds batches for the loader's child.
 
 Started by ``host.supervision`` with inherited descriptors: its end of a socket pair, the ring, and
-the memory of the frame cache. It imports neither TensorFlow nor torch, opens the indexes that the
-child has built, and ends when its socket does; where it cannot even see that, the kernel ends it
+the memory of the frame cache. It imports neither TensorFlow nor torch, and opens the indexes that
+the child has built. It ends when its socket does. If it cannot even see that, the kernel ends it
 with the thread that started it.
 
 The frame cache has one decider, in the child. A read thread here sends the frames of the run that

@@ -1,10 +1,10 @@
 """Augments a batch's frames on whatever device they are, by the spec's ``augment``.
 
 Theory of operation. Parameters are keyed hashes of a sample's provenance (dataset name, pass,
-shard, record, t), its camera and the operation's place in the list: no generator, no state, so a
-resumed run, another rank or another device draws the same. All frames of a sample share them, its
-goal among them; the next pass draws others. Frames are uint8 before and after, and float32 in
-[0, 1] from the first operation to the last. The operations are kornia's:
+shard, record, t), its camera and the operation's place in the list. There is no generator and no
+state, so a resumed run, another rank or another device draws the same. All frames of a sample share
+them, its goal among them; the next pass draws others. Frames are uint8 before and after, and
+float32 in [0, 1] from the first operation to the last. The operations are kornia's:
 
     random_resized_crop   area share in ``scale``, aspect in ``ratio`` (log-uniform), bilinear
     brightness            x + shift

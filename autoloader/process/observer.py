@@ -179,8 +179,8 @@ class Pressure:
 
     Theory of operation. Pressure comes in episodes: it begins with the first time that knobs shrink
     because memory is short, and ends when the controller is neither in SHRINK nor in EMERGENCY. One
-    line says that it began, with who took the memory, another one that it is over; what else
-    shrinks meanwhile is told at INFO, and so is an episode soon after another one.
+    line says that it began, and which process took the memory; another says that it is over.
+    Further shrinking meanwhile is logged at INFO, and so is an episode soon after another one.
 
     One pipeline's; the reflex's thread and the policy's call it in turns.
 

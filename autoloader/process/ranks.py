@@ -11,10 +11,10 @@ The first of these that is plainly there decides:
    and is one process);
 7. else this is the only one.
 
-Which trainers share the machine is read from the same environment (``LOCAL_RANK`` and
-``LOCAL_WORLD_SIZE``, Lightning's, or SLURM's), also where ``rank`` and ``world_size`` are given;
-where it does not say, a process is taken to be alone. Processes that get the same batches (tensor
-parallel ones) share the machine as well.
+The same environment (``LOCAL_RANK`` and ``LOCAL_WORLD_SIZE``, Lightning's, or SLURM's) says which
+trainers share the machine, also where ``rank`` and ``world_size`` are given. Without it a process
+is assumed to be alone. Processes that get the same batches (tensor parallel ones) share the machine
+as well.
 
 Not here: what a rank reads (``sampling.dealing``).
 """

@@ -1,15 +1,14 @@
 """Torch's side of a loader: the copy of batches to a device, and the shape of a ``DataLoader``.
 
 Theory of operation. A copy runs beside the host only from pinned memory. So a ring slot is
-registered with the driver where it lies, once, when it first comes by; its batch is copied on a
-stream of its own, and an event is recorded behind the copies. The device's current stream waits for
+registered with the driver in place, once, with its first batch. The batch is copied on a separate
+stream, and an event is recorded behind the copies. The device's current stream waits for
 that event, not the host. Until the event is done ``Transfer`` holds the source tensors, and with
 them the slot stays lent. A slot that is to be given back to the kernel is unregistered first.
 
-torch's allocator does not know this memory and ignores events on it: whoever copied from a pinned
-slot with ``non_blocking=True`` by himself would see the slot refilled under the copy. So slots are
-pinned only while this transfer is the loader's consumer (``active``); anybody else gets pageable
-memory.
+torch's allocator does not know this memory and ignores events on it. Another copy from a pinned
+slot with ``non_blocking=True`` could see the slot refilled under it. So slots are pinned only while
+this transfer is the loader's consumer (``active``); other consumers get pageable memory.
 
 Called by the consumer's thread; the loader's own thread calls ``collect``, ``close`` and ``unpin``.
 

@@ -2,10 +2,11 @@
 
 Started as ``python -m autoloader.process.worker`` with a listening socket that the trainers find by
 its name (``process.discovery``). Each has its own connection, control page, pipelines and rings:
-none of them waits for another one. Threads: one accepts trainers; one for each trainer reads its
-messages; one for each pipeline hands filled batches over; one beats the heart and watches the
-trainers (a pidfd each, and the socket's end: PR_SET_PDEATHSIG fires when the starting *thread*
-ends, so it is not used). A trainer that is gone takes its own pipelines along and nothing else.
+none of them waits for another one. One thread accepts trainers, one for each trainer reads its
+messages, and one for each pipeline hands filled batches over. One more sends heartbeats and watches
+the trainers, by a pidfd each and the socket's end. (PR_SET_PDEATHSIG fires when the starting
+*thread* ends, so it is not used.) A trainer that is gone takes its own pipelines along and nothing
+else.
 
 Any user of the machine may connect to the socket. A stranger's connection is closed before anything
 is read from it, and counted; only the first one is logged, and none of them keeps the child alive.

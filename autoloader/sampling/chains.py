@@ -1,10 +1,10 @@
 """Decode reuse: a block's samples chained, so that each but the first needs one new frame.
 
 Where the frame offsets share a difference k, the samples at t, t+k, t+2k, … of an episode show
-mostly the same frames: b of them take b+1 decodes instead of 2b (with two offsets). The x-th valid
-t of an episode belongs to class x mod k; a class is a row of samples that each share a frame with
-the next. With V valid t and (q, r) = divmod(V, k) there are r classes of q+1 and k−r of q samples;
-a class of m gives ⌊m/b⌋ full runs of b and a rest of m mod b. How many of the rest come before the
+mostly the same frames. With two offsets b of them take b+1 decodes instead of 2b. The x-th valid
+t of an episode belongs to class x mod k. A class is a row of samples that each share a frame with
+the next. With V valid t and (q, r) = divmod(V, k) there are r classes of q+1 and k−r of q samples.
+A class of m gives ⌊m/b⌋ full runs of b and a rest of m mod b. How many of the rest come before the
 first run is drawn per pass, so that runs begin elsewhere in each.
 
     a pass of a dataset, in its own numbers (b = 4, R runs, L samples left over):

@@ -1,8 +1,8 @@
 """The mixing schedule: which dataset gives block i, as a pure function of weights and phases.
 
-Dataset d with share ``w`` and phase ``u`` in [0, 1) has its k-th block due at ``(k + u) / w``; the
-schedule is all blocks in the order they are due (the stride scheduling of Waldspurger and Weihl,
-MIT/LCS/TM-528, 1995, with fixed phases). By any due time v every dataset has had within one
+Dataset d with share ``w`` and phase ``u`` in [0, 1) has its k-th block due at ``(k + u) / w``. The
+schedule is all blocks in the order they are due. This is stride scheduling with fixed phases
+(Waldspurger and Weihl, MIT/LCS/TM-528, 1995). By any due time v every dataset has had within one
 block of ``v × w``. So shares are exact at any length. Any position is reached without walking
 there: counts before v are arithmetic, and v lies within N blocks of the position.
 
@@ -13,7 +13,7 @@ Invariants:
     4. ``numbered`` numbers the blocks of a dataset 0, 1, … in the order they come.
     5. ``places`` is the inverse of ``numbered``.
 
-``DrawnSchedule`` deals the same blocks in an order drawn by keyed hashes, window by window: shares
+``DrawnSchedule`` deals the same blocks in an order drawn by keyed hashes, window by window. Shares
 are exact at the end of every window, and any position is still reached without walking there.
 There ``places`` says where a block is due, which lies in the window that it comes in.
 
@@ -37,8 +37,8 @@ Invariants:
     1. The legs begin at ``base``, and each one where that before it ends; the last has no end.
     2. The same arguments give the same legs: what was set before ``base`` is not asked for.
 
-Cost: a schedule for each leg, 65 with a curriculum, are made once for a plan; a run of positions
-needs the one or two that it lies in, the way back one call for each leg that is looked for.
+Cost: a schedule for each leg, 65 with a curriculum, is made once for a plan. A run of positions
+needs one or two of them. The way back takes one call for each leg that is looked for.
 
 Not here: debts of a dataset that was not ready (``pipeline.read.mixer``).
 """

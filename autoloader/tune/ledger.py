@@ -2,11 +2,11 @@
 
 How outcomes lie there: *complete* and *pruned* are Optuna's; an *infeasible* trial is a pruned one;
 a *failed* one is Optuna's FAIL. ``tune --json`` counts from there. The constraint ``ram_floor`` is
-how many GiB below the floor the least headroom was, so the sampler learns where the floor is: below
-zero it was kept, and by how much.
+how many GiB below the floor the least headroom was; a kept floor gives a number below zero. So the
+sampler learns where the floor is.
 
-A set that this host has measured to the end is never measured again by the search: what it found
-lies in the storage, and is read from there by the study that goes on.
+The search never measures a set again that this host has measured to the end. Its result lies in the
+storage, and a continued study reads it from there.
 
 A trial that runs is heard of every ten seconds. One that was not for a minute
 is failed by whoever asks for the next, and queued again, twice at most: a worker that was killed

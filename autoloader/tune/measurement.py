@@ -11,10 +11,10 @@ difference of two readings. Threads that ended in between are missing, so knobs 
 For every thread the kernel counts how long the thread ran, and how long it stood ready without a
 free processor (``/proc/PID/task/TID/schedstat``). The rest of the time the thread waited for
 something else. Threads of the loader have names (``host.threads``), so times add up by stage.
-Bytes come from ``/proc/PID/io``: asked of files, and come from a block device. A disk is waited for
-while some thread sleeps in the kernel for the disk: state D, or a positional read that has not come
-back (a FUSE file system is waited for in state S). The recorder looks ten times a second.
-``host.processes`` tells what other processes took of the processors meanwhile.
+Bytes come from ``/proc/PID/io``: asked of files, and come from a block device. Waiting for a disk
+is the time in which some thread sleeps in the kernel for it. Such a thread is in state D, or in a
+positional read that has not returned (state S, with a FUSE file system). The recorder looks ten
+times a second. ``host.processes`` tells what other processes took of the processors meanwhile.
 
 Not here: watching a measurement from outside (``trial``), showing it (``cli.tune``), what
 follows from a trace (``tune.bound``).

@@ -1,9 +1,9 @@
 """The whole of ``autoloader.tune``: profile and mixture in, a profile for this host out.
 
-A profile is always kept. Where the start won, it has the start's knobs, and how much faster than
-these a setting can be. What is written says no more than was found: the reader is pinned only where
-the study found another one faster than the one that files like these are read with anyway; knobs
-that the winner's reader has no use for stay as the start has them.
+A profile is always kept. If the start won, it has the start's knobs, and how much faster than
+these a setting can be. A profile claims no more than the study found. The reader is pinned only if
+the study found another one faster than the usual reader of such files. Knobs that the winner's
+reader does not use stay as the start has them.
 
 Not here: the study (``study``), who won (``finals``), how a profile is kept
 (``controller.profiles``).

@@ -7,9 +7,9 @@ box for each reader. Ranges are widened to hold the start, so it is a point of t
 
 Searched are the knobs of ``SEARCHED`` that the reader at hand has a use for, and that have more
 than one value here: with one shard a dataset there is one cycle length. Where the spec leaves the
-reader open it is drawn first, and then what it uses. Everything else stays as the start has it:
-``shuffle_samples`` is the user's choice of quality, ``min_ready_datasets`` above 1 only delays the
-first batch, and what ``cache_bytes`` gives comes of a model (``tune.bound``), for a trial is over
+reader open it is drawn first, and then its knobs. All other knobs stay as the start has them.
+``shuffle_samples`` is the user's choice of quality, and ``min_ready_datasets`` above 1 only delays
+the first batch. A model predicts the gain of ``cache_bytes`` (``tune.bound``), since a trial ends
 before a frame is shown again.
 
 Not here: the rules themselves (``spec.knobs``), the sampler (``study``).
@@ -185,11 +185,12 @@ def _most_cycle_length(start: Knobs, limits: KnobLimits) -> int:
 def guess(space: SearchSpace, batch_size: int, trace: Trace | None = None) -> Knobs:
     """A first knob set from reasoning: the processor is the bound, so keep it busy and no more.
 
-    One decode thread per cpu (the pool is shared, more threads only switch); as many decode
-    processes as interpreters are kept busy by samples that cost little; read threads by Little's
-    law, more where a disk is waited for; queues that hold what two batches take from an average
-    dataset (the time to refill is about a batch), at least two blocks; a ring of twice the cpus, at
-    least its minimum.
+    - One decode thread per cpu: the pool is shared, and more threads only switch.
+    - As many decode processes as interpreters are kept busy by samples that cost little.
+    - Read threads by Little's law, more where threads wait for a disk.
+    - Queues for the samples that two batches take from an average dataset, at least two blocks:
+      the time to refill is about a batch.
+    - A ring of twice the cpus, at least its minimum.
 
     Args:
         space: search space of legal knobs.
@@ -239,8 +240,8 @@ def least_for_step(
 ) -> Knobs:
     """A first knob set for a trainer whose step takes ``step_s``: no more than feeds it.
 
-    Decode threads by Little's law, a third more than their work at that rate; the least of all
-    else, but for a ring that evens out what differs from batch to batch.
+    Decode threads by Little's law, a third more than their work at that rate. All other knobs have
+    their least value, except a ring that evens out differences between batches.
     """
     threads = 1
     if trace is not None and (decode := trace.stages.get("decode")) is not None:

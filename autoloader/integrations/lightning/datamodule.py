@@ -1,9 +1,8 @@
 """``AutoLoaderDataModule``: a mixture as a Lightning data module.
 
 Theory of operation. Loaders are opened when Lightning first asks for them and kept until the run
-ends, over all epochs and validations; both live in one child. The position of the training side is
-saved once, by this module; the streams that Lightning sees have a state of their own only where
-they are used without it.
+ends, over all epochs and validations; both live in one child. This module saves the training
+position once. Lightning's streams have a state of their own only without this module.
 
 Not here: cutting the sequence into epochs (``streams``), what is logged (``monitor``), the loader.
 """
@@ -124,10 +123,10 @@ class AutoLoaderDataModule(LightningDataModule):
     """Training and validation batches of a mixture, for ``Trainer.fit(model, datamodule=...)``.
 
     Args:
-        spec: a ``PipelineSpec``, its path, or a dict that says the same. Its split ``train`` is
-            trained on; where its datasets have a split ``val``, the first ``validation.samples``
-            samples of that are the validation, the same ones at every call
-            (``autoloader.loader``); with ``validation.per_dataset`` Lightning gets one
+        spec: a ``PipelineSpec``, its path, or a dict of the same content. Training uses its split
+            ``train``. If its datasets have a split ``val``, validation is the first
+            ``validation.samples`` samples of that, the same ones at every call
+            (``autoloader.loader``). With ``validation.per_dataset`` Lightning gets one
             dataloader for each dataset.
         profile, ram_floor, disk_floor, knobs, isolation, controller, reproducible, helpers: as for
             ``AutoLoader``.

@@ -1,14 +1,14 @@
 """``LoaderMonitor``: the loader's figures in whatever logger the trainer has.
 
-Logs numbers by ``log_metrics`` (so CSV, TensorBoard, W&B and the rest all get them), shows two in
-the progress bar, and says what happened to the loader (knobs that moved, the controller's state, a
-child started again) as it happens, in the Python log and as text where the logger takes text.
+Logs numbers by ``log_metrics``, so CSV, TensorBoard, W&B and all other loggers get them, and shows
+two in the progress bar. Events of the loader (moved knobs, the controller's state, a restarted
+child) go to the Python log at once, and as text to loggers that take text.
 
-The names are those of ``AutoLoader.metrics``. "Not measured" is left out, never 0; a knob is logged
-each time it is another one; of each dataset its share, and what went wrong where anything did.
+The names are those of ``AutoLoader.metrics``. "Not measured" is left out, never 0. A knob is logged
+each time its value changes. Each dataset has its share, and its faults if there were any.
 
-Where ranks lie on several nodes, four numbers of each are gathered for the worst and the mean, so
-the callback must be on every rank, as Lightning wants of any.
+On several nodes four numbers of each rank are gathered for the worst and the mean. So the callback
+must be on every rank, as Lightning wants of any.
 
 Not here: collecting the figures (``loader.statistics``), parking the training side during a
 validation, by which the loader knows of it (``streams``).

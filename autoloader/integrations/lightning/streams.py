@@ -1,8 +1,8 @@
 """Iterables for a trainer: one endless sequence cut into epochs, and a fixed piece of another.
 
-Theory of operation. A trainer's epochs are its own (``limit_train_batches``, a resume, an early
-stop), the loader's are the spec's; so the training stream cuts the loader's sequence wherever the
-trainer does, and goes on from there. Lightning fetches a batch, and hands it to the training step
+Theory of operation. The trainer decides its epochs (``limit_train_batches``, a resume, an early
+stop), the spec decides the loader's. So the training stream cuts the loader's sequence wherever the
+trainer does, and continues from there. Lightning fetches a batch, and hands it to the training step
 later, at times one batch later. Until then the loader keeps it in hand: a saved state begins with
 it, and an iteration that is dropped before leaves it to the next one.
 

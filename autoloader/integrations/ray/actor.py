@@ -1,8 +1,8 @@
 """A helper: fills batches of a mixture on another host, for a loader elsewhere.
 
-Runs in a process that Ray starts, with one processor and no GPU. It opens the mixture by the same
-paths as the loader does (a file system that both see, or copies), reads by index, and keeps nothing
-of what it has filled.
+Runs in a process that Ray starts, with one processor and no GPU. It opens the mixture by the
+loader's paths (a file system that both see, or copies), reads by index, and keeps no batch that it
+has filled.
 
 Here is no Ray: ``driver`` makes an actor of ``Helper``.
 
@@ -109,8 +109,8 @@ class Helper:
     def fill(self, start: int, stop: int) -> tuple[dict[str, Any], np.ndarray]:
         """The batch of positions [start, stop): what is said of it, and its slot as one buffer.
 
-        The buffer is the slot itself, which is filled again once nobody holds the buffer: Ray lets
-        go of it when it has copied it into its object store.
+        The buffer is the slot itself, which is filled again when nothing refers to the buffer. Ray
+        copies it into its object store first.
 
         Raises:
             AutoloaderError: it cannot be filled here; the loader then does it itself.

@@ -1,8 +1,8 @@
 """Indexes and statistics of a large catalogue, built by the hosts of a cluster side by side.
 
 Index files are written where all hosts see them: beside the data, or in a cache directory that is
-shared. The same shard gives the same bytes on every host, and one that is there is left alone, so a
-job that is begun again goes on where it stopped. Statistics come back as numbers, and are kept in
+shared. The same shard gives the same bytes on every host, and a present index is left alone. So a
+repeated job continues where it stopped. Statistics come back as numbers, and are kept in
 this host's cache as each arrives.
 
 A part that is lost with its worker or node is done again elsewhere, by Ray. One that fails by

@@ -2,17 +2,17 @@
 
 Theory of operation. The main thread heeds what the child says, one thread looks at the cluster's
 nodes, and each helper has a thread that keeps it busy. An answer stays in the object store of this
-host until its batch has a slot, and is copied there. A batch whose slot waits for longer than
-answers lately took is given up, and so is one whose helper is let go: the child is told that the
-batch is lost, and it is written nowhere.
+host until its batch has a slot, and is copied there. A batch is given up if its slot waits for
+longer than answers lately took, or if its helper is let go. The child is told that the batch is
+lost, and it is written nowhere.
 
 The first answer of every helper, and one in a thousand of all, is used only if it is the same as
 the batch that this process fills itself.
 
 Each helper has one processor of a node other than this one; the node with the most free processors
-gets the next. One that fails, is silent while it has work, or is not the same as this host is let
+gets the next. A helper that fails, is silent while it has work, or differs from this host is let
 go, and its node left alone for a while. Helpers are no detached actors: they end with this process,
-by whatever it ends.
+however it ends.
 
 Not here: the child's side (``pipeline.builders``), the helper itself (``actor``).
 """

@@ -72,8 +72,8 @@ def as_dataset(
     Returns:
         Elements with the keys of a loader's batch: ``images`` and ``frame_mask`` by camera,
         ``frame_offset``, ``action``, ``action_mask``, ``state``, ``state_mask``, ``language`` (a
-        string), and, as ``metadata`` says, ``dataset_index`` and ``provenance``; shapes of
-        ``docs/howto/tfdata.md``.
+        string). ``metadata`` adds ``dataset_index`` and ``provenance``. ``docs/howto/tfdata.md``
+        has the shapes.
 
     Raises:
         SpecError, SourceError, KnobError: as their input deserves.

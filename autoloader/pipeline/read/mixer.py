@@ -1,9 +1,9 @@
 """Who is next: follows the schedule, and keeps the debts of datasets that were not ready.
 
-Theory of operation. Block after block the schedule names a dataset. Where it is ready, it is
-next. Where it is not: with ``wait`` the mixture waits for it; with ``owe`` it is owed the block
-and the schedule goes on, up to ``MAX_DEBT`` blocks a dataset and ``MAX_DEBTS`` in all, after which
-the mixture waits. Debts are repaid first, as soon as their dataset is ready, the oldest first. So
+Theory of operation. Block after block the schedule names a dataset. If it is ready, it is next.
+Otherwise the mixture waits for it (``wait``), or owes it the block and the schedule continues
+(``owe``). Debts reach at most ``MAX_DEBT`` blocks a dataset and ``MAX_DEBTS`` in all; then the
+mixture waits. Debts are repaid first, as soon as their dataset is ready, the oldest first. So
 shares are off by the debts and no more, and exact again once these are repaid. Where an epoch is
 one pass of every dataset, all debts are repaid before the next epoch begins.
 

@@ -408,8 +408,9 @@ def _pieces(read_ahead: int) -> int:
 RUN_SAMPLES = 256
 """Samples of a run that are read at most, or somewhat more: a run is whole batches."""
 HELD_RUN_SAMPLES = 1024
-"""Samples of a run at most, those counted whose frames are held. Its planning costs much the same
-for each dataset however many samples of it there are, so where all are held the rate of 29 datasets
+"""Samples of a run at most, with those whose frames are cached. Planning costs much the same for
+each dataset, however many samples of it there are. So where all frames are cached, the rate of 29
+datasets
 rises by a tenth from 512 to 1,024 samples, and by nothing above."""
 SAMPLES_A_THREAD = 48
 """As many as each decode thread keeps a run alive for a while; fewer would plan too often."""
@@ -434,9 +435,9 @@ def run_samples(
 ) -> int:
     """Samples of a run, at least 1 (a run is whole batches, however few).
 
-    Planning a run costs its time, whatever its length, and all of it lies in memory until its last
-    sample is decoded: so it is long where many threads decode, and short where few do. Frames that
-    are held are neither read nor decoded, so a run may have as many more samples.
+    Planning a run takes the same time for any length, and a run lies in memory until its last
+    sample is decoded. So it is long if many threads decode, and short if few do. Cached frames are
+    neither read nor decoded, so a run may have as many more samples.
 
     Args:
         decode_threads: number of threads that decode it.
