@@ -4,7 +4,7 @@ Fields come from the registry or a recipe where these fit the files, else from t
 is the convention of a project, as text that people go on editing (``styles.yaml``). Its figures are
 the ones of Octo 1.5, OpenVLA and openpi.
 
-Not here: finding directories (``cli.inspect``), what is known of datasets by name
+Not here: finding directories (``formats.sources``), what is known of datasets by name
 (``formats.registry``).
 """
 
@@ -22,13 +22,12 @@ from typing import Any, Literal
 
 from pydantic import TypeAdapter
 
-from autoloader.cli.inspect import dataset_versions
 from autoloader.cli.output import answered, emit, note
 from autoloader.errors import AutoloaderError, SourceError, UsageError, nearest
 from autoloader.formats import DatasetFormat, Feature, open_source
-from autoloader.formats.features import TASKS
+from autoloader.formats.features import TASK, TASKS
 from autoloader.formats.files import is_remote, normal
-from autoloader.formats.lerobot.metadata import TASK
+from autoloader.formats.places import folder_name
 from autoloader.formats.registry import (
     KnownDataset,
     KnownMix,
@@ -36,8 +35,7 @@ from autoloader.formats.registry import (
     known_mixes,
     pair_offset,
 )
-from autoloader.formats.sources import same_files
-from autoloader.formats.tfds import folder_name
+from autoloader.formats.sources import dataset_versions, same_files
 from autoloader.host.records import dataclass
 from autoloader.index.counting import count_mixture
 from autoloader.samples.resolve import resolve
@@ -228,7 +226,7 @@ def _entries(root: str, style: Style, faults: list[AutoloaderError]) -> Iterator
     """
     taken: list[Entry] = []
     names: set[str] = set()
-    for versions in dataset_versions(root):
+    for versions in dataset_versions(root, note):
         found = (_entry(place, style, faults) for place in versions)
         entry = next((one for one in found if one is not None), None)
         if entry is None:

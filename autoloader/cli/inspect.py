@@ -1,10 +1,8 @@
 """``autoloader inspect``: what a dataset holds, before a spec is written for it.
 
-It finds the datasets below a folder: TFDS version directories, and LeRobot's. A dataset counts
-once. Folders that links lead to are told and left out; so is every revision but one in a cache of
-the Hugging Face Hub. Records are read as they lie, without TensorFlow.
+Records are read as they lie, without TensorFlow.
 
-Not here: metadata of such a directory (``formats.tfds``), a spec of it (``cli.init``).
+Not here: datasets below a folder (``formats.sources``), a spec of one (``cli.init``).
 """
 
 from __future__ import annotations
@@ -25,33 +23,25 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from autoloader.cli.output import answered, emit_document, note
-from autoloader.cli.plain_readers import value_at
 from autoloader.decode.depth import UNDECODABLE, depth_values
-from autoloader.errors import SourceError, UsageError, nearest
+from autoloader.errors import UsageError, nearest
 from autoloader.formats import DatasetFormat, Feature, ShardSlice, open_source
-from autoloader.formats.features import PARQUET, RAGGED
+from autoloader.formats.features import RAGGED
 from autoloader.formats.files import (
-    directory_names,
-    file_names,
     is_remote,
     normal,
     refuse_stand_ins,
     unreadable,
 )
-from autoloader.formats.lerobot import LeRobotDirectory
-from autoloader.formats.lerobot.parquet import read_columns
-from autoloader.formats.lerobot.tables import EpisodeRows
-from autoloader.formats.lerobot.videos import UnreadableVideoError, read_packets
+from autoloader.formats.frames import PackedPicture, VideoFrame
+from autoloader.formats.plain import value_at
 from autoloader.formats.records import MalformedRecordError
-from autoloader.formats.sources import is_lerobot
-from autoloader.formats.tfds import INFO_FILE, VERSION, hub_revision, version_order
+from autoloader.formats.sources import dataset_versions
 from autoloader.host.records import dataclass
 from autoloader.samples.transforms.binding import is_depth_picture
 from autoloader.samples.transforms.fields import text_of_points
 from autoloader.samples.transforms.rlds import METADATA, camera_numbers, read_episode
 
-DEEPEST = 5
-"""Folders below the one that is named, or below a snapshot of the Hub, that are looked into."""
 MOST_COLUMNS = 64
 """Above this a feature's range is told as a whole, not by column."""
 FEW_VALUES = 4
@@ -114,7 +104,7 @@ def _only_version(place: Path) -> DatasetFormat:
         UsageError: there are several datasets.
         SourceError: there is none, or it cannot be read.
     """
-    places = [versions[0] for versions in dataset_versions(normal(place))]
+    places = [versions[0] for versions in dataset_versions(normal(place), note)]
     if len(places) > 1:
         raise UsageError(
             f"{normal(place)} holds {len(places)} datasets",
@@ -289,23 +279,22 @@ def _looked_at(shards: Sequence[ShardSlice], last: str) -> int:
 
 
 def _first_pictures(directory: DatasetFormat, place: str) -> dict[str, Picture]:
-    """The first picture of an episode's Parquet file, and the first packet of a video."""
+    """The first picture of each camera of an episode whose record does not hold them."""
     path, _, record = place.rpartition(", record ")
-    assert isinstance(directory, LeRobotDirectory), "others can be streamed"
-    one = directory.episodes.at(path, int(record))
-    inside = [name for name, one in directory.features.items() if one.encoding == PARQUET]
     found = {}
-    if inside:
-        table: Any = read_columns(path, lambda _: inside)
-        row = EpisodeRows(path, directory, by_row=True).record(one)[0].start
-        stored = {name: table.column(name)[row].as_py().get("bytes") for name in inside}
-        found = {name: picture_of(encoded) for name, encoded in stored.items() if encoded}
     for name, feature in directory.features.items():
-        if name in one.videos:
-            height, width = (int(size or 0) for size in feature.shape[:2])
-            with contextlib.suppress(UnreadableVideoError, OSError):
-                video = read_packets(one.videos[name].path)
-                found[name] = Picture(video.codec, height, width, "RGB", int(video.size[0]))
+        if feature.kind != "image":
+            continue
+        with contextlib.suppress(ValueError, LookupError, OSError):
+            (frame,) = directory.first_frames(path, int(record), feature.key, 1)
+            if isinstance(frame, VideoFrame):
+                height, width = (int(size or 0) for size in feature.shape[:2])
+                size = frame.packets[0][1]
+                found[name] = Picture(frame.codec.name, height, width, "RGB", size)
+            else:
+                found[name] = picture_of(
+                    frame.picture() if isinstance(frame, PackedPicture) else frame
+                )
     return found
 
 
@@ -341,7 +330,7 @@ def _first_value(value: Any, feature: Feature) -> list[Any]:
     return [one if math.isfinite(one) else None for one in flat]
 
 
-def picture_of(encoded: bytes) -> Picture:
+def picture_of(encoded: bytes | memoryview) -> Picture:
     """Format and size that an encoded picture says of itself."""
     try:
         with Image.open(io.BytesIO(encoded)) as image:
@@ -376,75 +365,6 @@ def column_range(part: NDArray[Any]) -> dict[str, Any]:
         found |= {"low": low, "high": high, "values": few}
         found["mean"] = math.fsum(finite) / len(finite)
     return {**found, "not_finite": len(numbers) - len(finite)}
-
-
-def dataset_versions(root: str | Path) -> list[list[Path]]:
-    """Versions of every dataset below ``root``, the newest first; of remote data only the newest.
-
-    Says which folders may not be read, and which are left out.
-
-    Raises:
-        SourceError: ``root`` is remote and cannot be read.
-    """
-    if is_remote(root):
-        return _by_dataset(sorted(_version_directories(Path(root), DEEPEST)))
-    real = os.path.realpath(root)
-    found: dict[str, Path] = {}
-
-    def order(place: Path) -> tuple[bool, Path]:
-        """Places that no link leads to come first."""
-        return os.path.realpath(place) != os.path.normpath(real / place.relative_to(root)), place
-
-    for place in sorted(_version_directories(Path(root), DEEPEST), key=order):
-        kept = found.setdefault(os.path.realpath(place), place)
-        if kept is not place:
-            note(f"{place}: left out: a link to {kept}")
-    return _by_dataset(sorted(found.values()))
-
-
-def _version_directories(folder: Path, depth: int) -> Iterator[Path]:
-    """Folders that hold a dataset's version; says which may not be looked into.
-
-    Raises:
-        SourceError: a remote folder at the top cannot be read.
-    """
-    place, away = normal(folder), is_remote(folder)
-    try:
-        below = directory_names(place) if away else os.listdir(folder)  # noqa: PTH208
-        files = file_names(place) if away else below
-    except OSError as error:
-        if not away or depth < DEEPEST:
-            note(f"{place}: left out: {error.strerror or error}")
-            return
-        told = unreadable(error, place, dataset="")
-        raise SourceError(f"{place}: {error.strerror or error}", remedy=told.remedy) from error
-    repository = None if away else hub_revision(folder)
-    if INFO_FILE in files or ("meta" in below and not away and is_lerobot(folder)):
-        yield folder
-    elif repository is not None:
-        name, taken, others = repository
-        if others:
-            note(f"{name}: takes revision {taken.name}; also there: {', '.join(others)}")
-        yield from _version_directories(taken, DEEPEST)
-    elif depth:
-        children = [folder / name for name in below if not name.startswith(".")]
-        if away:  # each folder is a request, so old versions are not read
-            children = [versions[0] for versions in _by_dataset(children)]
-        for child in children:
-            if away or os.path.isdir(child):  # noqa: PTH112 False of any error
-                yield from _version_directories(child, depth - 1)
-
-
-def _by_dataset(paths: list[Path]) -> list[list[Path]]:
-    """The versions of each dataset, the newest first."""
-    found: dict[Path, list[Path]] = {}
-    for path in paths:
-        key = path.parent if VERSION.fullmatch(path.name) else path
-        found.setdefault(key, []).append(path)
-    return [
-        sorted(versions, key=lambda path: version_order(path.name), reverse=True)
-        for versions in found.values()
-    ]
 
 
 def read_remote_here(spec: Any) -> bool:

@@ -27,12 +27,12 @@ from numpy.typing import NDArray
 
 from autoloader.cli.inspect import column_range
 from autoloader.cli.output import answered, emit, file_errors, note, progress_bar
-from autoloader.cli.plain_readers import Step
 from autoloader.cli.verify import evenly, labels_of
 from autoloader.cli.witness import Episode, stages
 from autoloader.errors import UsageError
 from autoloader.formats import Feature
 from autoloader.formats.features import RAGGED
+from autoloader.formats.plain import Step
 from autoloader.formats.records import MalformedRecordError
 from autoloader.host.extras import require
 from autoloader.host.records import dataclass

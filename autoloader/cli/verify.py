@@ -1,6 +1,6 @@
 """``autoloader verify``: samples of a loader against plain readers, on the user's own data.
 
-Not here: reading plainly (``cli.plain_readers``), what a sample should hold (``cli.witness``).
+Not here: reading plainly (``formats.plain``), what a sample should hold (``cli.witness``).
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ import typer
 
 from autoloader.cli.inspect import read_remote_here
 from autoloader.cli.output import answered, emit_document, note_some, progress_bar
-from autoloader.cli.plain_readers import Step, reader_of, value_at
 from autoloader.cli.witness import (
     Episode,
     Sample,
@@ -30,8 +29,7 @@ from autoloader.cli.witness import (
     sample_in_frames,
 )
 from autoloader.errors import SourceError
-from autoloader.formats.sources import is_lerobot
-from autoloader.host.extras import require
+from autoloader.formats.plain import Step, value_at
 from autoloader.loader import AutoLoader
 from autoloader.samples.resolve import ResolvedDataset
 from autoloader.spec import PipelineSpec
@@ -54,8 +52,6 @@ def show_differences(declared: PipelineSpec, samples: int, given: Mapping[str, A
         given: arguments of the loader, by name.
     """
     declared = evenly(declared)
-    if not all(is_lerobot(one.path or "") for one in declared.datasets):
-        require("tensorflow_datasets", "the comparison with plain TFDS")
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     os.environ["CUDA_VISIBLE_DEVICES"] = ""  # TensorFlow would take the whole of a GPU's memory
     if any(one.transform and one.transform.framework != "numpy" for one in declared.datasets):
@@ -64,8 +60,8 @@ def show_differences(declared: PipelineSpec, samples: int, given: Mapping[str, A
         user_functions.enter()  # TensorFlow comes here anyway, with TFDS
     read_remote_here(declared)
     with AutoLoader(declared, output="numpy", rank=0, world_size=1, **given) as loader:
-        rows = list(taken(loader, samples))
         found = Comparer(declared, loader)
+        rows = list(taken(loader, samples))
         with progress_bar("comparing with the files") as advance:
             for done in found.rows(rows):
                 advance(done, len(rows))
@@ -154,8 +150,7 @@ class Comparer:
         self._mixture = loader.plan.mixture
         self._statistics: Mapping[str, Any] = loader.normalization or {}
         self._readers = [
-            reader_of(one.directory, by_row=spec.dataset(one.name).timestamps == "ignore")
-            for one in self._mixture.datasets
+            one.directory.plain_reader(by_row=one.by_row) for one in self._mixture.datasets
         ]
         self._episode: tuple[tuple[int, int, int], Episode] | None = None
         self._place: tuple[int, ...] = ()

@@ -8,8 +8,7 @@ but the spec: an import contract keeps it from ``samples``, ``samples.transforms
 A user's function gets a number in the place of each decoded picture; where it returns that number,
 the picture is put back.
 
-Not here: reading the steps (``cli.plain_readers``), comparing
-(``cli.verify``).
+Not here: reading the steps (``formats.plain``), comparing (``cli.verify``).
 """
 
 from __future__ import annotations
@@ -27,9 +26,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from autoloader.cli.plain_readers import Step, text_at, value_at
 from autoloader.errors import SourceError
 from autoloader.formats import Feature
+from autoloader.formats.plain import Step, text_at, value_at
 from autoloader.host.records import dataclass
 from autoloader.spec import (
     AnyOf,

@@ -31,8 +31,8 @@ from autoloader.decode.frames import FrameDecoder
 from autoloader.decode.jobs import Decoder
 from autoloader.decode.resize import Pixels
 from autoloader.formats import Feature
+from autoloader.formats.frames import Encoded
 from autoloader.host.records import dataclass
-from autoloader.samples.block import Encoded
 from autoloader.samples.resolve import ResolvedDataset, ResolvedMixture
 from autoloader.spec import CameraSpec
 

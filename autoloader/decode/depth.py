@@ -19,8 +19,8 @@ from numpy.typing import NDArray
 from autoloader.decode.frames import UndecodableFrameError, decoded
 from autoloader.decode.resize import fitted, nearest_into
 from autoloader.formats import Feature
+from autoloader.formats.frames import Encoded, PackedPicture, VideoFrame
 from autoloader.formats.records import MalformedRecordError, decode_varints
-from autoloader.samples.block import Encoded, PackedPicture, VideoFrame
 from autoloader.spec import CameraSpec
 
 UNDECODABLE = (ValueError, MalformedRecordError, zlib.error, cv2.error, MemoryError)
@@ -48,7 +48,9 @@ class DepthDecoder:
             UndecodableFrameError: the bytes are no such frame, or a value does not fit.
         """
         if isinstance(encoded, (VideoFrame, PackedPicture)):
-            raise UndecodableFrameError("a picture of a LeRobot dataset, whose depth is not read")
+            raise UndecodableFrameError(
+                "a frame of a video or a packed picture, whose depth is not read"
+            )
         try:
             values = depth_values(encoded, self._feature)
         except UndecodableFrameError:

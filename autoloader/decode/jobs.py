@@ -31,9 +31,10 @@ from numpy.typing import NDArray
 from autoloader.decode.frames import UndecodableFrameError
 from autoloader.decode.message import BatchMessage
 from autoloader.errors import as_fault
+from autoloader.formats.frames import Encoded
 from autoloader.host.records import dataclass
 from autoloader.host.threads import LoaderThread, all_ended
-from autoloader.samples.block import Encoded, FrameLease, Place, SampleBlock
+from autoloader.samples.block import FrameLease, Place, SampleBlock
 
 _BLACK = 0
 _COPIED_TOGETHER = 64

@@ -5,8 +5,8 @@ each in turn, dataset after dataset: eight of few datasets, four of many, or few
 up. The first round warms up and is not counted unless it is the only one. The cost of a dataset is
 the median of its samples, so that one interruption does not decide.
 
-Of LeRobot data the first frames are read, and no index is asked or built: of one video the first
-packets, of one Parquet file the first pages.
+Where records do not hold the frames, the first ones of an episode are read, and no index is asked
+or built (``DatasetFormat.first_frames``).
 
 Not here: the pool that decodes in a run (``decode.jobs``), the plan that shows the costs
 (``cli.plan``).
@@ -15,10 +15,10 @@ Not here: the pool that decodes in a run (``decode.jobs``), the plan that shows 
 from __future__ import annotations
 
 import contextlib
-import mmap
 import statistics
 import subprocess
 from collections.abc import Mapping
+from dataclasses import replace
 from itertools import islice
 
 import cv2
@@ -28,25 +28,13 @@ from autoloader.decode.decoders import decoders_of
 from autoloader.decode.frames import UndecodableFrameError
 from autoloader.decode.jobs import Decoder
 from autoloader.errors import WorkerError
-from autoloader.formats import files
-from autoloader.formats.features import VIDEO
-from autoloader.formats.lerobot import LeRobotDirectory
-from autoloader.formats.lerobot.metadata import Episode, LeRobotMetadata
-from autoloader.formats.lerobot.parquet import UnreadableParquetError, read_pictures
-from autoloader.formats.lerobot.videos import UnreadableVideoError, read_packets
-from autoloader.formats.records import MalformedRecordError, read_records
+from autoloader.formats.frames import Encoded
+from autoloader.formats.records import MalformedRecordError
 from autoloader.host.clock import Clock
 from autoloader.host.records import dataclass
 from autoloader.host.supervision import start
 from autoloader.index.records import RecordSamples
-from autoloader.samples.block import (
-    Encoded,
-    PackedPicture,
-    Place,
-    SampleBlock,
-    VideoCodec,
-    VideoFrame,
-)
+from autoloader.samples.block import Place, SampleBlock
 from autoloader.samples.resolve import ResolvedDataset, ResolvedMixture
 from autoloader.samples.transforms import transform
 from autoloader.samples.transforms.rlds import FunctionFailedError
@@ -56,10 +44,8 @@ _TRIES = 4
 _LEAST_ROUNDS, _MOST_ROUNDS = 4, 8
 _SAMPLES = 128
 """Samples decoded in all, where that many rounds allow it."""
-LEROBOT_FRAMES = 96
+FRAMES = 96
 """Frames of the first episode that are read: a few times a keyframe's distance."""
-_REORDERED = 32
-"""Packets that may lie behind a frame that is shown before theirs."""
 _EPISODE_TRIES = 4
 """Episodes that may be damaged before the probe gives up."""
 _SAMPLE_STEP = 37
@@ -150,17 +136,15 @@ def probe_copy() -> float:
 
 
 def _first_episode(dataset: ResolvedDataset, mixture: ResolvedMixture) -> SampleBlock | None:
-    if isinstance(dataset.directory, LeRobotDirectory):
-        return lerobot_samples(dataset)
+    if not dataset.streamable:
+        return _first_samples(dataset)
     records = RecordSamples(dataset, mixture.layout)
     for shard, piece in enumerate(dataset.slices[:_TRIES]):
         with contextlib.suppress(OSError):
-            for one in read_records(piece.path, piece.start, piece.start + _TRIES):
-                if one.number is None or one.payload is None:
-                    continue
-                place = Place(dataset.index, 0, shard, one.number)
+            few = replace(piece, stop=min(piece.stop, piece.start + _TRIES))
+            for number, (_, payload) in enumerate(dataset.directory.records([few])):
                 with contextlib.suppress(MalformedRecordError):
-                    samples = records.of(place, one.payload)
+                    samples = records.of(Place(dataset.index, 0, shard, number), payload)
                     if samples is not None:
                         return samples
     return None
@@ -202,26 +186,21 @@ def _summary(seen: Mapping[str, list[tuple[float, int, int]]]) -> dict[str, Deco
     return costs
 
 
-def lerobot_samples(dataset: ResolvedDataset) -> SampleBlock | None:
+def _first_samples(dataset: ResolvedDataset) -> SampleBlock | None:
     """Samples of the first episode, with their frames alone; ``None`` where they cannot be had."""
     if dataset.transform is not None and dataset.transform.spec is not None:
         return None  # only the function knows which camera it shows
-    known = dataset.directory
-    assert isinstance(known, LeRobotDirectory), "the caller has looked"
     places = ((piece.path, k) for piece in dataset.slices for k in range(piece.start, piece.stop))
-    frames: dict[str, list[Encoded | None]] = {}
     for path, record in islice(places, _EPISODE_TRIES):
-        one = known.episodes.at(path, record)
-        count = min(one.length, LEROBOT_FRAMES)
-        try:
+        frames: dict[str, list[Encoded | None]] = {}
+        with contextlib.suppress(ValueError, LookupError, OSError):
             for camera, features in dataset.cameras.items():
-                frames[camera] = list(_lerobot_frames(known, features[0].key, one, record, count))
+                key = features[0].key
+                frames[camera] = [*dataset.directory.first_frames(path, record, key, FRAMES)]
             break
-        except (UnreadableVideoError, UnreadableParquetError, OSError, LookupError):
-            frames = {}
-    if not frames:
+    else:
         return None
-    steps = -(-count // dataset.stride)
+    steps = -(-min(map(len, frames.values())) // dataset.stride)
     t = np.arange(steps) * _SAMPLE_STEP % steps
     window = frame_rows(t, steps, dataset.sample, np.zeros(steps, np.uint64))
     return SampleBlock(
@@ -232,48 +211,3 @@ def lerobot_samples(dataset: ResolvedDataset) -> SampleBlock | None:
         frame_zeroed=window.zeroed,
         datasets=[dataset.index] * steps,
     )
-
-
-def _lerobot_frames(
-    known: LeRobotMetadata, camera: str, one: Episode, record: int, count: int
-) -> list[Encoded]:
-    """The first frames of an episode."""
-    if known.features[camera].encoding != VIDEO:
-        return _lerobot_pictures(known, camera, one.path, record, count)
-    place = one.videos[camera]
-    first = round(place.from_s * known.fps)
-    table = read_packets(place.path, most=first + count + _REORDERED)
-    data = _mapped(place.path)
-    codec = VideoCodec(table.codec, table.setup)
-    found: list[Encoded] = []
-    for frame in range(first, first + count):
-        own = slice(int(table.key_of[frame]), int(table.packet_of[frame]) + 1)
-        offsets, sizes = table.offset[own], table.size[own]
-        begin = int(offsets[0])
-        packets = list(
-            zip((offsets - begin).tolist(), sizes.tolist(), table.number[own].tolist(), strict=True)
-        )
-        stretch = data[begin : int((offsets + sizes).max())]
-        found.append(VideoFrame(stretch, packets, frame, codec, (place.path, begin)))
-    return found
-
-
-def _lerobot_pictures(
-    known: LeRobotMetadata, camera: str, path: str, record: int, count: int
-) -> list[Encoded]:
-    lengths = known.episodes.length[known.episodes.data.rows_in(path)]
-    first = int(lengths[:record].sum())
-    table = read_pictures(path, camera, int(lengths.sum()), most=first + count)
-    data = _mapped(path)
-    found: list[Encoded] = []
-    for row in range(first, first + count):
-        stretch = data[int(table.offset[row]) :][: int(table.length[row])]
-        places = (int(column[row]) for column in (table.unpacked, table.start, table.size))
-        found.append(PackedPicture(stretch, table.codec, *places))
-    return found
-
-
-def _mapped(path: str) -> memoryview:
-    """A file's bytes, of which only those that are looked at are read."""
-    with files.opened_regular(path) as file:
-        return memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))

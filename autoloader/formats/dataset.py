@@ -20,16 +20,22 @@ split: ``train[-1%:]`` of 25 is all of it. And ``train[:0shard]`` is the whole s
 
 from __future__ import annotations
 
+import glob
 import json
+import os
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import field, replace
-from typing import Any, ClassVar, NamedTuple
+from pathlib import Path
+from typing import Any, ClassVar, NamedTuple, Protocol
 
 from autoloader.errors import SourceError, SpecError, nearest
 from autoloader.formats import files
 from autoloader.formats.features import Feature
+from autoloader.formats.frames import Encoded
+from autoloader.formats.places import existing_directory
+from autoloader.formats.plain import Step
 from autoloader.formats.tables import ReadRecord, ShardTables, SourceIdentity, Wanted
 from autoloader.host.records import dataclass
 
@@ -73,6 +79,24 @@ class MissingVideos(NamedTuple):
     episodes: int
 
 
+class PlainReader(Protocol):
+    """Reads the episodes of a dataset, one by one."""
+
+    @property
+    def fps(self) -> float | None:
+        """Frames a second; ``None`` where the dataset does not say it."""
+        ...
+
+    def episode(self, piece: ShardSlice, record: int) -> list[Step]:
+        """The steps of an episode of a shard file.
+
+        Raises:
+            SourceError: it cannot be read.
+            MissingExtraError: a package that reads it is not installed.
+        """
+        ...
+
+
 @dataclass(frozen=True)
 class DatasetFormat(ABC):
     """A dataset on disk: its metadata, and what an index asks of its files.
@@ -88,11 +112,18 @@ class DatasetFormat(ABC):
             not.
         steps: shard path → frames of each of its records, where the metadata says; else empty.
         notes: facts that a person should know, a clause each, such as episodes in no split.
+        title: name of the format, for messages.
+        marker: file that every dataset of the format has, below its folder, or a pattern of such
+            files ("*.csv"); by it a dataset is recognised.
+        read_first: files below the folder that ``open`` reads.
         streamable: whether its records can be read as a stream; else by index alone.
         numbered: whether its episodes have numbers, and its rows have times.
         texts_only: whether only texts and single integers are read as language.
     """
 
+    title: ClassVar[str]
+    marker: ClassVar[str]
+    read_first: ClassVar[tuple[str, ...]] = ()
     streamable: ClassVar[bool] = True
     numbered: ClassVar[bool] = False
     texts_only: ClassVar[bool] = False
@@ -108,6 +139,20 @@ class DatasetFormat(ABC):
     notes: tuple[str, ...] = ()
 
     # -- what every format has ------------------------------------------------------------------
+
+    @classmethod
+    @abstractmethod
+    def open(cls, path: str | Path, *, dataset: str) -> DatasetFormat:
+        """Reads the metadata of the dataset in a folder.
+
+        Args:
+            path: path of the folder, or its URL.
+            dataset: the name that the spec gives this dataset, for messages.
+
+        Raises:
+            SourceError: it is not there, is no such dataset, or is broken.
+            MissingExtraError: a package that reads it is not installed.
+        """
 
     @abstractmethod
     def identity(self, path: str, wanted: Wanted) -> SourceIdentity:
@@ -135,10 +180,53 @@ class DatasetFormat(ABC):
         """
 
     @abstractmethod
-    def require(self, slices: Sequence[ShardSlice]) -> None:
-        """Refuse shard files that are not there, where a run cannot go without them."""
+    def plain_reader(self, *, by_row: bool = False) -> PlainReader:
+        """The slow reader of single episodes that ``autoloader verify`` compares with.
+
+        Args:
+            by_row: whether frames are taken by the numbers of rows (``timestamps: ignore``).
+
+        Raises:
+            MissingExtraError: a package that reads them is not installed.
+        """
 
     # -- what some formats have -----------------------------------------------------------------
+
+    @classmethod
+    def check(cls, path: str | Path, *, dataset: str) -> str:
+        """``path``, normal; where it is local, after a look that costs next to nothing.
+
+        Raises:
+            SourceError: it is local, and is no dataset of this format.
+        """
+        if files.is_remote(path):
+            return files.normal(path)
+        folder = existing_directory(path, dataset=dataset, holds=cls.marker)
+        if not has_file(folder, cls.marker):
+            raise SourceError(
+                f"dataset {dataset}: {folder} is no {cls.title} dataset (no {cls.marker})",
+                remedy=f"name the folder that holds {cls.marker}, or the right kind",
+                dataset=dataset,
+            )
+        return folder
+
+    def require(self, slices: Sequence[ShardSlice]) -> None:
+        """Refuse shard files that are not there, where a run cannot go without them."""
+        del slices
+
+    def first_frames(self, path: str, record: int, camera: str, count: int) -> Sequence[Encoded]:
+        """The first frames of an episode, encoded; asked where not ``streamable``.
+
+        Args:
+            path: path of the shard file.
+            record: number of the episode in it.
+            camera: key of the feature that shows them.
+            count: number of frames; fewer come where the episode is shorter.
+
+        Raises:
+            OSError, ValueError, LookupError: they cannot be read.
+        """
+        raise NotImplementedError(f"frames {count} of {camera}, {path}, record {record}")
 
     @property
     def fps(self) -> float | None:
@@ -330,6 +418,16 @@ def _range(inside: str, records: Sequence[int]) -> tuple[int, int]:
 
 
 # -- metadata files -----------------------------------------------------------------------------
+
+
+def has_file(folder: str, marker: str) -> bool:
+    """True if a local folder has a file of this name below it, or one that a pattern fits."""
+    try:
+        if glob.has_magic(marker):
+            return any(one.is_file() for one in Path(folder).glob(marker))
+        return os.path.isfile(f"{folder}/{marker}")  # noqa: PTH113
+    except OSError:
+        return False  # whoever opens it says why
 
 
 def read_json(path: str, *, dataset: str) -> Mapping[str, Any]:

@@ -43,6 +43,8 @@ PARQUET = "parquet"
 """``Feature.encoding`` of a LeRobot camera whose pictures lie in the Parquet files."""
 TASKS = "tasks"
 """``Feature.encoding`` of a text that rows of LeRobot give as the number of a task."""
+TASK = "task"
+"""Path of the feature that holds the text of each frame's task."""
 
 FeatureKind = Literal["image", "text", "tensor", "other"]
 

@@ -1,59 +1,235 @@
-"""Opens a dataset whatever its format: TFDS/RLDS or LeRobot, told apart by what lies there.
+"""The registry of dataset formats: which there are, which one a folder has, what lies below one.
 
-Not here: what a format says about itself (``metadata``, ``lerobot.metadata``).
+``BUILT_IN`` has the formats of this package. Others are installed: a package names its subclass of
+``DatasetFormat`` as an entry point of the group ``autoloader.formats``, under the name that a spec
+writes as ``kind``. They are looked for only where no format of this package fits.
+
+Not here: what a format says about itself (``dataset.DatasetFormat``).
 """
 
 from __future__ import annotations
 
+import fnmatch
 import hashlib
 import os
-from collections.abc import Iterable, Sequence
+import pkgutil
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from functools import cache
+from importlib import metadata
 from pathlib import Path
 
+from autoloader.errors import SourceError, SpecError, nearest
 from autoloader.formats import files
-from autoloader.formats.dataset import DatasetFormat
-from autoloader.formats.tfds import check_version, open_version
+from autoloader.formats.dataset import DatasetFormat, has_file
+from autoloader.formats.places import VERSION, hub_revision, version_order
 
-_LEROBOT_INFO = "meta/info.json"
-"""``lerobot.metadata.INFO_FILE``, without an import of that package."""
+GROUP = "autoloader.formats"
+"""Group of the entry points by which packages bring formats."""
+BUILT_IN = {
+    "lerobot": ("meta/info.json", "autoloader.formats.lerobot:LeRobotDirectory"),
+    "tfds": ("dataset_info.json", "autoloader.formats.tfds:TfdsDirectory"),
+}
+"""Kind → (``DatasetFormat.marker``, class). Runs import the formats that they read alone."""
+DEEPEST = 5
+"""Folders below the one that is named, or below a snapshot of the Hub, that are looked into."""
 
 
-def open_source(path: str | Path, *, dataset: str) -> DatasetFormat:
-    """Reads the metadata of a TFDS version directory or a LeRobot dataset.
+@cache
+def _built_in(kind: str) -> type[DatasetFormat]:
+    found: type[DatasetFormat] = pkgutil.resolve_name(BUILT_IN[kind][1])
+    return found
+
+
+def _installed() -> dict[str, metadata.EntryPoint]:
+    """Kind → entry point of the formats that other packages bring."""
+    found = metadata.entry_points(group=GROUP)
+    return {one.name: one for one in found if one.name not in BUILT_IN}
+
+
+def _loaded(entry: metadata.EntryPoint) -> type[DatasetFormat]:
+    try:
+        found = entry.load()
+    except Exception as error:  # noqa: BLE001  (a foreign module may raise anything)
+        why = f"{type(error).__name__}: {error}"
+    else:
+        if isinstance(found, type) and issubclass(found, DatasetFormat):
+            return found
+        why = "it is no subclass of autoloader.formats.DatasetFormat"
+    raise SourceError(
+        f"the dataset format {entry.name!r} cannot be loaded from {entry.value}: {why}",
+        remedy="mend or remove the package that brings it",
+    )
+
+
+def format_of(kind: str, *, field: str) -> type[DatasetFormat]:
+    """The format of this name.
+
+    Args:
+        kind: name of the format, as a spec has it.
+        field: path of the spec field that holds it, for messages.
+
+    Raises:
+        SpecError: no format has this name.
+        SourceError: a package brings it, and it cannot be imported.
+    """
+    if kind in BUILT_IN:
+        return _built_in(kind)
+    installed = _installed()
+    if kind in installed:
+        return _loaded(installed[kind])
+    known = sorted([*BUILT_IN, *installed])
+    raise SpecError(
+        f"{field}: there is no dataset format {kind!r}; known: {', '.join(known)}",
+        remedy=f"{nearest(kind, known)}; or install the package that brings it",
+        path=field,
+    )
+
+
+def format_at(path: str | Path) -> type[DatasetFormat]:
+    """The format of a dataset by its marker: of this package first, then of others.
+
+    A folder without any marker, and a remote one, is taken for TFDS, which says what is wrong.
+
+    Raises:
+        SourceError: a package brings a format, and it cannot be imported.
+    """
+    if not files.is_remote(path):
+        folder = files.normal(path)
+        for kind, (marker, _) in BUILT_IN.items():
+            if has_file(folder, marker):
+                return _built_in(kind)
+        for entry in _installed().values():
+            if has_file(folder, (found := _loaded(entry)).marker):
+                return found
+    return _built_in("tfds")
+
+
+def open_source(path: str | Path, *, dataset: str, kind: str | None = None) -> DatasetFormat:
+    """Reads the metadata of a dataset.
 
     Args:
         path: path of the directory.
         dataset: the name that the spec gives this dataset, for messages.
+        kind: name of the format; ``None``: the one whose marker lies there.
 
     Raises:
-        SourceError: it does not exist, is neither, or is broken.
-        MissingExtraError: it needs a package of the extra ``lerobot``.
+        SourceError: it does not exist, is of no known format, or is broken.
+        SpecError: there is no such format.
+        MissingExtraError: a package that reads it is not installed.
     """
-    if is_lerobot(path):
-        from autoloader.formats.lerobot import open_lerobot  # runs of TFDS alone go without
-
-        return open_lerobot(path, dataset=dataset)
-    return open_version(path, dataset=dataset)
+    return _format(path, dataset, kind).open(path, dataset=dataset)
 
 
-def check_source(path: str | Path, *, dataset: str) -> str:
+def check_source(path: str | Path, *, dataset: str, kind: str | None = None) -> str:
     """``path``, normal; where it is local, after a look that costs next to nothing.
 
     Raises:
         SourceError: it is local, and is no dataset.
+        SpecError: there is no such format.
     """
-    if is_lerobot(path):
-        return files.normal(path)
-    return check_version(path, dataset=dataset)
+    return _format(path, dataset, kind).check(path, dataset=dataset)
 
 
-def is_lerobot(path: str | Path) -> bool:
-    """True of a local LeRobot dataset that may be looked into."""
+def metadata_files(path: str, *, dataset: str, kind: str | None = None) -> list[str]:
+    """Files that are read when a dataset is opened."""
+    return [files.join(path, name) for name in _format(path, dataset, kind).read_first]
+
+
+def _format(path: str | Path, dataset: str, kind: str | None) -> type[DatasetFormat]:
+    return format_at(path) if kind is None else format_of(kind, field=f"datasets[{dataset}].kind")
+
+
+# -- below a folder -----------------------------------------------------------------------------
+
+
+def dataset_versions(root: str | Path, note: Callable[[str], object]) -> list[list[Path]]:
+    """Versions of every dataset below ``root``, the newest first; of remote data only the newest.
+
+    Args:
+        root: folder or URL that is searched.
+        note: is told which folders may not be read, and which are left out.
+
+    Raises:
+        SourceError: ``root`` is remote and cannot be read.
+    """
+    if files.is_remote(root):
+        return _by_dataset(sorted(_versions_below(Path(root), DEEPEST, note)))
+    real = os.path.realpath(root)
+    found: dict[str, Path] = {}
+
+    def order(place: Path) -> tuple[bool, Path]:
+        """Places that no link leads to come first."""
+        return os.path.realpath(place) != os.path.normpath(real / place.relative_to(root)), place
+
+    for place in sorted(_versions_below(Path(root), DEEPEST, note), key=order):
+        kept = found.setdefault(os.path.realpath(place), place)
+        if kept is not place:
+            note(f"{place}: left out: a link to {kept}")
+    return _by_dataset(sorted(found.values()))
+
+
+def _versions_below(folder: Path, depth: int, note: Callable[[str], object]) -> Iterator[Path]:
+    """Folders that hold a dataset's version; says which may not be looked into.
+
+    Raises:
+        SourceError: a remote folder at the top cannot be read.
+    """
+    place, away = files.normal(folder), files.is_remote(folder)
     try:
-        return not files.is_remote(path) and Path(files.normal(path), _LEROBOT_INFO).is_file()
-    except OSError:
-        return False  # whoever opens it says why
+        below = files.directory_names(place) if away else os.listdir(folder)  # noqa: PTH208
+        names = files.file_names(place) if away else below
+    except OSError as error:
+        if not away or depth < DEEPEST:
+            note(f"{place}: left out: {error.strerror or error}")
+            return
+        told = files.unreadable(error, place, dataset="")
+        raise SourceError(f"{place}: {error.strerror or error}", remedy=told.remedy) from error
+    repository = None if away else hub_revision(folder)
+    if _is_dataset(place, names):
+        yield folder
+    elif repository is not None:
+        name, taken, others = repository
+        if others:
+            note(f"{name}: takes revision {taken.name}; also there: {', '.join(others)}")
+        yield from _versions_below(taken, DEEPEST, note)
+    elif depth:
+        children = [folder / name for name in below if not name.startswith(".")]
+        if away:  # each folder is a request, so old versions are not read
+            children = [versions[0] for versions in _by_dataset(children)]
+        for child in children:
+            if away or os.path.isdir(child):  # noqa: PTH112 False of any error
+                yield from _versions_below(child, depth - 1, note)
 
+
+@cache
+def _markers() -> tuple[str, ...]:
+    installed = [_loaded(entry).marker for entry in _installed().values()]
+    return tuple(filter(None, [*(marker for marker, _ in BUILT_IN.values()), *installed]))
+
+
+def _is_dataset(place: str, names: Collection[str]) -> bool:
+    """True of a folder with such names in it that has a format's marker."""
+    away = files.is_remote(place)
+    for marker in _markers():
+        first, _, rest = marker.partition("/")
+        if fnmatch.filter(names, first) and (has_file(place, marker) if not away else not rest):
+            return True
+    return False
+
+
+def _by_dataset(paths: list[Path]) -> list[list[Path]]:
+    """The versions of each dataset, the newest first."""
+    found: dict[Path, list[Path]] = {}
+    for path in paths:
+        key = path.parent if VERSION.fullmatch(path.name) else path
+        found.setdefault(key, []).append(path)
+    return [
+        sorted(versions, key=lambda path: version_order(path.name), reverse=True)
+        for versions in found.values()
+    ]
+
+
+# -- the same data twice ------------------------------------------------------------------------
 
 _EDGE_BYTES = 2**16
 

@@ -4,12 +4,11 @@ A version directory holds ``dataset_info.json``, ``features.json`` and the shard
 ``<data_dir>/<name>[/<config>]/<major.minor.patch>``. The number of shards of a split is the number
 of its ``shardLengths``; a shard's file name comes from the split's ``filepathTemplate``.
 
-A directory may lie far away (``gs://…``); all access is through ``autoloader.formats.files``. A
-cache of the Hugging Face Hub has a folder for each repository, and in it one for each revision,
-whose name is a commit's.
+A directory may lie far away (``gs://…``); all access is through ``autoloader.formats.files``.
 
-Not here: the feature tree (``autoloader.formats.features``), split expressions
-(``autoloader.formats.dataset``), records (``autoloader.formats.records``).
+Not here: folders around a version (``autoloader.formats.places``), the feature tree
+(``autoloader.formats.features``), split expressions (``autoloader.formats.dataset``), records
+(``autoloader.formats.records``).
 """
 
 from __future__ import annotations
@@ -19,15 +18,25 @@ import errno
 import os
 import re
 import stat
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from autoloader.errors import SourceError, SpecError, nearest
 from autoloader.formats import files
-from autoloader.formats.dataset import DatasetFormat, ShardSlice, broken, read_json
+from autoloader.formats.dataset import DatasetFormat, PlainReader, ShardSlice, broken, read_json
 from autoloader.formats.features import parse_features
+from autoloader.formats.places import (
+    VERSION,
+    directories,
+    existing_directory,
+    hub_revision,
+    is_directory,
+    versions_in,
+)
+from autoloader.formats.plain import Step
 from autoloader.formats.records import (
     FOOTER_BYTES,
     HEADER_BYTES,
@@ -47,6 +56,7 @@ from autoloader.formats.tables import (
     TableBuilder,
     Wanted,
 )
+from autoloader.host.extras import require
 from autoloader.host.files import kind_of
 from autoloader.host.records import dataclass
 
@@ -56,35 +66,12 @@ MOST_RECORDS = 10**8
 _FEW_RECORDS = 10_000
 _LONGEST_NAME = 255
 _DEFAULT_TEMPLATE = "{DATASET}-{SPLIT}.{FILEFORMAT}-{SHARD_X_OF_Y}"
-_COMMIT_CHARACTERS = 100
 
 INFO_FILE = "dataset_info.json"
 
-VERSION = re.compile(r"\d+\.\d+\.\d+")
 _TFDS_NAME = re.compile(
     r"(?P<name>\w[\w-]*)(/(?P<config>[\w.+=-]+(/[\w.+=-]+)*?))?(:(?P<version>[\d.*]+))?"
 )
-
-_REPOSITORY = re.compile(r"(?:dataset|model|space)s--(?:.*--)?(?P<name>.+)")
-
-
-def check_version(path: str | Path, *, dataset: str) -> str:
-    """``path``, normal; where it is local, after a look that costs next to nothing.
-
-    Raises:
-        SourceError: it is local, and does not exist, may not be read or is not a TFDS version
-            directory.
-    """
-    if files.is_remote(path):
-        return files.normal(path)
-    directory = existing_directory(path, dataset=dataset)
-    try:
-        there = Path(files.join(directory, INFO_FILE)).is_file()
-    except OSError as error:
-        raise files.unreadable(error, error.filename or str(path), dataset=dataset) from error
-    if not there:
-        raise not_a_version(directory, dataset=dataset)
-    return directory
 
 
 def locate_version(tfds_name: str, data_dir: str | Path, *, dataset: str) -> str:
@@ -107,12 +94,12 @@ def locate_version(tfds_name: str, data_dir: str | Path, *, dataset: str) -> str
             f"{field}: {tfds_name!r} is not a TFDS name",
             remedy='write "name", "name:1.0.0" or "name/config:1.0.0"',
         )
-    home = existing_directory(data_dir, dataset=dataset)
+    home = existing_directory(data_dir, dataset=dataset, holds=INFO_FILE)
     for what, name in (("", match["name"]), ("config ", match["config"])):
-        if name and not _is_directory(files.join(home, name), dataset=dataset):
+        if name and not is_directory(files.join(home, name), dataset=dataset):
             raise SourceError(
                 f"dataset {dataset}: {home} has no {what}{name!r}",
-                remedy=nearest(name, _directories(home)),
+                remedy=nearest(name, directories(home)),
                 dataset=dataset,
             )
         home = files.join(home, name) if name else home
@@ -131,62 +118,13 @@ def locate_version(tfds_name: str, data_dir: str | Path, *, dataset: str) -> str
     return files.join(home, fitting[-1])
 
 
-def existing_directory(path: str | Path, *, dataset: str) -> str:
-    """The normal form of a directory's path.
-
-    Raises:
-        SourceError: there is no such directory, or it cannot be looked at.
-    """
-    text = files.normal(path)
-    if _is_directory(text, dataset=dataset):
-        return text
-    what = f"there is nothing at {text}"
-    remedy = (
-        f"check the bucket and the spelling; name a directory, below {files.parent_of(text)} or "
-        f"elsewhere, that holds {INFO_FILE}"
-    )
-    if not files.is_remote(text):
-        there = next(parent for parent in Path(text).parents if parent.is_dir())
-        missing = Path(text).relative_to(there).parts[0]
-        what = f"{text} does not exist ({there} has no {missing!r})"
-        remedy = f"in {there}: {nearest(missing, _directories(str(there)))}"
-        if Path(text).exists():
-            what, remedy = f"{text} is a file", f"name the directory, such as {there}"
-    raise SourceError(f"dataset {dataset}: {what}", remedy=remedy, dataset=dataset)
-
-
-def _is_directory(path: str, *, dataset: str) -> bool:
-    try:
-        return files.is_directory(path)
-    except OSError as error:
-        raise files.unreadable(error, path, dataset=dataset) from error
-
-
-def _directories(directory: str) -> list[str]:
-    try:
-        return files.directory_names(directory)
-    except OSError:
-        return []
-
-
-def versions_in(directory: str) -> list[str]:
-    """Version directories below ``directory``, oldest first."""
-    found = [name for name in _directories(directory) if VERSION.fullmatch(name)]
-    return sorted(found, key=version_order)
-
-
-def version_order(name: str) -> tuple[int, ...]:
-    """Sort key of a version's name; () of any other name."""
-    return tuple(int(part) for part in name.split(".")) if VERSION.fullmatch(name) else ()
-
-
 def not_a_version(directory: str, *, dataset: str) -> SourceError:
     """The error for a directory without metadata; names version directories near it, if any."""
     below = [files.join(directory, name) for name in versions_in(directory)]
     if not files.is_remote(directory) and (of := hub_revision(Path(directory))) is not None:
         below = [str(of[1])]
     if not below:
-        for child in _directories(directory)[: 10 if files.is_remote(directory) else 100]:
+        for child in directories(directory)[: 10 if files.is_remote(directory) else 100]:
             inner = files.join(directory, child)
             below += [files.join(inner, name) for name in versions_in(inner)]
     if len(below) == 1:
@@ -206,51 +144,41 @@ def not_a_version(directory: str, *, dataset: str) -> SourceError:
     )
 
 
-def folder_name(path: str | Path) -> str:
-    """Name of a dataset by its place: "droid" of ".../droid/1.0.1"."""
-    place = Path(files.normal(path)) if not files.is_remote(path) else Path(path)
-    if VERSION.fullmatch(place.name):
-        place = place.parent
-    if place.parent.name == "snapshots" and (found := _REPOSITORY.fullmatch(place.parts[-3])):
-        return found["name"]
-    return place.name
-
-
-def hub_revision(folder: Path) -> tuple[str, Path, list[str]] | None:
-    """(name, snapshot that its refs point to, names of the others) of a repository of the Hub.
-
-    ``main`` comes first, then any other ref, then the snapshot that was written last.
-
-    Args:
-        folder: the repository's folder in a cache of the Hugging Face Hub, or the one of its
-            snapshots; ``None`` is the answer for any other.
-    """
-    home = folder.parent if folder.name == "snapshots" else folder
-    found = _REPOSITORY.fullmatch(home.name)
-    if found is None or not os.path.isdir(home / "snapshots"):  # noqa: PTH112  False of any error
-        return None
-    snapshots = {one.name: one for one in (home / "snapshots").iterdir() if one.is_dir()}
-    refs: dict[str, str] = {}
-    for file in sorted((home / "refs").rglob("*")):
-        if file.is_file():
-            with file.open(encoding="utf-8", errors="replace") as text:
-                refs[str(file.relative_to(home / "refs"))] = text.read(_COMMIT_CHARACTERS).strip()
-    named = [refs[one] for one in sorted(refs, key=lambda ref: (ref != "main", ref))]
-    latest = sorted(snapshots, key=lambda one: snapshots[one].stat().st_mtime, reverse=True)
-    commit = next((one for one in [*named, *latest] if one in snapshots), "")
-    by_commit = {of: ref for ref, of in refs.items()}
-    others = [
-        f"{by_commit[one]} ({one})" if one in by_commit else one for one in latest if one != commit
-    ]
-    return found["name"], home / "snapshots" / commit, others
-
-
 # -- metadata -----------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class TfdsDirectory(DatasetFormat):
     """A TFDS version directory, whose records are ``tf.train.Example``; see ``DatasetFormat``."""
+
+    title: ClassVar[str] = "TFDS"
+    marker: ClassVar[str] = INFO_FILE
+    read_first: ClassVar[tuple[str, ...]] = (INFO_FILE, FEATURES_FILE)
+
+    @classmethod
+    def open(cls, path: str | Path, *, dataset: str) -> TfdsDirectory:
+        """See ``DatasetFormat``."""
+        return _opened(path, dataset=dataset)
+
+    @classmethod
+    def check(cls, path: str | Path, *, dataset: str) -> str:
+        """See ``DatasetFormat``; the error names version directories near the folder."""
+        if files.is_remote(path):
+            return files.normal(path)
+        directory = existing_directory(path, dataset=dataset, holds=INFO_FILE)
+        try:
+            there = Path(directory, INFO_FILE).is_file()
+        except OSError as error:
+            raise files.unreadable(error, error.filename or str(path), dataset=dataset) from error
+        if not there:
+            raise not_a_version(directory, dataset=dataset)
+        return directory
+
+    def plain_reader(self, *, by_row: bool = False) -> PlainReader:
+        """See ``DatasetFormat``."""
+        del by_row
+        require("tensorflow_datasets", "the comparison with plain TFDS")
+        return TfdsReader(self)
 
     def identity(self, path: str, wanted: Wanted) -> SourceIdentity:
         """See ``DatasetFormat``; of a remote file its generation."""
@@ -308,24 +236,14 @@ class TfdsDirectory(DatasetFormat):
             )
 
 
-def open_version(path: str | Path, *, dataset: str) -> TfdsDirectory:
-    """Reads the metadata of a TFDS version directory.
-
-    Args:
-        path: the directory that holds ``dataset_info.json`` and ``features.json``.
-        dataset: the name that the spec gives this dataset, for messages.
-
-    Raises:
-        SourceError: it does not exist, is not a TFDS version directory, is broken, or its
-            records are not TFRecords.
-    """
-    directory = check_version(path, dataset=dataset)
+def _opened(path: str | Path, *, dataset: str) -> TfdsDirectory:
+    directory = TfdsDirectory.check(path, dataset=dataset)
     info_file, features_file = (files.join(directory, name) for name in (INFO_FILE, FEATURES_FILE))
     try:
         info = read_json(info_file, dataset=dataset)
     except SourceError as error:
         if isinstance(error.__cause__, FileNotFoundError):
-            existing_directory(directory, dataset=dataset)
+            existing_directory(directory, dataset=dataset, holds=INFO_FILE)
             raise not_a_version(directory, dataset=dataset) from error
         raise
     features = parse_features(
@@ -504,3 +422,53 @@ def read_tables(path: str, wanted: Wanted, read: ReadRecord) -> ShardTables:
         if SourceIdentity.of(os.fstat(file)) != source:
             raise FileChangedError(f"{path} was written to")
     return builder.tables(source)
+
+
+# -- the plain reader ---------------------------------------------------------------------------
+
+
+class TfdsReader:
+    """See ``PlainReader``: TFDS finds the record, parses and decodes it, and no code of ours.
+
+    Args:
+        directory: dataset that is read.
+    """
+
+    fps: float | None = None
+    """Frames a second; RLDS datasets do not say them."""
+
+    def __init__(self, directory: DatasetFormat) -> None:
+        self._directory = directory
+        self._builder: Any = None
+
+    def episode(self, piece: ShardSlice, record: int) -> list[Step]:
+        """See ``PlainReader``."""
+        shards = self._directory.splits[piece.split]
+        number = sum(shard.records for shard in shards[: piece.index]) + record
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                return self._read(f"{piece.split}[{number}:{number + 1}]")
+        except Exception as error:  # TFDS and TensorFlow raise errors of any kind
+            raise SourceError(
+                f"plain TFDS cannot read episode {number} of {piece.split} in "
+                f"{self._directory.path}: {type(error).__name__}: {error}",
+                remedy="check that tensorflow_datasets is installed and reads this directory",
+                dataset=self._directory.dataset,
+            ) from error
+
+    def _read(self, split: str) -> list[Step]:
+        import tensorflow_datasets as tfds
+
+        if self._builder is None:
+            self._builder = tfds.builder_from_directory(self._directory.path)
+        config = tfds.ReadConfig(try_autocache=False, interleave_cycle_length=1)
+        (episode,) = self._builder.as_dataset(split=split, read_config=config)
+        above = {key: _plain(value) for key, value in episode.items() if key != "steps"}
+        return [{**above, **step} for step in tfds.as_numpy(episode["steps"])]
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {key: _plain(inner) for key, inner in value.items()}
+    return value.numpy() if hasattr(value, "numpy") else value

@@ -21,9 +21,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from autoloader.formats.features import PARQUET
+from autoloader.formats.frames import PackedPicture, VideoCodec, VideoFrame
 from autoloader.formats.tables import NO_FEATURE, NUMBERS, REST_OF_FILE, Key, Section
 from autoloader.index.shard import ShardIndex
-from autoloader.samples.block import PackedPicture, VideoCodec, VideoFrame
 from autoloader.samples.resolve import ResolvedDataset
 from autoloader.samples.schema import RecordSchema
 from autoloader.samples.transforms.transform import VALID_KEY

@@ -23,18 +23,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from autoloader.formats.frames import Encoded, VideoFrame, share
 from autoloader.host.records import dataclass
 from autoloader.index.dataset import DatasetIndex, GatheredEpisodes, MakeFrame
 from autoloader.samples import windows
 from autoloader.samples.block import (
-    Encoded,
     SampleBlock,
-    VideoFrame,
     by_sample,
     different_frames,
     field_windows,
     linked_rows,
-    share,
 )
 from autoloader.samples.draws import (
     PURPOSE_CAMERA,

@@ -16,6 +16,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from autoloader.formats.frames import Encoded
 from autoloader.formats.records import FeatureValue, MalformedRecordError, parse_example
 from autoloader.formats.tables import (
     NO_FEATURE,
@@ -30,7 +31,7 @@ from autoloader.index.dataset import DatasetIndex, FeatureNumbers, GatheredEpiso
 from autoloader.index.planned import RunPlanner
 from autoloader.index.valid import valid_t
 from autoloader.samples import draws
-from autoloader.samples.block import Encoded, Place, SampleBlock, episode_key
+from autoloader.samples.block import Place, SampleBlock, episode_key
 from autoloader.samples.layout import BatchLayout
 from autoloader.samples.resolve import ResolvedDataset
 from autoloader.samples.schema import RecordSchema

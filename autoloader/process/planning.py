@@ -94,7 +94,7 @@ def _reader_of(
 
 
 def _refuse_streams(mixture: ResolvedMixture, away: Sequence[ResolvedDataset], why: str) -> None:
-    """Refuse to stream remote data with rules, which need every record's texts, and LeRobot data.
+    """Refuse to stream remote data with rules, which need every record's texts, and other formats.
 
     Args:
         mixture: the resolved mixture that would be streamed.
@@ -109,9 +109,10 @@ def _refuse_streams(mixture: ResolvedMixture, away: Sequence[ResolvedDataset], w
                 remedy="read it by index (reader: auto, with what the extra remote brings), or use "
                 "a transform that drops episodes (return None) and bars steps (valid)",
             )
-    if indexed := [dataset.name for dataset in mixture.datasets if not dataset.streamable]:
+    if indexed := [dataset for dataset in mixture.datasets if not dataset.streamable]:
         raise SpecError(
-            f"datasets: {_and_others(indexed)} holds LeRobot data, which is read by index only, "
+            f"datasets: {_and_others([one.name for one in indexed])} holds "
+            f"{indexed[0].directory.title} data, which is read by index only, "
             f"and the mixture would be streamed: {why}",
             remedy="use reader: auto, copy remote data to a local disk, or train on either",
         )
@@ -132,8 +133,8 @@ def reader_of_profile(mixture: ResolvedMixture, reader: str, notes: list[str]) -
         why = "the spec's remote data, of which nothing here fetches ranges"
     elif reader == "stream" and spec.mixing.chain and not any(d.remote for d in mixture.datasets):
         why = "the spec's mixing.chain, which needs an index"
-    elif reader == "stream" and not all(one.streamable for one in mixture.datasets):
-        why = "the spec's LeRobot data, which is read by index only"
+    elif reader == "stream" and (indexed := [d for d in mixture.datasets if not d.streamable]):
+        why = f"the spec's {indexed[0].directory.title} data, which is read by index only"
     else:
         return reader
     notes.append(f"reader: {reader} of the profile gives way to {why}")

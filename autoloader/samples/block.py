@@ -1,24 +1,18 @@
 """A block of samples as a reader hands it over: encoded frames, and every sample's numbers.
 
-A frame is the bytes of a picture. Two kinds need more: of a video the packets that it takes to
-decode a frame; of a file that packs its pictures the stretch that holds one.
-
-Not here: making blocks (``index.planned``); where bytes come from (``pipeline.graph``,
-``pipeline.read``, ``formats.lerobot``); decoding (``decode``).
+Not here: encoded frames (``formats.frames``), making blocks (``index.planned``), where bytes come
+from (``pipeline.graph``, ``pipeline.read``), decoding (``decode``).
 """
 
 from __future__ import annotations
 
-import threading
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from autoloader.host.extras import needs
+from autoloader.formats.frames import Encoded
 from autoloader.host.records import dataclass
 from autoloader.samples import windows
 from autoloader.samples.draws import PURPOSE_ORDER, Bools, Floats, Ints, fold
@@ -28,175 +22,8 @@ from autoloader.samples.transforms.fields import FieldName
 from autoloader.spec import SampleSpec
 from autoloader.spec.knobs import ResolvedDatasetKnobs
 
-MOST_KEPT_BYTES = 32 * 2**20
-"""Of decoded frames in a process that wait for the samples that show them."""
 DECODED_TOGETHER_BYTES = 256 * 2**20
 """What large pictures take that are decoded at the same time; a larger one is decoded alone."""
-
-_SNAPPY = "snappy"
-
-
-@dataclass(frozen=True, slots=True)
-class VideoCodec:
-    """Parameters that a video decoder is set up with.
-
-    Attributes:
-        name: FFmpeg's name of the format: "av1", "h264", "hevc" …
-        setup: bytes that it needs before the first packet.
-    """
-
-    name: str
-    setup: bytes
-
-
-@dataclass(frozen=True, slots=True)
-class VideoFrame:
-    """One frame, still encoded: the packets from its keyframe to itself, in decoding order.
-
-    Attributes:
-        data: a stretch of the file that holds all of them.
-        packets: start in ``data``, bytes, and number of the frame that each holds.
-        number: the frame that is wanted.
-        codec: parameters of the video decoder.
-        origin: file and place of the keyframe: frames that have it in common are decoded together.
-        shared: of the frames of the run that have the keyframe in common; ``None`` where there is
-            but this one.
-    """
-
-    data: memoryview
-    packets: Sequence[tuple[int, int, int]]
-    number: int
-    codec: VideoCodec
-    origin: tuple[str, int]
-    shared: SharedFrames | None = None
-
-    def __len__(self) -> int:
-        """Bytes."""
-        return len(self.data)
-
-
-class SharedFrames:
-    """Frames of one keyframe that the samples of a run show: whoever decodes one decodes all.
-
-    Their pictures wait here for the samples that show them, as long as there is room.
-
-    Args:
-        frames: the stretches that the run has read.
-
-    Attributes:
-        last: the frame that is decoded last.
-        lock: held by who decodes.
-        begun: whether somebody has tried to decode all.
-    """
-
-    _room_lock = threading.Lock()
-    _kept_bytes = 0
-
-    def __init__(self, frames: Sequence[VideoFrame]) -> None:
-        self.last = max(frames, key=lambda one: len(one.packets))
-        self.lock = threading.Lock()
-        self.begun = False
-        self._uses = Counter(one.number for one in frames)
-        self._kept: dict[int, NDArray[np.uint8]] = {}
-
-    def wants(self, number: int) -> bool:
-        """True if a sample has yet to show a frame."""
-        return self._uses[number] > 0
-
-    def keep(self, number: int, picture: NDArray[np.uint8]) -> None:
-        """A frame is decoded; it is kept where there is room."""
-        with self._room_lock:
-            if SharedFrames._kept_bytes + picture.nbytes > MOST_KEPT_BYTES:
-                return
-            SharedFrames._kept_bytes += picture.nbytes
-        self._kept[number] = picture
-
-    def take(self, number: int) -> NDArray[np.uint8] | None:
-        """A frame that is kept; for the last sample that shows it, it is let go of."""
-        self._uses[number] -= 1
-        found = self._kept.get(number)
-        if found is not None and not self.wants(number):
-            self._let_go(number)
-        return found
-
-    def _let_go(self, number: int) -> None:
-        nbytes = self._kept.pop(number).nbytes
-        with self._room_lock:
-            SharedFrames._kept_bytes -= nbytes
-
-    def __del__(self) -> None:
-        for number in list(self._kept):  # of a run that was dropped
-            self._let_go(number)
-
-
-def share(frames: Sequence[VideoFrame]) -> Iterator[VideoFrame]:
-    """The frames of a run, in their order; those of one keyframe know each other."""
-    of: dict[tuple[VideoCodec, tuple[str, int]], list[VideoFrame]] = {}
-    for one in frames:
-        of.setdefault((one.codec, one.origin), []).append(one)
-    shared = {key: SharedFrames(some) for key, some in of.items() if len(some) > 1}
-    for one in frames:
-        yield replace(one, shared=shared.get((one.codec, one.origin)))
-
-
-class UnpackableError(ValueError):
-    """A Parquet page with a picture cannot be unpacked. Internal: it becomes a quarantine."""
-
-
-@dataclass(frozen=True, slots=True)
-class PackedPicture:
-    """One encoded picture, and what it is packed with.
-
-    Attributes:
-        data: a stretch of the file.
-        codec: compression of the Parquet column.
-        unpacked: number of bytes once unpacked.
-        start, size: the picture within them.
-    """
-
-    data: memoryview
-    codec: str
-    unpacked: int
-    start: int
-    size: int
-
-    def __len__(self) -> int:
-        """Bytes."""
-        return len(self.data)
-
-    def picture(self) -> memoryview:
-        """The encoded picture.
-
-        Raises:
-            UnpackableError: the stretch is damaged.
-            MissingExtraError: pyarrow is not installed.
-        """
-        whole = self.data
-        if self.codec:
-            with needs("a LeRobot dataset", extra="lerobot"):
-                import pyarrow
-            packed: bytes | memoryview = self.data
-            if self.codec == _SNAPPY:
-                packed = _number(self.unpacked) + bytes(self.data)
-            try:
-                found = pyarrow.decompress(packed, self.unpacked, self.codec)
-            except (pyarrow.ArrowException, OSError, ValueError) as error:
-                raise UnpackableError(f"its page is damaged: {error}"[:120]) from error
-            whole = memoryview(found)
-        return whole[self.start : self.start + self.size]
-
-
-def _number(value: int) -> bytes:
-    """As snappy writes it: seven bits a byte."""
-    found = bytearray()
-    while value >= 0x80:
-        found.append(value & 0x7F | 0x80)
-        value >>= 7
-    return bytes([*found, value])
-
-
-Encoded = bytes | memoryview | VideoFrame | PackedPicture
-"""A frame as it lies in its file."""
 
 
 @dataclass(frozen=True, slots=True)

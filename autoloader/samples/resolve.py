@@ -26,7 +26,7 @@ from autoloader.formats import (
     locate_version,
     open_source,
 )
-from autoloader.formats.tfds import FEATURES_FILE, INFO_FILE
+from autoloader.formats.sources import metadata_files
 from autoloader.host.records import dataclass
 from autoloader.host.units import MIB
 from autoloader.samples.draws import dataset_key
@@ -336,7 +336,7 @@ class DatasetSource:
         """Files of a remote dataset that opening it reads, where the spec names its directory."""
         if not self.remote or self.declared.path is None:
             return []
-        return [files.join(self.declared.path, name) for name in (INFO_FILE, FEATURES_FILE)]
+        return metadata_files(self.declared.path, dataset=self.declared.name)
 
     def open(self) -> tuple[DatasetFormat, tuple[ShardSlice, ...]]:
         """Open the directory, and the records of the split, by shard.
@@ -356,7 +356,8 @@ class DatasetSource:
         where = f"{self.where}.episodes"
         if not directory.numbered:
             raise SpecError(
-                f"{where}: {directory.path} is no LeRobot dataset, whose episodes have numbers",
+                f"{where}: {directory.path} is a {directory.title} dataset, whose "
+                "episodes have no numbers",
                 remedy="leave it out, and cut the split: train[:90%]",
             )
         known = set(directory.episode_numbers)
@@ -426,8 +427,9 @@ def bind_dataset(source: DatasetSource, index: int) -> ResolvedDataset:
     by_row = declared.timestamps == "ignore"
     if by_row and not directory.numbered:
         raise SpecError(
-            f"{where}.timestamps: ignore, and {directory.path} is no LeRobot dataset",
-            remedy="leave it out: nothing else has times of rows",
+            f"{where}.timestamps: ignore, and {directory.path} is a {directory.title} dataset, "
+            "whose rows have no times",
+            remedy="leave it out",
         )
     sample = sample_in_frames(source.spec.sample_of(name), declared, directory)
     episodes = bind_episodes(declared, directory, slices, where=where)
@@ -563,8 +565,8 @@ def sample_in_frames(
         return sample
     if fps is None:
         raise SpecError(
-            f"{where}.sample.delta_timestamps: RLDS datasets do not say how many frames a second "
-            "they have",
+            f"{where}.sample.delta_timestamps: {directory.title} datasets do not say how many "
+            "frames a second they have",
             remedy="set fps for this dataset, or write offsets in frames: frame_offsets, "
             "state_offsets, action_start and action_horizon",
             path=f"{where}.fps",
@@ -581,8 +583,8 @@ def _fps(declared: DatasetSpec, directory: DatasetFormat) -> float | None:
     if declared.fps is not None and abs(declared.fps - told) > _LARGEST_DIFFERENCE * told:
         field = f"datasets[{declared.name}].fps"
         raise SpecError(
-            f"{field}: {declared.fps:g}, and meta/info.json says {told:g}",
-            remedy="leave fps out for a LeRobot dataset, or mend the one that is wrong",
+            f"{field}: {declared.fps:g}, and the {directory.title} dataset says {told:g}",
+            remedy="leave fps out, or mend the one that is wrong",
         )
     return told
 

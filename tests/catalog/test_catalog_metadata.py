@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 from autoloader.errors import SourceError, SpecError
+from autoloader.formats import open_source
 from autoloader.formats.dataset import DatasetFormat
-from autoloader.formats.tfds import locate_version, open_version
+from autoloader.formats.tfds import locate_version
 
 FEATURES: dict[str, Any] = {
     "pythonClassName": "FeaturesDict",
@@ -61,7 +62,7 @@ def episodes(found: DatasetFormat, split: str) -> int:
 
 
 def test_split_errors_carry_the_field_of_the_spec(tmp_path: Path) -> None:
-    found = open_version(write(tmp_path / "kitchen/1.0.0", split("train", 25)), dataset="mine")
+    found = open_source(write(tmp_path / "kitchen/1.0.0", split("train", 25)), dataset="mine")
     with pytest.raises(SpecError, match=r"train\[:1%\] of 25 episodes is empty") as caught:
         found.resolve("train[:1%]", field="datasets.mine.split")
     assert caught.value.path == "datasets.mine.split"
@@ -70,7 +71,7 @@ def test_split_errors_carry_the_field_of_the_spec(tmp_path: Path) -> None:
 def test_a_missing_shard_file_is_named_when_its_split_is_used(tmp_path: Path) -> None:
     path = write(tmp_path / "kitchen/1.0.0", split("train", 3, 4), split("val", 2))
     (path / "kitchen-train.tfrecord-00001-of-00002").unlink()
-    found = open_version(path, dataset="mine")
+    found = open_source(path, dataset="mine")
     assert episodes(found, "val") == 2
     assert episodes(found, "train[:3]") == 3
     with pytest.raises(SourceError, match=r"mine: shard file .*00001-of-00002 is missing"):
@@ -81,7 +82,7 @@ def test_the_parent_of_several_versions_lists_them(tmp_path: Path) -> None:
     write(tmp_path / "kitchen/1.0.0", split("train", 1))
     write(tmp_path / "kitchen/1.10.0", split("train", 1))
     with pytest.raises(SourceError) as caught:
-        open_version(tmp_path / "kitchen", dataset="mine")
+        open_source(tmp_path / "kitchen", dataset="mine")
     assert "1.0.0" in caught.value.remedy
     assert "1.10.0" in caught.value.remedy
 
@@ -90,7 +91,7 @@ def test_the_parent_of_several_versions_lists_them(tmp_path: Path) -> None:
 def test_other_record_formats_are_refused_by_name(tmp_path: Path, file_format: str) -> None:
     path = write(tmp_path / "kitchen/1.0.0", split("train", 1), fileFormat=file_format)
     with pytest.raises(SourceError, match=f"are {file_format}, not tfrecord"):
-        open_version(path, dataset="mine")
+        open_source(path, dataset="mine")
 
 
 @pytest.mark.parametrize(
@@ -116,7 +117,7 @@ def test_broken_metadata_is_a_source_error_naming_the_file(
     else:
         (path / file).write_text(text)
     with pytest.raises(SourceError, match="mine") as caught:
-        open_version(path, dataset="mine")
+        open_source(path, dataset="mine")
     assert file in str(caught.value)
 
 

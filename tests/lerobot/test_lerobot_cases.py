@@ -173,7 +173,7 @@ def test_timestamps_are_of_lerobot_data_alone(tmp_path: Path) -> None:
     from streams import spec_of as rlds_spec_of
 
     written = write_dataset(tmp_path, [[episode(0, 5)]])
-    with pytest.raises(SpecError, match="no LeRobot dataset"):
+    with pytest.raises(SpecError, match="TFDS dataset, whose rows have no times"):
         samples_of(rlds_spec_of({**dataset_of(written), "timestamps": "ignore"}))
 
 
@@ -225,7 +225,7 @@ def test_episodes_are_numbers_of_the_list_of_a_lerobot_dataset(
     with pytest.raises(SpecError, match="there is no episode 3"):
         samples_of(spec_of(root, dataset={"episodes": [1, 3]}))
     written = write_dataset(tmp_path, [[episode(0, 5)]])
-    with pytest.raises(SpecError, match="no LeRobot dataset"):
+    with pytest.raises(SpecError, match="TFDS dataset, whose episodes have no numbers"):
         samples_of(rlds_spec_of({**dataset_of(written), "episodes": [0]}))
 
 

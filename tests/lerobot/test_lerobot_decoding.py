@@ -15,8 +15,7 @@ from lerobot_checks import TOP, spec_of
 from lerobot_files import LeRobotFiles
 
 from autoloader.decode.frames import UndecodableFrameError, VideoDecoder
-from autoloader.decode.probe import lerobot_samples
-from autoloader.samples.block import VideoFrame, share
+from autoloader.formats.frames import VideoFrame, share
 from autoloader.samples.resolve import resolve
 
 FILES = LeRobotFiles(lengths=(40,), gop=20)
@@ -30,9 +29,8 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def frames(root: Path) -> list[VideoFrame]:
     """Every frame of an episode of two keyframes, in any order."""
-    block = lerobot_samples(resolve(spec_of(root)).datasets[0])
-    assert block is not None
-    found = [one for one in block.frames["top"] if isinstance(one, VideoFrame)]
+    (dataset,) = resolve(spec_of(root)).datasets
+    found: list[Any] = [*dataset.directory.first_frames(dataset.slices[0].path, 0, TOP, 40)]
     random.Random(3).shuffle(found)
     return found
 

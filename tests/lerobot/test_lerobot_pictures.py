@@ -14,12 +14,12 @@ import pytest
 from lerobot_checks import SIDE, TOP, check, samples_of, spec_of
 from lerobot_files import LeRobotFiles, stored
 
+from autoloader.formats.frames import PackedPicture, UnpackableError
 from autoloader.formats.lerobot.parquet import (
     PictureTable,
     UnreadableParquetError,
     read_pictures,
 )
-from autoloader.samples.block import PackedPicture, UnpackableError
 
 ROWS = "data/chunk-000/file-000.parquet"
 BEARS = {"max_corrupt_ratio": 0.9}

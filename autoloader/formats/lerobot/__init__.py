@@ -9,7 +9,6 @@ Not here: TFDS directories (``formats.tfds``), decoding (``decode.frames``).
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import os
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -22,8 +21,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from autoloader.formats import files
-from autoloader.formats.dataset import DatasetFormat, MissingVideos, ShardSlice, broken
+from autoloader.formats.dataset import DatasetFormat, MissingVideos, PlainReader, ShardSlice, broken
+from autoloader.formats.episodes import DamagedEpisodeError, FileTables, identity_of
 from autoloader.formats.features import TASKS, VIDEO, Feature
+from autoloader.formats.frames import Encoded
 from autoloader.formats.lerobot.metadata import (
     EPISODE,
     INFO_FILE,
@@ -34,9 +35,11 @@ from autoloader.formats.lerobot.metadata import (
     read_episodes,
     read_info,
 )
-from autoloader.formats.lerobot.tables import DamagedEpisodeError, EpisodeRows, TablesOfFile, Videos
+from autoloader.formats.lerobot.parquet import read_pictures
+from autoloader.formats.lerobot.tables import EpisodeRows, EpisodesOfFile, Videos
+from autoloader.formats.places import folder_name
 from autoloader.formats.tables import ReadRecord, ShardTables, SourceIdentity, Wanted
-from autoloader.formats.tfds import folder_name
+from autoloader.formats.videos import first_frames_of, mapped
 from autoloader.host.records import dataclass
 
 _RANGE = re.compile(r"(\d+):(\d+)")
@@ -46,42 +49,60 @@ _RANGE = re.compile(r"(\d+):(\d+)")
 class LeRobotDirectory(LeRobotMetadata):
     """A LeRobot dataset; see ``DatasetFormat``."""
 
+    title: ClassVar[str] = "LeRobot"
+    marker: ClassVar[str] = INFO_FILE
     streamable: ClassVar[bool] = False
     numbered: ClassVar[bool] = True
     texts_only: ClassVar[bool] = True
+
+    @classmethod
+    def open(cls, path: str | Path, *, dataset: str) -> LeRobotDirectory:
+        """See ``DatasetFormat``; the metadata of v3.0 is Parquet, for which pyarrow is needed."""
+        root = Path(files.normal(path))
+        digest = metadata_digest(root)  # of what is read after it: an edit meanwhile makes it stale
+        info = read_info(root, dataset=dataset)
+        features = features_of(info, root, dataset=dataset)
+        episodes = read_episodes(root, info, dataset=dataset)
+        splits, notes = _splits(info, root, episodes, dataset=dataset)
+        return cls(
+            name=folder_name(root),
+            version=str(info["codebase_version"]),
+            path=str(root),
+            features=features,
+            splits=splits,
+            dataset=dataset,
+            steps={
+                path: tuple(episodes.length[episodes.data.rows_in(path)].tolist())
+                for path in episodes.data.paths
+            },
+            notes=tuple(notes),
+            info=info,
+            episodes=episodes,
+            digest=digest,
+        )
 
     @cached_property
     def _videos(self) -> Videos:
         return Videos(self.episodes)
 
     def identity(self, path: str, wanted: Wanted) -> SourceIdentity:
-        """See ``DatasetFormat``; of a Parquet file, its episodes' videos, and the metadata.
-
-        Any of the files may be missing. Paths count from the dataset's folder: an index beside data
-        that was moved stays right.
-        """
+        """See ``DatasetFormat``; of a Parquet file, its episodes' videos, and the metadata."""
         cameras = (  # only the user's function knows which cameras it shows
             self.cameras
             if wanted.transform is not None
             else [one.key for one in wanted.features if one.role == "frames"]
         )
-        stamp = hashlib.blake2b(self.digest, digest_size=8)
-        size = 0
-        for file in [path, *sorted(self.episodes.videos_of(path, cameras))]:
-            stamp.update(os.fsencode(file.removeprefix(f"{self.path}/")))
-            try:
-                found = os.stat(file)  # noqa: PTH116
-            except OSError:
-                stamp.update(b"\0missing\0")
-                continue
-            size += found.st_size
-            stamp.update(b"\0%d %d\0" % (found.st_size, found.st_mtime_ns))
-        return SourceIdentity(size, int.from_bytes(stamp.digest(), "little") >> 1)
+        videos = sorted(self.episodes.videos_of(path, cameras))
+        return identity_of([path, *videos], self.path, self.digest)
 
     def tables(self, path: str, wanted: Wanted, read: ReadRecord) -> ShardTables:
         """See ``DatasetFormat``."""
         source = self.identity(path, wanted)
-        return TablesOfFile(path, wanted, read, self, self._videos).build().tables(source)
+        episodes = EpisodesOfFile(path, wanted, self, self._videos)
+        builder = FileTables(path, wanted, read, self.features, self.cameras).build(episodes)
+        for note in episodes.notes:
+            builder.note(note)
+        return builder.tables(source)
 
     def records(self, slices: Sequence[ShardSlice]) -> Iterator[tuple[str, bytes]]:
         """See ``DatasetFormat``; an episode's pictures are marks of the camera and the step.
@@ -100,8 +121,23 @@ class LeRobotDirectory(LeRobotMetadata):
                 with contextlib.suppress(DamagedEpisodeError):
                     yield f"{piece.path}, record {record}", rows.record(one)[1]
 
-    def require(self, slices: Sequence[ShardSlice]) -> None:
-        """Nothing: a file that is not there costs its episodes."""
+    def first_frames(self, path: str, record: int, camera: str, count: int) -> Sequence[Encoded]:
+        """See ``DatasetFormat``; of a video the first packets are read, of pictures the pages."""
+        one = self.episodes.at(path, record)
+        count = min(count, one.length)
+        if self.features[camera].encoding == VIDEO:
+            place = one.videos[camera]
+            return first_frames_of(place.path, round(place.from_s * self.fps), count)
+        lengths = self.episodes.length[self.episodes.data.rows_in(path)]
+        first = int(lengths[:record].sum())
+        table = read_pictures(path, camera, int(lengths.sum()), most=first + count)
+        return table.pictures(mapped(path), slice(first, first + count))
+
+    def plain_reader(self, *, by_row: bool = False) -> PlainReader:
+        """See ``DatasetFormat``."""
+        from autoloader.formats.lerobot.plain import LeRobotReader
+
+        return LeRobotReader(self, by_row=by_row)
 
     @cached_property
     def cameras_without_files(self) -> tuple[str, ...]:
@@ -173,41 +209,6 @@ class LeRobotDirectory(LeRobotMetadata):
             gone = [path in missing for path in of.paths]
             lost |= np.asarray([*gone, False])[of.number]  # the last: no video is told
         return MissingVideos(min(missing), len(missing), len(named), int(lost.sum()), count)
-
-
-def open_lerobot(path: str | Path, *, dataset: str) -> LeRobotDirectory:
-    """Reads the metadata of a LeRobot dataset.
-
-    Args:
-        path: the directory that holds ``meta/info.json``; local.
-        dataset: the name that the spec gives this dataset, for messages.
-
-    Raises:
-        SourceError: it is broken, or of a version that is not known.
-        MissingExtraError: it is of v3.0, whose metadata is Parquet, and pyarrow is not installed.
-    """
-    root = Path(files.normal(path))
-    digest = metadata_digest(root)  # of what is read after it: an edit meanwhile makes it stale
-    info = read_info(root, dataset=dataset)
-    features = features_of(info, root, dataset=dataset)
-    episodes = read_episodes(root, info, dataset=dataset)
-    splits, notes = _splits(info, root, episodes, dataset=dataset)
-    return LeRobotDirectory(
-        name=folder_name(root),
-        version=str(info["codebase_version"]),
-        path=str(root),
-        features=features,
-        splits=splits,
-        dataset=dataset,
-        steps={
-            path: tuple(episodes.length[episodes.data.rows_in(path)].tolist())
-            for path in episodes.data.paths
-        },
-        notes=tuple(notes),
-        info=info,
-        episodes=episodes,
-        digest=digest,
-    )
 
 
 def _splits(

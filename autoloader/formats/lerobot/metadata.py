@@ -32,7 +32,7 @@ from numpy.typing import NDArray
 from autoloader.errors import SourceError
 from autoloader.formats import files
 from autoloader.formats.dataset import DatasetFormat, broken, read_json
-from autoloader.formats.features import PARQUET, TASKS, VIDEO, Feature, FeatureKind
+from autoloader.formats.features import PARQUET, TASK, TASKS, VIDEO, Feature, FeatureKind
 from autoloader.formats.lerobot.parquet import read_columns
 from autoloader.formats.lerobot.videos import Placement, Spans, place
 from autoloader.host.records import dataclass
@@ -43,8 +43,6 @@ Ints = NDArray[np.int64]
 INFO_FILE = "meta/info.json"
 """File that every LeRobot dataset has."""
 VERSIONS = ("v2.0", "v2.1", "v3.0")
-TASK = "task"
-"""Path of the feature that holds the text of each frame's task."""
 EPISODE = "episode_metadata/episode_index"
 """Path of the one feature that an episode has once: its number, for rules and functions."""
 MOST_EPISODES = 10**7

@@ -10,7 +10,7 @@ the stretch of a picture is the pieces that it lies in, which are unpacked alone
 codec is one stretch.
 
 Not here: the meaning of columns (``metadata``, ``tables``), unpacking a picture
-(``samples.block``).
+(``formats.frames``).
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from numpy.typing import NDArray
 
 from autoloader.formats import files
 from autoloader.formats.files import told_stand_in
+from autoloader.formats.frames import PackedPicture
 from autoloader.host.extras import needs
 from autoloader.host.records import dataclass
 from autoloader.storage.faults import LimitError, Limits, check_bytes
@@ -113,6 +114,21 @@ class PictureTable:
     unpacked: NDArray[np.int32]
     start: NDArray[np.int32]
     size: NDArray[np.int32]
+
+    def pictures(self, data: memoryview, rows: slice) -> list[PackedPicture]:
+        """The pictures of some rows, of the bytes of the file.
+
+        Raises:
+            LookupError: a row has no picture.
+        """
+        found = []
+        for row in range(rows.start, rows.stop):
+            if self.offset[row] < 0:
+                raise LookupError(f"row {row} has no picture")
+            stretch = data[int(self.offset[row]) :][: int(self.length[row])]
+            places = (int(column[row]) for column in (self.unpacked, self.start, self.size))
+            found.append(PackedPicture(stretch, self.codec, *places))
+        return found
 
 
 def read_pictures(path: str, feature: str, rows: int, most: int | None = None) -> PictureTable:

@@ -1,38 +1,36 @@
-"""One Parquet file of a LeRobot dataset: its rows, and the tables that an index holds of them.
+"""One Parquet file of a LeRobot dataset: its rows, and where the frames of its episodes lie.
 
-Rows are held against the list of episodes: where they lie, their order, times, and values. An
-episode then becomes a record of RLDS, so that transforms and the index take it as any other: its
-numbers and texts under the names of its features, and for each picture a mark that says which
-camera's and which step's it is.
+Rows are held against the list of episodes: where they lie, their order, times, and values.
 
 Theory of operation. pyarrow reads the columns that are wanted, all rows at once. Of each video that
 an episode names the packet table is read, without decoding; of pictures inside the Parquet file,
 the headers of its pages. An episode that does not fit is damaged, with the numbers; it never gets a
-picture of another one. The marks that a transform leaves say which steps' pictures it shows.
+picture of another one.
 
 Step i of an episode is frame f + i of its video; f follows from the list of episodes and the number
 of frames (``videos``). The times of the video must agree with the frame rate.
 
-Invariants:
-    1. An episode is indexed whole or not at all.
-    2. The tables are a function of the files' bytes, the metadata and the wanted features alone.
-
-Not here: which episodes there are (``metadata``), where pictures lie (``parquet``), decoding
-(``decode.video``), unpacking pictures (``samples.block``).
+Not here: which episodes there are (``metadata``), where pictures lie (``parquet``), the tables of
+an index (``formats.episodes``).
 """
 
 from __future__ import annotations
 
-import os
-import struct
 import threading
 from collections import Counter, OrderedDict
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from autoloader.formats.episodes import (
+    DamagedEpisodeError,
+    StoredEpisode,
+    VideoFrames,
+    marks_of,
+)
 from autoloader.formats.features import PARQUET, TASKS, VIDEO
 from autoloader.formats.lerobot.metadata import (
     EPISODE,
@@ -47,90 +45,76 @@ from autoloader.formats.lerobot.parquet import (
     read_columns,
     read_pictures,
 )
-from autoloader.formats.lerobot.videos import (
-    LARGEST_DRIFT_FRAMES,
-    PacketTable,
-    Placement,
-    UnreadableVideoError,
-    read_packets,
-)
-from autoloader.formats.records import MalformedRecordError, write_example
+from autoloader.formats.lerobot.videos import LARGEST_DRIFT_FRAMES, Placement
+from autoloader.formats.records import write_example
 from autoloader.formats.tables import (
-    ONCE,
-    ReadRecord,
     Section,
-    StoredFeature,
-    TableBuilder,
-    Texts,
-    Values,
     Wanted,
-    sections_of,
 )
+from autoloader.formats.videos import PacketTable, UnreadableVideoError, read_packets
 from autoloader.host.records import dataclass
 
 Ints = NDArray[np.int64]
-_Frames = tuple[dict[Section, Any], list[bytes]]
-"""(values of sections of frames, texts that they number)."""
-
-VIDEO_SECTIONS = (
-    Section.FRAME_OFFSETS,
-    Section.FRAME_LENGTHS,
-    Section.FRAME_KEYS,
-    Section.FRAME_PACKETS,
-    Section.FRAME_FILES,
-    Section.FRAME_CODECS,
-    Section.PACKET_OFFSETS,
-    Section.PACKET_SIZES,
-    Section.PACKET_NUMBERS,
-)
-PICTURE_SECTIONS = (
-    Section.FRAME_OFFSETS,
-    Section.FRAME_LENGTHS,
-    Section.FRAME_CODECS,
-    Section.UNPACKED_BYTES,
-    Section.PICTURE_STARTS,
-    Section.PICTURE_BYTES,
-)
 MOST_KEPT_PACKETS = 2**21
 """Packets kept of videos that other Parquet files still ask for; one takes 48 bytes."""
 
 
+@dataclass(frozen=True, slots=True)
+class PackedRows:
+    """Pictures of an episode in its Parquet file; see ``PackedFrames``.
+
+    Attributes:
+        table: places of the pictures of all rows.
+        first: row of the first step.
+    """
+
+    table: PictureTable
+    first: int
+
+    def places(self, steps: Ints) -> tuple[dict[Section, Any], list[bytes]]:
+        """See ``PackedFrames``."""
+        table, shown = self.table, self.first + steps
+        return {
+            Section.FRAME_OFFSETS: table.offset[shown],
+            Section.FRAME_LENGTHS: table.length[shown],
+            Section.FRAME_CODECS: np.zeros(1, np.int64),
+            Section.UNPACKED_BYTES: table.unpacked[shown],
+            Section.PICTURE_STARTS: table.start[shown],
+            Section.PICTURE_BYTES: table.size[shown],
+        }, [table.codec.encode()]
+
+
 @dataclass
-class TablesOfFile:
-    """The tables of a Parquet file's episodes, as they lie there or as the transform leaves them.
+class EpisodesOfFile:
+    """The episodes of a Parquet file, as the index takes them.
 
     Args:
         path: path of the Parquet file.
         wanted: features that are indexed.
-        read: reads an episode as a record, through the transform if there is one.
         known: the dataset that the file belongs to.
         videos: packets of the dataset's videos.
+
+    Attributes:
+        notes: facts about the file that a person should know, as keys; once all were read.
     """
 
     path: str
     wanted: Wanted
-    read: ReadRecord
     known: LeRobotMetadata
     videos: Videos
 
     def __post_init__(self) -> None:
         """Prepare what is found once a file; nothing is read yet."""
-        transform = self.wanted.transform
-        given = self.known.features if transform is None else transform.features
-        self._of_videos = {one.key for one in given.values() if one.encoding == VIDEO}
+        self.notes: dict[str, None] = {}
         self._pictures: dict[str, PictureTable | str] = {}
         self._placed: dict[tuple[str, str], tuple[PacketTable, Placement] | str] = {}
-        self._packets: Counter[int] = Counter()
-        self._begins: dict[tuple[int, str], int] = {}
-        self._notes: dict[str, None] = {}
 
-    def build(self) -> TableBuilder:
-        """The tables.
+    def __iter__(self) -> Iterator[StoredEpisode | DamagedEpisodeError]:
+        """In the order of the list; an episode that does not fit the metadata is damaged.
 
         Raises:
             OSError: the file cannot be read.
         """
-        builder = TableBuilder(self.wanted.features, self._sections)
         rewritten = self.wanted.transform is not None
         only = None if rewritten else [one.key for one in self.wanted.features]
         rows: EpisodeRows | DamagedEpisodeError
@@ -142,84 +126,25 @@ class TablesOfFile:
             try:
                 if isinstance(rows, DamagedEpisodeError):
                     raise rows
-                first, steps, values, texts = self._values(one, rows)
-            except (DamagedEpisodeError, MalformedRecordError) as error:
-                builder.leave_out(0, 0, str(error))
+                own, record = rows.record(one)
+            except DamagedEpisodeError as error:
+                yield error
             else:
-                builder.add(first, one.length, steps, values, texts)
-        told = {} if isinstance(rows, DamagedEpisodeError) else rows.notes
-        for note in told | self._notes:
-            builder.note(note)
-        return builder
-
-    def _sections(self, feature: StoredFeature) -> tuple[Section, ...]:
-        if feature.role != "frames":
-            return sections_of(feature)
-        return VIDEO_SECTIONS if feature.key in self._of_videos else PICTURE_SECTIONS
-
-    def _values(self, one: Episode, of: EpisodeRows) -> tuple[int, int, Values, Texts]:
-        """(first row, steps, values for the sections, texts) of an episode.
-
-        Raises:
-            DamagedEpisodeError: the episode does not fit the metadata.
-            MalformedRecordError: the transform's function fails on the episode.
-        """
-        rows, record = of.record(one)
-        steps, values, texts = self.read(record, len(record))
-        placed: Values = {}
-        for number, feature in enumerate(self.wanted.features):
-            if feature.role == "frames":
-                marks = values.pop((Section.FRAME_OFFSETS, number))
-                del values[Section.FRAME_LENGTHS, number]
-                camera, shown = self._marked(feature, record, marks)
-                found, texts[number] = self._frames(camera, number, one, rows, of.count, shown)
-                placed.update({(kind, number): part for kind, part in found.items()})
-        # Texts get their numbers in this order: the bytes of index files depend on it.
-        values = placed | values if self.wanted.transform is None else values | placed
-        return rows.start, steps, values, texts
-
-    def _marked(self, feature: StoredFeature, record: bytes, marks: Ints) -> tuple[str, Ints]:
-        """(camera, [n] steps of it) of the frames whose marks lie at these places of a record.
-
-        Raises:
-            DamagedEpisodeError: they are of several cameras, or of one that is stored otherwise.
-        """
-        data = np.frombuffer(record, np.uint8)
-        told = data[marks[:, None] + np.arange(MARK.size)].view("<u4")
-        of = set(told[:, 0].tolist())
-        if len(of) > 1:
-            raise DamagedEpisodeError(f"{feature.path} shows frames of several cameras")
-        camera = self.known.cameras[of.pop()] if of else feature.key  # none: it was dropped
-        stored = self.known.features[camera].encoding if len(told) else None
-        if stored is not None and (stored == VIDEO) != (feature.key in self._of_videos):
-            raise DamagedEpisodeError(
-                f"{feature.path} shows {camera}, which is stored in another way than in the first "
-                "episode"
-            )
-        return camera, told[:, 1].astype(np.int64)
+                frames = partial(self._frames, one, own, rows.count)
+                yield StoredEpisode(record, one.length, frames, own.start)
+        if not isinstance(rows, DamagedEpisodeError):
+            self.notes = rows.notes | self.notes
 
     def _frames(
-        self, camera: str, number: int, one: Episode, rows: slice, count: int, steps: Ints
-    ) -> _Frames:
-        """Sections of the frames that steps of an episode show.
-
-        Args:
-            camera: feature that holds the pictures.
-            number: of the feature in the schema.
-            one: episode of the list.
-            rows: rows of the episode in the Parquet file.
-            count: number of all rows of the file.
-            steps: [n] numbers of the shown steps.
+        self, one: Episode, rows: slice, count: int, camera: str
+    ) -> VideoFrames | PackedRows:
+        """Frames of an episode in rows of the Parquet file, which has ``count`` of them.
 
         Raises:
-            DamagedEpisodeError: the frames are not there.
+            DamagedEpisodeError: they are not there.
         """
-        in_videos = self.wanted.features[number].key in self._of_videos
-        if not len(steps):
-            own = self._sections(self.wanted.features[number])
-            return {kind: np.zeros(1, np.int64) for kind in ONCE if kind in own}, [b""]
-        if in_videos:
-            return self._video_frames(camera, number, one, steps)
+        if self.known.features[camera].encoding == VIDEO:
+            return self._place(camera, one)
         if camera not in self._pictures:
             try:
                 self._pictures[camera] = read_pictures(self.path, camera, count)
@@ -233,44 +158,10 @@ class TablesOfFile:
             raise DamagedEpisodeError(
                 f"{camera}: row {lost[0]} of episode {one.index} has no picture in its Parquet file"
             )
-        shown = rows.start + steps
-        return {
-            Section.FRAME_OFFSETS: table.offset[shown],
-            Section.FRAME_LENGTHS: table.length[shown],
-            Section.FRAME_CODECS: np.zeros(1, np.int64),
-            Section.UNPACKED_BYTES: table.unpacked[shown],
-            Section.PICTURE_STARTS: table.start[shown],
-            Section.PICTURE_BYTES: table.size[shown],
-        }, [table.codec.encode()]
+        return PackedRows(table, rows.start)
 
-    def _video_frames(self, camera: str, number: int, one: Episode, steps: Ints) -> _Frames:
-        """As ``_frames``; each feature that shows frames of a video holds its packets once."""
-        path, table, first = self._place(camera, one)
-        key, packet = table.key_of[first + steps], table.packet_of[first + steps]
-        new = (number, path) not in self._begins
-        if new:
-            self._begins[number, path] = self._packets[number]
-            self._packets[number] += len(table)
-        base = self._begins[number, path]
-        ends = np.maximum.accumulate(table.offset + table.size)
-        found: dict[Section, Any] = {
-            Section.FRAME_OFFSETS: table.offset[key],
-            Section.FRAME_LENGTHS: ends[packet] - table.offset[key],
-            Section.FRAME_KEYS: base + key,
-            Section.FRAME_PACKETS: base + packet,
-            Section.FRAME_FILES: np.zeros(1, np.int64),
-            Section.FRAME_CODECS: np.ones(1, np.int64),
-        }
-        if new:
-            found[Section.PACKET_OFFSETS] = table.offset
-            found[Section.PACKET_SIZES] = table.size
-            found[Section.PACKET_NUMBERS] = table.number
-        folder = os.path.dirname(self.path)  # noqa: PTH120
-        file = os.fsencode(os.path.relpath(path, folder))
-        return found, [file, table.codec.encode() + b"\0" + table.setup]
-
-    def _place(self, camera: str, one: Episode) -> tuple[str, PacketTable, int]:
-        """(video of an episode, its packets, the episode's first frame).
+    def _place(self, camera: str, one: Episode) -> VideoFrames:
+        """Place of an episode in its video.
 
         Raises:
             DamagedEpisodeError: the frames are not there, or not at their times.
@@ -298,7 +189,7 @@ class TablesOfFile:
             raise DamagedEpisodeError(f"{name}: {placed.lost[one.index]}")
         first = placed.first[one.index]
         if placed.note:
-            self._notes[f"{name}: {placed.note}"] = None
+            self.notes[f"{name}: {placed.note}"] = None
         if not by_row:
             stop = first + one.length
             off = np.abs(table.shown_s[first:stop] * fps - np.arange(first, stop))
@@ -310,7 +201,7 @@ class TablesOfFile:
                     f"a second it is {(first + worst) / fps:.3f} s; timestamps: ignore takes "
                     "frames by their number"
                 )
-        return place.path, table, first
+        return VideoFrames(place.path, table, first)
 
 
 class Videos:
@@ -355,17 +246,11 @@ class Videos:
 
 # -- rows ---------------------------------------------------------------------------------------
 
-MARK = struct.Struct("<II")
-"""Stand-in for a picture: the camera's place in ``LeRobotMetadata.cameras``, and the step."""
 _EPISODE, _FRAME, _TIME = "episode_index", "frame_index", "timestamp"
 _LARGEST_OFFSET_FRAMES = 1.1
 """Times of some writers begin at one frame, not at 0; with what float32 makes of it."""
 _STEADY_FRAMES = 0.1
 """Largest distance of times from an offset that all rows have."""
-
-
-class DamagedEpisodeError(Exception):
-    """An episode cannot be used; the message says why. Internal: a quarantine."""
 
 
 class EpisodeRows:
@@ -463,7 +348,7 @@ class EpisodeRows:
                 values[key] = np.asarray([one.index], np.int64)
             elif feature.kind == "image":
                 number = self._known.cameras.index(key)
-                values[key] = [MARK.pack(number, step) for step in range(one.length)]
+                values[key] = marks_of(number, one.length)
             elif key in self._numbers:
                 values[key] = self._numbers[key][0][own].reshape(-1)
             else:

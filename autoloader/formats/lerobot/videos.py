@@ -1,7 +1,4 @@
-"""The videos of a LeRobot dataset: their packets, and the first frame of each episode in them.
-
-A frame is a byte range of the file: from the keyframe that it depends on to the frame itself, in
-the order in which decoders want the packets. Nothing is decoded here.
+"""The first frame of each episode in the videos of a LeRobot dataset.
 
 Metadata says three times where an episode begins: by ``from_timestamp``, by the lengths of the
 episodes before it, and by the number of frames of the video. Writers that add up the durations of
@@ -15,131 +12,24 @@ files let ``from_timestamp`` drift, and merges mix it up; so no start is believe
                               number that is not listed
     the video has less        none is right: nobody knows which frames are lost
 
-Not here: decoding (``decode.frames``), frames in an index (``formats.lerobot.tables``).
+Not here: packets (``formats.videos``), frames in an index (``formats.episodes``).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import field
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from autoloader.formats import files
-from autoloader.formats.files import told_stand_in
-from autoloader.host.extras import needs
 from autoloader.host.records import dataclass
 
 LARGEST_DRIFT_FRAMES = 0.5
 """A time that is off by more than this many frames belongs to another frame."""
 _BETWEEN_FRAMES = 0.25
 """A distance between two episodes that is farther from a whole number of frames is none."""
-
-
-MOST_PACKETS = 2**24
-
-
-class UnreadableVideoError(ValueError):
-    """A file is no video that can be read; the message says why. Internal: a quarantine."""
-
-
-@dataclass(frozen=True, slots=True)
-class PacketTable:
-    """The packets of a video's one picture track, in decoding order; P of them.
-
-    Attributes:
-        codec: FFmpeg's name of the decoder's format: "av1", "h264", "hevc" …
-        setup: bytes that the decoder needs before the first packet.
-        offset: [P] int64 place in the file.
-        size: [P] int64 bytes of the packet.
-        number: [P] int64 which frame it is, by the time at which it is shown.
-        shown_s: [P] float64 when frame k is shown, from the first one on; ascending.
-        packet_of: [P] int64 the packet of frame k.
-        key_of: [P] int64 the packet from which decoders must begin for frame k.
-    """
-
-    codec: str
-    setup: bytes
-    offset: NDArray[np.int64]
-    size: NDArray[np.int64]
-    number: NDArray[np.int64]
-    shown_s: NDArray[np.float64]
-    packet_of: NDArray[np.int64]
-    key_of: NDArray[np.int64]
-
-    def __len__(self) -> int:
-        return len(self.offset)
-
-
-def read_packets(path: str, most: int | None = None) -> PacketTable:
-    """The packets of the first video track of a file.
-
-    Args:
-        path: path of the video.
-        most: read only so many, the first in decoding order; default: all.
-
-    Raises:
-        UnreadableVideoError: it is no video, or damaged.
-        OSError: it cannot be opened.
-        MissingExtraError: PyAV is not installed.
-    """
-    with needs("a LeRobot dataset with videos", extra="lerobot"):
-        import av
-    try:
-        with files.opened_regular(path):
-            pass  # anything else but a file would be waited for
-        with av.open(path) as container:
-            if not container.streams.video:
-                raise UnreadableVideoError("it has no video track")
-            stream = container.streams.video[0]
-            context, base = stream.codec_context, stream.time_base
-            if context is None or base is None:
-                raise UnreadableVideoError("its video track has no known codec or time base")
-            codec, setup = context.codec.canonical_name, context.extradata
-            rows: list[tuple[int, int, int, bool]] = []
-            for packet in container.demux(stream):
-                if len(rows) == most:
-                    break
-                if not packet.size:
-                    continue
-                if packet.pts is None or packet.pos is None or packet.pos < 0:
-                    raise UnreadableVideoError(
-                        "a packet has no timestamp (pts) or no position in the file; mend it with "
-                        "ffmpeg -fflags +genpts -i IN -c copy OUT.mp4"
-                    )
-                rows.append((packet.pos, packet.size, packet.pts, packet.is_keyframe))
-                if len(rows) > MOST_PACKETS:
-                    raise UnreadableVideoError(f"it has more than {MOST_PACKETS} packets")
-    except (av.error.FileNotFoundError, av.error.PermissionError):
-        raise
-    except (av.error.FFmpegError, ValueError, OverflowError) as error:
-        why = told_stand_in(path) or f"{type(error).__name__}: {error}"[:200]
-        raise UnreadableVideoError(why) from error
-    if not rows:
-        raise UnreadableVideoError("it has no frame")
-    if max(place + size for place, size, *_ in rows) > Path(path).stat().st_size:
-        raise UnreadableVideoError("it is cut off")
-    offset, size, time, key = (np.asarray(column, np.int64) for column in zip(*rows, strict=True))
-    packet_of = np.argsort(time, kind="stable")
-    shown = time[packet_of]
-    if (np.diff(shown) <= 0).any():
-        raise UnreadableVideoError("two of its frames are shown at one time")
-    number = np.empty_like(packet_of)
-    number[packet_of] = np.arange(len(packet_of))
-    # Frames that come behind a keyframe and are shown before it depend on the keyframe before.
-    keys = np.flatnonzero(key != 0)
-    keys = keys[np.argsort(number[keys])]
-    if not len(keys) or number[keys[0]] != 0:
-        raise UnreadableVideoError("it does not begin with a keyframe")
-    nearest = np.searchsorted(number[keys], np.arange(len(time)), side="right") - 1
-    key_of = keys[nearest]
-    if (key_of > packet_of).any():
-        raise UnreadableVideoError("a frame lies before its keyframe")
-    shown_s = (shown - shown[0]) * float(base)
-    return PacketTable(codec, bytes(setup or b""), offset, size, number, shown_s, packet_of, key_of)
 
 
 @dataclass(frozen=True, slots=True)

@@ -99,9 +99,10 @@ def as_dataset(
     statistics = None if spec.normalize is None else statistics_of(spec, split)
     if statistics is not None:
         mixture = normalised(mixture, statistics)
-    if indexed := [one.name for one in mixture.datasets if not one.streamable]:
+    if indexed := [one for one in mixture.datasets if not one.streamable]:
         raise UnsupportedError(
-            f"datasets: {indexed[0]!r} holds LeRobot data, which TensorFlow's graph does not read",
+            f"datasets: {indexed[0].name!r} holds {indexed[0].directory.title} data, which "
+            "TensorFlow's graph does not read",
             remedy="use AutoLoader, or take it out",
         )
     if any(dataset.remote for dataset in mixture.datasets):

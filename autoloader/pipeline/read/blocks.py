@@ -38,11 +38,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from autoloader.decode.batch_builder import Spans
+from autoloader.formats.frames import Encoded
 from autoloader.host.records import dataclass
 from autoloader.host.threads import LoaderThread
 from autoloader.index.planned import PlannedReads, RunPlanner
 from autoloader.pipeline.read.frame_reads import NowRead, Stretches, read_all
-from autoloader.samples.block import Encoded
 from autoloader.samples.resolve import ResolvedMixture
 from autoloader.sampling.dealing import NodePart
 from autoloader.sampling.mixture import MixtureOrder

@@ -55,6 +55,7 @@ from autoloader.decode.batch_builder import MakeSource, SampleSource, Spans
 from autoloader.decode.message import Quarantine
 from autoloader.decode.ring import RingMemory
 from autoloader.formats.files import descriptors
+from autoloader.formats.frames import Encoded
 from autoloader.host.records import dataclass
 from autoloader.host.supervision import import_path
 from autoloader.host.threads import LoaderThread, all_ended
@@ -73,7 +74,7 @@ from autoloader.pipeline.read.frame_reads import (
     read_all,
 )
 from autoloader.pipeline.read.open_mixture import CompiledMixture, OpenMixture
-from autoloader.samples.block import Encoded, FrameLease, Place, SampleBlock
+from autoloader.samples.block import FrameLease, Place, SampleBlock
 from autoloader.samples.resolve import ResolvedMixture
 from autoloader.sampling.dealing import NodePart
 from autoloader.sampling.mixture import MixtureOrder

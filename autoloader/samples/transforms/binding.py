@@ -301,7 +301,8 @@ def _features_of(
         as_stored = declared.transform is None and directory.texts_only
         if as_stored and not is_text(feature) and not is_code(feature):
             why = (
-                "and of a LeRobot dataset texts and single integers alone are read as language yet"
+                f"and of a {directory.title} dataset texts and single integers alone are read as "
+                "language yet"
             )
             remedy = "name task, the text of each frame's task"
             raise unfit(feature, place, why, remedy, UnsupportedError)

@@ -1,0 +1,484 @@
+"""Formats whose episodes have their frames elsewhere: in videos, or packed in the shard file.
+
+An episode becomes a record of RLDS, so that transforms and the index take it as any other: its
+numbers and texts under the names of its features, and for each picture a mark that says which
+camera's and which step's it is. The marks that a transform leaves say which steps' frames it shows.
+
+``EpisodeFormat`` is the class to write a format from: an episode is its values, and where each
+camera's first frame lies in a video.
+
+Invariants:
+    1. An episode is indexed whole or not at all.
+    2. The tables are a function of the files' bytes, the metadata and the wanted features alone.
+
+Not here: packets of videos (``videos``), tables themselves (``tables``).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import struct
+from abc import abstractmethod
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import field
+from functools import partial
+from typing import Any, ClassVar, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from autoloader.errors import SourceError
+from autoloader.formats.dataset import DatasetFormat, PlainReader, ShardSlice
+from autoloader.formats.features import VIDEO, Feature
+from autoloader.formats.frames import Encoded
+from autoloader.formats.plain import LazyPicture, PlainVideos, Step
+from autoloader.formats.records import MalformedRecordError, write_example
+from autoloader.formats.tables import (
+    ONCE,
+    ReadRecord,
+    Section,
+    ShardTables,
+    SourceIdentity,
+    StoredFeature,
+    TableBuilder,
+    Texts,
+    Values,
+    Wanted,
+    sections_of,
+)
+from autoloader.formats.videos import (
+    PacketTable,
+    UnreadableVideoError,
+    first_frames_of,
+    read_packets,
+)
+from autoloader.host.records import dataclass
+
+Ints = NDArray[np.int64]
+MARK = struct.Struct("<II")
+"""Stand-in for a picture: the camera's place in the sorted names, and the step."""
+VIDEO_SECTIONS = (
+    Section.FRAME_OFFSETS,
+    Section.FRAME_LENGTHS,
+    Section.FRAME_KEYS,
+    Section.FRAME_PACKETS,
+    Section.FRAME_FILES,
+    Section.FRAME_CODECS,
+    Section.PACKET_OFFSETS,
+    Section.PACKET_SIZES,
+    Section.PACKET_NUMBERS,
+)
+PICTURE_SECTIONS = (
+    Section.FRAME_OFFSETS,
+    Section.FRAME_LENGTHS,
+    Section.FRAME_CODECS,
+    Section.UNPACKED_BYTES,
+    Section.PICTURE_STARTS,
+    Section.PICTURE_BYTES,
+)
+
+
+class DamagedEpisodeError(Exception):
+    """An episode cannot be used; the message says why. Internal: a quarantine."""
+
+
+# -- the tables of a file -----------------------------------------------------------------------
+
+
+class PackedFrames(Protocol):
+    """Frames of an episode that lie packed in the shard file."""
+
+    def places(self, steps: Ints) -> tuple[dict[Section, Any], list[bytes]]:
+        """(values of ``PICTURE_SECTIONS``, the name of the codec) of the frames of some steps."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class VideoFrames:
+    """Frames of an episode that lie in a video.
+
+    Attributes:
+        path: path of the video.
+        packets: packets of the video.
+        first: frame of the video that the first step shows.
+    """
+
+    path: str
+    packets: PacketTable
+    first: int
+
+
+@dataclass(frozen=True, slots=True)
+class StoredEpisode:
+    """An episode as an index takes it.
+
+    Attributes:
+        record: its values as a ``tf.train.Example``, with marks for pictures.
+        steps: number of its steps.
+        frames: camera → where its frames lie; raises DamagedEpisodeError.
+        offset: number that the index keeps as the place of the record.
+    """
+
+    record: bytes
+    steps: int
+    frames: Callable[[str], VideoFrames | PackedFrames]
+    offset: int = 0
+
+
+def marks_of(camera: int, steps: int) -> list[bytes]:
+    """The marks of a camera's pictures; see ``MARK``."""
+    return [MARK.pack(camera, step) for step in range(steps)]
+
+
+@dataclass
+class FileTables:
+    """The tables of a shard file's episodes, as they lie there or as the transform leaves them.
+
+    Args:
+        path: path of the shard file.
+        wanted: features that are indexed.
+        read: reads an episode as a record, through the transform if there is one.
+        features: features of the dataset, by path.
+        cameras: keys of its pictures, sorted.
+    """
+
+    path: str
+    wanted: Wanted
+    read: ReadRecord
+    features: Mapping[str, Feature]
+    cameras: Sequence[str]
+
+    def __post_init__(self) -> None:
+        """Prepare what is found once a file; nothing is read yet."""
+        transform = self.wanted.transform
+        given = self.features if transform is None else transform.features
+        self._of_videos = {one.key for one in given.values() if one.encoding == VIDEO}
+        self._packets: Counter[int] = Counter()
+        self._begins: dict[tuple[int, str], int] = {}
+
+    def build(self, episodes: Iterable[StoredEpisode | DamagedEpisodeError]) -> TableBuilder:
+        """The tables of the file's episodes, in their order."""
+        builder = TableBuilder(self.wanted.features, self._sections)
+        for one in episodes:
+            try:
+                if isinstance(one, DamagedEpisodeError):
+                    raise one
+                steps, values, texts = self._values(one)
+            except (DamagedEpisodeError, MalformedRecordError) as error:
+                builder.leave_out(0, 0, str(error))
+            else:
+                builder.add(one.offset, one.steps, steps, values, texts)
+        return builder
+
+    def _sections(self, feature: StoredFeature) -> tuple[Section, ...]:
+        if feature.role != "frames":
+            return sections_of(feature)
+        return VIDEO_SECTIONS if feature.key in self._of_videos else PICTURE_SECTIONS
+
+    def _values(self, one: StoredEpisode) -> tuple[int, Values, Texts]:
+        """(steps, values for the sections, texts) of an episode.
+
+        Raises:
+            DamagedEpisodeError: its frames are not there.
+            MalformedRecordError: the transform's function fails on the episode.
+        """
+        steps, values, texts = self.read(one.record, len(one.record))
+        placed: Values = {}
+        for number, feature in enumerate(self.wanted.features):
+            if feature.role == "frames":
+                marks = values.pop((Section.FRAME_OFFSETS, number))
+                del values[Section.FRAME_LENGTHS, number]
+                found, texts[number] = self._frames(one, number, marks)
+                placed.update({(kind, number): part for kind, part in found.items()})
+        # Texts get their numbers in this order: the bytes of index files depend on it.
+        values = placed | values if self.wanted.transform is None else values | placed
+        return steps, values, texts
+
+    def _frames(
+        self, one: StoredEpisode, number: int, marks: Ints
+    ) -> tuple[dict[Section, Any], list[bytes]]:
+        """Sections of the frames whose marks lie at these places of an episode's record.
+
+        Args:
+            one: episode of the file.
+            number: of the feature in the schema.
+            marks: [n] places of the marks, in bytes.
+
+        Raises:
+            DamagedEpisodeError: the frames are not there, are of several cameras, or are stored in
+                another way than in the first episode.
+        """
+        feature = self.wanted.features[number]
+        if not len(marks):
+            own = self._sections(feature)
+            return {kind: np.zeros(1, np.int64) for kind in ONCE if kind in own}, [b""]
+        data = np.frombuffer(one.record, np.uint8)
+        told = data[marks[:, None] + np.arange(MARK.size)].view("<u4")
+        of = set(told[:, 0].tolist())
+        if len(of) > 1:
+            raise DamagedEpisodeError(f"{feature.path} shows frames of several cameras")
+        camera, steps = self.cameras[of.pop()], told[:, 1].astype(np.int64)
+        if (self.features[camera].encoding == VIDEO) != (feature.key in self._of_videos):
+            raise DamagedEpisodeError(
+                f"{feature.path} shows {camera}, which is stored in another way than in the first "
+                "episode"
+            )
+        frames = one.frames(camera)
+        if isinstance(frames, VideoFrames):
+            return self._of_video(frames, number, steps)
+        return frames.places(steps)
+
+    def _of_video(
+        self, frames: VideoFrames, number: int, steps: Ints
+    ) -> tuple[dict[Section, Any], list[bytes]]:
+        """As ``_frames``; each feature that shows frames of a video holds its packets once."""
+        table, shown = frames.packets, frames.first + steps
+        key, packet = table.key_of[shown], table.packet_of[shown]
+        new = (number, frames.path) not in self._begins
+        if new:
+            self._begins[number, frames.path] = self._packets[number]
+            self._packets[number] += len(table)
+        base = self._begins[number, frames.path]
+        ends = np.maximum.accumulate(table.offset + table.size)
+        found: dict[Section, Any] = {
+            Section.FRAME_OFFSETS: table.offset[key],
+            Section.FRAME_LENGTHS: ends[packet] - table.offset[key],
+            Section.FRAME_KEYS: base + key,
+            Section.FRAME_PACKETS: base + packet,
+            Section.FRAME_FILES: np.zeros(1, np.int64),
+            Section.FRAME_CODECS: np.ones(1, np.int64),
+        }
+        if new:
+            found[Section.PACKET_OFFSETS] = table.offset
+            found[Section.PACKET_SIZES] = table.size
+            found[Section.PACKET_NUMBERS] = table.number
+        folder = os.path.dirname(self.path)  # noqa: PTH120
+        file = os.fsencode(os.path.relpath(frames.path, folder))
+        return found, [file, table.codec.encode() + b"\0" + table.setup]
+
+
+def identity_of(paths: Iterable[str], root: str, digest: bytes = b"") -> SourceIdentity:
+    """State of several files, each of which may be missing; paths count from ``root``.
+
+    So an index beside data that was moved stays right.
+
+    Args:
+        paths: paths of the files, in an order that stays.
+        root: folder of the dataset.
+        digest: hash of whatever else the tables are made from.
+    """
+    stamp, size = hashlib.blake2b(digest, digest_size=8), 0
+    for file in paths:
+        stamp.update(os.fsencode(file.removeprefix(f"{root}/")))
+        try:
+            found = os.stat(file)  # noqa: PTH116
+        except OSError:
+            stamp.update(b"\0missing\0")
+            continue
+        size += found.st_size
+        stamp.update(b"\0%d %d\0" % (found.st_size, found.st_mtime_ns))
+    return SourceIdentity(size, int.from_bytes(stamp.digest(), "little") >> 1)
+
+
+# -- formats in a few lines ---------------------------------------------------------------------
+
+
+def video(path: str, height: int | None = None, width: int | None = None) -> Feature:
+    """A camera whose frames lie in videos."""
+    return Feature(path, path, "image", "uint8", (height, width, 3), VIDEO, per_step=True)
+
+
+def numbers(path: str, width: int, dtype: str = "float32") -> Feature:
+    """So many numbers of each step."""
+    return Feature(path, path, "tensor", dtype, (width,), None, per_step=True)
+
+
+def text(path: str) -> Feature:
+    """One text of each step."""
+    return Feature(path, path, "text", "string", (), None, per_step=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Episode:
+    """One episode of an ``EpisodeFormat``, T steps.
+
+    Attributes:
+        steps: T.
+        values: feature path → [T, …] numbers, or T texts.
+        videos: camera → (video, the frame of it that step 0 shows).
+        damage: why the episode cannot be used; "" where it is whole.
+    """
+
+    steps: int
+    values: Mapping[str, NDArray[Any] | Sequence[Any]] = field(default_factory=dict)
+    videos: Mapping[str, tuple[str, int]] = field(default_factory=dict)
+    damage: str = ""
+
+
+@dataclass(frozen=True)
+class EpisodeFormat(DatasetFormat):
+    """A format to write in a few lines: numbers and texts from anywhere, frames from videos.
+
+    A subclass says four things.
+
+    1. ``title``, the format's name in messages, and ``marker``, a file that every dataset has.
+    2. ``open(path, dataset=...)``: the dataset in a folder, from its metadata alone. It gives
+       ``name`` (the folder's), ``version`` (any text), ``path`` (absolute), ``features`` (path →
+       ``video(...)``, ``numbers(...)`` or ``text(...)``), ``splits`` (name → a ``ShardSlice`` for
+       each shard file), ``dataset`` and ``steps`` (shard file → frames of each episode). What is
+       missing or broken is a ``SourceError`` with a remedy. A dataset that knows its frame rate has
+       ``fps``.
+    3. ``episodes(path)``: the episodes of a shard file, in their order. A shard file is what one
+       thread indexes at a time and what ``train[:2shard]`` counts, such as a CSV file.
+    4. ``videos_of(path)``: the videos that these episodes show. When a shard file or one of them
+       changes, its index is built anew.
+
+    All the rest follows: the index, windows, shuffling, exact resume, decoding, ``plan``, ``init``
+    and ``inspect``. Frames are found by PyAV (extra ``lerobot``), and read by ranges of the files.
+    An episode with ``damage`` is left out by that reason, within ``errors.max_corrupt_ratio``.
+    ``verify`` compares with ``episodes`` and PyAV; override ``plain_reader`` to compare with values
+    that another program reads. A format whose frames are no videos is a ``DatasetFormat`` of its
+    own.
+
+    A package brings the format as an entry point of the group ``autoloader.formats``, and a spec
+    names it: ``kind: NAME``.
+    """
+
+    streamable: ClassVar[bool] = False
+
+    @abstractmethod
+    def episodes(self, path: str) -> Iterator[Episode]:
+        """The episodes of a shard file, in their order; any thread may ask.
+
+        Raises:
+            OSError: it cannot be read.
+        """
+
+    @abstractmethod
+    def videos_of(self, path: str) -> Collection[str]:
+        """The videos that the episodes of a shard file show, there or not."""
+
+    @property
+    def cameras(self) -> tuple[str, ...]:
+        """Features that are pictures, in the order of their names."""
+        return tuple(sorted(path for path, one in self.features.items() if one.kind == "image"))
+
+    def identity(self, path: str, wanted: Wanted) -> SourceIdentity:
+        """See ``DatasetFormat``."""
+        del wanted
+        os.stat(path)  # noqa: PTH116  (raises where it is not there)
+        return identity_of([path, *sorted(self.videos_of(path))], self.path)
+
+    def tables(self, path: str, wanted: Wanted, read: ReadRecord) -> ShardTables:
+        """See ``DatasetFormat``."""
+        source = self.identity(path, wanted)
+        tables = FileTables(path, wanted, read, self.features, self.cameras)
+        return tables.build(self._stored(path)).tables(source)
+
+    def records(self, slices: Sequence[ShardSlice]) -> Iterator[tuple[str, bytes]]:
+        """See ``DatasetFormat``; an episode's pictures are marks of the camera and the step."""
+        for piece in slices:
+            for record, one in enumerate(self.episodes(piece.path)):
+                if piece.start <= record < piece.stop and not one.damage:
+                    yield f"{piece.path}, record {record}", self._record(one)
+
+    def first_frames(self, path: str, record: int, camera: str, count: int) -> Sequence[Encoded]:
+        """See ``DatasetFormat``."""
+        one = self._episode(path, record)
+        return first_frames_of(*one.videos[camera], min(count, one.steps))
+
+    def plain_reader(self, *, by_row: bool = False) -> PlainReader:
+        """See ``DatasetFormat``."""
+        del by_row
+        return EpisodeReader(self)
+
+    def _episode(self, path: str, record: int) -> Episode:
+        for number, one in enumerate(self.episodes(path)):
+            if number == record:
+                return one
+        raise LookupError(f"{path} has no episode {record}")
+
+    def _record(self, one: Episode) -> bytes:
+        values: dict[str, Any] = {}
+        for path, feature in self.features.items():
+            if feature.kind == "image":
+                values[path] = marks_of(self.cameras.index(path), one.steps)
+            elif feature.kind == "text":
+                values[path] = [str(each).encode() for each in one.values[path]]
+            else:
+                dtype = np.float32 if "float" in feature.dtype else np.int64
+                values[path] = np.asarray(one.values[path], dtype).reshape(-1)
+        return write_example(values)
+
+    def _stored(self, path: str) -> Iterator[StoredEpisode | DamagedEpisodeError]:
+        known: dict[str, PacketTable | str] = {}
+        for one in self.episodes(path):
+            if one.damage:
+                yield DamagedEpisodeError(one.damage)
+            else:
+                yield StoredEpisode(self._record(one), one.steps, partial(_frames, one, known))
+
+
+def _frames(one: Episode, known: dict[str, PacketTable | str], camera: str) -> VideoFrames:
+    """Frames of an episode; ``known`` are the videos of the shard file that were looked at.
+
+    Raises:
+        DamagedEpisodeError: they are not there.
+    """
+    if camera not in one.videos:
+        raise DamagedEpisodeError(f"{camera}: the episode has no video")
+    path, first = one.videos[camera]
+    if path not in known:
+        try:
+            known[path] = read_packets(path)
+        except (UnreadableVideoError, OSError) as error:
+            known[path] = f"the video cannot be read: {error}"
+    table, name = known[path], f"{camera}, {path.rpartition('/')[2]}"
+    if isinstance(table, str):
+        raise DamagedEpisodeError(f"{name}: {table}")
+    if not 0 <= first <= len(table) - one.steps:
+        last = first + one.steps - 1
+        raise DamagedEpisodeError(
+            f"{name}: it has {len(table)} frames, and the episode shows {first} to {last}"
+        )
+    return VideoFrames(path, table, first)
+
+
+class EpisodeReader:
+    """See ``PlainReader``: an episode's values as the format gives them, its frames by PyAV.
+
+    Args:
+        directory: dataset that is read.
+    """
+
+    def __init__(self, directory: EpisodeFormat) -> None:
+        self._directory = directory
+        self._videos = PlainVideos()
+        self.fps = directory.fps
+
+    def episode(self, piece: ShardSlice, record: int) -> list[Step]:
+        """See ``PlainReader``."""
+        known = self._directory
+        try:
+            every = list(known.episodes(piece.path))
+        except OSError as error:
+            raise SourceError(
+                f"{piece.path} cannot be read: {error}",
+                remedy="restore the file from where the dataset came",
+                dataset=known.dataset,
+            ) from error
+        one = every[record]
+        return [self._step(one, t) for t in range(one.steps)]
+
+    def _step(self, one: Episode, t: int) -> Step:
+        step: dict[str, Any] = {}
+        for path, feature in self._directory.features.items():
+            if feature.kind == "image":
+                file, first = one.videos[path]
+                step[path] = LazyPicture(partial(self._videos.frame, file, first + t))
+            else:
+                value: Any = one.values[path]
+                step[path] = str(value[t]).encode() if feature.kind == "text" else value[t]
+        return step

@@ -1,0 +1,115 @@
+"""Folders that datasets lie in: their names, versions side by side, caches of the Hub.
+
+A cache of the Hugging Face Hub has a folder for each repository, and in it one for each revision,
+whose name is a commit's.
+
+Not here: finding datasets below a folder (``sources``), opening files (``files``).
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+
+from autoloader.errors import SourceError, nearest
+from autoloader.formats import files
+
+VERSION = re.compile(r"\d+\.\d+\.\d+")
+_REPOSITORY = re.compile(r"(?:dataset|model|space)s--(?:.*--)?(?P<name>.+)")
+_COMMIT_CHARACTERS = 100
+
+
+def existing_directory(path: str | Path, *, dataset: str, holds: str) -> str:
+    """The normal form of a directory's path.
+
+    Args:
+        path: path or URL of the directory.
+        dataset: the name that the spec gives this dataset, for messages.
+        holds: file that the directory should hold, for messages.
+
+    Raises:
+        SourceError: there is no such directory, or it cannot be looked at.
+    """
+    text = files.normal(path)
+    if is_directory(text, dataset=dataset):
+        return text
+    what = f"there is nothing at {text}"
+    remedy = (
+        f"check the bucket and the spelling; name a directory, below {files.parent_of(text)} or "
+        f"elsewhere, that holds {holds}"
+    )
+    if not files.is_remote(text):
+        there = next(parent for parent in Path(text).parents if parent.is_dir())
+        missing = Path(text).relative_to(there).parts[0]
+        what = f"{text} does not exist ({there} has no {missing!r})"
+        remedy = f"in {there}: {nearest(missing, directories(str(there)))}"
+        if Path(text).exists():
+            what, remedy = f"{text} is a file", f"name the directory, such as {there}"
+    raise SourceError(f"dataset {dataset}: {what}", remedy=remedy, dataset=dataset)
+
+
+def is_directory(path: str, *, dataset: str) -> bool:
+    """True of a directory. Raises SourceError where it cannot be looked at."""
+    try:
+        return files.is_directory(path)
+    except OSError as error:
+        raise files.unreadable(error, path, dataset=dataset) from error
+
+
+def directories(directory: str) -> list[str]:
+    """Names of the directories below one; none where it cannot be read."""
+    try:
+        return files.directory_names(directory)
+    except OSError:
+        return []
+
+
+def versions_in(directory: str) -> list[str]:
+    """Version directories below ``directory``, oldest first."""
+    found = [name for name in directories(directory) if VERSION.fullmatch(name)]
+    return sorted(found, key=version_order)
+
+
+def version_order(name: str) -> tuple[int, ...]:
+    """Sort key of a version's name; () of any other name."""
+    return tuple(int(part) for part in name.split(".")) if VERSION.fullmatch(name) else ()
+
+
+def folder_name(path: str | Path) -> str:
+    """Name of a dataset by its place: "droid" of ".../droid/1.0.1"."""
+    place = Path(files.normal(path)) if not files.is_remote(path) else Path(path)
+    if VERSION.fullmatch(place.name):
+        place = place.parent
+    if place.parent.name == "snapshots" and (found := _REPOSITORY.fullmatch(place.parts[-3])):
+        return found["name"]
+    return place.name
+
+
+def hub_revision(folder: Path) -> tuple[str, Path, list[str]] | None:
+    """(name, snapshot that its refs point to, names of the others) of a repository of the Hub.
+
+    ``main`` comes first, then any other ref, then the snapshot that was written last.
+
+    Args:
+        folder: the repository's folder in a cache of the Hugging Face Hub, or the one of its
+            snapshots; ``None`` is the answer for any other.
+    """
+    home = folder.parent if folder.name == "snapshots" else folder
+    found = _REPOSITORY.fullmatch(home.name)
+    if found is None or not os.path.isdir(home / "snapshots"):  # noqa: PTH112  False of any error
+        return None
+    snapshots = {one.name: one for one in (home / "snapshots").iterdir() if one.is_dir()}
+    refs: dict[str, str] = {}
+    for file in sorted((home / "refs").rglob("*")):
+        if file.is_file():
+            with file.open(encoding="utf-8", errors="replace") as text:
+                refs[str(file.relative_to(home / "refs"))] = text.read(_COMMIT_CHARACTERS).strip()
+    named = [refs[one] for one in sorted(refs, key=lambda ref: (ref != "main", ref))]
+    latest = sorted(snapshots, key=lambda one: snapshots[one].stat().st_mtime, reverse=True)
+    commit = next((one for one in [*named, *latest] if one in snapshots), "")
+    by_commit = {of: ref for ref, of in refs.items()}
+    others = [
+        f"{by_commit[one]} ({one})" if one in by_commit else one for one in latest if one != commit
+    ]
+    return found["name"], home / "snapshots" / commit, others

@@ -1,0 +1,90 @@
+"""Steps as plain readers give them, the slow reference of ``autoloader verify``.
+
+A plain reader shares nothing with the loader, so that both do not err alike.
+
+Not here: what a sample should hold (``cli.witness``), readers themselves (``PlainReader``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from autoloader.host.records import dataclass
+
+Step = Mapping[str, Any]
+"""One step, with what the episode has once beside it. TFDS nests features at a slash; of other
+formats features have their names, and pictures are decoded when they are asked for."""
+_SEEK_BACK_S = 5.0
+"""How far before a frame decoding begins: some show frames before their keyframe."""
+
+
+def value_at(tree: Any, path: str) -> Any:
+    """A feature of a step; TFDS nests at a slash, or keeps it in the name."""
+    path = path.removeprefix("steps/")
+    while path:
+        if path in tree:
+            return tree[path]
+        head, _, path = path.partition("/")
+        tree = tree[head]
+    return tree
+
+
+def text_at(step: Step, path: str) -> str:
+    """The language of a step, from text or from code points."""
+    value = value_at(step, path)
+    if isinstance(value, bytes):
+        return value.decode("utf-8", "replace")
+    if isinstance(value, str):
+        return value
+    return "".join(chr(point) for point in np.asarray(value).tolist() if point)
+
+
+@dataclass(frozen=True, slots=True)
+class LazyPicture:
+    """A picture, decoded when NumPy asks for it."""
+
+    decode: Callable[[], NDArray[np.uint8]]
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
+        del copy
+        picture = self.decode()
+        return picture if dtype is None else picture.astype(dtype)
+
+
+@dataclass
+class PlainVideos:
+    """Frames of videos by PyAV, each after a seek to a keyframe before it."""
+
+    _times: dict[str, Sequence[int]] = field(default_factory=dict)
+
+    def times(self, path: str) -> Sequence[int]:
+        """When the frames of a video are shown, in ticks of its track."""
+        import av
+
+        if path not in self._times:
+            with av.open(path) as container:
+                packets = container.demux(container.streams.video[0])
+                told = [one.pts for one in packets if one.size]
+                self._times[path] = sorted(pts for pts in told if pts is not None)
+        return self._times[path]
+
+    def frame(self, path: str, number: int) -> NDArray[np.uint8]:
+        """[H, W, 3] frame of a video, in the order in which frames are shown."""
+        import av
+
+        times = self.times(path)
+        with av.open(path) as container:
+            stream = container.streams.video[0]
+            base = stream.time_base
+            assert base is not None
+            back = int(_SEEK_BACK_S / base)
+            container.seek(max(times[0], times[number] - back), stream=stream)
+            for frame in container.decode(stream):
+                if frame.pts == times[number]:
+                    return np.asarray(frame.to_ndarray(format="rgb24"), np.uint8)
+        return np.zeros((1, 1, 3), np.uint8)  # it differs from every picture

@@ -1,0 +1,156 @@
+"""Videos: their packets, and the stretch of the file that each frame is decoded from.
+
+A frame is a byte range of the file: from the keyframe that it depends on to the frame itself, in
+the order in which decoders want the packets. Nothing is decoded here.
+
+Not here: decoding (``decode.frames``), which episode lies where (each format).
+"""
+
+from __future__ import annotations
+
+import mmap
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from autoloader.formats import files
+from autoloader.formats.files import told_stand_in
+from autoloader.formats.frames import VideoCodec, VideoFrame
+from autoloader.host.extras import needs
+from autoloader.host.records import dataclass
+
+_REORDERED = 32
+"""Packets that may lie behind a frame that is shown before theirs."""
+MOST_PACKETS = 2**24
+
+
+class UnreadableVideoError(ValueError):
+    """A file is no video that can be read; the message says why. Internal: a quarantine."""
+
+
+@dataclass(frozen=True, slots=True)
+class PacketTable:
+    """The packets of a video's one picture track, in decoding order; P of them.
+
+    Attributes:
+        codec: FFmpeg's name of the decoder's format: "av1", "h264", "hevc" …
+        setup: bytes that the decoder needs before the first packet.
+        offset: [P] int64 place in the file.
+        size: [P] int64 bytes of the packet.
+        number: [P] int64 which frame it is, by the time at which it is shown.
+        shown_s: [P] float64 when frame k is shown, from the first one on; ascending.
+        packet_of: [P] int64 the packet of frame k.
+        key_of: [P] int64 the packet from which decoders must begin for frame k.
+    """
+
+    codec: str
+    setup: bytes
+    offset: NDArray[np.int64]
+    size: NDArray[np.int64]
+    number: NDArray[np.int64]
+    shown_s: NDArray[np.float64]
+    packet_of: NDArray[np.int64]
+    key_of: NDArray[np.int64]
+
+    def __len__(self) -> int:
+        return len(self.offset)
+
+
+def read_packets(path: str, most: int | None = None) -> PacketTable:
+    """The packets of the first video track of a file.
+
+    Args:
+        path: path of the video.
+        most: read only so many, the first in decoding order; default: all.
+
+    Raises:
+        UnreadableVideoError: it is no video, or damaged.
+        OSError: it cannot be opened.
+        MissingExtraError: PyAV is not installed.
+    """
+    with needs("a video", extra="lerobot"):
+        import av
+    try:
+        with files.opened_regular(path):
+            pass  # anything else but a file would be waited for
+        with av.open(path) as container:
+            if not container.streams.video:
+                raise UnreadableVideoError("it has no video track")
+            stream = container.streams.video[0]
+            context, base = stream.codec_context, stream.time_base
+            if context is None or base is None:
+                raise UnreadableVideoError("its video track has no known codec or time base")
+            codec, setup = context.codec.canonical_name, context.extradata
+            rows: list[tuple[int, int, int, bool]] = []
+            for packet in container.demux(stream):
+                if len(rows) == most:
+                    break
+                if not packet.size:
+                    continue
+                if packet.pts is None or packet.pos is None or packet.pos < 0:
+                    raise UnreadableVideoError(
+                        "a packet has no timestamp (pts) or no position in the file; mend it with "
+                        "ffmpeg -fflags +genpts -i IN -c copy OUT.mp4"
+                    )
+                rows.append((packet.pos, packet.size, packet.pts, packet.is_keyframe))
+                if len(rows) > MOST_PACKETS:
+                    raise UnreadableVideoError(f"it has more than {MOST_PACKETS} packets")
+    except (av.error.FileNotFoundError, av.error.PermissionError):
+        raise
+    except (av.error.FFmpegError, ValueError, OverflowError) as error:
+        why = told_stand_in(path) or f"{type(error).__name__}: {error}"[:200]
+        raise UnreadableVideoError(why) from error
+    if not rows:
+        raise UnreadableVideoError("it has no frame")
+    if max(place + size for place, size, *_ in rows) > Path(path).stat().st_size:
+        raise UnreadableVideoError("it is cut off")
+    offset, size, time, key = (np.asarray(column, np.int64) for column in zip(*rows, strict=True))
+    packet_of = np.argsort(time, kind="stable")
+    shown = time[packet_of]
+    if (np.diff(shown) <= 0).any():
+        raise UnreadableVideoError("two of its frames are shown at one time")
+    number = np.empty_like(packet_of)
+    number[packet_of] = np.arange(len(packet_of))
+    # Frames that come behind a keyframe and are shown before it depend on the keyframe before.
+    keys = np.flatnonzero(key != 0)
+    keys = keys[np.argsort(number[keys])]
+    if not len(keys) or number[keys[0]] != 0:
+        raise UnreadableVideoError("it does not begin with a keyframe")
+    nearest = np.searchsorted(number[keys], np.arange(len(time)), side="right") - 1
+    key_of = keys[nearest]
+    if (key_of > packet_of).any():
+        raise UnreadableVideoError("a frame lies before its keyframe")
+    shown_s = (shown - shown[0]) * float(base)
+    return PacketTable(codec, bytes(setup or b""), offset, size, number, shown_s, packet_of, key_of)
+
+
+def first_frames_of(path: str, first: int, count: int) -> Sequence[VideoFrame]:
+    """Frames of a video from the first one on; reads no packets far behind them.
+
+    Raises:
+        UnreadableVideoError: it is no video, or damaged.
+        OSError: it cannot be opened.
+        IndexError: it has fewer frames.
+        MissingExtraError: PyAV is not installed.
+    """
+    table = read_packets(path, most=first + count + _REORDERED)
+    data, codec = mapped(path), VideoCodec(table.codec, table.setup)
+    found = []
+    for frame in range(first, first + count):
+        own = slice(int(table.key_of[frame]), int(table.packet_of[frame]) + 1)
+        offsets, sizes = table.offset[own], table.size[own]
+        begin = int(offsets[0])
+        packets = list(
+            zip((offsets - begin).tolist(), sizes.tolist(), table.number[own].tolist(), strict=True)
+        )
+        stretch = data[begin : int((offsets + sizes).max())]
+        found.append(VideoFrame(stretch, packets, frame, codec, (path, begin)))
+    return found
+
+
+def mapped(path: str) -> memoryview:
+    """A file's bytes, of which only those that are looked at are read."""
+    with files.opened_regular(path) as file:
+        return memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
