@@ -7,6 +7,7 @@ Start here:
     ``sources.open_source``: opens a dataset whatever its format.
     ``dataset.DatasetFormat``: a dataset on disk: name, features, splits, files, records, tables.
     ``tfds.TfdsDirectory`` and ``lerobot.LeRobotDirectory`` are such.
+    ``episodes.EpisodeFormat``: the class to write a format of videos and numbers from.
     ``tables``: what a format gives an index: columns, and where each frame lies.
     ``records``: walks ``tf.train.Example`` records without copying their pictures.
     ``registry``: what is publicly known of datasets by name (Open X-Embodiment).

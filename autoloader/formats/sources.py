@@ -9,12 +9,12 @@ Not here: what a format says about itself (``dataset.DatasetFormat``).
 
 from __future__ import annotations
 
+import contextlib
 import fnmatch
 import hashlib
 import os
 import pkgutil
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from functools import cache
 from importlib import metadata
 from pathlib import Path
 
@@ -34,7 +34,6 @@ DEEPEST = 5
 """Folders below the one that is named, or below a snapshot of the Hub, that are looked into."""
 
 
-@cache
 def _built_in(kind: str) -> type[DatasetFormat]:
     found: type[DatasetFormat] = pkgutil.resolve_name(BUILT_IN[kind][1])
     return found
@@ -89,9 +88,6 @@ def format_at(path: str | Path) -> type[DatasetFormat]:
     """The format of a dataset by its marker: of this package first, then of others.
 
     A folder without any marker, and a remote one, is taken for TFDS, which says what is wrong.
-
-    Raises:
-        SourceError: a package brings a format, and it cannot be imported.
     """
     if not files.is_remote(path):
         folder = files.normal(path)
@@ -99,8 +95,9 @@ def format_at(path: str | Path) -> type[DatasetFormat]:
             if has_file(folder, marker):
                 return _built_in(kind)
         for entry in _installed().values():
-            if has_file(folder, (found := _loaded(entry)).marker):
-                return found
+            with contextlib.suppress(SourceError):  # a spec names it by its kind, and learns why
+                if has_file(folder, (found := _loaded(entry)).marker):
+                    return found
     return _built_in("tfds")
 
 
@@ -152,8 +149,15 @@ def dataset_versions(root: str | Path, note: Callable[[str], object]) -> list[li
     Raises:
         SourceError: ``root`` is remote and cannot be read.
     """
+    markers = [marker for marker, _ in BUILT_IN.values()]
+    for entry in _installed().values():
+        try:
+            markers.append(_loaded(entry).marker)
+        except SourceError as error:
+            note(f"{error.what} → {error.remedy}")
+    below = _versions_below(Path(root), DEEPEST, markers, note)
     if files.is_remote(root):
-        return _by_dataset(sorted(_versions_below(Path(root), DEEPEST, note)))
+        return _by_dataset(sorted(below))
     real = os.path.realpath(root)
     found: dict[str, Path] = {}
 
@@ -161,14 +165,16 @@ def dataset_versions(root: str | Path, note: Callable[[str], object]) -> list[li
         """Places that no link leads to come first."""
         return os.path.realpath(place) != os.path.normpath(real / place.relative_to(root)), place
 
-    for place in sorted(_versions_below(Path(root), DEEPEST, note), key=order):
+    for place in sorted(below, key=order):
         kept = found.setdefault(os.path.realpath(place), place)
         if kept is not place:
             note(f"{place}: left out: a link to {kept}")
     return _by_dataset(sorted(found.values()))
 
 
-def _versions_below(folder: Path, depth: int, note: Callable[[str], object]) -> Iterator[Path]:
+def _versions_below(
+    folder: Path, depth: int, markers: Sequence[str], note: Callable[[str], object]
+) -> Iterator[Path]:
     """Folders that hold a dataset's version; says which may not be looked into.
 
     Raises:
@@ -185,32 +191,26 @@ def _versions_below(folder: Path, depth: int, note: Callable[[str], object]) -> 
         told = files.unreadable(error, place, dataset="")
         raise SourceError(f"{place}: {error.strerror or error}", remedy=told.remedy) from error
     repository = None if away else hub_revision(folder)
-    if _is_dataset(place, names):
+    if _is_dataset(place, names, markers):
         yield folder
     elif repository is not None:
         name, taken, others = repository
         if others:
             note(f"{name}: takes revision {taken.name}; also there: {', '.join(others)}")
-        yield from _versions_below(taken, DEEPEST, note)
+        yield from _versions_below(taken, DEEPEST, markers, note)
     elif depth:
         children = [folder / name for name in below if not name.startswith(".")]
         if away:  # each folder is a request, so old versions are not read
             children = [versions[0] for versions in _by_dataset(children)]
         for child in children:
             if away or os.path.isdir(child):  # noqa: PTH112 False of any error
-                yield from _versions_below(child, depth - 1, note)
+                yield from _versions_below(child, depth - 1, markers, note)
 
 
-@cache
-def _markers() -> tuple[str, ...]:
-    installed = [_loaded(entry).marker for entry in _installed().values()]
-    return tuple(filter(None, [*(marker for marker, _ in BUILT_IN.values()), *installed]))
-
-
-def _is_dataset(place: str, names: Collection[str]) -> bool:
+def _is_dataset(place: str, names: Collection[str], markers: Iterable[str]) -> bool:
     """True of a folder with such names in it that has a format's marker."""
     away = files.is_remote(place)
-    for marker in _markers():
+    for marker in markers:
         first, _, rest = marker.partition("/")
         if fnmatch.filter(names, first) and (has_file(place, marker) if not away else not rest):
             return True

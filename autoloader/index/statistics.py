@@ -70,7 +70,7 @@ APART = 0.01
 """Of a normalised value: a difference that is told."""
 _NAMED = 3
 _IRRELEVANT = frozenset(
-    ("name", "path", "tfds", "data_dir", "split", "weight", "images", "features",
+    ("name", "path", "kind", "tfds", "data_dir", "split", "weight", "images", "features",
      "sample", "num_samples", "normalize")
 )  # fmt: skip
 """Fields of a dataset's spec that change no action or state, or that the key holds elsewhere."""

@@ -336,16 +336,19 @@ class DatasetSource:
         """Files of a remote dataset that opening it reads, where the spec names its directory."""
         if not self.remote or self.declared.path is None:
             return []
-        return metadata_files(self.declared.path, dataset=self.declared.name)
+        return metadata_files(
+            self.declared.path, dataset=self.declared.name, kind=self.declared.kind
+        )
 
     def open(self) -> tuple[DatasetFormat, tuple[ShardSlice, ...]]:
         """Open the directory, and the records of the split, by shard.
 
         Raises:
             SourceError: its directory is missing or broken.
-            SpecError: the expression names a split that is not there.
+            SpecError: the expression names a split that is not there; or no such format.
         """
-        directory = open_source(self.path(), dataset=self.declared.name)
+        declared = self.declared
+        directory = open_source(self.path(), dataset=declared.name, kind=declared.kind)
         directory = framed(directory, self.declared, self.spec.cameras)
         if self.declared.episodes is not None:
             directory = self._of_episodes(directory, self.declared.episodes)
@@ -377,7 +380,8 @@ def find_sources(spec: PipelineSpec, split: str) -> tuple[DatasetSource, ...]:
 
     Raises:
         SourceError: a local dataset's directory is missing, or is no dataset.
-        SpecError: a dataset does not say what it gives to the split, or none takes part.
+        SpecError: a dataset does not say what it gives to the split, or none takes part; or there
+            is no format of its kind.
     """
     found = []
     for declared in spec.datasets:
@@ -398,7 +402,8 @@ def find_sources(spec: PipelineSpec, split: str) -> tuple[DatasetSource, ...]:
         )
     for source in found:
         if not source.remote:
-            check_source(source.path(), dataset=source.declared.name)
+            one = source.declared
+            check_source(source.path(), dataset=one.name, kind=one.kind)
     return tuple(found)
 
 

@@ -104,6 +104,11 @@ class DatasetSpec(Block):
     path: Location | None = Field(
         default=None, description="TFDS version directory or LeRobot dataset"
     )
+    kind: Name | None = Field(
+        default=None,
+        description="format at path: tfds, lerobot, or one that an installed package brings; null: "
+        "the one whose files lie there",
+    )
     tfds: Location | None = Field(default=None, description="name:version below data_dir")
     data_dir: Location | None = Field(default=None, description="where tfds names are looked up")
     split: Mapping[str, str | None] = Field(

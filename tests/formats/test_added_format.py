@@ -1,0 +1,160 @@
+"""A dataset format that another package brings, from its entry point to the rows of batches."""
+
+from __future__ import annotations
+
+import csv
+import json
+import re
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from lerobot_files import picture, shown, write_video
+
+from autoloader import AutoLoader, PipelineSpec
+from autoloader.cli.app import main
+from autoloader.errors import SourceError, SpecError
+from autoloader.formats import open_source, sources
+
+EXAMPLE = Path(__file__).resolve().parents[2] / "examples/mp4_folder"
+LENGTHS = (12, 7, 9)
+WORDS = ("pick up the cube", "put it down")
+
+
+@pytest.fixture
+def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A folder of installed packages, with the example's."""
+    folder = tmp_path / "site"
+    folder.mkdir()
+    (folder / "mp4_folder.py").write_text((EXAMPLE / "mp4_folder.py").read_text())
+    about = (EXAMPLE / "pyproject.toml").read_text()
+    _, _, formats = about.partition(f'[project.entry-points."{sources.GROUP}"]')
+    install(folder, "mp4-folder", dict(re.findall(r'^(\w+) = "(\w+:\w+)"$', formats, re.MULTILINE)))
+    monkeypatch.syspath_prepend(folder)
+    yield folder
+    sys.modules.pop("mp4_folder", None)
+
+
+def install(folder: Path, name: str, formats: Mapping[str, str]) -> None:
+    """Write the metadata of an installed package that brings formats."""
+    about = folder / f"{name.replace('-', '_')}-1.0.dist-info"
+    about.mkdir()
+    (about / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")
+    lines = [f"{kind} = {value}\n" for kind, value in formats.items()]
+    (about / "entry_points.txt").write_text(f"[{sources.GROUP}]\n" + "".join(lines))
+
+
+@pytest.fixture
+def recordings(tmp_path: Path) -> Path:
+    folder = tmp_path / "data/bench"
+    folder.mkdir(parents=True)
+    (folder / "recording.json").write_text(json.dumps({"fps": 10}))
+    for episode, length in enumerate(LENGTHS):
+        frames = [picture(0, episode, t) for t in range(length)]
+        write_video(folder / f"take_{episode}.mp4", frames, "libx264", gop=4)
+        with (folder / f"take_{episode}.csv").open("w", newline="") as file:
+            rows = csv.writer(file)
+            rows.writerow(["state_t", "state_episode", "action_x", "instruction"])
+            rows.writerows([t, episode, t / 2, WORDS[episode % 2]] for t in range(length))
+    return folder
+
+
+def spec_of(folder: Path, **more: Any) -> PipelineSpec:
+    dataset = {
+        "name": "bench", "path": str(folder), "kind": "mp4_folder", "images": {"top": "camera"},
+        "state": "state", "action": "action", "language": "instruction",
+    }  # fmt: skip
+    return PipelineSpec.from_mapping(
+        {
+            "schema_version": 1,
+            "datasets": [dataset | more],
+            "sample": {"frame_offsets": [0], "action_horizon": 2},
+            "cameras": {"top": {"size": [64, 96]}},
+            "batch": {"size": 5, "drop_last": False},
+            "mixing": {"epoch": "pass"},
+        }
+    )
+
+
+def test_every_row_is_the_one_that_was_recorded(site: Path, recordings: Path) -> None:
+    found = {}
+    with AutoLoader(spec_of(recordings), ram_floor="200MB", output="numpy") as loader:
+        for batch in loader:
+            for k, words in enumerate(batch["language"]):
+                t, episode = batch["state"][k, 0].astype(int).tolist()
+                found[episode, t] = batch["action"][k, :, 0].tolist()
+                assert shown(batch["images"]["top"][k, 0]) == (0, episode, t)
+                assert words == WORDS[episode % 2]
+    assert sorted(found) == [(e, t) for e, length in enumerate(LENGTHS) for t in range(length)]
+    assert found[1, 3] == [1.5, 2.0]
+
+
+def test_commands_find_it_and_hold_it_against_plain_readers(
+    site: Path, recordings: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def told(*words: str) -> Any:
+        assert main([*words, "--json"]) == 0
+        return json.loads(capsys.readouterr().out)
+
+    mix = tmp_path / "mix.yaml"
+    mix.write_text(told("init", str(recordings.parent))["spec"])
+    read = told("inspect", str(recordings))["read"]
+    assert read["first"]["camera"]["stored_as"] == "h264"
+    few = ("--spec", str(mix), "--ram-floor", "64MiB")
+    held = told("verify", *few, "-n", "20")
+    assert held["frames"] == 20
+    assert held["differences"] == []
+    assert told("plan", *few)["datasets"]["bench"]["decode_s"] > 0
+
+
+def test_an_episode_whose_video_is_short_is_left_out_with_the_reason(
+    site: Path, recordings: Path
+) -> None:
+    write_video(recordings / "take_1.mp4", [picture(0, 1, t) for t in range(4)], "libx264", gop=4)
+    spec = spec_of(recordings).model_copy(
+        update={"errors": spec_of(recordings).errors.model_copy(update={"max_corrupt_ratio": 0.5})}
+    )
+    with AutoLoader(spec, ram_floor="200MB", output="numpy") as loader:
+        rows = sum(len(batch["language"]) for batch in loader)
+        assert rows == LENGTHS[0] + LENGTHS[2]
+        (told,) = loader.quarantined()
+    assert "take_1.mp4: it has 4 frames, and the episode shows 0 to 6" in str(told)
+
+
+def test_a_kind_that_nobody_brings_is_refused_with_those_that_are_known(
+    site: Path, recordings: Path
+) -> None:
+    with pytest.raises(SpecError, match=r"datasets\[bench\].kind: .*'mp4'") as refused:
+        AutoLoader(spec_of(recordings, kind="mp4"), ram_floor="200MB").state_dict()
+    assert "known: lerobot, mp4_folder, tfds" in refused.value.what
+    assert "mp4_folder" in refused.value.remedy
+
+
+def test_a_folder_of_another_format_is_refused_by_its_marker(site: Path, tmp_path: Path) -> None:
+    with pytest.raises(SourceError, match=r"no MP4 folder dataset.*recording\.json"):
+        sources.check_source(tmp_path, dataset="bench", kind="mp4_folder")
+
+
+@pytest.mark.parametrize(
+    ("value", "why"), [("nowhere:Format", "ModuleNotFoundError"), ("json:loads", "no subclass")]
+)
+def test_a_package_whose_format_cannot_be_loaded_is_named(
+    site: Path, recordings: Path, value: str, why: str
+) -> None:
+    install(site, "broken", {"broken": value})
+    with pytest.raises(SourceError, match=f"'broken' cannot be loaded from {value}.*{why}"):
+        open_source(recordings, dataset="bench", kind="broken")
+
+
+@pytest.mark.parametrize("kind", sources.BUILT_IN)
+def test_the_registry_and_a_format_agree_on_its_marker(kind: str) -> None:
+    assert sources.format_of(kind, field="kind").marker == sources.BUILT_IN[kind][0]
+
+
+def test_rows_are_numbers_as_the_file_has_them(site: Path, recordings: Path) -> None:
+    directory = open_source(recordings, dataset="bench", kind="mp4_folder")
+    steps = directory.plain_reader().episode(directory.splits["train"][2], 0)
+    np.testing.assert_array_equal([step["state"] for step in steps], [[t, 2] for t in range(9)])
