@@ -45,9 +45,6 @@ from numpy.typing import NDArray
 
 from autoloader.decode.resize import Pixels, resize_into
 from autoloader.errors import PipelineError
-from autoloader.host.headroom import HeadroomProbe
-from autoloader.host.units import MIB, format_bytes
-from autoloader.samples.block import DECODED_TOGETHER_BYTES
 from autoloader.formats.frames import (
     Encoded,
     PackedPicture,
@@ -57,6 +54,9 @@ from autoloader.formats.frames import (
     VideoFrame,
 )
 from autoloader.host.extras import needs
+from autoloader.host.headroom import HeadroomProbe
+from autoloader.host.units import MIB, format_bytes
+from autoloader.samples.block import DECODED_TOGETHER_BYTES
 from autoloader.spec import CameraSpec
 
 _JPEG = b"\xff\xd8\xff"

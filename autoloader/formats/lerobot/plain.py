@@ -1,6 +1,9 @@
 """The plain reader of LeRobot datasets: pyarrow reads an episode's rows, PyAV its frames.
 
 Nothing of the loader is used beside the list of episodes and where they lie in videos.
+
+Not here: the face of plain readers (``formats.dataset.PlainReader``), frames of videos
+(``formats.plain``).
 """
 
 from __future__ import annotations
