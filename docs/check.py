@@ -27,7 +27,7 @@ from autoloader.controller.states import TRANSITIONS, Event, State
 from autoloader.errors import AutoloaderError
 from autoloader.spec import PipelineSpec
 from autoloader.spec.block import Block
-from autoloader.spec.knobs import KNOB_CLASS, STREAM_KNOBS, Knobs
+from autoloader.spec.knobs import KNOBS, Knobs
 from autoloader.telemetry.metrics import METRICS
 
 COMMANDS: Any = typer.main.get_command(app).commands  # type: ignore[attr-defined]
@@ -52,11 +52,11 @@ def knobs_table(_: str) -> Iterator[tuple[str, ...]]:
     """Every knob, from ``Knobs``."""
     yield ("knob", "range", "default", "class", "per dataset", "meaning")
     for name, field in Knobs.model_fields.items():
-        if name in KNOB_CLASS:
-            own = "yes" if name in STREAM_KNOBS else ""
+        if name in KNOBS:
+            own = "yes" if KNOBS[name].own else ""
             default = f"`{field.default}`"
             words = knob_range(name).replace(" | ", ", ")
-            yield (f"`{name}`", words, default, KNOB_CLASS[name], own, field.description or "")
+            yield (f"`{name}`", words, default, KNOBS[name].kind, own, field.description or "")
 
 
 def spec_table(name: str) -> Iterator[tuple[str, ...]]:

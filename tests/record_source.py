@@ -10,7 +10,7 @@ from autoloader.index.records import RecordSamples
 from autoloader.samples.block import EmptyEpisode, EpisodeStream, Place, ReaderStart, SampleBlock
 from autoloader.samples.layout import BatchLayout
 from autoloader.samples.resolve import ResolvedDataset, ResolvedMixture
-from autoloader.spec.knobs import ResolvedDatasetKnobs
+from autoloader.spec.knobs import Knobs
 
 Hook = Callable[[ResolvedDataset, Place], None]
 
@@ -28,11 +28,9 @@ class RecordSource:
         self._dataset = dataset
         self._layout = layout
         self._before = before
-        self.opened: list[tuple[ReaderStart, ResolvedDatasetKnobs]] = []
+        self.opened: list[tuple[ReaderStart, Knobs]] = []
 
-    def open(
-        self, start: ReaderStart, knobs: ResolvedDatasetKnobs
-    ) -> Iterator[SampleBlock | EmptyEpisode]:
+    def open(self, start: ReaderStart, knobs: Knobs) -> Iterator[SampleBlock | EmptyEpisode]:
         """See ``EpisodeStream.open``."""
         self.opened.append((start, knobs))
         dataset = self._dataset

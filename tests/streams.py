@@ -26,7 +26,7 @@ from autoloader.sampling.cursor import DatasetCursor
 from autoloader.sampling.dealing import Deal, Ranks
 from autoloader.sampling.mixture import mixture_order
 from autoloader.spec import PipelineSpec
-from autoloader.spec.knobs import Knobs, ResolvedDatasetKnobs
+from autoloader.spec.knobs import Knobs
 
 every_strategy = pytest.mark.parametrize("strategy", ["python", "choose", "sample"])
 
@@ -75,7 +75,7 @@ def mixture_of(*datasets: Written | Mapping[str, Any], **top: Any) -> ResolvedMi
     return resolve(spec_of(*datasets, **top))
 
 
-def stream_knobs(**values: Any) -> ResolvedDatasetKnobs:
+def stream_knobs(**values: Any) -> Knobs:
     """The stream knobs of a dataset; calls follow the cycle."""
     values.setdefault("num_parallel_calls", values.get("cycle_length", 1))
     return Knobs.build(values).for_dataset(None)

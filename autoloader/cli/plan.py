@@ -53,7 +53,7 @@ from autoloader.sampling.dealing import Ranks, Steps
 from autoloader.sampling.episodes import DatasetTable
 from autoloader.sampling.plan import SamplePlan
 from autoloader.spec import PipelineSpec
-from autoloader.spec.knobs import KNOB_CLASS, UNUSED_KNOBS, Knobs
+from autoloader.spec.knobs import KNOBS, UNUSED_KNOBS, Knobs
 from autoloader.spec.reading import read_yaml_file
 from autoloader.tune.bound import reuse_of, sets_of
 
@@ -566,7 +566,7 @@ def _knob_origins(plan: LoaderPlan, sets: Mapping[str, Any]) -> dict[str, dict[s
             "value": value,
             "from": origin,
             "range": knob_range(knob),
-            "class": KNOB_CLASS[knob],
+            "class": KNOBS[knob].kind,
             "used": knob not in UNUSED_KNOBS[plan.knobs.reader],
         }
     return rows

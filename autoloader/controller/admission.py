@@ -47,7 +47,7 @@ from autoloader.host.records import dataclass
 from autoloader.host.units import MIB, format_bytes
 from autoloader.samples.block import DECODED_TOGETHER_BYTES
 from autoloader.samples.resolve import MixtureSizes
-from autoloader.spec.knobs import BATCHES_OF_A_HELPER, Knobs
+from autoloader.spec.knobs import BATCHES_OF_A_HELPER, REOPENING_KNOBS, Knobs
 
 logger = logging.getLogger(__name__)
 
@@ -72,14 +72,7 @@ CYCLE_BYTES = 5 * MIB
 THREAD_BYTES = 2 * MIB
 """A further thread: its stack, its decoder, a frame in hand."""
 
-GENERATION_KNOBS = (
-    "cycle_length",
-    "num_parallel_calls",
-    "parse_parallel_calls",
-    "stream_prefetch",
-)
-"""Knobs for which a stream opens anew, beside its old self."""
-_generation = operator.attrgetter(*GENERATION_KNOBS)
+_generation = operator.attrgetter(*REOPENING_KNOBS)
 
 
 @dataclass(frozen=True, slots=True)

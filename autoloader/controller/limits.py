@@ -17,17 +17,12 @@ from autoloader.cache.disk import DiskRoom
 from autoloader.host.records import dataclass
 from autoloader.host.units import MIB
 from autoloader.spec.block import adapter
-from autoloader.spec.knobs import UNUSED_KNOBS, KnobLimits, Knobs
+from autoloader.spec.knobs import LIGHT_KNOBS, ORDER_KNOBS, UNUSED_KNOBS, KnobLimits, Knobs
 
 logger = logging.getLogger(__name__)
 
 MARGIN_BYTES = 256 * MIB
 """Least distance to the floor at which memory is still admitted (design: "Reflex")."""
-
-ORDER_KNOBS = ("cycle_length", "shuffle_samples")
-
-WEIGHTLESS_KNOBS = ("decode_threads", "io_threads", "min_ready_datasets")
-"""Knobs that hold next to no memory: taking them would slow training and free nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +89,7 @@ def lowered(knobs: Knobs, to: Callable[[str, int], int], *, keep: tuple[str, ...
     Threads stay, and so do knobs that the reader does not heed, and those in ``keep``.
     """
     values = knobs.flat()
-    stay = (*UNUSED_KNOBS[knobs.reader], *WEIGHTLESS_KNOBS, *keep)
+    stay = (*UNUSED_KNOBS[knobs.reader], *LIGHT_KNOBS, *keep)
     for key, value in values.items():
         if isinstance(value, int) and key.rpartition(".")[2] not in stay:
             values[key] = to(key, value)

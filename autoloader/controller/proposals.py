@@ -38,15 +38,15 @@ import math
 from collections.abc import Collection, Iterator, Mapping
 from functools import cached_property
 
-from autoloader.controller.admission import GENERATION_KNOBS, price_change
-from autoloader.controller.limits import ORDER_KNOBS, ControllerLimits, lowered
+from autoloader.controller.admission import price_change
+from autoloader.controller.limits import ControllerLimits, lowered
 from autoloader.controller.observation import Observation
 from autoloader.controller.reflex import REOPEN_RATIO
 from autoloader.controller.states import ControllerState, Event
 from autoloader.errors import KnobError
 from autoloader.host.records import dataclass
 from autoloader.host.units import MIB
-from autoloader.spec.knobs import Knobs
+from autoloader.spec.knobs import ORDER_KNOBS, REOPENING_KNOBS, Knobs
 from autoloader.telemetry.statistics import StageMoment
 
 LARGEST_STEP = 4
@@ -433,7 +433,7 @@ def halved(here: Situation) -> Knobs:
     # Half of what is left, since a price under pressure is no more than a guess.
     if headroom is not None and here.price(whole) <= (headroom - here.limits.ram_floor_bytes) / 2:
         return whole
-    return lowered(knobs, half, keep=GENERATION_KNOBS)
+    return lowered(knobs, half, keep=REOPENING_KNOBS)
 
 
 STEP_BYTES = 256 * MIB

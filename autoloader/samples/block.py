@@ -20,7 +20,7 @@ from autoloader.samples.layout import PROVENANCE
 from autoloader.samples.resolve import ResolvedDataset
 from autoloader.samples.transforms.fields import FieldName
 from autoloader.spec import SampleSpec
-from autoloader.spec.knobs import ResolvedDatasetKnobs
+from autoloader.spec.knobs import Knobs
 
 DECODED_TOGETHER_BYTES = 256 * 2**20
 """What large pictures take that are decoded at the same time; a larger one is decoded alone."""
@@ -284,9 +284,7 @@ class SourceInterruptedError(Exception):
 class EpisodeStream(Protocol):
     """A reader of one dataset. ``open`` may be called again at any time, from any thread."""
 
-    def open(
-        self, start: ReaderStart, knobs: ResolvedDatasetKnobs
-    ) -> Iterator[SampleBlock | EmptyEpisode]:
+    def open(self, start: ReaderStart, knobs: Knobs) -> Iterator[SampleBlock | EmptyEpisode]:
         """Episodes from ``start`` on, pass after pass, without end; every record exactly once.
 
         Raises:

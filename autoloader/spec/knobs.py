@@ -1,57 +1,60 @@
 """The knobs: every setting that may be tuned, its range, and which combinations may not run.
 
-A ``Knobs`` value is one full set. ``Knobs`` itself refuses what no pipeline could run
+The fields of ``Knobs`` are the table of knobs. A field's type, default and ``Field`` say its range
+and meaning, its ``Knob`` says all else: who uses it, what a change does, how far a study searches.
+Docs, clamps, the study's space, the controller's shrinking and a dataset's own values follow from
+there. A ``Knobs`` value is one full set. ``Knobs`` itself refuses what no pipeline could run
 (``num_parallel_calls`` above ``cycle_length``); ``check`` and ``clamp`` hold it against one
 pipeline on one host (``KnobLimits``: cpus, shards, batch bytes, budget). Policy, study and a
 person's ``retune`` all come through here, so none of them can pass an illegal combination.
 
-Two classes (design: "free" and "order"): a *free* knob never changes which samples come nor their
-order; an *order* knob changes the order, never the set.
-
-Not here: choosing values (``tune``, ``controller``), applying them (``process.control``).
+Not here: choosing values (``tune``, ``controller``), bytes that they take
+(``controller.admission``), applying them (``process.control``).
 """
 
 from __future__ import annotations
 
-import operator
-from collections.abc import Mapping
-from typing import Annotated, Any, Literal, NamedTuple
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, create_model
 
 from autoloader.errors import KnobError, nearest
 from autoloader.host.records import dataclass
 from autoloader.host.units import size_of
 
 KnobClass = Literal["free", "order", "fixed"]
-
-
-class ResolvedDatasetKnobs(NamedTuple):
-    """The stream knobs in force for one dataset; see ``Knobs`` for units."""
-
-    cycle_length: int
-    num_parallel_calls: int
-    parse_parallel_calls: int
-    stream_prefetch: int
-    shuffle_samples: int
-    queue_samples: int
-
-
-STREAM_KNOBS = ResolvedDatasetKnobs._fields
-"""The knobs a dataset may have a value of its own for (``bridge.cycle_length``)."""
-
-UNUSED_KNOBS: Mapping[str, tuple[str, ...]] = {
-    "auto": (),
-    "indexed": (*STREAM_KNOBS, "min_ready_datasets"),
-    "stream": ("decode_processes", "io_threads", "read_ahead", "cache_bytes", "helper_slots"),
-}
-"""What each reader has no use for; of "auto" nothing is known."""
-
-_stream_values = operator.attrgetter(*STREAM_KNOBS)
+"""A free knob never changes which samples come nor their order; an order knob changes the order,
+never the set; a fixed one stays for a run."""
 
 BATCHES_OF_A_HELPER = 4
 """At a time, for each of ``helper_slots``: one that it fills, one that it reads for, and two that
 are sent or wait to be copied here, which takes long where this host has few processors."""
+
+
+@dataclass(frozen=True, slots=True)
+class Knob:
+    """One knob, beside its range.
+
+    Attributes:
+        used_by: reader that has a use for it; "": both have.
+        kind: what a change of it does to the samples.
+        own: whether a dataset may have a value of its own (``bridge.cycle_length``).
+        reopens: whether a stream opens anew for it, beside its old self.
+        light: whether it holds next to no memory, so that taking it away would free nothing.
+        searched: least and most value that a study tries, beyond which only memory grows; ``None``:
+            no study moves it.
+        most: most value that a pipeline on a host allows, with the rule; ``None``: there is none.
+    """
+
+    used_by: Literal["", "stream", "indexed"] = ""
+    kind: KnobClass = "free"
+    own: bool = False
+    reopens: bool = False
+    light: bool = False
+    searched: tuple[int, int] | None = None
+    most: Callable[[KnobLimits], tuple[int, str] | None] = lambda _: None
+
 
 _Size = Annotated[
     int, BeforeValidator(lambda value: size_of(value) if isinstance(value, str) else value)
@@ -59,17 +62,45 @@ _Size = Annotated[
 """Bytes, as a number or as "5GB"."""
 
 
-class DatasetKnobs(BaseModel):
-    """Knobs of one dataset's stream, as of ``Knobs``; ``None`` where the common value holds."""
+def _ring_fits(limits: KnobLimits) -> tuple[int, str] | None:
+    if not limits.batch_bytes or limits.budget_bytes is None:
+        return None
+    rule = f"a batch is {limits.batch_bytes} bytes and the budget {limits.budget_bytes}"
+    return max(4, int(limits.budget_bytes // limits.batch_bytes)), rule
 
-    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 
-    cycle_length: Annotated[int, Field(ge=1, le=64)] | None = None
-    num_parallel_calls: Annotated[int, Field(ge=1, le=64)] | None = None
-    parse_parallel_calls: Annotated[int, Field(ge=1, le=16)] | None = None
-    stream_prefetch: Annotated[int, Field(ge=0, le=16)] | None = None
-    shuffle_samples: Annotated[int, Field(ge=0, le=1_000_000)] | None = None
-    queue_samples: Annotated[int, Field(ge=1, le=4096)] | None = None
+def _datasets_there(limits: KnobLimits) -> tuple[int, str]:
+    return max(1, len(limits.shards)), f"the mixture has {len(limits.shards)} datasets"
+
+
+def _threads_fit(limits: KnobLimits) -> tuple[int, str]:
+    return 2 * limits.cpus, f"at most 2 × cpus = {2 * limits.cpus} decode threads"
+
+
+def _reads_fit(limits: KnobLimits) -> tuple[int, str]:
+    return max(4, 4 * limits.cpus), f"at most 4 × cpus = {4 * limits.cpus}"
+
+
+def _processes_fit(limits: KnobLimits) -> tuple[int, str]:
+    if limits.one_process:
+        return 1, "mixing.locality holds its blocks in one process"
+    return limits.cpus, f"at most cpus = {limits.cpus} decode processes"
+
+
+def _helpers_help(limits: KnobLimits) -> tuple[int, str] | None:
+    rule = 'no other host helps: helpers="ray" is not given'
+    return None if limits.helpers is None else (limits.helpers, rule)
+
+
+def _frames_fit(limits: KnobLimits) -> tuple[int, str] | None:
+    most = limits.cache_bytes
+    rule = f"the RAM floor leaves {most} bytes for decoded frames"
+    return None if most is None else (most, rule)
+
+
+def _shards_there(limits: KnobLimits) -> tuple[int, str]:
+    most = max(limits.shards.values(), default=1)
+    return most, f"no dataset has more than {most} shards"
 
 
 class Knobs(BaseModel):
@@ -82,63 +113,68 @@ class Knobs(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 
-    reader: Literal["auto", "stream", "indexed"] = Field(
+    reader: Annotated[Literal["auto", "stream", "indexed"], Knob(kind="fixed")] = Field(
         default="auto", description="how files are read; a spec that pins it wins"
     )
-    ring_slots: int = Field(
+    ring_slots: Annotated[int, Knob(searched=(4, 64), most=_ring_fits)] = Field(
         default=8, ge=2, le=64, description="batches in the ring (final prefetch)"
     )
-    min_ready_datasets: int = Field(
+    min_ready_datasets: Annotated[int, Knob("stream", light=True, most=_datasets_there)] = Field(
         default=1,
         ge=1,
         description="datasets that must have a sample before the first batch is begun",
     )
-    decode_threads: int = Field(
+    decode_threads: Annotated[int, Knob(light=True, searched=(1, 512), most=_threads_fit)] = Field(
         default=2,
         ge=1,
         le=512,
         description="threads of the shared decode pool; spread over the decode processes",
     )
-    decode_processes: int = Field(
-        default=1,
-        ge=1,
-        le=256,
-        description="light processes that fill batches, past one interpreter (indexed)",
+    decode_processes: Annotated[int, Knob("indexed", searched=(1, 256), most=_processes_fit)] = (
+        Field(
+            default=1,
+            ge=1,
+            le=256,
+            description="light processes that fill batches, past one interpreter (indexed)",
+        )
     )
-    helper_slots: int = Field(
+    helper_slots: Annotated[int, Knob("indexed", most=_helpers_help)] = Field(
         default=0,
         ge=0,
         le=1024,
         description="processors of other hosts that fill batches (indexed; Ray)",
     )
-    cycle_length: int = Field(
+    cycle_length: Annotated[
+        int,
+        Knob("stream", "order", own=True, reopens=True, searched=(1, 64), most=_shards_there),
+    ] = Field(
         default=1, ge=1, le=64, description="shards read side by side, per dataset; never a total"
     )
-    num_parallel_calls: int = Field(
+    num_parallel_calls: Annotated[int, Knob("stream", own=True, reopens=True)] = Field(
         default=1, ge=1, le=64, description="interleave threads per dataset; at most cycle_length"
     )
-    parse_parallel_calls: int = Field(
-        default=1, ge=1, le=16, description="records walked side by side, per dataset"
+    parse_parallel_calls: Annotated[
+        int, Knob("stream", own=True, reopens=True, searched=(1, 8))
+    ] = Field(default=1, ge=1, le=16, description="records walked side by side, per dataset")
+    stream_prefetch: Annotated[int, Knob("stream", own=True, reopens=True, searched=(0, 4))] = (
+        Field(default=1, ge=0, le=16, description="records kept ready behind each queue")
     )
-    stream_prefetch: int = Field(
-        default=1, ge=0, le=16, description="records kept ready behind each queue"
-    )
-    queue_samples: int = Field(
+    queue_samples: Annotated[int, Knob("stream", own=True, searched=(1, 256))] = Field(
         default=32, ge=1, le=4096, description="encoded samples admitted to each dataset's queue"
     )
-    shuffle_samples: int = Field(
+    shuffle_samples: Annotated[int, Knob("stream", "order", own=True)] = Field(
         default=0,
         ge=0,
         le=1_000_000,
         description="encoded samples each dataset's draw chooses from",
     )
-    io_threads: int = Field(
-        default=4, ge=1, le=64, description="read threads of the indexed reader"
+    io_threads: Annotated[int, Knob("indexed", light=True, searched=(1, 64), most=_reads_fit)] = (
+        Field(default=4, ge=1, le=64, description="read threads of the indexed reader")
     )
-    read_ahead: int = Field(
+    read_ahead: Annotated[int, Knob("indexed", searched=(1, 8))] = Field(
         default=2, ge=1, le=64, description="runs of 96 to 1024 samples read ahead"
     )
-    cache_bytes: _Size = Field(
+    cache_bytes: Annotated[_Size, Knob("indexed", most=_frames_fit)] = Field(
         default=0, ge=0, le=2**44, description="decoded frames held in memory; 0 is none (indexed)"
     )
     datasets: Mapping[str, DatasetKnobs] = Field(
@@ -198,12 +234,10 @@ class Knobs(BaseModel):
                     f"cycle_length={own.num_parallel_calls}",
                 )
 
-    def for_dataset(self, name: str | None) -> ResolvedDatasetKnobs:
-        """The stream knobs in force for one dataset (``None``: the common ones)."""
-        common = _stream_values(self)
-        known = self.datasets.get(name) if name else None
-        pairs = zip(_stream_values(known) if known else common, common, strict=True)
-        return ResolvedDatasetKnobs(*(shared if mine is None else mine for mine, shared in pairs))
+    def for_dataset(self, name: str | None) -> Knobs:
+        """The knobs with those in force for one dataset as the common ones; ``None``: these."""
+        own = self.datasets.get(name) if name else None
+        return self if own is None else self.model_copy(update=own.model_dump(exclude_none=True))
 
     def changed(self, other: Knobs) -> dict[str, tuple[Any, Any]]:
         """Knobs whose value differs: ``{name: (here, there)}``; datasets as ``name.knob``."""
@@ -264,29 +298,10 @@ class Knobs(BaseModel):
                 remedy=nearest(unknown[0], limits.shards),
             )
         moves = _Moves(self.flat())
-        cpus, shards = limits.cpus, limits.shards
-        moves.lower(
-            "min_ready_datasets", max(1, len(shards)), f"the mixture has {len(shards)} datasets"
-        )
-        moves.lower("decode_threads", 2 * cpus, f"at most 2 × cpus = {2 * cpus} decode threads")
-        moves.lower("decode_processes", cpus, f"at most cpus = {cpus} decode processes")
-        if limits.helpers is not None:
-            rule = 'no other host helps: helpers="ray" is not given'
-            moves.lower("helper_slots", limits.helpers, rule)
-        if limits.one_process:
-            moves.lower("decode_processes", 1, "mixing.locality holds its blocks in one process")
-        moves.lower("io_threads", max(4, 4 * cpus), f"at most 4 × cpus = {4 * cpus}")
-        if limits.batch_bytes and limits.budget_bytes is not None:
-            moves.lower(
-                "ring_slots",
-                max(4, int(limits.budget_bytes // limits.batch_bytes)),
-                f"a batch is {limits.batch_bytes} bytes and the budget {limits.budget_bytes}",
-            )
-        if limits.cache_bytes is not None:
-            rule = f"the RAM floor leaves {limits.cache_bytes} bytes for decoded frames"
-            moves.lower("cache_bytes", limits.cache_bytes, rule)
-        most = max(shards.values(), default=1)
-        moves.lower("cycle_length", most, f"no dataset has more than {most} shards")
+        shards = limits.shards
+        for knob, about in KNOBS.items():
+            if (most := about.most(limits)) is not None:
+                moves.lower(knob, *most)
         for name in self.datasets:
             rule = f"dataset {name!r} has {shards[name]} shards in its split"
             moves.lower(f"{name}.cycle_length", shards[name], rule)
@@ -320,12 +335,43 @@ class Knobs(BaseModel):
             moves.lower(largest, used[largest] - 1, rule)
 
 
-_OTHERS: dict[str, KnobClass] = {
-    "reader": "fixed", "cycle_length": "order", "shuffle_samples": "order",
-}  # fmt: skip
-KNOB_CLASS: Mapping[str, KnobClass] = {
-    name: _OTHERS.get(name, "free") for name in Knobs.model_fields if name != "datasets"
+KNOBS: Mapping[str, Knob] = {
+    name: about
+    for name, field in Knobs.model_fields.items()
+    for about in field.metadata
+    if isinstance(about, Knob)
 }
+"""Every knob by name."""
+
+
+def knobs_that(are: Callable[[Knob], bool]) -> tuple[str, ...]:
+    """Names of the knobs for which ``are`` is true."""
+    return tuple(name for name, about in KNOBS.items() if are(about))
+
+
+STREAM_KNOBS = knobs_that(lambda knob: knob.own)
+ORDER_KNOBS = knobs_that(lambda knob: knob.kind == "order")
+REOPENING_KNOBS = knobs_that(lambda knob: knob.reopens)
+LIGHT_KNOBS = knobs_that(lambda knob: knob.light)
+UNUSED_KNOBS: Mapping[str, tuple[str, ...]] = {
+    "auto": (),
+    "indexed": knobs_that(lambda knob: knob.used_by == "stream"),
+    "stream": knobs_that(lambda knob: knob.used_by == "indexed"),
+}
+"""What each reader has no use for; of "auto" nothing is known."""
+
+if TYPE_CHECKING:
+    DatasetKnobs: TypeAlias = BaseModel
+else:
+    DatasetKnobs = create_model(
+        "DatasetKnobs",
+        __config__=ConfigDict(frozen=True, extra="forbid", defer_build=True),
+        __doc__="Knobs of one dataset's stream; ``None`` where the common value holds.",
+        **{
+            name: (Annotated[(int, *Knobs.model_fields[name].metadata)] | None, None)
+            for name in STREAM_KNOBS
+        },
+    )
 
 
 _OTHER_WORDS = {

@@ -5,9 +5,10 @@ bound to another one is drawn as a share of it (``num_parallel_calls`` as a shar
 ``cycle_length``). So every point of the box is a set that may run, and Optuna draws from a fixed
 box for each reader. Ranges are widened to hold the start, so it is a point of the space too.
 
-Searched are the knobs of ``SEARCHED`` that the reader at hand has a use for, and that have more
-than one value here: with one shard a dataset there is one cycle length. Where the spec leaves the
-reader open it is drawn first, and then its knobs. All other knobs stay as the start has them.
+Searched are knobs whose row in ``spec.knobs`` has a range to search, if the reader uses them and
+they have more than one value here: with one shard a dataset there is one cycle length. Where the
+spec leaves the reader open it is drawn first, and then its knobs. All other knobs stay as the start
+has them.
 ``shuffle_samples`` is the user's choice of quality, and ``min_ready_datasets`` above 1 only delays
 the first batch. A model predicts the gain of ``cache_bytes`` (``tune.bound``), since a trial ends
 before a frame is shown again.
@@ -23,35 +24,14 @@ from typing import TYPE_CHECKING, Any
 
 from autoloader.cache.forecast import SAMPLE_S
 from autoloader.host.records import dataclass
-from autoloader.spec.knobs import UNUSED_KNOBS, KnobLimits, Knobs
+from autoloader.spec.knobs import KNOBS, UNUSED_KNOBS, KnobLimits, Knobs
 from autoloader.tune.measurement import Trace
 
 if TYPE_CHECKING:
     from optuna.trial import BaseTrial
 
-SEARCHED = (
-    "decode_threads",
-    "ring_slots",
-    "queue_samples",
-    "cycle_length",
-    "num_parallel_calls",
-    "parse_parallel_calls",
-    "stream_prefetch",
-    "io_threads",
-    "read_ahead",
-    "decode_processes",
-)
-"""The knobs a study may move; each reader uses some of them."""
-
 CALLS_SHARE = "num_parallel_calls_share"
 """Parameter name: ``num_parallel_calls`` as a share of ``cycle_length``, 0 to 1."""
-
-_QUEUE_WORTH = 256
-_PARSE_WORTH = 8
-_PREFETCH_WORTH = 4
-_READ_AHEAD_WORTH = 8
-"""Ends of ranges beyond which only memory grows: with 29 datasets, 256 queued samples of two
-30 kB frames are 450 MB, and 4 parsed episodes of 100 frames a dataset 350 MB."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,23 +73,21 @@ class SearchSpace:
             KnobError: the start has knobs of a dataset that the mixture has not.
         """
         start, _ = start.clamp(limits)
-        block = max(1, limits.block_length)
-        ranges = {
-            "decode_threads": IntRange(1, min(512, 2 * limits.cpus), log=True),
-            "ring_slots": IntRange(4, Knobs(ring_slots=64).clamp(limits)[0].ring_slots, log=True),
-            "queue_samples": IntRange(block, max(block, _QUEUE_WORTH), log=True),
-            "cycle_length": IntRange(1, _most_cycle_length(start, limits), log=True),
-            "parse_parallel_calls": IntRange(1, min(_PARSE_WORTH, 2 * limits.cpus), log=True),
-            "stream_prefetch": IntRange(0, _PREFETCH_WORTH),
-            "io_threads": IntRange(1, min(64, 4 * limits.cpus), log=True),
-            "read_ahead": IntRange(1, _READ_AHEAD_WORTH, log=True),
-            "decode_processes": IntRange(
-                1, Knobs(decode_processes=256).clamp(limits)[0].decode_processes, log=True
-            ),
-        }
-        for knob, box in ranges.items():
+        ranges = {}
+        for knob, about in KNOBS.items():
+            if about.searched is None:
+                continue
+            low, high = about.searched
+            most = about.most(limits)
+            high = high if most is None else min(high, most[0])
+            if knob == "queue_samples":
+                low, high = limits.block_length, max(limits.block_length, high)
+            elif knob == "cycle_length":
+                high = _most_cycle_length(start, limits)
+            elif knob == "parse_parallel_calls":
+                high = min(high, 2 * limits.cpus)
             known = getattr(start, knob)
-            ranges[knob] = IntRange(min(box.low, known), max(box.high, known), box.log)
+            ranges[knob] = IntRange(min(low, known), max(high, known), log=low > 0)
         return cls(start, limits, ranges, readers=tuple(sorted({start.reader, *readers})))
 
     def suggest(self, trial: BaseTrial) -> Knobs:
@@ -139,11 +117,11 @@ class SearchSpace:
         common = {name: getattr(base, name) for name in ("cycle_length", "num_parallel_calls")}
         common |= {name: values[name] for name in common if name in values}
         common["num_parallel_calls"] = min(common.values())
+        new = base.model_copy(update=common)
         lowered = {
-            f"{name}.num_parallel_calls": cycle
-            for name, own in base.datasets.items()
-            if (own.num_parallel_calls or common["num_parallel_calls"])
-            > (cycle := own.cycle_length or common["cycle_length"])
+            f"{name}.num_parallel_calls": own.cycle_length
+            for name, own in ((name, new.for_dataset(name)) for name in base.datasets)
+            if own.num_parallel_calls > own.cycle_length
         }
         return Knobs.build({**values, **common, **lowered}, base=base)
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from autoloader.errors import KnobError
-from autoloader.spec.knobs import KNOB_CLASS, STREAM_KNOBS, DatasetKnobs, KnobLimits, Knobs
+from autoloader.spec.knobs import KNOBS, STREAM_KNOBS, DatasetKnobs, KnobLimits, Knobs
 
 NAMES = ("a", "b", "c")
 INTEGERS = {
@@ -182,7 +182,7 @@ def test_knobs_for_a_dataset_that_is_not_there_are_refused_with_the_nearest_name
 
 
 def test_every_knob_has_a_class_and_every_description_is_there() -> None:
-    assert set(KNOB_CLASS) == set(Knobs.model_fields) - {"datasets"}
+    assert set(KNOBS) == set(Knobs.model_fields) - {"datasets"}
     assert set(STREAM_KNOBS) == set(DatasetKnobs.model_fields)
     for name, field in Knobs.model_fields.items():
         assert field.description, name

@@ -56,7 +56,7 @@ from autoloader.samples.transforms.rlds import read_values
 from autoloader.samples.transforms.transform import VALID_KEY, Transform
 from autoloader.samples.windows import dropped_edges
 from autoloader.spec import SampleSpec
-from autoloader.spec.knobs import ResolvedDatasetKnobs
+from autoloader.spec.knobs import Knobs
 
 _DTYPES = {"bytes": tf.string, "float": tf.float32, "int64": tf.int64}
 
@@ -66,7 +66,7 @@ _ENDLESS = 2**62
 def sample_stream(
     dataset: ResolvedDataset,
     layout: BatchLayout,
-    knobs: ResolvedDatasetKnobs,
+    knobs: Knobs,
     *,
     passes: int | None,
     shard: tuple[int, int] | None,
@@ -88,7 +88,7 @@ def sample_stream(
 
 def _records(
     dataset: ResolvedDataset,
-    knobs: ResolvedDatasetKnobs,
+    knobs: Knobs,
     passes: int | None,
     shard: tuple[int, int] | None,
 ) -> Any:

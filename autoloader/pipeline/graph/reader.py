@@ -65,7 +65,7 @@ from autoloader.samples.block import (
 from autoloader.samples.draws import PURPOSE_SHARDS
 from autoloader.samples.layout import BatchLayout
 from autoloader.samples.resolve import ResolvedDataset
-from autoloader.spec.knobs import ResolvedDatasetKnobs
+from autoloader.spec.knobs import Knobs
 from autoloader.storage.faults import UnreachableError
 from autoloader.storage.store import while_wanted
 
@@ -215,17 +215,13 @@ class StreamReader:
         if dataset.remote:
             files.enter()
 
-    def open(
-        self, start: ReaderStart, knobs: ResolvedDatasetKnobs
-    ) -> Iterator[SampleBlock | EmptyEpisode]:
+    def open(self, start: ReaderStart, knobs: Knobs) -> Iterator[SampleBlock | EmptyEpisode]:
         """See ``EpisodeStream.open``."""
         while True:
             yield from self._stretch(start, knobs)
             start = ReaderStart(start.pass_ + PASSES, (0,) * len(self._dataset.slices))
 
-    def _stretch(
-        self, start: ReaderStart, knobs: ResolvedDatasetKnobs
-    ) -> Iterator[SampleBlock | EmptyEpisode]:
+    def _stretch(self, start: ReaderStart, knobs: Knobs) -> Iterator[SampleBlock | EmptyEpisode]:
         """``PASSES`` passes."""
         number = self._number = next(_numbers)
         walked = _Walked(
@@ -241,9 +237,7 @@ class StreamReader:
             _open.discard(number)
             walked.close()
 
-    def _records(
-        self, start: ReaderStart, knobs: ResolvedDatasetKnobs, number: int
-    ) -> Iterator[Any]:
+    def _records(self, start: ReaderStart, knobs: Knobs, number: int) -> Iterator[Any]:
         """The dataset's records from ``start`` on, for ``PASSES`` passes.
 
         Args:

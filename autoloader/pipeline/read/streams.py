@@ -43,6 +43,7 @@ Not here: what a stream is (``samples.block``, ``pipeline.graph``), who is next
 from __future__ import annotations
 
 import logging
+import operator
 import threading
 import time
 from collections import deque
@@ -76,7 +77,7 @@ from autoloader.samples.block import (
 from autoloader.samples.draws import PURPOSE_SHUFFLE
 from autoloader.samples.resolve import ResolvedDataset, ResolvedMixture
 from autoloader.sampling.mixture import MixtureOrder
-from autoloader.spec.knobs import Knobs, ResolvedDatasetKnobs
+from autoloader.spec.knobs import REOPENING_KNOBS, Knobs
 from autoloader.telemetry.progress import shard_words
 from autoloader.telemetry.statistics import DatasetStatistics
 
@@ -278,7 +279,7 @@ class DatasetReader:
         dataset: ResolvedDataset,
         mixture: StreamsReader,
         arrived: threading.Condition,
-        knobs: ResolvedDatasetKnobs,
+        knobs: Knobs,
         *,
         quarantine: Quarantine,
         opening: threading.Semaphore,
@@ -303,13 +304,13 @@ class DatasetReader:
         self._failed = failed
         self._closing = threading.Event()
         self._failures_in_a_row = 0
-        self._next: tuple[ResolvedDatasetKnobs, Future[Episodes]] | None = None
+        self._next: tuple[Knobs, Future[Episodes]] | None = None
         self._awaits = ""
         self.generations = self.episodes = self.interruptions = 0
         self.read_s = 0.0
         self.thread = LoaderThread(target=self._run, name=f"autoloader-read-{dataset.name}")
 
-    def retune(self, knobs: ResolvedDatasetKnobs) -> None:
+    def retune(self, knobs: Knobs) -> None:
         """Read on with other knobs from the next episode on; pending changes coalesce."""
         self.queue.limit(capacity=knobs.queue_samples, shuffle=knobs.shuffle_samples)
         self._wanted = knobs
@@ -317,7 +318,7 @@ class DatasetReader:
     @property
     def settled(self) -> bool:
         """True if the stream that is read has the knobs that are wanted."""
-        return self._next is None and _same_stream(self._wanted, self._knobs)
+        return self._next is None and _reopening(self._wanted) == _reopening(self._knobs)
 
     def close(self) -> None:
         """Stop after the episode in hand; does not wait."""
@@ -398,7 +399,7 @@ class DatasetReader:
             Exception: whatever opening it raised.
         """
         if self._next is None:
-            changed = not _same_stream(self._wanted, self._knobs)
+            changed = _reopening(self._wanted) != _reopening(self._knobs)
             if changed and self._opening.acquire(blocking=False):
                 self._next = self._wanted, self._open(source, self._cursor.start(), self._wanted)
             return old
@@ -409,9 +410,7 @@ class DatasetReader:
         self.generations += 1
         return opened.result()
 
-    def _open(
-        self, source: EpisodeStream, start: ReaderStart, knobs: ResolvedDatasetKnobs
-    ) -> Future[Episodes]:
+    def _open(self, source: EpisodeStream, start: ReaderStart, knobs: Knobs) -> Future[Episodes]:
         """Open a generation up to its first episode, on a thread of its own."""
         opened: Future[Episodes] = Future()
 
@@ -480,11 +479,7 @@ class DatasetReader:
             del self._short[place]
 
 
-def _same_stream(one: ResolvedDatasetKnobs, other: ResolvedDatasetKnobs) -> bool:
-    """True if the knobs differ at most in those that the queue heeds by itself."""
-    return one == other._replace(
-        queue_samples=one.queue_samples, shuffle_samples=one.shuffle_samples
-    )
+_reopening = operator.attrgetter(*REOPENING_KNOBS)
 
 
 @dataclass(slots=True)
