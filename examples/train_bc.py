@@ -18,9 +18,7 @@ from torch import Tensor, distributed, nn
 from autoloader import AutoLoader, Batch, validation_loaders
 
 
-class Policy(nn.Module):
-    """Predicts [B, horizon, A] actions; gives the mean error of those that are there."""
-
+class Policy(nn.Module):  # predicts [B, horizon, A] actions; gives the mean error of those there
     def __init__(self, state: int, action: int) -> None:
         super().__init__()
         self.eye = nn.Sequential(nn.Conv2d(3, 16, 8, 8), nn.GELU(), nn.Conv2d(16, 32, 4, 4))
@@ -42,6 +40,7 @@ def main() -> None:
     given, step, (told, stop) = parser.parse_args(), 0, torch.zeros(2, 1)
     if several := "RANK" in os.environ:  # torchrun, or srun (docs/tutorials/slurm.md)
         distributed.init_process_group("gloo")
+    add_up = distributed.all_reduce if several else torch.Tensor.clone
     for ending in (signal.SIGINT, signal.SIGTERM):
         signal.signal(ending, lambda *_: told.fill_(1))
     (held,) = validation_loaders(given.spec).values()
@@ -64,11 +63,13 @@ def main() -> None:
             adam.step()
             step += 1
             stop.copy_(told)
-            if several:  # where one rank is told to stop, all do, behind the same step
-                distributed.all_reduce(stop)
+            add_up(stop)  # if one rank is told to stop, all do, after the same step
             if step % given.every == 0:
-                error = torch.stack([policy(batch).detach() for batch in held]).mean()
-                print(f"step {step}: training {loss:.4f}, validation {error:.4f}", flush=True)
+                sums = torch.tensor([[0.0, 0], *([policy(part).item(), 1] for part in held)]).sum(0)
+                add_up(sums)  # each rank has its part of the validation
+                if loader.rank == 0:
+                    error = sums[0] / sums[1]
+                    print(f"step {step}: training {loss:.4f}, validation {error:.4f}", flush=True)
         if loader.rank == 0:  # any rank's place is that of all, where data is local
             state = {"policy": policy.state_dict(), "adam": adam.state_dict(), "step": step}
             scales = json.dumps(loader.normalization, default=lambda array: array.tolist())
