@@ -161,8 +161,10 @@ class AutoLoader:
         reproducible: bool = False,
         replay_one_batch: bool = False,
         helpers: str | None = None,
+        **unknown: NoReturn,
     ) -> None:
-        check_arguments({name: value for name, value in locals().items() if name != "self"})
+        own = {name: value for name, value in locals().items() if name not in ("self", "unknown")}
+        check_arguments(own | unknown)
         refuse_torch_worker(rank, world_size)
         self.owner = Owner("the loader")
         self._parts = contextlib.ExitStack()
@@ -408,9 +410,9 @@ class AutoLoader:
     def __getitem__(self, index: Any) -> NoReturn:
         """Refuse to be a torch ``DataLoader``'s dataset, which is asked for items by number."""
         raise UsageError(
-            f"an AutoLoader has no item {index!r:.80}: it is iterated, and reads ahead by itself",
-            remedy="iterate the loader, or give a trainer that wants a torch DataLoader "
-            "loader.as_torch_dataloader()",
+            f"an AutoLoader is no torch Dataset and has no item {index!r:.80}; do not wrap it in a "
+            "DataLoader",
+            remedy="iterate the loader itself, or use loader.as_torch_dataloader()",
         )
 
     def _check_open(self) -> None:

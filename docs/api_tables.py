@@ -48,6 +48,8 @@ def arguments_table(name: str) -> Iterator[tuple[str, ...]]:
     for parameter in inspect.signature(found).parameters.values():
         default = "required" if parameter.default is parameter.empty else f"`{parameter.default!r}`"
         if parameter.kind is parameter.VAR_KEYWORD:
+            if parameter.name not in words:
+                continue
             default = ""
         yield (f"`{parameter.name}`", default, words.get(parameter.name, ""))
 

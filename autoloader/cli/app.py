@@ -51,7 +51,7 @@ from autoloader.cli.output import (
     open_streams,
     use_json,
 )
-from autoloader.errors import AutoloaderError, BudgetInfeasibleError, UsageError, nearest
+from autoloader.errors import AutoloaderError, BudgetInfeasibleError, SpecError, UsageError, nearest
 from autoloader.host.extras import needs
 from autoloader.host.units import format_bytes, parse_floor, parse_seconds
 
@@ -65,6 +65,8 @@ INTERNAL_REMEDY = "this is a fault of autoloader; please report it with this mes
 _CommandLineError: Any = typer.BadParameter.__mro__[2]
 SETTING = re.compile(r"[A-Za-z_][\w.-]*=.*", re.DOTALL)
 """A word that ``--set`` takes."""
+_spec_file: Path | None = None
+"""Spec of the command that runs, for its errors."""
 _Function = TypeVar("_Function", bound=Callable[..., None])
 _WORDS = re.compile(r"^    (\w+): (.*?)(?=^    \w+: |\Z)", re.MULTILINE | re.DOTALL)
 
@@ -118,7 +120,7 @@ def parse_settings(words: Sequence[str] | None) -> dict[str, str]:
         name, equals, value = word.partition("=")
         if not equals or not name.strip() or not value.strip():
             raise UsageError(
-                f"--set {word!r} names no knob or field and value",
+                f"--set {word!r} is not NAME=VALUE",
                 remedy="write knob=value or field=value, such as --set decode_threads=4 "
                 "bridge.cycle_length=2 batch.size=32",
             )
@@ -142,7 +144,7 @@ def _knob_of(name: str, document: dict[str, Any], knobs_first: bool) -> str | No
     datasets = [one.get("name") for one in _datasets(document)]
     if bare or (rest in Knobs.model_fields and head in datasets):
         raise UsageError(
-            f"--set {name}: this is a knob, and a field of the spec",
+            f"--set {name}: this is both a knob and a field of the spec",
             remedy=f"write knobs.{name}=… for the knob, or spec.{name}=… for the field",
         )
     return None
@@ -216,7 +218,9 @@ def _refuse_transforms(context: typer.Context, refused: bool) -> None:
 
 
 def _with_transforms(context: typer.Context, spec: Path | None) -> Path | None:
+    global _spec_file
     if not context.resilient_parsing:
+        _spec_file = spec
         permit_transforms(spec, allowed=not context.meta.get("no_transforms"))
     return spec
 
@@ -229,7 +233,7 @@ def _checked_floor(parameter: typer.CallbackParam, text: str | None) -> str | No
 
 
 SpecFile = Annotated[Path, typer.Argument(metavar="SPEC", callback=_with_transforms)]
-AnySpecFile = Annotated[Path | None, typer.Argument(metavar="[SPEC]", callback=_with_transforms)]
+AnySpecFile = Annotated[Path | None, typer.Argument(metavar="SPEC", callback=_with_transforms)]
 Settings = Annotated[list[str] | None, typer.Option("--set", metavar="NAME=VALUE ...")]
 ProfileName = Annotated[str | None, typer.Option("--profile", "--host-profile")]
 Floor = Annotated[str | None, typer.Option(callback=_checked_floor)]
@@ -247,18 +251,20 @@ def every_command(
     """Take what every command takes; callbacks and ``run_command`` read the values.
 
     Options:
-    no_transforms: Run no function that the spec names: a spec with a transform is refused.
+    no_transforms: Run no Python function that the spec names: refuse a spec with a transform.
     json: Write one JSON document to stdout.
-    spec: The mixture's spec file.
-    settings: Override a knob of the profile or a field of the spec: ring_slots=8 batch.size=32
+    spec: YAML file that describes your datasets (`autoloader init` writes one).
+    settings: Change knobs of the profile or fields of the spec: ring_slots=8 batch.size=32
         datasets.bridge.weight=2.
-    profile: Host profile: a name or a path to a YAML file.
+    profile: Host profile (a machine's limits and knobs): a name from `autoloader profile list`,
+        or a path; default: the one that fits this host.
     strict: Stop with an error if this host is smaller than the profile asks; default: lower its
         values to fit.
-    ram_floor: Memory that must stay free, such as "5GB".
-    disk_floor: Space that must stay free on the disk that caches remote files, such as "50GB".
+    ram_floor: Memory that must stay free, such as "5GB"; default: the profile's floor.
+    disk_floor: Space that must stay free on the disk that caches remote files, such as "50GB";
+        default: 10 GiB.
     split: The spec's split to read.
-    over_hosts: Have the hosts of the cluster at RAY_ADDRESS do it.
+    over_hosts: Use all hosts of the Ray cluster that the environment variable RAY_ADDRESS names.
     """
 
 
@@ -333,7 +339,8 @@ def _show_schema(kind: SchemaKind | None) -> None:
 app = typer.Typer(
     name="autoloader",
     help="Name your datasets and a RAM floor; get the fastest stream this machine can give.",
-    epilog="First steps: autoloader init /data/oxe > mix.yaml; autoloader plan mix.yaml",
+    epilog="A spec is a YAML file that describes your datasets. First steps: "
+    "autoloader init /data/oxe > mix.yaml; autoloader plan mix.yaml",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -350,7 +357,7 @@ def common(
     """Adaptive, memory-aware data loading for mixtures of robot datasets.
 
     Options:
-    verbose: Say more; twice for everything.
+    verbose: Log more; -vv logs everything.
     version: Print the version.
     schema: Print the JSON schema of a spec or a profile, for editors.
     """
@@ -386,13 +393,17 @@ _LOOK, _DATA, _RUN, _TUNE = "Look at a mixture", "Data", "Runs", "Tune"
 
 
 @_command(_LOOK, "inspect /data/oxe/viola")
-def inspect(directory: Path, split: str | None = None, episodes: AtLeast1 = 16) -> None:
+def inspect(
+    directory: Annotated[Path, typer.Argument(metavar="DIR")],
+    split: str | None = None,
+    episodes: AtLeast1 = 16,
+) -> None:
     """Show a dataset's splits, features, first episode and ranges.
 
     Options:
-    directory: A TFDS version directory, or a folder that holds one dataset.
+    directory: A TFDS version directory, a LeRobot dataset, or a folder that holds one of them.
     split: Which split to read; default: train, or the first.
-    episodes: Episodes that are read for the ranges.
+    episodes: How many episodes to read for the table of value ranges.
     """
     from autoloader.cli.inspect import show_dataset
 
@@ -401,7 +412,7 @@ def inspect(directory: Path, split: str | None = None, episodes: AtLeast1 = 16) 
 
 @_command(_LOOK, "init /data/oxe --style octo --mix oxe_magic_soup > mix.yaml")
 def init(
-    data_dir: Path,
+    data_dir: Annotated[Path, typer.Argument(metavar="DATA_DIR")],
     style: Annotated[str | None, typer.Option(metavar="plain|octo|openvla|openpi|stage2")] = None,
     mix: str | None = None,
 ) -> None:
@@ -409,9 +420,10 @@ def init(
 
     Options:
     data_dir: Where datasets lie, at any depth.
-    style: Project whose conventions the spec follows; default: that of --mix, else plain.
+    style: Conventions of the spec. plain: no project's; stage2: pairs of frames about 1 s apart;
+        octo, openvla, openpi: that project's. Default: the style of --mix, else plain.
     mix: Take only the datasets and weights of a published mixture, such as oxe_magic_soup (with
-        --style octo), or one dataset by its name; default: all that are found.
+        --style octo), or one dataset by its name; default: all datasets below DATA_DIR.
     """
     from autoloader.cli.init import write_spec
 
@@ -434,7 +446,7 @@ def plan(
     """Say whether a mixture fits, how fast it can be and what limits it; starts nothing.
 
     Options:
-    ranks: Trainers that share the epoch, over all nodes.
+    ranks: Training processes (one for each GPU) that share the epoch, over all nodes.
     nodes: Machines, all like this one, over which --ranks are spread.
     verbose: Show the tables behind the answer, too.
     """
@@ -464,11 +476,11 @@ def peek(
     split: str = "train",
     ram_floor: Floor = None,
 ) -> None:
-    """Draw frames and language, histograms of each column op by op, and the steps rules remove.
+    """Draw a sheet: frames, texts, histograms before and after each op, steps that rules drop.
 
     Options:
-    output: The sheet: a .png, .html, .svg or .pdf file.
-    samples: Samples of each dataset that the histograms count; frames of the first are drawn.
+    output: File of the sheet: .png, .html, .svg or .pdf.
+    samples: Samples of each dataset in the histograms; frames of the first ones are drawn.
     episodes: Episodes of each dataset whose ops and rules are shown.
     """
     from autoloader.cli.peek import show_sheet
@@ -486,10 +498,10 @@ def verify(
     split: str = "train",
     ram_floor: Floor = None,
 ) -> None:
-    """Compare samples with plain readers of the same files; exit code 4 if they differ.
+    """Compare samples with independent readers of the same files; exits 4 if they differ.
 
     Options:
-    samples: Samples, shared over all datasets.
+    samples: Samples to compare, spread over all datasets.
     """
     from autoloader.cli.verify import show_differences
 
@@ -505,11 +517,12 @@ def doctor(
     ram_floor: Floor = None,
     kernel_log: Path | None = None,
 ) -> None:
-    """Say what on this machine will hurt a run; changes nothing. Exit code 1: something will.
+    """Say what on this machine will hurt a run; changes nothing. Exits 1 if it finds a problem.
 
     Options:
-    spec: A mixture whose data is examined as well.
-    kernel_log: A copy of the kernel's log, to read instead.
+    spec: Spec of a mixture whose data and memory are checked as well.
+    ram_floor: Check that a loader can keep this memory free, such as "5GB"; default: the profile's.
+    kernel_log: Read this file in place of /dev/kmsg, such as one that `dmesg > kernel.log` wrote.
     """
     from autoloader.cli.doctor import show_findings
 
@@ -522,7 +535,7 @@ def _floor_bytes(ram_floor: str | None) -> int | None:
 
 @_command(_DATA, "demo ~/demo --datasets 6 --scale 0.1")
 def demo(
-    directory: Annotated[Path | None, typer.Argument(metavar="[DIR]")] = None,
+    directory: Annotated[Path | None, typer.Argument(metavar="DIR")] = None,
     datasets: int = 29,
     scale: float = 1.0,
     seed: int = 0,
@@ -530,17 +543,17 @@ def demo(
     """Write the demo mixture (real TFDS/RLDS files) and its mix.yaml, unless it is there.
 
     Options:
-    directory: Where to; default: the user's cache directory.
+    directory: Folder to write to; default: one in your cache directory.
     datasets: How many datasets, up to 29.
-    scale: Factor on the number of episodes; 1 is below 1 GB.
-    seed: Seed of everything drawn.
+    scale: Factor on the number of episodes; 1 writes about 770 MB and takes minutes.
+    seed: Random seed of the data written.
     """
     from autoloader.cli.demo import show_demo
 
     show_demo(directory, datasets=datasets, scale=scale, seed=seed)
 
 
-@_command(_DATA, "index mix.yaml --beside")
+@_command(_DATA, "index mix.yaml")
 def index(
     spec: SpecFile,
     split: str = "train",
@@ -550,12 +563,12 @@ def index(
     verify: bool = False,
     over_hosts: OverHosts = False,
 ) -> None:
-    """Index where every frame lies, so that samples are read at random; builds what is missing.
+    """Build the indexes (where each frame lies) that random reading needs; keep those there.
 
     Options:
-    beside: Write beside the data, not into the cache directory alone.
-    output: Put them beside a copy of the dataset: its version directory in a bucket.
-    verify: Index the files once more, and compare with what is there.
+    beside: Write the indexes next to the data as well as into the cache directory.
+    output: Also upload the indexes to this copy of the dataset, such as gs://BUCKET/NAME/1.0.0.
+    verify: Index the files again, and compare with the indexes that are there.
     """
     from autoloader.cli.derived import show_index
 
@@ -573,11 +586,11 @@ def stats(
     split: str = "train",
     over_hosts: OverHosts = False,
 ) -> None:
-    """Compute each dataset's statistics of action and state, from its records of train.
+    """Compute each dataset's statistics of action and state, which normalize uses.
 
     Options:
-    output: Where to write them, for normalize.statistics.
-    layout: The file's layout: autoloader, octo, openvla, openpi or lerobot.
+    output: File to write them to, for normalize.statistics; default: only print them.
+    layout: Layout of the file: autoloader, octo, openvla, openpi or lerobot.
     """
     from autoloader.cli.derived import show_statistics
 
@@ -591,7 +604,7 @@ def measure(
     strict: bool = False,
     settings: Settings = None,
     warmup: int = 8,
-    batches: int = 160,
+    batches: AtLeast1 = 160,
     step_time: str = "0ms",
     controller: bool = False,
     ram_floor: Floor = None,
@@ -599,13 +612,13 @@ def measure(
     split: str = "train",
     progress_fd: Annotated[int | None, typer.Option(hidden=True)] = None,
 ) -> None:
-    """Measure the loader alone: rate, latency, memory and mixture; the knobs hold still.
+    """Measure the loader alone: samples a second, latency, memory and mixture; knobs stay fixed.
 
     Options:
-    warmup: Batches before the measured ones.
-    batches: Batches that are measured.
-    step_time: Sleep so long after each batch, as a trainer's step would: "120ms".
-    controller: Let the controller move the knobs.
+    warmup: Batches to discard before the measurement.
+    batches: Batches to measure.
+    step_time: Wait after each batch, as a trainer's step would, such as "120ms".
+    controller: Let the controller change the knobs meanwhile.
     """
     from autoloader.cli.tune import show_measurement
 
@@ -623,15 +636,15 @@ def measure(
 
 @_command(_RUN, "top --once")
 def top(
-    run: Annotated[str | None, typer.Argument(metavar="[RUN]")] = None,
+    run: Annotated[str | None, typer.Argument(metavar="RUN")] = None,
     once: bool = False,
 ) -> None:
     """Show what your running loaders do, why, and what limits them, without disturbing them.
 
     Options:
     run: The run to show: its name, its script, a part of either, or a process id; default: all
-        that run.
-    once: Show it once, and end.
+        your running loaders.
+    once: Print one view, and end.
     """
     from autoloader.cli.top import show_runs
 
@@ -640,18 +653,18 @@ def top(
 
 @_command(_RUN, "report last -o run.html")
 def report(
-    run: Annotated[str | None, typer.Argument(metavar="[RUN]")] = None,
-    other: Annotated[str | None, typer.Argument(metavar="[OTHER]")] = None,
+    run: Annotated[str | None, typer.Argument(metavar="RUN")] = None,
+    other: Annotated[str | None, typer.Argument(metavar="OTHER")] = None,
     output: OutputFile = None,
 ) -> None:
-    """Draw one HTML page of a run: what limited it, what was done and why; or two side by side.
+    """Draw one HTML page of a run: what limited it, what the controller did and why.
 
     Options:
-    run: A folder that AUTOLOADER_RUN_DIR named, the name of a run that the cache directory keeps,
-        or "last". Without one: lists those that it keeps.
-    other: A second run, to put beside it. One of the same trainer with replay_one_batch says what
-        the loader costs; without it the latest of the same spec on the same host does.
-    output: The page; default: RUN.html in the working directory.
+    run: Name of a run, "last", or a folder that AUTOLOADER_RUN_DIR named; default: list the names
+        of the runs that are kept.
+    other: A second run, shown beside the first; a run with replay_one_batch shows what the loader
+        costs. Default: the latest run of the same spec on this host.
+    output: File of the page; default: RUN.html in the working directory.
     """
     from autoloader.cli.report import list_runs, show_page
 
@@ -662,11 +675,11 @@ def report(
 
 
 @_command(_RUN, "replay run/decisions.jsonl")
-def replay(logs: Annotated[list[Path], typer.Argument(metavar="LOG ...")]) -> None:
-    """Derive every decision of the logs again, and say where the answers differ.
+def replay(logs: Annotated[list[Path], typer.Argument(metavar="LOG")]) -> None:
+    """Derive the controller's decisions in logs again, and say where they differ.
 
     Options:
-    logs: Decision logs that loaders wrote; of a directory all *.jsonl below it.
+    logs: Decision logs that loaders wrote (decisions.jsonl), or folders with some.
     """
     from autoloader.cli.report import show_replay
 
@@ -698,23 +711,25 @@ def tune(
     """Find the knobs that suit this machine, under a RAM floor, and save them as a profile.
 
     Options:
-    spec: The mixture's spec file; default: the demo mixture.
-    trials: Trials to run, the start among them.
-    budget: Time for it all, such as "10m".
-    storage: Optuna storage URL, such as sqlite:///… or postgresql://…
-    study: Name of the study; one of this name is continued.
+    spec: YAML file that describes your datasets (`autoloader init` writes one); default: the demo
+        mixture.
+    trials: Knob sets to measure, the starting one among them.
+    budget: Time for the whole study, such as "10m".
+    storage: Optuna storage URL, such as sqlite:///FILE or postgresql://HOST/NAME; default: a file
+        in your data folder.
+    study: Name of the study; a study of this name is continued.
     resume: Continue --study, or the latest study; an error if there is none.
     name: Save the profile under this name; default: the starting profile's if it is yours, else
         that name with -tuned.
     output: Folder for the profile; default: your config folder.
     report_file: File for the HTML report; default: STUDY.html in --output, else your data folder.
     plain: Print the whole report as plain text.
-    step_time: The trainer's step, such as "80ms": find the least memory and threads with which it
-        waits at most 1 % of its time.
+    step_time: Time of the trainer's step, such as "80ms": find the least memory and threads with
+        which the trainer waits at most 1 % of its time.
     trace: Take the step time from a recorded run: its name in `autoloader report`, "last", or
         its folder.
-    seed: Seed of the study's sampler.
-    warmup: Batches before each measurement.
+    seed: Random seed of the choice of knob sets.
+    warmup: Batches to discard before each measurement.
     batches: Batches of each measurement.
     """
     from autoloader.cli.demo import demo_spec
@@ -765,7 +780,7 @@ app.add_typer(profile, name="profile", rich_help_panel=_TUNE)
 
 @_command("Commands", "profile list", profile, "list")
 def list_profiles() -> None:
-    """List every profile that has a name here, and tell the one taken when none is named."""
+    """List the profiles that have a name here, and the one taken when none is named."""
     from autoloader.cli.tune import show_list
 
     show_list()
@@ -775,10 +790,10 @@ def list_profiles() -> None:
 def show_profile(
     which: Annotated[str, typer.Argument(metavar="PROFILE")], output: OutputFile = None
 ) -> None:
-    """Print a profile in full; what would be clamped on this host goes to stderr.
+    """Print a profile in full; say on stderr which values this host would lower.
 
     Options:
-    which: A name, or a path to a YAML file.
+    which: A name from `autoloader profile list`, or a path to a YAML file.
     output: File or folder to write it to, for teammates.
     """
     from autoloader.cli.tune import show_profile as show
@@ -789,18 +804,19 @@ def show_profile(
 @_command("Commands", "profile diff last --accept", profile, "diff")
 def diff_profiles(
     first: Annotated[str, typer.Argument(metavar="A")],
-    second: Annotated[str | None, typer.Argument(metavar="[B]")] = None,
+    second: Annotated[str | None, typer.Argument(metavar="B")] = None,
     accept: bool = False,
     name: str | None = None,
 ) -> None:
-    """Show in which fields profiles differ, or what a teammate's or a run would change here.
+    """Show in which fields two profiles differ, or what a profile or a run would change here.
 
     Options:
-    first: A profile; alone: as B, held against what is here.
-    second: A profile, or a run as `autoloader report` names it, or its folder: A with what the
-        run's controller found to last.
-    accept: Take B over as a profile of this host.
-    name: Name to keep it under.
+    first: A profile (name or path). Without B: a profile or run that is compared with the
+        profile of this host.
+    second: A profile, or a run (its name in `autoloader report`, "last", or its folder), which
+        means A with the knobs that the run's controller kept.
+    accept: Save B (or A alone) as a profile of this host.
+    name: Name to save it under.
     """
     from autoloader.cli.tune import show_diff
 
@@ -809,13 +825,13 @@ def diff_profiles(
 
 @_command("Commands", "profile check --strict", profile, "check")
 def check_profiles(
-    which: Annotated[list[str] | None, typer.Argument(metavar="[PROFILE]...")] = None,
+    which: Annotated[list[str] | None, typer.Argument(metavar="PROFILE")] = None,
     strict: bool = False,
 ) -> None:
-    """Read profiles as a loader would on this host; exit 2 when one is broken.
+    """Read profiles as a loader would on this host; exits 2 if one is broken.
 
     Options:
-    which: Names or paths; default: all there are.
+    which: Names or paths; default: all profiles of `autoloader profile list`.
     """
     from autoloader.cli.tune import show_checks
 
@@ -839,7 +855,8 @@ def run_command(program: typer.Typer, arguments: Sequence[str], name: str) -> in
         arguments: words after the program's name.
         name: the program's name in its help.
     """
-    words = list(arguments)
+    global _spec_file
+    words, _spec_file = list(arguments), None
     open_streams()
     use_json("--json" in words)
     try:
@@ -875,6 +892,8 @@ def _run(program: typer.Typer, words: list[str], name: str) -> int:
 
 def _as_ours(error: Exception, program: str, words: Sequence[str]) -> AutoloaderError | None:
     """The error as one of this library; ``None`` where it is an internal one."""
+    if isinstance(error, SpecError) and error.path and _spec_file is not None:
+        return _in_file(error, _spec_file, words)
     if isinstance(error, AutoloaderError):
         return error
     if isinstance(error, _CommandLineError):
@@ -889,6 +908,17 @@ def _as_ours(error: Exception, program: str, words: Sequence[str]) -> Autoloader
             remedy="raise or lift the limit, or close what else uses memory",
         )
     return None
+
+
+def _in_file(error: SpecError, place: Path, words: Sequence[str]) -> SpecError:
+    """The error with the spec's name and line, unless it has them or ``--set`` gave the value."""
+    from autoloader.spec.reading import in_file
+
+    field = error.path.replace("[", ".").replace("]", "")
+    given = any(
+        word.removeprefix("--set=").startswith((f"{field}=", f"spec.{field}=")) for word in words
+    )
+    return error if given or error.what.startswith(str(place)) else in_file(error, place)
 
 
 def _told(error: Exception, known: AutoloaderError | None) -> int:
@@ -935,6 +965,7 @@ def as_usage_error(error: Any, program: str, words: Sequence[str]) -> UsageError
     if found is None or repr(found) in error.message:
         return UsageError(f"{name}: {''.join(allowed)}", remedy=remedy)
     should = allowed[0].replace("Input should be", "it should be")
+    should = should.replace("greater than or equal to", "at least")
     return UsageError(f"{name}: {found!r} is not allowed", remedy=f"{should}; {remedy}")
 
 

@@ -228,7 +228,7 @@ class _Asked:
             ("seed", 0 <= self.seed < 2**63, "choose 0 or a positive integer"),
         ):
             if not fits:
-                raise UsageError(f"{name}: {getattr(self, name)} is out of range", remedy=remedy)
+                raise UsageError(f"--{name}: {getattr(self, name)} is out of range", remedy=remedy)
 
     @property
     def chosen(self) -> tuple[DemoDataset, ...]:

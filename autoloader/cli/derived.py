@@ -21,7 +21,7 @@ from autoloader.cli.output import (
     note_some,
     progress_bar,
 )
-from autoloader.errors import UsageError, nearest
+from autoloader.errors import UsageError
 from autoloader.formats.files import is_remote, normal
 from autoloader.host.clock import SystemClock
 from autoloader.host.units import format_bytes
@@ -175,7 +175,9 @@ def show_statistics(
         over_hosts: whether the hosts of a Ray cluster compute.
     """
     if layout not in FORMATS:
-        raise UsageError(f"--format {layout}: no such layout", remedy=nearest(layout, FORMATS))
+        raise UsageError(
+            f"--format {layout}: no such layout", remedy=f"name {' or '.join(FORMATS)}"
+        )
     declared = PipelineSpec.from_yaml(spec)
     remote = read_remote_here(declared)
     mixture = resolve(declared, split)

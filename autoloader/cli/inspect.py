@@ -75,6 +75,7 @@ def show_dataset(directory: Path, split: str | None, episodes: int) -> None:
     chosen = split or ("train" if "train" in full else next(iter(full), ""))
     if counts.get(chosen):
         shards = found.splits[chosen]
+        found.require([shards[0], shards[-1]])
         refuse_stand_ins([shards[0].path, shards[-1].path], dataset=found.name)
     facts = read_facts(found, chosen, episodes) if counts.get(chosen) else None
     splits = {

@@ -268,12 +268,12 @@ def progress_bar(label: str) -> Iterator[Advance]:
     """
     from rich.console import Console
 
-    from autoloader.telemetry.progress import told
+    from autoloader.telemetry.progress import doing, told
 
     console = Console(stderr=True)
     if not console.is_terminal:
         with told(label):
-            yield _tenths(label)
+            yield _tenths(label, doing)
         return
     from rich.progress import (
         BarColumn,
@@ -312,12 +312,13 @@ def log_to_stderr(verbose: int) -> None:
         log.addHandler(handler)
 
 
-def _tenths(label: str) -> Advance:
-    """Give what says a line at each tenth."""
+def _tenths(label: str, doing: Callable[[str], None]) -> Advance:
+    """Give what says a line at each tenth, and tells ``doing`` the count."""
     told = 0
 
     def advance(done: int, total: int) -> None:
         nonlocal told
+        doing(f"{done}/{total}")
         tenth = 10 * done // total if total else 10
         if tenth > told:
             told = tenth

@@ -86,7 +86,7 @@ def show_sheet(
     require("matplotlib", "the contact sheet")
     if output.suffix not in SUFFIXES:
         raise UsageError(
-            f"--output {output}: no kind of sheet ends so",
+            f"--output {output}: a sheet cannot have this ending",
             remedy=f"end it in one of: {', '.join(SUFFIXES)}",
         )
     panels = _panels(declared, samples, episodes, given)

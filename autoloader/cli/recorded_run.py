@@ -15,7 +15,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from autoloader.errors import UsageError, nearest
+from autoloader.errors import UsageError
 from autoloader.host.records import dataclass
 from autoloader.storage.places import cache_root
 from autoloader.telemetry.run_record import (
@@ -259,12 +259,10 @@ def run_folder(run: str) -> Path:
     matching = [run] if run in kept else [name for name in kept if name.startswith(run)]
     if len(matching) == 1:
         return kept[matching[0]]
-    keeps = f"{len(matching)} runs that begin so" if matching else "no run of that name"
-    if run == "last":
-        run, keeps = "last run", "none"
+    begin = f", but {len(matching)} that begin so" if matching else ""
     raise UsageError(
-        f"there is no {run}: {runs_folder()} keeps {keeps}" + ("" if kept else f": {why_no_run()}"),
-        remedy=nearest(run, sorted(kept))
+        f"{runs_folder()} keeps no run {run!r}{begin}" + ("" if kept else f": {why_no_run()}"),
+        remedy="`autoloader report` lists the runs that are kept"
         if kept
         else f"name a folder with a record, as {VARIABLE}",
     )

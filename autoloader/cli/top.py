@@ -95,7 +95,7 @@ def _groups(run: str | None) -> list[list[Statistics]]:
     if not named:
         there = ", ".join(f"{one.run} ({one.script})" for (one, *_) in groups.values())
         raise UsageError(
-            f"no loader that runs is {run!r}; there is {printable(there) or 'none'}",
+            f"no running loader is called {run!r}; running: {printable(there) or 'none'}",
             remedy="name one of these, or none to see all; those of other users and other "
             "machines are not seen",
         )

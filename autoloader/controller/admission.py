@@ -170,13 +170,19 @@ def admit_start(price: StartPrice, *, headroom_bytes: int, ram_floor_bytes: int)
         BudgetInfeasibleError: even these would cross the floor; with the numbers.
     """
     left = headroom_bytes - ram_floor_bytes - price.total_bytes
+    if ram_floor_bytes > headroom_bytes:
+        raise BudgetInfeasibleError(
+            f"the RAM floor of {format_bytes(ram_floor_bytes)} is more than the "
+            f"{format_bytes(headroom_bytes)} that are free now",
+            remedy="lower ram_floor (--ram-floor), or free memory",
+        )
     if left < 0:
         parts = (f"{name} {format_bytes(size)}" for name, size in price.parts.items() if size)
         needs = f"pipelines of the node's {price.ranks} ranks need"
         needs = "pipeline needs" if price.ranks == 1 else needs
         raise BudgetInfeasibleError(
             f"the smallest {needs} about {format_bytes(price.total_bytes)} "
-            f"({', '.join(parts)}), but only {format_bytes(headroom_bytes)} can be had and "
+            f"({', '.join(parts)}), but only {format_bytes(headroom_bytes)} are free and "
             f"{format_bytes(ram_floor_bytes)} of it must stay free",
             remedy="lower ram_floor or batch.size, use smaller frames or fewer datasets, "
             + ("lower mixing.locality.window or block, " if price.block_bytes else "")

@@ -393,7 +393,7 @@ class Profile(Entry):
         head = (
             f"# Host profile {self.name!r} of autoloader. Sizes are exact: GiB is 2^30 bytes, "
             "GB is 10^9.\n"
-            "# Every field is explained by `autoloader schema profile`.\n"
+            "# Every field is explained by `autoloader --schema profile`.\n"
         )
         shown = self.as_dict(FILE)
         scalars = {k: v for k, v in shown.items() if not isinstance(v, (dict, list))}
@@ -485,7 +485,7 @@ class Profile(Entry):
                 f"profile {self.name!r} is for {self.host.describe()}; this host is "
                 f"{host.describe()}: {'; '.join(moved)}",
                 remedy="leave --strict out to clamp it, or tune a profile on this host with "
-                "`autoloader.tune`",
+                "`autoloader tune`",
             )
         if not moved:
             return self, []

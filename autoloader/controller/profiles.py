@@ -347,7 +347,7 @@ def _saved(profile: Profile, target: Path, *said: str) -> Kept:
     except OSError as error:
         raise ProfileError(
             f"{target}: the profile cannot be written: {error.strerror or error}",
-            remedy=f"name a writable place with --out, or set {CONFIG_DIR_VARIABLE}",
+            remedy=f"name a writable place with --output, or set {CONFIG_DIR_VARIABLE}",
         ) from error
     return Kept(target, written=True, notes=notes)
 

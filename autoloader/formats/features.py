@@ -127,10 +127,6 @@ class _NotAFeatureTreeError(ValueError):
     """Internal: the JSON does not have the shape of a feature tree."""
 
 
-def _place(names: tuple[str, ...]) -> str:
-    return "/".join(names) or "the top level"
-
-
 def _tree(document: object) -> Iterator[Feature]:
     if _content(document)[0] != "features_dict":
         raise _NotAFeatureTreeError("the top level is not a FeaturesDict")
@@ -145,7 +141,7 @@ def _leaves(
     if name == "features_dict":
         children = _field(content, "features", {})
         if not isinstance(children, Mapping):
-            raise _NotAFeatureTreeError(f"{_place(names)} lists no features")
+            raise _NotAFeatureTreeError(f"{'/'.join(names) or 'the top level'} lists no features")
         for child, below in children.items():
             yield from _leaves(below, names=(*names, child), per_step=per_step, outer=outer)
     elif name == "sequence":
@@ -223,10 +219,10 @@ _CONTENT_OF_CLASS = {
 
 def _content(node: object, names: tuple[str, ...] = ()) -> tuple[str, Mapping[str, Any]]:
     """Content name and content of a node; an unknown kind of node gives its class name."""
+    place = "/".join(names) or "the top level"
     if not isinstance(node, Mapping):
-        raise _NotAFeatureTreeError(
-            f"{_place(names)}: expected a feature (a JSON object), found {type(node).__name__}"
-        )
+        found = f"found {type(node).__name__}"
+        raise _NotAFeatureTreeError(f"{place}: expected a feature (a JSON object), {found}")
     if "type" in node and "content" in node:
         return _older_content(node)
     for name, content in node.items():
@@ -234,9 +230,7 @@ def _content(node: object, names: tuple[str, ...] = ()) -> tuple[str, Mapping[st
             return re.sub("[A-Z]", lambda letter: f"_{letter[0].lower()}", name), content
     class_name = _field(node, "python_class_name", None)
     if not isinstance(class_name, str):
-        raise _NotAFeatureTreeError(
-            f"{_place(names)}: this feature has neither a class name nor a known content"
-        )
+        raise _NotAFeatureTreeError(f"{place} has neither a class name nor a known content")
     # An empty message may be left out of the JSON, such as the content of a Text.
     name = _CONTENT_OF_CLASS.get(class_name.rsplit(".", 1)[-1], "")
     return (name, {}) if name == "text" else (class_name, {})

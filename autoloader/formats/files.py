@@ -372,7 +372,7 @@ def unreadable(error: OSError, path: str, *, dataset: str) -> SourceError:
     elif isinstance(error, ChangedError):
         remedy = (
             "start again: what is there now is read then; index files beside it are of what was "
-            "there before, so write them anew (autoloader index --out)"
+            "there before, so write them anew (autoloader index --output)"
         )
     elif isinstance(error, UnreachableError):
         remedy = "check the network (and https_proxy, where there is one), then start again"

@@ -171,7 +171,7 @@ def _needs_file(dataset: ResolvedDataset) -> SpecError:
     return SpecError(
         f"{where}: dataset {dataset.name!r} is remote ({dataset.directory.path}), and its "
         "statistics would take reading all of it",
-        remedy="read it once with: autoloader stats --spec SPEC --out statistics.json; then set "
+        remedy="read it once with: autoloader stats SPEC -o statistics.json; then set "
         "normalize: {statistics: statistics.json}",
     )
 

@@ -185,7 +185,7 @@ def read_statistics(path: str | Path, spec: PipelineSpec) -> dict[str, Normaliza
 
 def _read_file(path: str | Path) -> dict[str, NormalizationStatistics]:
     where = "normalize.statistics"
-    remedy = "write one with: autoloader stats --spec SPEC --out FILE"
+    remedy = "write one with: autoloader stats SPEC -o FILE"
     try:
         document = json.loads(files.read_local(path, "document_bytes"))
     except OSError as error:

@@ -26,13 +26,13 @@ from autoloader.controller.limits import (
     ControllerLimits,
     ControlRequest,
 )
-from autoloader.errors import KnobError, UsageError, shown
+from autoloader.errors import KnobError, UsageError, nearest, shown
 from autoloader.host.extras import require
 from autoloader.host.units import parse_floor
 from autoloader.process.planning import LoaderPlan, kind_of, minimum_knobs
 from autoloader.process.ranks import Neighbours
 from autoloader.spec import PipelineSpec
-from autoloader.spec.knobs import Knobs
+from autoloader.spec.knobs import OTHER_WORDS, Knobs
 from autoloader.storage.places import cache_root
 from autoloader.telemetry.lines import log_path, run_name, script_name
 
@@ -72,6 +72,10 @@ def check_arguments(given: Mapping[str, Any]) -> None:
         MissingExtraError: torch tensors are asked for where there is no torch.
     """
     for name, value in given.items():
+        if name not in _ALLOWED:
+            knob = "it is a knob" if name in Knobs.model_fields else OTHER_WORDS.get(name)
+            remedy = f"{knob}: knobs={{'decode_threads': 4}}" if knob else nearest(name, _ALLOWED)
+            raise UsageError(f"AutoLoader has no argument {name!r}", remedy=remedy)
         kinds, allowed = _ALLOWED[name]
         wrong = not isinstance(value, kinds) or (isinstance(value, bool) and bool not in kinds)
         if wrong or value not in _WORDS.get(name, (value,)):

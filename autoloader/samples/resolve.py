@@ -288,7 +288,7 @@ def _scaling(
         if found is None:
             raise SpecError(
                 f"normalize.statistics: there are none for {key} of dataset {dataset.name!r}",
-                remedy="compute them for this spec: autoloader stats --spec SPEC --out FILE",
+                remedy="compute them for this spec: autoloader stats SPEC -o FILE",
             )
         scaling[key] = scaling_of(how, found, bound.width, field=key, dataset=dataset.name)
     return scaling
@@ -387,9 +387,9 @@ def find_sources(spec: PipelineSpec, split: str) -> tuple[DatasetSource, ...]:
     for declared in spec.datasets:
         if split not in declared.split:
             raise SpecError(
-                f"datasets[{declared.name}].split: has no {split!r}",
-                remedy=f"add {split}: EXPRESSION, or {split}: null to leave the dataset out; "
-                f"known: {', '.join(sorted(declared.split))}",
+                f"datasets[{declared.name}].split: there is no split {split!r}",
+                remedy=f"name another (known: {', '.join(sorted(declared.split))}), or add "
+                f"{split}: EXPRESSION to the dataset's split ({split}: null leaves it out)",
             )
         expression = declared.split[split]
         if expression is not None:
@@ -521,7 +521,7 @@ def resolve_plain(plain: Mapping[str, Any]) -> ResolvedMixture:
     Raises:
         SourceError, SpecError: the files are no longer as they were there.
     """
-    mixture = resolve(PipelineSpec.model_validate(plain["spec"]), plain["split"])
+    mixture = resolve(PipelineSpec(**plain["spec"]), plain["split"])
     if (known := plain["statistics"]) is None:
         return mixture
     found = {name: NormalizationStatistics.from_plain(one) for name, one in known.items()}

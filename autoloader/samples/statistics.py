@@ -203,7 +203,7 @@ def scaling_of(
         raise SpecError(
             f"normalize.{field}: the statistics of dataset {dataset!r} have {len(found.mean)} "
             f"columns, its {field} has {width}",
-            remedy="compute them for this spec: autoloader stats --spec SPEC --out FILE",
+            remedy="compute them for this spec: autoloader stats SPEC -o FILE",
             path="normalize.statistics",
         )
     try:
@@ -230,7 +230,7 @@ def scaling_of(
                 f"normalize.{field}.method: {how.method}, but the statistics of dataset "
                 f"{dataset!r} have no {'extremes' if how.method == 'min_max' else 'quantiles'}",
                 remedy="choose a method that they have numbers for, such as mean_std, or compute "
-                "them: autoloader stats --spec SPEC --out FILE",
+                "them: autoloader stats SPEC -o FILE",
             )
         low, high = np.asarray(bounds[0]), np.asarray(bounds[1])
         centre, unit = (low + high) / 2, (high - low) / 2

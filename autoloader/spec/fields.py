@@ -227,7 +227,7 @@ def _parse_choice(raw: Any, *words: str) -> tuple[tuple[str, ...], Mapping[str, 
         raise wrong(f"{shown(raw)} names no feature", remedy)
     _refuse_unknown(raw, ("path", "any_of", *words))
     if "any_of" in raw and "path" in raw:
-        raise wrong(f"{shown(dict(raw))} names features twice", "give one: path, or any_of")
+        raise wrong(f"{shown(dict(raw))} has path and any_of", "give one: path, or any_of")
     paths = raw.get("any_of", [raw.get("path")])
     named = isinstance(paths, (list, tuple)) and paths
     if not named or not all(isinstance(path, str) and path.strip("/ ") for path in paths):
@@ -301,7 +301,7 @@ def _parse_language(raw: Any) -> AnyOf:
     paths, raw = _parse_choice(raw, "names", "several")
     several = raw.get("several", "")
     if "several" in raw and several not in ("first", "draw"):
-        raise wrong(f"several: {shown(several)}", "allowed: first, draw")
+        raise wrong(f"several: {shown(several)} is not allowed", "allowed: first, draw")
     return AnyOf(paths, names=_parse_names(raw), several=several)
 
 
@@ -318,7 +318,7 @@ def _parse_names(raw: Mapping[str, Any]) -> tuple[tuple[int, str], ...]:
         if True not in {type(key) is bool for key in names}:
             return tuple(found.items())
     raise wrong(
-        f"names: {shown(names)} maps no integers to texts",
+        f"names: {shown(names)} does not map integers to texts",
         f"write {{0: pick up the block, 1: open it}}, 1 to {_MOST_NAMES} of them, or a list",
     )
 
@@ -407,7 +407,7 @@ def _parse_op(raw: Any) -> FieldOp:
         return FieldOp("scale", (float(value),))
     elif name in ("euler", "quaternion") and value in _ORDERS:
         return FieldOp(name, order=value)
-    raise wrong(f"{name}: {shown(value)} is not its value", f"allowed: {_allowed(name)}")
+    raise wrong(f"{name}: {shown(value)} is not allowed", f"allowed: {_allowed(name)}")
 
 
 def _allowed(name: str) -> str:

@@ -208,7 +208,7 @@ class Knobs(BaseModel):
                 per_dataset.setdefault(dataset, {})[knob] = value
             elif key not in cls.model_fields:
                 known = cls.model_fields.keys() - {"datasets"}
-                remedy = _OTHER_WORDS.get(knob) or nearest(knob, known)
+                remedy = OTHER_WORDS.get(knob) or nearest(knob, known)
                 raise KnobError(f"there is no knob {key!r}", remedy=remedy)
             else:
                 raw[key] = value
@@ -374,18 +374,18 @@ else:
     )
 
 
-_OTHER_WORDS = {
-    "num_workers": "here it is decode_threads",
-    "prefetch_factor": "here it is ring_slots (batches) and read_ahead",
-    "prefetch": "here it is ring_slots (batches)",
-    "shuffle_buffer_size": "here it is shuffle_samples; the indexed reader shuffles without it",
+OTHER_WORDS = {
+    "num_workers": "here it is the knob decode_threads",
+    "prefetch_factor": "here it is the knob ring_slots, which counts batches",
+    "shuffle_buffer_size": "here it is the knob shuffle_samples; the indexed reader needs none",
     "batch_size": "it is a field of the spec: batch.size (on the command line --set batch.size=4)",
 }
 """What a setting of other loaders is called here."""
 
 
 def _allowed(message: str) -> str:
-    return message.partition(",")[0].replace("Input should be", "it should be")
+    words = message.partition(",")[0].replace("Input should be", "it should be")
+    return words.replace("greater than or equal to", "at least")
 
 
 def _not_allowed(key: object, value: object, why: str = "") -> KnobError:

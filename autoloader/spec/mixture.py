@@ -118,7 +118,7 @@ class BatchSpec(Block):
         for name in self.gives:
             if name in OWN_KEYS or not name.isidentifier():
                 raise wrong(
-                    f"gives names {name!r}, which is no name for it",
+                    f"gives names {name!r}, which cannot be a key of the batch",
                     "take a name that the batch does not hold already: letters, digits and _",
                 )
         return self

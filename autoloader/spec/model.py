@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from os import PathLike
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import Field, ValidationError, field_validator, model_validator
 
@@ -27,7 +27,7 @@ from autoloader.spec.mixture import (
     Weight,
     Weights,
 )
-from autoloader.spec.reading import complaint, completed, read_document
+from autoloader.spec.reading import complaint, completed, in_file, read_document
 from autoloader.spec.sample import KeepSpec, OwnSample, Samples, SampleSpec, StepsSpec, merged
 
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_\-]*$", max_length=100)]
@@ -79,6 +79,13 @@ class CameraSpec(Block):
     def upstream(self) -> bool:
         """True if frames are resized and padded as another project does, to one grey level."""
         return self.resize.startswith(("tf_", "pillow_"))
+
+    @field_validator("size", mode="before")
+    @classmethod
+    def _two_numbers(cls, raw: Any) -> Any:
+        if isinstance(raw, (list, tuple)) and len(raw) == 2:
+            return raw
+        raise wrong(f"{shown(raw)} is not allowed", "it should be a list [height, width]")
 
     @model_validator(mode="before")
     @classmethod
@@ -278,7 +285,7 @@ class PipelineSpec(Block):
                 if camera not in self.cameras:
                     raise wrong(
                         f"datasets[{dataset.name}].images: there is no camera {camera!r}",
-                        f"{nearest(camera, self.cameras)}; or give it a size in cameras",
+                        f"{nearest(camera, self.cameras)} (or give it a size in cameras)",
                     )
                 if self.cameras[camera].depth and dataset.images[camera].flip:
                     raise wrong(
@@ -428,7 +435,11 @@ class PipelineSpec(Block):
         Raises:
             SpecError: the file is missing, no YAML, or says what cannot be.
         """
-        return cls.from_mapping(read_document(Path(path)), folder=Path(path).parent)
+        document = read_document(Path(path))
+        try:
+            return cls.from_mapping(document, folder=Path(path).parent)
+        except SpecError as error:
+            raise in_file(error, Path(path)) from error.__cause__
 
     @classmethod
     def from_mapping(cls, raw: Mapping[str, Any], *, folder: str | Path = ".") -> PipelineSpec:
@@ -437,12 +448,16 @@ class PipelineSpec(Block):
         Raises:
             SpecError: it says what cannot be.
         """
-        plain = completed(raw, set(DatasetSpec.model_fields) - {"name"}, Path(folder))
-        try:
-            return cls.model_validate(plain)
-        except ValidationError as error:
-            what, remedy, path = complaint(error, plain)
-            raise SpecError(what, remedy=remedy, path=path) from error
+        return cls(**completed(raw, set(DatasetSpec.model_fields) - {"name"}, Path(folder)))
+
+    if not TYPE_CHECKING:  # there the fields are the arguments
+
+        def __init__(self, /, **fields: Any) -> None:
+            try:
+                super().__init__(**fields)
+            except ValidationError as error:
+                what, remedy, path = complaint(error, fields)
+                raise SpecError(what, remedy=remedy, path=path or None) from error
 
 
 SpecSource = PipelineSpec | str | Path | Mapping[str, Any]

@@ -10,9 +10,11 @@ Not here: the language itself (``model``, ``fields``).
 
 from __future__ import annotations
 
+import contextlib
 import io
+import re
 import sys
-from collections.abc import Mapping, Set
+from collections.abc import Mapping, Sequence, Set
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +22,7 @@ from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 from ruamel.yaml import YAML
 from ruamel.yaml.error import YAMLError
-from ruamel.yaml.nodes import CollectionNode
+from ruamel.yaml.nodes import CollectionNode, MappingNode
 
 from autoloader.errors import AutoloaderError, SpecError, nearest, shown
 from autoloader.host.files import DocumentError, read_regular
@@ -39,11 +41,46 @@ def read_document(path: Path) -> dict[str, Any]:
     try:
         raw = read_yaml_file(path)
     except DocumentError as error:
-        raise SpecError(f"{path}: {error.what}", remedy=error.remedy, path="") from error
+        where = "" if error.what.startswith("line ") else ":"
+        remedy = f"`autoloader init {path} > mix.yaml` writes a spec of the datasets there"
+        raise SpecError(
+            f"{path}{where or ','} {error.what}",
+            remedy=remedy if path.is_dir() else error.remedy,
+            path="",
+        ) from error
     if not isinstance(raw, dict):
-        holds = "is empty" if raw is None else f"holds {type(raw).__name__}, not a mapping"
-        raise SpecError(f"{path} {holds}", remedy="start with schema_version, datasets and cameras")
+        holds = "is empty" if raw is None else f"holds {shown(raw)}, not keys with values"
+        remedy = "write datasets: and cameras:, or let `autoloader init DATA_DIR` write the spec"
+        raise SpecError(f"{path} {holds}", remedy=remedy)
     return raw
+
+
+def in_file(error: SpecError, path: Path) -> SpecError:
+    """The same error with the spec file's name and, where the file has the field, its line."""
+    parts, lines = re.findall(r"[^.\[\]]+", error.path), []
+    with contextlib.suppress(OSError, ValueError, YAMLError):  # the file has changed meanwhile
+        root = YAML(typ="safe", pure=True).compose(path.read_text(encoding="utf-8"))
+        lines = _lines(root, parts + re.findall(r"unknown \w+ '([^']+)'", error.what))
+        shared = _lines(root, ["defaults", *parts[2:]])
+        lines = shared if parts[:1] == ["datasets"] and len(lines) <= len(shared) else lines
+    where = f", line {lines[-1]}" if lines else ""
+    return type(error)(f"{path}{where}: {error.what}", remedy=error.remedy, path=error.path)
+
+
+def _lines(node: Any, parts: Sequence[str]) -> list[int]:
+    """Line of each value on the way that ``parts`` name from a node, as far as there are any."""
+    lines: list[int] = []
+    for part in parts:
+        for number, one in enumerate(node.value if isinstance(node, CollectionNode) else ()):
+            key, inner = one if isinstance(one, tuple) else (one, one)
+            fields = key.value if isinstance(key, MappingNode) else ()  # a dataset goes by its name
+            names = [value.value for field, value in fields if field.value == "name"]
+            if part in [*names, key.value if key is not inner else str(number)]:
+                lines, node = [*lines, key.start_mark.line + 1], inner
+                break
+        else:
+            break
+    return lines
 
 
 def completed(raw: Mapping[str, Any], fields: Set[str], folder: Path) -> dict[str, Any]:
@@ -145,7 +182,8 @@ def complaint(error: ValidationError, plain: Mapping[str, Any]) -> tuple[str, st
     ]
     path, first = faults[0]
     others = list(dict.fromkeys(where for where, _ in faults if where != path))
-    more = f" (also wrong: {', '.join(others[:_NAMED])}" if others else ""
+    kind = "missing" if all(fault["type"] == "missing" for _, fault in faults) else "wrong"
+    more = f" (also {kind}: {', '.join(others[:_NAMED])}" if others else ""
     more += f" and {len(others) - _NAMED} more" if len(others) > _NAMED else ""
     more += ")" if others else ""
     where = f"{path}: " if path else ""
@@ -163,8 +201,10 @@ def complaint(error: ValidationError, plain: Mapping[str, Any]) -> tuple[str, st
 
 _BLOCK = "a block of keys and values"
 _ALLOWED = {
-    "too_short": "at least {min_length} of them",
-    "too_long": "at most {max_length} of them",
+    "too_short": "a list or block of {min_length} or more",
+    "too_long": "a list or block of at most {max_length}",
+    "greater_than_equal": "at least {ge}",
+    "less_than_equal": "at most {le}",
     "tuple_type": "a list",
     "list_type": "a list",
     "dict_type": _BLOCK,
@@ -183,7 +223,7 @@ _ALLOWED = {
 def _allowed(fault: ErrorDetails) -> str:
     known = _ALLOWED.get(fault["type"])
     if known is not None:
-        return known.format_map(fault.get("ctx") or {})
+        return known.format_map(fault.get("ctx") or {}).removesuffix(".0")
     return str(fault["msg"]).removeprefix("Input should be ")
 
 
@@ -298,9 +338,28 @@ def parse_yaml(text: str | bytes) -> Any:
                 f"it ends in the middle of a key or value, in line {len(whole.splitlines())}",
                 "write the rest of the file; it may have been saved or copied by half",
             ) from error
-        raise DocumentError(
-            f"it is no YAML: {' '.join(str(error).split())}", "mend the file's syntax"
-        ) from error
+        raise _syntax(error, mark, whole) from error
+
+
+_SYNTAX = {
+    "expected <block end>": "is indented differently from the lines above",
+    "mapping values": "has a colon where no key can stand: indent it alike, or quote the text",
+    "'\\t'": "has a tab: indent with spaces",
+    "expected ','": "follows a bracket that is not closed",
+    "duplicate key": "has a key that stands above already",
+}
+"""Part of what the parser says → what is wrong with the line."""
+
+
+def _syntax(error: Exception, mark: Any, whole: str) -> DocumentError:
+    said = " ".join(str(getattr(error, "problem", None) or error).split())
+    if mark is None or mark.line >= len(whole.splitlines()):
+        return DocumentError(f"it is no YAML: {said}", "mend the file's syntax")
+    told = [what for part, what in _SYNTAX.items() if part in said] or [f"is no YAML: {said}"]
+    line = shown(whole.splitlines()[mark.line].strip())
+    return DocumentError(
+        f"line {mark.line + 1}: {line} {told[0]}", "mend this line, or those above"
+    )
 
 
 def flow(value: Any) -> str:

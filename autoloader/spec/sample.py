@@ -312,7 +312,7 @@ class MovingSpec(Block):
     def _bounds(cls, above: float | tuple[float, ...]) -> float | tuple[float, ...]:
         for bound in above if isinstance(above, tuple) else (above,):
             if not is_number(bound) or bound < 0:
-                raise wrong(f"a bound of {bound}", "give numbers of at least 0")
+                raise wrong(f"a bound of {bound} is not allowed", "give numbers of at least 0")
         return above
 
 

@@ -279,7 +279,7 @@ def _default_storage(out: Path | None) -> str:
     except OSError as error:
         raise UsageError(
             f"the study cannot be kept in {folder}: {error}",
-            remedy="name a writable folder with --out, or a storage URL with --storage",
+            remedy="name a writable folder with --output, or a storage URL with --storage",
         ) from error
 
 

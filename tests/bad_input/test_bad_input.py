@@ -69,7 +69,7 @@ def command(words: str, *told: str, code: int = 2) -> Case:
     return Case(words, code, told)
 
 
-AT_LEAST_1, AT_LEAST_0 = "greater than or equal to 1", "greater than or equal to 0"
+AT_LEAST_1, AT_LEAST_0 = "at least 1", "at least 0"
 FEATURES = "action, language_instruction, observation/image, observation/state"
 SPECS = [
     spec("batchs", 1, "'batchs'", "'batch'"),
@@ -79,7 +79,7 @@ SPECS = [
     spec("arm.weight", "much", "datasets[arm].weight", "'much'", "a number"),
     spec("arm.name", ..., "datasets[0].name", "missing", "add"),
     spec("arm.name", "", "datasets[0].name", "''", "pattern"),
-    spec("datasets", [], "datasets", "[]", "at least 1"),
+    spec("datasets", [], "datasets", "[]", "1 or more"),
     spec("datasets", SPEC["datasets"] * 2, "datasets[1].name", "'arm'", "its own name"),
     spec("arm.path", "data/robt/1.0.0", "dataset arm", "data/robt/1.0.0", "'robot'", code=4),
     spec("arm.path", "mix.yaml", "dataset arm", "mix.yaml is a file", "directory", code=4),
@@ -157,7 +157,7 @@ SPECS = [
     spec("mixing.strategy", "random", "mixing.strategy", "'random'", "'choose'"),
     spec("mixing.block_length", 0, "mixing.block_length", "0 is", AT_LEAST_1),
     spec("mixing.epoch", "half", "mixing.epoch", "'half'", "'forever', or an integer"),
-    spec("sample.frame_offsets", [], "sample.frame_offsets", "[]", "at least 1"),
+    spec("sample.frame_offsets", [], "sample.frame_offsets", "[]", "1 or more"),
     spec("sample.frame_offsets", ["x"], "sample.frame_offsets[0]", "'x'", "an integer"),
     spec("sample.edges", {"start": "wrap"}, "sample.edges.start", "'wrap'", "'repeat'"),
     spec("sample.action_horizon", 0, "sample.action_horizon", "0 is", AT_LEAST_1),
@@ -165,7 +165,7 @@ SPECS = [
     spec("pad_to.action", 1, "pad_to.action", "1, but", "at least 2"),
     spec("augment", {"primary": {"blur": 1}}, "augment.primary", "'blur'", "brightness"),
     spec("augment", {"wrist": {"hue": 0.1}}, "augment", "'wrist'", "known: primary"),
-    spec("errors.max_corrupt_ratio", 2, "errors.max_corrupt_ratio", "2 is", "equal to 1"),
+    spec("errors.max_corrupt_ratio", 2, "errors.max_corrupt_ratio", "2 is", "at most 1"),
     spec("errors.dead_dataset", "ignore", "errors.dead_dataset", "'ignore'", "'drop'"),
     spec("validation.samples", 0, "validation.samples", "0 is", AT_LEAST_1),
     spec("weights", "equal", "weights", "'equal'", "'natural'"),
@@ -179,10 +179,10 @@ SPECS = [
     spec("defaults", {"data_dri": "x"}, "defaults.data_dri", "'data_dri'", "'data_dir'"),
 ]
 COMMANDS = [
-    command("plan", "SPEC", "missing", "spec file"),
+    command("plan", "SPEC", "missing", "YAML file"),
     command("plan --spec no.yaml", "no.yaml", "No such file", "readable file"),
-    command("plan --spec empty", "empty", "Is a directory", "readable file"),
-    command("plan --spec text", "text", "holds str", "datasets"),
+    command("plan --spec empty", "empty", "Is a directory", "autoloader init empty > mix.yaml"),
+    command("plan --spec text", "text", "not keys with values", "datasets"),
     command("plan --spec mix.yaml --sepc x", "--sepc", "No such option"),
     command("plan --spec mix.yaml --ram-floor lots", "--ram-floor", "'lots'", '"5GB"'),
     command("plan --spec mix.yaml --ram-floor 100TB", "93132", "GiB", "ram_floor", code=3),
@@ -204,7 +204,7 @@ COMMANDS = [
     command("plan --spec mix.yaml --ranks 3 --nodes 2", "--ranks 3 --nodes 2", "multiple"),
     command("plan --spec mix.yaml --ranks 1000", "1000 ranks", "20 samples", "fewer ranks"),
     command("measure --spec mix.yaml --batches many", "--batches", "'many'", "valid integer"),
-    command("measure --spec mix.yaml --batches 0", "batches=0", "at least 1"),
+    command("measure --spec mix.yaml --batches 0", "--batches", "at least 1"),
     command("measure --spec large.yaml", "batch.size", "fewer samples", "drop_last"),
     command("measure --spec mix.yaml --warmup -1", "warmup=-1", "0 or more"),
     command("measure --spec mix.yaml --step-time soon", "--step-time", "'soon'", '"250ms"'),
@@ -237,8 +237,8 @@ COMMANDS = [
     command("profile show nobody", "'nobody'", "local_dev"),
     command("profile diff local_dev nobody", "'nobody'", "local_dev"),
     command("profile diff no.yaml", "no.yaml", "No such file", "readable file"),
-    command("top nobody --once", "'nobody'", "there is none", "name one"),
-    command("report nobody", "nobody", "no run of that name", "AUTOLOADER_RUN_DIR"),
+    command("top nobody --once", "'nobody'", "running: none", "name one"),
+    command("report nobody", "nobody", "keeps no run", "AUTOLOADER_RUN_DIR"),
     command("fly", "'fly'", "known: ", "measure"),
 ]
 
@@ -361,7 +361,7 @@ CALLS: dict[str, Case] = {
         in_thread(lambda loader: loader.retune(cycle_lenght=3)), "'cycle_lenght'", "'cycle_length'"
     ),
     "retune to 0": python(
-        in_thread(lambda loader: loader.retune(ring_slots=0)), "ring_slots", "0 is", "greater than"
+        in_thread(lambda loader: loader.retune(ring_slots=0)), "ring_slots", "0 is", "at least"
     ),
     "weights": python(
         in_thread(lambda loader: loader.set_weights({"hand": 1})),

@@ -45,6 +45,21 @@ def test_values_that_no_option_takes_are_refused(
     assert told in json.loads(capsys.readouterr().out)["error"]["what"]
 
 
+def test_a_field_that_the_data_lacks_is_told_with_the_line_unless_the_command_line_gave_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    written = rlds_files.write_dataset(tmp_path, [[rlds_files.episode(0, 3)]])
+    spec = tmp_path / "mix.yaml"
+    dataset = {"name": "arm", "path": str(written.path), "images": {"primary": "picture"}}
+    spec.write_text(json.dumps({**PLAIN, "datasets": [dataset]}, indent=1))
+    field = "datasets[arm].images.primary: 'picture' is no feature"
+    assert main(["plan", str(spec), "--json"]) == 2
+    told = json.loads(capsys.readouterr().out)["error"]["what"]
+    assert told.startswith(f"{spec}, line 7: {field}")
+    assert main(["plan", str(spec), "--set", "datasets.arm.images.primary=picture", "--json"]) == 2
+    assert json.loads(capsys.readouterr().out)["error"]["what"].startswith(field)
+
+
 def test_a_folder_that_cannot_be_named_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["init", "x" * 300, "--json"]) == 4
     assert "is no directory" in json.loads(capsys.readouterr().out)["error"]["what"]
@@ -94,5 +109,5 @@ def test_a_shard_that_is_no_file_is_told_as_what_it_is(
 def test_a_mapping_that_holds_itself_is_refused() -> None:
     plain = copy.deepcopy(PLAIN)
     plain["datasets"][0]["transform"] = {"call": "lab:f", "kwargs": plain}
-    with pytest.raises(SpecError, match="64 deep"):
+    with pytest.raises(SpecError, match="deeper than 64"):
         PipelineSpec.from_mapping(plain)

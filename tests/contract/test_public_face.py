@@ -10,6 +10,7 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from rlds_files import write_steps
@@ -56,7 +57,8 @@ def test_a_loader_has_these_public_names_and_no_others() -> None:
 
 
 def test_the_arguments_of_the_front_door_are_the_designs() -> None:
-    found = inspect.signature(autoloader.AutoLoader).parameters
+    found = dict(inspect.signature(autoloader.AutoLoader).parameters)
+    assert found.pop("unknown").annotation == "NoReturn", "anything else is refused in our words"
     assert list(found) == [
         "spec", "batch_size", "profile", "ram_floor", "disk_floor", "split", "knobs", "isolation",
         "controller", "rank", "world_size", "device_mesh", "output", "reproducible",
@@ -261,3 +263,19 @@ def test_whoever_catches_everything_says_why() -> None:
                 if not reason and not again:
                     found.append(f"{path.relative_to(ROOT)}:{number + 1}")
     assert found == []
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ({"num_workers": 4}, "the knob decode_threads: knobs={'decode_threads': 4}"),
+        ({"ring_slots": 4}, "it is a knob"),
+        ({"bach_size": 4}, "did you mean 'batch_size'?"),
+    ],
+)
+def test_an_argument_of_another_loader_is_answered_with_its_name_here(
+    given: dict[str, Any], told: str
+) -> None:
+    with pytest.raises(autoloader.UsageError, match=f"no argument '{next(iter(given))}'") as caught:
+        autoloader.AutoLoader("mix.yaml", **given)
+    assert told in caught.value.remedy

@@ -323,7 +323,7 @@ REFUSED: list[tuple[dict[str, Any], str, list[str]]] = [
     ({"action": {"ones": 2}}, "action", ["only constants"]),
     ({"action": ["relative", {"ones": 0}]}, "action", ["{ones: n}"]),
     ({"steps": {"drop_frist": 1}}, "steps", ["drop_frist", "drop_first"]),
-    ({"steps": {"every": 0}}, "steps.every", ["0", "greater than or equal to 1"]),
+    ({"steps": {"every": 0}}, "steps.every", ["0", "at least 1"]),
     ({"keep": {"flags": ["relative"]}}, "keep.flags.relative", ["float32", "keep.match"]),
     ({"keep": {"flags": ["succes"]}}, "keep.flags.succes", ["success"]),
     (

@@ -53,7 +53,7 @@ def test_statistics_are_required_from_a_file_that_stats_writes(here: Any, tmp_pa
         plan_loader(spec, ram_floor="64MiB")
     assert caught.value.path == "normalize.statistics"
     assert caught.value.exit_code == 2
-    assert "autoloader stats --spec SPEC --out statistics.json" in caught.value.remedy
+    assert "autoloader stats SPEC -o statistics.json" in caught.value.remedy
     found = statistics_of(spec, read_remote=True)
     local = statistics_of(spec_of(here.small, normalize=NORMALIZE))
     assert found is not None

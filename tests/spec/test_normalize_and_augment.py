@@ -37,7 +37,7 @@ WRONG = [
     (action(dims=[True]), "normalize.action.dims", "[True]", "write"),
     (action(clip="maybe"), "normalize.action.clip", "'maybe'", "boolean"),
     (action(dimensions=[0]), "normalize.action", "'dimensions'", "dims, "),
-    ({"augment": {"wrist": {"hue": 0.1}}}, "", "camera 'wrist'", "known: primary"),
+    ({"augment": {"wrist": {"hue": 0.1}}}, "augment", "camera 'wrist'", "known: primary"),
     ({"augment": {"primary": {}}}, "augment.primary", "no operation", "write"),
     ({"augment": {"primary": {"blur": 1}}}, "augment.primary", "'blur'", "known:"),
     ({"augment": {"primary": {"hue": 0.6}}}, "augment.primary", "[-0.6, 0.6]", "within -0.5"),

@@ -48,7 +48,7 @@ def test_a_run_that_is_not_there_is_refused_with_those_that_are(
     moment = look(lambda one: True)
     assert main(["top", "another", "--json"]) == 2
     error = json.loads(capsys.readouterr().out)["error"]
-    assert "no loader that runs is 'another'" in error["what"]
+    assert "no running loader is called 'another'" in error["what"]
     assert moment.run in error["what"]
 
 
