@@ -34,6 +34,7 @@ import threading
 import weakref
 import zlib
 from collections.abc import Collection
+from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
@@ -41,7 +42,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from autoloader.host.files import open_or_begin, open_own, own_folder, set_aside
-from autoloader.host.records import dataclass
 from autoloader.host.units import format_bytes
 
 logger = logging.getLogger(__name__)

@@ -35,12 +35,12 @@ Not here: the next use of one frame (``sampling.plan``), caching frames (``cache
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
 
-from autoloader.host.records import dataclass
 from autoloader.samples.resolve import ResolvedDataset, ResolvedMixture
 from autoloader.sampling.episodes import DatasetTable, valid_counts
 from autoloader.sampling.mixture import MixtureOrder

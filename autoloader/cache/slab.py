@@ -31,7 +31,7 @@ import resource
 import threading
 import weakref
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -40,7 +40,6 @@ from numpy.typing import NDArray
 
 from autoloader.errors import PipelineError
 from autoloader.host.files import memory_file
-from autoloader.host.records import dataclass
 from autoloader.host.units import MIB, format_bytes
 
 Ints = NDArray[np.int64]

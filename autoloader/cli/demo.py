@@ -47,7 +47,7 @@ import shutil
 import subprocess
 import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -57,7 +57,6 @@ from pydantic import TypeAdapter
 from autoloader.cli.output import Advance, answered, emit, note, progress_bar
 from autoloader.errors import SourceError, UsageError
 from autoloader.host.files import Waiting, locked
-from autoloader.host.records import dataclass
 from autoloader.host.supervision import start
 from autoloader.spec.reading import flow, parse_yaml
 from autoloader.storage.places import cache_root

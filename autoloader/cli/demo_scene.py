@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import cmath
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from importlib import resources
 from typing import Any
@@ -21,7 +21,6 @@ import cv2
 import numpy as np
 import numpy.typing as npt
 
-from autoloader.host.records import dataclass
 from autoloader.spec.reading import parse_yaml
 
 Pixels = npt.NDArray[np.uint8]

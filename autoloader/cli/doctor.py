@@ -19,7 +19,7 @@ import re
 import resource
 import stat
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from types import ModuleType
@@ -34,7 +34,6 @@ from autoloader.host.clock import Clock, SystemClock
 from autoloader.host.gpu import gpu_name, open_nvml
 from autoloader.host.headroom import HeadroomProbe, kernel_records
 from autoloader.host.machine import ROOT, CgroupProcessors, ProcessGroups
-from autoloader.host.records import dataclass
 from autoloader.host.storage import (
     FRAME_BYTES,
     Rates,

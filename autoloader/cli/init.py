@@ -14,7 +14,7 @@ import os
 import re
 import textwrap
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from functools import cache, partial
 from importlib import resources
 from pathlib import Path
@@ -36,7 +36,6 @@ from autoloader.formats.registry import (
     pair_offset,
 )
 from autoloader.formats.sources import dataset_versions, same_files
-from autoloader.host.records import dataclass
 from autoloader.index.counting import count_mixture
 from autoloader.samples.resolve import resolve
 from autoloader.samples.transforms.binding import is_depth_picture, is_depth_tensor

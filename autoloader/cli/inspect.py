@@ -14,7 +14,7 @@ import os
 import re
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +37,6 @@ from autoloader.formats.frames import PackedPicture, VideoFrame
 from autoloader.formats.plain import value_at
 from autoloader.formats.records import MalformedRecordError
 from autoloader.formats.sources import dataset_versions
-from autoloader.host.records import dataclass
 from autoloader.samples.transforms.binding import is_depth_picture
 from autoloader.samples.transforms.fields import text_of_points
 from autoloader.samples.transforms.rlds import METADATA, camera_numbers, read_episode

@@ -17,7 +17,7 @@ import base64
 import textwrap
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -35,7 +35,6 @@ from autoloader.formats.features import RAGGED
 from autoloader.formats.plain import Step
 from autoloader.formats.records import MalformedRecordError
 from autoloader.host.extras import require
-from autoloader.host.records import dataclass
 from autoloader.loader import AutoLoader
 from autoloader.process.augmentation import augmenter
 from autoloader.samples.resolve import ResolvedDataset

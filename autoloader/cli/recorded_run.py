@@ -10,13 +10,12 @@ import itertools
 import os
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from autoloader.errors import UsageError
-from autoloader.host.records import dataclass
 from autoloader.storage.places import cache_root
 from autoloader.telemetry.run_record import (
     RING_AFTER_S,

@@ -15,7 +15,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -37,7 +37,6 @@ from autoloader.controller.decisions import Replayed
 from autoloader.controller.decisions import replay as replay_log
 from autoloader.controller.states import State
 from autoloader.errors import UsageError
-from autoloader.host.records import dataclass
 from autoloader.host.units import GIB, format_bytes
 from autoloader.telemetry.charts import (
     Line,

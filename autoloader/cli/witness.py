@@ -17,7 +17,7 @@ import hashlib
 import importlib
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from itertools import pairwise
 from pathlib import Path
@@ -29,7 +29,6 @@ from numpy.typing import NDArray
 from autoloader.errors import SourceError
 from autoloader.formats import Feature
 from autoloader.formats.plain import Step, text_at, value_at
-from autoloader.host.records import dataclass
 from autoloader.spec import (
     AnyOf,
     CameraSpec,

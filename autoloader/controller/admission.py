@@ -37,13 +37,12 @@ import operator
 import threading
 from collections import deque
 from collections.abc import Callable, Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 
 from autoloader.controller.limits import ControllerLimits
 from autoloader.errors import BudgetInfeasibleError
 from autoloader.host.clock import Clock, SystemClock
 from autoloader.host.headroom import HeadroomSource, headroom_or_none
-from autoloader.host.records import dataclass
 from autoloader.host.units import MIB, format_bytes
 from autoloader.samples.block import DECODED_TOGETHER_BYTES
 from autoloader.samples.resolve import MixtureSizes

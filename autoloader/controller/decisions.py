@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,6 @@ from autoloader.controller.observation import Observation
 from autoloader.controller.policy import Decision, decide
 from autoloader.controller.states import ControllerState
 from autoloader.errors import KnobError, UsageError
-from autoloader.host.records import dataclass
 from autoloader.spec.block import adapter
 from autoloader.telemetry.lines import LineLog, read_lines
 

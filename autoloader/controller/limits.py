@@ -10,11 +10,10 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Any
 
 from autoloader.cache.disk import DiskRoom
-from autoloader.host.records import dataclass
 from autoloader.host.units import MIB
 from autoloader.spec.block import adapter
 from autoloader.spec.knobs import LIGHT_KNOBS, ORDER_KNOBS, UNUSED_KNOBS, KnobLimits, Knobs

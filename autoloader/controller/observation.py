@@ -20,12 +20,11 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Any
 
 from autoloader.controller.admission import Prices
 from autoloader.host.clock import OLDEST_S
-from autoloader.host.records import dataclass
 from autoloader.spec.knobs import Knobs
 from autoloader.telemetry.statistics import CacheStatistics, StageMoment
 

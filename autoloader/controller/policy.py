@@ -29,7 +29,7 @@ Not here: the transitions (``states``), which change (``proposals``), applying i
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Any
 
@@ -56,7 +56,6 @@ from autoloader.controller.states import (
     State,
     Trial,
 )
-from autoloader.host.records import dataclass
 from autoloader.spec.knobs import Knobs
 
 WARMUP_BATCHES = 8

@@ -24,7 +24,7 @@ import re
 import secrets
 import shutil
 from collections.abc import Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 
@@ -42,7 +42,6 @@ from autoloader.controller.profile import (
 )
 from autoloader.errors import ProfileError, nearest
 from autoloader.host.files import write_whole, written_by_others
-from autoloader.host.records import dataclass
 from autoloader.host.units import expanded
 
 logger = logging.getLogger(__name__)

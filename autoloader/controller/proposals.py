@@ -36,6 +36,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
 from functools import cached_property
 
 from autoloader.controller.admission import price_change
@@ -44,7 +45,6 @@ from autoloader.controller.observation import Observation
 from autoloader.controller.reflex import REOPEN_RATIO
 from autoloader.controller.states import ControllerState, Event
 from autoloader.errors import KnobError
-from autoloader.host.records import dataclass
 from autoloader.host.units import MIB
 from autoloader.spec.knobs import ORDER_KNOBS, REOPENING_KNOBS, Knobs
 from autoloader.telemetry.statistics import StageMoment

@@ -32,7 +32,7 @@ import logging
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Protocol
 
@@ -40,7 +40,6 @@ from autoloader.controller.admission import percentile
 from autoloader.controller.limits import MARGIN_BYTES, ControllerLimits
 from autoloader.host.clock import Clock, SystemClock
 from autoloader.host.headroom import HeadroomSource
-from autoloader.host.records import dataclass
 from autoloader.host.threads import LoaderThread, all_ended
 
 logger = logging.getLogger(__name__)

@@ -16,10 +16,9 @@ Not here: which event happened, and what is done in a state (``policy``).
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 from enum import Enum
 
-from autoloader.host.records import dataclass
 from autoloader.spec.knobs import Knobs
 
 

@@ -6,10 +6,9 @@ Not here: the whole pipeline's (``pipeline.pipeline``), who judges them (``contr
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
-from autoloader.host.records import dataclass
 from autoloader.telemetry.statistics import DatasetStatistics
 
 

@@ -22,7 +22,7 @@ from __future__ import annotations
 import hashlib
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from functools import cache
 from importlib.metadata import version
 
@@ -32,7 +32,6 @@ from autoloader.decode.jobs import Decoder
 from autoloader.decode.resize import Pixels
 from autoloader.formats import Feature
 from autoloader.formats.frames import Encoded
-from autoloader.host.records import dataclass
 from autoloader.samples.resolve import ResolvedDataset, ResolvedMixture
 from autoloader.spec import CameraSpec
 

@@ -22,6 +22,7 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
 import cv2
@@ -32,7 +33,6 @@ from autoloader.decode.frames import UndecodableFrameError
 from autoloader.decode.message import BatchMessage
 from autoloader.errors import as_fault
 from autoloader.formats.frames import Encoded
-from autoloader.host.records import dataclass
 from autoloader.host.threads import LoaderThread, all_ended
 from autoloader.samples.block import FrameLease, Place, SampleBlock
 

@@ -10,12 +10,11 @@ from __future__ import annotations
 
 import logging
 import threading
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
-from autoloader.host.records import dataclass
 from autoloader.samples.block import Place
 from autoloader.samples.layout import BatchLayout, split_texts
 from autoloader.samples.resolve import ResolvedMixture

@@ -18,7 +18,7 @@ import contextlib
 import statistics
 import subprocess
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import islice
 
 import cv2
@@ -31,7 +31,6 @@ from autoloader.errors import WorkerError
 from autoloader.formats.frames import Encoded
 from autoloader.formats.records import MalformedRecordError
 from autoloader.host.clock import Clock
-from autoloader.host.records import dataclass
 from autoloader.host.supervision import start
 from autoloader.index.records import RecordSamples
 from autoloader.samples.block import Place, SampleBlock

@@ -23,6 +23,7 @@ from __future__ import annotations
 import math
 import threading
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
@@ -30,7 +31,6 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from autoloader.host.records import dataclass
 from autoloader.spec import CameraSpec
 
 Floats = NDArray[np.float32]

@@ -26,7 +26,7 @@ import os
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple, Protocol
 
@@ -37,7 +37,6 @@ from autoloader.formats.frames import Encoded
 from autoloader.formats.places import existing_directory
 from autoloader.formats.plain import Step
 from autoloader.formats.tables import ReadRecord, ShardTables, SourceIdentity, Wanted
-from autoloader.host.records import dataclass
 
 _TERM = re.compile(r"(?P<name>[\w-]+)(\[(?P<slice>[^\[\]]*)\])?")
 _BOUND = re.compile(r"(?P<value>-?[\d_.]+)(?P<unit>%|shard)?")

@@ -22,7 +22,7 @@ import struct
 from abc import abstractmethod
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, ClassVar, Protocol
 
@@ -54,7 +54,6 @@ from autoloader.formats.videos import (
     first_frames_of,
     read_packets,
 )
-from autoloader.host.records import dataclass
 
 Ints = NDArray[np.int64]
 MARK = struct.Struct("<II")

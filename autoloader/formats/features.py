@@ -22,10 +22,10 @@ import json
 import math
 import re
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any, Literal
 
 from autoloader.errors import SourceError
-from autoloader.host.records import dataclass
 
 STEPS = "steps"
 """Name of the top-level feature that holds the steps of an episode (RLDS)."""

@@ -11,13 +11,12 @@ from __future__ import annotations
 import threading
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from autoloader.host.extras import needs
-from autoloader.host.records import dataclass
 
 MOST_KEPT_BYTES = 32 * 2**20
 """Of decoded frames in a process that wait for the samples that show them."""

@@ -8,13 +8,11 @@ Not here: what a sample should hold (``cli.witness``), readers themselves (``Pla
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-
-from autoloader.host.records import dataclass
 
 Step = Mapping[str, Any]
 """One step, with what the episode has once beside it. TFDS nests features at a slash; of other

@@ -37,7 +37,7 @@ import struct
 import threading
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import field
+from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, NoReturn
@@ -47,7 +47,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from autoloader.formats.files import RemoteFile, opened_anywhere, pread, source_bytes
-from autoloader.host.records import dataclass
 
 HEADER_BYTES = 12
 FOOTER_BYTES = 4

@@ -7,13 +7,13 @@ entry says, and what to propose where there is no entry (``cli.init``).
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import cache
 from importlib import resources
 from typing import Any
 
 from ruamel.yaml import YAML
 
-from autoloader.host.records import dataclass
 from autoloader.spec.recipes import own_name
 
 PAIR_OFFSETS = (3, 5, 10)

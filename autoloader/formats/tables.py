@@ -12,14 +12,13 @@ from __future__ import annotations
 import enum
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from autoloader.formats.features import Feature
-from autoloader.host.records import dataclass
 
 NO_FEATURE = 0xFFFF
 REST_OF_FILE = -1

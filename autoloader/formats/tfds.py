@@ -20,7 +20,7 @@ import re
 import stat
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -58,7 +58,6 @@ from autoloader.formats.tables import (
 )
 from autoloader.host.extras import require
 from autoloader.host.files import kind_of
-from autoloader.host.records import dataclass
 
 FEATURES_FILE = "features.json"
 MOST_RECORDS = 10**8

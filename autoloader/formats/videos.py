@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import mmap
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -19,7 +20,6 @@ from autoloader.formats import files
 from autoloader.formats.files import told_stand_in
 from autoloader.formats.frames import VideoCodec, VideoFrame
 from autoloader.host.extras import needs
-from autoloader.host.records import dataclass
 
 _REORDERED = 32
 """Packets that may lie behind a frame that is shown before theirs."""

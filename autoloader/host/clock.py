@@ -11,10 +11,10 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
 
 from autoloader.errors import AutoloaderError
-from autoloader.host.records import dataclass
 
 logger = logging.getLogger(__name__)
 

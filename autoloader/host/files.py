@@ -28,12 +28,12 @@ import stat
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import platformdirs
 
 from autoloader.errors import PipelineError, UsageError
-from autoloader.host.records import dataclass
 
 logger = logging.getLogger(__name__)
 

@@ -18,11 +18,9 @@ import contextlib
 import ctypes
 import logging
 from collections.abc import Iterator
-from dataclasses import field
+from dataclasses import dataclass, field
 from types import ModuleType
 from typing import Any
-
-from autoloader.host.records import dataclass
 
 logger = logging.getLogger(__name__)
 

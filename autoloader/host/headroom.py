@@ -37,12 +37,12 @@ import re
 import threading
 import time
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
 from autoloader.errors import PipelineError
 from autoloader.host.machine import ROOT, Cgroup, KernelFile, ProcessGroups, number, number_after
-from autoloader.host.records import dataclass
 
 _LOG = logging.getLogger(__name__)
 

@@ -27,11 +27,9 @@ import os
 import re
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
-from dataclasses import field
+from dataclasses import dataclass, field
 from importlib import metadata
 from pathlib import Path, PurePosixPath
-
-from autoloader.host.records import dataclass
 
 _READ_BYTES = 16384
 _STANDARD_ROOT = PurePosixPath("/sys/fs/cgroup")

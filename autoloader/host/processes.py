@@ -32,14 +32,13 @@ import threading
 import time
 from collections import deque
 from collections.abc import Iterable, Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import psutil
 
 from autoloader.host.headroom import HeadroomSource, headroom_or_none
 from autoloader.host.machine import CgroupProcessors, Processors
-from autoloader.host.records import dataclass
 
 _RSS_LINE = re.compile(rb"^(RssAnon|RssFile|RssShmem):\s+(\d+) kB", re.MULTILINE)
 

@@ -24,10 +24,10 @@ import mmap
 import os
 import random
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from autoloader.host.machine import mounts
-from autoloader.host.records import dataclass
 from autoloader.host.units import MIB
 
 FRAME_BYTES = 20 * 1024

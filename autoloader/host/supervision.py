@@ -54,14 +54,13 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
 from typing import Any
 
 from autoloader.errors import WorkerError
 from autoloader.host.files import memory_file
-from autoloader.host.records import dataclass
 from autoloader.host.threads import MORE_THREADS
 
 logger = logging.getLogger(__name__)

@@ -21,7 +21,7 @@ import os
 import secrets
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
@@ -37,7 +37,6 @@ from autoloader.formats.files import (
 )
 from autoloader.formats.records import FileChangedError
 from autoloader.formats.tables import FIRST_NOTE, REST_OF_FILE, SourceIdentity
-from autoloader.host.records import dataclass
 from autoloader.index.dataset import DatasetIndex
 from autoloader.index.records import read_record
 from autoloader.index.shard import (

@@ -17,6 +17,7 @@ Not here: which samples are drawn (``sampling.plan``), their bytes (``pipeline.r
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import groupby, pairwise
 from typing import Any
 
@@ -24,7 +25,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from autoloader.formats.frames import Encoded, VideoFrame, share
-from autoloader.host.records import dataclass
 from autoloader.index.dataset import DatasetIndex, GatheredEpisodes, MakeFrame
 from autoloader.samples import windows
 from autoloader.samples.block import (

@@ -45,6 +45,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
@@ -71,7 +72,6 @@ from autoloader.formats.tables import (
     SourceIdentity,
 )
 from autoloader.host.files import check_file, written_by_others
-from autoloader.host.records import dataclass
 from autoloader.samples.schema import RecordSchema
 from autoloader.storage.places import cache_root
 

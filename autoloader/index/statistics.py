@@ -38,7 +38,7 @@ import json
 import logging
 import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
@@ -48,7 +48,6 @@ from numpy.typing import NDArray
 from autoloader.errors import SpecError
 from autoloader.formats import files
 from autoloader.formats.cache import JsonCache
-from autoloader.host.records import dataclass
 from autoloader.index.dataset import DatasetIndex
 from autoloader.index.opening import Progress, find_indexes, open_dataset_index
 from autoloader.index.statistics_files import normalize_of, read_statistics

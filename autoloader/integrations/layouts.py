@@ -16,12 +16,12 @@ Not here: what the numbers are (the spec), when a layout is called (``integratio
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
 
 from autoloader.errors import UsageError, nearest
-from autoloader.host.records import dataclass
 from autoloader.samples.layout import Batch
 
 ACTION, STATE = "action", "observation.state"

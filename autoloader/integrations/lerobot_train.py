@@ -22,13 +22,12 @@ import json
 import logging
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 from autoloader.errors import UsageError
-from autoloader.host.records import dataclass
 from autoloader.integrations.layouts import ACTION, STATE, lerobot
 from autoloader.loader import AutoLoader
 

@@ -21,7 +21,7 @@ import select
 import socket
 import struct
 import threading
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Any
 
 from typing_extensions import dataclass_transform
@@ -29,7 +29,6 @@ from typing_extensions import dataclass_transform
 from autoloader import errors
 from autoloader.errors import AutoloaderError, PipelineError, WorkerError
 from autoloader.host.files import memory_file
-from autoloader.host.records import dataclass
 
 _LENGTH = struct.Struct("<I")
 _CREDENTIALS = struct.Struct("3i")

@@ -14,7 +14,7 @@ import math
 import os
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, cast
 
@@ -28,7 +28,6 @@ from autoloader.formats.sources import same_files
 from autoloader.host.extras import require
 from autoloader.host.headroom import HeadroomProbe, HeadroomSource
 from autoloader.host.machine import CgroupProcessors
-from autoloader.host.records import dataclass
 from autoloader.host.units import format_bytes, parse_floor
 from autoloader.index.counting import count_mixture
 from autoloader.index.opening import find_indexes

@@ -14,11 +14,11 @@ Not here: deciding (``controller``), profiles (``controller.profile``), records
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
 from autoloader.controller.profile import MixtureKind
-from autoloader.host.records import dataclass
 from autoloader.spec.knobs import Knobs
 from autoloader.telemetry.run_record import PipelineRecord
 from autoloader.telemetry.statistics import Move, Statistics

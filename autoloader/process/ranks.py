@@ -24,10 +24,10 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from autoloader.errors import UsageError, shown
-from autoloader.host.records import dataclass
 from autoloader.sampling.dealing import Ranks
 
 ALONE = Ranks()

@@ -7,11 +7,11 @@ Not here: what is decided before (``process.planning``), opening and governing a
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
+from dataclasses import dataclass
 
 from autoloader.controller.limits import ControlRequest
 from autoloader.decode.message import PipelineStart
 from autoloader.decode.ring import RingMemory
-from autoloader.host.records import dataclass
 from autoloader.pipeline.messages import ControlPage
 from autoloader.samples.resolve import ResolvedMixture
 from autoloader.sampling.dealing import Ranks

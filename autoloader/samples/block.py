@@ -7,13 +7,13 @@ from (``pipeline.graph``, ``pipeline.read``), decoding (``decode``).
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from autoloader.formats.frames import Encoded
-from autoloader.host.records import dataclass
 from autoloader.samples import windows
 from autoloader.samples.draws import PURPOSE_ORDER, Bools, Floats, Ints, fold
 from autoloader.samples.layout import PROVENANCE

@@ -50,11 +50,10 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
-
-from autoloader.host.records import dataclass
 
 Ints = NDArray[np.int64]
 Keys = NDArray[np.uint64]

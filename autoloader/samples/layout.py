@@ -24,7 +24,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Any, Literal, TypedDict, cast
 
 import numpy as np
@@ -32,7 +32,6 @@ from numpy.typing import NDArray
 
 from autoloader.errors import SpecError
 from autoloader.formats import Feature
-from autoloader.host.records import dataclass
 from autoloader.samples import windows
 from autoloader.samples.draws import Bools
 from autoloader.samples.transforms.fields import NUMBERS, check_encoding, is_text, unfit

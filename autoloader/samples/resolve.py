@@ -11,7 +11,7 @@ Not here: opening files for data (``pipeline.graph``, ``index``), sample counts
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -27,7 +27,6 @@ from autoloader.formats import (
     open_source,
 )
 from autoloader.formats.sources import metadata_files
-from autoloader.host.records import dataclass
 from autoloader.host.units import MIB
 from autoloader.samples.draws import dataset_key
 from autoloader.samples.layout import BatchLayout, forms_of

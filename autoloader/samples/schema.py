@@ -15,13 +15,13 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal
 
 from autoloader.formats import Feature
 from autoloader.formats.records import FeatureValue, MalformedRecordError
 from autoloader.formats.tables import Role, StoredFeature
-from autoloader.host.records import dataclass
 from autoloader.samples.resolve import ResolvedDataset
 from autoloader.samples.transforms.fields import SINGLE, is_several, is_text, texts_a_step
 from autoloader.samples.transforms.rlds import agreed_steps

@@ -35,6 +35,7 @@ Not here: computing them, files (``autoloader.index.statistics``).
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Annotated, Any
 
 import numpy as np
@@ -50,7 +51,6 @@ from pydantic import (
 )
 
 from autoloader.errors import SpecError
-from autoloader.host.records import dataclass
 from autoloader.samples.draws import Bools, Floats
 from autoloader.spec import FieldNormalizeSpec
 from autoloader.spec.block import wrong

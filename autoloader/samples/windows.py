@@ -22,11 +22,11 @@ Not here: the t that a dataset's rules take away (``samples.transforms.keep``).
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from autoloader.host.records import dataclass
 from autoloader.samples.draws import (
     PURPOSE_GOAL,
     Bools,

@@ -18,11 +18,10 @@ from __future__ import annotations
 import copy
 import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Any
 
 from autoloader.errors import UsageError
-from autoloader.host.records import dataclass
 from autoloader.samples import draws
 from autoloader.samples.block import Place, ReaderStart
 from autoloader.samples.draws import PURPOSE_SHARDS

@@ -39,12 +39,11 @@ Not here: which sample a position is (``sampling.plan``), who is which rank (``p
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from autoloader.errors import SpecError
-from autoloader.host.records import dataclass
 from autoloader.samples.draws import Bools, Ints
 from autoloader.samples.resolve import ResolvedDataset, ResolvedMixture
 from autoloader.sampling.mixture import MixtureOrder

@@ -19,12 +19,11 @@ Not here: where episodes lie in the files (``index.dataset``), which t rules kee
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
 
-from autoloader.host.records import dataclass
 from autoloader.samples.draws import (
     MASK,
     PURPOSE_ORDER,

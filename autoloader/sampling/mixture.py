@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import accumulate, pairwise
 from math import lcm
@@ -17,7 +17,6 @@ from typing import Any
 import numpy as np
 
 from autoloader.errors import SpecError
-from autoloader.host.records import dataclass
 from autoloader.samples.draws import PURPOSE_CHOICE, PURPOSE_PHASE, Ints, dataset_key, fold, unit
 from autoloader.samples.resolve import ResolvedMixture
 from autoloader.sampling.schedule import (

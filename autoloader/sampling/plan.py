@@ -65,12 +65,12 @@ Not here: the mixing schedule (``sampling.schedule``); valid t and the frames of
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from autoloader.host.records import dataclass
 from autoloader.samples.draws import (
     PURPOSE_PLAN,
     Bools,

@@ -47,12 +47,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from autoloader.host.records import dataclass
 from autoloader.samples.draws import Bools, Ints, ordered
 
 WINDOW = 16_384

@@ -33,6 +33,7 @@ from __future__ import annotations
 import contextlib
 import re
 from collections.abc import Collection, Mapping
+from dataclasses import dataclass
 from typing import Annotated, Any, Literal, get_args
 
 from pydantic import (
@@ -44,7 +45,6 @@ from pydantic import (
 )
 
 from autoloader.errors import nearest, shown
-from autoloader.host.records import dataclass
 from autoloader.spec.block import adapter, is_number, wrong
 
 _PATH = re.compile(r"^(?P<path>[^\[\]]+?)(?:\[(?P<columns>[^\[\]]*)\])?$")

@@ -15,12 +15,12 @@ Not here: choosing values (``tune``, ``controller``), bytes that they take
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, create_model
 
 from autoloader.errors import KnobError, nearest
-from autoloader.host.records import dataclass
 from autoloader.host.units import size_of
 
 KnobClass = Literal["free", "order", "fixed"]

@@ -27,6 +27,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Annotated, Any, Literal, cast, get_args
 
 from pydantic import (
@@ -45,7 +46,6 @@ from pydantic import (
 )
 
 from autoloader.errors import nearest, shown
-from autoloader.host.records import dataclass
 from autoloader.spec.block import Block, is_number, wrong
 from autoloader.spec.fields import parse_columns
 from autoloader.spec.sample import Samples

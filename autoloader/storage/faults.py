@@ -17,10 +17,10 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from autoloader.host.clock import Clock, SystemClock
-from autoloader.host.records import dataclass
 from autoloader.host.units import GIB, MIB, format_bytes, parse_bytes, parse_seconds
 
 _FRAMING_BYTES = 64 * 1024

@@ -12,12 +12,12 @@ import io
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from html import escape
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
 from autoloader.host.extras import needs
-from autoloader.host.records import dataclass
 from autoloader.host.units import format_bytes
 
 if TYPE_CHECKING:

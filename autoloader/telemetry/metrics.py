@@ -16,10 +16,10 @@ import functools
 import inspect
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from statistics import fmean
 from typing import Any, Literal
 
-from autoloader.host.records import dataclass
 from autoloader.telemetry.statistics import (
     CacheStatistics,
     ControllerStatistics,

@@ -28,7 +28,7 @@ import logging
 import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +36,6 @@ import psutil
 
 from autoloader.errors import AutoloaderError, UsageError
 from autoloader.host.files import check_own_folder, own_folder, runtime_folder, write_whole
-from autoloader.host.records import dataclass
 from autoloader.telemetry.lines import LineLog, read_lines
 from autoloader.telemetry.statistics import SCHEMA_VERSION as SNAPSHOT_VERSION
 from autoloader.telemetry.statistics import Move, Statistics, encoded

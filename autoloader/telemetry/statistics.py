@@ -23,11 +23,10 @@ import functools
 import json
 from collections import deque
 from collections.abc import Callable, Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from autoloader.errors import UsageError
-from autoloader.host.records import dataclass
 from autoloader.host.units import format_bytes
 
 if TYPE_CHECKING:

@@ -27,14 +27,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from itertools import pairwise
 from typing import Any, Literal
 
 from autoloader.cache.forecast import HELD_SAMPLE_S, FrameSet, forecast, frame_sets
 from autoloader.decode.probe import DecodeCost, probe_copy, probe_decode
 from autoloader.host.clock import Clock
-from autoloader.host.records import dataclass
 from autoloader.host.units import format_bytes
 from autoloader.index.counting import quick_tables
 from autoloader.process.planning import LoaderPlan

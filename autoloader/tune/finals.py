@@ -27,11 +27,10 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Any
 
 from autoloader.host.clock import Clock
-from autoloader.host.records import dataclass
 from autoloader.spec.knobs import UNUSED_KNOBS, Knobs
 from autoloader.tune.bound import Analyst
 from autoloader.tune.trial import Outcome, TrialResult

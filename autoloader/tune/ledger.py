@@ -30,6 +30,7 @@ import time
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -40,7 +41,6 @@ from sqlalchemy.engine import make_url
 from sqlalchemy.exc import ArgumentError, IntegrityError, SQLAlchemyError
 
 from autoloader.errors import KnobError, UsageError, nearest
-from autoloader.host.records import dataclass
 from autoloader.spec.knobs import UNUSED_KNOBS, KnobLimits, Knobs
 from autoloader.tune.finals import TIE_RATIO, Contender
 from autoloader.tune.search_space import SearchSpace

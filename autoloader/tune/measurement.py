@@ -27,7 +27,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import asdict, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -38,7 +38,6 @@ import psutil
 from autoloader.errors import SpecError, UsageError
 from autoloader.host.headroom import HeadroomProbe
 from autoloader.host.processes import PeakSampler, ProcessorProbe
-from autoloader.host.records import dataclass
 from autoloader.tune.trial import TrialProgress
 
 if TYPE_CHECKING:

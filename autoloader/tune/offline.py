@@ -17,7 +17,7 @@ import os
 import re
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from datetime import date, datetime
 from functools import partial
 from importlib import metadata
@@ -33,7 +33,6 @@ from autoloader.errors import ProfileError, UsageError
 from autoloader.host import supervision
 from autoloader.host.clock import Clock, SystemClock
 from autoloader.host.headroom import HeadroomProbe, HeadroomSource, headroom_or_none
-from autoloader.host.records import dataclass
 from autoloader.process.planning import LoaderPlan, chain_saves, choose_reader, kind_of, plan_loader
 from autoloader.spec import PipelineSpec
 from autoloader.spec.knobs import UNUSED_KNOBS, KnobLimits, Knobs

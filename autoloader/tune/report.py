@@ -13,6 +13,7 @@ from __future__ import annotations
 import logging
 import textwrap
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,6 @@ from autoloader.controller.profile import Profile
 from autoloader.errors import printable
 from autoloader.host.clock import Clock
 from autoloader.host.files import write_whole
-from autoloader.host.records import dataclass
 from autoloader.host.units import MIB, format_bytes
 from autoloader.telemetry.charts import Dot, render, scatter
 from autoloader.tune.bound import NO_BOUND

@@ -20,10 +20,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from autoloader.cache.forecast import SAMPLE_S
-from autoloader.host.records import dataclass
 from autoloader.spec.knobs import KNOBS, UNUSED_KNOBS, KnobLimits, Knobs
 from autoloader.tune.measurement import Trace
 

@@ -23,13 +23,12 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 import optuna
 
 from autoloader.host.clock import Clock
-from autoloader.host.records import dataclass
 from autoloader.spec.knobs import Knobs
 from autoloader.tune.bound import Analyst, Bound
 from autoloader.tune.finals import Contender, Fastest, FinalsResult, compare

@@ -29,7 +29,7 @@ import signal
 import subprocess
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from enum import Enum
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
@@ -47,7 +47,6 @@ from autoloader.host import supervision
 from autoloader.host.clock import Clock, SystemClock
 from autoloader.host.files import locked, own_folder, runtime_folder
 from autoloader.host.processes import ProcessorProbe
-from autoloader.host.records import dataclass
 from autoloader.host.supervision import describe_end, last_lines
 from autoloader.host.threads import end_with
 from autoloader.host.units import format_bytes

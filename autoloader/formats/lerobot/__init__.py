@@ -12,7 +12,7 @@ import contextlib
 import os
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar
@@ -40,7 +40,6 @@ from autoloader.formats.lerobot.tables import EpisodeRows, EpisodesOfFile, Video
 from autoloader.formats.places import folder_name
 from autoloader.formats.tables import ReadRecord, ShardTables, SourceIdentity, Wanted
 from autoloader.formats.videos import first_frames_of, mapped
-from autoloader.host.records import dataclass
 
 _RANGE = re.compile(r"(\d+):(\d+)")
 

@@ -20,7 +20,7 @@ import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import field
+from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import count
 from pathlib import Path
@@ -35,7 +35,6 @@ from autoloader.formats.dataset import DatasetFormat, broken, read_json
 from autoloader.formats.features import PARQUET, TASK, TASKS, VIDEO, Feature, FeatureKind
 from autoloader.formats.lerobot.parquet import read_columns
 from autoloader.formats.lerobot.videos import Placement, Spans, place
-from autoloader.host.records import dataclass
 from autoloader.host.units import MIB
 
 Ints = NDArray[np.int64]

@@ -19,6 +19,7 @@ import contextlib
 import os
 import struct
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -30,7 +31,6 @@ from autoloader.formats import files
 from autoloader.formats.files import told_stand_in
 from autoloader.formats.frames import PackedPicture
 from autoloader.host.extras import needs
-from autoloader.host.records import dataclass
 from autoloader.storage.faults import LimitError, Limits, check_bytes
 
 Ints = NDArray[np.int64]

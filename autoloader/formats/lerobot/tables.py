@@ -19,6 +19,7 @@ from __future__ import annotations
 import threading
 from collections import Counter, OrderedDict
 from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -52,7 +53,6 @@ from autoloader.formats.tables import (
     Wanted,
 )
 from autoloader.formats.videos import PacketTable, UnreadableVideoError, read_packets
-from autoloader.host.records import dataclass
 
 Ints = NDArray[np.int64]
 MOST_KEPT_PACKETS = 2**21

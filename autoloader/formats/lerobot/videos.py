@@ -18,13 +18,11 @@ Not here: packets (``formats.videos``), frames in an index (``formats.episodes``
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-
-from autoloader.host.records import dataclass
 
 LARGEST_DRIFT_FRAMES = 0.5
 """A time that is off by more than this many frames belongs to another frame."""

@@ -20,9 +20,9 @@ Not here: the move to the device and Lightning (``datamodule``), the sequence it
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
-from autoloader.host.records import dataclass
 from autoloader.loader import AutoLoader
 from autoloader.process.delivery import InHand, Iteration
 from autoloader.process.torch_side import Transfer

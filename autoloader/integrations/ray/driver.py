@@ -29,7 +29,7 @@ import sys
 import threading
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import numpy as np
@@ -37,7 +37,6 @@ import numpy as np
 from autoloader.decode.message import BatchMessage, texts_of
 from autoloader.decode.ring import RingMemory
 from autoloader.errors import AutoloaderError
-from autoloader.host.records import dataclass
 from autoloader.host.supervision import options
 from autoloader.host.threads import LoaderThread, become, end_with
 from autoloader.integrations.ray import ray_client

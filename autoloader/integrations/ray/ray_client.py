@@ -10,12 +10,12 @@ import logging
 import os
 import socket
 from collections.abc import Iterable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from autoloader.errors import PipelineError
 from autoloader.host.extras import needs
-from autoloader.host.records import dataclass
 
 RESOURCE = "autoloader"
 """Where nodes declare this resource of Ray's, they alone help, each with as much as it declares."""

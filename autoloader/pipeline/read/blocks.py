@@ -31,7 +31,7 @@ import threading
 import weakref
 from bisect import bisect_right
 from collections.abc import Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import numpy as np
@@ -39,7 +39,6 @@ from numpy.typing import NDArray
 
 from autoloader.decode.batch_builder import Spans
 from autoloader.formats.frames import Encoded
-from autoloader.host.records import dataclass
 from autoloader.host.threads import LoaderThread
 from autoloader.index.planned import PlannedReads, RunPlanner
 from autoloader.pipeline.read.frame_reads import NowRead, Stretches, read_all

@@ -16,6 +16,7 @@ import contextlib
 import threading
 import weakref
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,7 +31,6 @@ from autoloader.formats.files import (
     unreadable,
 )
 from autoloader.host.files import read_whole
-from autoloader.host.records import dataclass
 from autoloader.samples.resolve import ResolvedDataset
 from autoloader.telemetry.progress import shard_words
 

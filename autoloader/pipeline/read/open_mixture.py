@@ -18,11 +18,10 @@ import json
 import threading
 import weakref
 from collections.abc import Sequence
-from dataclasses import asdict, field
+from dataclasses import asdict, dataclass, field
 
 from autoloader.cache.table import FrameTable
 from autoloader.decode.decoders import DecodeRequest, requests_of
-from autoloader.host.records import dataclass
 from autoloader.index.dataset import DatasetIndex
 from autoloader.index.opening import open_indexes, versions_of
 from autoloader.index.planned import RunPlanner

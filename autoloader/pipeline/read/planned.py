@@ -40,7 +40,7 @@ import math
 import threading
 import time
 from collections.abc import Callable, Sequence, Set
-from dataclasses import asdict, field
+from dataclasses import asdict, dataclass, field
 from functools import partial
 from itertools import pairwise
 from typing import TYPE_CHECKING
@@ -56,7 +56,6 @@ from autoloader.decode.message import Quarantine
 from autoloader.decode.ring import RingMemory
 from autoloader.formats.files import descriptors
 from autoloader.formats.frames import Encoded
-from autoloader.host.records import dataclass
 from autoloader.host.supervision import import_path
 from autoloader.host.threads import LoaderThread, all_ended
 from autoloader.index.dataset import DatasetIndex

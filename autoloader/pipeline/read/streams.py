@@ -49,6 +49,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
+from dataclasses import dataclass
 from functools import partial
 from itertools import chain
 from typing import TYPE_CHECKING
@@ -57,7 +58,6 @@ from autoloader.decode.batch_builder import MakeSource, SampleSource
 from autoloader.decode.message import BatchMessage, PipelineStart, Quarantine
 from autoloader.errors import AutoloaderError, SourceError, as_fault
 from autoloader.host.machine import usable_processors
-from autoloader.host.records import dataclass
 from autoloader.host.threads import LoaderThread, all_ended
 from autoloader.index import open_dataset_index
 from autoloader.index.valid import check_count, table_of

@@ -21,12 +21,11 @@ Not here: the words of the spec (``spec.fields``), turning channels (``decode.de
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, NamedTuple
 
 from autoloader.errors import SpecError, UnsupportedError
 from autoloader.formats import DatasetFormat, Feature, files
-from autoloader.host.records import dataclass
 from autoloader.samples.draws import Keys
 from autoloader.samples.transforms.fields import (
     BETWEEN,

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
 
 import numpy as np
@@ -19,7 +19,6 @@ import numpy as np
 from autoloader.errors import SpecError, UnsupportedError, nearest
 from autoloader.formats import Feature
 from autoloader.formats.features import JOINED, RAGGED
-from autoloader.host.records import dataclass
 from autoloader.samples.draws import Floats, Ints
 from autoloader.spec import FieldExpression, FieldTerm, SampleSpec
 from autoloader.spec.fields import WIDTHS, FieldOp

@@ -23,7 +23,7 @@ import hashlib
 import json
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from functools import lru_cache, partial
 from itertools import groupby
 from typing import Annotated, Any
@@ -33,7 +33,6 @@ from pydantic import AfterValidator, Field, ValidationError
 
 from autoloader.errors import SourceError, SpecError
 from autoloader.formats import Feature, files
-from autoloader.host.records import dataclass
 from autoloader.samples.draws import Bools, Ints
 from autoloader.samples.transforms.fields import (
     check_encoding,

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -33,7 +33,6 @@ from autoloader.formats.features import (
     list_frames,
 )
 from autoloader.formats.records import FeatureValue, MalformedRecordError, parse_example
-from autoloader.host.records import dataclass
 from autoloader.samples.draws import Bools, Ints
 from autoloader.samples.transforms.fields import BETWEEN
 

@@ -59,7 +59,7 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -72,7 +72,6 @@ from autoloader.formats import DatasetFormat, Feature, ShardSlice, tensorflow_pr
 from autoloader.formats.cache import JsonCache
 from autoloader.formats.features import JOINED, RAGGED
 from autoloader.formats.records import MalformedRecordError, write_example
-from autoloader.host.records import dataclass
 from autoloader.host.supervision import extend_import_path
 from autoloader.samples.draws import Bools, Floats
 from autoloader.samples.transforms.fields import (

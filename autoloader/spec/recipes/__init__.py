@@ -19,12 +19,12 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import cache
 from importlib import resources
 from typing import Any
 
 from autoloader.errors import UsageError, nearest
-from autoloader.host.records import dataclass
 from autoloader.spec.reading import parse_yaml
 
 __all__ = ["STYLES", "Recipe", "mixtures", "names", "other_names", "own_name", "recipe"]

@@ -23,13 +23,12 @@ import os
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from email.utils import parsedate_to_datetime
 from typing import Any, cast
 from urllib.parse import urlsplit
 
 from autoloader.host.extras import needs
-from autoloader.host.records import dataclass
 from autoloader.storage.faults import Meter, NoFileSystemError
 from autoloader.storage.places import CLIENTS, check_address, scheme_of
 

@@ -25,14 +25,13 @@ import socket
 import ssl
 import threading
 from collections.abc import Iterator, Mapping
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from email.message import Message
 from pathlib import Path
 from typing import Any
 from urllib.parse import SplitResult, quote, unquote, urljoin, urlsplit
 from urllib.request import getproxies_environment, proxy_bypass
 
-from autoloader.host.records import dataclass
 from autoloader.storage import faults
 from autoloader.storage.clients.client import Client, RemoteIdentity, of_entry
 from autoloader.storage.faults import Meter
