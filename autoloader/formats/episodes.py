@@ -320,8 +320,8 @@ class Episode:
 class EpisodeFormat(DatasetFormat):
     """A format to write in a few lines: numbers and texts from anywhere, frames from videos.
 
-    A subclass, which is no dataclass itself, says four things. Whatever else it knows of its folder
-    may be a ``functools.cached_property``.
+    A subclass says four things. Whatever else it knows of its folder may be a
+    ``functools.cached_property``.
 
     1. ``title``, the format's name in messages, and ``marker``, a file that every dataset has.
     2. ``open(path, dataset=...)``: the dataset in a folder, from its metadata alone. It gives
