@@ -211,7 +211,7 @@ class Thing:
 
 @dataclass(frozen=True, slots=True)
 class Episode:
-    """What happens in an episode of T steps.
+    """The poses and things of an episode of T steps.
 
     Attributes:
         task: key of ``_SAID``.
@@ -322,7 +322,7 @@ def draw_pictures(
     """Yield the episode's pictures, ``[H, W, 3]``, each a new array.
 
     Args:
-        episode: what happens.
+        episode: the poses and things that are drawn.
         camera: where from, and how.
         key: of the dataset's place.
         rng: what light and noise are drawn by.

@@ -5,7 +5,7 @@ in front of the import path. The first statements take it out again, and import 
 modules. The package itself comes from where this file lies, so that a process never runs another
 version of it than the one that started it.
 
-Not here: who starts it, and the import path (``start``).
+Not here: who starts it, and the import path (``host.supervision``).
 """
 
 import sys

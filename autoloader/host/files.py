@@ -11,7 +11,7 @@ A lock is held on a file there. The kernel drops a lock when its holder ends, ho
 holder writes its process id into the file, so that whoever waits can say for whom.
 
 Not here: what lies in files (``telemetry.run_record``, ``process.discovery``); index files, which
-several builders publish at a time (``index.index_paths``).
+several builders publish at a time (``index.opening``).
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ random place takes a seek, or a round trip; in order come so many bytes a second
 large that its seek is a fifth of its time at most. As many blocks make a window as the memory above
 the floor has room for, twice, in half of it.
 
-Not here: what follows from it for a run (``cli.host_checks.storage``), reading data
+Not here: what follows from it for a run (``cli.doctor``), reading data
 (``pipeline.read``).
 """
 

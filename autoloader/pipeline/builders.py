@@ -592,7 +592,7 @@ _PACKAGES = {
 def identity_of(
     mixture: ResolvedMixture, order: Mapping[str, Any], indexes: Sequence[DatasetIndex]
 ) -> dict[str, str]:
-    """What decides the batches that this host builds; a helper's must be the same.
+    """Facts that decide the batches that this host builds; a helper's must be the same.
 
     Versions of packages and of the code, digests of the spec and of the indexes, by name.
 

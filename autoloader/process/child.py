@@ -666,7 +666,10 @@ class ChildPipeline:
 
 
 def preempt(loaders: Sequence[ChildPipeline], missing_bytes: int) -> None:
-    """Shrink the largest open loaders, until ``missing_bytes`` are free or all have shrunk."""
+    """In the trainer, before another loader opens: shrink the largest open ones by so many bytes.
+
+    Ends when all have shrunk, or after ``_SHRINK_S``.
+    """
     shrinking: list[ChildPipeline] = []
     for one in sorted(loaders, key=lambda one: -one.spare_bytes()):
         spare = one.spare_bytes()

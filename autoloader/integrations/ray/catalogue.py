@@ -8,7 +8,7 @@ this host's cache as each arrives.
 A part that is lost with its worker or node is done again elsewhere, by Ray. One that fails by
 itself ends the job.
 
-Not here: building (``index.opening``, ``index.statistics.mixture``).
+Not here: building (``index.opening``, ``index.statistics``).
 """
 
 from __future__ import annotations

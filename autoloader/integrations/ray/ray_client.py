@@ -100,7 +100,11 @@ def _answering(address: str) -> str:
 
 
 def other_nodes(ray: Any, but: Iterable[str]) -> list[ClusterNode]:
-    """Nodes that live and may help, but for some; asks the head, and may wait for it."""
+    """Living nodes with processors to give, without those named in ``but``.
+
+    Where any node declares ``RESOURCE``, only those that do. Helpers and jobs over hosts run there.
+    Asks the head, and may wait for it.
+    """
     left_out = set(but)
     living = [one for one in ray.nodes() if one["Alive"]]
     declared = any(RESOURCE in one["Resources"] for one in living)

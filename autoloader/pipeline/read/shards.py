@@ -190,7 +190,9 @@ class ShardFeed:
 
 
 class ShardFill:
-    """Fetches and indexes the shards of datasets, one after the other.
+    """Fetches and indexes all shards beside a stream, so that the next start reads by index.
+
+    No sample of this run waits for it; ``ShardFeed`` serves runs.
 
     Args:
         datasets: remote datasets whose files can be read in part.

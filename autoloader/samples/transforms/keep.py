@@ -517,7 +517,10 @@ def samples_per_episode(sample: SampleSpec, strided: Ints, kept: Ranges | None =
 
 
 def valid_per_episode(sample: SampleSpec, strided: Ints, kept: Ranges | None = None) -> Ints:
-    """[E] valid t of episodes, drawn or not; arguments as of ``samples_per_episode``."""
+    """[E] valid t of episodes, before ``sample.per_episode`` draws some of them.
+
+    ``samples_per_episode`` counts those that are drawn, and has the same arguments.
+    """
     if kept is not None:
         return np.asarray(kept.counts(), dtype=np.int64)
     first, end = dropped_edges(sample)

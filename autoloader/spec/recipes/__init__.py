@@ -125,7 +125,10 @@ def own_name(name: str) -> str:
 
 
 def other_names(name: str) -> tuple[str, ...]:
-    """Other names of a dataset, its name in the registry first; empty where none is known."""
+    """The other names of a dataset, its key in ``datasets.yaml`` first; () for an unknown one.
+
+    ``init`` and statistics files look a dataset up under each.
+    """
     own = own_name(name)
     known = (own, *_table().get(own, {}).get("also", ()))
     return tuple(one for one in known if one != name) if own in _table() else ()
