@@ -59,7 +59,7 @@ from autoloader.process.checkpoint import (
     reweighted,
     sealed,
 )
-from autoloader.process.child import Child, ChildPipeline, ThreadChild, pipeline_number
+from autoloader.process.child import Child, ChildPipeline, ThreadChild
 from autoloader.process.delivery import Delivery, InHand, Iteration
 from autoloader.process.discovery import is_up
 from autoloader.process.planning import choose_reader, plan_loader, retuned
@@ -248,7 +248,6 @@ class AutoLoader:
             self._ranks,
             output,
             child.page,
-            pipeline_number(),
             replays=replays,
         )
         self._parts.callback(delivery.close)

@@ -44,7 +44,6 @@ import simplejpeg
 from numpy.typing import NDArray
 
 from autoloader.decode.resize import Pixels, resize_into
-from autoloader.errors import PipelineError
 from autoloader.formats.frames import (
     Encoded,
     PackedPicture,
@@ -54,7 +53,7 @@ from autoloader.formats.frames import (
     VideoFrame,
 )
 from autoloader.host.extras import needs
-from autoloader.host.headroom import HeadroomProbe
+from autoloader.host.headroom import HeadroomProbe, headroom_or_none
 from autoloader.host.units import MIB, format_bytes
 from autoloader.samples.block import DECODED_TOGETHER_BYTES
 from autoloader.spec import CameraSpec
@@ -455,26 +454,18 @@ class DecodeRoom:
             time.sleep(_LOOK_S)
 
 
-def _headroom() -> Callable[[], int | None]:
-    probe = HeadroomProbe()
-
-    def read() -> int | None:
-        try:
-            return probe.read().headroom_bytes
-        except PipelineError:  # nothing says what can be had
-            return None
-
-    return read
+def _room() -> DecodeRoom:
+    return DecodeRoom(functools.partial(headroom_or_none, HeadroomProbe()))
 
 
-room = DecodeRoom(_headroom())
+room = _room()
 """Of this process."""
 
 
 def _forget() -> None:
     """In a fork: the threads that decoded are not here."""
     global room
-    room = DecodeRoom(_headroom())
+    room = _room()
 
 
 os.register_at_fork(after_in_child=_forget)

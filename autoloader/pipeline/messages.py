@@ -156,7 +156,7 @@ class Retuned(Message):
 
 
 class Logged(Message):
-    """Child → trainer: a log record."""
+    """A log record for the process above: child → trainer, decode process → child."""
 
     level: int
     name: str
@@ -220,7 +220,7 @@ class FramesStored(Message):
 
 
 class ForgetFrames(Message):
-    """Decode process → child: what is held is of files that are not there any more."""
+    """Decode process → child: drop all cached frames, as an index was built anew."""
 
 
 class Bad(Message):

@@ -28,8 +28,6 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Literal, cast
 
-import numpy as np
-
 from autoloader.decode.message import BatchMessage, PipelineStart, texts_of
 from autoloader.decode.ring import Lender, RingMemory
 from autoloader.host.extras import needs
@@ -39,7 +37,7 @@ from autoloader.process.child import ChildPipeline
 from autoloader.process.planning import LoaderPlan
 from autoloader.samples.layout import AugmentableBatch, Batch, assemble, wrapper
 from autoloader.sampling.dealing import Ranks
-from autoloader.telemetry.lines import BatchTimes, run_name
+from autoloader.telemetry.lines import run_name
 from autoloader.telemetry.progress import Patience, doing
 from autoloader.telemetry.statistics import (
     ConsumerMeter,
@@ -175,7 +173,6 @@ class Delivery:
         ranks: which of how many trainers the loader is of.
         output: "torch" tensors or "numpy" arrays.
         page: control page, where the loader's child reads how long the training loop waits.
-        number: of the loader in the batch log.
         replays: whether the first batch is handed out again and again.
     """
 
@@ -185,7 +182,6 @@ class Delivery:
         ranks: Ranks,
         output: Literal["torch", "numpy"],
         page: ControlPage,
-        number: int,
         *,
         replays: bool = False,
     ) -> None:
@@ -210,9 +206,6 @@ class Delivery:
         self.meter = ConsumerMeter()
         self.memory = RingMemory(mixture.layout)
         self.lender = Lender(self.memory)
-        self._log = BatchTimes.wanted(number)
-        if self._log is not None:
-            self._log.start(mixture.split, mixture.names, plan.order.shares)
 
     def in_hand(self, after: int) -> InHand | None:
         """First batch in hand behind a number; any thread."""
@@ -252,8 +245,6 @@ class Delivery:
             progress.deliver(one.filled, one.ledger)
         rows = one.filled.rows if one.filled is not None else len(one.ledger)
         self.meter.note(one.asked_s, one.got_s, rows)
-        if self._log is not None and one.filled is not None:
-            self._log.note(one.asked_s, one.got_s, np.array(one.ledger)[:, 0])
 
     def _tell(self) -> None:
         """Tell the child of what was taken since."""
@@ -489,9 +480,7 @@ class Delivery:
         )
 
     def close(self) -> None:
-        """Let go of the ring but for what live batches hold; end the log."""
-        if self._log is not None:
-            self._log.close()
+        """Let go of the ring but for what live batches hold."""
         self._kept = None
         self.lender.close()
         self.memory.close()

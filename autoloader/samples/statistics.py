@@ -153,9 +153,9 @@ class NormalizationStatistics(_Plain):
             raise ValueError(f"{what}; {remedy}") from error
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Scaling:
-    """One field's map; equal by identity.
+    """Normalisation of one field: (x − centre) × factor + shift, on the active columns.
 
     Attributes:
         centre, factor, shift: [width] float32.

@@ -1,14 +1,9 @@
-"""Logs of a run as JSON lines: paths, writing and reading whole lines, the log of batches.
+"""Logs of a run as JSON lines: paths, writing and reading whole lines.
 
 Several processes may append to one file, and a writer may be killed in the middle of a line: the
 next writer begins on a line of its own.
 
-The log of batches has one line for every batch that training takes. A ``start`` line names the
-datasets and their weights. A ``batch`` line has the batch's number, its time on the host's
-monotonic clock, and the trainer's wait for it. It counts the samples of each dataset.
-
-Not here: other logs (``controller.decisions``, ``telemetry.run_record``), what the bench concludes
-from the log of batches.
+Not here: the logs (``controller.decisions``, ``telemetry.run_record``).
 """
 
 from __future__ import annotations
@@ -16,27 +11,17 @@ from __future__ import annotations
 import errno
 import functools
 import json
-import logging
 import os
 import socket
 import stat
 import sys
 import threading
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
 from autoloader.errors import UsageError
-
-logger = logging.getLogger(__name__)
-
-SCHEMA_VERSION = 1
-VARIABLE = "AUTOLOADER_BATCH_TIMES"
-"""Environment variable: path of the log of batches; unset: there is none."""
 
 
 @functools.lru_cache(maxsize=1)
@@ -152,68 +137,3 @@ def read_lines(
                 remedy="read it with the version of autoloader that wrote it",
             )
         yield number, found
-
-
-class BatchTimes(LineLog):
-    """Log of the batches of one loader.
-
-    Args:
-        path: path of the log's file.
-        pipeline: number of the loader in this process.
-    """
-
-    def __init__(self, path: Path, *, pipeline: int) -> None:
-        super().__init__(path, {"run": run_name(), "pipeline": pipeline})
-        self._batches = 0
-
-    @classmethod
-    def wanted(cls, pipeline: int) -> BatchTimes | None:
-        """The log that the environment asks for; ``None`` where it asks for none."""
-        wanted = os.environ.get(VARIABLE, "")
-        if not wanted:
-            return None
-        path = log_path(wanted, "batch_times", run_name())
-        try:
-            return cls(path, pipeline=pipeline)
-        except OSError as error:
-            logger.warning("no batch log: %s cannot be written: %s", path, error)
-            return None
-
-    def start(self, split: str, names: Sequence[str], weights: Sequence[float]) -> None:
-        """The datasets that lines speak of from now on.
-
-        Args:
-            split: name of the split that is read.
-            names: name of each dataset.
-            weights: share of the samples that each dataset should have, of 1.
-        """
-        self.write(
-            {
-                "kind": "start",
-                "schema_version": SCHEMA_VERSION,
-                "split": split,
-                "names": list(names),
-                "weights": list(weights),
-            }
-        )
-
-    def note(self, asked_s: float, got_s: float, datasets: NDArray[np.int64]) -> None:
-        """One batch.
-
-        Args:
-            asked_s: time of the request for it, on a monotonic clock.
-            got_s: time of its arrival, on the same clock.
-            datasets: [B] of each sample.
-        """
-        counts = np.bincount(datasets)
-        given = np.flatnonzero(counts)
-        self.write(
-            {
-                "kind": "batch",
-                "number": self._batches,
-                "at_s": round(got_s, 6),
-                "wait_s": round(got_s - asked_s, 6),
-                "samples": np.stack((given, counts[given]), axis=1).tolist(),
-            }
-        )
-        self._batches += 1

@@ -491,7 +491,7 @@ class _Waiting:
 
 
 class SampleQueue:
-    """Encoded samples of one dataset that are ready to be mixed.
+    """Queue between one dataset's stream thread and the mixer; ``put`` waits while it is full.
 
     Args:
         key: key of the shuffle's draws.

@@ -65,7 +65,7 @@ class Transformed:
 
 
 def camera_numbers(features: Mapping[str, Feature]) -> dict[str, int]:
-    """Key of every picture of the steps → the number that stands for it."""
+    """Key of every picture of the steps → its number in ``Spans``."""
     keys = sorted(one.key for one in features.values() if one.kind == "image" and one.per_step)
     return {key: number for number, key in enumerate(keys)}
 
