@@ -25,7 +25,7 @@ from bench.processes import forget_touched, page_faults, touched_bytes, wants_pr
 WINDOWS = 9
 CALM_LOOKS = 5
 LOOK_S = 0.02
-MOST_LOOKS = 500
+MOST_LOOKS = 5000
 
 _Look = TypeVar("_Look")
 
@@ -33,16 +33,20 @@ _Look = TypeVar("_Look")
 def calm(
     look: Callable[[], _Look], same: Callable[[_Look, _Look], bool], pids: Sequence[int]
 ) -> _Look:
-    """What one sees when nothing has changed for a while, and no thread of ``pids`` would run."""
+    """What one sees when nothing has changed for a while, and no thread of ``pids`` would run.
+
+    Raises:
+        TimeoutError: they never came to rest; a batch may not be made yet, so nothing is counted.
+    """
     times, before = 0, look()
     for _ in range(MOST_LOOKS):
-        if times == CALM_LOOKS:
-            break
         time.sleep(LOOK_S)
         now = look()
         times = times + 1 if same(before, now) and not any(map(wants_processor, pids)) else 0
         before = now
-    return before
+        if times == CALM_LOOKS:
+            return before
+    raise TimeoutError(f"processes {list(pids)} did not come to rest in {MOST_LOOKS} looks")
 
 
 def touched_per_batch(batches: Iterator[Any], pids: Sequence[int]) -> float:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
+import operator
 from typing import Any
 
 import pytest
 
+from bench.gate import settling
 from bench.gate.baseline import (
     LIMITS,
     Baseline,
@@ -92,3 +95,13 @@ def test_the_shipped_baseline_has_every_counting_and_figure() -> None:
     assert set(SHORT) <= set(COUNTINGS)
     for own in baseline.counted.values():
         assert set(own) == set(LIMITS)
+
+
+def test_processes_that_never_come_to_rest_are_not_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(settling, "LOOK_S", 0)
+    monkeypatch.setattr(settling, "MOST_LOOKS", 20)
+    restless = itertools.count()
+    with pytest.raises(TimeoutError, match="did not come to rest in 20 looks"):
+        settling.calm(lambda: next(restless), operator.eq, ())
+    later = itertools.chain(range(12), itertools.repeat(12))
+    assert settling.calm(lambda: next(later), operator.eq, ()) == 12
