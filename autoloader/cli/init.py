@@ -554,6 +554,12 @@ def _proposed(directory: DatasetFormat, style: Style) -> Entry:
     name, known, found = fitting[0] if fitting else ("", None, propose(features, None))
     values, guesses = found
     language = values.pop("language", [])
+    by_task = [path for path in language if features[path].encoding == TASKS]
+    try:
+        directory.check_texts(features[path] for path in by_task)
+    except SourceError as error:
+        language = [path for path in language if path not in by_task]
+        missing["language"] = error.what.partition(": ")[2]
     if "images" not in values:
         missing["camera"] = why_no_camera(features)
     if language:

@@ -25,7 +25,7 @@ import json
 import os
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple, Protocol
@@ -251,17 +251,24 @@ class DatasetFormat(ABC):
         """The dataset, whose splits have these episodes alone; asked where ``numbered``."""
         raise NotImplementedError(f"episodes {numbers} of a format without numbers")
 
-    def check_first(self, slices: Sequence[ShardSlice], cameras: Collection[str]) -> None:
+    def check_first(
+        self, slices: Sequence[ShardSlice], cameras: Collection[str], texts: Iterable[Feature]
+    ) -> None:
         """Refuse, before anything is read, what would be amiss in every episode.
 
         Args:
             slices: stretches of files of the split.
             cameras: features that are shown.
+            texts: features whose texts are taken.
 
         Raises:
-            SourceError: the first or last file cannot be used.
+            SourceError: the first or last file cannot be used, or texts are not told.
         """
-        del slices, cameras
+        del slices, cameras, texts
+
+    def check_texts(self, texts: Iterable[Feature]) -> None:
+        """Refuse features whose texts cannot be told. Raises SourceError."""
+        del texts
 
     def missing_videos(self) -> MissingVideos | None:
         """The videos that the metadata names and that are not there; ``None`` where none is."""

@@ -445,8 +445,9 @@ def bind_dataset(source: DatasetSource, index: int) -> ResolvedDataset:
         own: find_feature(features, path, field=f"{where}.features.{own}")
         for own, path in declared.features.items()
     }
+    named = (*language.language, *held.values(), *(language.keep.features if language.keep else ()))
     pictures = [one.key for choices in cameras.cameras.values() for one in choices]
-    directory.check_first(slices, pictures)
+    directory.check_first(slices, pictures, named)
     return ResolvedDataset(
         name=name,
         index=index,

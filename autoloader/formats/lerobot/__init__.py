@@ -11,7 +11,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from autoloader.formats import files
 from autoloader.formats.dataset import DatasetFormat, MissingVideos, PlainReader, ShardSlice, broken
 from autoloader.formats.episodes import DamagedEpisodeError, FileTables, identity_of
-from autoloader.formats.features import VIDEO
+from autoloader.formats.features import TASKS, VIDEO, Feature
 from autoloader.formats.frames import Encoded
 from autoloader.formats.lerobot.metadata import (
     EPISODE,
@@ -170,17 +170,30 @@ class LeRobotDirectory(LeRobotMetadata):
             splits[name] = _slices(episodes, every[wanted[every]], name)
         return replace(self, splits=splits)
 
-    def check_first(self, slices: Sequence[ShardSlice], cameras: Collection[str]) -> None:
+    def check_first(
+        self, slices: Sequence[ShardSlice], cameras: Collection[str], texts: Iterable[Feature]
+    ) -> None:
         """See ``DatasetFormat``.
 
         Raises:
-            SourceError: the first and the last video are pointers of Git LFS or the like.
+            SourceError: as ``check_texts``; the first and the last video are pointers of Git LFS or
+                the like.
         """
+        self.check_texts(texts)
         ends = ((slices[0].path, slices[0].start), (slices[-1].path, slices[-1].stop - 1))
         edges = [self.episodes.at(path, record) for path, record in ends]
         for camera in cameras:
             places = [place for one in edges if (place := one.videos.get(camera)) is not None]
             files.refuse_stand_ins([place.path for place in places], dataset=self.dataset)
+
+    def check_texts(self, texts: Iterable[Feature]) -> None:
+        """See ``DatasetFormat``.
+
+        Raises:
+            SourceError: texts of tasks are taken, and no list says what they are.
+        """
+        if any(feature.encoding == TASKS for feature in texts):
+            assert self.tasks, "a list without a task is refused"
 
     def missing_videos(self) -> MissingVideos | None:
         """See ``DatasetFormat``."""
