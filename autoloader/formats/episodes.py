@@ -386,7 +386,7 @@ class EpisodeFormat(DatasetFormat):
 
     def first_frames(self, path: str, record: int, camera: str, count: int) -> Sequence[Encoded]:
         """See ``DatasetFormat``."""
-        one = self._episode(path, record)
+        one = self.episode(path, record)
         return first_frames_of(*one.videos[camera], min(count, one.steps))
 
     def plain_reader(self, *, by_row: bool = False) -> PlainReader:
@@ -394,7 +394,13 @@ class EpisodeFormat(DatasetFormat):
         del by_row
         return EpisodeReader(self)
 
-    def _episode(self, path: str, record: int) -> Episode:
+    def episode(self, path: str, record: int) -> Episode:
+        """An episode of a shard file; reads no further ones.
+
+        Raises:
+            OSError: the file cannot be read.
+            LookupError: it has fewer episodes.
+        """
         for number, one in enumerate(self.episodes(path)):
             if number == record:
                 return one
@@ -462,14 +468,13 @@ class EpisodeReader:
         """See ``PlainReader``."""
         known = self._directory
         try:
-            every = list(known.episodes(piece.path))
+            one = known.episode(piece.path, record)
         except OSError as error:
             raise SourceError(
                 f"{piece.path} cannot be read: {error}",
                 remedy="restore the file from where the dataset came",
                 dataset=known.dataset,
             ) from error
-        one = every[record]
         return [self._step(one, t) for t in range(one.steps)]
 
     def _step(self, one: Episode, t: int) -> Step:
