@@ -99,9 +99,10 @@ class AutoLoader:
         batch_size: samples of a batch of one rank, over the spec's ``batch.size``.
         profile: a host profile's name or path; ``None`` takes the one that fits this host.
         ram_floor: memory that must stay free ("5GB"); ``None`` takes the profile's; 0: none.
-        disk_floor: what must stay free on the disk of the cache of shards; default: 10 GiB.
-        split: which of the spec's splits.
-        knobs: values over the profile's.
+        disk_floor: space that must stay free on the disk of the cache of shards ("50GB");
+            ``None``: as ``AUTOLOADER_DISK_FLOOR`` says, else 10 GiB; 0: none.
+        split: name of the split that the datasets read.
+        knobs: knob → value, over the profile's.
         isolation: "process" runs the loader in a child; "thread" in this process, for debugging.
         controller: whether knobs may move by themselves and the RAM floor is watched while
             running; without it the floor is held at the start alone.
@@ -136,8 +137,8 @@ class AutoLoader:
     does nothing. Batches that were handed out before stay there what they were.
 
     Attributes:
-        plan: what was decided before it started.
-        owner: the process that made it.
+        plan: everything decided before the start.
+        owner: the process that made the loader.
     """
 
     _starts_at_once: ClassVar[bool] = True
@@ -276,18 +277,18 @@ class AutoLoader:
 
     @property
     def knobs(self) -> Knobs:
-        """The values in force, or at last in force."""
+        """Values of all knobs in force; of a closed loader those that were in force last."""
         self.owner.check()
         return self._pipeline.knobs
 
     @property
     def dataset_names(self) -> tuple[str, ...]:
-        """Names that ``batch["dataset_index"]`` counts."""
+        """Names of the datasets, in the order that ``batch["dataset_index"]`` counts."""
         return self.plan.mixture.names
 
     @property
     def rank(self) -> int:
-        """Which of ``world_size`` trainers this one is, from 0."""
+        """Number of this trainer among ``world_size`` ones, from 0."""
         return self._ranks.rank
 
     @property
@@ -321,7 +322,7 @@ class AutoLoader:
         docs/reference/metrics.md says what each means; what is not measured is not there.
 
         Args:
-            statistics: the snapshot; default: one of now.
+            statistics: snapshot that the figures are of; ``None``: one is taken now.
             all_ranks: worst and mean are over all ranks of all nodes, not of this node alone.
                 ``torch.distributed`` gathers four numbers, so every rank must call it, at the same
                 step.
@@ -415,7 +416,7 @@ class AutoLoader:
         )
 
     def _check_open(self) -> None:
-        """Refuse whoever may not use it: a fork, and everybody once it is closed."""
+        """Refuse a fork of the process that made the loader, and every caller once it is closed."""
         self.owner.check()
         if self._closed:
             raise UsageError(
@@ -423,14 +424,15 @@ class AutoLoader:
             )
 
     def _call(self, work: Callable[[], _R]) -> _R:
-        """Have something done as a whole, whatever is raised here meanwhile, behind all before it.
+        """Have ``work`` done by the loader's thread, as a whole, after all tasks before it.
 
-        No other loader that shares the child has this one begin anew in between.
+        Nothing that is raised here interrupts the thread. No other loader that shares the child has
+        this one begin anew meanwhile.
         """
         return self._background.call(partial(_under, self._pipeline.child.lock, work))
 
     def _change(self, work: Callable[..., _R], *given: Any) -> _R:
-        """As ``_call``, for what only an open loader can do."""
+        """Have ``work`` done as by ``_call``; a closed loader raises ``UsageError``."""
         self._check_open()
 
         def checked() -> _R:
@@ -450,9 +452,10 @@ class AutoLoader:
         return self._delivery.shown()
 
     def awaited(self, after: int) -> InHand:
-        """Wait for the first batch behind a number, or the end of the epoch; it stays in hand.
+        """Wait for the first batch behind number ``after``, or the end of the epoch.
 
-        For iterators of trainers; see ``delivery.Iteration``.
+        The batch stays in hand until ``delivery.Iteration``, which calls this, takes it. Where a
+        training step takes a millisecond or more, the next batch is made during the step.
         """
         self._check_open()
         delivery, background = self._delivery, self._background
@@ -472,8 +475,8 @@ class AutoLoader:
                 )
         one.asked_s = asked_s
         one.got_s = delivery.got_s = time.monotonic()
-        if delivery.prepares(step_s):
-            background.post(partial(delivery.prepare, self._pipeline, one.number))
+        if delivery.makes_ahead(step_s):
+            background.post(partial(delivery.make_ahead, self._pipeline, one.number))
         return one
 
     def _look(self, after: int, waits: bool) -> None:
@@ -566,7 +569,15 @@ class AutoLoader:
         self._follow(order)
 
     def quarantined(self) -> tuple[BadRecord, ...]:
-        """Bad records so far, with dataset, file, record and reason."""
+        """Records that were left out as they cannot be read, each with file, record and reason.
+
+        Those that the running pipeline of this rank knows: by index, all records that the indexes
+        of the mixture name; by stream, the records met so far. After a resume or a restart of the
+        child, a pipeline meets the rest again.
+
+        Raises:
+            UsageError: the loader is closed, or another process made it.
+        """
         self._check_open()
         return self._background.call(self._pipeline.quarantined)
 
@@ -717,7 +728,7 @@ class AutoLoader:
 
 
 def _nothing() -> None:
-    """A task that is over when all before it are."""
+    """Do nothing: a task that ends when all tasks before it have ended."""
 
 
 def _under(lock: threading.RLock, work: Callable[[], _R]) -> _R:

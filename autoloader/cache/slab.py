@@ -278,21 +278,21 @@ class Lease:
 
     @property
     def written(self) -> Mapping[str, NDArray[np.bool_]]:
-        """See ``samples.block.FrameLease``."""
+        """Camera → [S] bool, in which slots a frame lies."""
         return self.slab.written
 
     def gather(self, camera: str, slots: Ints, out: NDArray[Any]) -> None:
-        """See ``FrameLease.gather``."""
+        """Copy slots [n] into ``out`` [n, H·W·3], contiguous; slot 0 is black."""
         self.slab.gather(camera, slots, out)
 
     def put(self, camera: str, slot: int, picture: NDArray[Any]) -> None:
-        """See ``FrameLease.put``."""
+        """Copy a frame [H, W, C], contiguous, into a slot; nothing while the budget is 0."""
         if self.cache.budget_bytes:
             self.slab.put(camera, slot, picture)
 
     @property
     def pinned_bytes(self) -> int:
-        """See ``FrameLease.pinned_bytes``."""
+        """Bytes of the slots that the lease shows frames from, or puts frames into."""
         return sum(
             self.slab.frame_bytes[camera] * int((slots > BLACK).sum())
             for camera, slots in self.slots.items()
@@ -300,11 +300,11 @@ class Lease:
 
     @property
     def pinned_frames(self) -> int:
-        """See ``FrameLease.pinned_frames``."""
+        """Number of slots that the lease pins."""
         return sum(int((slots > BLACK).sum()) for slots in self.slots.values())
 
     def filled(self, rows: int) -> None:
-        """See ``FrameLease.filled``."""
+        """Count ``rows`` more samples of the run, which lie in filled batches; any thread."""
         with self._lock:
             self.rows -= rows
             left = self.rows
@@ -312,7 +312,7 @@ class Lease:
             self.settle(self)
 
     def give_up(self) -> None:
-        """See ``FrameLease.give_up``; frames that were put into slots by then stay."""
+        """Give the slots up; frames that were put into slots by then stay."""
         self.settle(self)
 
 

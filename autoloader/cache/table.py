@@ -298,7 +298,15 @@ class FrameTable:
         *,
         elsewhere: bool = False,
     ) -> Lease:
-        """See ``FrameCache.ask``; with ``elsewhere`` another process shows and fills the slots."""
+        """Lease of a run of ``rows`` samples from position ``now`` on, which reads ``files``.
+
+        Args:
+            files: paths of the files that the run's frames lie in.
+            frames: camera → keys, next uses, datasets and uses of its frames.
+            now: position of the run's first sample.
+            rows: number of samples of the run.
+            elsewhere: whether another process shows and fills the slots.
+        """
         self._refresh_costs()
         wanted = dict[str, Ints]()
         with self._lock:
@@ -400,7 +408,7 @@ class FrameTable:
         self._give_back()
 
     def forget(self) -> None:
-        """See ``FrameCache.forget``."""
+        """Forget all frames: their files are not there any more."""
         with self._lock:
             for own in self._slots.values():
                 own.forget()
@@ -413,7 +421,7 @@ class FrameTable:
                 self._slab.close()
 
     def counts(self) -> CacheStatistics:
-        """Statistics so far."""
+        """Counts of the frame cache since it was made."""
         with self._lock:
             every = self._slots.values()
             return CacheStatistics(

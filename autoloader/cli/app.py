@@ -189,12 +189,17 @@ class Command(TyperCommand):
         return any((one.name, one.param_type_name) == ("spec", "argument") for one in self.params)
 
     def get_params(self, ctx: Any) -> list[Any]:
-        """Parameters of the command, then the options of every command, then help."""
-        *own, asks_help = super().get_params(ctx)
-        return [*own, *_common_options()[not self._reads_spec :], asks_help]
+        """Parameters for parsing and for the help page; Click calls this.
+
+        Those of the command come first, then the options of every command, then help. The option
+        ``--no-transforms`` is among them only where the command reads a spec.
+        """
+        *own, help_option = super().get_params(ctx)  # which Click puts last
+        added = [one for one in _added_options() if self._reads_spec or one.name != "no_transforms"]
+        return [*own, *added, help_option]
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Parse words; ``--spec SPEC``, ``--out FILE`` and ``--set`` with many values go too."""
+        """Parse words; ``--spec SPEC``, ``--out FILE`` and many values of ``--set`` are allowed."""
         words = [re.sub("^--out(=|$)", r"--output\1", word) for word in _one_value_each(args)]
         if self._reads_spec:
             words = [word.removeprefix("--spec=") for word in words if word != "--spec"]
@@ -214,10 +219,12 @@ def _one_value_each(words: Sequence[str]) -> Iterator[str]:
 
 
 def _refuse_transforms(context: typer.Context, refused: bool) -> None:
+    """Note ``--no-transforms``, before the argument SPEC is read."""
     context.meta["no_transforms"] = refused
 
 
 def _with_transforms(context: typer.Context, spec: Path | None) -> Path | None:
+    """Note the command's spec, and let its transforms be imported unless they are refused."""
     global _spec_file
     if not context.resilient_parsing:
         _spec_file = spec
@@ -248,7 +255,11 @@ def every_command(
     ] = False,
     json: bool = False,
 ) -> None:
-    """Take what every command takes; callbacks and ``run_command`` read the values.
+    """Describe what several commands take; nothing calls this function.
+
+    Its signature gives the options that ``Command`` adds to each command: callbacks and
+    ``run_command`` read their values. ``Options`` has the help of these and of other parameters
+    that several commands have.
 
     Options:
     no_transforms: Run no Python function that the spec names: refuse a spec with a transform.
@@ -300,7 +311,8 @@ def _has_info(hint: Any) -> bool:
 
 
 @cache
-def _common_options() -> list[Any]:
+def _added_options() -> list[Any]:
+    """Options that ``Command`` adds to a command; no value of them goes to its function."""
     alone = typer.Typer(add_completion=False)
     _described(every_command)
     alone.command()(every_command)
@@ -311,19 +323,21 @@ def _common_options() -> list[Any]:
 
 
 def _show_version(asked: bool) -> None:
+    """Print the version and end, where ``--version`` is given."""
     if asked:
         emit(f"autoloader {autoloader.__version__}")
         raise typer.Exit
 
 
 class SchemaKind(str, Enum):
-    """Files that have a JSON schema."""
+    """Kinds of file whose JSON schema ``--schema`` prints."""
 
     spec = "spec"
     profile = "profile"
 
 
 def _show_schema(kind: SchemaKind | None) -> None:
+    """Print a JSON schema and end, where ``--schema`` is given."""
     if kind is SchemaKind.profile:
         from autoloader.controller.profile import Profile
 

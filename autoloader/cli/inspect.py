@@ -27,15 +27,10 @@ from autoloader.decode.depth import UNDECODABLE, depth_values
 from autoloader.errors import UsageError, nearest
 from autoloader.formats import DatasetFormat, Feature, ShardSlice, open_source
 from autoloader.formats.features import RAGGED
-from autoloader.formats.files import (
-    is_remote,
-    normal,
-    refuse_stand_ins,
-    unreadable,
-)
+from autoloader.formats.files import is_remote, normal, refuse_stand_ins, unreadable
 from autoloader.formats.frames import PackedPicture, VideoFrame
 from autoloader.formats.plain import value_at
-from autoloader.formats.records import MalformedRecordError
+from autoloader.formats.records import MalformedRecordError, RecordPlace
 from autoloader.formats.sources import dataset_versions
 from autoloader.samples.transforms.binding import is_depth_picture
 from autoloader.samples.transforms.fields import text_of_points
@@ -170,18 +165,18 @@ class DatasetFacts:
 
     Attributes:
         split: name of the split that was read.
-        episodes, steps: how many were read.
-        damaged: records that could not be.
-        first_steps: steps of the first episode.
+        episodes, steps: number of episodes, and of their steps, that were read.
+        damaged: number of records, up to the last one read, that are damaged.
+        first_steps: number of steps of the first episode.
         first: path → its value at step 0 of the first episode: a list of numbers (``None``
             where one is not finite) or of texts, or a ``Picture``.
-        absent: features that ``features.json`` has and the first record lacks, or that no array
-            holds.
-        texts: path → how many different texts the episodes have.
+        absent: features that ``features.json`` has and the first record lacks, or whose value
+            is no array.
+        texts: path → number of different texts in the episodes.
         ranges: path → ``column_range`` of each column; ``None`` stands for all columns of a wide
             feature. Over episodes where the episode has it once. Of depth pictures, over the frame
             in the middle of each episode.
-        black: cameras whose every looked-at picture is black → pictures looked at.
+        black: cameras of which every picture looked at is black → number of these pictures.
     """
 
     split: str = ""
@@ -207,7 +202,7 @@ def read_facts(directory: DatasetFormat, split: str, episodes: int) -> DatasetFa
     texts: defaultdict[str, set[bytes]] = defaultdict(set)
     columns: defaultdict[str, list[NDArray[Any]]] = defaultdict(list)
     dark: defaultdict[str, list[bool]] = defaultdict(list)
-    shards, last = directory.splits[split], ""
+    shards, last = directory.splits[split], RecordPlace("", -1)
     for place, payload in _records(directory, shards):
         try:
             episode, steps, spans = read_episode(payload, features)
@@ -248,7 +243,7 @@ def read_facts(directory: DatasetFormat, split: str, episodes: int) -> DatasetFa
         if found.episodes == episodes:
             last = place
             break
-    found.damaged = _looked_at(shards, last) - found.episodes
+    found.damaged = _records_up_to(shards, last) - found.episodes
     found.texts = {path: len(different) for path, different in texts.items()}
     for path, parts in columns.items():
         rows = np.concatenate(parts)
@@ -259,7 +254,10 @@ def read_facts(directory: DatasetFormat, split: str, episodes: int) -> DatasetFa
     return found
 
 
-def _records(directory: DatasetFormat, shards: Sequence[ShardSlice]) -> Iterator[tuple[str, bytes]]:
+def _records(
+    directory: DatasetFormat, shards: Sequence[ShardSlice]
+) -> Iterator[tuple[RecordPlace, bytes]]:
+    """``DatasetFormat.records``; a file that cannot be read raises ``SourceError``."""
     try:
         yield from directory.records(shards)
     except OSError as error:
@@ -267,26 +265,24 @@ def _records(directory: DatasetFormat, shards: Sequence[ShardSlice]) -> Iterator
         raise unreadable(error, path, dataset=directory.name) from error
 
 
-def _looked_at(shards: Sequence[ShardSlice], last: str) -> int:
-    """Number of records up to a place; of "" all of them."""
-    path, _, record = last.rpartition(", record ")
+def _records_up_to(shards: Sequence[ShardSlice], last: RecordPlace) -> int:
+    """Number of records of ``shards`` up to ``last``, included; all where it is not in them."""
     count = 0
     for shard in shards:
-        if last and shard.path == path and shard.start <= int(record) < shard.stop:
-            return count + int(record) + 1 - shard.start
+        if shard.path == last.path and shard.start <= last.record < shard.stop:
+            return count + last.record + 1 - shard.start
         count += shard.records
     return count
 
 
-def _first_pictures(directory: DatasetFormat, place: str) -> dict[str, Picture]:
+def _first_pictures(directory: DatasetFormat, place: RecordPlace) -> dict[str, Picture]:
     """The first picture of each camera of an episode whose record does not hold them."""
-    path, _, record = place.rpartition(", record ")
     found = {}
     for name, feature in directory.features.items():
         if feature.kind != "image":
             continue
         with contextlib.suppress(ValueError, LookupError, OSError):
-            (frame,) = directory.first_frames(path, int(record), feature.key, 1)
+            (frame,) = directory.first_frames(*place, feature.key, 1)
             if isinstance(frame, VideoFrame):
                 height, width = (int(size or 0) for size in feature.shape[:2])
                 size = frame.packets[0][1]
@@ -373,8 +369,6 @@ def read_remote_here(spec: Any) -> bool:
     Returns:
         Whether any dataset is remote.
     """
-    from autoloader.formats.files import is_remote
-
     if not any(is_remote(one.path or one.data_dir or "") for one in spec.datasets):
         return False
     read_with_tensorflow_here()

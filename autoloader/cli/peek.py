@@ -461,7 +461,7 @@ def _steps(dataset: ResolvedDataset, payload: bytes) -> tuple[list[Step], list[b
         found, _ = read_values(payload, given, None)
     else:
         given = dataset.transform.given
-        found, _ = dataset.transform.before_pass(payload, None, None)
+        found, _ = dataset.transform.by_function(payload, None, None)
     rows = {}
     for path, feature in given.items() if found.steps else ():
         value: Any = found.values.get(feature.key, ())

@@ -23,7 +23,7 @@ Invariants:
     1. A change is admitted only where predicted headroom stays at or above floor + margin.
     2. Unknown headroom admits nothing, and has no room.
     3. Admitted promises never sum to more than the bytes above floor + margin at that time.
-    4. Shares sum to at most the whole.
+    4. Parts of the pipelines in use sum to at most the whole.
 
 Not here: reading memory (``host.headroom``), choosing knobs (``policy``), shrinking other loaders
 for one that opens (``process.child``).
@@ -108,7 +108,7 @@ class StartPrice:
 
     @property
     def total_bytes(self) -> int:
-        """The whole."""
+        """Bytes of all parts."""
         return sum(self.parts.values())
 
 
@@ -122,7 +122,7 @@ def price_start(
         sizes: memory sizes of the mixture.
         ranks: pipelines of this kind in one child. By index they share the libraries, the indexes
             and, in shorter runs, what is read ahead.
-        joining: the child is there already, with its libraries.
+        joining: whether the child is there already, with its libraries.
     """
     streams = queued = 0
     with_tensorflow = knobs.reader == "stream"
@@ -197,12 +197,12 @@ class Prices:
 
     Attributes:
         slot_bytes: bytes of a ring slot.
-        sample_bytes: an encoded sample that waits.
-        record_bytes: an episode, by dataset; "" is any other.
-        run_bytes: a planned run read ahead (indexed).
-        process_bytes: a further decode process.
-        picture_bytes: the largest picture, decoded; 0 where it is not known.
-        scale: what the process held / what these prices made of it, at least 1.
+        sample_bytes: bytes of an encoded sample that waits.
+        record_bytes: dataset → bytes of an episode.
+        run_bytes: bytes of a run that is read ahead, with the indexed reader.
+        process_bytes: bytes of a further decode process.
+        picture_bytes: bytes of the largest picture, decoded; 0 where it is not known.
+        scale: bytes that the process held over the bytes that these prices predicted, at least 1.
     """
 
     slot_bytes: int = 0
@@ -214,7 +214,7 @@ class Prices:
     scale: float = 1.0
 
     def record(self, dataset: str) -> int:
-        """An episode of a dataset."""
+        """Bytes of an episode of a dataset; of one that is not known, the largest."""
         known = self.record_bytes.get(dataset)
         return max(self.record_bytes.values(), default=MIB) if known is None else known
 
@@ -268,8 +268,16 @@ def _price_stream(knobs: Knobs, dataset: str, prices: Prices) -> int:
 def _stream_bytes(
     knobs: Knobs, dataset: str, record_bytes: int, sample_bytes: int
 ) -> tuple[int, int]:
-    """(the open stream itself, the encoded episodes and samples in it) of one dataset."""
+    """(bytes of a dataset's open stream, bytes of the encoded episodes and samples in it).
+
+    Args:
+        knobs: values of all knobs.
+        dataset: name of the dataset.
+        record_bytes: bytes of an episode.
+        sample_bytes: bytes of an encoded sample that waits.
+    """
     own = knobs.for_dataset(dataset)
+    # 1: the episode in the queue. Samples that wait count as far as they exceed it.
     held = 1 + own.stream_prefetch + own.parse_parallel_calls + own.cycle_length
     waiting = max(own.queue_samples, own.shuffle_samples) * sample_bytes
     stream = STREAM_BYTES + CYCLE_BYTES * (own.cycle_length - 1)
@@ -330,13 +338,13 @@ OPENING_S = 15.0
 
 
 @dataclass(slots=True, eq=False)
-class Share:
-    """One pipeline's part of a budget.
+class Claim:
+    """One pipeline's claim on a budget.
 
     Attributes:
-        floor_bytes: bytes of its RAM floor.
-        in_use: whether it may grow; one that is parked may not.
-        promises: (time until it counts, bytes) of what it was promised and may not hold yet.
+        floor_bytes: bytes of the pipeline's RAM floor.
+        in_use: whether the pipeline may grow; a parked one may not.
+        promises: (time until which the promise counts, its bytes), which it may not hold yet.
     """
 
     floor_bytes: int
@@ -356,76 +364,82 @@ class SharedBudget:
         self.forget_all()
 
     def forget_all(self) -> None:
-        """In a fork: the pipelines, and whoever asks at this moment, are the parent's."""
+        """Begin without pipelines; called in a fork.
+
+        The pipelines are the parent's, and so is a thread that holds the lock at that moment.
+        """
         self._lock = threading.Lock()
-        self._shares: list[Share] = []
+        self._claims: list[Claim] = []
 
-    def join(self, floor_bytes: int) -> Share:
-        """One more pipeline."""
-        share = Share(floor_bytes)
-        with self._lock:
-            self._shares.append(share)
-        return share
+    def enter(self, floor_bytes: int) -> Claim:
+        """Register a pipeline, which calls ``leave`` at its end; reserves nothing.
 
-    def leave(self, share: Share) -> None:
-        """It is over; its promises with it. May be called twice."""
+        From now on the highest floor of all pipelines holds, and one more divides the rest.
+        """
+        claim = Claim(floor_bytes)
         with self._lock:
-            self._shares = [one for one in self._shares if one is not share]
+            self._claims.append(claim)
+        return claim
+
+    def leave(self, claim: Claim) -> None:
+        """Unregister a pipeline, and drop its promises; may be called twice."""
+        with self._lock:
+            self._claims = [one for one in self._claims if one is not claim]
 
     def promised_bytes(self) -> int:
         """Bytes that all pipelines were promised and may not hold yet."""
         now_s, found = self._clock.now_s(), 0
-        for one in self._shares:
+        for one in self._claims:
             one.promises = [promise for promise in one.promises if promise[0] > now_s]
             found += sum(size for _, size in one.promises)
         return found
 
-    def room_bytes(self, share: Share, headroom_bytes: int | None, margin_bytes: int) -> int:
+    def room_bytes(self, claim: Claim, headroom_bytes: int | None, margin_bytes: int) -> int:
         """Bytes that a pipeline may take now, by a reading of headroom; 0 without a reading."""
         with self._lock:
-            return self._room(share, headroom_bytes, margin_bytes, opening=False)
+            return self._room(claim, headroom_bytes, margin_bytes, opening=False)
 
-    def promised(
+    def try_promise(
         self,
-        share: Share,
+        claim: Claim,
         size: int,
         *,
         headroom_bytes: int | None,
         margin_bytes: int,
         opening: bool = False,
     ) -> bool:
-        """True if there is room for ``size`` bytes, which are promised then.
+        """Promise ``size`` bytes to a pipeline if there is room for them; true if there is.
 
         Args:
-            share: share that the promise belongs to.
-            size: bytes above what it holds.
-            headroom_bytes: a fresh reading; ``None``: unknown.
+            claim: claim of the pipeline.
+            size: bytes above those that the pipeline holds.
+            headroom_bytes: a fresh reading; ``None``: unknown, and nothing is promised.
             margin_bytes: distance to the floor that must stay.
-            opening: it takes its place among the others, from all that is left and not from a
-                share of it.
+            opening: whether the pipeline opens: then it may take all that is left, not its part
+                alone.
         """
         with self._lock:
-            if size > self._room(share, headroom_bytes, margin_bytes, opening=opening):
+            if size > self._room(claim, headroom_bytes, margin_bytes, opening=opening):
                 return False
-            self._promise(share, size, opening)
+            self._promise(claim, size, opening)
             return True
 
-    def take(self, share: Share, size: int, *, opening: bool = False) -> None:
+    def take(self, claim: Claim, size: int, *, opening: bool = False) -> None:
         """Count ``size`` bytes as promised, whether there is room or not: somebody else decided."""
         with self._lock:
-            self._promise(share, size, opening)
+            self._promise(claim, size, opening)
 
-    def _promise(self, share: Share, size: int, opening: bool) -> None:
+    def _promise(self, claim: Claim, size: int, opening: bool) -> None:
         if size > 0:
             lasts_s = OPENING_S if opening else PROMISED_S
-            share.promises.append((self._clock.now_s() + lasts_s, size))
+            claim.promises.append((self._clock.now_s() + lasts_s, size))
 
-    def _room(self, share: Share, headroom: int | None, margin: int, *, opening: bool) -> int:
-        if headroom is None or share not in self._shares or not (opening or share.in_use):
+    def _room(self, claim: Claim, headroom: int | None, margin: int, *, opening: bool) -> int:
+        if headroom is None or claim not in self._claims or not (opening or claim.in_use):
             return 0
-        floor = max(one.floor_bytes for one in self._shares)
+        floor = max(one.floor_bytes for one in self._claims)
         left = max(0, headroom - floor - margin - self.promised_bytes())
-        return left if opening else left // sum(one.in_use for one in self._shares)
+        return left if opening else left // sum(one.in_use for one in self._claims)
 
 
 @dataclass(frozen=True, slots=True)
@@ -433,14 +447,14 @@ class Opening:
     """A pipeline that may open.
 
     Attributes:
-        share: its part of the budget.
-        knobs: to begin with: those asked for, or the least.
-        price_bytes: what they were priced at.
-        headroom_bytes: the reading they were held against; ``None``: unknown.
-        as_asked: whether they are those asked for.
+        claim: the pipeline's claim on the budget.
+        knobs: values to begin with: those asked for, or the least.
+        price_bytes: bytes that the pipeline is predicted to hold with them.
+        headroom_bytes: the reading that this was compared with; ``None``: unknown.
+        as_asked: whether the knobs are those asked for.
     """
 
-    share: Share
+    claim: Claim
     knobs: Knobs
     price_bytes: int
     headroom_bytes: int | None
@@ -467,19 +481,19 @@ def admit_opening(
         moves: whether knobs may move by themselves; without that they stay as they are asked for,
             and only count.
     """
-    share = budget.join(limits.ram_floor_bytes)
+    claim = budget.enter(limits.ram_floor_bytes)
     headroom, least, margin = headroom_or_none(source), limits.least(knobs), limits.margin_bytes
     asked = price(knobs)
     if not moves or least == knobs:
-        budget.take(share, asked, opening=True)
-        return Opening(share, knobs, asked, headroom, as_asked=True)
-    if budget.promised(share, asked, headroom_bytes=headroom, margin_bytes=margin, opening=True):
-        return Opening(share, knobs, asked, headroom, as_asked=True)
+        budget.take(claim, asked, opening=True)
+        return Opening(claim, knobs, asked, headroom, as_asked=True)
+    if budget.try_promise(claim, asked, headroom_bytes=headroom, margin_bytes=margin, opening=True):
+        return Opening(claim, knobs, asked, headroom, as_asked=True)
     logger.warning(
         "opens with the least knobs: those asked for need %s; headroom is %s, %s stay free",
         format_bytes(asked),
         "unknown" if headroom is None else format_bytes(headroom),
         format_bytes(limits.ram_floor_bytes + margin),
     )
-    budget.take(share, price(least), opening=True)
-    return Opening(share, least, price(least), headroom, as_asked=False)
+    budget.take(claim, price(least), opening=True)
+    return Opening(claim, least, price(least), headroom, as_asked=False)

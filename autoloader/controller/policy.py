@@ -41,21 +41,14 @@ from autoloader.controller.proposals import (
     best_cut,
     best_growth,
     best_return,
-    cheaper_cache,
     grown_cache,
     halved,
     lowered_cache,
     margin,
     missing_bytes,
+    shrunk_cache,
 )
-from autoloader.controller.states import (
-    TRANSITIONS,
-    ControllerState,
-    Event,
-    Failure,
-    State,
-    Trial,
-)
+from autoloader.controller.states import TRANSITIONS, ControllerState, Event, Failure, State, Trial
 from autoloader.spec.knobs import Knobs
 
 WARMUP_BATCHES = 8
@@ -256,7 +249,7 @@ def _grow(here: Situation) -> Decision:
         return _stay(here, "training pauses")
     if len(here.state.rates) < MINIMUM_RATES:
         return _stay(here, "too few rates to compare with")
-    fewer = cheaper_cache(seen)
+    fewer = shrunk_cache(seen)
     if fewer is not None and here.rested("cache_bytes-"):
         rule = "files are read again for longer than held frames save: fewer are held"
         return _go(here, fewer, rule, dear_s=seen.at_s)

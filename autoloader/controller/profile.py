@@ -386,9 +386,9 @@ class Profile(Entry):
         return {name: plain[name] for name in _ORDER if name in plain}
 
     def to_yaml(self) -> str:
-        """The profile as a file: a head for people, scalars, and sections apart.
+        """The profile as YAML text: a comment for people, scalars, each section after a blank line.
 
-        Stable order, one field a line; ``from_yaml`` gives it back.
+        Stable order, one field a line; ``from_yaml`` reads it.
         """
         head = (
             f"# Host profile {self.name!r} of autoloader. Sizes are exact: GiB is 2^30 bytes, "
@@ -398,7 +398,7 @@ class Profile(Entry):
         shown = self.as_dict(FILE)
         scalars = {k: v for k, v in shown.items() if not isinstance(v, (dict, list))}
         sections = [{k: v} for k, v in shown.items() if isinstance(v, (dict, list)) and v]
-        return "\n".join([head + _dump(scalars), *map(_dump, sections)])
+        return "\n".join([head + _yaml_text(scalars), *map(_yaml_text, sections)])
 
     @property
     def all_entries(self) -> tuple[Entry, ...]:
@@ -528,7 +528,8 @@ def _size_text(count: int) -> str | int:
     return next((text for text in (*short, *decimal, *long) if size_of(text) == count), count)
 
 
-def _dump(mapping: Mapping[str, Any]) -> str:
+def _yaml_text(mapping: Mapping[str, Any]) -> str:
+    """One part of a profile's file as YAML, with a newline at its end."""
     yaml = YAML()
     yaml.width = 100
     yaml.allow_unicode = True

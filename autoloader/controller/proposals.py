@@ -20,7 +20,7 @@ more than they save.
 
 Where this host has none left, processors of other hosts may help: as many as Little's law asks for.
 
-The frame cache is surplus: without held frames the same batches come, later. So below floor +
+The frame cache can be done without: the same batches come, later. So below floor +
 margin it gives back first, as many bytes as are missing, and nobody has to wait for it. It grows by
 steps while training waits, as long as it is full and more frames are worth holding. Such a step is
 not judged by the rate that follows, since a frame pays when it is shown again, a pass later. It is
@@ -460,8 +460,12 @@ def lowered_cache(knobs: Knobs, held_bytes: int, missing: int) -> Knobs:
     return Knobs.build({"cache_bytes": left if left >= LEAST_STEP_BYTES else 0}, base=knobs)
 
 
-def cheaper_cache(seen: Observation) -> Knobs | None:
-    """The knobs with fewer frames held, where they cost more reading than they save decoding."""
+def shrunk_cache(seen: Observation) -> Knobs | None:
+    """The knobs with a smaller frame cache, where held frames cost more reading than they save.
+
+    The cache gives up ``STEP_BYTES``, or a quarter of the held bytes if that is more. ``None``
+    where held frames save more decoding than they cost, or where there is no frame cache.
+    """
     cache = seen.cache
     if cache is None or not seen.knobs.cache_bytes or seen.reread_ratio <= seen.saved_ratio:
         return None
@@ -471,7 +475,7 @@ def cheaper_cache(seen: Observation) -> Knobs | None:
 def grown_cache(seen: Observation, limits: ControllerLimits) -> Knobs | None:
     """The knobs with a larger frame cache.
 
-    ``None`` where it is not full, where it hits less than was foretold, or where there is no room.
+    ``None`` where the cache is not full, hits less than was foretold, or has no room to grow.
     """
     cache, now = seen.cache, seen.knobs.cache_bytes
     if cache is None or seen.headroom_bytes is None:

@@ -3,8 +3,8 @@
 Theory of operation. ``react`` is pure: a reading of headroom and what the reflex remembers in, what
 to do out. Between floor + margin and the floor no new reads are admitted; below the floor buffers
 are dropped, knobs go to the minimum, memory is returned to the kernel, and the next readings say
-whether it helped. The margin is what 300 ms have taken at worst (99th percentile of the falls
-seen), at least 256 MiB: fresh pages come at 0.4 GiB/s and a reading every 100 ms must be enough.
+whether it helped. The margin is the fall of headroom in 300 ms (99th percentile of the falls seen),
+at least 256 MiB: fresh pages come at 0.4 GiB/s and a reading every 100 ms must be enough.
 Only where the loader itself still holds more than its minimum costs, seconds later, is it restarted
 small.
 
@@ -53,7 +53,7 @@ RESTART_AFTER_S = 5.0
 REOPEN_RATIO = 1.25
 """The gate opens at floor + margin × this, so that it does not flutter."""
 KEPT_BATCHES = 2
-_HISTORY = 3000
+_HISTORY = 3000  # readings, which are five minutes
 
 
 class Action(str, Enum):
@@ -70,10 +70,10 @@ class ReflexState:
     """Memory of the reflex.
 
     Attributes:
-        closed: the gate is (but for an empty ring).
-        below_s: since when headroom is below the floor; ``None``: it is not.
-        dropped_s: when buffers were last dropped.
-        restarts: asked for so far in this stretch below the floor.
+        closed: whether the gate is closed; it opens nonetheless while the ring is nearly empty.
+        below_s: time since which headroom is below the floor; ``None``: it is not below.
+        dropped_s: time at which buffers were last dropped.
+        restarts: number of restarts that were asked for while headroom stayed below the floor.
     """
 
     closed: bool = False
@@ -109,12 +109,12 @@ def react(
     """Answer one reading.
 
     Args:
-        state: what the last answer left.
+        state: state of the last answer.
         at_s: time of the reading, in seconds.
         headroom_bytes: the reading; ``None`` where it failed.
-        growth_bytes: what 300 ms have taken at worst.
+        growth_bytes: fall of headroom in 300 ms (``GrowthMeter.p99_bytes``).
         ready_batches: number of filled batches in the ring.
-        surplus_bytes: what the loader holds above the price of its minimum; ``None``: unknown, or
+        surplus_bytes: bytes that the loader holds above its minimum's price; ``None``: unknown, or
             not asked for (``ReflexState.may_restart``).
         limits: RAM floor and margin, in bytes.
     """
@@ -138,7 +138,7 @@ def react(
 
 
 class GrowthMeter:
-    """Falls of headroom within any 300 ms, over the last minutes."""
+    """Measures growth of used memory: falls of headroom over 300 ms, in the last five minutes."""
 
     def __init__(self) -> None:
         self._recent: deque[int] = deque(maxlen=round(GROWTH_WINDOW_S / PERIOD_S))
@@ -147,7 +147,7 @@ class GrowthMeter:
         self._p99 = 0
 
     def note(self, headroom_bytes: int) -> None:
-        """One reading."""
+        """Take in a reading of headroom in bytes; ten come each second."""
         if len(self._recent) == self._recent.maxlen:
             self._falls.append(max(0, self._recent[0] - headroom_bytes))
             self._calls += 1
@@ -157,7 +157,10 @@ class GrowthMeter:
 
     @property
     def p99_bytes(self) -> int:
-        """99th percentile; 0 before there are readings enough."""
+        """Fall over 300 ms that 99 of 100 do not exceed; 0 before the fourth reading.
+
+        Worked out anew with every tenth reading.
+        """
         return self._p99
 
 
@@ -168,11 +171,11 @@ class Governed(Protocol):
     """A pipeline under control; each method is called from its own thread."""
 
     def reflex(self, at_s: float, headroom_bytes: int | None, growth_bytes: int) -> None:
-        """Answer one reading of headroom; must not wait."""
+        """Answer a reading of headroom (``None``: it failed); must not wait."""
         ...
 
     def govern(self, at_s: float, growth_bytes: int) -> None:
-        """Observe, decide, apply."""
+        """Observe the pipeline, decide by the policy, and apply the decision."""
         ...
 
 
@@ -180,8 +183,12 @@ class ControlLoop:
     """Governs pipelines; its threads run while there are any.
 
     Args:
-        headroom: read by the reflex; ``None``: there is none, and pipelines are only watched.
-        clock: for what is governed.
+        headroom: source that the reflex reads; ``None``: pipelines are only watched.
+        clock: time source of reflex and policy.
+
+    Attributes:
+        growth: meter of the falls of headroom.
+        faults: number of errors in either thread.
     """
 
     def __init__(self, headroom: HeadroomSource | None, *, clock: Clock | None = None) -> None:
@@ -196,7 +203,7 @@ class ControlLoop:
         self.faults = 0
 
     def add(self, one: Governed) -> None:
-        """Govern one more."""
+        """Govern a pipeline from now on; the first one starts the threads."""
         with self._lock:
             self._governed = (*self._governed, one)
             if self._threads:
@@ -212,7 +219,7 @@ class ControlLoop:
                 thread.start()
 
     def remove(self, one: Governed) -> None:
-        """Govern it no more; with the last one the threads end."""
+        """Govern a pipeline no more; with the last one the threads end."""
         with self._lock:
             self._governed = tuple(other for other in self._governed if other is not one)
             if self._governed:
@@ -222,7 +229,7 @@ class ControlLoop:
         all_ended(threads, 2.0)
 
     def react_once(self) -> None:
-        """One round of the reflex."""
+        """Read headroom, and have the reflex of each pipeline answer."""
         assert self._headroom is not None
         headroom: int | None = None
         with self._static("headroom"):
@@ -233,7 +240,7 @@ class ControlLoop:
                 one.reflex(self._clock.now_s(), headroom, self.growth.p99_bytes)
 
     def govern_once(self) -> None:
-        """One round of the policy."""
+        """Have each pipeline observe, decide and apply once."""
         for one in self._governed:
             with self._static("policy"):
                 one.govern(self._clock.now_s(), self.growth.p99_bytes)

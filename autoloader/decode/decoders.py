@@ -101,7 +101,7 @@ class ReversedDecoder:
 
 
 class StoredDecoder:
-    """See ``frames.FrameDecoder``; may be used by many threads at a time.
+    """Decoder that takes decoded frames from the disk, and stores others there; thread-safe.
 
     Args:
         decoder: decodes frames that are not on the disk.

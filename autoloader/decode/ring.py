@@ -102,7 +102,7 @@ class RingMemory:
 
     @property
     def slot_bytes(self) -> int:
-        """Bytes of a slot; whole pages."""
+        """Size of a slot in bytes, in whole pages."""
         return self.layout.slot_bytes
 
     @property
@@ -181,7 +181,7 @@ class Lender:
 
     @property
     def lent(self) -> frozenset[int]:
-        """Slots under live arrays, and those whose arrays are gone since the last ``collect``."""
+        """Slots that were lent, and that ``collect`` has not given back yet."""
         return frozenset(self._lent)
 
     def lent_bytes(self) -> list[tuple[int, bytes]]:
@@ -190,17 +190,19 @@ class Lender:
         return [(int(base.ctypes.data), base.tobytes()) for base in bases]
 
     def lend(
-        self, slot: int, slots: int, *, pinned: bool = False
+        self, slot: int, ring_slots: int, *, pinned: bool = False
     ) -> tuple[dict[str, np.ndarray], bool]:
-        """A filled slot's arrays; with True they are a copy, and the slot is free again.
+        """Arrays over a filled slot, and whether they are a copy instead.
+
+        The next ``collect`` gives a copied slot back.
 
         Args:
             slot: number of the filled slot.
-            slots: slots in the ring now; lending always leaves ``COPY_RESERVE`` of them.
-            pinned: the consumer is the library's own transfer and may have the slot pinned.
+            ring_slots: number of slots in the ring now; lending leaves ``COPY_RESERVE`` of them.
+            pinned: whether the consumer is the library's own transfer, which may pin the slot.
         """
         pageable = pinned or self._memory.make_pageable(slot)
-        if not (pageable and self.may_lend(slots)):
+        if not (pageable and self.may_lend(ring_slots)):
             self.copies += 1
             memory = self._memory.base(slot).copy()
             self._copied.append(slot)
@@ -210,10 +212,13 @@ class Lender:
             self._lent[slot] = weakref.ref(base)
         return self._memory.layout.views(base), False
 
-    def may_lend(self, slots: int) -> bool:
-        """True if a ring of so many slots lends another one; else a copy is handed out."""
+    def may_lend(self, ring_slots: int) -> bool:
+        """True if, of ``ring_slots``, lending one more leaves ``COPY_RESERVE``.
+
+        Otherwise ``lend`` copies the slot; it also copies one that cannot be made pageable.
+        """
         live = len(self._lent) - len(self._gone())
-        return live + 1 <= slots - COPY_RESERVE
+        return live + 1 <= ring_slots - COPY_RESERVE
 
     def collect(self) -> list[int]:
         """Slots that are free again since the last call; none in a fork of this process."""
@@ -253,8 +258,9 @@ class SlotPool:
     Args:
         memory: the ring; retired slots give their pages back through it.
         slots: number of slots in use at first.
-        held: slots that the consumer has already.
-        stuck: slots that threads of a ring before still write to; others serve in their stead.
+        held: numbers of the slots that the consumer has already.
+        stuck: numbers of the slots that threads of a ring before still write to; other slots are
+            used in their stead.
     """
 
     def __init__(
@@ -282,12 +288,12 @@ class SlotPool:
 
     @property
     def _most(self) -> int:
-        """The first slot that is not in use."""
+        """Number of the first slot that is not in use."""
         return min(MAX_SLOTS, self.slots + len(self._stuck))
 
     @property
     def stuck(self) -> int:
-        """Slots that threads of a ring before still write to."""
+        """Number of slots that threads of a ring before still write to."""
         return len(self._stuck)
 
     def ended(self, slot: int) -> None:
@@ -337,7 +343,7 @@ class SlotPool:
 
     @property
     def untaken(self) -> int:
-        """Slots handed out and probably not taken yet: all except the one that is worked on.
+        """Number of slots handed out and not taken yet, or so: all except the one in use.
 
         A batch that crosses to another process lies there until it is asked for, and nobody says
         when that is.
@@ -375,11 +381,11 @@ class SlotPool:
 
     @property
     def out(self) -> int:
-        """Slots that are being filled, filled or lent."""
+        """Number of slots that are being filled, filled or lent."""
         return len(self._out)
 
     def close(self) -> None:
-        """Wake whoever waits."""
+        """Have ``acquire`` return ``None`` from now on, also where it waits."""
         with self._condition:
             self._closed = True
             self._condition.notify_all()

@@ -36,6 +36,7 @@ from autoloader.formats.features import Feature
 from autoloader.formats.frames import Encoded
 from autoloader.formats.places import existing_directory
 from autoloader.formats.plain import Step
+from autoloader.formats.records import RecordPlace
 from autoloader.formats.tables import ReadRecord, ShardTables, SourceIdentity, Wanted
 
 _TERM = re.compile(r"(?P<name>[\w-]+)(\[(?P<slice>[^\[\]]*)\])?")
@@ -171,8 +172,8 @@ class DatasetFormat(ABC):
         """
 
     @abstractmethod
-    def records(self, slices: Sequence[ShardSlice]) -> Iterator[tuple[str, bytes]]:
-        """(where it lies, ``tf.train.Example``) of each whole episode of a split.
+    def records(self, slices: Sequence[ShardSlice]) -> Iterator[tuple[RecordPlace, bytes]]:
+        """(place, ``tf.train.Example``) of each whole episode of a split; damaged ones are missing.
 
         Raises:
             OSError: a file cannot be opened.

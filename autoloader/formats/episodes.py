@@ -34,7 +34,7 @@ from autoloader.formats.dataset import DatasetFormat, PlainReader, ShardSlice
 from autoloader.formats.features import VIDEO, Feature
 from autoloader.formats.frames import Encoded
 from autoloader.formats.plain import LazyPicture, PlainVideos, Step
-from autoloader.formats.records import MalformedRecordError, write_example
+from autoloader.formats.records import MalformedRecordError, RecordPlace, write_example
 from autoloader.formats.tables import (
     ONCE,
     ReadRecord,
@@ -377,12 +377,12 @@ class EpisodeFormat(DatasetFormat):
         tables = FileTables(path, wanted, read, self.features, self.cameras)
         return tables.build(self._stored(path)).tables(source)
 
-    def records(self, slices: Sequence[ShardSlice]) -> Iterator[tuple[str, bytes]]:
+    def records(self, slices: Sequence[ShardSlice]) -> Iterator[tuple[RecordPlace, bytes]]:
         """See ``DatasetFormat``; an episode's pictures are marks of the camera and the step."""
         for piece in slices:
             for record, one in enumerate(self.episodes(piece.path)):
                 if piece.start <= record < piece.stop and not one.damage:
-                    yield f"{piece.path}, record {record}", self._record(one)
+                    yield RecordPlace(piece.path, record), self._record(one)
 
     def first_frames(self, path: str, record: int, camera: str, count: int) -> Sequence[Encoded]:
         """See ``DatasetFormat``."""

@@ -12,10 +12,11 @@ scheme. ``unreadable`` words them for people.
 
 The open files of this process have one budget, ``descriptors``. The system limits the descriptors
 of a process (``ulimit -n``): sockets, shared memory and TensorFlow need most of them. Data files
-stay open between reads, and index files stay mapped (a map holds a descriptor): of each kind an
-eighth of the limit, at most ``MOST_KEPT``. Those that were opened or used longest ago are closed.
-They also give way where an open finds no descriptor left. So no limit has to be divided among
-loaders beforehand. Thread-safe; files are opened outside the lock, since storage may be slow.
+stay open between reads, and index files stay mapped (Python's ``mmap`` holds a descriptor). Of each
+kind that is an eighth of the limit, at most ``MOST_KEPT``; the files used longest ago are closed.
+An open that finds no descriptor left closes such files too, one by one. So no limit has to be
+divided among loaders beforehand. Thread-safe; files are opened outside the lock, since storage may
+be slow.
 
 Not here: TFRecord framing (``records``), metadata (``tfds``, ``lerobot.metadata``).
 """
@@ -72,7 +73,7 @@ def enter(answer: Answer, window_bytes: int) -> None:
 
 
 def is_remote(path: str | Path) -> bool:
-    """True of a path that a client has to open, also if it went through ``Path``."""
+    """True if a path has a scheme, so that a client opens it; also of a ``Path`` of an URL."""
     return _SCHEME.match(str(path)) is not None
 
 
@@ -121,7 +122,7 @@ def stand_in(path: str | Path) -> tuple[str, str] | None:
 
 
 def told_stand_in(path: str | Path) -> str:
-    """The same as a sentence's end; "" where nothing is known."""
+    """The answer of ``stand_in`` as the end of a sentence; "" where nothing is known."""
     found = stand_in(path)
     return f"it is {found[0]}: {found[1]}" if found else ""
 
@@ -235,7 +236,7 @@ def _existing_size(path: str) -> int:
 
 
 def is_directory(path: str) -> bool:
-    """True if something lies in ``path``. Raises OSError of a remote one."""
+    """True if ``path`` is a directory; of a store, if some object lies below. Raises OSError."""
     return bool(_ask("is_directory", path)) if is_remote(path) else Path(path).is_dir()
 
 
@@ -266,7 +267,7 @@ def _entries(directory: str) -> list[os.DirEntry[str]]:
 def ask_ahead(paths: Sequence[str]) -> None:
     """Have small remote files fetched together that will be read one after the other.
 
-    What cannot be fetched is told to whoever reads it.
+    An error of a fetch is raised by the later read.
     """
     if _here is None and (away := [path for path in paths if has_client(path)]):
         from autoloader.storage.store import fetch_together
@@ -317,7 +318,7 @@ def pread(source: int | RemoteFile, count: int, position: int) -> bytes:
 
 
 def source_bytes(source: int | RemoteFile) -> int:
-    """Bytes of an open file."""
+    """Size of an open file in bytes."""
     return os.fstat(source).st_size if isinstance(source, int) else source.size
 
 
@@ -342,9 +343,9 @@ def opened_anywhere(path: str | Path) -> Iterator[int | RemoteFile]:
 
 
 def unreadable(error: OSError, path: str, *, dataset: str) -> SourceError:
-    """The error for a file of a dataset that cannot be read, local or remote."""
+    """Make the error for a dataset's file that cannot be read, local or remote; it is returned."""
     if error.errno in OUT_OF_DESCRIPTORS:
-        return too_many_open(error, path, dataset=dataset)
+        return no_descriptor_left(error, path, dataset=dataset)
     scheme, what = scheme_of(path), f"dataset {dataset}: {path}: {error.strerror or error}"
     if isinstance(error, LimitError):
         remedy = (
@@ -414,7 +415,7 @@ class OpenFile:
 
     Attributes:
         path: path of the open file.
-        descriptor: of the file, while it is borrowed.
+        descriptor: descriptor of the file; −1 once it is closed.
     """
 
     __slots__ = ("descriptor", "path", "retired", "users")
@@ -426,7 +427,7 @@ class OpenFile:
         self.retired = False
 
     def retire(self) -> None:
-        """Close it, now or when the last borrower gives it back."""
+        """Close the file, now or when the last borrower gives it back."""
         self.retired = True
         if not self.users and self.descriptor >= 0:
             os.close(self.descriptor)
@@ -434,7 +435,7 @@ class OpenFile:
 
 
 class Descriptors:
-    """The budget. A process has one, ``descriptors``.
+    """Budget of open data files and mapped index files. A process has one, ``descriptors``.
 
     Args:
         most: files that stay open, and maps that are kept, at most.
@@ -463,9 +464,10 @@ class Descriptors:
                 return found
 
     def age(self) -> int:
-        """Grows where a file that is open was replaced by another one of its name.
+        """Number that grows when an open file was replaced by another one of its name.
 
-        Readers of one age share files: who has an index of the old one goes on in it.
+        Readers of one age share open files. So a reader with an index of the old file goes on in
+        the old file.
         """
         with self._lock:
             now = [(path, file) for (path, age), file in self._files.items() if age == self._age]
@@ -478,7 +480,7 @@ class Descriptors:
 
         Args:
             path: path of the data file.
-            age: when the reader began; of ``age``.
+            age: answer of ``age`` when the reader began.
         """
         file = self._borrow(path, age)
         try:
@@ -511,18 +513,18 @@ class Descriptors:
         return file
 
     def note_map(self, unmap: Unmap) -> None:
-        """Some object has made a map; the budget may call this method of it from now on."""
+        """Register a map by the method of its owner that drops it; the budget may call that."""
         with self._lock:
             self._maps.append(weakref.WeakMethod(unmap))
         self._fit()
 
     def enter(self) -> None:
-        """One more reader borrows files from now on."""
+        """Register a reader, which borrows files until it calls ``leave``."""
         with self._lock:
             self._readers += 1
 
     def leave(self) -> None:
-        """A reader is done; with the last one all data files are closed."""
+        """Unregister a reader; with the last one all data files are closed."""
         with self._lock:
             self._readers -= 1
             while not self._readers and self._files:
@@ -571,13 +573,14 @@ def raise_descriptor_limit() -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
-def too_many_open(error: OSError | None, path: str, *, dataset: str) -> SourceError:
-    """The error for a file for which there was no descriptor.
+def no_descriptor_left(error: OSError | None, path: str, *, dataset: str) -> SourceError:
+    """Make the error for a file that found no free descriptor; it is returned, not raised.
 
     Args:
-        error: one of ``OUT_OF_DESCRIPTORS``; ``None`` of TensorFlow's, which tells EMFILE alone.
+        error: error with an ``errno`` of ``OUT_OF_DESCRIPTORS``; ``None``: TensorFlow told EMFILE,
+            as text.
         path: path of the file.
-        dataset: its dataset's name; may be empty.
+        dataset: name of the file's dataset; "" where the caller does not know it.
     """
     whose = f"dataset {dataset}: " if dataset else ""
     if error is not None and error.errno == errno.ENFILE:

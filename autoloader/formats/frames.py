@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from autoloader.host.extras import needs
 
 MOST_KEPT_BYTES = 32 * 2**20
-"""Of decoded frames in a process that wait for the samples that show them."""
+"""Most bytes of decoded frames that wait, in a process, for the samples that show them."""
 
 _SNAPPY = "snappy"
 
@@ -30,7 +30,7 @@ class VideoCodec:
 
     Attributes:
         name: FFmpeg's name of the format: "av1", "h264", "hevc" …
-        setup: bytes that it needs before the first packet.
+        setup: bytes that a decoder needs before the first packet.
     """
 
     name: str
@@ -43,12 +43,12 @@ class VideoFrame:
 
     Attributes:
         data: a stretch of the file that holds all of them.
-        packets: start in ``data``, bytes, and number of the frame that each holds.
-        number: the frame that is wanted.
+        packets: of each packet its start in ``data``, its size in bytes, and its frame's number.
+        number: number in the video of the frame that is wanted.
         codec: parameters of the video decoder.
-        origin: file and place of the keyframe: frames that have it in common are decoded together.
-        shared: of the frames of the run that have the keyframe in common; ``None`` where there is
-            but this one.
+        origin: file and place of the keyframe; frames with one keyframe are decoded together.
+        shared: pictures that this frame shares with others of its keyframe that were read with it;
+            ``None`` where there are no others.
     """
 
     data: memoryview
@@ -59,22 +59,23 @@ class VideoFrame:
     shared: SharedFrames | None = None
 
     def __len__(self) -> int:
-        """Bytes."""
+        """Number of encoded bytes."""
         return len(self.data)
 
 
 class SharedFrames:
-    """Frames of one keyframe that the samples of a run show: whoever decodes one decodes all.
+    """Frames of one keyframe that samples show which were read together.
 
-    Their pictures wait here for the samples that show them, as long as there is room.
+    The thread that decodes one of them first decodes all. Their pictures wait here for the samples
+    that show them, as long as there is room.
 
     Args:
-        frames: the stretches that the run has read.
+        frames: the encoded frames, one for each sample that shows one.
 
     Attributes:
         last: the frame that is decoded last.
-        lock: held by who decodes.
-        begun: whether somebody has tried to decode all.
+        lock: held by the thread that decodes; ``keep`` and ``take`` need it.
+        begun: whether a thread has tried to decode all.
     """
 
     _room_lock = threading.Lock()
@@ -92,7 +93,7 @@ class SharedFrames:
         return self._uses[number] > 0
 
     def keep(self, number: int, picture: NDArray[np.uint8]) -> None:
-        """A frame is decoded; it is kept where there is room."""
+        """Keep a decoded picture for the samples that show it, where there is room."""
         with self._room_lock:
             if SharedFrames._kept_bytes + picture.nbytes > MOST_KEPT_BYTES:
                 return
@@ -100,7 +101,10 @@ class SharedFrames:
         self._kept[number] = picture
 
     def take(self, number: int) -> NDArray[np.uint8] | None:
-        """A frame that is kept; for the last sample that shows it, it is let go of."""
+        """The decoded picture of a frame, or ``None`` where it is not kept: decode it then.
+
+        Counts as one use, also with ``None``; with the last one the picture is let go of.
+        """
         self._uses[number] -= 1
         found = self._kept.get(number)
         if found is not None and not self.wants(number):
@@ -118,7 +122,7 @@ class SharedFrames:
 
 
 def share(frames: Sequence[VideoFrame]) -> Iterator[VideoFrame]:
-    """The frames of a run, in their order; those of one keyframe know each other."""
+    """``frames``, which were read together, in their order; those of one keyframe are shared."""
     of: dict[tuple[VideoCodec, tuple[str, int]], list[VideoFrame]] = {}
     for one in frames:
         of.setdefault((one.codec, one.origin), []).append(one)
@@ -137,9 +141,9 @@ class PackedPicture:
 
     Attributes:
         data: a stretch of the file.
-        codec: compression of the Parquet column.
+        codec: compression of the Parquet column; "": none.
         unpacked: number of bytes once unpacked.
-        start, size: the picture within them.
+        start, size: first byte and number of bytes of the picture, within the unpacked ones.
     """
 
     data: memoryview
@@ -149,7 +153,7 @@ class PackedPicture:
     size: int
 
     def __len__(self) -> int:
-        """Bytes."""
+        """Number of packed bytes."""
         return len(self.data)
 
     def picture(self) -> memoryview:

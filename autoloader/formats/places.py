@@ -1,7 +1,7 @@
 """Folders that datasets lie in: their names, versions side by side, caches of the Hub.
 
-A cache of the Hugging Face Hub has a folder for each repository, and in it one for each revision,
-whose name is a commit's.
+In a cache of the Hugging Face Hub each repository has a folder. In that lies a folder for each
+revision, named by the hash of its commit.
 
 Not here: finding datasets below a folder (``sources``), opening files (``files``).
 """
@@ -29,10 +29,10 @@ def existing_directory(path: str | Path, *, dataset: str, holds: str) -> str:
         holds: file that the directory should hold, for messages.
 
     Raises:
-        SourceError: there is no such directory, or it cannot be looked at.
+        SourceError: there is no such directory, or the system refuses to tell.
     """
     text = files.normal(path)
-    if is_directory(text, dataset=dataset):
+    if directory_exists(text, dataset=dataset):
         return text
     what = f"there is nothing at {text}"
     remedy = (
@@ -49,8 +49,16 @@ def existing_directory(path: str | Path, *, dataset: str, holds: str) -> str:
     raise SourceError(f"dataset {dataset}: {what}", remedy=remedy, dataset=dataset)
 
 
-def is_directory(path: str, *, dataset: str) -> bool:
-    """True of a directory. Raises SourceError where it cannot be looked at."""
+def directory_exists(path: str, *, dataset: str) -> bool:
+    """True if ``path`` is a directory; False where nothing is there, or a file.
+
+    Args:
+        path: path of the directory, or its URL.
+        dataset: the name that the spec gives this dataset, for messages.
+
+    Raises:
+        SourceError: the system, or the store, refuses to tell.
+    """
     try:
         return files.is_directory(path)
     except OSError as error:
@@ -58,7 +66,7 @@ def is_directory(path: str, *, dataset: str) -> bool:
 
 
 def directories(directory: str) -> list[str]:
-    """Names of the directories below one; none where it cannot be read."""
+    """Names of the directories right in ``directory``; none where it cannot be read."""
     try:
         return files.directory_names(directory)
     except OSError:
@@ -66,7 +74,10 @@ def directories(directory: str) -> list[str]:
 
 
 def versions_in(directory: str) -> list[str]:
-    """Version directories below ``directory``, oldest first."""
+    """Names of the version directories ("1.0.0") right in ``directory``, lowest version first.
+
+    Empty where there is none, or where ``directory`` cannot be read.
+    """
     found = [name for name in directories(directory) if VERSION.fullmatch(name)]
     return sorted(found, key=version_order)
 
@@ -77,7 +88,7 @@ def version_order(name: str) -> tuple[int, ...]:
 
 
 def folder_name(path: str | Path) -> str:
-    """Name of a dataset by its place: "droid" of ".../droid/1.0.1"."""
+    """Name of a dataset by its folder: "droid" of ".../droid/1.0.1"."""
     place = Path(files.normal(path)) if not files.is_remote(path) else Path(path)
     if VERSION.fullmatch(place.name):
         place = place.parent

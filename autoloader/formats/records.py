@@ -3,7 +3,8 @@
 Framing. A record is an 8-byte little-endian payload length, a masked CRC-32C of these 8 bytes, the
 payload, and a masked CRC-32C of the payload. Nothing marks where a record starts. So a broken
 length ends what can be known of the file, while a broken payload costs one record. Files are read
-with ``pread``: the interpreter lock is released, no memory is mapped.
+with ``pread``: the interpreter lock is released, no memory is mapped. Whole records are read for
+indexes, counts and streams; a batch by index reads its frames by ``host.files.read_whole``.
 
 Examples. The walker tells where values lie and copies no payloads. The writer packs lists and keeps
 the order of the keys; an empty list is written, so that it is not taken for a missing one. The wire
@@ -75,14 +76,29 @@ class FileChangedError(Exception):
     """A file was written to while it was read. Internal: a ``SourceError``, or a quarantine."""
 
 
+class RecordPlace(NamedTuple):
+    """Place of a record in a shard file; as text "PATH, record N", for messages.
+
+    Attributes:
+        path: path of the shard file.
+        record: number of the record in the file, from 0.
+    """
+
+    path: str
+    record: int
+
+    def __str__(self) -> str:
+        return f"{self.path}, record {self.record}"
+
+
 class Record(NamedTuple):
     """One record of a file.
 
     Attributes:
-        number: of the record in the file; ``None``: the rest of the file is lost from here on.
-        offset: byte offset of its payload.
-        payload: ``None`` where it is damaged.
-        reason: why it is, one clause for people.
+        number: number of the record in the file, from 0; ``None``: the file is lost from here on.
+        offset: byte offset of the payload.
+        payload: bytes of the payload; ``None`` where it is damaged.
+        reason: reason of the damage, one clause for people; "" of a whole record.
     """
 
     number: int | None
@@ -94,7 +110,8 @@ class Record(NamedTuple):
 def read_records(path: str | Path, start: int = 0, stop: int | None = None) -> Iterator[Record]:
     """The records [start, stop) of a file, in order, each held against its checksums.
 
-    Where a length cannot be trusted the last one speaks of the rest of the file.
+    Where a length cannot be trusted, the last record has ``number`` ``None``, and says why the rest
+    of the file is lost.
 
     Raises:
         OSError: the file cannot be opened or read.
@@ -118,9 +135,13 @@ def read_records(path: str | Path, start: int = 0, stop: int | None = None) -> I
 
 
 def walk_records(file: int | RemoteFile, size: int) -> Iterator[tuple[int, int, str | None]]:
-    """Yields (header offset, payload bytes, None) of every record of an open file.
+    """Yield (offset of the header, size of the payload in bytes, ``None``) of every record.
 
-    Where a length cannot be trusted the last element carries the reason, and nothing follows it.
+    Where a length cannot be trusted, the last element has the reason in place of ``None``.
+
+    Args:
+        file: an open file, local or remote.
+        size: size of the file in bytes.
     """
     position, number = 0, 0
     while position < size:
@@ -259,7 +280,7 @@ def parse_example(
         start: first byte of the record in it.
         stop: first byte behind the record; default: the end of the buffer.
         only: keys to take; the payloads of others are neither touched nor checked.
-        stretches: key → n, of lists of numbers to be cut into stretches of n, not read.
+        stretches: key → n: the ranges of every n packed numbers are given, not their values.
 
     Returns:
         Values by key, a key that comes twice with its last value. Ranges count from the start of
@@ -516,16 +537,17 @@ def write_example(values: Mapping[str, Values]) -> bytes:
     """The record that holds these lists.
 
     Args:
-        values: key → float32 numbers, int64 numbers or byte strings, flat.
+        values: key → [N] float32, [N] int64, or byte strings.
     """
     entries = [
-        _field(0x0A, _field(0x0A, key.encode()) + _field(0x12, _list(value)))
+        _field(0x0A, _field(0x0A, key.encode()) + _field(0x12, _feature_bytes(value)))
         for key, value in values.items()
     ]
     return _field(0x0A, b"".join(entries))
 
 
-def _list(value: Values) -> bytes:
+def _feature_bytes(value: Values) -> bytes:
+    """A ``Feature``: its list, packed. Any array that is not float32 is written as int64."""
     if not isinstance(value, np.ndarray):
         return _field(0x0A, b"".join([_field(0x0A, one) for one in value]))
     if value.dtype == np.float32:
@@ -545,6 +567,7 @@ def encode_varints(values: NDArray[Any]) -> bytes:
 
 
 def _field(tag: int, payload: bytes) -> bytes:
+    """A field of a message: tag byte, length as a varint, payload."""
     size = len(payload)
     head = bytearray([tag])
     while size >= 0x80:

@@ -17,7 +17,7 @@ from ruamel.yaml import YAML
 from autoloader.spec.recipes import own_name
 
 PAIR_OFFSETS = (3, 5, 10)
-"""Frames that a pair may lie apart: the one nearest to a second of the control frequency."""
+"""Frames that the two of a pair may lie apart; the distance nearest to one second is taken."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,9 +27,9 @@ class KnownDataset:
     Attributes:
         images: camera → path of its feature.
         action, state: terms, or ``None`` where the dataset has none (or none is known).
-        language: features of which one is drawn.
-        hz: control frequency, or ``None``.
-        note: what a person should know, or "".
+        language: features with an instruction; one is drawn for each episode and pass.
+        hz: control frequency in Hz; ``None``: not known.
+        note: remark for people; "": there is none.
     """
 
     images: Mapping[str, str]
@@ -46,7 +46,7 @@ class KnownMix:
 
     Attributes:
         about: one line for people.
-        weights: dataset name → weight; shares are weight × samples.
+        weights: dataset name → weight; shares are in proportion to weight × samples.
         pairs: whether samples are pairs of frames, with the actions between them summed.
     """
 
@@ -56,8 +56,8 @@ class KnownMix:
 
 
 def known_dataset(name: str) -> tuple[str, KnownDataset] | None:
-    """The entry for a TFDS name, under the registry's own name for it."""
-    document = _document()["datasets"]
+    """(name of the entry, entry) for a TFDS name; ``None`` where there is no entry."""
+    document = _open_x()["datasets"]
     own = name if name in document else _aliases().get(name, own_name(name))
     if own not in document:
         return None
@@ -77,13 +77,13 @@ def known_mixes() -> dict[str, KnownMix]:
     """The published weightings, by the name that ``--mix`` takes."""
     return {
         name: KnownMix(entry["about"], entry["weights"], entry.get("pairs", False))
-        for name, entry in _document()["mixes"].items()
+        for name, entry in _open_x()["mixes"].items()
     }
 
 
 def known_names() -> tuple[str, ...]:
-    """Every dataset that has an entry."""
-    return tuple(_document()["datasets"])
+    """Names of all datasets that have an entry."""
+    return tuple(_open_x()["datasets"])
 
 
 def pair_offset(hz: float | None) -> int:
@@ -104,7 +104,8 @@ def _observed(term: Any) -> Any:
 
 
 @cache
-def _document() -> Mapping[str, Any]:
+def _open_x() -> Mapping[str, Any]:
+    """``open_x.yaml``, parsed once: "datasets" and "mixes". Callers share it and change nothing."""
     text = resources.files(__package__).joinpath("open_x.yaml").read_text(encoding="utf-8")
     document: Mapping[str, Any] = YAML(typ="safe", pure=True).load(text)
     return document
@@ -112,7 +113,8 @@ def _document() -> Mapping[str, Any]:
 
 @cache
 def _aliases() -> Mapping[str, str]:
+    """Name under the key ``also`` → name of the entry that has the same features."""
     return {
-        other: name for name, entry in _document()["datasets"].items()
+        other: name for name, entry in _open_x()["datasets"].items()
         for other in entry.get("also", ())
     }  # fmt: skip

@@ -31,9 +31,9 @@ from autoloader.formats.features import parse_features
 from autoloader.formats.places import (
     VERSION,
     directories,
+    directory_exists,
     existing_directory,
     hub_revision,
-    is_directory,
     versions_in,
 )
 from autoloader.formats.plain import Step
@@ -43,6 +43,7 @@ from autoloader.formats.records import (
     WRONG_CHECKSUM,
     FileChangedError,
     MalformedRecordError,
+    RecordPlace,
     RecordReader,
     read_records,
     walk_records,
@@ -95,7 +96,7 @@ def locate_version(tfds_name: str, data_dir: str | Path, *, dataset: str) -> str
         )
     home = existing_directory(data_dir, dataset=dataset, holds=INFO_FILE)
     for what, name in (("", match["name"]), ("config ", match["config"])):
-        if name and not is_directory(files.join(home, name), dataset=dataset):
+        if name and not directory_exists(files.join(home, name), dataset=dataset):
             raise SourceError(
                 f"dataset {dataset}: {home} has no {what}{name!r}",
                 remedy=nearest(name, directories(home)),
@@ -203,12 +204,12 @@ class TfdsDirectory(DatasetFormat):
         tables = read_tables(str(shard.fetch_whole()), wanted, read)
         return replace(tables, source=SourceIdentity(shard.identity.size, shard.identity.number))
 
-    def records(self, slices: Sequence[ShardSlice]) -> Iterator[tuple[str, bytes]]:
+    def records(self, slices: Sequence[ShardSlice]) -> Iterator[tuple[RecordPlace, bytes]]:
         """See ``DatasetFormat``."""
         for piece in slices:
             for one in read_records(piece.path, piece.start, piece.stop):
-                if one.payload is not None:
-                    yield f"{piece.path}, record {one.number}", one.payload
+                if one.number is not None and one.payload is not None:
+                    yield RecordPlace(piece.path, one.number), one.payload
 
     def require(self, slices: Sequence[ShardSlice]) -> None:
         """See ``DatasetFormat``.

@@ -91,7 +91,7 @@ class DatasetIndex:
 
     @property
     def episodes(self) -> int:
-        """E, the readable episodes."""
+        """E, the number of readable episodes."""
         return len(self.steps)
 
     @property
@@ -237,7 +237,7 @@ class EpisodeTables(Protocol):
 
     @property
     def path(self) -> str:
-        """The file that frames lie in."""
+        """Path of the shard file, which frames lie in where they are no videos."""
         ...
 
     @property
@@ -246,15 +246,15 @@ class EpisodeTables(Protocol):
         ...
 
     def has(self, kind: Section, feature: int) -> bool:
-        """True if there is such a section."""
+        """True if there are values of this section and feature."""
         ...
 
     def text(self, number: int) -> bytes:
-        """A text by its id."""
+        """The text with this id."""
         ...
 
     def texts(self, numbers: NDArray[np.int32]) -> list[bytes]:
-        """Texts by their ids [n]."""
+        """Texts with these ids [n]."""
         ...
 
 

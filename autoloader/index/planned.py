@@ -58,13 +58,14 @@ _FIELDS: tuple[FieldName, ...] = ("action", "state")
 
 @dataclass(slots=True)
 class FrameRanges:
-    """Places of m encoded frames of a camera; file -1 where a dataset has no such camera.
+    """Places of m encoded frames of a camera.
 
     Attributes:
-        file: [m] int32, into ``PlannedReads.files``.
-        offset: [m] int64 place in the file, in bytes.
-        length: [m] int32 bytes of the stretch.
-        key: [m] int64 what no other frame of the same file has.
+        file: [m] int32 number in ``PlannedReads.files``; −1: nothing is to be read, as the sample
+            has no such picture or the frame is cached.
+        offset: [m] int64 first byte in the file.
+        length: [m] int32 number of bytes.
+        key: [m] int64 number that no other frame of the same file has.
         make: [m] function that turns the bytes of a stretch into a frame; ``None`` where the bytes
             are a frame; an empty list where all are.
     """
@@ -76,14 +77,14 @@ class FrameRanges:
     make: list[MakeFrame | None]
 
     def at(self, rows: Ints) -> FrameRanges:
-        """Those of ``rows``."""
+        """Places of the frames ``rows``."""
         make = [self.make[row] for row in rows.tolist()] if self.make else []
         return FrameRanges(
             self.file[rows], self.offset[rows], self.length[rows], self.key[rows], make
         )
 
     def finish(self, frames: list[Encoded | None]) -> None:
-        """Make frames of the stretches that were read."""
+        """Make frames of the bytes that were read, in place; ``None`` stays."""
         for row, make in enumerate(self.make):
             data = frames[row]
             if make is not None and isinstance(data, memoryview):
@@ -99,12 +100,12 @@ class PlannedReads:
     """Stretches of files that the frames of a block are made of.
 
     Attributes:
-        files: files that frames lie in.
-        shards: files whose index says so.
-        ranges: camera → where its m frames lie.
-        shown: [n, F] int64, the frame of the strided episode that each sample shows.
-        steps: [n] int64, of the strided episode.
-        sample: [m] int64, a sample that shows each frame.
+        files: paths of the files that frames lie in.
+        shards: paths of the shard files whose indexes were asked.
+        ranges: camera → places of its m frames.
+        shown: [n, F] int64 numbers, in the strided episode, of the frames that each sample shows.
+        steps: [n] int64 steps of each sample's strided episode.
+        sample: [m] int64 number of a sample that shows each frame.
     """
 
     files: list[str]

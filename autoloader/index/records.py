@@ -154,15 +154,15 @@ class RecordIndex(DatasetIndex):
         return t[dataset.turn[0] :: dataset.turn[1]]
 
     def has(self, kind: Section, feature: int) -> bool:
-        """See ``EpisodeTables``."""
+        """True if the record has values of this section and feature."""
         return (kind, feature) in self.sections
 
     def text(self, number: int) -> bytes:
-        """See ``EpisodeTables``."""
+        """The text with this id."""
         return self._texts[number]
 
     def texts(self, numbers: NDArray[np.int32]) -> list[bytes]:
-        """See ``EpisodeTables``."""
+        """Texts with these ids [n]."""
         return [self._texts[number] for number in numbers.tolist()]
 
 

@@ -59,8 +59,8 @@ from autoloader.formats.files import (
     descriptors,
     is_remote,
     join,
+    no_descriptor_left,
     opened,
-    too_many_open,
 )
 from autoloader.formats.tables import (
     FIRST_NOTE,
@@ -108,7 +108,7 @@ class Entry(NamedTuple):
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the section."""
+        """Size of the section in bytes."""
         return int(self.items * self.width * self.kind.dtype.itemsize)
 
 
@@ -340,21 +340,21 @@ class ShardIndex:
         return self.front.entries()
 
     def has(self, kind: Section, feature: int) -> bool:
-        """True if there is such a section."""
+        """True if there are values of this section and feature."""
         return (kind, feature) in self._entries
 
     def text(self, number: int) -> bytes:
-        """A text by its id."""
+        """The text with this id."""
         starts = self.sections[_TEXT_STARTS]
         return self.sections[_TEXT_BYTES][starts[number] : starts[number + 1]].tobytes()
 
     def texts(self, numbers: NDArray[np.int32]) -> list[bytes]:
-        """Texts by their ids [n]."""
+        """Texts with these ids [n]."""
         starts, data = self.sections[_TEXT_STARTS].data, self.sections[_TEXT_BYTES].data
         return [bytes(data[starts[number] : starts[number + 1]]) for number in numbers.tolist()]
 
     def content(self) -> bytes:
-        """The index file, verified."""
+        """All bytes of the index file, after its checksums were verified."""
         self.verify()
         return self._source if isinstance(self._source, bytes) else self._source.read_bytes()
 
@@ -401,7 +401,7 @@ class ShardIndex:
                 return self._values(key)
             except (OSError, UnusableIndexError) as error:
                 if isinstance(error, OSError) and error.errno in OUT_OF_DESCRIPTORS:
-                    raise too_many_open(error, str(self._source), dataset="") from error
+                    raise no_descriptor_left(error, str(self._source), dataset="") from error
                 if isinstance(self._source, bytes):
                     raise
                 self._build_anew()

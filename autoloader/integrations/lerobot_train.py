@@ -43,12 +43,12 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class LeRobotRun:
-    """A spec and a layout that give what a run of lerobot-train asks for.
+    """A run of lerobot-train in this package's terms: the spec to read, and how batches are named.
 
     Attributes:
         spec: plain values of a pipeline spec.
         layout: keyword arguments of ``layouts.lerobot``.
-        transforms: lerobot's own image transforms, or None.
+        transforms: lerobot's own image transforms; ``None``: there are none.
     """
 
     spec: Mapping[str, Any]
@@ -57,12 +57,16 @@ class LeRobotRun:
 
     @classmethod
     def of(cls, cfg: Any, dataset: Any, *, floats: bool) -> LeRobotRun:
-        """Translate a configuration and the dataset that lerobot made for it.
+        """Translate lerobot's configuration and dataset into a spec and the names of a batch.
+
+        Where the policy drops the last frames of episodes, writes ``autoloader_ranges.json`` into
+        ``cfg.output_dir``.
 
         Args:
             cfg: lerobot's ``TrainPipelineConfig``.
-            dataset: lerobot's ``LeRobotDataset``.
-            floats: makes pictures float32.
+            dataset: the ``LeRobotDataset`` that lerobot made for ``cfg``.
+            floats: whether pictures are float32 in [0, 1], as lerobot had them before 0.5; else
+                they are uint8.
 
         Raises:
             UsageError: the run asks for something that this loader does not give.
@@ -123,7 +127,7 @@ class LeRobotRun:
         return cls(spec, layout, dataset.image_transforms)
 
     def batch(self, batch: Mapping[str, Any]) -> dict[str, Any]:
-        """A batch of the loader as lerobot's script takes it."""
+        """A batch of the loader with lerobot's keys, after lerobot's image transforms."""
         found = lerobot(batch, **self.layout)
         if self.transforms is not None:
             for key in self.layout["cameras"].values():
@@ -168,7 +172,7 @@ def _size(feature: Mapping[str, Any]) -> list[int]:
 
 
 def _ranges(meta: Any, dropped: int, folder: Path) -> dict[str, str]:
-    """``keep.ranges`` without the last steps of each episode."""
+    """Write ranges without the last ``dropped`` steps of each episode; ``keep.ranges`` of them."""
     lengths = zip(
         meta.episodes["episode_index"],
         meta.episodes["dataset_from_index"],

@@ -82,14 +82,14 @@ class BuilderProcess(ABC):
     Args:
         what: the process, in messages.
         module: full name of the module that it runs.
-        remedy: what to do where it cannot be kept alive.
+        remedy: what the user can do where the process cannot be kept alive.
         thread: name of the thread.
         bad: told of records to be quarantined; an error that it raises ends this for good.
 
     Attributes:
         condition: guards what both sides use, and ``wire``.
-        wire: to the process; ``None`` where there is none.
-        closed: whether it is to end.
+        wire: connection to the process; ``None`` where there is none.
+        closed: whether the process is to end.
     """
 
     look_s = 1.0
@@ -120,11 +120,11 @@ class BuilderProcess(ABC):
 
     @abstractmethod
     def gone(self) -> None:
-        """The process has ended, and what it was asked for is lost."""
+        """Called when the process has ended, and all that it was asked for is lost."""
 
     @abstractmethod
     def failed(self, error: BaseException) -> None:
-        """It cannot be kept alive, or has said that it cannot work."""
+        """Called when the process cannot be kept alive, or has said that it cannot work."""
 
     def look(self) -> None:  # noqa: B027 few look
         """Called by the thread behind each message, and every ``look_s``."""
@@ -136,7 +136,7 @@ class BuilderProcess(ABC):
 
     @property
     def pids(self) -> tuple[int, ...]:
-        """Its process; none before it has been started."""
+        """Process id of the process; () before it has been started."""
         return (self.supervisor.pid,) if self.wire is not None else ()
 
     def spawn(self, arguments: Sequence[str], *descriptors: int) -> Wire:
@@ -156,13 +156,13 @@ class BuilderProcess(ABC):
                 wire.send(message)
 
     def kill(self) -> None:
-        """It does not do what it should: it is started again."""
+        """Kill the process, which does not do what it should; it is started again."""
         process = self.supervisor.process
         if process is not None and process.poll() is None:
             process.kill()
 
     def close(self, within_s: float) -> bool:
-        """End the process; whether it has ended in time, and writes nothing any more."""
+        """End the process; true if it has ended in time, and writes nothing any more."""
         with self.condition:
             self.closed = True
             self.condition.notify_all()
@@ -261,23 +261,23 @@ class RemoteBuilder(BuilderProcess):
     here = False
 
     def assign(self, spans: Spans) -> None:
-        """See ``BatchBuilder.assign``."""
+        """Have a run filled, after those assigned before."""
         with self.condition:
             self._runs.append(collections.deque(spans))
             self.send(messages.BuildRun(0, [list(span) for span in spans]))
 
     def give(self, slot: int) -> None:
-        """See ``BatchBuilder.give``."""
+        """Give a slot to the next batch that has none; its run is assigned already."""
         with self.condition:
             self._given.append(slot)
             self.send(messages.BuildSlot(0, slot))
 
     def next(self, timeout_s: float) -> BatchMessage | None:
-        """See ``BatchBuilder.next``.
+        """The next filled batch, numbered from 0; ``None`` where none is ready in time.
 
         Raises:
-            AutoloaderError: what the process failed with.
-            WorkerError: it cannot be kept alive.
+            AutoloaderError: the error that the process failed with.
+            WorkerError: the process cannot be kept alive.
         """
         with self.condition:
             self.condition.wait_for(lambda: self._filled or self._failure or self.closed, timeout_s)
@@ -290,7 +290,7 @@ class RemoteBuilder(BuilderProcess):
             return None
 
     def retune(self, knobs: Knobs) -> None:
-        """See ``BatchBuilder.retune``."""
+        """Have the process move to other knobs."""
         with self.condition:
             plain = knobs.flat()
             if plain != self._start.knobs:
@@ -298,7 +298,7 @@ class RemoteBuilder(BuilderProcess):
                 self.send(messages.Retune(0, plain))
 
     def park(self, parked: bool) -> None:
-        """See ``BatchBuilder.park``."""
+        """Have the process stop reading (True), or go on."""
         with self.condition:
             self._parked = parked
             self.send(messages.Park(0, parked))
@@ -308,12 +308,12 @@ class RemoteBuilder(BuilderProcess):
 
     @property
     def settled(self) -> bool:
-        """It heeds its knobs as soon as it hears of them."""
+        """True: the process works with its knobs as soon as they come."""
         return True
 
     @property
     def filled(self) -> int:
-        """Batches ready to be handed out."""
+        """Number of batches that are ready to be handed out."""
         return len(self._filled)
 
     def activity(self) -> BuilderActivity:
@@ -325,7 +325,7 @@ class RemoteBuilder(BuilderProcess):
 
     @property
     def leased_frames(self) -> int:
-        """See ``BatchBuilder.leased_frames``."""
+        """Frames of the frame cache that runs of the process have pinned."""
         return sum(lease.pinned_frames for lease in list(self._leases.values()))
 
     def begin(self) -> Wire | None:
@@ -402,7 +402,7 @@ def _frames_of(message: messages.AskFrames) -> dict[str, CameraFrames]:
 
 
 def _answered(number: int, lease: Lease) -> messages.HeldFrames:
-    """The answer as a message."""
+    """The message that answers ``AskFrames`` with a lease."""
     held, kept = {}, {}
     for camera, slots in lease.slots.items():
         held[camera] = np.where(lease.cached[camera], slots, -1)
@@ -419,14 +419,14 @@ _IDLE_S = 20.0
 
 
 class Answers(Protocol):
-    """Who is told of what helpers do; from the thread that serves the process."""
+    """Hears of the helpers' batches, on the thread that serves the driver of helpers."""
 
     def done(self, number: int, batch: BatchMessage) -> None:
-        """A batch is in its slot."""
+        """Called when a helper's batch is in its slot."""
         ...
 
     def lost(self, numbers: Sequence[int] | None = None, *, late: bool = False) -> None:
-        """Nobody fills these, or any, any more; they are written nowhere."""
+        """Called when no helper fills these batches (``None``: any) any more."""
         ...
 
     def helped(self) -> None:
@@ -507,7 +507,7 @@ class Helpers(BuilderProcess):
             self.condition.notify_all()
 
     def ask(self, number: int, span: tuple[int, int]) -> None:
-        """Have a helper fill a batch."""
+        """Have a helper fill batch ``number``, of the positions ``span``."""
         self._asked.add(number)
         self.send(messages.BuildRun(0, [list(span)], number))
 

@@ -31,14 +31,7 @@ from functools import partial
 import numpy as np
 
 from autoloader.cache.disk import DiskRoom, FramesOnDisk
-from autoloader.cache.slab import (
-    BLACK,
-    CameraFrames,
-    FrameSlab,
-    Lease,
-    machine_bytes,
-    plain_slots,
-)
+from autoloader.cache.slab import BLACK, CameraFrames, FrameSlab, Lease, machine_bytes, plain_slots
 from autoloader.decode import frames
 from autoloader.decode.batch_builder import BatchBuilder
 from autoloader.decode.message import Quarantine
@@ -65,7 +58,7 @@ class RemoteFrames:
     Args:
         send: function that sends a message to the child.
         slab: the memory, mapped here too.
-        budget_bytes: what the knobs say; kept up to date by who hears of them.
+        budget_bytes: bytes that decoded frames may take, as the knobs say now.
     """
 
     def __init__(self, send: Callable[[Message], None], slab: FrameSlab, budget_bytes: int) -> None:
@@ -79,7 +72,7 @@ class RemoteFrames:
     def ask(
         self, files: Sequence[str], frames: Mapping[str, CameraFrames], now: int, rows: int
     ) -> Lease:
-        """See ``FrameCache.ask``; waits for the child, which answers or ends this process."""
+        """Lease of a run, as ``FrameTable.ask`` of the child gives it; waits for the child."""
         number, answer = next(self._numbers), queue.SimpleQueue[messages.HeldFrames]()
         self._asking[number] = answer
         plain = {
@@ -100,11 +93,11 @@ class RemoteFrames:
         return lease
 
     def told(self, message: messages.HeldFrames) -> None:
-        """The child's answer has come."""
+        """Take in the child's answer to ``ask``."""
         self._asking.pop(message.number).put(message)
 
     def forget(self) -> None:
-        """See ``FrameCache.forget``."""
+        """Have the child forget all frames: their files are not there any more."""
         self._send(messages.ForgetFrames(0))
 
     def _settle(self, number: int, lease: Lease) -> None:
@@ -212,9 +205,10 @@ class DecodeProcess:
             bad,
             disk=disk or None,
         )
-        LoaderThread(target=self._deliver, args=(self._builder,), name="autoloader-deliver").start()
+        LoaderThread(target=self._forward, args=(self._builder,), name="autoloader-deliver").start()
 
-    def _deliver(self, builder: BatchBuilder) -> None:
+    def _forward(self, builder: BatchBuilder) -> None:
+        """Send each batch of the builder to the child, and now and then its activity."""
         told_s = time.monotonic()
         try:
             while True:

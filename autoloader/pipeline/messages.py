@@ -134,13 +134,13 @@ class Failed(Message):
 
     @classmethod
     def of(cls, pipeline: int, error: AutoloaderError) -> Failed:
-        """The message about an error."""
+        """The message that tells the trainer of an error."""
         names = ("dataset", "stage", "path")
         place = {name: getattr(error, name) for name in names if hasattr(error, name)}
         return cls(pipeline, type(error).__name__, error.what, error.remedy, place)
 
     def to_error(self) -> AutoloaderError:
-        """The error as the same class here."""
+        """The error that the message tells of, as an instance of the same class."""
         kind = getattr(errors, self.kind, PipelineError)
         error: AutoloaderError = kind(self.what, remedy=self.remedy)
         vars(error).update(self.place)
@@ -275,7 +275,7 @@ _KINDS = {kind.__name__: kind for kind in Message.__subclasses__()}
 
 @dataclass(slots=True)
 class Wire:
-    """One end of the connection; any thread may send, one receives.
+    """One end of a connection; any thread may send, one thread receives.
 
     Attributes:
         socket: a connected stream socket.
@@ -323,7 +323,7 @@ class Wire:
                 self._sending.release()
 
     def shut_down(self) -> None:
-        """End both directions: whoever waits on either side wakes up."""
+        """End both directions; ``receive`` raises on both sides, also where it waits."""
         with contextlib.suppress(OSError):
             self.socket.shutdown(socket.SHUT_RDWR)
 
@@ -446,10 +446,10 @@ class ControlPage:
         oom_kills_at_start: kills that the child's memory cgroup had counted when it first looked.
         frame_bytes: bytes of the child's own memory that decoded frames take.
         gives_way: 1 once the child ends for another one to begin where it cannot.
-        batches: batches that the consumer has got.
-        waited_ns: time that the consumer has waited for them.
-        waiting_since_ns: begin of the consumer's wait; 0: it does not wait.
-        restarts: times that the trainer had its child started again.
+        batches: number of batches that the consumer has got, or that are in its hand.
+        waited_ns: nanoseconds that the consumer has waited for them.
+        waiting_since_ns: begin of the consumer's wait, of the monotonic clock; 0: it does not wait.
+        restarts: number of times that the trainer had its child started again.
     """
 
     heartbeat_ns = _Word(0)
@@ -479,14 +479,14 @@ class ControlPage:
         text = bytes(self.map[_TEXT_AT:]).split(b"\0", 1)[0].decode("utf-8", "replace")
         return text, self.oom_kills_at_start
 
-    def delivered(self, wait_ns: int) -> None:
-        """Trainer: one more batch, waited for so long."""
+    def note_batch(self, wait_ns: int) -> None:
+        """Trainer: count one more batch, which the training loop waited ``wait_ns`` for."""
         self.batches += 1
         self.waited_ns += wait_ns
         self.waiting_since_ns = 0
 
     def renew(self) -> None:
-        """Trainer: before another child begins."""
+        """Trainer: make the page ready for another child."""
         self.restarts += 1
         self.heartbeat_ns = self.frame_bytes = self.gives_way = 0
         self.map[_TEXT_AT] = 0

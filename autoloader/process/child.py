@@ -75,7 +75,7 @@ _numbers = itertools.count()
 
 
 def pipeline_number() -> int:
-    """A number that no other pipeline of this process has had."""
+    """A number that no other pipeline of this process has, or had."""
     return next(_numbers)
 
 
@@ -87,10 +87,11 @@ class Child:
 
     Attributes:
         neighbours: as given; alone in a thread.
-        lock: held by whoever sends or receives.
-        page: control page that all its pipelines share.
+        lock: held by the thread that sends or receives.
+        clients: pipelines of this process in the child, by number.
+        page: control page that all these pipelines share.
         supervisor: starts and watches the process.
-        restarts: times that it was started again.
+        restarts: number of times that the child was started again.
     """
 
     _current: ClassVar[dict[str, Child]] = {}
@@ -136,12 +137,12 @@ class Child:
 
     @classmethod
     def open_clients(cls) -> list[ChildPipeline]:
-        """The loaders of this process that have joined a child and not left it."""
+        """Pipelines of this process that have joined a child and not left it."""
         children = [child for child in cls._current.values() if child.usable]
         return [client for child in children for client in child.clients.values()]
 
     def expect(self) -> bool:
-        """A loader will join; False where it would find this closed."""
+        """Note that a loader will join; False, and nothing is noted, where this is closed."""
         with self.lock:
             if self.usable:
                 self._expected += 1
@@ -161,27 +162,27 @@ class Child:
 
     @property
     def usable(self) -> bool:
-        """True if it is open, and this process's own (not a fork's copy)."""
+        """True if this is open, and this process made it (a fork has a copy)."""
         return not self._closed and self._owner == os.getpid()
 
     @property
     def pid(self) -> int:
-        """Process id of the child."""
+        """Process id of the child; 0 while it is not known."""
         return self.supervisor.pid
 
     @property
     def pids(self) -> tuple[int, ...]:
-        """Process id of the child; none while it is not known."""
+        """Process id of the child; () while it is not known."""
         return (self.supervisor.pid,) if self.supervisor.pid else ()
 
     def held_bytes(self) -> int:
-        """Bytes that it and its decode processes hold beside shared memory and frames."""
+        """Bytes that child and decode processes hold beside shared memory and cached frames."""
         if not self.pid:
             return 0
         return max(0, tree_own_bytes(self.pid) - self.page.frame_bytes)
 
     def join(self, client: ChildPipeline) -> int:
-        """Register a loader; returns its pipeline number."""
+        """Register a loader's pipeline; returns the number of the pipeline."""
         with self.lock:
             number = pipeline_number()
             self.clients[number] = client
@@ -189,9 +190,13 @@ class Child:
             return number
 
     def leave(self, number: int, lent: Collection[int]) -> None:
-        """A loader is done; with the last one this trainer is, and with it maybe the child.
+        """Unregister a pipeline; with the last one the child ends, unless other ranks use it.
 
-        A child that goes on gives the pages of its ring back, but those of the ``lent`` slots.
+        A child that goes on gives the pages of the ring back, except those of ``lent`` slots.
+
+        Args:
+            number: number of the pipeline.
+            lent: numbers of the slots under live batches.
         """
         if os.getpid() != self._owner:
             return
@@ -206,7 +211,7 @@ class Child:
                 self.close()
 
     def activate(self, number: int) -> bool:
-        """This pipeline is the one in use from now on. Whether another one was before."""
+        """Have a pipeline be the one in use from now on; true if another one was before."""
         with self.lock:
             if self._active == number:
                 return False
@@ -252,7 +257,7 @@ class Child:
                     self._restart(ended or "it closed its connection")
                     continue
                 if message is not None:
-                    self._deliver(message)
+                    self._sort(message)
                 elif not self._closed:
                     self._look_for_life()
 
@@ -260,9 +265,10 @@ class Child:
         """Hand messages that have come to the loaders; waits for nothing."""
         with self.lock, contextlib.suppress(EOFError):  # ``receive`` meets it again
             while not self._closed and (message := self._link.wire.receive(0.0)) is not None:
-                self._deliver(message)
+                self._sort(message)
 
-    def _deliver(self, message: Message) -> None:
+    def _sort(self, message: Message) -> None:
+        """Hand a message to the loader that it is for, or heed it."""
         self.supervisor.watch.saw_life()
         client = self.clients.get(message.pipeline)
         if isinstance(message, messages.Logged):
@@ -333,7 +339,7 @@ class Child:
 
 
 def _leave_to_parent() -> None:
-    """In a fork: connections, and whoever makes one at this moment, are the parent's."""
+    """Forget all children, in a fork: they are the parent's, as is a thread with the lock."""
     Child._current = {}  # noqa: SLF001 its own module
     Child._current_lock = threading.Lock()  # noqa: SLF001 its own module
 
@@ -409,7 +415,7 @@ class _ThreadLink(Link):
         self._thread = thread
 
     def leave(self, timeout_s: float, *, shared: bool) -> bool:
-        """See ``Link.leave``; waits for threads that decode, too."""
+        """See ``Link.leave``; also waits for threads that decode."""
         from autoloader.process import control
 
         del shared
@@ -419,10 +425,10 @@ class _ThreadLink(Link):
 
 
 class ChildPipeline:
-    """One mixture in the child.
+    """The trainer's side of one pipeline in the child, which runs one mixture.
 
     Args:
-        setup: what it is opened with; its knobs and order are those in force.
+        setup: all that the pipeline is opened with; its knobs and order are those in force.
         child: child process that runs the pipeline.
 
     Attributes:
@@ -448,24 +454,24 @@ class ChildPipeline:
         self.number = child.join(self)
 
     def start(self) -> None:
-        """Begin at ``position()``; also called to begin elsewhere."""
+        """Begin where ``setup.position()`` says; also called to begin elsewhere."""
         with self.child.lock:
             self._begun = True
             self._failure = None
             self.begin()
 
     def go_to(self, order: MixtureOrder) -> None:
-        """Begin at ``position()`` of ``order`` with the next ``start``."""
+        """Have the next ``start`` begin in ``order``."""
         self._setup = replace(self._setup, order=order)
 
     def reserved_bytes(self) -> int:
-        """Memory that it was admitted with and does not hold yet.
+        """Bytes that the pipeline was admitted with and does not hold yet.
 
-        The ring, and until it was full once everything else too.
+        Those of the ring, and until the ring was full once those of everything else too.
         """
         if not self._begun:
             return 0  # admission reads headroom when it begins
-        # The frame cache is surplus: it makes room for whoever needs it.
+        # The frame cache can be done without: it makes room for others.
         working = Knobs.build({"cache_bytes": 0}, base=self.knobs)
         price = price_start(working, self._setup.mixture.sizes)
         ring = max(0, price.ring_bytes - self._setup.memory.allocated_bytes())
@@ -475,9 +481,9 @@ class ChildPipeline:
         return ring + max(0, price.total_bytes - price.ring_bytes - self.child.held_bytes())
 
     def spare_bytes(self) -> int:
-        """Bytes of its ring that ``shrink_to_minimum`` would free.
+        """Bytes of the ring that ``shrink_to_minimum`` would free.
 
-        Nothing without a controller, which lets it grow again.
+        0 without a controller, which would let the ring grow again.
         """
         if not self._setup.control.moves or not self._begun:
             return 0
@@ -536,14 +542,19 @@ class ChildPipeline:
         self._setup.memory.punch_all_but(self._setup.lent())
 
     def next(self, timeout_s: float) -> BatchMessage | None:
-        """See ``Pipeline.next``."""
+        """The next batch, in order, or ``None`` where none came in time.
+
+        Raises:
+            AutoloaderError: the pipeline failed in the child.
+            WorkerError: the child cannot be kept alive.
+        """
         self.child.receive(self.number, lambda: self._ready or self._failure, timeout_s)
         if self._failure is not None and not self._ready:
             raise self._failure
         return self._next_ready()
 
     def next_now(self) -> BatchMessage | None:
-        """A batch that has come already."""
+        """The next batch where it has come already, else ``None``; waits for nothing."""
         self.child.receive_now()
         return self._next_ready()
 
@@ -554,7 +565,7 @@ class ChildPipeline:
         return BatchMessage.from_plain(self._ready.popleft().batch)
 
     def take(self, message: Message) -> None:
-        """Heed a message of the child; one of an earlier generation says nothing any more."""
+        """Heed a message of the child; batches and knobs of an earlier generation are dropped."""
         if isinstance(message, messages.Failed):
             self._failure = message.to_error()
         elif isinstance(message, messages.Activity):
@@ -572,7 +583,7 @@ class ChildPipeline:
             self.state = message.state or self.state
 
     def use(self, used: bool) -> None:
-        """Batches are wanted of this loader (True), or of another one from now on."""
+        """Note that batches are wanted of this loader (True), or of another one."""
         if used:
             self._prepares = False
             self.park(False)
@@ -585,7 +596,7 @@ class ChildPipeline:
         self.park(False)
 
     def suspend(self) -> None:
-        """Have the child let go of it all, the ring's pages too, until ``start``."""
+        """Have the child end the pipeline and give the ring's pages back, until ``start``."""
         with self.child.lock:
             if self._begun:
                 self._begun = self._prepares = False
@@ -600,31 +611,31 @@ class ChildPipeline:
                 self._setup.memory.make_pageable(slot)
 
     def release(self, slot: int) -> None:
-        """See ``Pipeline.release``."""
+        """Tell the child that the consumer has given a slot back."""
         self.child.send(messages.Release(self.number, slot))
 
     @property
     def knobs(self) -> Knobs:
-        """The values in force."""
+        """Values of all knobs in force."""
         return self._setup.knobs
 
     def _set_knobs(self, knobs: Knobs) -> None:
         self._setup = replace(self._setup, knobs=knobs)
 
     def retune(self, knobs: Knobs) -> None:
-        """See ``Pipeline.retune``."""
+        """Have the child move the pipeline to other knobs."""
         self._set_knobs(knobs)
         self.child.send(messages.Retune(self.number, knobs.flat()))
 
     def park(self, parked: bool) -> None:
-        """See ``Pipeline.park``."""
+        """Have the child stop reading for this pipeline (True), or go on."""
         if parked != self._parked:
             self._parked = parked
             if self._begun:
                 self.child.send(messages.Park(self.number, parked))
 
     def activity(self) -> Statistics:
-        """See ``Pipeline.activity``; once it is closed, what the child told last.
+        """Counts of every part of the pipeline; once it is closed, those that the child told last.
 
         Raises:
             WorkerError: the child does not answer.
@@ -654,12 +665,12 @@ class ChildPipeline:
         return self._last
 
     def quarantined(self) -> tuple[BadRecord, ...]:
-        """See ``Pipeline.quarantined``."""
+        """Quarantined records that the pipeline knows; once it is closed, those told last."""
         self.activity()
         return self._quarantined
 
     def close(self) -> None:
-        """See ``Pipeline.close``."""
+        """Leave the child, which ends the pipeline; may be called twice."""
         if not self._closed:
             self._closed = True
             self.child.leave(self.number, self._setup.lent())

@@ -184,7 +184,7 @@ class ControlledPipeline:
         control = service.control
         opening = control.admit(setup)
         setup = replace(setup, knobs=opening.knobs)
-        self._share = opening.share
+        self._claim = opening.claim
         self._wire, self._number, self._generation = service.wire, start.pipeline, start.generation
         self._memory = memory
         self._earlier = earlier
@@ -214,7 +214,7 @@ class ControlledPipeline:
             )
             self._log = DecisionLog.wanted(request, self._number)
         except BaseException:
-            _BUDGET.leave(self._share)
+            _BUDGET.leave(self._claim)
             raise
         if self._log is not None:
             self._log.event(
@@ -229,14 +229,15 @@ class ControlledPipeline:
             self._tell()
         self._loop = control.loop if self._moves else control.watched
         self._loop.add(self)
-        self._thread = LoaderThread(target=self._deliver, name=f"autoloader-deliver-{self._number}")
+        self._thread = LoaderThread(target=self._forward, name=f"autoloader-deliver-{self._number}")
 
     def start(self) -> None:
         """Begin to read, and to hand batches to the trainer."""
         self.pipeline.start()
         self._thread.start()
 
-    def _deliver(self) -> None:
+    def _forward(self) -> None:
+        """Send each batch of the pipeline to the trainer, unasked, until the pipeline is closed."""
         # A trainer that is gone is noticed where its messages are read.
         with contextlib.suppress(OSError):
             try:
@@ -277,7 +278,7 @@ class ControlledPipeline:
         """End it; give the ring's pages back, except those of ``held_slots`` (default: all)."""
         self._closed = True
         self._loop.remove(self)
-        _BUDGET.leave(self._share)
+        _BUDGET.leave(self._claim)
         if self._log is not None:
             self._log.close()
         self._observer.close()
@@ -301,7 +302,7 @@ class ControlledPipeline:
         """The trainer uses another loader (True), or this one."""
         with self._lock:
             self._parked = parked
-            self._share.in_use = not parked
+            self._claim.in_use = not parked
             self._set_gate()
 
     def retune(self, knobs: Knobs) -> None:
@@ -309,7 +310,7 @@ class ControlledPipeline:
         with self._lock:
             prices, shards = self._observer.prices, self._limits.knobs.shards
             before = self.pipeline.knobs
-            _BUDGET.take(self._share, price_change(before, knobs, shards, prices))
+            _BUDGET.take(self._claim, price_change(before, knobs, shards, prices))
             self._move(knobs, "person", "retune")
 
     def _move(
@@ -334,7 +335,7 @@ class ControlledPipeline:
     # --- the reflex's thread ----------------------------------------------------------------------
 
     def reflex(self, at_s: float, headroom_bytes: int | None, growth_bytes: int) -> None:
-        """See ``Governed.reflex``."""
+        """Answer a reading of headroom (``None``: it failed) by ``controller.reflex.react``."""
         before = self._reflex
         if headroom_bytes is not None:
             headroom_bytes += self._give_frames_back(at_s, headroom_bytes, growth_bytes)
@@ -407,7 +408,7 @@ class ControlledPipeline:
     # --- the policy's thread ----------------------------------------------------------------------
 
     def govern(self, at_s: float, growth_bytes: int) -> None:
-        """See ``Governed.govern``; without a controller nothing is decided, and all is said."""
+        """Observe, decide and apply; without a controller only observe, for logs and metrics."""
         if self._parked and at_s - self._parked_seen_s < _PARKED_EVERY_S:
             return
         self._parked_seen_s = at_s if self._parked else float("-inf")
@@ -454,7 +455,7 @@ class ControlledPipeline:
             settled=settled,
             gate_closed=not self._admit,
             headroom_bytes=headroom,
-            room_bytes=_BUDGET.room_bytes(self._share, headroom, margin_bytes),
+            room_bytes=_BUDGET.room_bytes(self._claim, headroom, margin_bytes),
             growth_bytes=growth_bytes,
             **readings,
         )
@@ -480,8 +481,8 @@ class ControlledPipeline:
         headroom = headroom_or_none(self._headroom)
         now = replace(seen, room_bytes=None, headroom_bytes=headroom)
         may = admits(price, now, self._limits)
-        may = may and _BUDGET.promised(
-            self._share,
+        may = may and _BUDGET.try_promise(
+            self._claim,
             price,
             headroom_bytes=headroom,
             margin_bytes=margin(seen, self._limits),

@@ -3,8 +3,10 @@
 Theory of operation. The training loop's thread may be interrupted between any two instructions, by
 Ctrl-C or by whatever a signal's handler raises. So it changes nothing but one attribute: it deletes
 ``InHand.batch`` of the batch that it returns. All else runs in the loader's own thread
-(``host.threads``), each task as a whole. What lies in hand and was not returned is what the
-next call returns; ``progress`` counts a batch when the loop has asked for something else.
+(``host.threads``), each task as a whole. A batch in hand that was not returned is returned by the
+next call; ``progress`` counts a batch when the loop has asked for something else. The control page
+counts a batch that the loop waited for as soon as that is in hand: it measures waiting, and decides
+nothing.
 
 Behind a training step the loader's code and data have left the processor's caches. Making tensors
 of a filled slot takes up to a millisecond. So while the step runs the loader's thread gives slots
@@ -69,16 +71,17 @@ class InHand:
 
     Attributes:
         number: number of the batch, counted from the start.
-        batch: whoever deletes it has it: the loop, or ``drop``. ``None`` at the end of the epoch.
-        filled: what the child told of it; ``None`` of a batch that comes again
+        batch: the batch; the loop, or ``drop``, deletes this attribute to take it. ``None`` at the
+            end of the epoch.
+        filled: message of the child about the batch; ``None`` of a batch that comes again
             (``replay_one_batch``), and at the end of the epoch.
-        ledger: which samples it stands for, row by row.
+        ledger: samples that the batch stands for, row by row.
         ends: whether it is the end of the epoch.
         copied: whether it is a copy of the slot.
         pinned: whether its slot may be pinned for a device.
         shown: whether the training loop has it, and does not yet count it as its own.
-        told: whether the child was told that it was delivered.
-        asked_s, got_s: when it was asked for, and when it was there.
+        noted: whether the control page counts it.
+        asked_s, got_s: times at which it was asked for, and at which it was there.
     """
 
     number: int
@@ -89,7 +92,7 @@ class InHand:
     copied: bool = False
     pinned: bool = False
     shown: bool = False
-    told: bool = False
+    noted: bool = False
     asked_s: float = 0.0
     got_s: float = 0.0
 
@@ -103,9 +106,10 @@ class Iteration(Iterator[Any]):
     """One iteration of a loader, by the training loop's thread.
 
     Args:
-        awaited: waits for what is in hand behind a number; see ``AutoLoader.awaited``.
+        awaited: waits for the first batch in hand behind a number; see ``AutoLoader.awaited``.
         change: makes of a batch what the loop wants; where it raises, the batch stays in hand.
-        after_end: the epoch may have been left behind its last batch: then this is the next one.
+        after_end: whether an epoch that was left behind its last batch is over, so that this
+            iteration is of the next one.
     """
 
     def __init__(
@@ -170,7 +174,7 @@ class Delivery:
 
     Args:
         plan: plan of the loader.
-        ranks: which of how many trainers the loader is of.
+        ranks: rank of the loader's trainer, and the number of trainers.
         output: "torch" tensors or "numpy" arrays.
         page: control page, where the loader's child reads how long the training loop waits.
         replays: whether the first batch is handed out again and again.
@@ -195,7 +199,7 @@ class Delivery:
         self._replays = replays
         self._kept: Batch | None = None
         self._transfer: Transfer | None = None
-        self._prepares = not replays
+        self._makes_ahead = not replays
         self._in_hand: collections.deque[InHand] = collections.deque()
         self._arrived: BatchMessage | None = None
         self._made = 0
@@ -227,11 +231,12 @@ class Delivery:
         return any(one.taken for one in tuple(self._in_hand))
 
     def count(self, before: float = math.inf) -> None:
-        """Note in ``progress`` what the training loop has taken; of those before a number.
+        """Note in ``progress`` the batches that the training loop has taken.
 
-        The loop may put back what it is about to return; nothing that it got before that.
+        Args:
+            before: only batches before this number: the loop may put the last one back.
         """
-        self._tell()
+        self._note_waits()
         while self._in_hand and self._in_hand[0].taken and self._in_hand[0].number < before:
             self._count(self._in_hand.popleft(), self.progress)
 
@@ -246,12 +251,12 @@ class Delivery:
         rows = one.filled.rows if one.filled is not None else len(one.ledger)
         self.meter.note(one.asked_s, one.got_s, rows)
 
-    def _tell(self) -> None:
-        """Tell the child of what was taken since."""
+    def _note_waits(self) -> None:
+        """Count batches on the control page that were taken since."""
         for one in self._in_hand:
-            if one.taken and not (one.told or one.ends):
-                one.told = True
-                self.page.delivered(int((one.got_s - one.asked_s) * 1e9))
+            if one.taken and not (one.noted or one.ends):
+                one.noted = True
+                self.page.note_batch(int((one.got_s - one.asked_s) * 1e9))
 
     def position(self) -> PipelineStart:
         """Where a pipeline begins: behind what is in hand."""
@@ -260,7 +265,7 @@ class Delivery:
         return self._behind().start()
 
     def _behind(self) -> DeliveryProgress:
-        """As ``progress`` will be when all is taken that is in hand; not to be changed."""
+        """``progress`` as it will be once all batches in hand are taken; not to be changed."""
         if not self._in_hand:
             return self.progress
         behind = self.progress.copy()
@@ -279,10 +284,10 @@ class Delivery:
         return None if left is None else left - len(self._in_hand)
 
     def drop(self, *, shown: bool = False) -> None:
-        """Let go of what is in hand: the pipeline must begin anew, and fills it again.
+        """Drop the batches in hand: the pipeline must begin anew, and fills them again.
 
         Args:
-            shown: also of what the training loop was shown.
+            shown: whether to drop also batches that the training loop was shown.
         """
         self._arrived = None
         self.count()
@@ -302,7 +307,10 @@ class Delivery:
         return sum(one.shown and not one.taken for one in tuple(self._in_hand))
 
     def await_next(self, pipeline: ChildPipeline, timeout_s: float) -> None:
-        """Put the next batch in hand, where it comes in time; under the pipeline's lock."""
+        """Put the next batch in hand, if it comes in time; under the child's lock.
+
+        The way of a batch that is late; ``make_ahead`` is the usual one.
+        """
         if self._steps_left() == 0:
             self._put(InHand(self._made, None, ends=True))
             return
@@ -320,8 +328,8 @@ class Delivery:
             one = self._make(self._arrived, pipeline.knobs.ring_slots)
             if one.copied:
                 self.take_back(pipeline.knobs.ring_slots, pipeline.release)
-            one.told = True
-            self.page.delivered(int((time.monotonic() - self.asked_s) * 1e9))
+            one.noted = True
+            self.page.note_batch(int((time.monotonic() - self.asked_s) * 1e9))
         finally:
             self.page.waiting_since_ns = 0
 
@@ -334,15 +342,20 @@ class Delivery:
             f": {why}" if why else ""
         )
 
-    def prepares(self, step_s: float) -> bool:
-        """True if the next batch is made during a training step that takes so long."""
-        return self._prepares and step_s >= _SHORT_STEP_S
+    def makes_ahead(self, step_s: float) -> bool:
+        """True if ``make_ahead`` should run during the next step, after one of ``step_s``."""
+        return self._makes_ahead and step_s >= _SHORT_STEP_S
 
-    def prepare(self, pipeline: ChildPipeline, after: int) -> None:
-        """While the training loop does its step: give slots back, and make the next batch.
+    def make_ahead(self, pipeline: ChildPipeline, after: int) -> None:
+        """During the training step: give slots back, and put the next batch in hand.
 
-        Under the lock nothing begins anew, with other slots lent. It is not waited for: whoever
-        has it may wait for this thread.
+        Only a batch that has come already is taken, and only where its slot may be lent. The
+        child's lock keeps the pipeline from beginning anew meanwhile. The lock is not waited for,
+        since its holder may wait for this thread.
+
+        Args:
+            pipeline: pipeline of the loader.
+            after: number of the batch that the loop has got last.
         """
         if not pipeline.child.lock.acquire(blocking=False):
             return
@@ -396,24 +409,29 @@ class Delivery:
         self._in_hand.append(one)
 
     def fits(self, one: InHand) -> bool:
-        """True if its slot is pageable, where its receiver needs that."""
+        """True if the batch's slot is pageable, where its receiver needs that."""
         return not one.pinned or (self._transfer is not None and self._transfer.active)
 
     def unpin(self, one: InHand) -> None:
-        """Have its slot pageable: the transfer is no longer what takes the batches."""
+        """Make the batch's slot pageable: the transfer no longer takes the batches."""
         if one.filled is not None:
             self.memory.make_pageable(one.filled.slot)
         one.pinned = False
 
     def take_back(self, ring_slots: int, release: Callable[[int], object]) -> None:
-        """Release the slots whose batches nobody holds any more."""
+        """Give slots back whose batches nobody holds any more.
+
+        Args:
+            ring_slots: number of slots in the ring now.
+            release: gives a slot back: ``ChildPipeline.release``, or ``RingMemory.punch``.
+        """
         if self._transfer is not None:
-            self._transfer.collect(ring_slots)
+            self._transfer.drop_copied(ring_slots)
         for slot in self.lender.collect():
             release(slot)
 
     def transfer(self, device: Any) -> Transfer:
-        """See ``AutoLoader.transfer``."""
+        """The loader's ``Transfer`` to a device, made at the first call; see ``AutoLoader``."""
         with needs("transfer"):
             from autoloader.process.torch_side import Transfer, open_device
 
@@ -425,7 +443,7 @@ class Delivery:
         return self._transfer
 
     def stop(self) -> None:
-        """Unpin the slots: the device reads from them no more; what is in hand is let go."""
+        """Drop the batches in hand, and unpin the slots once the device has read them."""
         self.drop(shown=True)
         if self._transfer is not None:
             self._transfer.close()
@@ -480,7 +498,7 @@ class Delivery:
         )
 
     def close(self) -> None:
-        """Let go of the ring but for what live batches hold."""
+        """Close the ring; memory of live batches stays until they are gone."""
         self._kept = None
         self.lender.close()
         self.memory.close()

@@ -1,6 +1,6 @@
 """Decisions before a loader starts: files, reader, knobs, order, whether memory suffices.
 
-Starts nothing and imports no framework; ``autoloader plan`` shows the result.
+Opens no pipeline and imports no framework; ``autoloader plan`` shows the result.
 
 Not here: running a plan (``loader``, ``process.control``), the readers (``pipeline.read``), where
 indexes come from (``index.opening``).
@@ -52,7 +52,7 @@ STREAMED = ("gs",)
 
 
 def choose_reader(mixture: ResolvedMixture, knob: str) -> tuple[Literal["stream", "indexed"], str]:
-    """Which reader, and why: the spec's, else the knob's, else by where the data lies.
+    """(reader, reason): the spec's reader, else the knob's, else by where the data lies.
 
     Raises:
         SpecError: a reader is asked for that cannot read the data, or none can read all of it.
@@ -161,21 +161,21 @@ class LoaderPlan:
 
     Attributes:
         mixture: datasets, fields and layout, resolved.
-        counts: what each dataset holds.
+        counts: dataset → numbers of its episodes and samples.
         order: shares, phases and epoch of the mixture.
-        profile: where the knobs come from.
-        ram_floor_bytes: what must stay free.
-        knobs: the values to begin with.
-        changes: what of the profile had to be clamped or left out, and where a statistics file
-            differs from the data (a quick plan looks), for people.
-        limits: what the knobs were held against.
-        reader_reason: why the reader is the one it is.
-        world_size: how many trainers share the order.
-        most_cache_bytes: what the controller may hold of decoded frames; ``None`` where nobody said
-            (``cache_bytes: auto``): what the floor leaves.
+        profile: host profile that the knobs come from.
+        ram_floor_bytes: bytes of memory that must stay free.
+        knobs: values of all knobs to begin with.
+        changes: remarks for people: values of the profile that were clamped or left out, and where
+            a statistics file differs from the data (a quick plan looks).
+        limits: limits that the knobs were compared with.
+        reader_reason: reason for the reader, for people.
+        world_size: number of trainers that share the order.
+        most_cache_bytes: most bytes of decoded frames that the controller may hold; ``None``
+            (``cache_bytes: auto``): all that the floor leaves.
         helpers: address of the cluster whose hosts help; "": none do.
-        disk_floor_bytes: what must stay free on the disk of the cache of shards; ``None``: as the
-            environment says.
+        disk_floor_bytes: bytes that must stay free on the disk of the cache of shards; ``None``:
+            as the environment says.
     """
 
     mixture: ResolvedMixture
@@ -206,7 +206,7 @@ class LoaderPlan:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """All that a person should know of it before it starts."""
+        """Remarks for people that should be read before the start."""
         return tuple(self._notes())
 
     def _notes(self) -> Iterator[str]:
@@ -346,25 +346,34 @@ def plan_loader(
     open_loaders: Sequence[ChildPipeline] = (),
     once_found: Callable[[], object] | None = None,
 ) -> LoaderPlan:
-    """Decide everything a loader needs, without starting anything.
+    """Decide everything that a loader needs before its pipeline opens.
+
+    Where memory is short, ``open_loaders`` shrink first, which takes up to two seconds. Without
+    ``probe_only`` missing indexes are fetched and built.
 
     Args:
         spec: the pipeline spec of the mixture.
-        profile: a host profile's name or path.
-        ram_floor: memory that must stay free.
-        disk_floor: what must stay free on the disk of the cache of shards.
-        split: which of the spec's splits.
-        knobs: values over the profile's.
-        headroom: what the machine can still give.
-        probe_only: read no more than a small part of each dataset.
-        ranks: this trainer, of how many that share the order.
-        ranks_here: ranks of this machine, which share its memory and cores.
-        joining: another of them has already started their child, and was admitted for all.
-        open_loaders: those of this process, which share the memory budget.
+        profile: a host profile's name or path; ``None``: the one that fits this host.
+        ram_floor: memory that must stay free, as "5GB" or bytes; ``None``: the profile's.
+        disk_floor: space that must stay free on the disk of the cache of shards, as "50GB" or
+            bytes; ``None``: as the environment says.
+        split: name of the split that the datasets read.
+        knobs: knob → value, over the profile's; ``None``: none.
+        headroom: source of headroom readings; ``None``: this host.
+        probe_only: whether to read no more than a small part of each dataset.
+        ranks: this trainer's rank, and the number of trainers that share the order.
+        ranks_here: number of ranks on this machine, which share its memory and cores.
+        joining: whether another rank has started the child that this one will share; it was
+            admitted for all of them.
+        open_loaders: loaders that are open in this process.
         once_found: called when the datasets are known to be there, before any is opened.
 
     Raises:
-        SpecError, SourceError, ProfileError, KnobError: as their input deserves.
+        SpecError: the spec is wrong, or asks for a reader that cannot read the data.
+        SourceError: a dataset is not there, or cannot be read.
+        ProfileError: the profile is not there, or is wrong.
+        KnobError: a knob is unknown, or its value illegal.
+        UsageError: a floor is no size.
         MissingExtraError: the stream reader is asked for where there is no TensorFlow.
         BudgetInfeasibleError: the RAM floor cannot be met even at minimum knobs.
     """
@@ -416,7 +425,7 @@ def plan_loader(
     )
     legal, clamps = base.clamp(limits)
     changes += [f"{c.knob} {c.value} → {c.legal}: {c.rule}" for c in clamps]
-    chosen = Knobs.build({**complete(given, legal), "reader": reader}, base=legal)
+    chosen = Knobs.build({**with_fewer_calls(given, legal), "reader": reader}, base=legal)
     chosen.check(limits)
     world_size = ranks.world_size
     with disk_floor_kept(disk_floor_bytes, mixture):
@@ -507,8 +516,8 @@ def _profile_knobs(found: ResolvedProfile, mixture: ResolvedMixture, notes: list
     return Knobs.build(values)
 
 
-def complete(wanted: dict[str, Any], base: Knobs) -> dict[str, Any]:
-    """A smaller cycle_length takes an inherited num_parallel_calls down with it."""
+def with_fewer_calls(wanted: dict[str, Any], base: Knobs) -> dict[str, Any]:
+    """Knob values that are wanted, which lower an inherited num_parallel_calls to cycle_length."""
     for key, value in list(wanted.items()):
         dataset, _, knob = key.rpartition(".")
         calls = f"{dataset}.num_parallel_calls" if dataset else "num_parallel_calls"
@@ -528,7 +537,7 @@ def retuned(
         knobs: values of all knobs in force.
         values: as ``--set`` names them.
         named: keyword arguments, in which ``bridge__cycle_length`` is ``bridge.cycle_length``.
-        limits: what they are held against.
+        limits: limits that the knobs are compared with.
 
     Raises:
         KnobError: an unknown knob or an illegal combination.
@@ -538,7 +547,7 @@ def retuned(
     for key, value in named.items():
         dataset, _, knob = key.rpartition("__")
         wanted[f"{dataset}.{knob}" if dataset and knob in STREAM_KNOBS else key] = value
-    found = Knobs.build(complete(wanted, knobs), base=knobs)
+    found = Knobs.build(with_fewer_calls(wanted, knobs), base=knobs)
     if "reader" in found.changed(knobs):
         raise UsageError("reader is fixed for a run", remedy="make a new AutoLoader to change it")
     found.check(limits)
@@ -575,11 +584,11 @@ def _mean(pixels: list[int]) -> int | None:
 
 
 def admit_disk_floor(disk_floor: str | int | None, mixture: ResolvedMixture) -> int | None:
-    """Bytes of ``disk_floor``.
+    """Bytes of ``disk_floor``; ``None`` where it is ``None``.
 
     Args:
-        disk_floor: "50GB", or bytes; 0 keeps nothing free; ``None`` says nothing.
-        mixture: what will be read.
+        disk_floor: "50GB", or bytes; 0 keeps nothing free; ``None``: as the environment says.
+        mixture: the resolved mixture that will be read.
 
     Raises:
         UsageError: it is no floor, or more than the disk of the cache has; or the environment's is
@@ -611,7 +620,7 @@ def admit_disk_floor(disk_floor: str | int | None, mixture: ResolvedMixture) -> 
 
 @contextlib.contextmanager
 def disk_floor_kept(floor_bytes: int | None, mixture: ResolvedMixture) -> Iterator[None]:
-    """As long as this lasts so much stays free, whatever is fetched of a mixture.
+    """Keep ``floor_bytes`` free, while this lasts, on the disk that shards are fetched to.
 
     Args:
         floor_bytes: bytes that ``admit_disk_floor`` returned.
@@ -627,7 +636,7 @@ def disk_floor_kept(floor_bytes: int | None, mixture: ResolvedMixture) -> Iterat
 
 
 def _is_cached(mixture: ResolvedMixture) -> bool:
-    """True if shards of it come through the cache; local data goes without."""
+    """True if shards of the mixture come through the cache; local data goes without."""
     return any(one.remote and one.indexable for one in mixture.datasets)
 
 

@@ -10,7 +10,8 @@ torch's allocator does not know this memory and ignores events on it. Another co
 slot with ``non_blocking=True`` could see the slot refilled under it. So slots are pinned only while
 this transfer is the loader's consumer (``active``); other consumers get pageable memory.
 
-Called by the consumer's thread; the loader's own thread calls ``collect``, ``close`` and ``unpin``.
+The training loop's thread calls a ``Transfer``. The loader's thread ``autoloader-hand``, in the
+same process, calls ``drop_copied``, ``close`` and ``unpin``.
 
 A trainer that insists on a ``DataLoader`` asks for the length, iterates once an epoch, and may save
 ``state_dict``. The loader reads ahead by itself and belongs to the process that made it. So there
@@ -18,7 +19,7 @@ are no workers here, and nothing is shuffled, sharded or collated again.
 
 Invariants:
     1. A slot is not returned before the event behind its copies is done.
-    2. A slot is registered once, however often it comes by.
+    2. A slot is registered once at a time, however often it comes by.
     3. Memory is never given back to the kernel while it is registered.
 
 Not here: the ring (``decode.ring``), who lends (``process.delivery``), Lightning
@@ -50,11 +51,11 @@ class CopyEvent(Protocol):
     """A point in the device's work, with the methods of ``torch.cuda.Event``."""
 
     def query(self) -> bool:
-        """True if it has been reached; does not wait."""
+        """True if the point has been reached; does not wait."""
         ...
 
     def synchronize(self) -> None:
-        """Block the host until it is reached."""
+        """Block the host until the point is reached."""
         ...
 
 
@@ -74,7 +75,7 @@ class Device(Protocol):
         ...
 
     def event(self, copies: list[torch.Tensor]) -> CopyEvent:
-        """Reached when all copies begun so far are done; what uses ``copies`` waits for it."""
+        """The point at which all copies begun so far are done; later work on ``copies`` waits."""
         ...
 
 
@@ -143,19 +144,21 @@ def open_device(device: torch.device | str) -> Device:
 
 
 class Transfer:
-    """Moves what a loader hands out; callable. ``AutoLoader.transfer`` makes one.
+    """Copies a loader's batches to a device: ``batch = transfer(batch)``.
+
+    ``AutoLoader.transfer`` makes one.
 
     Args:
-        device: device that batches are moved to.
-        slots: number of slots in the loader's ring.
+        device: device that batches are copied to.
+        memory: memory of the loader's ring, whose slots are pinned.
 
     Attributes:
-        active: whether it is the loader's consumer; while false, batches come in pageable memory.
+        active: whether this is the loader's consumer; while false, batches come in pageable memory.
     """
 
-    def __init__(self, device: Device, slots: RingMemory) -> None:
+    def __init__(self, device: Device, memory: RingMemory) -> None:
         self._device = device
-        self._slots = slots
+        self._memory = memory
         self._lock = threading.RLock()
         self._pinned: set[int] = set()
         self._under_way: collections.deque[tuple[CopyEvent, list[torch.Tensor], frozenset[int]]]
@@ -178,7 +181,7 @@ class Transfer:
             raise UsageError(
                 "the loader of this transfer is closed", remedy="move batches while it is open"
             )
-        self.collect()
+        self.drop_copied()
         sources: list[torch.Tensor] = []
         copies: list[torch.Tensor] = []
         used: set[int] = set()
@@ -202,15 +205,15 @@ class Transfer:
 
     def _pin(self, tensor: torch.Tensor) -> int | None:
         """The slot that a tensor lies in, registered; ``None`` for memory of its own."""
-        offset = tensor.data_ptr() - self._slots.address
-        slot = offset // self._slots.slot_bytes
-        if not 0 <= slot < self._slots.slots:
+        offset = tensor.data_ptr() - self._memory.address
+        slot = offset // self._memory.slot_bytes
+        if not 0 <= slot < self._memory.slots:
             return None
         with self._lock:
             if slot not in self._pinned and self.active and not (self._refused or self._closed):
-                start = self._slots.address + slot * self._slots.slot_bytes
-                if self._device.register(start, self._slots.slot_bytes):
-                    self._slots.note_pinned(slot, True)
+                start = self._memory.address + slot * self._memory.slot_bytes
+                if self._device.register(start, self._memory.slot_bytes):
+                    self._memory.note_pinned(slot, True)
                     self._pinned.add(slot)
                 else:
                     self._refused = True
@@ -221,25 +224,30 @@ class Transfer:
         """Slots that are registered now."""
         return frozenset(self._pinned)
 
-    def collect(self, slots: int | None = None) -> None:
-        """Let go of what has been copied; unregister what lies beyond ``slots``."""
+    def drop_copied(self, ring_slots: int | None = None) -> None:
+        """Drop the source tensors of copies that are done, without waiting for others.
+
+        Args:
+            ring_slots: number of slots in the ring now: pinned slots beyond are unregistered,
+                unless a copy from them is under way. ``None``: none is unregistered.
+        """
         for entry in tuple(self._under_way):
             if not entry[0].query():
                 break
             with contextlib.suppress(ValueError):  # another thread was sooner
                 self._under_way.remove(entry)
-        for slot in [s for s in tuple(self._pinned) if slots is not None and s >= slots]:
+        for slot in [s for s in tuple(self._pinned) if ring_slots is not None and s >= ring_slots]:
             self.unpin(slot)
 
     def unpin(self, slot: int) -> bool:
-        """Unregister a slot unless a copy from it is under way; whether it is unregistered."""
+        """Unregister a slot unless a copy from it is under way; true if it is unregistered then."""
         with self._lock:
             if any(slot in used for _, _, used in list(self._under_way)):
                 return False
             if slot in self._pinned:
-                self._device.unregister(self._slots.address + slot * self._slots.slot_bytes)
+                self._device.unregister(self._memory.address + slot * self._memory.slot_bytes)
                 self._pinned.discard(slot)
-                self._slots.note_pinned(slot, False)
+                self._memory.note_pinned(slot, False)
             return True
 
     def close(self) -> None:
@@ -323,7 +331,7 @@ class LoaderAsDataLoader(DataLoader[Any]):
         return self._loader._iterate(self._change, after_end=True)  # noqa: SLF001
 
     def state_dict(self) -> dict[str, Any]:
-        """The loader's place, to the sample."""
+        """Position of the loader, to the sample."""
         return self._loader.state_dict()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:

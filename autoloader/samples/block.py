@@ -28,7 +28,7 @@ DECODED_TOGETHER_BYTES = 256 * 2**20
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where an episode lies: dataset index, pass, shard (slice) and record in the shard's file."""
+    """Place of an episode: dataset index, pass, number of its slice, record in the slice's file."""
 
     dataset: int
     pass_: int
@@ -45,9 +45,9 @@ class FrameLease(Protocol):
 
     Attributes:
         slots: camera → [m] int64 slot that each of the block's frames has; −1: none.
-        written: camera → [S] bool, in which slots a frame lies. Who finds that none does decodes
-            it, and puts it there.
-        over: whether it was given up, or all samples of the run are in filled batches.
+        written: camera → [S] bool, in which slots a frame lies. A thread that finds no frame in
+            its slot decodes the frame, and puts it there.
+        over: whether the lease was given up, or all samples of the run are in filled batches.
     """
 
     slots: dict[str, Ints]
@@ -55,7 +55,7 @@ class FrameLease(Protocol):
 
     @property
     def written(self) -> Mapping[str, Bools]:
-        """See above."""
+        """Camera → [S] bool, in which slots a frame lies."""
 
     def gather(self, camera: str, slots: Ints, out: NDArray[Any]) -> None:
         """Copy slots [n] into ``out`` [n, H·W·3], contiguous; slot 0 is black."""
@@ -63,22 +63,22 @@ class FrameLease(Protocol):
     def put(self, camera: str, slot: int, picture: NDArray[Any]) -> None:
         """Copy a frame [H, W, C], contiguous, into a slot, which is written then.
 
-        Nothing is done where nothing may be held any more.
+        Does nothing once the cache may hold nothing any more.
         """
 
     @property
     def pinned_bytes(self) -> int:
-        """Of the slots that it shows frames from, or puts them into."""
+        """Bytes of the slots that the lease shows frames from, or puts frames into."""
 
     @property
     def pinned_frames(self) -> int:
         """Number of slots that are pinned."""
 
     def filled(self, rows: int) -> None:
-        """So many more samples of the run lie in batches that are filled; any thread."""
+        """Count ``rows`` more samples of the run, which lie in filled batches; any thread."""
 
     def give_up(self) -> None:
-        """The run is dropped, and read again later."""
+        """Give the slots up: the run is dropped, and read again later."""
 
 
 @dataclass(slots=True)
@@ -95,7 +95,7 @@ class SampleBlock:
             for one of a broken record.
         texts: n UTF-8 languages, or one for all samples.
         frames: camera → its encoded frames. A camera that no sample of the block has is left out;
-            a frame is ``None`` where the dataset of its sample has no such camera.
+            a frame is ``None`` where its dataset has no such camera, or ``lease`` has it decoded.
         frame_row: [n, F] int64, which of ``frames`` each sample shows.
         frame_zeroed: [n, F] bool, frames that are shown as zeros.
         datasets: [n] index of each sample's dataset.
@@ -133,7 +133,7 @@ class SampleBlock:
         return Place(*self.columns["ledger"][k, :4].tolist())
 
     def texts_of(self, first: int, count: int) -> Sequence[bytes]:
-        """UTF-8 languages of so many samples."""
+        """UTF-8 languages of ``count`` samples from ``first`` on."""
         one_for_all = len(self.texts) == 1
         return [self.texts[0]] * count if one_for_all else self.texts[first : first + count]
 
@@ -257,7 +257,7 @@ class ReaderStart:
 
     Attributes:
         pass_: the pass, from 0.
-        skip: records done at the front of each slice.
+        skip: number of records, at the front of each slice, that are done.
     """
 
     pass_: int
@@ -269,8 +269,8 @@ class EmptyEpisode:
     """A record that gives no sample.
 
     Attributes:
-        place: file, record and episode of the samples.
-        reason: why it was quarantined; ``None`` where no window fits it.
+        place: place of the record.
+        reason: reason of its quarantine; ``None`` where it is whole, and no window fits it.
     """
 
     place: Place
@@ -278,14 +278,18 @@ class EmptyEpisode:
 
 
 class SourceInterruptedError(Exception):
-    """A source does not answer now: it is to be opened again at the cursor. Internal."""
+    """A source does not answer now; its reader opens it again at the cursor. Internal."""
 
 
 class EpisodeStream(Protocol):
-    """A reader of one dataset. ``open`` may be called again at any time, from any thread."""
+    """A reader of one dataset, episode by episode in the order of its files.
+
+    ``open`` may be called again at any time, from any thread. An iterator that was opened before
+    goes on, and its errors stay its own.
+    """
 
     def open(self, start: ReaderStart, knobs: Knobs) -> Iterator[SampleBlock | EmptyEpisode]:
-        """Episodes from ``start`` on, pass after pass, without end; every record exactly once.
+        """Episodes from ``start`` on, pass after pass, without end; in each pass every record once.
 
         Raises:
             SourceError: while iterating, when the source cannot be read at all.

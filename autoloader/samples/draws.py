@@ -1,22 +1,25 @@
 """Keyed draws and permutations: which t, which camera, which order, without a stateful generator.
 
-A draw is a hash of its place. It does not depend on draws before it, on threads, or on the position
-at which a run was resumed. The n drawn t of an episode are the n smallest of
-``splitmix64(key(dataset name, pass, shard, episode) xor t)``: uniform, without replacement, and
-their sorted order is the order in which the episode's samples come.
+A draw is a hash of its purpose and of dataset, pass, shard, episode and t. It does not depend on
+draws before it, on threads, or on the position at which a run was resumed. Of an episode's steps t
+the n with the smallest hashes are drawn, uniformly and without replacement. The hash is
+``splitmix64(key(dataset name, pass, shard, episode) xor t)``. The episode's samples come in the
+order of these hashes.
 
-splitmix64 is the finaliser of Steele, Lea and Flood, "Fast splittable pseudorandom number
+splitmix64 is a step of the generator of Steele, Lea and Flood, "Fast splittable pseudorandom number
 generators" (OOPSLA 2014). ``pipeline.graph.tensorflow`` holds the same function in TensorFlow.
 
 Permutations are computed, not stored: a pass of 36 million samples is shuffled without a list of
-them (``permute``). A number is split in two digits ``l + a·r`` with ``a·b ≥ size``. A Feistel
-network adds a hash of one digit to the other, modulo its base, in turn. That permutes 0 … a·b−1. A
-result at or beyond ``size`` goes in again until one is below it ("cycle walking"), which permutes
-0 … size−1. Both are of Black and Rogaway, "Ciphers with arbitrary finite domains" (CT-RSA 2002).
+them (``permute``). A number is split in two digits, ``l + a·r`` with l < a, r < b and
+``a·b ≥ size``. A Feistel network adds a hash of one digit to the other, modulo its base, in turn.
+That permutes 0 … a·b−1. A result at or beyond ``size`` goes in again until one is below it ("cycle
+walking"), which permutes 0 … size−1. Both are of Black and Rogaway, "Ciphers with arbitrary finite
+domains" (CT-RSA 2002).
 With ``a = ⌈√size⌉`` and ``b = ⌈size/a⌉`` less than one number in √size walks. The hash is
 splitmix64; this is no cipher, it mixes.
 
-With locality (``scatter``) near numbers have images in few blocks of neighbours::
+With locality (``scatter``) numbers that are close to each other have images in few blocks. Blocks
+and windows are those of ``mixing.locality``; a slot here is room for one block::
 
     images   │ block 0 │ block 1 │ block 2 │ … │ short │      b numbers each, as they are stored
                   ╲         ╱  a keyed permutation of blocks
@@ -27,9 +30,8 @@ With locality (``scatter``) near numbers have images in few blocks of neighbours
 ``size`` numbers are cut into blocks of b; the last one may be short. A keyed permutation puts the
 blocks into slots, the short one into a slot that is drawn. The slots are cut into ``⌈slots / K⌉``
 windows, none of more than K slots, whose numbers of slots differ by one at most. Numbers are
-permuted within their window, and then lie in slots. Slots before the short one hold b numbers each.
-So a slot begins at a multiple of b, less the numbers that the short block lacks where that lies
-before.
+permuted within their window, and then lie in slots. Slot s begins at s·b. Behind the short block
+the numbers that this lacks are taken off.
 
 Everything is elementwise: each number has a size and a key of its own, so one call serves a run
 of positions over many datasets and passes.
@@ -56,7 +58,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 Ints = NDArray[np.int64]
-Keys = NDArray[np.uint64]
+Keys = NDArray[np.uint64]  # keys, hashes, and numbers that are hashed
 Floats = NDArray[np.float32]
 Bools = NDArray[np.bool_]
 
@@ -109,7 +111,12 @@ def splitmix64_array(values: Keys) -> Keys:
 
 
 def splitmix64_in_place(values: Keys, scratch: Keys) -> None:
-    """``values`` become their hashes; ``scratch`` is of their shape. No array is allocated."""
+    """Replace each of ``values`` by its hash; allocates no array.
+
+    Args:
+        values: uint64 numbers of any shape; overwritten.
+        scratch: another uint64 array of the same shape, whose content is lost.
+    """
     values += _GOLDEN
     values ^= np.right_shift(values, _30, out=scratch)
     values *= _MIX_1
@@ -132,7 +139,7 @@ def dataset_key(seed: int, name: str) -> int:
 
 
 def fold(key: int, *parts: int) -> int:
-    """A key for a place below ``key``: each part is mixed in by one more hash."""
+    """A key derived from ``key``: each part, a 64-bit number, is mixed in by one more hash."""
     for part in parts:
         key = splitmix64(key ^ (part & MASK))
     return key
@@ -157,7 +164,7 @@ def ordered(key: int, numbers: Ints) -> Ints:
 
 
 def choose(key: int, count: int) -> int:
-    """One of 0 … count−1, uniform up to 2⁻⁵⁰ or so."""
+    """A number of 0 … count−1, uniform except for a bias of at most count/2⁶⁴."""
     return splitmix64(key) % count
 
 
@@ -172,7 +179,7 @@ def words_drawn(keys: Keys, t: Ints) -> Keys:
 
 
 def unit(key: int) -> float:
-    """A number in [0, 1)."""
+    """A uniform number in [0, 1), of 53 random bits."""
     return (splitmix64(key) >> 11) * 2.0**-53
 
 

@@ -76,7 +76,7 @@ class RecordSchema:
             for one in self.features
         ]
         if self.transform is not None:
-            rows.append({"transform": self.transform.identity, "given": self.transform.given_types})
+            rows.append({"transform": self.transform.identity, "given": self.transform.input_types})
         if self.by_row:
             rows.append({"timestamps": "ignore"})
         return json.dumps(rows, separators=(",", ":"), ensure_ascii=False).encode(

@@ -2,7 +2,7 @@
 
     KEY.part, KEY.map   a shard that is arriving (``storage.part``)
     KEY.shard           a whole shard, which is never written to again
-    KEY.json            its address and version: the mark of a file that the cache has made
+    KEY.json            note of its address and version: the cache has made the shard
 
 Example: a reader asks for bytes 10 to 30 of a shard. The chunk that holds them is fetched once,
 kept, and read from the disk by every later reader.
@@ -28,7 +28,7 @@ Invariants:
     2. Bytes are fetched once for all processes of the machine, except those of requests that a kill
        cut off, and those for which there was no room.
     3. Only a file that the cache has made is deleted: its name is one of the cache's, and the
-       record beside it, or its map, names its inode and size.
+       note beside it, or its map, names its inode and size.
     4. A leased shard of another job stays.
 
 Not here: the requests themselves (``storage.store``), the order in which shards are fetched ahead
@@ -80,11 +80,7 @@ from autoloader.storage.part import (
     runs,
     try_lock,
 )
-from autoloader.storage.places import (
-    DISK_FLOOR_BYTES,
-    cache_root,
-    disk_floor_of_environment,
-)
+from autoloader.storage.places import DISK_FLOOR_BYTES, cache_root, disk_floor_of_environment
 from autoloader.storage.store import store, while_wanted
 
 FOLDER_VARIABLE = "AUTOLOADER_SHARDS_DIR"
@@ -208,7 +204,7 @@ def _submit(job: Callable[[], None], urgency: float, nbytes: int) -> Future[None
 
 
 class Room:
-    """The disk of one cache folder; any thread.
+    """Space of one cache folder: makes room, deletes shards, leases shards; thread-safe.
 
     Args:
         folder: folder of the cache.
@@ -229,7 +225,7 @@ class Room:
         self._others = open_or_begin(folder / _LEASES)
 
     def free_bytes(self) -> int:
-        """Bytes that may still be written."""
+        """Bytes that may still be written above the floor."""
         found = os.statvfs(self.folder)
         return found.f_bavail * found.f_frsize - self.floor_bytes
 
@@ -283,19 +279,25 @@ class Room:
                 try_lock(self._leases, fcntl.F_UNLCK, _byte_of(key))
             self._held = {key for key in keys if self._try_lease(key)}
 
-    def record(self, key: str, path: str, identity: RemoteIdentity) -> None:
-        """Note that the cache has made a shard; one that is gone already needs no note.
+    def note_shard(self, key: str, path: str, identity: RemoteIdentity) -> None:
+        """Write the note by which ``make`` knows a whole shard as the cache's own.
+
+        Nothing is written where the shard is gone already.
+
+        Args:
+            key: key of the shard (``RemoteIdentity.key``).
+            path: address of the shard.
+            identity: version of the shard.
 
         Raises:
-            OSError: it cannot be written.
+            OSError: the note cannot be written.
         """
         try:
-            stat = (self.folder / f"{key}.shard").stat()
+            found = (self.folder / f"{key}.shard").stat()
         except FileNotFoundError:
             return
-        document = {"inode": stat.st_ino, "path": path, **identity.plain()}
-        note = self.folder / f"{key}.json"
-        write_whole(note, json.dumps(document))
+        note = {"inode": found.st_ino, "path": path, **identity.plain()}
+        write_whole(self.folder / f"{key}.json", json.dumps(note))
 
     def close(self) -> None:
         """Let go of all leases; the last use of it."""
@@ -567,7 +569,7 @@ class RemoteShard:
             if not self.identity.tag and store.now(self.path) != self.identity:
                 raise changed(self.path)  # nothing pinned the version of what came
             part.publish(self.identity.crc32c)
-            self._room.record(self.key, self.path, self.identity)
+            self._room.note_shard(self.key, self.path, self.identity)
 
     def _fill_from_whole(self, stretches: Sequence[Stretch]) -> None:
         try:

@@ -214,7 +214,7 @@ class PipelineRecord:
         path: path of the record's file.
         facts: facts of the start, by name.
         moments: the oldest first; at least one.
-        bad: quarantined records, each with ``at_s``, dataset, path, record and reason.
+        bad: quarantined records of datasets, each with ``at_s``, dataset, path, record and reason.
         ended: whether it was closed; a run that was killed was not.
     """
 
@@ -250,7 +250,7 @@ def read_pipeline(path: Path) -> PipelineRecord:
     said: dict[str, Any] = {}
     moments: list[Statistics] = []
     ended = False
-    for line in _lines_of(path):
+    for line in _entries_of(path):
         kind = line.pop("kind", None)
         if kind == "start":
             facts, ended, said = dict(line.get("facts") or {}), False, {}
@@ -269,22 +269,27 @@ def read_pipeline(path: Path) -> PipelineRecord:
     return PipelineRecord(path, facts, tuple(moments), tuple(bad), ended)
 
 
-def _lines_of(path: Path) -> Iterator[dict[str, Any]]:
+def _entries_of(path: Path) -> Iterator[dict[str, Any]]:
+    """Yield the content of each line of a run's record; ``read_lines`` leaves broken lines out.
+
+    Raises:
+        UsageError: while iterating: the file cannot be read, or is no record of a run.
+    """
     try:
-        with path.open(encoding="utf-8") as lines:
-            for _, line in read_lines(lines, str(path), version=SCHEMA_VERSION, remedy=_REMEDY):
-                yield line
+        with path.open(encoding="utf-8") as file:
+            for _, entry in read_lines(file, str(path), version=SCHEMA_VERSION, remedy=_REMEDY):
+                yield entry
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(f"{path} cannot be read: {error}", remedy=_REMEDY) from error
 
 
 def first_facts(path: Path) -> dict[str, Any]:
-    """The facts of a record, without reading the rest of it; none where it has none.
+    """The facts of a run's record, without reading the rest; {} where the first line has none.
 
     Raises:
-        UsageError: it cannot be read.
+        UsageError: the file cannot be read.
     """
-    return dict(next(_lines_of(path), {}).get("facts") or {})
+    return dict(next(_entries_of(path), {}).get("facts") or {})
 
 
 def files_of(run: Path) -> list[Path]:

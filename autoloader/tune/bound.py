@@ -1,8 +1,9 @@
 """Highest rate of a loader on a machine, the resource that limits the rate, and what lifts it.
 
-The costs of a sample are those of the cheapest measurement: no rate can pass the processors over
-these costs. There are two bounds. One has an empty frame cache, as in a short measurement. The
-other has a frame cache of all the memory that the RAM floor leaves, as in a long run.
+The costs of a sample are those of the cheapest measurement. A rate is at most the number of
+processors over the processor seconds of a sample. There are two bounds. One has an empty frame
+cache, as in a short measurement. The other has a frame cache of all the memory that the RAM floor
+leaves, as in a long run.
 
 Two lifts are estimates: decoding a smaller frame costs as its pixels do, and chained samples cost
 as their decodes do.
@@ -12,7 +13,7 @@ it has:
 
     cores      cpus × u         ≥ processor seconds a sample, less what the frame cache saves
     disk       bytes/s × u      ≥ bytes a sample
-    one thread u                ≥ seconds a sample of the busiest thread that there is one of
+    one thread u                ≥ seconds a sample of the busiest thread that is always alone
     trainer    u                ≥ a step's seconds for each of its samples
     memory     Σ cached bytes   ≤ bytes that the RAM floor leaves for frames
 
@@ -64,7 +65,7 @@ _DISK_RATIO = 0.05
 """Share of the time that a disk is waited for, below which its rate is not known."""
 
 _DEAREST = 3
-"""Datasets in the line about costs."""
+"""Number of datasets that the line about costs names."""
 
 _WORTH_RATIO = 0.01
 """A smaller lift is left out."""
@@ -94,7 +95,7 @@ class Costs:
 
     Attributes:
         cpu_s: processor seconds, with an empty frame cache.
-        one_thread_s: seconds of the busiest thread that no knob gives a second of.
+        one_thread_s: seconds of the busiest of the threads of which there is always one.
         disk_bytes: bytes that come from a disk.
         cache: steps of the frame cache; each saves less for a byte than the one before.
     """
@@ -178,11 +179,11 @@ class Lift:
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """Highest rate of the loader.
+    """Highest rate that a loader could have, with an empty and with a full frame cache.
 
     Attributes:
         samples_per_s: the bound with an empty frame cache.
-        limited_by: the resource that is used up then; ``None``: nothing costs anything.
+        limited_by: the resource that this bound uses up; ``None``: nothing costs anything.
         cached_samples_per_s: the bound with a full frame cache; ``None`` where there can be none.
         cache_bytes: size of that frame cache.
         lifts: changes that would raise the bound, most first.
@@ -207,7 +208,10 @@ class Bound:
         }
 
     def describe_costs(self) -> str:
-        """One line for people: where the time of a sample goes, and the dearest datasets."""
+        """One line for people: processor milliseconds of a sample, by stage, and of datasets.
+
+        The ``_DEAREST`` datasets that are most expensive to decode, where there are several.
+        """
         trace = self.trace
         stages = sorted(trace.stages.items(), key=lambda item: -item[1].cpu_s)
         told = ", ".join(f"{name} {stage.cpu_s * 1e3:.2f}" for name, stage in stages)
@@ -303,7 +307,7 @@ class Analyst:
         costs = Costs(
             cpu_s=cheapest.cpu_s,
             one_thread_s=min(trace.one_thread_s for trace in self._traces),
-            disk_bytes=min(trace.stored_bytes for trace in self._traces),
+            disk_bytes=min(trace.waited_bytes for trace in self._traces),
             cache=tuple(steps),
         )
         # A sample whose frames are cached still needs an interpreter for so long.

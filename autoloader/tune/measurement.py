@@ -52,12 +52,12 @@ many windows it is taken as it is."""
 
 LEAST_WARMUP = 8
 LEAST_BATCHES = 160
-"""What a figure needs before it means anything (field record, B)."""
+"""Fewest batches, before and in a measurement, from which a figure means anything."""
 
 
 @dataclass(frozen=True, slots=True)
 class Measurement:
-    """Fields of ``measure --json``; design §3.
+    """Result of one measurement: the fields of ``measure --json``.
 
     Attributes:
         samples_per_s: delivered samples over measured time.
@@ -78,7 +78,7 @@ class Measurement:
         batch_call_s: mean seconds of the spec's ``batch.call`` for a batch.
         cache: decoded frames held at the end, and how many were shown from there
             (``telemetry.CacheStatistics``).
-        trace: what was used for each sample, stage by stage (``Trace``).
+        trace: costs of a sample, stage by stage (``Trace``).
     """
 
     samples_per_s: float
@@ -99,7 +99,7 @@ class Measurement:
     trace: Mapping[str, Any] | None = None
 
     def as_dict(self) -> dict[str, Any]:
-        """The JSON document."""
+        """Fields as values of JSON."""
         return asdict(self)
 
 
@@ -315,12 +315,12 @@ _ONE_OF_A_KIND = ("loader-deal", "loader-deliver", "loader-mix")
 
 @dataclass(frozen=True, slots=True)
 class StageCost:
-    """One stage's seconds for each sample, all its threads together.
+    """Seconds that one sample takes of one stage, all threads of the stage together.
 
     Attributes:
-        cpu_s: processor seconds of the stage.
-        queued_s: ready to run, with no processor free.
-        blocked_s: waiting for anything else: other stages, a lock, a disk.
+        cpu_s: processor seconds.
+        queued_s: seconds in which threads were ready to run, with no processor free.
+        blocked_s: seconds in which threads waited for anything else: other stages, a lock, a disk.
         threads: number of threads of the stage.
     """
 
@@ -332,19 +332,22 @@ class StageCost:
 
 @dataclass(frozen=True, slots=True)
 class Trace:
-    """Resources that one measurement used.
+    """Resources that a sample took in one measurement.
+
+    All figures are for one sample, except ``samples``, ``duration_s``, ``disk_bytes_per_s``,
+    ``disk_busy_ratio`` and ``others_cpus``.
 
     Attributes:
-        samples: delivered while it was taken.
+        samples: number of samples that were delivered meanwhile.
         duration_s: seconds of wall time.
-        stages: by name: read, decode, mix, consumer, other.
-        one_thread_s: seconds a sample of the busiest thread that no knob gives a second of.
-        read_bytes: asked of files, for each sample; ``None`` where the kernel does not say.
-        disk_bytes: of these, come from a block device; those of a network's file system are not
-            counted there.
+        stages: name of a stage → its seconds: read, decode, mix, consumer, other.
+        one_thread_s: processor seconds of the busiest of the threads of which there is always one.
+        read_bytes: bytes asked of files; ``None`` where the kernel does not say.
+        disk_bytes: part of ``read_bytes`` that came from a block device; a network's file system
+            counts none.
         disk_busy_ratio: share of the time that some thread slept for a disk, 0 to 1.
-        others_cpus: processors that other processes used meanwhile; ``None``: not known.
-        datasets: processor seconds of decoding one of its samples, by dataset.
+        others_cpus: mean number of processors that other processes used; ``None``: not known.
+        datasets: dataset → processor seconds of decoding one of its samples.
     """
 
     samples: int
@@ -359,29 +362,29 @@ class Trace:
 
     @property
     def cpu_s(self) -> float:
-        """Processor seconds for each sample, all stages."""
+        """Processor seconds that one sample takes, summed over all stages, the consumer too."""
         return sum(stage.cpu_s for stage in self.stages.values())
 
     @property
     def disk_bytes_per_s(self) -> float | None:
-        """Bytes/s of the disk while it was waited for; ``None`` where it never was."""
-        if not self.stored_bytes or self.disk_busy_ratio <= 0:
+        """Rate of the disk, in bytes/s, while threads waited for it; ``None``: none ever did."""
+        if not self.waited_bytes or self.disk_busy_ratio <= 0:
             return None
-        return self.stored_bytes * self.samples / (self.duration_s * self.disk_busy_ratio)
+        return self.waited_bytes * self.samples / (self.duration_s * self.disk_busy_ratio)
 
     @property
-    def stored_bytes(self) -> float:
-        """Bytes a sample that were waited for: a block device's, else all that files gave."""
+    def waited_bytes(self) -> float:
+        """Bytes of a sample that threads waited for: the block device's, else all of files."""
         if self.disk_bytes:
             return self.disk_bytes
         return (self.read_bytes or 0.0) if self.disk_busy_ratio > 0 else 0.0
 
     def with_datasets(self, decoded: Mapping[str, tuple[float, int]]) -> Trace:
-        """The same, with the processor time of decoding dealt to datasets.
+        """The same trace, with the processor time of decoding shared out among datasets.
 
         Args:
-            decoded: seconds that decode threads worked on its samples, and such samples, by
-                dataset. The seconds are of the clock, so only how they compare is used.
+            decoded: dataset → seconds that decode threads worked on its samples, and number of
+                these samples. The seconds are of the clock, so only their ratios are used.
         """
         whole_s = sum(seconds for seconds, _ in decoded.values())
         stage = self.stages.get("decode")
@@ -403,7 +406,7 @@ class Trace:
 
 
 class _Used(NamedTuple):
-    """Use of a thread since it began; ``alone``: no knob gives a second of its kind."""
+    """Use of a thread since it began; ``alone``: there is always one of its kind."""
 
     stage: str
     alone: bool

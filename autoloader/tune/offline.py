@@ -1,9 +1,9 @@
 """The whole of ``autoloader.tune``: profile and mixture in, a profile for this host out.
 
-A profile is always kept. If the start won, it has the start's knobs, and how much faster than
-these a setting can be. A profile claims no more than the study found. The reader is pinned only if
-the study found another one faster than the usual reader of such files. Knobs that the winner's
-reader does not use stay as the start has them.
+A profile is always kept. If the start won, the profile has the start's knobs, and the bound: how
+much faster a setting could be. A profile claims no more than the study found. The reader is pinned
+only if the study found another one faster than the usual reader of such files. Knobs that the
+winner's reader does not use stay as the start has them.
 
 Not here: the study (``study``), who won (``finals``), how a profile is kept
 (``controller.profiles``).
@@ -106,7 +106,7 @@ def tune(
         options: options of the command line.
         watcher: is shown every step.
         measure: measures one knob set; by default a child process under the floor.
-        headroom: what the machine can still give; by default this host's.
+        headroom: source of headroom readings; by default this host.
         clock: time source of the time budget.
         began_s: second of the clock at which the budget began; ``None``: now.
 
@@ -298,9 +298,9 @@ def _profile(
         "bound_samples_per_s": _rounded(bound, 1),
         "peak_rss_bytes": winner.peak_rss_bytes,
         "min_headroom_bytes": winner.min_headroom_bytes,
-        "time_to_first_batch_s": _median_of(winner, "time_to_first_batch_s"),
-        "batch_latency_p50_s": _median_of(winner, "batch_latency_s", "p50"),
-        "batch_latency_p99_s": _median_of(winner, "batch_latency_s", "p99"),
+        "time_to_first_batch_s": _measured_median(winner, "time_to_first_batch_s"),
+        "batch_latency_p50_s": _measured_median(winner, "batch_latency_s", "p50"),
+        "batch_latency_p99_s": _measured_median(winner, "batch_latency_s", "p99"),
     }
     counts = ", ".join(f"{count} {name}" for name, count in result.outcomes.items())
     how = f"start and best measured in turn, {len(verdict.ratios)} pairs"
@@ -352,12 +352,15 @@ def kept_knobs(winner: Knobs, start: Knobs, *, usual_reader: str) -> Knobs:
     return Knobs.build(values)
 
 
-def _median_of(contender: Contender, *keys: str) -> float | None:
-    """The median over the rounds of one figure in the child's JSON; ``None`` without any."""
+def _measured_median(contender: Contender, *path: str) -> float | None:
+    """Median over a contender's rounds of the number at ``path`` in the measuring child's JSON.
+
+    Rounded to 4 digits; ``None`` where no round has that number.
+    """
     found = []
     for result in contender.rounds.values():
         value: Any = result.measurement
-        for key in keys:
+        for key in path:
             value = value.get(key) if isinstance(value, Mapping) else None
         if isinstance(value, (int, float)):
             found.append(float(value))

@@ -1,7 +1,8 @@
 """The study: Optuna asks, a measurer answers, the finals decide.
 
 The order of a run: the start (the profile's knobs) is measured first, and its trace says what a
-sample costs, so how fast any setting can be (``tune.bound``). A set from that reasoning follows.
+sample costs, so how fast any setting can be (``tune.bound``). A knob set that follows from these
+costs is measured next.
 Where the start is within noise of the bound the study ends there: no trial can win. Else TPE draws
 from the search space; successive halving prunes on the running rate; the best feasible sets meet
 the start in the finals. The storage keeps the knobs of every trial and what it found. So a study
@@ -118,7 +119,7 @@ class StudyWatcher(Protocol):
         ...
 
     def ended(self, result: TrialResult, best_samples_per_s: float) -> None:
-        """It ended; the best includes it."""
+        """A measurement has ended; ``best_samples_per_s`` includes it."""
         ...
 
 
@@ -168,8 +169,11 @@ _WHOLE = ("start", "guess")
 """Trials that are measured to their end, since the bound is made of their traces."""
 
 
-class TrialFailed(Exception):  # noqa: N818  (a signal to Optuna's loop, never shown)
-    """Tells Optuna that a trial failed and the study goes on."""
+class _TrialFailed(Exception):  # noqa: N818  (a signal to Optuna's loop, never shown)
+    """Tells Optuna that a measurement failed: it marks the trial, and the study goes on.
+
+    A pruned or an infeasible trial raises ``optuna.TrialPruned`` instead.
+    """
 
 
 @dataclass(slots=True, kw_only=True)
@@ -312,7 +316,7 @@ class Study:
         study.enqueue_trial(self.space.parameters(knobs), user_attrs={"label": label})
 
     def _one(self, study: optuna.Study) -> None:
-        study.optimize(self._objective, n_trials=1, catch=(TrialFailed,))
+        study.optimize(self._objective, n_trials=1, catch=(_TrialFailed,))
 
     def _objective(self, trial: optuna.Trial) -> float:
         label = trial.user_attrs.get("label", "search")
@@ -340,7 +344,7 @@ class Study:
             self.known[knobs_key(knobs)] = result
             return self.objective.score(knobs, result)
         if result.outcome is Outcome.FAILED:
-            raise TrialFailed(result.reason)
+            raise _TrialFailed(result.reason)
         raise optuna.TrialPruned(result.reason)
 
     def _measured(self, knobs: Knobs, watch: TrialWatch) -> TrialResult:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from autoloader.formats.files import Descriptors, too_many_open, unreadable
+from autoloader.formats.files import Descriptors, no_descriptor_left, unreadable
 
 
 def open_now() -> int:
@@ -123,6 +123,6 @@ def test_a_shortage_is_told_with_the_limit_and_the_remedy() -> None:
     assert f"all the {limit} files" in told.what
     assert "ulimit -n" in told.remedy
     assert "cycle_length" in told.remedy
-    machine = too_many_open(OSError(errno.ENFILE, "file table overflow"), "/d/x", dataset="")
+    machine = no_descriptor_left(OSError(errno.ENFILE, "file table overflow"), "/d/x", dataset="")
     assert "this machine" in machine.what
     assert "file-max" in machine.remedy

@@ -35,7 +35,7 @@ def test_what_is_promised_and_what_may_still_be_taken_never_exceed_what_is_above
 ) -> None:
     clock = ManualClock()
     budget = SharedBudget(clock)
-    shares = [budget.join(floor) for floor in floors]
+    shares = [budget.enter(floor) for floor in floors]
     for act, who, what in acts:
         share = shares[who % len(shares)]
         left = headroom - max(floors) - MARGIN
@@ -47,7 +47,7 @@ def test_what_is_promised_and_what_may_still_be_taken_never_exceed_what_is_above
             headroom = max(0, headroom - what)
         else:
             before = budget.promised_bytes()
-            given_ = budget.promised(
+            given_ = budget.try_promise(
                 share, what, headroom_bytes=headroom, margin_bytes=MARGIN, opening=act == "open"
             )
             assert budget.promised_bytes() == before + (what if given_ else 0)
@@ -61,10 +61,10 @@ def test_what_is_promised_and_what_may_still_be_taken_never_exceed_what_is_above
 
 def test_unknown_headroom_has_no_room_but_for_nothing() -> None:
     budget = SharedBudget(ManualClock())
-    share = budget.join(0)
+    share = budget.enter(0)
     assert budget.room_bytes(share, None, 0) == 0
-    assert not budget.promised(share, 1, headroom_bytes=None, margin_bytes=0, opening=True)
-    assert budget.promised(share, 0, headroom_bytes=None, margin_bytes=0)
+    assert not budget.try_promise(share, 1, headroom_bytes=None, margin_bytes=0, opening=True)
+    assert budget.try_promise(share, 0, headroom_bytes=None, margin_bytes=0)
 
 
 # --- opening --------------------------------------------------------------------------------------

@@ -54,7 +54,7 @@ def prepared(loader: AutoLoader) -> bool:
         if made(loader):
             return True
         time.sleep(0.01)
-        thread.post(lambda: own.prepare(loader._pipeline, -1))
+        thread.post(lambda: own.make_ahead(loader._pipeline, -1))
     return False
 
 

@@ -12,12 +12,19 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from rlds_files import Written, episode, write_dataset
-from streams import Running, episodes_of_pass, every_sample, mixture_of
+from streams import (
+    Running,
+    episodes_of_pass,
+    every_sample,
+    mixture_of,
+    stream_knobs,
+    stream_reader,
+)
 
 from autoloader.errors import SourceError
 from autoloader.formats import files
 from autoloader.pipeline.read import streams
-from autoloader.samples.block import EmptyEpisode, SampleBlock
+from autoloader.samples.block import EmptyEpisode, ReaderStart, SampleBlock
 
 Asked = cloud_storage.Asked
 KNOBS = {"cycle_length": 2, "decode_threads": 1}
@@ -202,6 +209,22 @@ def test_what_will_not_pass_ends_the_stream_with_path_and_remedy(
     assert "gs://lab/large/1.0.0" in caught.value.what
     assert words in caught.value.what
     assert remedy in caught.value.remedy
+
+
+def test_an_error_names_the_shard_of_its_own_stream_however_many_are_open(here) -> None:
+    mixture = mixture_of(here.dataset(here.large))
+    reader = stream_reader(mixture)(mixture.datasets[0])
+    first, second = (
+        reader.open(ReaderStart(0, (0, 0)), stream_knobs(stream_prefetch=0)) for _ in range(2)
+    )
+    next(first)
+    next(second)
+    here.storage.fault = media_of(here.large, lambda _: 404)
+    with pytest.raises(SourceError) as caught:
+        list(first)
+    _, path, *_ = caught.value.what.split(": ")
+    assert path.startswith("gs://lab/large/1.0.0/large-train.tfrecord-")
+    second.close()
 
 
 def test_pauses_grow_and_add_up_to_ten_minutes() -> None:

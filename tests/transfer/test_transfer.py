@@ -119,7 +119,7 @@ def test_a_slot_stays_lent_until_its_copies_are_done(here: AutoLoader) -> None:
     assert lent <= here._delivery.lender.lent
     assert not torch.equal(moved["provenance"], torch.zeros_like(moved["provenance"]))
     device.advance()
-    move.collect()
+    move.drop_copied()
     assert lent <= set(here._delivery.lender.collect())
 
 

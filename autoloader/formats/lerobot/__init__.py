@@ -38,6 +38,7 @@ from autoloader.formats.lerobot.metadata import (
 from autoloader.formats.lerobot.parquet import read_pictures
 from autoloader.formats.lerobot.tables import EpisodeRows, EpisodesOfFile, Videos
 from autoloader.formats.places import folder_name
+from autoloader.formats.records import RecordPlace
 from autoloader.formats.tables import ReadRecord, ShardTables, SourceIdentity, Wanted
 from autoloader.formats.videos import first_frames_of, mapped
 
@@ -103,7 +104,7 @@ class LeRobotDirectory(LeRobotMetadata):
             builder.note(note)
         return builder.tables(source)
 
-    def records(self, slices: Sequence[ShardSlice]) -> Iterator[tuple[str, bytes]]:
+    def records(self, slices: Sequence[ShardSlice]) -> Iterator[tuple[RecordPlace, bytes]]:
         """See ``DatasetFormat``; an episode's pictures are marks of the camera and the step.
 
         Raises:
@@ -118,7 +119,7 @@ class LeRobotDirectory(LeRobotMetadata):
             of = self.episodes.in_file(piece.path, piece.start, piece.stop)
             for record, one in enumerate(of, start=piece.start):
                 with contextlib.suppress(DamagedEpisodeError):
-                    yield f"{piece.path}, record {record}", rows.record(one)[1]
+                    yield RecordPlace(piece.path, record), rows.record(one)[1]
 
     def first_frames(self, path: str, record: int, camera: str, count: int) -> Sequence[Encoded]:
         """See ``DatasetFormat``; of a video the first packets are read, of pictures the pages."""

@@ -25,7 +25,7 @@ from autoloader.host.extras import needs
 
 
 class LeRobotReader:
-    """See ``PlainReader``.
+    """Reads single episodes by pyarrow and PyAV; a ``dataset.PlainReader``.
 
     Args:
         directory: dataset that is read.
@@ -39,7 +39,7 @@ class LeRobotReader:
         self.fps: float | None = directory.fps
 
     def episode(self, piece: ShardSlice, record: int) -> list[Step]:
-        """See ``PlainReader``."""
+        """The steps of an episode; raises as ``dataset.PlainReader.episode`` does."""
         one = self._directory.episodes.at(piece.path, record)
         with needs("a LeRobot dataset", extra="lerobot"):
             import av  # noqa: F401  (asked for at once, not at the first picture)

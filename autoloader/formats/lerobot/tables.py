@@ -61,7 +61,7 @@ MOST_KEPT_PACKETS = 2**21
 
 @dataclass(frozen=True, slots=True)
 class PackedRows:
-    """Pictures of an episode in its Parquet file; see ``PackedFrames``.
+    """Pictures of an episode in its Parquet file; an ``episodes.PackedFrames``.
 
     Attributes:
         table: places of the pictures of all rows.
@@ -72,7 +72,7 @@ class PackedRows:
     first: int
 
     def places(self, steps: Ints) -> tuple[dict[Section, Any], list[bytes]]:
-        """See ``PackedFrames``."""
+        """(values of ``PICTURE_SECTIONS``, the name of the codec) of the frames of some steps."""
         table, shown = self.table, self.first + steps
         return {
             Section.FRAME_OFFSETS: table.offset[shown],

@@ -35,13 +35,13 @@ _PASSING = (
 
 
 def enter() -> None:
-    """From now on this process reads them itself; the other one is not needed."""
+    """Have this process read remote files itself; the process that did so is ended."""
     files.enter(answer, READ_BUFFER_BYTES)
     tensorflow_process.process.close()
 
 
 def answer(question: str, arguments: tuple[Any, ...]) -> Any:
-    """See ``formats.files.Answer``."""
+    """Answer a question about a file; an ``OSError`` is returned (``formats.files.Answer``)."""
     path = str(arguments[0])
     try:
         _register(path)
@@ -53,7 +53,7 @@ def answer(question: str, arguments: tuple[Any, ...]) -> Any:
 
 
 def as_os_error(error: Any, path: str) -> OSError:
-    """One of TensorFlow's errors about a file, as an ``OSError``."""
+    """The ``OSError`` that says the same as one of TensorFlow's errors about a file."""
     words = " ".join(str(error.message).split())[:300]
     if isinstance(error, tf.errors.NotFoundError) or "response code 404" in words:
         return FileNotFoundError(errno.ENOENT, "there is no such file or directory", path)

@@ -1,8 +1,9 @@
 """The stream reader: a dataset's episodes through tf.data; damage is found, named, stepped over.
 
-One traced function (one more for each other form) serves all datasets: files, key, place and knobs
-are its tensor inputs, so that opening 29 streams costs one trace. An element is a place (pass,
-shard, record) and the record's bytes. tf.data's autotuning is off: the knobs set the parallelism.
+A record is an episode. One traced function for each form (side by side, ordered, remote) serves all
+datasets: files, key, place and knobs are its tensor inputs. So opening 29 streams of one form costs
+one trace. An element is (pass, shard, record) and the record's bytes. tf.data's autotuning is off:
+the knobs set the parallelism.
 
 tf.data's parallel interleave opens inputs ahead and buffers several records of each, whatever its
 knobs say. With ``num_parallel_calls`` 1 the plain one is used, which holds one record at a time.
@@ -14,12 +15,12 @@ is drained before the next begins.
 tf.data drops the rest of a shard at the first broken record and does not say which record an
 error came from. So every pass is compared with the record counts of its shards. A record that never
 came is looked for in the file itself: it is read on its own where it is whole, and quarantined with
-its reason where it is not. So a record comes exactly once, or is named.
+its reason where it is not. So in each pass a record comes exactly once, or is named.
 
-As many threads as ``parse_parallel_calls`` says walk the records, in order, into the samples that
-they give; a user's function runs there too. The record is freed then: only frames that some sample
-shows are copied out of it. Where a remote file system does not answer, the stream is interrupted:
-the thread that reads opens it again.
+As many threads as ``parse_parallel_calls`` says make samples of the records, in order ("walk"
+them); a user's function runs there too. Frames that some sample shows are copied, and the record is
+freed. Where a remote file system does not answer, the stream raises ``SourceInterruptedError``. The
+dataset's thread (``pipeline.read.streams``) opens the stream again at its cursor.
 
 Not here: what a record gives (``index.records``), how much damage is borne
 (``decode.message``).
@@ -45,9 +46,9 @@ import numpy as np
 from autoloader.errors import SourceError
 from autoloader.formats.files import (
     OUT_OF_DESCRIPTORS,
+    no_descriptor_left,
     opened,
     source_bytes,
-    too_many_open,
     unreadable,
 )
 from autoloader.formats.records import MalformedRecordError, read_records, walk_records
@@ -70,17 +71,17 @@ from autoloader.storage.faults import UnreachableError
 from autoloader.storage.store import while_wanted
 
 PASSES = 256
-"""Passes of one stream; then it ends and is opened anew. A stream without end would spin for ever
-over files that were emptied while it ran."""
+"""Passes of one tf.data iterator; then the next one is made. An iterator without end would spin for
+ever over files that were emptied while it ran."""
 _lock = threading.Lock()
 _traced: dict[tuple[bool, bool, bool], Any] = {}
 _numbers = itertools.count()
-"""Numbers of the streams of this process."""
+"""Numbers of the tf.data iterators of this process."""
 _open: set[int] = set()
-"""Numbers of the streams that somebody reads."""
+"""Numbers of the iterators that somebody reads."""
 _failures: dict[int, tuple[str, OSError]] = {}
-"""Number of a stream → remote shard and error of its last failed read; TensorFlow keeps the words
-alone."""
+"""Number of an iterator → remote shard and error of its last failed read; TensorFlow keeps the
+words alone."""
 
 _STRUCTURE = (tf.TensorSpec([3], tf.int64), tf.TensorSpec([], tf.string))
 
@@ -104,7 +105,10 @@ def numbered_records(path: Any, first: Any, stop: Any, pass_: Any, shard: Any) -
 
 
 def _remote_records(path: Any, first: Any, stop: Any, pass_: Any, shard: Any, stream: Any) -> Any:
-    """The same of a remote file: read here, as ``_whole_records`` would fetch it once more."""
+    """``numbered_records`` of a remote file, read by this package.
+
+    TensorFlow's reader would need ``_whole_records`` before it, which fetches the file once more.
+    """
 
     def read(name: bytes, start: int, end: int, of: int) -> Iterator[tuple[int, bytes]]:
         def wanted() -> bool:
@@ -134,8 +138,8 @@ def _whole_records(path: bytes, most: int) -> np.int64:
     """Count the records of a local file, ``most`` at most, that end within it.
 
     TensorFlow makes room for a record before it reads it: a length beyond all memory ends the
-    process. What is left out is named where it is missed (``pipeline.graph.reader``). Where a file
-    cannot be read TensorFlow says so.
+    process. ``StreamReader._missing`` names records that are left out. Of a file that cannot be
+    read, TensorFlow raises the error.
     """
     name = path.decode()
     with contextlib.suppress(OSError):
@@ -146,7 +150,7 @@ def _whole_records(path: bytes, most: int) -> np.int64:
 
 @lru_cache(maxsize=2**16)
 def _records_within(name: str, size: int, mtime_ns: int, most: int) -> int:
-    """See ``_whole_records``; a file is walked once as long as it stays as it is."""
+    """``_whole_records`` of a file that is walked once as long as it stays as it is."""
     del size, mtime_ns
     with opened(name) as file:
         walk = walk_records(file, source_bytes(file))
@@ -195,11 +199,11 @@ def _variant(
 
 
 class StreamReader:
-    """Reads one dataset; see ``samples.block.EpisodeStream``.
+    """Reads the episodes of one dataset by tf.data; a ``samples.block.EpisodeStream``.
 
     Args:
         dataset: resolved dataset that is read.
-        layout: widths to pad to.
+        layout: layout of the mixture's batches, to whose widths actions and states are padded.
         ordered: whether the order of episodes must not depend on timing.
     """
 
@@ -208,7 +212,6 @@ class StreamReader:
     ) -> None:
         self._dataset = dataset
         self._ordered = ordered
-        self._number = -1
         self._samples = RecordSamples(dataset, layout)
         if dataset.transform is not None:
             user_functions.enter()
@@ -216,14 +219,23 @@ class StreamReader:
             files.enter()
 
     def open(self, start: ReaderStart, knobs: Knobs) -> Iterator[SampleBlock | EmptyEpisode]:
-        """See ``EpisodeStream.open``."""
+        """Episodes from ``start`` on, without end; in each pass every record once.
+
+        Args:
+            start: the pass, and the number of records of each slice that are done.
+            knobs: the dataset's knobs of its stream.
+
+        Raises:
+            SourceError: while iterating: the source cannot be read at all.
+            SourceInterruptedError: while iterating: the source does not answer now.
+        """
         while True:
-            yield from self._stretch(start, knobs)
+            yield from self._passes(start, knobs)
             start = ReaderStart(start.pass_ + PASSES, (0,) * len(self._dataset.slices))
 
-    def _stretch(self, start: ReaderStart, knobs: Knobs) -> Iterator[SampleBlock | EmptyEpisode]:
-        """``PASSES`` passes."""
-        number = self._number = next(_numbers)
+    def _passes(self, start: ReaderStart, knobs: Knobs) -> Iterator[SampleBlock | EmptyEpisode]:
+        """Episodes of ``PASSES`` passes, by one tf.data iterator."""
+        number = next(_numbers)
         walked = _Walked(
             self._dataset.index,
             self._records(start, knobs, number),
@@ -232,7 +244,7 @@ class StreamReader:
         )
         _open.add(number)
         try:
-            yield from self._held(walked, start)
+            yield from self._held(walked, start, number)
         finally:
             _open.discard(number)
             walked.close()
@@ -243,7 +255,7 @@ class StreamReader:
         Args:
             start: pass, and records of each shard to skip.
             knobs: the dataset's knobs of its stream.
-            number: number of the stream, by which ``_failures`` names what could not be read.
+            number: number of the tf.data iterator, by which ``_failures`` has its last error.
         """
         dataset = self._dataset
         with _lock:
@@ -274,7 +286,9 @@ class StreamReader:
             options.experimental_warm_start = False
             return iter(stream.with_options(options))
 
-    def _held(self, walked: _Walked, start: ReaderStart) -> Iterator[SampleBlock | EmptyEpisode]:
+    def _held(
+        self, walked: _Walked, start: ReaderStart, number: int
+    ) -> Iterator[SampleBlock | EmptyEpisode]:
         """Samples of the walked records, compared with the record counts."""
         got = _Pass(self._dataset, start.pass_, start.skip)
         reason, failures = "", 0
@@ -290,7 +304,7 @@ class StreamReader:
                     raise self._failed(reason) from error
                 continue
             except tf.errors.OpError as error:
-                raise self._unreadable(error) from error
+                raise self._unreadable(error, number) from error
             failures = 0
             while item.place.pass_ > got.pass_:
                 yield from self._missing(got)
@@ -331,15 +345,15 @@ class StreamReader:
             for record in left:
                 yield EmptyEpisode(place(record), behind)
 
-    def _unreadable(self, error: Any) -> Exception:
-        """Error of the stream for one of TensorFlow's errors."""
+    def _unreadable(self, error: Any, number: int) -> Exception:
+        """Error of the tf.data iterator ``number`` for one of TensorFlow's errors."""
         if not self._dataset.remote:
             reason = _reason(error)
             if os.strerror(errno.EMFILE) in reason:
                 path = reason.partition(";")[0]
-                return too_many_open(None, path, dataset=self._dataset.name)
+                return no_descriptor_left(None, path, dataset=self._dataset.name)
             return self._failed(reason)
-        if failed := _failures.pop(self._number, None):
+        if failed := _failures.pop(number, None):
             path, why = failed
             return self._of_file(why, path)
         path = self._dataset.directory.path
@@ -370,8 +384,8 @@ class _Walked:
     Args:
         dataset: index of the dataset in the mixture.
         records: (pass, shard and record; its bytes) of each, as tensors; asked on after an error.
-        walk: makes samples of a record.
-        calls: threads that walk; 1: the caller's own.
+        walk: function that makes samples of a record.
+        calls: number of threads that call ``walk``; 1: the caller's own thread.
     """
 
     def __init__(
@@ -426,7 +440,7 @@ class _Walked:
 
 
 class _Pass:
-    """Which records of one pass have come."""
+    """Records of one pass that have come, by shard."""
 
     def __init__(self, dataset: ResolvedDataset, pass_: int, skip: tuple[int, ...]) -> None:
         self.pass_ = pass_

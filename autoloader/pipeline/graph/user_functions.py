@@ -31,7 +31,16 @@ _OF_TRAJECTORY = "traj_metadata"
 def call_eagerly(
     function: Callable[..., Any], episode: dict[str, Any], steps: int, kwargs: Mapping[str, Any]
 ) -> Any:
-    """See ``samples.transforms.transform.Caller``."""
+    """Call a user's TensorFlow function on an episode of NumPy arrays; its result as NumPy arrays.
+
+    A ``samples.transforms.transform.Caller``.
+
+    Args:
+        function: the user's function, which takes a trajectory as TFDS and Octo have it.
+        episode: arrays of the steps by feature, and under ``METADATA`` those that come once.
+        steps: number of steps.
+        kwargs: the spec's keyword arguments of the function.
+    """
     with tf.device("/CPU:0"):
         once = episode.pop(METADATA)
         trajectory = _tensors(episode)

@@ -27,7 +27,7 @@ from autoloader.formats.files import (
     OUT_OF_DESCRIPTORS,
     descriptors,
     is_remote,
-    too_many_open,
+    no_descriptor_left,
     unreadable,
 )
 from autoloader.host.files import read_whole
@@ -164,7 +164,7 @@ def _owner(datasets: Sequence[ResolvedDataset], path: str) -> str:
 def _unreadable(datasets: Sequence[ResolvedDataset], error: OSError, path: str) -> SourceError:
     name = _owner(datasets, path)
     if error.errno in OUT_OF_DESCRIPTORS:
-        return too_many_open(error, path, dataset=name)
+        return no_descriptor_left(error, path, dataset=name)
     if is_remote(path):
         return unreadable(error, path, dataset=name)
     return SourceError(

@@ -9,7 +9,8 @@ The ranks of a node have a pipeline each in one child, over the same files in th
 a pipeline reads, an index's columns and a plan's running counts take most of its memory, and
 neither is ever written to. So the ranks share them, and they are closed with the last pipeline.
 
-Not here: the indexes and the plan (``index``), reading (``pipeline.read.planned``).
+Not here: the indexes (``index``), the plan (``sampling.plan``), reading
+(``pipeline.read.planned``).
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ class OpenMixture:
     Attributes:
         indexes: index of every dataset.
         plan: plan of the samples over these indexes.
-        next_use: the same plan read backwards.
+        next_use: the plan read backwards: the position at which a frame is needed again.
         frames: frame cache of all pipelines, with a budget of 0 at first.
         blocks: blocks that runs are read from; ``None``: the order has no locality.
     """

@@ -4,8 +4,9 @@ There is no mixer and no cursor: the plan names the sample of every position, so
 pipeline is one number, and no knob moves the order. Batches are built here or in decode processes;
 TensorFlow is not imported.
 
-Theory of operation. The owner assigns runs: spans of positions, some ``run_samples`` samples in
-all, whose batches this source's consumer fills. Reader threads take run after run. Each looks up
+Theory of operation. A run, here, is spans of positions with some ``run_samples`` samples in all.
+The batch builder of a source assigns runs to it, and fills their batches. Reader threads take run
+after run. Each looks up
 its samples in the plan and computes their windows over the index's columns. It reads their frames
 in the order of their files, neighbours in one call, into memory that earlier runs have left
 (``pipeline.read.frame_reads``). With locality frames lie in blocks that
@@ -14,8 +15,9 @@ until the consumer has taken the runs before.
 
 Frames that the frame cache has are not read. A run pins the cached frames that it shows. When the
 cache shrinks, runs that pin much of it and are wanted last are put back, and read again in their
-turn. The cache knows a frame by where its encoded bytes end. So datasets, passes and cameras' draws
-that decode the same bytes alike share it. (Frames of a video may begin at the same keyframe.)
+turn. The cache's key of a frame is the place where its encoded bytes end, as several frames of a
+video may begin at one keyframe. So datasets, passes and cameras' draws that decode the same bytes
+alike share the cached frame.
 
 One thread plans at a time. Planning is work of the interpreter, so several threads would be no
 faster. They would take the interpreter from each other, and from those that fill batches, at every
@@ -28,8 +30,8 @@ Invariants:
     1. Samples come in the order in which their positions were assigned, whatever the threads do.
     2. No knob changes which sample a position names.
 
-Not here: the plan and the index (``index``), who fills which batch (``sampling.dealing``), which
-frames stay cached (``cache.table``), decoding (``decode``).
+Not here: the plan (``sampling.plan``), the index (``index``), who fills which batch
+(``sampling.dealing``), which frames stay cached (``cache.table``), decoding (``decode``).
 """
 
 from __future__ import annotations
@@ -406,12 +408,11 @@ def _pieces(read_ahead: int) -> int:
 
 
 RUN_SAMPLES = 256
-"""Samples of a run that are read at most, or somewhat more: a run is whole batches."""
+"""Samples of a run that are read, at most or somewhat more: a run is whole batches."""
 HELD_RUN_SAMPLES = 1024
 """Samples of a run at most, with those whose frames are cached. Planning costs much the same for
 each dataset, however many samples of it there are. So where all frames are cached, the rate of 29
-datasets
-rises by a tenth from 512 to 1,024 samples, and by nothing above."""
+datasets rises by a tenth from 512 to 1,024 samples, and by nothing above."""
 SAMPLES_A_THREAD = 48
 """As many as each decode thread keeps a run alive for a while; fewer would plan too often."""
 
@@ -423,13 +424,13 @@ _PINNED_PART = 20
 _LEAST_HELD = 0.25
 _NEARLY_ALL = 0.75
 """From this share of the frames on what is not held, and wants room, becomes less and less."""
-_LOOKED_AT = 4
+_LOOKED_AT = 4  # episodes of each dataset
 
 
 def run_samples(
     decode_threads: int,
     ranks_here: int,
-    sample_bytes: float,
+    encoded_bytes: float,
     held_ratio: float = 0.0,
     held_samples: float = math.inf,
 ) -> int:
@@ -441,9 +442,9 @@ def run_samples(
 
     Args:
         decode_threads: number of threads that decode it.
-        ranks_here: so many read ahead in one process: together about as much as one.
-        sample_bytes: mean of encoded frames.
-        held_ratio: share of the frames that were held lately.
+        ranks_here: number of ranks that read ahead in one process, together about as much as one.
+        encoded_bytes: mean bytes of a sample's encoded frames.
+        held_ratio: share of the frames that were held lately, 0 to 1.
         held_samples: samples whose frames the cache has room for; infinite where it holds nothing.
     """
     decoded = max(1 / RUN_SAMPLES, 1 - held_ratio)
@@ -452,19 +453,28 @@ def run_samples(
     displaced = held_ratio * min(1.0, (1 - held_ratio) / (1 - _NEARLY_ALL))
     many = int(min(many, held_samples / _PINNED_PART / max(_LEAST_HELD, displaced)))
     many = max(LEAST_RUN_SAMPLES, many // ranks_here)
-    return max(1, min(many, int(RUN_BYTES / ranks_here / max(1.0, sample_bytes * decoded))))
+    return max(1, min(many, int(RUN_BYTES / ranks_here / max(1.0, encoded_bytes * decoded))))
 
 
-def sample_bytes(
+def mean_encoded_bytes(
     mixture: ResolvedMixture, indexes: Sequence[DatasetIndex], shares: Sequence[float]
 ) -> float:
-    """Mean bytes of a sample's encoded frames, estimated from a few episodes of each dataset."""
+    """Mean bytes of all encoded frames of a sample of the mixture.
+
+    Estimated from the first frames of a few episodes of each dataset; of a video these are
+    keyframes.
+
+    Args:
+        mixture: the resolved mixture.
+        indexes: index of each dataset.
+        shares: share of each dataset, 0 to 1; they weight the datasets' means.
+    """
     found = 0.0
     for dataset, index, share in zip(mixture.datasets, indexes, shares, strict=True):
-        whole = np.flatnonzero(index.steps)  # a transform may leave an episode without steps
-        if not len(whole):
+        with_steps = np.flatnonzero(index.steps)  # a transform may leave an episode without any
+        if not len(with_steps):
             continue
-        some = whole[np.linspace(0, len(whole) - 1, _LOOKED_AT).astype(np.int64)]
+        some = with_steps[np.linspace(0, len(with_steps) - 1, _LOOKED_AT).astype(np.int64)]
         episodes, first = index.episodes_at(some), np.zeros((len(some), 1), np.int64)
         for features in dataset.cameras.values():
             lengths = [
@@ -510,7 +520,7 @@ class IndexedReader(MixtureReader):
     by_blocks: bool = True
 
     def __post_init__(self) -> None:
-        self._sample_bytes = 0.0
+        self._encoded_bytes = 0.0
         sizes = self.mixture.layout.cameras.values()
         self._frames_bytes = 3 * self.mixture.layout.frames * sum(h * w for h, w in sizes)
         self.indexes: Sequence[DatasetIndex] = ()
@@ -529,7 +539,7 @@ class IndexedReader(MixtureReader):
         for dataset, index in zip(self.mixture.datasets, self.indexes, strict=True):
             for slice_, record, reason in index.damaged:
                 quarantine.add(Place(dataset.index, 0, slice_, record), reason)
-        self._sample_bytes = sample_bytes(self.mixture, self.indexes, self.order.shares)
+        self._encoded_bytes = mean_encoded_bytes(self.mixture, self.indexes, self.order.shares)
         self.blocks = opened.blocks if self.by_blocks else None
         if self.blocks is not None:
             self.blocks.node = self.node
@@ -679,4 +689,4 @@ class IndexedReader(MixtureReader):
         if self._frames is not None and self._frames.budget_bytes:
             held = self._frames.lately_cached
             room = self._frames.budget_bytes / self._frames_bytes
-        return run_samples(knobs.decode_threads, self.ranks_here, self._sample_bytes, held, room)
+        return run_samples(knobs.decode_threads, self.ranks_here, self._encoded_bytes, held, room)

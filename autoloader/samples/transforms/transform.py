@@ -1,7 +1,8 @@
-"""A dataset's transform: the user's function, what it gives, and a record as it leaves it.
+"""A dataset's transform: the user's function, the spec's own pass, and the episodes they give.
 
-A transform is the user's function, or the spec's own pass over an episode, or both:
-the function comes first. A record on which the function fails is quarantined like a damaged one.
+A transform is the user's function, or the spec's own pass over an episode (``Derivation``), or
+both: the function comes first. A record on which the function fails is quarantined like a damaged
+one.
 
 A function is named ``module:function``. It is imported in the process that calls it, on the import
 path of the trainer's process. The command line adds the working directory and the spec's folder to
@@ -71,7 +72,7 @@ from autoloader.errors import SourceError, SpecError
 from autoloader.formats import DatasetFormat, Feature, ShardSlice, tensorflow_process
 from autoloader.formats.cache import JsonCache
 from autoloader.formats.features import JOINED, RAGGED
-from autoloader.formats.records import MalformedRecordError, write_example
+from autoloader.formats.records import MalformedRecordError, RecordPlace, write_example
 from autoloader.host.supervision import extend_import_path
 from autoloader.samples.draws import Bools, Floats
 from autoloader.samples.transforms.fields import (
@@ -135,7 +136,7 @@ class Derivation:
     """The pass over each episode of one dataset; immutable.
 
     Attributes:
-        steps: which of them there are.
+        steps: the spec's choice of steps.
         columns: terms that become features.
         moving: the rule that bars steps, with the feature that it reads, or ``None``.
         ragged: texts of which every step has its own number, to be stored as one a step.
@@ -161,7 +162,7 @@ class Derivation:
 
     @property
     def plain(self) -> dict[str, Any]:
-        """All that decides what it gives, as plain values."""
+        """All that decides the pass's result, as plain values."""
         rows = [[one.feature.key, one.term.plain(), _plain(one.source)] for one in self.columns]
         moving = None
         if self.moving is not None:
@@ -171,12 +172,12 @@ class Derivation:
         return {**plain, "ragged": [one.key for one in self.ragged]} if self.ragged else plain
 
     def features(self, given: Mapping[str, Feature]) -> dict[str, Feature]:
-        """The features of the episodes that it makes of those with ``given`` ones."""
+        """Features of the pass's episodes, made of episodes with the features ``given``."""
         texts = {one.path: replace(one, encoding=JOINED, shape=(None,)) for one in self.ragged}
         return {**given, **texts, **{one.feature.path: one.feature for one in self.columns}}
 
     def sources(self, only: Collection[str] | None) -> set[str] | None:
-        """Keys that it reads to give the keys ``only``."""
+        """Keys that the pass reads to give the keys ``only``; ``None``: all."""
         if only is None:
             return None
         own = {one.feature.key: one.source.key for one in self.columns}
@@ -189,19 +190,19 @@ class Derivation:
         return any(op.name in _DOMAINS for one in self.columns for op in one.term.ops)
 
     def left_of(self, frames: int) -> int:
-        """Steps that it leaves of so many."""
+        """Steps that the pass leaves of ``frames`` steps."""
         strided = -(-max(0, frames - self.steps.drop_first) // self.steps.every)
         return max(0, strided - self.steps.drop_last)
 
     def apply(
         self, found: Transformed, given: Mapping[str, Feature], only: Collection[str] | None
     ) -> Transformed:
-        """The episode as it leaves it.
+        """An episode after the pass.
 
         Args:
             found: the episode, with the keys of ``sources``.
             given: its features, by path.
-            only: keys that are wanted; default: all.
+            only: keys that are wanted; ``None``: all.
         """
         left = self.left_of(found.steps)
         if not left:
@@ -288,13 +289,13 @@ def _moving(
     return spec, term, feature
 
 
-def check_domain(derivation: Derivation, found: Transformed, place: str) -> None:
+def check_domain(derivation: Derivation, found: Transformed, place: RecordPlace) -> None:
     """Hold an episode against what its gripper ops take.
 
     Args:
         derivation: the pass of the values' dataset.
         found: the episode before the pass.
-        place: where it lies, for the message.
+        place: place of the episode, for the message.
 
     Raises:
         SpecError: a value lies outside an op's domain.
@@ -487,10 +488,10 @@ class Transform:
         spec: the user's function, or ``None``.
         identity: hash of all that decides its results.
         sources: the dataset's own features, by path.
-        given: those that the function gives, by path; without one, the sources.
-        cost_s: what the function took for the episode it was tried on.
-        kept_ratio: steps that it left of that episode.
-        derivation: the pass that follows, or ``None``.
+        given: features that the function gives, by path; without a function, ``sources``.
+        cost_s: seconds that the function took for the episode it was tried on.
+        kept_ratio: share of that episode's steps that the function left, 0 to 1.
+        derivation: the pass that follows the function, or ``None``.
     """
 
     spec: TransformSpec | None
@@ -503,17 +504,17 @@ class Transform:
 
     @cached_property
     def features(self) -> Mapping[str, Feature]:
-        """Those of the transformed episodes, by path."""
+        """Features of the transformed episodes, by path."""
         return self.given if self.derivation is None else self.derivation.features(self.given)
 
     @property
-    def given_types(self) -> str:
-        """Hash of the types in which the function, or the pass, is given the episodes."""
+    def input_types(self) -> str:
+        """Hash of ``sources``: the types of the episodes before function and pass."""
         return types_of(self.sources)
 
     @property
     def framework(self) -> str:
-        """Which the function is written for; "numpy" where there is none."""
+        """Framework that the function is written for; "numpy" where there is no function."""
         return "numpy" if self.spec is None else self.spec.framework
 
     @property
@@ -524,33 +525,38 @@ class Transform:
         return "steps", "keep.moving"
 
     def frames_left(self, frames: int) -> int:
-        """About how many steps it leaves of an episode of so many; at least one."""
+        """Steps that the transform leaves of ``frames`` steps: an estimate, at least one."""
         left = round(frames * self.kept_ratio)
         return max(1, left if self.derivation is None else self.derivation.left_of(left))
 
     def apply(
         self, payload: Any, *, stop: int | None = None, only: Collection[str] | None = None
     ) -> tuple[Transformed, Spans]:
-        """A record's values after the function, and where its frames lie in ``payload``.
+        """A record's values after function and pass, and where its frames lie in ``payload``.
 
         Args:
             payload: the record, from its first byte on.
-            stop: its bytes; default: all.
-            only: keys of the features that are wanted.
+            stop: number of bytes of the record; ``None``: all of ``payload``.
+            only: keys of the features that are wanted; ``None``: all.
 
         Raises:
             MalformedRecordError: the record is damaged, or the function fails on it.
         """
         pass_ = self.derivation
         if pass_ is None:
-            return self.before_pass(payload, stop, only)
-        found, spans = self.before_pass(payload, stop, pass_.sources(only))
+            return self.by_function(payload, stop, only)
+        found, spans = self.by_function(payload, stop, pass_.sources(only))
         return pass_.apply(found, self.given, only), spans
 
-    def before_pass(
+    def by_function(
         self, payload: Any, stop: int | None, only: Collection[str] | None
     ) -> tuple[Transformed, Spans]:
-        """A record's values as the function gives them; arguments as of ``apply``.
+        """A record's values after the function alone; as stored where there is no function.
+
+        Args:
+            payload: the record, from its first byte on.
+            stop: number of bytes of the record; ``None``: all of ``payload``.
+            only: keys of the features that are wanted; ``None``: all.
 
         Raises:
             MalformedRecordError: the record is damaged, or the function fails.
@@ -612,7 +618,7 @@ def _apply(
     stop: int | None,
     only: Collection[str] | None,
 ) -> tuple[Transformed, Spans]:
-    """``Transform.before_pass`` in this process."""
+    """``Transform.by_function`` in this process."""
     episode, steps, spans = read_episode(payload, sources, stop=stop)
     if not steps:
         return nothing(features, only), spans
@@ -704,7 +710,7 @@ def _try_function(
 
 
 def _check_first_episodes(
-    transform: Transform, derivation: Derivation, records: Iterable[tuple[str, bytes]]
+    transform: Transform, derivation: Derivation, records: Iterable[tuple[RecordPlace, bytes]]
 ) -> int:
     """Check the first episodes, and return how many were looked at."""
     keys = {one.source.key for one in derivation.columns}
@@ -714,7 +720,7 @@ def _check_first_episodes(
             break
         count += 1
         with contextlib.suppress(MalformedRecordError):  # quarantined when it is read
-            found, _ = transform.before_pass(payload, None, keys)
+            found, _ = transform.by_function(payload, None, keys)
             if found.steps:
                 check_domain(derivation, found, place)
     return count
@@ -774,7 +780,7 @@ def bind_episodes(
     if derivation.has_domain:
         _cache.of_file(
             slices[0].path,
-            ("derived", derived.identity, derived.given_types, slices[0]),
+            ("derived", derived.identity, derived.input_types, slices[0]),
             lambda: _check_first_episodes(derived, derivation, directory.records(slices)),
             dataset=directory.dataset,
         )

@@ -1,4 +1,4 @@
-"""The face of a remote file system, the version of a remote file, and the client of a scheme.
+"""The interface of a remote file system, the version of a remote file, the client of a scheme.
 
 Theory of operation. Addresses and credentials of a scheme come from its own package (``gcsfs``,
 ``botocore``, ``huggingface_hub``, ``~/.netrc``), whose caches are not used. Requests are made by
@@ -35,13 +35,13 @@ from autoloader.storage.places import CLIENTS, check_address, scheme_of
 
 @dataclass(frozen=True, slots=True)
 class RemoteIdentity:
-    """One version of one object.
+    """One version of a remote object, whose path the caller knows.
 
     Attributes:
-        size: bytes of the object.
-        number: number of the version: the generation of Cloud Storage, the time of the last change
-            in ns where a server tells no more, else a hash of the tag.
-        tag: tag that a request names to get this version alone; "": there is none.
+        size: size of the object in bytes.
+        number: number that tells versions apart: Cloud Storage's generation; of other stores the
+            time of the last change in ns; where there is none, a hash of the tag.
+        tag: ETag or generation that pins a request to this version; "": there is none.
         crc32c: checksum of the bytes; ``None``: the store tells none.
     """
 
@@ -55,7 +55,13 @@ class RemoteIdentity:
         return asdict(self)
 
     def key(self, path: str) -> str:
-        """Name of this version of the object at ``path``: 40 hexadecimal digits."""
+        """Key of this version, which names its files in the caches: 40 hexadecimal digits.
+
+        A hash of path, size, number and tag.
+
+        Args:
+            path: address of the object, with its scheme.
+        """
         text = repr((path, self.size, self.number, self.tag))
         return hashlib.sha256(text.encode(errors="surrogateescape")).hexdigest()[:40]
 
@@ -133,7 +139,7 @@ class Client(ABC):
         return of, bytes(content)
 
     def write(self, path: str, content: bytes, meter: Meter) -> None:
-        """Put a small file."""
+        """Write a small file."""
         del content, meter
         raise OSError(errno.EROFS, "a server of files takes none; copy it there", path)
 

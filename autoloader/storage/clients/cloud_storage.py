@@ -34,7 +34,7 @@ class CloudStorageClient(WebClient):
         self._fs: Any = GCSFileSystem(use_listings_cache=False, skip_instance_cache=True)
 
     def listing(self, directory: str, meter: Meter) -> dict[str, RemoteIdentity | None]:
-        """See ``Client.listing``."""
+        """Names in a directory: files with their versions, directories with ``None``."""
         prefix = directory.partition("://")[2].partition("/")[2].rstrip("/")
         prefix = f"{prefix}/" if prefix else ""
         asked = {
@@ -56,13 +56,13 @@ class CloudStorageClient(WebClient):
             asked["pageToken"] = page["nextPageToken"]
 
     def identity(self, path: str, meter: Meter) -> RemoteIdentity:
-        """See ``Client.identity``."""
+        """The version of a file now."""
         name = path.partition("://")[2].partition("/")[2]
         found = self._json(path, f"/o/{quote(name, safe='')}", {"fields": _FIELDS}, meter)
         return of_entry({**found, "size": int(found["size"])})
 
     def write(self, path: str, content: bytes, meter: Meter) -> None:
-        """See ``Client.write``."""
+        """Write a small file."""
         bucket, _, name = path.partition("://")[2].partition("/")
         base = self._fs.base.replace("/storage/", "/upload/storage/")
         asked = urlencode({"uploadType": "media", "name": name})

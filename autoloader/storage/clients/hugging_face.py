@@ -35,7 +35,7 @@ class HuggingFaceClient(WebClient):
         self._token = get_token
 
     def listing(self, directory: str, meter: Meter) -> dict[str, RemoteIdentity | None]:
-        """See ``Client.listing``."""
+        """Names in a directory: files with their versions, directories with ``None``."""
         repository, revision, inside = _parts(directory)
         address: str | None = f"{self._hub}/api/datasets/{repository}/tree/{revision}/{inside}"
         names: dict[str, RemoteIdentity | None] = {}
@@ -53,7 +53,7 @@ class HuggingFaceClient(WebClient):
         return names
 
     def identity(self, path: str, meter: Meter) -> RemoteIdentity:
-        """See ``Client.identity``."""
+        """The version of a file now."""
         directory, _, name = path.rpartition("/")
         found = self.listing(directory, meter).get(name)
         if found is None:
@@ -61,7 +61,7 @@ class HuggingFaceClient(WebClient):
         return found
 
     def write(self, path: str, content: bytes, meter: Meter) -> None:
-        """See ``Client.write``; what is put on the hub is a commit of its owner's."""
+        """Refuse: a file of the Hub is written by a commit of its owner."""
         del content, meter
         raise OSError(errno.EROFS, "put it on the hub with `hf upload`", path)
 

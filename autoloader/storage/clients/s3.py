@@ -51,7 +51,7 @@ class S3Client(WebClient):
         self._credentials: Any = session.get_credentials()
 
     def listing(self, directory: str, meter: Meter) -> dict[str, RemoteIdentity | None]:
-        """See ``Client.listing``."""
+        """Names in a directory: files with their versions, directories with ``None``."""
         bucket, _, prefix = directory.partition("://")[2].rstrip("/").partition("/")
         prefix = f"{prefix}/" if prefix else ""
         asked = {"list-type": "2", "prefix": prefix, "delimiter": "/"}
@@ -73,7 +73,7 @@ class S3Client(WebClient):
             asked["continuation-token"] = token
 
     def write(self, path: str, content: bytes, meter: Meter) -> None:
-        """See ``Client.write``."""
+        """Write a small file."""
         address, _ = self._address(path, None)
         self._answered(Request("PUT", address, path, meter, content=content))
 
