@@ -240,7 +240,10 @@ def frames_by_uses(table: DatasetTable) -> UseCounts:
 
 
 def _by_mean(uses: float, frames: float) -> UseCounts:
-    """So many frames of so many uses in all, as even as whole numbers are; at least one each."""
+    """(uses, number) of ``frames`` frames with ``uses`` uses in all, as even as whole numbers are.
+
+    Each frame has at least one use.
+    """
     few, more = divmod(max(1.0, uses / frames), 1)
     counts = (int(few), (1 - more) * frames), (int(few) + 1, more * frames)
     return tuple((k, n) for k, n in counts if n > 0)

@@ -121,7 +121,7 @@ class DemoDataset:
         states_encoding: whether ``features.json`` says how images are encoded.
         shards: at most so many train shards.
         episodes: a fixed number of train episodes, whatever the scale.
-        tasks: what is done, keys of ``demo_scene``'s words; one is drawn for each episode.
+        tasks: tasks, keys of ``demo_scene``'s words; one is drawn for each episode.
         things: names of what it is done to, as ``demo_things.yaml`` has them.
         goals: names of what things are put in or on.
         standard_names: shards are called ``-00000-of-00008``; else as TFDS's sequential writer

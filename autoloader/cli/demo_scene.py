@@ -247,7 +247,7 @@ def draw_task(
         goals: names of what things are put in or on.
         arms: number of arms, 1 or 2.
         progress: [T] rising from 0 to 1, equal where the robot stands still.
-        rng: what everything is drawn by.
+        rng: generator that everything is drawn by.
     """
     colours = rng.permutation(list(_COLOURS))
     kinds = rng.permutation(things)
@@ -325,7 +325,7 @@ def draw_pictures(
         episode: the poses and things that are drawn.
         camera: where from, and how.
         key: of the dataset's place.
-        rng: what light and noise are drawn by.
+        rng: generator that light and noise are drawn by.
     """
     (height, width), place = camera.size, _place(camera, key)
     ends = rng.uniform(0.85, 1.1, 4)

@@ -81,7 +81,7 @@ class Fact:
     """Something that was looked at and hurts no run.
 
     Attributes:
-        text: one sentence of what was seen.
+        text: one sentence that says what was found.
         check: name of the check, such as "memory"; ``examine`` fills it in.
     """
 
@@ -95,7 +95,7 @@ class Finding:
 
     Attributes:
         evidence: observation of the check, with its numbers.
-        remedy: one sentence of what to do about it.
+        remedy: one sentence that says what to do about it.
         severity: "error" ends a run or makes its data wrong; "warning" makes it slow or fragile.
         check: name of the check; ``examine`` fills it in.
     """

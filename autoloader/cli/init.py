@@ -423,7 +423,7 @@ class Entry:
         values: the spec's fields of it, such as ``images`` and ``action``, in order.
         split: loader split → TFDS split expression.
         hz: control frequency, or ``None``.
-        notes: what a person should know, a comment line each.
+        notes: remarks for people, a comment line each.
         proposed: fields that come from ``features.json`` → why.
         commented: fields that stand as comments → (value, why).
         missing: "camera" and "language", where none could be taken → why.

@@ -183,7 +183,7 @@ class Column:
         name: its number and where it comes from; without a number where an op took it away.
         stages: (what was done, its values [n]), as stored first.
         normalised: whether the statistics bring it to a scale; ``None`` where the spec has none.
-        flag: what stands out, or "".
+        flag: remark on values that stand out; "": none do.
     """
 
     name: str

@@ -171,7 +171,7 @@ class _Report:
     """Derives the document of ``autoloader plan``, a method for each of its parts.
 
     Args:
-        plan: what the loader would start with.
+        plan: plan of the loader.
         costs: seconds and bytes of decoding a sample, by dataset; may lack some.
         nodes: number of machines that the plan's ranks are dealt over evenly.
     """

@@ -95,7 +95,7 @@ class Episode:
     Args:
         steps: as the user's function leaves them, or as they lie in the file.
         declared: the dataset as the spec has it.
-        sample: what a sample holds, in frames.
+        sample: the spec's description of a sample, in frames.
         valid: which of ``steps`` may be t; default: all.
         labels: path of a class label → its names.
         key: of the dataset, see ``key_of``.

@@ -57,7 +57,7 @@ DECODE_PROCESS_BYTES = 70 * MIB
 HELPERS_BYTES = 150 * MIB
 """The process that asks helpers elsewhere: Python, NumPy, Ray (108 MiB), and its connections."""
 SAMPLE_BYTES = 32 * 1024
-"""What a further waiting sample adds: about one encoded frame, since frames are held once."""
+"""Bytes of a further waiting sample: about one encoded frame, since frames are held once."""
 RUN_BYTES = 256 * 64 * 1024
 """One run of planned samples read ahead, where it is longest."""
 _SHORTEST_RUN_OF = 4
@@ -332,7 +332,7 @@ def percentile(values: deque[float] | deque[int], q: float) -> float | None:
 
 
 PROMISED_S = 5.0
-"""How long what was admitted counts as gone: fresh pages come at 0.4 GiB/s (design: "Reflex")."""
+"""Seconds for which a promise counts: by then its pages have come, at 0.4 GiB/s."""
 OPENING_S = 15.0
 """The same for a pipeline that opens: libraries, streams and the first fill of its ring."""
 

@@ -69,12 +69,18 @@ class DecisionLog(LineLog):
         self.write({"kind": "start", "schema_version": SCHEMA_VERSION, "limits": _plain(limits)})
 
     def decision(self, state: ControllerState, seen: Observation, answer: Decision) -> None:
-        """One decision, with its inputs."""
+        """Write one decision, with its inputs."""
         told = {"state": state, "observation": seen, "decision": answer}
         self.event("decision", seen.at_s, **{name: _plain(one) for name, one in told.items()})
 
     def event(self, kind: str, at_s: float, **told: Any) -> None:
-        """One line of a kind: "reflex" (an action that it began), "admission"; plain values."""
+        """Write one line of another kind.
+
+        Args:
+            kind: "reflex" (an action that it began) or "admission".
+            at_s: time of the event, in seconds.
+            told: further plain values.
+        """
         self.write({"kind": kind, "at_s": at_s, **told})
 
 

@@ -21,7 +21,7 @@ from autoloader.spec.knobs import LIGHT_KNOBS, ORDER_KNOBS, UNUSED_KNOBS, KnobLi
 logger = logging.getLogger(__name__)
 
 MARGIN_BYTES = 256 * MIB
-"""Least distance to the floor at which memory is still admitted (design: "Reflex")."""
+"""Least distance to the floor at which memory is still admitted; see ``reflex``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,8 +29,8 @@ class ControllerLimits:
     """Limits of one pipeline.
 
     Attributes:
-        ram_floor_bytes: what must stay free.
-        knobs: what the pipeline's knobs are held against.
+        ram_floor_bytes: bytes of memory that must stay free.
+        knobs: limits of the pipeline's knobs.
         minimum: the smallest knobs it runs with; emergency goes there.
         order_fixed: order knobs stay as they are, because the order was promised.
         budget_ratio: this pipeline's share of what is above the floor and the margin.
@@ -38,11 +38,11 @@ class ControllerLimits:
         hold_off_s: a knob that moved rests for so long before it may grow again.
         calm_s: pressure must have been gone for so long before anything grows; doubled for each
             time that it came back soon.
-        retry_s: what did not pay is not tried again for so long; doubled each time.
+        retry_s: seconds before a change that did not pay is tried again; doubled each time.
         silence_s: a consumer that neither takes nor wants a batch for so long is silent.
         pressure_percent: PSI ``memory some avg10`` that counts as pressure.
         gpu_busy_ratio: load from which on the GPU is the bottleneck.
-        most_cache_bytes: what decoded frames grow to; ``None``: what the floor leaves.
+        most_cache_bytes: most bytes of decoded frames; ``None``: all that the floor leaves.
     """
 
     ram_floor_bytes: int
@@ -116,23 +116,23 @@ class ControlRequest:
     """Crosses to the child as plain values.
 
     Attributes:
-        limits: what may not be overstepped.
+        limits: limits of the controller.
         moves: whether there is a controller at all: policy and reflex.
         decisions: the decision log's file; "": none.
         run: the trainer in that log.
         visible_devices: the trainer's ``CUDA_VISIBLE_DEVICES``; ``None``: not set.
         trainer: process id of the trainer.
         node: the same for all ranks that share the machine and the job; "": it is alone.
-        script: what the trainer runs, for people.
+        script: name of the trainer's script, for people.
         frames_on_disk: where decoded frames may lie on a disk; ``None``: nowhere.
         helpers: address of the cluster whose hosts help; "": none do.
         record: folder of this run's record; "": none is kept.
         record_in_ring: whether that folder is one of the cache directory's ring.
-        facts: what the record says of the start; plain values.
+        facts: facts of the start for the run's record; plain values.
         metrics_port: of 127.0.0.1, where metrics are shown; 0: nowhere.
         metrics_file: where they are written; "": nowhere.
-        disk_floor_bytes: what must stay free on the disk of the cache of shards; ``None``: as the
-            environment says.
+        disk_floor_bytes: bytes that must stay free on the disk of the cache of shards; ``None``: as
+            the environment says.
     """
 
     limits: ControllerLimits
@@ -159,6 +159,6 @@ class ControlRequest:
 
     @classmethod
     def from_plain(cls, plain: Mapping[str, Any]) -> ControlRequest:
-        """From ``plain``."""
+        """The request that ``plain`` gave these values of."""
         request: ControlRequest = adapter(cls).validate_python(plain)
         return request

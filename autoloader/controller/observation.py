@@ -55,7 +55,7 @@ class Observation:
         room_bytes: what this pipeline may take of it, of the same reading, where others share it;
             ``None``: nobody does.
         growth_bytes: 99th percentile of what is lost of it in 300 ms.
-        loader_bytes: what the loader holds.
+        loader_bytes: bytes that the loader holds.
         pressure_percent: PSI ``memory some avg10``.
         gpu_busy_ratio: SM activity, or utilisation where the device has no better.
         gpu_shared: other processes use the device, so its load says little about this one.
@@ -158,7 +158,10 @@ class FlowMeter:
     _stages: dict[tuple[str, str], tuple[float, float, float]] = field(default_factory=dict)
 
     def note(self, now: FlowTotals) -> None:
-        """One set of totals; they never go back, but after a restart begin anew."""
+        """Take in one set of totals.
+
+        Totals that went back tell of a restart, and the meter begins anew.
+        """
         last = self._window[-1] if self._window else None
         if last is not None and (now.batches < last.batches or now.mixed < last.mixed):
             self._forget()

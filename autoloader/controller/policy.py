@@ -73,10 +73,10 @@ class Decision:
 
     Attributes:
         state: the controller's state from now on; goes into the next ``decide``.
-        event: what the observation amounted to.
+        event: event that the observation amounts to.
         rule: why, in a few words.
         knobs: to be in force from now on; ``None`` where nothing moves.
-        changes: what moves, flat knob → value.
+        changes: knobs that move, flat knob → value.
         gain_per_s: predicted, of a growth.
         price_bytes: predicted bytes of the change.
         verdict: on the change before, where one fell now.
@@ -96,9 +96,9 @@ def decide(state: ControllerState, seen: Observation, limits: ControllerLimits) 
     """Decide for this second.
 
     Args:
-        state: what the last decision left.
+        state: state of the last decision.
         seen: observation of this second.
-        limits: what may not be overstepped.
+        limits: limits of the controller.
     """
     event = event_of(state, seen, limits)
     here = _entered(Situation(state, seen, limits, event))
@@ -369,7 +369,7 @@ def judge(before: Sequence[float], after: Sequence[float], *, growing: bool) -> 
     Args:
         before: rates with the old knobs.
         after: rates with the new ones, once settled.
-        growing: it took memory or threads.
+        growing: whether the change took memory or threads.
     """
     if len(after) < FIRST_LOOK or not before:
         return Verdict.UNDECIDED

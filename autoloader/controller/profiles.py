@@ -51,7 +51,7 @@ REPLACED_FOLDER = "replaced"
 """Where the versions of before lie, beside the profile."""
 
 TIE_RATIO = 0.02
-"""Rates closer than this are the same (field record, A)."""
+"""Rates closer than this count as the same."""
 
 
 @dataclass(frozen=True, slots=True)

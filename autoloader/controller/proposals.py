@@ -72,7 +72,7 @@ class Change:
     """One change, with what it is predicted to bring and to cost.
 
     Attributes:
-        move: what it is remembered by: the knob that moves, "+" or "-" behind it.
+        move: name of the change: the knob that moves, with "+" or "-" behind it.
         changes: flat knob → value.
         knobs: the whole set then.
         gain_per_s: predicted, in samples per second.

@@ -92,7 +92,7 @@ class Trial:
     """A change that is being verified.
 
     Attributes:
-        knob: what it is remembered by: the knob that moved, "+" or "-" behind it.
+        knob: name of the change: the knob that moved, with "+" or "-" behind it.
         before: the knobs to go back to.
         changes: knobs that were moved, with both values.
         since_s: time of the change, in seconds.

@@ -37,7 +37,7 @@ class BuilderActivity:
 
     @classmethod
     def from_plain(cls, plain: Mapping[str, Any]) -> BuilderActivity:
-        """From ``dataclasses.asdict``."""
+        """The activity that ``dataclasses.asdict`` gave these values of."""
         datasets = [DatasetStatistics(**one) for one in plain["datasets"]]
         return cls(**{**plain, "datasets": datasets})
 

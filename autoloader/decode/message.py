@@ -51,7 +51,7 @@ class BatchMessage:
     called: dict[str, list[str]] = field(default_factory=dict)
 
     def plain(self) -> dict[str, Any]:
-        """As JSON can hold it."""
+        """Fields as values of JSON."""
         return {
             **{name: getattr(self, name) for name in self.__slots__},
             "texts": {row: text.decode(*_CODEC) for row, text in self.texts.items()},
@@ -60,7 +60,7 @@ class BatchMessage:
 
     @classmethod
     def from_plain(cls, plain: dict[str, Any]) -> BatchMessage:
-        """From ``plain``, also after JSON made texts of its keys."""
+        """The message that ``plain`` gave these values of; JSON may have made texts of its keys."""
         texts = {int(row): text.encode(*_CODEC) for row, text in plain["texts"].items()}
         empties = [Place(*numbers) for numbers in plain["empties"]]
         return cls(**{**plain, "texts": texts, "empties": empties})
@@ -86,13 +86,13 @@ class PipelineStart:
     in_epoch: int = 0
 
     def plain(self) -> dict[str, Any]:
-        """As JSON can hold it."""
+        """Fields as values of JSON."""
         values = {name: getattr(self, name) for name in self.__slots__}
         return {**values, "cursors": [cursor.state() for cursor in self.cursors]}
 
     @classmethod
     def from_plain(cls, mixture: ResolvedMixture, plain: dict[str, Any]) -> PipelineStart:
-        """From ``plain``."""
+        """The start that ``plain`` gave these values of."""
         cursors = tuple(DatasetCursor.of(dataset) for dataset in mixture.datasets)
         for cursor, state in zip(cursors, plain["cursors"], strict=True):
             cursor.restore(state)
@@ -100,7 +100,7 @@ class PipelineStart:
 
     @classmethod
     def beginning(cls, mixture: ResolvedMixture) -> PipelineStart:
-        """The first sample of everything."""
+        """The start at the first sample of every dataset."""
         return cls(tuple(DatasetCursor.of(dataset) for dataset in mixture.datasets), None)
 
 
@@ -131,7 +131,15 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class BadRecord:
-    """One quarantined record: its place and the reason."""
+    """A quarantined record.
+
+    Attributes:
+        dataset: name of the dataset.
+        path: path of the shard file.
+        shard: number of the slice, as in ``provenance``.
+        record: number of the record in the file, from 0.
+        reason: reason of the quarantine, for people.
+    """
 
     dataset: str
     path: str

@@ -290,12 +290,12 @@ def video(path: str, height: int | None = None, width: int | None = None) -> Fea
 
 
 def numbers(path: str, width: int, dtype: str = "float32") -> Feature:
-    """So many numbers of each step."""
+    """A feature of ``width`` numbers for each step."""
     return Feature(path, path, "tensor", dtype, (width,), None, per_step=True)
 
 
 def text(path: str) -> Feature:
-    """One text of each step."""
+    """A feature with one text for each step."""
     return Feature(path, path, "text", "string", (), None, per_step=True)
 
 

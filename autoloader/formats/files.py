@@ -67,7 +67,12 @@ _window_bytes = FRONT_BYTES
 
 
 def enter(answer: Answer, window_bytes: int) -> None:
-    """From now on this process answers by itself, and reads so many bytes at once."""
+    """Have this process answer questions about remote files itself.
+
+    Args:
+        answer: answers a question.
+        window_bytes: bytes that ``RemoteFile`` reads at once.
+    """
     global _here, _window_bytes
     _here, _window_bytes = answer, window_bytes
 

@@ -179,7 +179,7 @@ class PackedPicture:
 
 
 def _number(value: int) -> bytes:
-    """As snappy writes it: seven bits a byte."""
+    """``value`` as snappy writes a number: seven bits in each byte."""
     found = bytearray()
     while value >= 0x80:
         found.append(value & 0x7F | 0x80)

@@ -208,7 +208,7 @@ def _versions_below(
 
 
 def _is_dataset(place: str, names: Collection[str], markers: Iterable[str]) -> bool:
-    """True of a folder with such names in it that has a format's marker."""
+    """True if a folder with these names in it has the marker of a format."""
     away = files.is_remote(place)
     for marker in markers:
         first, _, rest = marker.partition("/")

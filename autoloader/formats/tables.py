@@ -122,7 +122,7 @@ class SourceIdentity(NamedTuple):
 
     @classmethod
     def of(cls, stat: os.stat_result) -> SourceIdentity:
-        """From a stat of the file."""
+        """The identity of a file, by its ``stat``."""
         return cls(stat.st_size, stat.st_mtime_ns)
 
 

@@ -48,7 +48,7 @@ class TensorFlowProcess:
 
         Args:
             question: any value that can be pickled.
-            about: what a long wait is for, to be logged.
+            about: path or name that a long wait is logged with.
 
         Raises:
             ProcessEndedError: the process ended before it answered.
@@ -125,7 +125,7 @@ os.register_at_fork(after_in_child=process.leave_to_parent)
 
 
 def send(pipe: IO[bytes], message: object) -> None:
-    """One message into a pipe between the library's own processes."""
+    """Write one message into a pipe between processes of this package."""
     pipe.write(pickle.dumps(message, protocol=pickle.HIGHEST_PROTOCOL))
     pipe.flush()
 

@@ -351,7 +351,7 @@ def _whole(value: object) -> int:
 
 
 def _is_file_name(file: str) -> bool:
-    """True of a name from metadata that may be opened: it leads below the directory."""
+    """True if a name of the metadata may be opened: it leads below the directory."""
     try:
         fits = all(len(os.fsencode(part)) <= _LONGEST_NAME for part in file.split("/"))
     except UnicodeEncodeError:

@@ -225,7 +225,7 @@ class DocumentError(Exception):
     """A file that cannot be read. Internal: whoever reads it names the user's error.
 
     Args:
-        what: what is wrong with it, without its name.
+        what: fault of the file, without its name.
         remedy: what the user can do.
     """
 

@@ -115,7 +115,7 @@ def probe_reads(
 
 
 class _Source:
-    """One file, read past the page cache where the file system can."""
+    """A file that is read past the page cache where the file system allows it."""
 
     def __init__(self, path: str) -> None:
         self._into = mmap.mmap(-1, RUN_BYTES)  # of whole pages, as O_DIRECT wants it
@@ -173,7 +173,7 @@ class LocalityProposal:
 
     @property
     def text(self) -> str:
-        """As a spec says it."""
+        """The proposal as a spec writes it."""
         return f"{{locality: {{block: {self.block_bytes // MIB}MiB, window: {self.window}}}}}"
 
 

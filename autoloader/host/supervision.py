@@ -351,7 +351,7 @@ class ProcessWatch:
         self.saw_life()
 
     def saw_life(self) -> None:
-        """It has just shown that it lives."""
+        """Note a sign of life of the process: its silence begins anew."""
         self._spent_s = dict.fromkeys(Kind, 0.0)
         self._before: Vitals | None = None
         self._said_s = 0.0
@@ -395,7 +395,7 @@ class Supervisor:
     Attributes:
         what: the process, in messages, as in "the loader's child".
         module: full name of the module that it runs.
-        remedy: what to do where it cannot be kept alive for a reason that is not memory.
+        remedy: what the user can do where it cannot be kept alive, for a reason other than memory.
     """
 
     what: str

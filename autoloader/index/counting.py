@@ -109,7 +109,7 @@ def quick_tables(datasets: Sequence[ResolvedDataset]) -> tuple[DatasetTable, ...
 
 
 def _is_small(dataset: ResolvedDataset) -> bool:
-    """True of a dataset that is read by index alone, and is indexed in a moment."""
+    """True if a dataset is read by index alone, and its index is built in a moment."""
     if dataset.streamable or dataset.remote:
         return False
     return sum(one.size for one in versions_of(dataset)) < QUICK_BYTES

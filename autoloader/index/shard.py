@@ -209,7 +209,7 @@ def read_front(
     Args:
         read: gives (count, offset) bytes of it, fewer at its end.
         size: bytes of the index file.
-        source: what the source file looks like now.
+        source: identity of the source file now.
         fingerprint: of the features that are wanted.
 
     Raises:
@@ -475,7 +475,7 @@ def usable_front(
 
     Args:
         place: path of the index file.
-        identity: what the indexed file looks like now.
+        identity: identity of the indexed file now.
         fingerprint: hash of the indexed features.
         data: of the folder with the data: whoever may write there may write the index. ``None``: of
             no local one.

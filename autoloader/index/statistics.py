@@ -226,7 +226,7 @@ def statistics_key(dataset: ResolvedDataset, declared: DatasetSpec, of: Statisti
 
     Args:
         dataset: with the records that they are of.
-        declared: what the spec says of it.
+        declared: the dataset as the spec declares it.
         of: name of the rows that count.
 
     Raises:

@@ -67,7 +67,7 @@ class BatchCall:
     """The function of one mixture; for one thread.
 
     Args:
-        mixture: whose ``batch.call`` it is.
+        mixture: the resolved mixture, of which ``batch.call`` is called.
 
     Attributes:
         calls: number of batches so far.

@@ -221,7 +221,7 @@ class RemoteBuilder(BuilderProcess):
     """Builds the batches of the runs it is assigned, in another process.
 
     Args:
-        start: what the process is told first; its knobs are kept up to date here.
+        start: first message to the process; its knobs are kept up to date here.
         ring: descriptor of the ring's memory.
         frames: the frame cache; its memory is mapped by the process too.
         datasets: number of datasets in the mixture.

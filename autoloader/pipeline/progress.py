@@ -29,21 +29,21 @@ class DeliveryProgress:
     """Adds up all batches handed out.
 
     Args:
-        mixture: what is read, over all ranks.
+        mixture: the resolved mixture that is read, over all ranks.
         order: the order of the mixture's samples.
-        ranks: whose batches they are. Places and epochs are those of all ranks together: each
-            rank's step stands for the step of all.
-        planned: whether the order is planned (indexed reader): then a position says all, the
+        ranks: rank of the batches, and number of ranks. Places and epochs are those of all ranks
+            together: each rank's step stands for the step of all.
+        planned: whether the order is planned (indexed reader). Then a position says all, the
             cursors stay at the beginning, and any rank's state is the state of all. Else the
-            cursors are of the rank's part, and all ranks' states together are (``join_states``).
+            cursors are of the rank's part, and ``join_states`` joins the states of all ranks.
 
     Attributes:
-        taken: [D] samples of each dataset that were handed out.
-        non_finite: [D] those of them that hold a value that is not finite.
-        batches: batches handed out since the run began.
-        position: samples handed out, over all ranks.
-        in_epoch: those of them that belong to the current epoch.
-        epoch_steps: steps of the current epoch.
+        taken: [D] number of samples of each dataset that were handed out.
+        non_finite: [D] number of these samples that hold a value that is not finite.
+        batches: number of batches handed out since the run began.
+        position: number of samples handed out, over all ranks.
+        in_epoch: number of these samples that belong to the current epoch.
+        epoch_steps: number of steps of the current epoch, so far.
         repeats: batches that were handed out again.
     """
 
@@ -105,7 +105,7 @@ class DeliveryProgress:
         self._step()
 
     def _step(self) -> int:
-        """One more step of the epoch; its samples, over all ranks."""
+        """Count one more step of the epoch; the number of its samples, over all ranks."""
         due = self._due
         step = self._steps.full if due is None else self._steps.samples(due)
         self.in_epoch += step
@@ -132,7 +132,7 @@ class DeliveryProgress:
             )
 
     def copy(self) -> DeliveryProgress:
-        """One that goes on by itself from here."""
+        """A copy that counts on independently."""
         other = copy.copy(self)
         vars(other).update(
             _cursors=[cursor.copy() for cursor in self._cursors],
@@ -180,7 +180,8 @@ class DeliveryProgress:
 
         Args:
             state: a state, as ``checkpoint.read_state`` returns it.
-            rebased: it is of other weights or fewer datasets: the schedule begins anew.
+            rebased: whether the state has other weights or fewer datasets: then the schedule
+                begins anew.
 
         Raises:
             UsageError: it is of other files, or of a part that is not this rank's.

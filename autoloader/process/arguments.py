@@ -156,7 +156,7 @@ def cluster_address(purpose: str) -> str:
     """The cluster that the environment names, for a command.
 
     Args:
-        purpose: what asks, as in "--ray".
+        purpose: name of the asking option, such as "--ray".
 
     Raises:
         MissingExtraError: Ray is not installed.

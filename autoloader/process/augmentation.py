@@ -78,7 +78,7 @@ class Augmenter:
     """Augments batches; callable, thread-safe, and without state.
 
     Args:
-        spec: whose ``augment`` and ``seed``.
+        spec: pipeline spec, of which ``augment`` and ``seed`` are used.
         split: name of the split that batches are of.
     """
 
@@ -175,7 +175,10 @@ def _augmented(images: Any, operations: list[tuple[AugmentOp, NDArray[np.float32
 
 
 def _applied(op: AugmentOp, values: Any, drawn: Any) -> Any:
-    """One operation on [N, 3, H, W] float32 in [0, 1] with parameters [N, 4] or [N, 1]."""
+    """``values`` [N, 3, H, W] float32 in [0, 1] after one operation.
+
+    Parameters are ``drawn`` [N, 4] or [N, 1].
+    """
     with needs("augment"):
         from kornia import enhance
 

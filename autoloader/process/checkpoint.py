@@ -249,7 +249,7 @@ def _saved_order(
     Args:
         state: a state that ``read_state`` returned.
         order: says what has no say in the datasets.
-        names: those of the state, in any order.
+        names: names of the state's datasets, in any order.
     """
 
     def shares(by_name: Mapping[str, float]) -> tuple[float, ...]:
@@ -348,9 +348,9 @@ def reweighted(
     """The order with other weights from a batch on.
 
     Args:
-        plan: what the loader was begun with.
+        plan: plan of the loader.
         order: the order of samples in force.
-        progress: what was handed out; where a stream's mixer begins is told anew in it.
+        progress: progress of the delivery; a stream's mixer is set in it anew.
         ranks: which of how many trainers asks.
         weights: dataset name → weight, as ``AutoLoader.set_weights``.
         at_batch: number of the first batch; ``None`` is the next one.

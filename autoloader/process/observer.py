@@ -185,7 +185,7 @@ class Pressure:
 
     Attributes:
         floor_bytes: bytes of the RAM floor.
-        neighbours: who may have taken memory.
+        neighbours: other processes that may have taken memory.
     """
 
     floor_bytes: int
@@ -198,7 +198,7 @@ class Pressure:
 
         Args:
             at_s: of a monotonic clock.
-            headroom_bytes: what the machine could give; ``None``: not known.
+            headroom_bytes: headroom at that time; ``None``: not known.
             before: values of the knobs before.
             after: values of the knobs now.
 
@@ -220,7 +220,7 @@ class Pressure:
 
         Args:
             at_s: of a monotonic clock.
-            headroom_bytes: what the machine can give.
+            headroom_bytes: headroom now; ``None``: not known.
             state: name of the controller's state.
 
         Returns:
@@ -575,7 +575,7 @@ def limited_by(seen: Observation, state: str | None, limits: ControllerLimits) -
     Args:
         seen: observation of this second.
         state: the controller's; ``None``: there is none.
-        limits: what may not be overstepped.
+        limits: limits of the controller.
     """
     short = seen.gate_closed or state in (State.SHRINK.value, State.EMERGENCY.value)
     if seen.wait_ratio is None:
@@ -600,7 +600,7 @@ def waited_for(reader: str, datasets: Mapping[str, DatasetStatistics]) -> str:
 
     Args:
         reader: name of the reader, "stream" or "indexed".
-        datasets: those that have a share.
+        datasets: names of the datasets that have a share.
 
     Returns:
         "" where it is none of these.

@@ -47,7 +47,7 @@ class Paid:
     run: str
 
     def describe(self) -> str:
-        """One line for people."""
+        """One line for people: the changed knobs, and the rates before and after."""
         knobs = ", ".join(f"{key} {value}" for key, value in sorted(self.changes.items()))
         if self.before_per_s and self.after_per_s:
             gain = self.after_per_s / self.before_per_s - 1

@@ -125,7 +125,7 @@ def find_ranks(
 
 
 def find_neighbours(ranks: Ranks, environment: Mapping[str, str]) -> Neighbours:
-    """Which of the ranks share this machine; alone where the environment does not say."""
+    """The ranks that share this machine; this rank alone where the environment does not say."""
     if ranks.world_size == 1:
         return Neighbours()
     port = environment.get("MASTER_PORT", "")

@@ -24,12 +24,12 @@ class PipelineSetup:
     """Everything that one pipeline needs from its loader.
 
     Attributes:
-        mixture: what it reads: the rank's part.
+        mixture: the rank's part of the mixture.
         order: the rank's part of the order.
         knobs: the values to begin with; checked by the caller.
         memory: shared memory of the batch ring.
         page: where the consumer's doings are read.
-        control: what the controller is asked.
+        control: request to the controller.
         ranks: which of how many trainers the loader is of.
         ranks_here: trainers whose pipelines share the process, and its memory.
         position: says where to begin, whenever it begins.

@@ -114,7 +114,7 @@ def forms_of(datasets: Sequence[tuple[str, Mapping[str, Feature]]]) -> dict[str,
 
 
 def text_places(forms: Mapping[str, FeatureForm], state_rows: int) -> dict[str, slice]:
-    """Which entries of ``text_length`` are a text feature's; entry 0 is the language's."""
+    """Text feature → its entries of ``text_length``; entry 0 is the language's."""
     places, at = {}, 1
     for name, form in forms.items():
         if form.kind == "text":
@@ -271,7 +271,7 @@ class BatchLayout:
         action_rows, action_width: H and A of ``action`` [B, H, A].
         action_steps: W, where it is [B, W, H, A]: a chunk for each step of the window; else 0.
         state_rows, state_width: Fs and S of ``state`` [B, Fs, S].
-        features: what else samples hold.
+        features: further features that samples hold.
         called: name → (dtype, shape of a sample) of what ``batch.call`` gives.
         depth: camera → type of its frames, of depth cameras, whose frames have one channel.
     """

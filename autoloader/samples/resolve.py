@@ -51,10 +51,10 @@ class ResolvedDataset:
     Attributes:
         name, index: its name, and its place in ``dataset_names``.
         weight: as the spec says; relative.
-        directory: what lies on disk.
+        directory: the dataset on disk.
         slices: records of the split, by shard; a provenance's ``shard`` counts these.
         key: start of all its keyed draws.
-        sample: what a sample holds.
+        sample: the spec's description of a sample.
         stride: every how many frames.
         cameras: canonical camera → the features one is drawn from; missing cameras are absent.
         action, state: bound numeric fields, or ``None``.
@@ -173,9 +173,9 @@ class MixtureSizes:
     Attributes:
         record_bytes: mean bytes of a record (an episode), by dataset.
         batch_bytes: bytes of one ring slot.
-        buffer_bytes: what each open file holds beside, by dataset; absent is nothing.
-        block_bytes: what the blocks of ``mixing.locality`` take at most; 0 without it.
-        request_bytes: what requests to stores that are under way take at most; 0 of local data.
+        buffer_bytes: dataset → bytes that each open file holds beside; absent: none.
+        block_bytes: most bytes of the blocks of ``mixing.locality``; 0 without it.
+        request_bytes: most bytes of requests to stores under way; 0 of local data.
         picture_bytes: of the largest picture as it is declared, decoded; 0 where none says.
     """
 
@@ -198,7 +198,7 @@ class ResolvedMixture:
     statistics: Mapping[str, NormalizationStatistics] | None = None
 
     def plain(self) -> dict[str, Any]:
-        """As JSON can hold it; see ``split.resolve_plain``."""
+        """All that ``split.resolve_plain`` makes the mixture of again, as values of JSON."""
         found = self.statistics
         return {
             "spec": self.spec.model_dump(mode="json"),
@@ -558,7 +558,7 @@ def sample_in_frames(
     Args:
         sample: sample that the spec asks of the dataset.
         declared: the dataset as the spec declares it.
-        directory: what lies on disk.
+        directory: the dataset on disk.
 
     Raises:
         SpecError: its frame rate is not known, or not what the spec says; or a time lies beside

@@ -102,7 +102,7 @@ class FieldStatistics(_Plain):
         return self
 
     def cut(self, width: int) -> FieldStatistics:
-        """Those of the first ``width`` columns."""
+        """Statistics of the first ``width`` columns."""
         return self.model_copy(update={own: column[:width] for own, column in self if column})
 
 

@@ -70,7 +70,7 @@ def why_unchained(sample: SampleSpec, *, keeps: bool = False) -> str | None:
     """Why samples like this are not chained, for people; ``None`` where they are.
 
     Args:
-        sample: what a sample holds.
+        sample: the spec's description of a sample.
         keeps: whether rules leave some t out.
     """
     if keeps:

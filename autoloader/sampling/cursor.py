@@ -81,7 +81,7 @@ class DatasetCursor:
         return state
 
     def take(self, pass_: int, shard: int, record: int, total: int) -> None:
-        """One more sample of an episode that has ``total`` in this pass is taken."""
+        """Count one more sample of an episode as taken; it has ``total`` of them in this pass."""
         state = self._state_of(pass_)
         taken = state.open.get((shard, record), 0) + 1
         if taken < total:

@@ -211,7 +211,7 @@ class DrawnT:
         return (unmixed_array(chosen) ^ key).astype(np.int64)
 
     def places(self, dataset: Ints, pass_: Ints, episode: Ints, t: Ints) -> Ints:
-        """Which drawn t of its episode and pass each valid t is, all [n]; −1 where not drawn."""
+        """Number of each t among the drawn t of its episode and pass, all [n]; −1: not drawn."""
         key = self._key(dataset, pass_, episode)
         own = splitmix64_array(t.astype(np.uint64) ^ key)
         place = np.empty(len(key), dtype=np.int64)

@@ -190,7 +190,7 @@ class MixtureOrder:
         return replace(self, changes=tuple(changes))
 
     def begun_at(self, position: int) -> MixtureOrder:
-        """The same order, told from the last change that ``position`` has reached."""
+        """This order, told from the last change that ``position`` has reached."""
         reached = [one.position for one in self.changes if one.position <= position]
         return self.from_position(reached[-1]) if reached else self
 

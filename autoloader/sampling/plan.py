@@ -130,7 +130,7 @@ def lane_of_stored(pass_: Ints, stored: Ints, samples: Ints, lanes: int) -> Lane
 
 
 def number_in_lane(pass_: Ints, part: LanePart, samples: Ints, lanes: int) -> Ints:
-    """Which sample of its pass each is, as ``part_of_lane`` was asked, all [n]."""
+    """Number of each sample in its pass, all [n]; the arguments as of ``part_of_lane``."""
     shift = pass_ * samples % lanes
     return (part.at + _begun(shift, part.lane, lanes)) * lanes + part.lane - shift
 
@@ -187,7 +187,7 @@ class PassOrder:
         return part.start + at, (part.lane << _LANE_BITS) + at // block
 
     def numbers(self, dataset: Ints, pass_: Ints, stored: Ints) -> Ints:
-        """Which sample of its pass each stored one is, all [n]."""
+        """Number in its pass of each stored sample, all [n]."""
         key, samples = fold_array(self._keys[dataset], pass_), self._samples[dataset]
         if self._locality is None:
             return unpermute(stored, samples, key)
@@ -335,7 +335,7 @@ class SamplePlan:
         )  # fmt: skip
 
     def positions(self, dataset: Ints, number: Ints) -> Ints:
-        """As of ``PositionSequence``."""
+        """Position of each sample ``number`` of each ``dataset``; see ``PositionSequence``."""
         return self._positions.positions(dataset, number)
 
     def holds(self, dataset: Ints, episode: Ints, t: Ints) -> Bools:
@@ -432,7 +432,7 @@ class NextUse:
             steps: [n] of the strided episode of each.
             frame: [n, F] frames that they show, as numbers of the strided episode.
             position: [n] where they lie.
-            node: whose positions count; ``None``: all.
+            node: node of which positions count; ``None``: all positions count.
 
         Returns:
             [n, F] int64 positions, each above its sample's own; ``NEVER`` where there is none, as

@@ -145,7 +145,7 @@ class Schedule:
         return self.numbered(start, stop)[0]
 
     def places(self, dataset: Ints, number: Ints) -> Ints:
-        """Which block of the schedule is block ``number`` [n] of each dataset [n], as [n] int64."""
+        """Number in the schedule of block ``number`` of each dataset, all [n] int64."""
         row = self._row[dataset]
         due = (number + self._phases[row]) / self._weights[row]
         place = np.empty(len(row), dtype=np.int64)

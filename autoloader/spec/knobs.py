@@ -257,7 +257,7 @@ class Knobs(BaseModel):
         return plain
 
     def shares(self, builders: int) -> list[Knobs]:
-        """Those of each of several batch builders: the threads are spread over them."""
+        """The knobs of each of several batch builders, which share the threads."""
         if builders == 1:
             return [self]
         return [

@@ -211,7 +211,7 @@ class Room:
         floor_bytes: bytes that must stay free.
 
     Attributes:
-        folder, floor_bytes: the same; the floor may be changed.
+        folder, floor_bytes: as given; the floor may be changed.
     """
 
     def __init__(self, folder: Path, floor_bytes: int) -> None:

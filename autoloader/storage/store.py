@@ -199,7 +199,7 @@ class Store:
         return found
 
     def listed(self, path: str) -> RemoteIdentity | None:
-        """As ``identity``; ``None`` where the server lists no directories."""
+        """The version of a file, by a listing; ``None`` where the server lists no directories."""
         return self.identity(path) if client_of(path).lists else None
 
     def now(self, path: str) -> RemoteIdentity:

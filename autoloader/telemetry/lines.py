@@ -110,7 +110,9 @@ class LineLog:
 def read_lines(
     lines: Iterable[str], origin: str, *, version: int, remedy: str
 ) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Yield number and content of each line; one that a killed writer could not end is left out.
+    """Yield number and content of each line; broken ones that begin with "{" are left out.
+
+    A writer that was killed could not end them.
 
     Args:
         lines: lines of a log.

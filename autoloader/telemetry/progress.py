@@ -106,7 +106,7 @@ class Patience:
         self._since_s = self._next_s = 0.0
 
     def begin(self) -> None:
-        """It waits from now on."""
+        """Note that the caller waits from now on."""
         self._since_s = time.monotonic()
         self._next_s = self._since_s + _SAY_S
 

@@ -486,7 +486,7 @@ class Statistics:
         return found
 
     def to_json(self) -> str:
-        """One line."""
+        """The snapshot as one line of JSON."""
         fields = {name: getattr(self, name) for name in self.__slots__}
         return encoded({"schema_version": SCHEMA_VERSION, **fields})
 
@@ -501,7 +501,7 @@ class Statistics:
 
     @classmethod
     def from_json(cls, text: str | bytes) -> Statistics:
-        """From ``to_json``; raises as ``from_dict`` does."""
+        """The snapshot that ``to_json`` wrote; raises as ``from_dict`` does."""
         return _read(_reader().validate_json, text)
 
 
@@ -526,7 +526,7 @@ def _read(read: Callable[[Any], Statistics], found: Any) -> Statistics:
 
 
 def encoded(values: Mapping[str, Any]) -> str:
-    """One line of JSON of some fields; a number that is not finite is ``null``."""
+    """``values`` as one line of JSON; a number that is not finite is ``null``."""
     from pydantic_core import to_json
 
     return to_json(values, inf_nan_mode="null", fallback=dict).decode()

@@ -100,7 +100,7 @@ def value_words(knob: str, value: Any) -> str:
 
 
 def _short_of_memory(moment: Statistics) -> str:
-    """It limits a run that waits; where nobody knows yet whether it does, it is short."""
+    """Words that memory limits a run that waits, or is short where that is not known yet."""
     above = moment.above_floor_bytes
     waits = moment.wait_ratio
     limits = "memory is short" if waits is None else _limits("memory", moment)
@@ -114,7 +114,7 @@ def _short_of_memory(moment: Statistics) -> str:
 
 
 def _limits(what: str, moment: Statistics) -> str:
-    """That it limits the run; or, where training waits little, that it does so a little."""
+    """Words that ``what`` limits the run, or limits it a little where training waits little."""
     if (moment.wait_ratio or 0.0) >= MOSTLY_RATIO:
         return f"{what} limits this run"
     return f"mostly training limits this run, a little {what}"

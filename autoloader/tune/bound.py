@@ -422,7 +422,7 @@ def sets_of(
     """The frames of a plan's mixture as its cache sees them; empty where none can be held.
 
     Args:
-        plan: what the loader starts with.
+        plan: plan of the loader.
         tables: episodes of its datasets.
         reuse: decoding work, from ``reuse_of``.
         costs: costs of decoding, by dataset.
@@ -440,7 +440,7 @@ def cache_model(plan: LoaderPlan, clock: Clock) -> CacheModel:
     Reads a few episodes, and decodes for a second.
 
     Args:
-        plan: what the loader starts with.
+        plan: plan of the loader.
         clock: times a second of decoding.
 
     Returns:

@@ -36,7 +36,7 @@ from autoloader.tune.bound import Analyst
 from autoloader.tune.trial import Outcome, TrialResult
 
 TIE_RATIO = 0.02
-"""Rates closer than this are told apart by memory (design §8)."""
+"""Rates closer than this are told apart by memory."""
 
 LEAST_ROUNDS = 2
 """Rounds that an interval needs."""

@@ -105,7 +105,7 @@ def open_study(
         trials: that will be added.
         batches: number of batches of a measurement.
         seed: seed of Optuna's sampler.
-        about: what is measured; one study has one mixture. "": not told.
+        about: mixture that is measured; one study has one. "": not told.
 
     Raises:
         UsageError: the study is of something else.
@@ -166,8 +166,8 @@ class TrialRecord:
         label: start, guess or search.
         host: name of the host that ran it; "": not known.
         knobs: values by the knob's full name.
-        value: what the sampler maximises; ``None`` unless complete.
-        result: what was found; of a pruned trial the rate is the running one at its end.
+        value: number that the sampler maximises; ``None`` unless the trial is complete.
+        result: result of the trial; of a pruned one the rate is the running rate at its end.
     """
 
     number: int
@@ -179,7 +179,7 @@ class TrialRecord:
 
     @property
     def used_knobs(self) -> dict[str, Any]:
-        """Those that its reader has a use for."""
+        """Knobs that the trial's reader has a use for."""
         unused = UNUSED_KNOBS.get(str(self.knobs.get("reader", "auto")), ())
         return {k: v for k, v in self.knobs.items() if k.rpartition(".")[2] not in unused}
 

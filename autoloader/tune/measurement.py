@@ -400,7 +400,7 @@ class Trace:
 
     @classmethod
     def from_plain(cls, plain: Mapping[str, Any]) -> Trace:
-        """From ``as_dict``."""
+        """The trace that ``as_dict`` gave these values of."""
         stages = {name: StageCost(**stage) for name, stage in plain["stages"].items()}
         return cls(**{**plain, "stages": stages})
 

@@ -47,8 +47,8 @@ class TuneReport:
     """The end of ``autoloader.tune``.
 
     Attributes:
-        profile: what holds from now on for such mixtures, with host, floor and command.
-        result: what the study found.
+        profile: the profile that is kept, with host, floor and command.
+        result: result of the study.
         path: the profile's file; ``None`` where it could not be written.
         notes: sentences for people on what was written over, or why nothing was written.
         page_path: the HTML report; ``None`` where it could not be written.
@@ -61,7 +61,7 @@ class TuneReport:
     page_path: Path | None = None
 
     def as_dict(self) -> dict[str, Any]:
-        """Fields of ``tune --json``; design §3."""
+        """Fields of ``tune --json``."""
         verdict, bound = self.result.verdict, self.result.bound
         return {
             "profile_path": None if self.path is None else str(self.path),
@@ -245,7 +245,7 @@ class TuneReport:
         return path
 
     def page(self) -> str:
-        """One HTML file that needs nothing beside it."""
+        """The report as one HTML file that needs nothing beside it."""
         return render(
             "autoloader.tune",
             "study.html.jinja",

@@ -49,7 +49,7 @@ class SearchSpace:
 
     Attributes:
         start: the knobs the study starts from; what is not searched stays as it is here.
-        limits: what this pipeline on this host allows.
+        limits: limits of the knobs for this pipeline on this host.
         ranges: the box, by knob.
         readers: how files may be read; searched when there is a choice.
     """
@@ -91,7 +91,7 @@ class SearchSpace:
         return cls(start, limits, ranges, readers=tuple(sorted({start.reader, *readers})))
 
     def suggest(self, trial: BaseTrial) -> Knobs:
-        """One legal knob set, drawn from ``trial``."""
+        """A legal knob set, drawn from ``trial``."""
         values: dict[str, Any] = {}
         reader: str = self.start.reader
         if len(self.readers) > 1:

@@ -128,7 +128,7 @@ class StudyResult:
     """Result of a study.
 
     Attributes:
-        verdict: who won the finals.
+        verdict: result of the finals.
         first: the start as first measured.
         trials: the measured trials of the whole study.
         name: name of the study in its storage.
@@ -181,7 +181,7 @@ class Study:
     """One host's part of a study.
 
     Attributes:
-        space: what is searched; ``space.start`` is the start.
+        space: knobs that are searched; ``space.start`` is the start.
         guesses: the sets to try right after the start, from the start's trace.
         measure: measures one knob set.
         options: how long, how many.
@@ -191,9 +191,9 @@ class Study:
         storage: URL of the storage, such as an SQLite file's.
         name: the study's name; an existing one is resumed. "": the one that was begun last.
         kin: fingerprint of the hosts that share trials; "": all that open the study do.
-        about: what is measured; a study of something else is refused. "": not told.
+        about: mixture that is measured; a study of another one is refused. "": not told.
         analyst: learns what samples cost, and says when no trial can win any more.
-        objective: what is sought; by default the rate.
+        objective: figure that is sought; by default the rate.
         others_cpus: processors that other processes use now; ``None``: not known.
         waited_s: seconds waited for other processes.
         best_samples_per_s: the highest rate so far.
@@ -299,7 +299,7 @@ class Study:
         return verdict
 
     def _measure_final(self, contender: Contender, number: int, left_s: float) -> TrialResult:
-        """One measurement of the finals; nothing is pruned there."""
+        """Measure a contender in one round of the finals; nothing is pruned there."""
         self._wait_for_quiet()
         who = "start" if contender.is_start else "finalist"
         self.watcher.started(f"final {number + 1}/{ROUNDS} ({who})")
@@ -384,7 +384,7 @@ class Study:
         return (others_cpus or 0.0) > NEIGHBOUR_RATIO * self.space.limits.cpus
 
     def _run(self, knobs: Knobs, timeout_s: float, watch: TrialWatch) -> TrialResult:
-        """One measurement, and what it tells of costs."""
+        """Measure a knob set, and learn the costs that the measurement tells."""
         result = self.measure(knobs, timeout_s=timeout_s, watch=watch)
         result = replace(result, busy=self._too_much(result.others_cpus))
         self._learn(result)

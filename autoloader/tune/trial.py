@@ -55,7 +55,7 @@ from autoloader.spec.knobs import Knobs
 logger = logging.getLogger(__name__)
 
 PERIOD_S = 0.1
-"""Seconds between two readings of headroom; design §6 (fresh pages come at 0.4 GiB/s)."""
+"""Seconds between two readings of headroom: fresh pages come at 0.4 GiB/s."""
 
 _LAST_LINES, _KEPT_LINES = 6, 40
 _OOM_SCORE_ADJ = "500"
@@ -80,7 +80,7 @@ class TrialResult:
         outcome: end of the trial, such as complete.
         duration_s: wall seconds from start to end of the child.
         samples_per_s: measured rate; ``None`` unless complete.
-        peak_rss_bytes: what the loader added at its peak, where the child could say.
+        peak_rss_bytes: bytes that the loader added at its peak; ``None``: not known.
         min_headroom_bytes: lowest headroom seen by parent or child; ``None`` if never read.
         reason: why it did not complete, for people.
         exit_code: the child's, negative for a signal; ``None`` when the parent ended it.
@@ -190,7 +190,7 @@ class TrialRunner:
         """Measure ``knobs`` in a child.
 
         Args:
-            knobs: what to measure; legal for the pipeline.
+            knobs: knob set to measure; legal for the pipeline.
             timeout_s: a child that takes longer has failed.
             watch: told of progress and headroom; may stop the trial.
         """
@@ -335,7 +335,7 @@ def _told_error(out: IO[bytes]) -> str:
 
 
 def _child_environment() -> dict[str, str]:
-    """The worker's environment: no GPU, few malloc arenas (design §4), no TensorFlow chatter.
+    """The worker's environment: no GPU, few malloc arenas, no TensorFlow chatter.
 
     Nor records where nobody asks for them: a study's would push those of runs out of the ring.
     """

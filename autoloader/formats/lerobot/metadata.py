@@ -353,7 +353,7 @@ def _feature(name: str, node: Mapping[str, Any]) -> Feature:
 
 
 def _are_channels(size: int) -> bool:
-    """True of a dimension that may be a picture's channels; not all writers name it."""
+    """True if a dimension may be a picture's channels; not all writers name them."""
     return size in (1, 3)
 
 
@@ -477,7 +477,7 @@ def _task_table(file: Path) -> Iterator[tuple[Any, Any]]:
 
 
 def _several(info: Mapping[str, Any]) -> bool:
-    """True of versions whose files hold several episodes."""
+    """True if files of the dataset's version hold several episodes."""
     return str(info["codebase_version"]) == "v3.0"
 
 

@@ -70,7 +70,7 @@ class Placement:
     Attributes:
         first: episode → the frame that it begins with.
         lost: episode → why nobody knows that frame.
-        note: what a person should know; "" where there is nothing.
+        note: remark for people; "": there is none.
     """
 
     first: Mapping[int, int]

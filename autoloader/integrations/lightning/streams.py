@@ -37,7 +37,7 @@ class Consumer:
     """Facts that a stream needs of its consumer.
 
     Attributes:
-        counts: it counts batches by itself and stops in time (a Lightning fit).
+        counts: whether the consumer counts batches and stops in time (a Lightning fit).
         hands: it says when it hands a batch to the training step (``AutoLoader.shown``); until
             then the batch counts as not delivered.
         repeats: every iteration begins with the first sample again (``overfit_batches``).
@@ -155,7 +155,7 @@ class TrainStream(_Stream):
         self.resumed = state is not None
 
     def park(self) -> None:
-        """Another stream is in use: stop reading ahead until the next batch is asked for."""
+        """Stop reading ahead until the next batch is asked for: another stream is in use."""
         self._training = False
         if not self._parked:
             self._parked = True

@@ -391,7 +391,7 @@ def difference(
     Args:
         layout: layout of the batches in a slot.
         ours: a slot's memory, and what is said of it.
-        theirs: the same, as the helper sent it.
+        theirs: the same values, as the helper sent them.
         names: names of the datasets.
     """
     (our_memory, our_batch), (their_memory, their_batch) = ours, theirs

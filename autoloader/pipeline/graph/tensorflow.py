@@ -109,5 +109,5 @@ def by_draw(key: Any, numbers: Any) -> Any:
 
 
 def choose(key: Any, count: int) -> Any:
-    """One of 0 … count−1, as an int32 scalar."""
+    """A number of 0 … count−1, as an int32 scalar."""
     return tf.cast(splitmix64(key) % _u64(count), tf.int32)

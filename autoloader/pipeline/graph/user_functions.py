@@ -110,7 +110,7 @@ def answered(question: Any, spec: Any, arguments: tuple[Any, ...]) -> Any:
 
 
 def enter() -> None:
-    """From now on this process calls such functions itself; the other one is not needed."""
+    """Have this process call TensorFlow functions itself; the process that did so is ended."""
     if "tensorflow" not in transform.CALLERS:
         transform.CALLERS["tensorflow"] = call_eagerly
         tensorflow_process.process.close()

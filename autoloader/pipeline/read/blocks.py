@@ -128,8 +128,8 @@ class Blocks:
         planner: works out where frames lie.
 
     Attributes:
-        node: whose positions are shown here; ``None``: all.
-        read_blocks, read_bytes: what was read as blocks so far.
+        node: node whose positions are shown here; ``None``: all positions are.
+        read_blocks, read_bytes: number of blocks that were read so far, and their bytes.
         single: frames that were read one by one so far.
         now: the file that is read.
     """
@@ -165,7 +165,7 @@ class Blocks:
         self._thread: LoaderThread | None = None
 
     def enter(self) -> BlockUser:
-        """One more source takes frames from now on."""
+        """Register a source that takes frames of blocks; the first starts the reading thread."""
         user = BlockUser()
         with self._changed:
             self._users.append(user)
@@ -219,9 +219,9 @@ class Blocks:
         The run was begun (``begin``), and is over with this.
 
         Args:
-            user: whose run it is.
+            user: source that the run is for.
             frames: by camera, of ``reads``.
-            reads: what the run shows.
+            reads: frames that the run shows.
             planned: samples of the run.
             spans: positions of the samples.
 

@@ -116,7 +116,7 @@ def read_all(
     """Bytes of each read, one behind the other in ``memory``.
 
     Args:
-        datasets: one of which is named where a file cannot be read.
+        datasets: datasets of the files, to name one where its file cannot be read.
         files: by number; remote ones come through the cache of shards.
         reads: reads as ``Stretches.reads`` gives them.
         memory: of as many bytes as all reads have.

@@ -164,7 +164,7 @@ def framed(
     """A dataset's directory, with the tensors that its depth cameras show as pictures.
 
     Args:
-        directory: what lies on disk.
+        directory: the dataset on disk.
         declared: the dataset as the spec declares it.
         cameras: canonical cameras of the mixture.
     """

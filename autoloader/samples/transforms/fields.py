@@ -327,8 +327,8 @@ def bind_numbers(
     """The numeric fields of a dataset; those that it does not have are absent.
 
     Args:
-        expressions: what each is, over ``features``.
-        sample: what a sample of the dataset holds.
+        expressions: expression of each field, over ``features``.
+        sample: the spec's description of a sample of the dataset.
         features: of its episodes, by path.
         where: its path in the spec.
 
@@ -374,7 +374,7 @@ _GIMBAL = 1e-6
 
 
 def apply_op(op: FieldOp, x: Floats) -> Floats:
-    """One op of a term on all its values."""
+    """``x`` [T, width] after one op of a term."""
     return _OPS[op.name](x, op)
 
 

@@ -151,7 +151,7 @@ class Keep:
 
     @property
     def features(self) -> tuple[Feature, ...]:
-        """Those whose texts the rules look at."""
+        """Features whose texts the rules look at."""
         return tuple(dict.fromkeys(self._asked))
 
     def sets_of(self, rows: int, texts: Mapping[str, TextRuns]) -> tuple[tuple[str, Ranges], ...]:
@@ -373,7 +373,7 @@ class Ranges:
 
     @classmethod
     def spans(cls, start: Ints, stop: Ints) -> Ranges:
-        """One range for each of E episodes, which may be empty."""
+        """Ranges of E episodes of which each has one, which may be empty."""
         return cls.of(len(start), np.arange(len(start), dtype=np.int64), start, stop)
 
     @classmethod
@@ -465,7 +465,7 @@ class DatasetCount:
         estimated: whether samples are an estimate from a probe.
         frames_estimated: True if the number of frames is an estimate.
         lost: what each rule of ``keep`` leaves out, in order.
-        notes: what a person should know of the files.
+        notes: remarks on the files, for people.
         empty_texts: a clause for each text that its samples have and that is "" in all of them.
     """
 

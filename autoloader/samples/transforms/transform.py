@@ -369,13 +369,13 @@ _refused = False
 
 
 def permit(*folders: str) -> None:
-    """Transforms may run; their modules are looked for in these folders too, behind all others."""
+    """Let transforms run, and find their modules in these folders too, behind all others."""
     global _folders, _refused
     _folders, _refused = folders, False
 
 
 def refuse() -> None:
-    """From now on no function that a spec names is imported or called in this process."""
+    """Have no function that a spec names imported or called in this process."""
     global _refused
     _refused = True
 
@@ -730,8 +730,8 @@ class BoundEpisodes(NamedTuple):
     """The episodes of a dataset as samples are drawn from them.
 
     Attributes:
-        transform: what rewrites each of them, or ``None``.
-        features: that they have then, by path.
+        transform: transform of each of them, or ``None``.
+        features: features of the transformed episodes, by path.
         fields: "action" and "state" over these features, where the dataset has them.
     """
 
@@ -747,7 +747,7 @@ def bind_episodes(
 
     Args:
         declared: the dataset as the spec declares it.
-        directory: what lies on disk.
+        directory: the dataset on disk.
         slices: records of the split.
         where: its path in the spec.
 

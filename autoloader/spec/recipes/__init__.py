@@ -59,7 +59,7 @@ class Recipe:
         dataset: fields of a spec's dataset: ``images``, ``action``, ``state``, ``language``,
             ``steps``, ``keep``, ``stride``, ``transform``, ``sample``, ``normalize``; those that it
             lacks are left out. Plain values, the caller's own.
-        notes: what a person should know, one sentence each.
+        notes: remarks for people, one sentence each.
     """
 
     name: str
