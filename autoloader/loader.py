@@ -106,8 +106,8 @@ class AutoLoader:
         isolation: "process" runs the loader in a child; "thread" in this process, for debugging.
         controller: whether knobs may move by themselves and the RAM floor is watched while
             running; without it the floor is held at the start alone.
-        rank, world_size: of this process among the trainers; ``None`` reads the environment
-            (``process.ranks`` says what of it). Each rank gets its own part of every step.
+        rank, world_size: rank of this process among the trainers, and their number; ``None`` reads
+            the environment (``process.ranks``). Each rank gets its own part of every step.
         device_mesh: instead of both, a ``DeviceMesh`` of the data-parallel dimensions, such as
             ``mesh["dp"]``. Processes at one place of it (tensor parallel) get the same batches.
         output: "torch" tensors or "numpy" arrays.
@@ -755,7 +755,7 @@ def validation_specs(spec: PipelineSpec, split: str = "val") -> dict[str, Pipeli
 
     Args:
         spec: the pipeline spec of the mixture.
-        split: of each dataset; those that say ``null`` to it have no part.
+        split: name of the split; datasets that say ``null`` to it have no part.
 
     Returns:
         Empty where no dataset has a part.

@@ -162,7 +162,7 @@ class DemoDataset:
 
     @property
     def arms(self) -> int:
-        """Number of arms."""
+        """Number of arms: two where an action has 12 numbers or more, else one."""
         return 2 if sum(self.action.values()) >= 12 else 1
 
     @property

@@ -324,7 +324,7 @@ def draw_pictures(
     Args:
         episode: the poses and things that are drawn.
         camera: where from, and how.
-        key: of the dataset's place.
+        key: key of the dataset's place.
         rng: generator that light and noise are drawn by.
     """
     (height, width), place = camera.size, _place(camera, key)

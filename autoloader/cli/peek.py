@@ -112,7 +112,7 @@ class Shown:
 
     Attributes:
         cameras: camera → [F, H, W, 3] uint8.
-        labels: of the F frames: "t", "t+5", "goal t+9".
+        labels: labels of the F frames: "t", "t+5", "goal t+9".
         absent: cameras that the dataset lacks, or whose frames are all padding.
         t: step of the episode at which the sample stands.
         text: instruction of the sample.
@@ -400,7 +400,7 @@ def gripper_columns(terms: Sequence[TermLook], masked: Sequence[bool] | None) ->
 
     Args:
         terms: terms of the action's expression.
-        masked: of each column whether it is normalised; ``None`` where nothing is.
+        masked: whether each column is normalised; ``None`` where none is.
     """
     found, at = set(), 0
     width = sum(term.width for term in terms)
@@ -525,8 +525,8 @@ def columns_of(
     Args:
         terms: terms of the field's expression.
         model: [n, width] rows as the model gets them, or ``None`` where there are none.
-        masked: of each column whether it is normalised, or ``None``.
-        label: of the stage of ``model``.
+        masked: whether each column is normalised; ``None`` where none is.
+        label: label of the stage of ``model``.
         grippers: whether a gripper that is not in {0, 1} is flagged.
     """
     found: list[Column] = []
@@ -643,7 +643,7 @@ def draw_sheet(panels: Mapping[str, Panel], out: Path, *, title: str) -> None:
     """Write the sheet to ``out``; its suffix says what kind of file.
 
     Args:
-        panels: by dataset, in the order of the rows.
+        panels: panels by dataset, in the order of the rows.
         out: a .png, .html, .svg or .pdf file.
         title: text at the top of the sheet.
 

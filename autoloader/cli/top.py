@@ -306,6 +306,7 @@ def _knobs(moment: Statistics, frame: Frame) -> Iterator[Text]:
 
 
 def _moves(moves: Sequence[Move], frame: Frame) -> Iterator[Text]:
+    """Lines about the last moves of knobs, the latest first."""
     if moves:
         yield Text("what was done, the latest first", "dim")
     for move in list(reversed(moves))[:_MOST_MOVES]:

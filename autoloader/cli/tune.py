@@ -350,7 +350,8 @@ def _from_run(
     Args:
         source: the run: its name, folder or record.
         base: the profile that it goes into; ``None``: the one that a loader would take.
-        name: to keep it under; ``None``: the profile's own, or NAME-tuned of a shipped one.
+        name: name to keep the profile under; ``None``: the profile's own, or NAME-tuned of a
+            shipped one.
 
     Raises:
         UsageError: there is no such run, or it was on a host with more processors.

@@ -98,7 +98,7 @@ class Episode:
         sample: the spec's description of a sample, in frames.
         valid: which of ``steps`` may be t; default: all.
         labels: path of a class label → its names.
-        key: of the dataset, see ``key_of``.
+        key: key of the dataset, see ``key_of``.
 
     Attributes:
         steps: every ``stride``-th step that is left, with the values that ops made of terms.
@@ -264,7 +264,7 @@ class Sample:
         """(values, inside) of a feature that samples hold: by row, or one of the episode.
 
         Args:
-            path: of the feature; ``None`` where the dataset names none.
+            path: path of the feature; ``None`` where the dataset names none.
             like: the loader's value of one row, whose zero stands for what is not there.
             per_step: whether it has a row for each of the state's.
         """

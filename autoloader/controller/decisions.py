@@ -89,7 +89,7 @@ class Difference:
     """One decision that today's policy answers otherwise.
 
     Attributes:
-        line: in the log, from 1.
+        line: number of the line in the log, from 1.
         field: name of the field that differs.
         recorded, derived: the two answers.
     """

@@ -129,8 +129,8 @@ class ControlRequest:
         record: folder of this run's record; "": none is kept.
         record_in_ring: whether that folder is one of the cache directory's ring.
         facts: facts of the start for the run's record; plain values.
-        metrics_port: of 127.0.0.1, where metrics are shown; 0: nowhere.
-        metrics_file: where they are written; "": nowhere.
+        metrics_port: port of 127.0.0.1 where metrics are shown; 0: nowhere.
+        metrics_file: path of the file that metrics are written to; "": none.
         disk_floor_bytes: bytes that must stay free on the disk of the cache of shards; ``None``: as
             the environment says.
     """

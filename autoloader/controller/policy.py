@@ -75,7 +75,7 @@ class Decision:
         state: the controller's state from now on; goes into the next ``decide``.
         event: event that the observation amounts to.
         rule: why, in a few words.
-        knobs: to be in force from now on; ``None`` where nothing moves.
+        knobs: values of all knobs from now on; ``None`` where nothing moves.
         changes: knobs that move, flat knob → value.
         gain_per_s: predicted, of a growth.
         price_bytes: predicted bytes of the change.

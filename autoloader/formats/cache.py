@@ -31,7 +31,7 @@ class JsonCache:
 
     Args:
         folder: below the cache directory.
-        version: of the documents' layout; documents of another version are not found.
+        version: version of the documents' layout; documents of another version are not found.
     """
 
     def __init__(self, folder: str, *, version: int) -> None:

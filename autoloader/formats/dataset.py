@@ -105,7 +105,7 @@ class DatasetFormat(ABC):
         name: TFDS's name of the dataset, with "/config" where it has one; else the directory's.
         version: "major.minor.patch"; of LeRobot "v2.1" and the like.
         path: absolute path of the directory, or its URL.
-        features: by path, see :class:`Feature`.
+        features: features by path, see :class:`Feature`.
         splits: whole shards of every split, in the metadata's order, with the records that it says.
         dataset: the name that the spec gives this dataset, for messages.
         record_bytes: mean bytes of a record, by split, as the metadata says; absent where it does

@@ -202,7 +202,7 @@ class FileTables:
 
         Args:
             one: episode of the file.
-            number: of the feature in the schema.
+            number: number of the feature in the schema.
             marks: [n] places of the marks, in bytes.
 
         Raises:

@@ -233,7 +233,7 @@ class TableBuilder:
             offset: place of the record in the file.
             length: bytes of the record there.
             steps: number of the record's steps.
-            values: by section; those that are texts as places in ``texts``.
+            values: values by section; a text is a number in ``texts``.
             texts: feature number → its texts, UTF-8.
         """
         self._records.append((offset, length, steps))

@@ -127,12 +127,12 @@ def read_packets(path: str, most: int | None = None) -> PacketTable:
 
 
 def first_frames_of(path: str, first: int, count: int) -> Sequence[VideoFrame]:
-    """Frames of a video from the first one on; reads no packets far behind them.
+    """``count`` frames of a video from frame ``first`` on; reads no packets far behind them.
 
     Raises:
-        UnreadableVideoError: it is no video, or damaged.
-        OSError: it cannot be opened.
-        IndexError: it has fewer frames.
+        UnreadableVideoError: the file is no video, or damaged.
+        OSError: the file cannot be opened.
+        IndexError: the video has fewer frames.
         MissingExtraError: PyAV is not installed.
     """
     table = read_packets(path, most=first + count + _REORDERED)

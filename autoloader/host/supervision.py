@@ -280,7 +280,7 @@ def start(
 
     Args:
         module: full name of the module to run.
-        arguments: of its command line.
+        arguments: arguments of the process's command line.
         changes: changes of the environment variables.
         popen: further arguments of ``subprocess.Popen``.
 
@@ -363,7 +363,10 @@ class ProcessWatch:
         return kind_of(now, now) is Kind.STOPPED
 
     def hung(self) -> str:
-        """Why it is taken for hung; "" where it is not. Called while nothing comes from it."""
+        """Reason for which the process is taken for hung; "" while it is not.
+
+        To be called while no message comes from the process.
+        """
         before = self._before
         if before is None or time.monotonic() - before.at_s >= _LOOK_EVERY_S:
             self._before = now = self.read(self.pid)

@@ -287,7 +287,7 @@ class GatheredEpisodes:
     Args:
         shards: the tables of each slice's file.
         slices, records, steps: as of the attributes.
-        numbers: of the indexed features.
+        numbers: numbers of the indexed features.
         rows: [n] which of their shard's tables' records they are; default: ``records``.
 
     Attributes:

@@ -210,7 +210,7 @@ def read_front(
         read: gives (count, offset) bytes of it, fewer at its end.
         size: bytes of the index file.
         source: identity of the source file now.
-        fingerprint: of the features that are wanted.
+        fingerprint: hash of the features that are wanted.
 
     Raises:
         UnusableIndexError: it is stale, damaged, cut off, of another version or schema.
@@ -477,8 +477,8 @@ def usable_front(
         place: path of the index file.
         identity: identity of the indexed file now.
         fingerprint: hash of the indexed features.
-        data: of the folder with the data: whoever may write there may write the index. ``None``: of
-            no local one.
+        data: ``stat`` of the folder with the data: a user who may write there may write the index.
+            ``None``: the folder is not local.
     """
     try:
         with opened(place, links=False) as fd:
@@ -543,7 +543,7 @@ def publish(
         content: bytes of the index file.
         place: path of the index file; the folder is made.
         keep: whether a file that lies there already can be used; it stays then.
-        data: of the folder with the data, see ``usable_front``.
+        data: ``stat`` of the folder with the data, see ``usable_front``.
 
     Raises:
         OSError: it cannot be written, or would not be trusted there.

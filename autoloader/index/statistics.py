@@ -91,7 +91,7 @@ def statistics_of(
     """Statistics of every dataset that takes part in ``split``, by name.
 
     Args:
-        spec: of the mixture; ``normalize.statistics`` names a file that is used as it is.
+        spec: spec of the mixture; ``normalize.statistics`` names a file that is used as it is.
         split: name of the split whose datasets count.
         cached_only: compute nothing: ``None`` where some are missing.
         read_remote: whether remote datasets without an index may be fetched and indexed for it,

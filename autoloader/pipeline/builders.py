@@ -445,7 +445,7 @@ class Helpers(BuilderProcess):
 
     Attributes:
         present: number of helpers that work now.
-        possible: for how many the cluster has processors; 0: not known.
+        possible: number of helpers that the cluster has processors for; 0: not known.
         compared, different: batches that were filled here too, and those that differed.
     """
 
@@ -599,7 +599,7 @@ def identity_of(
     Args:
         mixture: as it was resolved here.
         order: the mixture's order, as plain values.
-        indexes: of every dataset, as they are open here.
+        indexes: open index of every dataset.
     """
     spec = json.dumps([mixture.plain(), order], sort_keys=True)
     return {

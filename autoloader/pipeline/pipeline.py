@@ -82,11 +82,11 @@ class Task:
     """One batch on its way.
 
     Attributes:
-        number: in the order in which batches leave.
-        span: its positions [start, stop).
-        slot: where it is to lie; ``None``: not known yet.
-        held_by: gives ``lane``; weak, as a lane holds its tasks.
-        batch: once it is filled.
+        number: number of the batch, in the order in which batches leave.
+        span: positions [start, stop) of the batch.
+        slot: number of the slot for the batch; ``None``: not known yet.
+        held_by: function that gives ``lane``; weak, as a lane holds its tasks.
+        batch: message about the batch; ``None`` until it is filled.
     """
 
     number: int
@@ -97,19 +97,19 @@ class Task:
 
     @property
     def lane(self) -> Lane | None:
-        """Whose builder fills it; ``None``: a helper does, or nobody yet."""
+        """Lane of the builder that fills the batch; ``None``: a helper does, or nobody yet."""
         return self.held_by()
 
 
 class Lane:
-    """A builder, and the batches that were not taken from it yet, in order."""
+    """A builder, and in order the batches that it has to fill or that were not taken from it."""
 
     def __init__(self, builder: Builder) -> None:
         self.builder = builder
         self.tasks: collections.deque[Task] = collections.deque()
 
     def assign(self, tasks: Sequence[Task]) -> None:
-        """Have these filled after those that it has."""
+        """Have batches filled after those that the lane has."""
         for task in tasks:
             task.held_by = weakref.ref(self)
         self.tasks += tasks
@@ -120,7 +120,7 @@ class Lane:
 
     @property
     def to_fill(self) -> int:
-        """Batches that are not filled yet."""
+        """Number of batches that are not filled yet."""
         return len(self.tasks) - self.builder.filled
 
 
@@ -157,14 +157,14 @@ class MixtureReader(ABC):
         return 1
 
     def hold(self, cache_bytes: int, costs: FrameCosts) -> None:  # noqa: B027 streams hold nothing
-        """Hold so many bytes of decoded frames, by what decoding them costs, from now on."""
+        """Keep so many bytes of decoded frames from now on, by the costs of decoding them."""
 
     def held(self) -> CacheStatistics:
         """Counts of decoded frames that are kept."""
         return CacheStatistics()
 
     def close(self) -> None:  # noqa: B027 most readers have nothing to close
-        """All builders have ended, or were given up."""
+        """Close the reader: all builders have ended, or were given up."""
 
 
 class Pipeline:
@@ -346,7 +346,7 @@ class Pipeline:
         return min(self._lanes, key=lambda lane: lane.to_fill)
 
     def done(self, number: int, batch: BatchMessage) -> None:
-        """A helper's batch is in its slot; see ``builders.Answers``."""
+        """Take in a helper's batch, which is in its slot; see ``builders.Answers``."""
         with self._changed:
             task = self._away.pop(number, None)
             if task is None or self._closed:
@@ -359,7 +359,7 @@ class Pipeline:
             self._changed.notify_all()
 
     def lost(self, numbers: Sequence[int] | None = None, *, late: bool = False) -> None:
-        """Builders fill these, before what waits, once they have slots (``builders.Answers``)."""
+        """Have builders fill these batches, before those that wait (``builders.Answers``)."""
         with self._changed:
             for number in list(self._away) if numbers is None else numbers:
                 if (task := self._away.pop(number, None)) is None:
@@ -377,7 +377,7 @@ class Pipeline:
             self._changed.notify_all()
 
     def helped(self) -> None:
-        """See ``builders.Answers``."""
+        """Give helpers that have room further batches; see ``builders.Answers``."""
         with self._changed:
             self._hand_on()
 
@@ -469,7 +469,7 @@ class Pipeline:
         return first if first.batch is not None or first.lane is not None else None
 
     def _hand_out(self) -> None:
-        """The first batch goes out; builders that leave and have no other are closed."""
+        """Count the first batch as handed out; close builders that leave and have no other."""
         with self._lock:
             self._tasks.popleft()
             over = [lane.builder for lane in self._leaving if not lane.tasks]
@@ -480,11 +480,11 @@ class Pipeline:
             builder.close(CLOSE_S)
 
     def release(self, slot: int) -> None:
-        """The consumer is done with a slot."""
+        """Take a slot back that the consumer is done with."""
         self._slots.release(slot)
 
     def ended(self, slot: int) -> None:
-        """Nobody writes to a stuck slot any more."""
+        """Note that no thread writes to a stuck slot any more."""
         self._slots.ended(slot)
 
     def retune(self, knobs: Knobs) -> None:
@@ -545,7 +545,7 @@ class Pipeline:
         return self._reader.held()
 
     def quarantined(self) -> tuple[BadRecord, ...]:
-        """Bad records so far."""
+        """Quarantined records of the pipeline so far."""
         return self._quarantine.records()
 
     def activity(self) -> Statistics:

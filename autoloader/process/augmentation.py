@@ -56,7 +56,7 @@ def augment(batch: Batch, spec: PipelineSpec | None = None) -> Batch:
     """The batch with its frames augmented, on the device where they are.
 
     Args:
-        batch: from an ``AutoLoader``, on any device; left as it is.
+        batch: batch of an ``AutoLoader``, on any device; it is not changed.
         spec: the loader's spec; needed where ``batch`` is a dict of one's own, such as after
             moving it to a device key by key. It is then taken as a training batch.
 

@@ -205,7 +205,7 @@ def order_from(state: Mapping[str, Any], plan: LoaderPlan, order: MixtureOrder) 
 
     Args:
         state: a state that ``read_state`` returned.
-        plan: of the loader that resumes.
+        plan: plan of the loader that resumes.
         order: its order from position 0.
 
     Raises:

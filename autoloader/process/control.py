@@ -321,7 +321,7 @@ class ControlledPipeline:
         Args:
             knobs: values of all knobs from now on.
             by: "person", "policy" or "reflex".
-            why: for people; not where memory is short.
+            why: reason for people; not needed where memory is short.
             short: time and headroom where memory is short; ``None``: it is not.
         """
         before = self.pipeline.knobs

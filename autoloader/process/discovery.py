@@ -79,7 +79,7 @@ class Link:
 
     Args:
         wire: message channel to the child.
-        supervisor: of the child, which this process or another one has started.
+        supervisor: watches the child, which this process or another one has started.
     """
 
     def __init__(self, wire: Wire, supervisor: Supervisor) -> None:
@@ -144,10 +144,10 @@ def find_or_start(neighbours: Neighbours, arguments: Sequence[str], supervisor: 
     Args:
         neighbours: ranks of this node that share the child.
         arguments: command-line arguments of ``autoloader.process.worker``.
-        supervisor: starts and watches it.
+        supervisor: starts and watches the child.
 
     Raises:
-        WorkerError: whoever has the socket does not answer, or is no loader.
+        WorkerError: the process that has the socket does not answer, or is no loader.
         UsageError: another rank holds the lock for too long.
     """
     silent = ProcessWatch("the loader's child, which another rank has started,", 0)

@@ -197,7 +197,7 @@ class Pressure:
         """Knobs have become smaller because memory is short: say so.
 
         Args:
-            at_s: of a monotonic clock.
+            at_s: time of a monotonic clock, in seconds.
             headroom_bytes: headroom at that time; ``None``: not known.
             before: values of the knobs before.
             after: values of the knobs now.
@@ -219,7 +219,7 @@ class Pressure:
         """The controller has looked: in this state it is now.
 
         Args:
-            at_s: of a monotonic clock.
+            at_s: time of a monotonic clock, in seconds.
             headroom_bytes: headroom now; ``None``: not known.
             state: name of the controller's state.
 

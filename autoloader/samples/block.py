@@ -220,7 +220,7 @@ def by_sample(sample: SampleSpec, name: FieldName, values: NDArray[Any]) -> NDAr
 
 
 def field_offsets(sample: SampleSpec, name: FieldName) -> Ints:
-    """[R] int64: which rows relative to t a field takes, before any sum."""
+    """Offsets [R] int64 from t of a field's rows, before any sum."""
     if name == "state":
         return np.asarray(sample.state_offsets, dtype=np.int64)
     return np.asarray(sample.action_offsets, dtype=np.int64)

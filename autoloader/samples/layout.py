@@ -49,7 +49,7 @@ class FeatureForm:
 
     Attributes:
         kind: NumPy type of its values in a batch.
-        shape: of one step or episode; () of texts.
+        shape: shape of one step or episode; () of texts.
         per_step: whether it comes as rows at the state offsets, or once.
     """
 

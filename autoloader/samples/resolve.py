@@ -71,7 +71,7 @@ class ResolvedDataset:
         files_are: which copy of the dataset its files were taken for, and why; "" where nothing
             hangs on it.
         by_row: whether frames are taken by the numbers of rows, whatever times say.
-        num_samples: of a pass, where the spec says it; else ``None``. An index counts by itself.
+        num_samples: number of samples of a pass, as the spec says; ``None``: an index counts.
     """
 
     name: str
@@ -176,7 +176,7 @@ class MixtureSizes:
         buffer_bytes: dataset → bytes that each open file holds beside; absent: none.
         block_bytes: most bytes of the blocks of ``mixing.locality``; 0 without it.
         request_bytes: most bytes of requests to stores under way; 0 of local data.
-        picture_bytes: of the largest picture as it is declared, decoded; 0 where none says.
+        picture_bytes: bytes of the largest declared picture, decoded; 0: none is declared.
     """
 
     record_bytes: dict[str, int]
@@ -601,9 +601,9 @@ class SampleLocation:
         dataset: name of the dataset it is of.
         path: path of the TFRecord file.
         record: the episode's number in that file.
-        t: in (strided) frames of the episode.
+        t: number of the (strided) frame in the episode.
         step: the episode's step that t is, before the stride.
-        pass_: in which pass of the dataset it came.
+        pass_: number of the dataset's pass in which the sample came.
     """
 
     dataset: str

@@ -78,7 +78,7 @@ class FieldStatistics(_Plain):
     """Statistics of one field of one dataset, [width] each.
 
     Attributes:
-        mean, std: of all rows; std is the population's.
+        mean, std: mean and standard deviation of all rows, of the population.
         minimum, maximum, q01, q10, q50, q90, q99: exact; quantiles by linear interpolation.
         mask: the columns that are normalised, where the statistics say so.
     """

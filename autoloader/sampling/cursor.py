@@ -200,7 +200,7 @@ class DatasetCursor:
         """Go to the place in ``state``; where that is none of these files, stay.
 
         Args:
-            state: of ``state``, of the right types.
+            state: result of ``state``, of the right types.
 
         Raises:
             UsageError: the state was saved for other files, or says what they cannot hold.

@@ -275,7 +275,7 @@ def check_parts(mixture: ResolvedMixture, samples: Mapping[str, int], ranks: Ran
 
     Args:
         mixture: the whole mixture, before it is shared.
-        samples: of a pass of each dataset.
+        samples: number of samples of a pass of each dataset.
         ranks: rank of this trainer, and the world size.
 
     Raises:

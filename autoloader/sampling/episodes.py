@@ -49,7 +49,7 @@ class DatasetTable:
     """Facts of a dataset for the plan: its readable episodes, in the order of its files.
 
     Attributes:
-        key: of all draws of the dataset (``draws.dataset_key``).
+        key: key of all draws of the dataset (``draws.dataset_key``).
         sample: which t are valid, and how many of an episode a pass takes.
         stride: every ``stride``-th frame counts.
         steps: [E] frames of each episode, before the stride.

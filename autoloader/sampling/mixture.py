@@ -70,7 +70,7 @@ class MixtureOrder:
         chain: the samples of a block share frames where their offsets allow it.
         base: the position that this order begins at; those before it were of another one.
         given: [D] samples that each dataset had given by then; empty where none.
-        draw_key: of the draws where the datasets' turns are drawn (``strategy: sample``).
+        draw_key: key of the draws of datasets' turns (``strategy: sample``).
         curriculum: where the shares move to; ``None``: they do not move.
         changes: shares that were set while running, from their positions on, in order. They end a
             curriculum. None where an epoch is one pass of every dataset.
@@ -239,7 +239,7 @@ def locality_of(mixture: ResolvedMixture, samples: Mapping[str, int]) -> Localit
 
     Args:
         mixture: the mixture; its files are asked for their sizes.
-        samples: of a pass, by dataset name.
+        samples: dataset name → number of samples of a pass.
     """
     asked = mixture.spec.mixing.locality
     if asked is None:
@@ -267,9 +267,9 @@ def shares_of(
 
     Args:
         mixture: says by ``weights`` whether they are multiplied by sample counts.
-        samples: of a pass, by dataset name: natural shares, so that passes end together.
+        samples: dataset name → samples of a pass: natural shares, so that passes end together.
         sizes: what ``natural_scaled`` multiplies weights by, by dataset name.
-        weights: by dataset name; one left out has its own ``weight``.
+        weights: dataset name → weight; one left out has its own ``weight``.
 
     Raises:
         SpecError: every dataset has weight 0.

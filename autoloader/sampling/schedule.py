@@ -275,7 +275,7 @@ class Change:
     """Shares that were set while running.
 
     Attributes:
-        position: from which they hold; a block begins there.
+        position: position from which the weights hold; a block begins there.
         shares: [D], summing to 1.
     """
 

@@ -162,7 +162,7 @@ class TrialRecord:
     """One measured trial of the storage.
 
     Attributes:
-        number: in the storage, from 0.
+        number: number of the trial in the storage, from 0.
         label: start, guess or search.
         host: name of the host that ran it; "": not known.
         knobs: values by the knob's full name.

@@ -63,7 +63,7 @@ class TuneOptions(StudyOptions):
     Attributes:
         spec_path: the mixture's spec file.
         host_profile: name or path of the profile to start from; ``None`` picks as the loader does.
-        name: of the profile to keep; ``None``: the start's where it is the user's own, else
+        name: name of the profile to keep; ``None``: the start's where it is the user's own, else
             NAME-tuned. Never a shipped one's.
         out: folder (or file) for the profile; ``None`` is the user's config folder.
         split: the spec's split to measure.

@@ -308,7 +308,7 @@ class LiveWatcher:
 
     Args:
         console: where to; its own stderr.
-        clock: for the elapsed time.
+        clock: time source of the elapsed time.
         budget_s: seconds of the budget, shown beside it.
     """
 

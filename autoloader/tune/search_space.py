@@ -173,7 +173,7 @@ def guess(space: SearchSpace, batch_size: int, trace: Trace | None = None) -> Kn
     Args:
         space: search space of legal knobs.
         batch_size: samples of a batch.
-        trace: of the start; ``None``: nothing is known of what a sample costs.
+        trace: trace of the start; ``None``: costs of a sample are not known.
     """
     limits = space.limits
     block = max(1, limits.block_length)

@@ -167,7 +167,7 @@ class TrialRunner:
         command: the child's command line, without knobs.
         floor_bytes: headroom that must remain.
         headroom: reads headroom in bytes; ``None`` when it cannot be read.
-        clock: for timeouts and durations.
+        clock: time source of timeouts and durations.
         period_s: seconds between two readings.
     """
 
@@ -379,7 +379,7 @@ def progress_to(descriptor: int) -> Iterator[Callable[[TrialProgress], None]]:
     """The child's end: gives what tells the study of progress; this process ends with the study's.
 
     Args:
-        descriptor: of the inherited connection; owned from here on.
+        descriptor: descriptor of the inherited connection; closed here.
     """
     with Connection(descriptor) as link:
         end_with(os.getppid())

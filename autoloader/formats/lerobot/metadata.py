@@ -98,7 +98,7 @@ class FileColumn:
 
     Attributes:
         number: [E] int32 place of the file in ``paths``; -1 where the list does not say it.
-        paths: of the files, each once.
+        paths: paths of the files, each once.
     """
 
     number: NDArray[np.int32]

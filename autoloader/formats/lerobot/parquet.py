@@ -248,7 +248,7 @@ class _Chunk:
     """One column chunk, page by page.
 
     Args:
-        descriptor: of the open file.
+        descriptor: descriptor of the open file.
         file_bytes: size of the file.
         chunk: metadata of the chunk, by Thrift's field numbers.
         level: definition level of a value that is there.

@@ -115,6 +115,7 @@ class _Train(TrainStream):
         return {} if self._module.trainer is not None else self._module.state_dict()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go to where ``state`` was saved; nothing where it is empty."""
         if state:
             self._module.load_state_dict(dict(state))
 

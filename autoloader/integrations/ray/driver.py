@@ -99,7 +99,15 @@ class _UnfitError(Exception):
 
 @dataclass(slots=True, eq=False)
 class _Task:
-    """A batch that the child has asked for."""
+    """A batch that the child has asked for.
+
+    Attributes:
+        number: number of the batch.
+        span: positions [start, stop) of the batch.
+        since_s: time at which the child asked.
+        slot: slot that the batch goes to; ``None``: not known yet.
+        answer: (message, content) of a helper; ``None``: none has come.
+    """
 
     number: int
     span: tuple[int, int]

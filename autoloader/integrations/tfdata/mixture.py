@@ -60,7 +60,7 @@ def as_dataset(
     Args:
         spec: the mixture, its YAML file, or a dict that says the same.
         split: which of the spec's splits.
-        seed: of all draws and orders, in the place of the spec's.
+        seed: seed of all draws and orders; ``None``: the spec's.
         batched: give batches of ``batch.size`` samples.
         passes: passes of every dataset, after which it gives nothing more and the others go on;
             without end where not given.

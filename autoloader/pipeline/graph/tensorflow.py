@@ -28,6 +28,7 @@ from autoloader.samples.draws import GOLDEN, MIX_1, MIX_2
 
 
 def _on_google_cloud() -> bool:
+    """True if this machine is one of Google Cloud, by the name of its product."""
     try:
         return "Google" in Path("/sys/class/dmi/id/product_name").read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError):

@@ -220,7 +220,7 @@ class Blocks:
 
         Args:
             user: source that the run is for.
-            frames: by camera, of ``reads``.
+            frames: frames of ``reads``, by camera; filled in here.
             reads: frames that the run shows.
             planned: samples of the run.
             spans: positions of the samples.
@@ -419,7 +419,7 @@ class _BlockMemory:
 
     @property
     def lent_bytes(self) -> int:
-        """Bytes of which a view is left."""
+        """Bytes of the pieces of memory that views are left of."""
         return sum(list(self._lent.values()))
 
     def take(self, size: int) -> memoryview:

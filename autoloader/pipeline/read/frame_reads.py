@@ -82,7 +82,7 @@ class NowRead:
     """Which file each of several threads of a reader reads now; any thread may ask.
 
     Attributes:
-        age: of the files that it reads; see ``Descriptors.age``.
+        age: age of the files that are read; see ``Descriptors.age``.
     """
 
     def __init__(self) -> None:
@@ -117,9 +117,9 @@ def read_all(
 
     Args:
         datasets: datasets of the files, to name one where its file cannot be read.
-        files: by number; remote ones come through the cache of shards.
+        files: paths, by number; remote files come through the cache of shards.
         reads: reads as ``Stretches.reads`` gives them.
-        memory: of as many bytes as all reads have.
+        memory: memory for the bytes of all reads.
         wanted: whether it is still worth while to wait for remote files.
         now: told of each file before it is asked for.
 

@@ -53,7 +53,7 @@ class ShardOrder:
     Args:
         plan: gives the sample of each position.
         datasets: datasets of the plan.
-        slice_of: for each dataset, [E] the slice that each episode lies in.
+        slice_of: for each dataset, [E] number of the slice that each episode lies in.
         node: node whose positions count, where there are several nodes.
     """
 

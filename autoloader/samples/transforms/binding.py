@@ -82,8 +82,8 @@ def bind_cameras(
     Args:
         declared: the dataset as the spec declares it.
         mixture: the cameras of the mixture.
-        features: of its episodes, by path.
-        stored: of its files, by path.
+        features: features of the dataset's episodes, by path.
+        stored: features of the dataset's files, by path.
         where: its path in the spec.
 
     Raises:
@@ -124,7 +124,7 @@ def _reversed_cameras(
 
     Args:
         declared: the dataset as the spec declares it.
-        features: of its files, by path.
+        features: features of the dataset's files, by path.
         where: its path in the spec.
 
     Raises:
@@ -273,8 +273,8 @@ def bind_language(
 
     Args:
         declared: the dataset as the spec declares it.
-        features: of its episodes, by path.
-        directory: of the dataset; the names of its class labels lie there.
+        features: features of the dataset's episodes, by path.
+        directory: directory of the dataset, which has the names of class labels.
         where: its path in the spec.
 
     Raises:

@@ -329,7 +329,7 @@ def bind_numbers(
     Args:
         expressions: expression of each field, over ``features``.
         sample: the spec's description of a sample of the dataset.
-        features: of its episodes, by path.
+        features: features of the dataset's episodes, by path.
         where: its path in the spec.
 
     Raises:

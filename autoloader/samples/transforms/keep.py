@@ -86,9 +86,9 @@ class Keep:
 
     Args:
         spec: rules of the dataset's ``keep`` block.
-        features: of the dataset, or those that its transform gives.
+        features: features of the dataset, or those that its transform gives.
         language: the features that its language is drawn from.
-        speaks: of a language feature's path, whether a stored text says something.
+        speaks: tells for the path of a language feature whether a stored text says something.
         where: path of the dataset in the spec.
 
     Attributes:
@@ -159,7 +159,7 @@ class Keep:
 
         Args:
             rows: number of episodes E.
-            texts: of each of ``features``, by key.
+            texts: texts of each of ``features``, by key.
         """
         left: Ranges | None = None
         sets: dict[str, Ranges] = {}
@@ -172,7 +172,7 @@ class Keep:
         """True if ``ranges`` name no step of an episode, as far as these features tell it.
 
         Args:
-            values: of the episode, by key.
+            values: values of the episode, by key.
         """
         parts, listed = self._ranges
         if not parts or any(one is not None and one.key not in values for _, one in parts):
@@ -185,7 +185,7 @@ class Keep:
 
         Args:
             steps: number of steps T in the episode.
-            values: of each of ``features``, by key: byte strings, or integers, flat.
+            values: values of each of ``features``, by key: byte strings, or integers, flat.
         """
         texts = {one.key: runs_of_episode(values[one.key], one) for one in self.features}
         whole = Ranges.spans(np.zeros(1, np.int64), np.full(1, steps, np.int64))
@@ -318,7 +318,7 @@ def runs_of_episode(values: Any, feature: Feature) -> TextRuns:
     """The texts of one episode, which is episode 0.
 
     Args:
-        values: of the feature: byte strings, or integers, flat.
+        values: values of the feature: byte strings, or integers, flat.
         feature: feature that the values are of.
     """
     runs: list[tuple[int, int, int, int]] = []

@@ -245,7 +245,7 @@ def read_values(
 
     Args:
         payload: the record, from its first byte on.
-        features: of the dataset, by path.
+        features: features of the dataset, by path.
         only: keys of the features that are wanted; default: all that the record has.
         stop: its bytes; default: all.
 
@@ -403,7 +403,7 @@ def read_result(
     Args:
         result: an episode, or ``None``.
         features: features by path, from ``describe``.
-        spans: of ``read_episode``: the frames that there are.
+        spans: frames of the record, as ``read_episode`` gives them.
         only: keys to take; all per-step arrays must agree in length all the same.
 
     Raises:

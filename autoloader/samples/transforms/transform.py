@@ -124,7 +124,11 @@ class DerivedColumns:
     field: str
 
     def values(self, rows: Floats) -> Floats:
-        """[T, width] of an episode's source [T, source width]."""
+        """Values [T, width] of the derived feature.
+
+        Args:
+            rows: [T, source width] values of an episode's source.
+        """
         found = rows[:, self.term.slice()]
         for op in self.term.ops:
             found = apply_op(op, found)
@@ -666,9 +670,9 @@ class TrialRun(NamedTuple):
     """Result of a transform for the one episode that it was tried on.
 
     Attributes:
-        features: of the result, by path.
+        features: features of the result, by path.
         cost_s: seconds that the function took.
-        kept_ratio: share of the episode's steps that it left.
+        kept_ratio: share of the episode's steps that the function left, 0 to 1.
     """
 
     features: Mapping[str, Feature]

@@ -54,7 +54,7 @@ class Recipe:
     """One project's fields of one dataset.
 
     Attributes:
-        name: of the dataset, as TFDS knows it; a name of one project is brought to this one.
+        name: name of the dataset in TFDS, whatever the project calls it.
         style: project whose convention it is.
         dataset: fields of a spec's dataset: ``images``, ``action``, ``state``, ``language``,
             ``steps``, ``keep``, ``stride``, ``transform``, ``sample``, ``normalize``; those that it
