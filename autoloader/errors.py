@@ -55,6 +55,7 @@ class AutoloaderError(Exception):
 
 
 def _again(kind: type[AutoloaderError], what: str, remedy: str, rest: dict[str, Any]) -> Any:
+    """Make an error anew, after it was pickled."""
     error = kind(what, remedy=remedy)
     error.__dict__.update(rest)
     return error

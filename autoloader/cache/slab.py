@@ -224,6 +224,7 @@ def _is_promised() -> bool:
 
 
 def _pages_of(descriptor: int, size: int) -> mmap.mmap:
+    """A shared mapping of a memory file; ``PipelineError`` where the address space is too small."""
     try:
         return mmap.mmap(descriptor, size, mmap.MAP_SHARED)
     except (OSError, ValueError, OverflowError) as error:

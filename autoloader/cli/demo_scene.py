@@ -414,6 +414,7 @@ def _draw_bar(
 def _draw_stroke(
     frame: Pixels, start: complex, end: complex, width: float, colour: Any, line: int = cv2.LINE_AA
 ) -> None:
+    """Draw a line between two points of the picture, which are complex numbers of pixels."""
     begin, stop = ((round(16 * point.real), round(16 * point.imag)) for point in (start, end))
     cv2.line(frame, begin, stop, colour, max(1, round(width)), line, _SHIFT)
 

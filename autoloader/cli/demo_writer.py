@@ -78,6 +78,7 @@ def _shape(sizes: Sequence[int]) -> dict[str, Any]:
 
 
 def _images(dataset: DemoDataset) -> dict[str, Any]:
+    """Features of the cameras' pictures, as ``features.json`` has them."""
     encoding = {"encodingFormat": dataset.look.encoding} if dataset.states_encoding else {}
     found: dict[str, Any] = {
         f"steps/{path}": {"dtype": "uint8", "shape": _shape((*size, 3)), **encoding}
@@ -90,6 +91,7 @@ def _images(dataset: DemoDataset) -> dict[str, Any]:
 
 
 def _write_dataset(directory: Path, scale: float, seed: int, dataset: DemoDataset) -> None:
+    """Write one dataset of the demo, with both splits."""
     place = directory / dataset.name / VERSION
     place.mkdir(parents=True)
     counts = {"train": dataset.train_episodes(scale), "val": dataset.val_episodes(scale)}

@@ -243,6 +243,7 @@ def _places(output: Path, files: Mapping[str, Any], layout: str) -> Iterator[tup
 
 
 def _rows(document: Mapping[str, Any]) -> Iterator[tuple[Any, ...]]:
+    """Rows of the table of statistics: one for each column of each field of each dataset."""
     for name, entry in document.items():
         for field in ("action", "proprio"):
             found = entry.get(field)

@@ -220,6 +220,7 @@ def gpus(machine: Machine) -> Iterator[Seen]:
 
 
 def _device(machine: Machine, module: Any, number: int) -> Iterator[Seen]:
+    """Facts and findings about one GPU, by NVML."""
     device = module.nvmlDeviceGetHandleByIndex(number)
     called = f"GPU {number} ({gpu_name(module, device)})"
     memory = module.nvmlDeviceGetMemoryInfo(device)
@@ -369,6 +370,7 @@ def leftovers(machine: Machine) -> Iterator[Seen]:
 
 
 def _status(entry: Path, key: str) -> str:
+    """Value of a field in a process's ``/proc/PID/status``."""
     for line in (entry / "status").read_text().splitlines():
         name, _, value = line.partition(":")
         if name == key:
@@ -396,6 +398,7 @@ def _groups(machine: Machine) -> list[Path]:
 
 
 def _has_process(group: Path) -> bool:
+    """True if a cgroup has a process, or cannot be read."""
     with contextlib.suppress(OSError):
         return any(file.read_text().strip() for file in group.rglob("cgroup.procs"))
     return True
@@ -545,6 +548,7 @@ def examine(
 
 
 def _of_data(machine: Machine, place: Path, split: str) -> list[Seen]:
+    """Facts and findings about the data of a spec."""
     spec = PipelineSpec.from_yaml(place)
     datasets: list[ResolvedDataset] = []
     seen = _run("data", lambda: readable(spec, split, datasets))
@@ -558,6 +562,7 @@ def _of_data(machine: Machine, place: Path, split: str) -> list[Seen]:
 
 
 def _profile(which: str | None) -> Iterator[Seen]:
+    """Facts and findings about a host profile; ``None``: the one that fits this host."""
     try:
         found = load_profile(which, strict=True)
     except ProfileError as error:

@@ -383,6 +383,7 @@ def _numbers(features: Mapping[str, Feature], terms: Sequence[Any]) -> None:
 
 
 def _language(features: Mapping[str, Feature], paths: Sequence[str]) -> None:
+    """Refuse paths that are no texts, or are of different kinds."""
     every = [find_feature(features, path, field="language") for path in paths]
     for feature in every:
         if not is_several(feature):
@@ -396,6 +397,7 @@ def _width_within(feature: Feature) -> None:
 
 
 def _fits(check: Callable[[], object]) -> bool:
+    """True if ``check`` raises no error about fields."""
     try:
         check()
     except (AutoloaderError, ValueError):
@@ -541,6 +543,7 @@ def fault_of(entry: Entry) -> AutoloaderError | None:
 
 
 def _proposed(directory: DatasetFormat, style: Style) -> Entry:
+    """The entry of a dataset: known fields that fit its features, else proposed ones."""
     features, missing = dict(directory.features), {}
     for camera in directory.cameras_without_files:
         del features[camera]
@@ -663,6 +666,7 @@ def _words(value: Any) -> Iterator[str]:
 
 
 def _described(feature: Feature) -> str:
+    """Path, shape and kind of a feature, for a comment."""
     shape = "×".join("?" if size is None else str(size) for size in feature.shape)
     said = [word for word in (shape, feature.encoding if feature.kind == "tensor" else "") if word]
     if feature.kind == "image" and feature.dtype != "uint8":
@@ -724,6 +728,7 @@ def spec_text(
 
 
 def _dataset(one: Entry, weight: float, style: Style) -> Iterator[str]:
+    """Lines of YAML of one dataset, with comments."""
     yield f"  - name: {one.name}"
     yield f"    path: {flow(one.directory.path)}"
     yield f"    weight: {weight}"
@@ -745,6 +750,7 @@ def _dataset(one: Entry, weight: float, style: Style) -> Iterator[str]:
 
 
 def _comment(text: str, indent: str) -> list[str]:
+    """``text`` as indented comment lines of YAML."""
     return textwrap.wrap(
         text, _COMMENT_WIDTH, initial_indent=f"{indent}# ", subsequent_indent=f"{indent}#   ",
         break_long_words=False, break_on_hyphens=False,

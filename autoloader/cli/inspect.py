@@ -110,6 +110,7 @@ def _only_version(place: Path) -> DatasetFormat:
 
 
 def _told(path: str, facts: DatasetFacts | None) -> str:
+    """A feature's value at the first step, for people; "" where no episode was read."""
     if facts is None or path not in facts.first:
         return "(not in the record)" if facts and facts.episodes else ""
     value = facts.first[path]
@@ -308,6 +309,7 @@ def _leaves(
 
 
 def _one_row(value: Any) -> NDArray[Any]:
+    """A value that an episode has once, as an array [1, …]."""
     if isinstance(value, bytes):
         row = np.empty(1, object)
         row[0] = value

@@ -64,6 +64,7 @@ def flush_stdout() -> None:
 
 @contextmanager
 def _told_in_our_words() -> Iterator[None]:
+    """Turn a fault of stdout into ``UsageError``; a reader that has gone ends the command well."""
     try:
         yield
     except OSError as error:
@@ -142,6 +143,7 @@ def emit_rendered(show: Callable[[Console], None]) -> None:
 
 
 def _write_result(text: str) -> None:
+    """Write text to stdout, with a fault in the library's words."""
     if sys.stdout is None:
         raise UsageError(
             "stdout is closed, and the result has nowhere to go",
@@ -224,6 +226,7 @@ def emit_document(
 
 
 def _is_part(value: Any) -> bool:
+    """True if a value is a mapping, or a list of mappings, which has a part of its own."""
     return isinstance(value, Mapping) or (
         isinstance(value, list) and bool(value) and isinstance(value[0], Mapping)
     )
@@ -328,6 +331,7 @@ def _tenths(label: str, doing: Callable[[str], None]) -> Advance:
 
 
 def _plain(value: Any) -> Any:
+    """A value that JSON does not know, as one that it knows."""
     if isinstance(value, Path):
         return str(value)
     if is_dataclass(value) and not isinstance(value, type):

@@ -328,6 +328,7 @@ def _take(batch: Mapping[str, Any], k: int, panel: Panel) -> None:
 
 
 def _shown(batch: Mapping[str, Any], pictures: Mapping[str, Any], k: int, *, goal: bool) -> Shown:
+    """Pictures and labels of sample ``k`` of a batch."""
     offsets = np.asarray(batch["frame_offset"][k]).tolist()
     labels = [f"t{offset:+d}" if offset else "t" for offset in offsets]
     if goal:
@@ -379,6 +380,7 @@ def _odd(panel: Panel) -> list[str]:
 
 
 def _plain(panel: Panel) -> dict[str, Any]:
+    """The panel as values of JSON."""
     return {
         "samples": panel.samples,
         "language": [one.text for one in panel.shown],
@@ -502,6 +504,7 @@ def _filtered(episode: Episode, steps: int, left: int, number: int) -> FilteredE
 
 
 def _is_gripper(term: FieldTerm) -> bool:
+    """True if a term's name or ops speak of a gripper."""
     words = (term.path or "").lower()
     named = any(word in words for word in _GRIPPER_WORDS)
     return named or any(op.name in _GRIPPER_OPS for op in term.ops)
@@ -587,6 +590,7 @@ def draw_columns(axes: Any, columns: Sequence[Column], title: str) -> None:
 
 
 def _draw(axes: Any, at: int, row: int, values: NDArray[np.float32], colour: str) -> None:
+    """Draw the histogram of a column's values, in one cell of the chart."""
     bars, words = _histogram(values)
     if bars:
         heights = row + 0.82 - 0.6 * np.array(bars) / max(bars)
@@ -683,6 +687,7 @@ def draw_sheet(panels: Mapping[str, Panel], out: Path, *, title: str) -> None:
 
 
 def _draw_frames(axes: Any, panel: Panel, number: int, name: str) -> None:
+    """Draw the pictures of one sample, with its instruction."""
     one = panel.shown[number]
     axes.set_axis_off()
     axes.imshow(strip(list(one.cameras.values())), interpolation="nearest")
@@ -709,6 +714,7 @@ def _draw_frames(axes: Any, panel: Panel, number: int, name: str) -> None:
 
 
 def _draw_episodes(axes: Any, panel: Panel) -> None:
+    """Draw the steps of the first episodes, with removed ones in colour."""
     removed = panel.removed()
     axes.set_title("steps of its first episodes; removed ones in colour", fontsize=7, loc="left")
     axes.tick_params(labelsize=5)
@@ -747,6 +753,7 @@ def _over_time(episode: FilteredEpisode, panel: Panel) -> dict[str, Any]:
 
 
 def _line(column: Column, values: NDArray[np.float32], episode: FilteredEpisode) -> dict[str, Any]:
+    """Points of a column over the steps of an episode, for the page."""
     there = np.nan_to_num(values)
     low, span = there.min(), np.ptp(there) or 1.0
     told, points = list[float | None]([None] * episode.steps), []

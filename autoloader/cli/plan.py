@@ -637,6 +637,7 @@ def _answers(document: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
 
 
 def _limit(document: Mapping[str, Any]) -> str:
+    """Words about what limits the rate."""
     bound, call = document["bound"], document["batch_call"]
     if call is not None and call["seconds"] is None:
         return f"not known what batch.call {call['call']} takes: {call['unknown_why']}"

@@ -156,6 +156,7 @@ def show_replay(logs: Sequence[Path]) -> None:
 
 
 def _below(named: Path) -> list[Path]:
+    """Decision logs at or below a path; ``UsageError`` where there is none."""
     found = sorted(named.rglob("*.jsonl")) if named.is_dir() else [named]
     if not found:
         raise UsageError(f"there is no *.jsonl below {named}", remedy=_REMEDY)
@@ -163,6 +164,7 @@ def _below(named: Path) -> list[Path]:
 
 
 def _replayed(log: Path) -> Replayed:
+    """Outcome of the replay of one decision log."""
     try:
         with log.open(encoding="utf-8") as lines:
             return replay_log(lines, origin=str(log))
@@ -236,6 +238,7 @@ def percent(ratio: float | None) -> str:
 
 
 def _limit(run: Run) -> Finding:
+    """Finding: what limited the run."""
     if run.replays:
         return Finding("The trainer itself: it was given one batch again and again.")
     waited = run.wait_ratio
@@ -262,6 +265,7 @@ def _limit(run: Run) -> Finding:
 
 
 def _bound(run: Run) -> tuple[str, ...]:
+    """Words about the rate of the training and the rate that the loader could give."""
     took, bound = run.samples_per_s, run.bound_per_s
     if took is None:
         return ()
@@ -271,6 +275,7 @@ def _bound(run: Run) -> tuple[str, ...]:
 
 
 def _cost(run: Run, ideal: Run | None) -> Finding | None:
+    """Finding: time that the loader cost, against ``ideal`` where it is known."""
     if run.replays:
         return None
     cost = None if ideal is None else cost_of(run, ideal)
@@ -300,6 +305,7 @@ def _cost(run: Run, ideal: Run | None) -> Finding | None:
 
 
 def _memory(run: Run) -> Finding | None:
+    """Finding: whether the RAM floor held; ``None``: headroom was never read."""
     floor = run.own.last.floor_bytes
     least = run.least_headroom_bytes
     if least is None:
@@ -339,6 +345,7 @@ def _memory(run: Run) -> Finding | None:
 
 
 def _controller(run: Run) -> Finding:
+    """Finding: what the controller did, and why."""
     states = _states(run)
     if not run.moves:
         why = f" Its last word: {run.own.last.why}." if run.own.last.why else ""
@@ -383,6 +390,7 @@ def _changes(moves: list[Move], knob: str) -> str:
 
 
 def _ranks(run: Run) -> Finding | None:
+    """Finding: which rank waited most; ``None`` with one rank."""
     waits = run.rank_waits()
     if len(waits) < 2:
         return None
@@ -395,6 +403,7 @@ def _ranks(run: Run) -> Finding | None:
 
 
 def _records(run: Run) -> Finding | None:
+    """Finding: quarantined records and stalls; ``None``: there were none."""
     datasets = run.own.last.datasets.items()
     bad = [f"{name} {one.quarantined}" for name, one in datasets if one.quarantined]
     stalls = [f"{name} {one.stalls} ×" for name, one in datasets if one.stalls]
@@ -408,6 +417,7 @@ def _records(run: Run) -> Finding | None:
 
 
 def _end(run: Run) -> Finding | None:
+    """Finding: restarts, and how the run ended; ``None``: well, and without restarts."""
     last = run.own.last
     restarts = len({one.worker_pid for one in run.own.moments}) - 1
     parts = []
@@ -605,6 +615,7 @@ def charts(sides: Sequence[tuple[str, Run]]) -> Iterator[tuple[str, dict[str, An
 
 
 def _knobs(run: Run, frame: Timeline) -> dict[str, Any] | None:
+    """Chart data of the knobs that moved; ``None``: none did."""
     changes: dict[str, list[Point]] = {}
     for moment in run.own.moments:
         for knob, value in moment.knobs.items():
@@ -627,6 +638,7 @@ def _knobs(run: Run, frame: Timeline) -> dict[str, Any] | None:
 
 
 def _timeline(run: Run, end_s: float, letter: str) -> Timeline:
+    """Time axis of a run, with stretches below the floor and parked ones shaded."""
     shades = [(one.begin_s, one.end_s, "below") for one in run.below_floor]
     for stretch, after in run.stretches(lambda moment: moment.phase == "parked"):
         end_at_s = run.own.last.at_s if after is None else after.at_s

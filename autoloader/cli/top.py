@@ -103,6 +103,7 @@ def _groups(run: str | None) -> list[list[Statistics]]:
 
 
 def _is_named(moment: Statistics, run: str) -> bool:
+    """True if a process id, or a part of a name, means the run."""
     if run.isdecimal():
         return int(run) in (moment.trainer_pid, moment.worker_pid)
     return run in moment.run or run in moment.script
@@ -198,6 +199,7 @@ def in_use(group: Sequence[Statistics]) -> list[Statistics]:
 
 
 def _head(group: Sequence[Statistics], moment: Statistics, frame: Frame) -> Iterator[Text]:
+    """Lines with the name, place and state of a run."""
     title = Text().append(printable(moment.script) or "a loader", "bold")
     title.append(f"  {moment.run}  {moment.split}", "dim")
     splits = sorted({one.split for one in group} - {moment.split})
@@ -222,6 +224,7 @@ def _head(group: Sequence[Statistics], moment: Statistics, frame: Frame) -> Iter
 
 
 def _flow(moment: Statistics) -> Iterator[Text]:
+    """Lines with the rate, the waiting and the fill of ring and cache."""
     ring, cache = moment.ring, moment.cache
     rate = f"{_number(moment.samples_per_s)} samples/s"
     if moment.bound_per_s:
@@ -401,6 +404,7 @@ def _size(count: int | None) -> str:
 
 
 def _number(value: float | None) -> str:
+    """A number for people, with three digits or whole; "?" for ``None``."""
     if value is None:
         return "?"
     return f"{value:,.0f}" if value >= 100 else f"{value:.1f}"

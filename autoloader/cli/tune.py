@@ -290,6 +290,7 @@ def _show_changes(titles: tuple[str, str], changes: list[tuple[str, Any, Any]]) 
 
 
 def _row(name: str, path: Path, default: ResolvedProfile) -> dict[str, Any]:
+    """One row of ``profile list``; a broken profile's says so."""
     origin = "shipped" if path.parent == shipped_profiles_dir() else str(path)
     row: dict[str, Any] = {"name": name, "origin": origin, "default": False}
     try:
@@ -309,6 +310,7 @@ def _row(name: str, path: Path, default: ResolvedProfile) -> dict[str, Any]:
 
 
 def _report(name: str, host: HostFacts, *, strict: bool) -> dict[str, Any]:
+    """One result of ``profile check``."""
     try:
         found = find_profile(name)
         _, clamps = found.profile.fit(host, strict=strict)

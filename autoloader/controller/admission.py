@@ -262,6 +262,7 @@ def price_change(before: Knobs, after: Knobs, datasets: Mapping[str, int], price
 
 
 def _price_stream(knobs: Knobs, dataset: str, prices: Prices) -> int:
+    """Bytes of a dataset's stream, with the episodes and samples in it."""
     return sum(_stream_bytes(knobs, dataset, prices.record(dataset), prices.sample_bytes))
 
 

@@ -149,6 +149,7 @@ def calm_s(state: ControllerState, limits: ControllerLimits) -> float:
 
 
 def _pressed(seen: Observation, limits: ControllerLimits) -> bool:
+    """True if headroom, or the kernel's pressure, says that memory is short."""
     headroom, margin_bytes = seen.headroom_bytes, margin(seen, limits)
     if headroom is not None and headroom < limits.ram_floor_bytes + margin_bytes:
         return True
@@ -222,6 +223,7 @@ def _go(here: Situation, knobs: Knobs, rule: str, sign: str = "-", **own: Any) -
 
 
 def _shrink(here: Situation) -> Decision:
+    """Decide while memory is short: halve, or wait for the last halving's effect."""
     if here.event is not Event.PRESSURE:
         return _stay(here, "pressure has gone: wait before growing")
     if here.seen.at_s - here.state.shrunk_s < HALVING_S:
@@ -242,6 +244,7 @@ def _fewer_frames(here: Situation) -> Knobs:
 
 
 def _grow(here: Situation) -> Decision:
+    """Decide while training waits: try one change, the frame cache's included."""
     seen = here.seen
     if not seen.settled or seen.gate_closed:
         return _stay(here, "an earlier change is on its way")
@@ -265,6 +268,7 @@ def _grow(here: Situation) -> Decision:
 
 
 def _give_back(here: Situation) -> Decision:
+    """Decide while training does not wait: give back one thing."""
     early = here.seen.at_s - here.state.since_s < GIVE_BACK_AFTER_S
     if early or len(here.state.rates) < MINIMUM_RATES:
         return _stay(here, "training does not wait")
@@ -275,6 +279,7 @@ def _give_back(here: Situation) -> Decision:
 
 
 def _try(here: Situation, change: Change) -> Decision:
+    """Make a change on trial."""
     trial = Trial(
         knob=change.move,
         before=here.seen.knobs,
@@ -320,6 +325,7 @@ def _verify(here: Situation, trial: Trial) -> Decision:
 
 
 def _kept(here: Situation, trial: Trial) -> Decision:
+    """End a trial whose change paid; the change stays."""
     failures = {move: one for move, one in here.state.failures.items() if move != trial.knob}
     rates = trial.rates_after[-KEPT_RATES:]
     kept = _stay(here, "the change paid: kept", trial=None, rates=rates, failures=failures)
@@ -327,6 +333,7 @@ def _kept(here: Situation, trial: Trial) -> Decision:
 
 
 def _reverted(here: Situation, trial: Trial, verdict: Verdict) -> Decision:
+    """End a trial whose change did not pay: go back, and let the knob rest."""
     before = here.state.failures.get(trial.knob)
     times = 1 if before is None else before.times + 1
     rest_s = min(LONGEST_RETRY_S, here.limits.retry_s * 2.0 ** (times - 1))

@@ -539,6 +539,7 @@ def _yaml_text(mapping: Mapping[str, Any]) -> str:
 
 
 def _flat(plain: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """(path, value) of each leaf of nested mappings and lists."""
     for key, value in plain.items():
         if isinstance(value, Mapping):
             yield from _flat(value, f"{prefix}{key}.")

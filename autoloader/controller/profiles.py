@@ -370,6 +370,7 @@ def _existing(path: Path) -> Profile | None:
 
 
 def _like(entries: Sequence[Entry], new: Entry) -> int | None:
+    """Number of the first entry for a mixture like the new one's; ``None``: there is none."""
     for place, entry in enumerate(entries):
         if entry.mixture is None or new.mixture is None:
             if entry.mixture is new.mixture:

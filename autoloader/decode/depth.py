@@ -80,6 +80,7 @@ def depth_values(encoded: bytes | memoryview, feature: Feature) -> NDArray[Any]:
 
 
 def _pictured(encoded: bytes | memoryview, feature: Feature) -> NDArray[Any]:
+    """Depth of an encoded picture of 16 bits, or of four bytes a pixel."""
     picture = decoded(encoded, cv2.IMREAD_UNCHANGED)
     if feature.dtype == "uint16":
         if picture.dtype != np.uint16 or picture.ndim != 2:
@@ -99,6 +100,7 @@ def _told(picture: NDArray[Any]) -> str:
 
 
 def _unpacked(packed: bytes | memoryview, nbytes: int) -> bytes:
+    """``nbytes`` bytes that zlib has packed; another number is an ``UndecodableFrameError``."""
     found = zlib.decompressobj().decompress(packed, nbytes + 1)
     if len(found) != nbytes:
         raise UndecodableFrameError(f"{len(found)} bytes where a frame has {nbytes}")
@@ -106,6 +108,7 @@ def _unpacked(packed: bytes | memoryview, nbytes: int) -> bytes:
 
 
 def _check_fits(values: NDArray[Any], dtype: np.dtype[Any]) -> None:
+    """Refuse whole numbers that the feature's type cannot hold exactly."""
     if np.can_cast(values.dtype, dtype):
         return
     low, high = int(values.min(initial=0)), int(values.max(initial=0))

@@ -175,6 +175,7 @@ def decoded(encoded: bytes | memoryview, how: int) -> NDArray[Any]:
 
 
 def _read(encoded: bytes | memoryview, how: int) -> NDArray[Any]:
+    """Pixels of an encoded picture, by OpenCV's flag ``how``."""
     data = np.frombuffer(encoded, np.uint8)
     picture = cv2.imdecode(data, how) if len(data) else None
     if picture is None:

@@ -135,6 +135,7 @@ def probe_copy() -> float:
 
 
 def _first_episode(dataset: ResolvedDataset, mixture: ResolvedMixture) -> SampleBlock | None:
+    """Samples of a readable episode of a dataset; ``None``: none of the first is."""
     if not dataset.streamable:
         return _first_samples(dataset)
     records = RecordSamples(dataset, mixture.layout)
@@ -170,6 +171,7 @@ def _decode(
 
 
 def _summary(seen: Mapping[str, list[tuple[float, int, int]]]) -> dict[str, DecodeCost]:
+    """Costs of decoding, by dataset, without each one's first measurement."""
     costs = {}
     for name, measured in seen.items():
         counted = measured[1:] or measured

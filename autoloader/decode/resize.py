@@ -61,6 +61,7 @@ def resize_into(picture: Pixels, out: Pixels, camera: CameraSpec) -> None:
 
 
 def _scale(picture: Pixels, out: Pixels, camera: CameraSpec) -> None:
+    """Scale a picture to the size of ``out``, as the camera's ``resize`` says."""
     height, width = out.shape[:2]
     how = _BY_OPENCV.get(camera.resize)
     if picture.shape[:2] == (height, width) or camera.resize == "nearest":

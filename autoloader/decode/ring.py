@@ -405,6 +405,7 @@ _copies: list[tuple[int, bytes]] = []
 
 
 def _before_fork() -> None:
+    """Stop lending, and copy the bytes of every lent slot."""
     _lending.acquire()
     for lender in list(_lenders):
         _copies.extend(lender.lent_bytes())
@@ -416,6 +417,7 @@ def _behind_fork() -> None:
 
 
 def _in_fork() -> None:
+    """Put private copies in place of the lent slots' shared pages."""
     flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _MAP_FIXED
     for address, copy in _copies:
         got = _mmap(address, len(copy), mmap.PROT_READ | mmap.PROT_WRITE, flags, -1, 0)

@@ -363,6 +363,7 @@ def resolve_split(
 
 
 def _empty_remedy(sizes: Mapping[str, int]) -> str:
+    """Remedy for a split without an episode."""
     filled = {name: count for name, count in sizes.items() if count}
     if not filled:
         return "choose another split: dataset_info.json says that this one holds no episodes"

@@ -128,6 +128,7 @@ class _NotAFeatureTreeError(ValueError):
 
 
 def _tree(document: object) -> Iterator[Feature]:
+    """Features of the tree in ``features.json``."""
     if _content(document)[0] != "features_dict":
         raise _NotAFeatureTreeError("the top level is not a FeaturesDict")
     yield from _leaves(document, names=(), per_step=False, outer=())
@@ -163,6 +164,7 @@ def _leaf(
     per_step: bool,
     outer: tuple[int | None, ...],
 ) -> Feature:
+    """The feature of a leaf of the tree."""
     kind: FeatureKind = "other"
     dtype = _dtype(_field(content, "dtype", ""))
     shape = _shape(_field(content, "shape", None))
@@ -237,6 +239,7 @@ def _content(node: object, names: tuple[str, ...] = ()) -> tuple[str, Mapping[st
 
 
 def _older_content(node: Mapping[str, Any]) -> tuple[str, Mapping[str, Any]]:
+    """(class name, content) of a node as older releases of TFDS wrote it."""
     class_name, content = str(node["type"]).rsplit(".", 1)[-1], node["content"]
     if isinstance(content, str):
         try:
@@ -261,6 +264,7 @@ def _field(node: Mapping[str, Any], name: str, default: object) -> Any:
 
 
 def _shape(value: object) -> tuple[int | None, ...]:
+    """A shape from a list, or from an object with "dimensions"."""
     if isinstance(value, Mapping):
         value = _field(value, "dimensions", ())
     if value is None:
@@ -271,6 +275,7 @@ def _shape(value: object) -> tuple[int | None, ...]:
 
 
 def _dimension(value: object) -> int | None:
+    """Size of an axis; ``None``: not known."""
     if value is None:
         return None
     try:
@@ -281,6 +286,7 @@ def _dimension(value: object) -> int | None:
 
 
 def _dtype(value: object) -> str:
+    """NumPy's name of a type, whatever TFDS wrote; "string" for texts."""
     match = re.search(r"[a-z][a-z_]*\d*(?='?>?$)", str(value or ""))
     name = match[0] if match else ""
     if name in ("string", "object", "str", "bytes"):

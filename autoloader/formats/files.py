@@ -234,6 +234,7 @@ def version_of(path: str, *, one_by_one: bool = True) -> tuple[int, int]:
 
 
 def _existing_size(path: str) -> int:
+    """Size of a remote file in bytes; ``FileNotFoundError`` where there is none."""
     size: int | None = _ask("size", path)
     if size is None:
         raise FileNotFoundError(2, "there is no such file", path)
@@ -388,6 +389,7 @@ def unreadable(error: OSError, path: str, *, dataset: str) -> SourceError:
 
 
 def _ask(question: str, *arguments: Any) -> Any:
+    """Ask about a remote file: this process, a client of its scheme, or TensorFlow's process."""
     if _here is not None:
         answer = _here(question, arguments)
     elif has_client(str(arguments[0])):
@@ -558,6 +560,7 @@ descriptors = Descriptors()
 
 
 def _was_replaced(path: str, descriptor: int) -> bool:
+    """True if a path no longer leads to the file that a descriptor has open."""
     try:
         return not os.path.samestat(os.stat(path), os.fstat(descriptor))  # noqa: PTH116
     except OSError:

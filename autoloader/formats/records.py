@@ -411,6 +411,7 @@ def _entry(buffer: Buffer, start: int, stop: int) -> tuple[bytes, tuple[int, int
 
 
 def _text(key: bytes) -> str:
+    """A key as text; one that is not UTF-8 is malformed."""
     try:
         return key.decode("utf-8")
     except UnicodeDecodeError as error:
@@ -418,6 +419,7 @@ def _text(key: bytes) -> str:
 
 
 def _feature(buffer: Buffer, start: int, stop: int, cut: int) -> FeatureValue:
+    """The list of a ``Feature`` in [start, stop); ``cut`` > 0: ranges of so many numbers each."""
     if start == stop:
         return FeatureValue("missing")
     tag = buffer[start]
@@ -439,6 +441,7 @@ def _feature(buffer: Buffer, start: int, stop: int, cut: int) -> FeatureValue:
 def _bytes_list(buffer: Buffer, position: int, stop: int) -> list[tuple[int, int]]:
     # The hot loop of everything that finds frames, hence the varint in line: a frame of less
     # than 2 MiB takes one, two or three bytes of length.
+    """(start, stop) of every string of a bytes list."""
     ranges: list[tuple[int, int]] = []
     append = ranges.append
     limit = MAX_STRINGS

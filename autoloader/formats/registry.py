@@ -98,6 +98,7 @@ def _cameras(entry: Mapping[str, Any]) -> list[str]:
 
 
 def _observed(term: Any) -> Any:
+    """A term below ``observation/``."""
     if isinstance(term, str):
         return f"observation/{term}"
     return {**term, "path": f"observation/{term['path']}"} if "path" in term else term

@@ -46,6 +46,7 @@ def _installed() -> dict[str, metadata.EntryPoint]:
 
 
 def _loaded(entry: metadata.EntryPoint) -> type[DatasetFormat]:
+    """The class of a format that another package declares; ``SpecError`` where it is none."""
     try:
         found = entry.load()
     except Exception as error:  # noqa: BLE001  (a foreign module may raise anything)

@@ -241,6 +241,7 @@ class TfdsDirectory(DatasetFormat):
 
 
 def _opened(path: str | Path, *, dataset: str) -> TfdsDirectory:
+    """The directory, with its metadata read."""
     directory = TfdsDirectory.check(path, dataset=dataset)
     info_file, features_file = (files.join(directory, name) for name in (INFO_FILE, FEATURES_FILE))
     try:
@@ -306,6 +307,7 @@ def _check_format(info: Mapping[str, Any], directory: str, *, dataset: str) -> N
 def _shards(
     entry: Mapping[str, Any], *, directory: str, name: str, dataset: str
 ) -> tuple[ShardSlice, ...]:
+    """Shards of a split, with their numbers of records."""
     split = str(entry["name"])
     info_file = files.join(directory, INFO_FILE)
     try:
@@ -473,6 +475,7 @@ class TfdsReader:
 
 
 def _plain(value: Any) -> Any:
+    """Values with arrays in place of tensors."""
     if isinstance(value, Mapping):
         return {key: _plain(inner) for key, inner in value.items()}
     return value.numpy() if hasattr(value, "numpy") else value

@@ -94,6 +94,7 @@ def require(module: str, purpose: str, *, instead: str = "") -> None:
 
 
 def _missing(module: str, purpose: str, extra: str = "", instead: str = "") -> MissingExtraError:
+    """The error for a package that is not installed."""
     way_out = f", {instead}" if instead else ""
     return MissingExtraError(
         f"{purpose} needs {module}, which is not installed",

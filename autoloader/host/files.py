@@ -165,6 +165,7 @@ def other_writers(found: os.stat_result) -> int:
 
 @functools.cache
 def _is_own_group(gid: int) -> bool:
+    """True if a group has this user as its only member."""
     import grp
     import pwd
 

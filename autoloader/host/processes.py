@@ -102,6 +102,7 @@ def _lists_children() -> bool:
 
 
 def _children(pid: int) -> list[int]:
+    """Process ids of the children of a process; none where it has ended."""
     found: list[int] = []
     with contextlib.suppress(OSError):  # it is gone
         for thread in Path(f"/proc/{pid}/task").iterdir():

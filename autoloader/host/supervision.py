@@ -186,6 +186,7 @@ def waits_in_kernel(pid: int) -> bool:
 
 
 def _read_thread(task: Path) -> ThreadVitals:
+    """State of a thread, and its times in seconds; of some kernels the processor time alone."""
     words = (task / "stat").read_text().rpartition(")")[2].split()
     state = words[0]
     try:

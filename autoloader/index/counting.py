@@ -116,6 +116,7 @@ def _is_small(dataset: ResolvedDataset) -> bool:
 
 
 def _is_counted(dataset: ResolvedDataset, by_index: bool) -> bool:
+    """True if a dataset's samples are counted by an index."""
     if dataset.remote:
         return by_index and dataset.indexable
     return by_index or dataset.num_samples is None
@@ -146,6 +147,7 @@ def _estimated_table(dataset: ResolvedDataset) -> DatasetTable:
 
 
 def _estimate(dataset: ResolvedDataset) -> DatasetCount:
+    """Count of a dataset, estimated from a few episodes."""
     table = _estimated_table(dataset)
     given = dataset.num_samples
     return DatasetCount(
@@ -238,6 +240,7 @@ def mean_frames(
 def _mean(
     slices: Sequence[ShardSlice], countable: Sequence[Feature], records: int, dataset: str
 ) -> int:
+    """Mean steps of an episode, from the first records of a few shards."""
     lengths: list[int] = []
     for part in slices[:: -(-len(slices) // PROBE_SLICES) or 1]:
         try:

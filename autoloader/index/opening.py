@@ -360,6 +360,7 @@ class _ShardFile:
 
 
 def _changed(path: str, dataset: str) -> SourceError:
+    """The error for a file that was written to meanwhile."""
     return SourceError(
         f"dataset {dataset}: {path} was written to while it was indexed or read",
         remedy="wait until the dataset is written, then start again",

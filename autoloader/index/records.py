@@ -242,6 +242,7 @@ def _pairs(value: FeatureValue | None) -> NDArray[np.int64]:
 
 
 def _numbers(value: FeatureValue | None) -> NDArray[Any]:
+    """Numbers of a feature that the schema has checked."""
     assert value is not None, "checked by the schema"
     assert value.values is not None, "checked by the schema"
     return value.values

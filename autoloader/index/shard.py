@@ -253,6 +253,7 @@ def read_front(
 
 
 def _entries(directory: bytes, file_bytes: int) -> list[Entry]:
+    """Entries of the directory; ``UnusableIndexError`` where they leave the file."""
     try:
         found = [Entry(Section(kind), *rest) for kind, *rest, _ in ENTRY.iter_unpack(directory)]
     except ValueError as error:
@@ -522,6 +523,7 @@ def any_index(shard: str) -> bool:
 
 
 def _cached_name(shard: str) -> str:
+    """Front of the names of a shard's indexes in the cache."""
     path = shard
     if not is_remote(shard):
         path = os.path.abspath(shard)  # noqa: PTH100 a link stays one: its target may be moved

@@ -166,6 +166,7 @@ def _groups(
 
 
 def _needs_file(dataset: ResolvedDataset) -> SpecError:
+    """The error for a remote dataset whose statistics no file has."""
     where = "normalize.statistics"
     return SpecError(
         f"{where}: dataset {dataset.name!r} is remote ({dataset.directory.path}), and its "

@@ -123,6 +123,7 @@ def _by_dataset(entry: Mapping[str, Any], how: Format) -> dict[str, Any]:
 
 
 def _openpi(entry: Mapping[str, Any]) -> dict[str, Any]:
+    """A dataset's entry in openpi's layout."""
     fields = {"state": entry.get("proprio"), "actions": entry.get("action")}
     return {
         "norm_stats": {
@@ -134,6 +135,7 @@ def _openpi(entry: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _lerobot(entry: Mapping[str, Any]) -> dict[str, Any]:
+    """A dataset's entry in lerobot's layout."""
     count = [entry["num_transitions"]]
     return {
         theirs: {
@@ -184,6 +186,7 @@ def read_statistics(path: str | Path, spec: PipelineSpec) -> dict[str, Normaliza
 
 
 def _read_file(path: str | Path) -> dict[str, NormalizationStatistics]:
+    """Statistics in a file, by dataset; ``SpecError`` where it has none."""
     where = "normalize.statistics"
     remedy = "write one with: autoloader stats SPEC -o FILE"
     try:

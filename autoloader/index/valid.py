@@ -133,6 +133,7 @@ def _allowed_by_function(index: DatasetIndex) -> Ranges | None:
 def _left_by_rules(
     index: DatasetIndex, allowed: Ranges | None
 ) -> tuple[Ranges, tuple[RuleLoss, ...]]:
+    """(ranges of steps that ``keep`` leaves, the losses by each rule)."""
     dataset = index.dataset
     assert dataset.keep is not None
     texts = {one.key: _texts_of(index, one) for one in dataset.keep.features}

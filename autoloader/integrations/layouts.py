@@ -318,6 +318,7 @@ def lerobot(
 
 
 def _to_width(numbers: Any, name: str) -> Any:
+    """Numbers padded with zeros to the columns of openpi's models."""
     if numbers.shape[-1] > WIDTH:
         raise UsageError(
             f"{name} has {numbers.shape[-1]} columns; openpi's models take {WIDTH}",
@@ -499,6 +500,7 @@ def _asked(size: int, goal: bool, frame_offsets: Sequence[int] | None, layout: s
 
 
 def _proprio(states: Any, asked: Sequence[int], layout: str) -> Any:
+    """States with one row for each frame; ``UsageError`` where the spec gives others."""
     if states.shape[1] != len(asked):
         raise UsageError(
             f"{states.shape[1]} states for {len(asked)} frames: the {layout} layout has a proprio "

@@ -643,6 +643,7 @@ def _code_digest() -> str:
 
 
 def _digest(parts: Iterable[bytes]) -> str:
+    """Hash of byte strings and of their order."""
     digest = hashlib.blake2b(digest_size=8)
     for part in parts:
         digest.update(len(part).to_bytes(8, "little") + part)

@@ -389,6 +389,7 @@ def peer_of(connection: socket.socket) -> tuple[int, int]:
 
 
 def _no_message(what: str) -> WorkerError:
+    """The error for bytes that are no message."""
     return WorkerError(
         f"what came over the loader's socket is no message of a loader: {what}",
         remedy="look which other process listens on, or connects to, sockets named @autoloader-… "
@@ -397,6 +398,7 @@ def _no_message(what: str) -> WorkerError:
 
 
 def _packed(message: Message) -> bytes:
+    """A message as bytes: its length, then JSON."""
     values = {name: getattr(message, name) for name in message.__match_args__}
     body = json.dumps({"type": type(message).__name__, **values}).encode()
     return _LENGTH.pack(len(body)) + body

@@ -103,6 +103,7 @@ def check_retune(values: object) -> None:
 
 
 def _check_names(knobs: Mapping[Any, Any]) -> None:
+    """Refuse knobs whose names are no texts."""
     for key in knobs:
         if not isinstance(key, str):
             raise UsageError(
@@ -263,6 +264,7 @@ def _record_of(run: str) -> tuple[str, bool]:
 
 
 def _metrics_port() -> int:
+    """Port for metrics, from the environment; 0: none."""
     wanted = os.environ.get(METRICS_PORT_VARIABLE, "")
     if not wanted:
         return 0
@@ -275,6 +277,7 @@ def _metrics_port() -> int:
 
 
 def _metrics_file(run: str) -> str:
+    """Path of the file for metrics, from the environment; "": none."""
     wanted = os.environ.get(METRICS_FILE_VARIABLE, "")
     if not wanted:
         return ""

@@ -195,6 +195,7 @@ def _applied(op: AugmentOp, values: Any, drawn: Any) -> Any:
 
 
 def _cropped(values: Any, crop: Any) -> Any:
+    """Each picture's crop, resized to the picture's size."""
     import torch
     from kornia.geometry.transform import crop_and_resize
 

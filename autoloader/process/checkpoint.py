@@ -69,6 +69,7 @@ def fingerprint(plan: LoaderPlan) -> dict[str, Any]:
 
 
 def _curriculum(order: MixtureOrder, names: Sequence[str]) -> dict[str, Any]:
+    """Fields of a state about moving weights; {}: they do not move."""
     moves = order.curriculum
     if moves is None:
         return {}
@@ -76,6 +77,7 @@ def _curriculum(order: MixtureOrder, names: Sequence[str]) -> dict[str, Any]:
 
 
 def _locality(order: MixtureOrder, names: Sequence[str]) -> dict[str, Any]:
+    """Fields of a state about locality; {}: there is none."""
     near = order.locality
     if near is None:
         return {}
@@ -322,6 +324,7 @@ def _may_rebase(state: Mapping[str, Any], here: Mapping[str, Any], plan: LoaderP
 
 
 def _all_differences(here: Mapping[str, Any], state: Mapping[str, Any]) -> str:
+    """Clauses about every field in which a state differs from the plan; "": none does."""
     found = []
     for key, value in here.items():
         found += _differences(key, state.get(key), value)
@@ -329,6 +332,7 @@ def _all_differences(here: Mapping[str, Any], state: Mapping[str, Any]) -> str:
 
 
 def _differences(path: str, saved: Any, here: Any) -> list[str]:
+    """Clauses about the leaves in which two values differ."""
     if isinstance(saved, Mapping) and isinstance(here, Mapping):
         found = []
         for key in dict.fromkeys([*saved, *here]):
@@ -383,6 +387,7 @@ def reweighted(
 
 
 def _check_spec(plan: LoaderPlan) -> None:
+    """Refuse ``set_weights`` for a spec whose weights cannot change."""
     if plan.order.pass_samples is not None:
         raise UsageError(
             "set_weights: an epoch is one pass of every dataset (mixing.epoch: pass), whatever its "
@@ -398,6 +403,7 @@ def _check_spec(plan: LoaderPlan) -> None:
 
 
 def _check_weights(weights: object, names: tuple[str, ...]) -> None:
+    """Refuse weights that are none, or of unknown datasets."""
     if not isinstance(weights, Mapping):
         raise UsageError(
             f"set_weights: {shown(weights)} is no mapping",
@@ -417,6 +423,7 @@ def _check_weights(weights: object, names: tuple[str, ...]) -> None:
 
 
 def _number(at_batch: int | None, following: int, ranks: Ranks) -> int:
+    """Number of the first batch with other weights."""
     if at_batch is None:
         if ranks.world_size > 1:
             raise UsageError(

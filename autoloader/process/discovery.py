@@ -334,12 +334,14 @@ def _ended(wire: Wire, timeout_s: float) -> bool:
 
 
 def _is_worker(pid: int) -> bool:
+    """True if a process is a loader's child."""
     with contextlib.suppress(psutil.Error):
         return _WORKER in psutil.Process(pid).cmdline()
     return False
 
 
 def _kill(pid: int) -> None:
+    """Kill a process if it is a loader's child."""
     with contextlib.suppress(psutil.Error):
         process = psutil.Process(pid)
         if _is_worker(pid):
@@ -352,6 +354,7 @@ def _is_own(connection: socket.socket) -> bool:
 
 
 def _held(name: str, by: str) -> WorkerError:
+    """The error for a socket's name that another process has."""
     return WorkerError(
         f"the socket @{name[1:]} of this node's loader is held by {by}",
         remedy="end that process, or start the job under another id (TORCHELASTIC_RUN_ID, "

@@ -259,6 +259,7 @@ Sink: TypeAlias = "RunFile | RunLog | Exporter"
 def _open_sinks(
     setup: PipelineSetup, number: int, quarantined: Callable[[], Sequence[BadRecord]]
 ) -> tuple[Sink, ...]:
+    """Places that moments of a pipeline are written to."""
     request = setup.control
     found: list[Sink] = [RunFile(request.run, number)]
     if request.record:
@@ -588,6 +589,7 @@ def limited_by(seen: Observation, state: str | None, limits: ControllerLimits) -
 
 
 def _phase(seen: Observation, state: str | None, *, opened: bool) -> str:
+    """Phase of a pipeline: opening, parked, filling or running."""
     if not opened:
         return "opening"
     if seen.parked or state == State.PARKED.value:

@@ -507,6 +507,7 @@ def _admitted(
 
 
 def _profile_knobs(found: ResolvedProfile, mixture: ResolvedMixture, notes: list[str]) -> Knobs:
+    """Knobs of a profile, without those of datasets that the mixture lacks."""
     values = found.profile.knobs.flat()
     for key in list(values):
         dataset = key.rpartition(".")[0]

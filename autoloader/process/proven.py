@@ -122,6 +122,7 @@ def _in_force(grown: dict[str, int], since_s: float, moments: Sequence[Statistic
 
 
 def _rate(moments: Sequence[Statistics], begin_s: float, end_s: float) -> float | None:
+    """Median rate between two times, in samples/s; ``None``: not measured."""
     seen = [one.samples_per_s for one in moments if begin_s <= one.at_s <= end_s]
     rates = [rate for rate in seen if rate is not None]
     return median(rates) if rates else None

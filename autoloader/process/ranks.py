@@ -234,6 +234,7 @@ def _jax_processes() -> tuple[int, int] | None:
 
 
 def _in_slurm_step(environment: Mapping[str, str]) -> bool:
+    """True if ``srun`` has started this process."""
     if not {"SLURM_PROCID", "SLURM_NTASKS"} <= environment.keys():
         return False
     steps = ("SLURM_STEP_ID", "SLURM_STEPID", "SLURM_STEP_NUM_TASKS")
@@ -252,6 +253,7 @@ def _slurm_tasks_here(environment: Mapping[str, str]) -> int:
 
 
 def _numbers(environment: Mapping[str, str], *names: str) -> tuple[int, ...]:
+    """Whole numbers of these variables; ``UsageError`` where one is none."""
     try:
         return tuple(int(environment[name]) for name in names)
     except ValueError as error:
@@ -262,6 +264,7 @@ def _numbers(environment: Mapping[str, str], *names: str) -> tuple[int, ...]:
 
 
 def _checked(found: tuple[int, ...], source: str) -> Ranks:
+    """Rank and number of ranks; ``UsageError`` where there is no such rank."""
     rank, world_size = found
     if not 0 <= rank < world_size:
         raise UsageError(

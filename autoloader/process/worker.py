@@ -181,6 +181,7 @@ class _LogsToTrainers(logging.Handler):
 
 
 def _prepare_process() -> None:
+    """Name the process, have the kernel kill it first, and raise its limit of files."""
     become("autoloader")
     with contextlib.suppress(OSError):
         Path("/proc/self/oom_score_adj").write_text(str(OOM_SCORE_ADJ))

@@ -215,6 +215,7 @@ _Network = Callable[[Keys, Keys, Keys, Keys], Keys]
 
 
 def _walked(network: _Network, number: Ints, size: Ints, key: Keys) -> Ints:
+    """Images by a network, applied again while they are not below ``size``."""
     limit = size.astype(np.uint64)
     a = np.ceil(np.sqrt(size.astype(np.float64))).astype(np.uint64)
     b = (limit + a - np.uint64(1)) // a
@@ -227,6 +228,7 @@ def _walked(network: _Network, number: Ints, size: Ints, key: Keys) -> Ints:
 
 
 def _network(number: Keys, a: Keys, b: Keys, key: Keys) -> Keys:
+    """Images in 0 … a·b−1 by the Feistel network."""
     right, left = np.divmod(number, a)
     mixed, scratch = np.empty_like(number), np.empty_like(number)
     for turn in range(0, ROUNDS, 2):
@@ -240,6 +242,7 @@ def _network(number: Keys, a: Keys, b: Keys, key: Keys) -> Keys:
 
 
 def _network_back(image: Keys, a: Keys, b: Keys, key: Keys) -> Keys:
+    """Numbers that images by ``_network`` are of."""
     right, left = np.divmod(image, a)
     mixed, scratch = np.empty_like(image), np.empty_like(image)
     for turn in range(ROUNDS - 2, -1, -2):

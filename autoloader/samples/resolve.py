@@ -278,6 +278,7 @@ def normalised(
 def _scaling(
     spec: PipelineSpec, dataset: ResolvedDataset, statistics: Mapping[str, NormalizationStatistics]
 ) -> dict[str, Scaling]:
+    """Scaling of a dataset's normalised fields."""
     scaling = {}
     for key, bound in (("action", dataset.action), ("state", dataset.state)):
         how = spec.normalize_of(dataset.name, key)
@@ -581,6 +582,7 @@ def sample_in_frames(
 
 
 def _fps(declared: DatasetSpec, directory: DatasetFormat) -> float | None:
+    """Frames a second of a dataset; ``None``: unknown. ``SpecError``: spec and files differ."""
     told = directory.fps
     if told is None:
         return declared.fps

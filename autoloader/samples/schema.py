@@ -142,6 +142,7 @@ def _frames(feature: Feature, *, rewritten: bool) -> StoredFeature:
 
 
 def _stored(feature: Feature, role: Role) -> StoredFeature:
+    """A feature in its role, as the index stores it."""
     if role == "text":
         return StoredFeature(role, feature.key, feature.path, "bytes", 1, feature.per_step)
     width = texts_a_step(feature) if role == "texts" else feature.step_numbers

@@ -189,6 +189,7 @@ def _finish(requests: list[Future[None]]) -> None:
 
 
 def _first_error(requests: Sequence[Future[None]]) -> BaseException | None:
+    """First error of the requests, once none is under way; ``None``: all went well."""
     _, left = wait(requests, return_when=FIRST_EXCEPTION)
     under_way = [one for one in left if not one.cancel()]
     wait(under_way)  # they still fill the caller's memory

@@ -383,6 +383,7 @@ def sizes_of(paths: Sequence[str]) -> list[int]:
 
 
 def _size(path: str) -> int | None:
+    """Size of a file in bytes; ``None``: there is none."""
     try:
         return store.identity(path).size
     except FileNotFoundError:
@@ -446,6 +447,7 @@ def _kept(what: str) -> tuple[float, Listing] | None:
 
 
 def _keep(what: str, found: Listing) -> None:
+    """Keep a listing on the disk, with the time."""
     names = {name: one and one.plain() for name, one in found.items()}
     told = json.dumps({"at_s": time.time(), "names": names})
     _write(_place("listings", what), told.encode())

@@ -341,6 +341,7 @@ def _figure(
     right: int = _RIGHT,
     bottom: int = _BOTTOM,
 ) -> tuple[Figure, Axes]:
+    """An empty figure of this size in pixels, and its axes."""
     with needs("a chart", extra="report"):
         from matplotlib.figure import Figure
     figure = Figure(figsize=(width / 72, height / 72), dpi=72)
@@ -354,6 +355,7 @@ def _figure(
 
 
 def _value_axis(axes: Axes, ticks: Sequence[float], text: Callable[[float], str]) -> None:
+    """Set the values' axis, with a grid."""
     axes.set_ylim(ticks[0], ticks[-1])
     axes.set_yticks(ticks, [text(tick) for tick in ticks])
     axes.grid(axis="y", color=_hex("rule"), linewidth=0.8)
@@ -361,6 +363,7 @@ def _value_axis(axes: Axes, ticks: Sequence[float], text: Callable[[float], str]
 
 
 def _set_x_ticks(axes: Axes, values: Sequence[float]) -> None:
+    """Set a few ticks at or between the values."""
     from matplotlib.ticker import MaxNLocator
 
     few = sorted(set(values))
@@ -370,6 +373,7 @@ def _set_x_ticks(axes: Axes, values: Sequence[float]) -> None:
 
 
 def _time_axis(axes: Axes, timeline: Timeline) -> None:
+    """Set the axis of a run's time."""
     end_s = max(timeline.end_s, 1e-9)
     axes.set_xlim(0, end_s)
     step = next((one for one in _STEPS_S if one >= end_s / 6), 0)
@@ -395,6 +399,7 @@ def _time_axis(axes: Axes, timeline: Timeline) -> None:
 
 
 def _draw(axes: Axes, line: Line) -> None:
+    """Draw a line; ``None`` among its points is a gap."""
     gap = (math.nan, math.nan)
     x, y = zip(*(gap if point is None else point for point in line.points), strict=True)
     axes.plot(

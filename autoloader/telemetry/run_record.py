@@ -179,6 +179,7 @@ def is_due(before: Statistics, moment: Statistics) -> bool:
 
 
 def _marks(moment: Statistics) -> tuple[object, ...]:
+    """Facts of a moment whose change makes the moment worth keeping."""
     above = moment.above_floor_bytes
     last = moment.moves[-1] if moment.moves else None
     return moment.phase, moment.state, above is not None and above < 0, last, moment.knobs

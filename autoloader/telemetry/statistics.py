@@ -514,6 +514,7 @@ def _reader() -> TypeAdapter[Statistics]:
 
 
 def _read(read: Callable[[Any], Statistics], found: Any) -> Statistics:
+    """A snapshot that ``read`` makes of values or text; ``UsageError`` where it is none."""
     remedy = "pass what Statistics.as_dict() or to_json() gave"
     try:
         moment = read(found)

@@ -121,6 +121,7 @@ def _limits(what: str, moment: Statistics) -> str:
 
 
 def _slow(stage: StageMoment, moment: Statistics) -> str:
+    """Words that a stage is slow, with its workers."""
     what = f"reading {stage.dataset}" if stage.dataset else stage.stage
     idle_cpus = moment.idle_cpus
     workers = f"{stage.workers} worker{'s' * (stage.workers != 1)}"

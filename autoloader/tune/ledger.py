@@ -203,6 +203,7 @@ def records(trials: Sequence[FrozenTrial]) -> tuple[TrialRecord, ...]:
 
 
 def _recorded(trial: FrozenTrial) -> TrialRecord:
+    """A trial of the storage as its record."""
     attrs, lost = trial.user_attrs, ""
     outcome, rate = Outcome(attrs.get("outcome", _OUTCOMES[trial.state])), None
     if trial.state is TrialState.COMPLETE:

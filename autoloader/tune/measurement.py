@@ -252,6 +252,7 @@ def _summary(
     trace: Trace,
     before: Mapping[str, Mapping[str, Any]],
 ) -> Measurement:
+    """The measurement, from the consumer's counts and the loader's."""
     memory.sample()
     statistics = loader.statistics().as_dict()
     datasets, cache = statistics["datasets"], statistics.get("cache")
@@ -522,6 +523,7 @@ _NOTHING = _Used("", False, 0.0, 0.0)
 
 
 def _tasks(pid: int) -> Iterable[Path]:
+    """Folders of a process's threads; none where it has ended."""
     try:
         return list(Path(f"/proc/{pid}/task").iterdir())
     except OSError:
@@ -529,6 +531,7 @@ def _tasks(pid: int) -> Iterable[Path]:
 
 
 def _used(task: Path, *, consumer: bool) -> _Used | None:
+    """Use of a thread so far; ``None`` where it has ended."""
     try:
         name = (task / "comm").read_text().strip()
         ran, queued = (task / "schedstat").read_text().split()[:2]
@@ -541,6 +544,7 @@ def _used(task: Path, *, consumer: bool) -> _Used | None:
 
 
 def _io(pid: int) -> tuple[int, int] | None:
+    """(bytes asked of files, bytes from a disk) of a process; ``None``: the kernel does not say."""
     try:
         lines = Path(f"/proc/{pid}/io").read_text().splitlines()
     except OSError:
@@ -550,6 +554,7 @@ def _io(pid: int) -> tuple[int, int] | None:
 
 
 def _sleeps_for_disk(task: Path) -> bool:
+    """True if a thread sleeps in the kernel for a disk."""
     try:
         stat = (task / "stat").read_bytes()
     except OSError:

@@ -272,6 +272,7 @@ def _folder(out: Path | None) -> Path:
 
 
 def _default_storage(out: Path | None) -> str:
+    """URL of the file with the user's studies."""
     folder = _folder(out)
     try:
         return sqlite_url(folder.absolute() / STUDIES_FILE)

@@ -359,6 +359,7 @@ class LiveWatcher:
 
 
 def _outcome(result: TrialResult) -> str:
+    """Rate of a trial, or the reason why it has none."""
     if result.outcome is Outcome.COMPLETE:
         return f"{_rate(result.samples_per_s)} samples/s{_beside(result)}"
     reason = result.reason.strip().splitlines()
@@ -382,6 +383,7 @@ def _beside(result: TrialResult) -> str:
 
 
 def _figures(one: Contender | TrialResult) -> str:
+    """Rate, peak memory and least headroom, in columns."""
     return (
         f"{_rate(one.samples_per_s):>8} samples/s, peak {_size(one.peak_rss_bytes):>10}, "
         f"headroom {_size(one.min_headroom_bytes):>10}"
@@ -389,6 +391,7 @@ def _figures(one: Contender | TrialResult) -> str:
 
 
 def _contender(contender: Contender) -> dict[str, Any]:
+    """A contender's knobs and figures as values of JSON."""
     return {
         "knobs": contender.knobs.flat(),
         "samples_per_s": contender.samples_per_s,

@@ -327,6 +327,7 @@ def task_column(feature: str) -> str:
 
 
 def _feature(name: str, node: Mapping[str, Any]) -> Feature:
+    """A feature from its entry in ``info.json``."""
     dtype, shape = str(node["dtype"]), tuple(int(size) for size in node["shape"])
     if dtype in (VIDEO, "image"):
         encoding = VIDEO if dtype == VIDEO else PARQUET
@@ -466,6 +467,7 @@ def _task_lines(file: Path) -> Iterator[tuple[Any, Any]]:
 
 
 def _task_table(file: Path) -> Iterator[tuple[Any, Any]]:
+    """(index, text) of the tasks in a Parquet file."""
     table = read_columns(file, lambda names: names, "list_bytes")
     # Writers keep the text as the index of a data frame, whose column has no name of its own.
     others = [name for name in table.column_names if name != "task_index"]
@@ -633,6 +635,7 @@ def _damage(listed: _Columns, told: Mapping[str, Ints], rows: Ints) -> dict[int,
 
 
 def _lines(file: Path) -> Iterator[Mapping[str, Any]]:
+    """Objects of a file of JSON lines."""
     with files.opened_regular(file, "list_bytes") as lines:
         for number, line in enumerate(iter(lambda: lines.readline(_LONGEST_LINE), b""), start=1):
             if not line.strip():

@@ -82,6 +82,7 @@ class LeRobotReader:
 
 
 def _picture_of(stored: Mapping[str, Any]) -> NDArray[np.uint8]:
+    """Pixels of a picture that Parquet stores, by Pillow."""
     from PIL import Image
 
     with Image.open(io.BytesIO(stored["bytes"])) as picture:

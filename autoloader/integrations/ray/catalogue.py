@@ -78,6 +78,7 @@ def _indexed(
     beside: bool = False,
     of_statistics: bool = False,
 ) -> int:
+    """Have other hosts build indexes of these shards; the number that was built."""
     size = max(1, min(_LARGEST_PART, len(missing) // _PARTS_A_NODE))
     parts = [tuple(missing[first : first + size]) for first in range(0, len(missing), size)]
     finished = 0
@@ -202,6 +203,7 @@ def spread(
 
 
 def _nodes(ray: Any) -> list[ray_client.ClusterNode]:
+    """Other nodes of the cluster; ``PipelineError`` where none has a processor to give."""
     nodes = ray_client.other_nodes(ray, [])
     if not nodes:
         raise PipelineError(

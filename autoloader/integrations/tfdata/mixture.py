@@ -217,6 +217,7 @@ def turns(order: MixtureOrder) -> Any:
 
 
 def _drawn(order: MixtureOrder, key: int) -> Any:
+    """Function that maps a chunk's number to its samples' datasets, drawn by weight."""
     bounds = np.cumsum(order.shares)
 
     def chunk(number: Any) -> Any:
@@ -232,6 +233,7 @@ def _drawn(order: MixtureOrder, key: int) -> Any:
 
 
 def _scheduled(order: MixtureOrder) -> Any:
+    """Function that maps a chunk's number to its samples' datasets, by the exact schedule."""
     live = np.flatnonzero(order.shares)
     weights, phases = np.asarray(order.shares)[live], np.asarray(order.phases)[live]
 
@@ -293,6 +295,7 @@ def decode_sample(frames: Any, wanted: Any, cameras: Mapping[str, CameraSpec]) -
 
 
 def _frame_or_black(encoded: Any, wanted: Any, camera: CameraSpec) -> Any:
+    """A decoded frame where it is wanted, else black."""
     return tf.cond(
         wanted,
         lambda: decode_frame(encoded, camera),
@@ -332,6 +335,7 @@ def _at_least_one(sizes: Any) -> Any:
 
 
 def _resize(picture: Any, size: Any, how: str) -> Any:
+    """A picture at another size, by TensorFlow's method of the same name."""
     method = how.removeprefix("tf_").removeprefix("pillow_")
     antialias = how not in ("bilinear", "area")
     resized = tf.image.resize(picture, size, method=method, antialias=antialias)

@@ -313,6 +313,7 @@ def _transformed(transform: Transform, raw: Any, keys: list[str], keep: Keep | N
 
 
 def _agreed_steps(per_step: list[Any]) -> Any:
+    """Number of steps that all features have; an error in the graph where they differ."""
     steps = tf.shape(per_step[0], out_type=tf.int64)[0]
     if len(per_step) == 1:
         return steps
@@ -325,6 +326,7 @@ def _agreed_steps(per_step: list[Any]) -> Any:
 
 
 def _choose(key: Any, purpose: tuple[int, ...], choices: list[Any]) -> Any:
+    """One of the choices, drawn by the key for a purpose."""
     if len(choices) == 1:
         return choices[0]
     drawn = choose(fold(key, *purpose), len(choices))

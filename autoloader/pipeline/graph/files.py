@@ -68,6 +68,7 @@ def as_os_error(error: Any, path: str) -> OSError:
 
 
 def _register(path: str) -> None:
+    """Have TensorFlow know the scheme of a path, by ``tensorflow_io`` where that is installed."""
     scheme = files.scheme_of(path)
     if scheme and scheme not in tf.io.gfile.get_registered_schemes():
         try:
@@ -102,6 +103,7 @@ def _import_installed(name: str) -> None:
 
 
 def _read(path: str, offset: int, count: int) -> bytes:
+    """Up to ``count`` bytes of a file from ``offset`` on."""
     with tf.io.gfile.GFile(path, "rb") as file:
         if offset:
             file.seek(offset)
@@ -109,6 +111,7 @@ def _read(path: str, offset: int, count: int) -> bytes:
 
 
 def _size(path: str) -> int | None:
+    """Size of a file in bytes; ``None``: there is none."""
     try:
         found = tf.io.gfile.stat(path)
     except tf.errors.NotFoundError:

@@ -87,6 +87,7 @@ _STRUCTURE = (tf.TensorSpec([3], tf.int64), tf.TensorSpec([], tf.string))
 
 
 def _trace(side_by_side: bool, ordered: bool, remote: bool) -> Any:
+    """Trace the function that makes the streams of one form."""
     number, vector = tf.TensorSpec([], tf.int64), tf.TensorSpec([None], tf.int64)
     paths, key = tf.TensorSpec([None], tf.string), tf.TensorSpec([], tf.uint64)
     signature = [paths, *[vector] * 3, key, *[number] * 4]
@@ -173,6 +174,8 @@ def _variant(
     ordered: bool,
     remote: bool,
 ) -> Any:
+    """A tf.data dataset of ``PASSES`` passes over the records, as a variant tensor."""
+
     def records_of_pass(pass_: Any) -> Any:
         done = starts + tf.where(tf.equal(pass_, first_pass), skip, tf.zeros_like(skip))
         shards = drawn_order(fold(key, PURPOSE_SHARDS, pass_), 0, tf.size(paths, out_type=tf.int64))
@@ -459,6 +462,7 @@ class _Pass:
 
 
 def _reason(error: Any) -> str:
+    """Words of one of TensorFlow's errors, without its own names."""
     words = re.sub(r"\{\{.*?\}\}|\[Op:.*$", "", " ".join(str(error.message).split()))
     words = re.sub(r"Error in user-defined function passed to .*?: Iterator::\S+: ", "", words)
     return words.strip()[:300]

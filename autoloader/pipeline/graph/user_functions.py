@@ -58,6 +58,7 @@ def call_eagerly(
 
 
 def _tensors(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Nested values as tensors."""
     return {
         name: _tensors(value) if isinstance(value, Mapping) else _tensor(value)
         for name, value in values.items()
@@ -86,6 +87,7 @@ def _lists(value: Any) -> NDArray[Any]:
 
 
 def _arrays(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Nested values as arrays."""
     return {
         name: _arrays(value)
         if isinstance(value, Mapping)

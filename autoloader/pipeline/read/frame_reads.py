@@ -162,6 +162,7 @@ def _owner(datasets: Sequence[ResolvedDataset], path: str) -> str:
 
 
 def _unreadable(datasets: Sequence[ResolvedDataset], error: OSError, path: str) -> SourceError:
+    """The error for a file that cannot be read, with its dataset."""
     name = _owner(datasets, path)
     if error.errno in OUT_OF_DESCRIPTORS:
         return no_descriptor_left(error, path, dataset=name)

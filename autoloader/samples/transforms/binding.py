@@ -109,6 +109,7 @@ def bind_cameras(
 
 
 def _check_flag(feature: Feature, *, field: str) -> None:
+    """Refuse a feature that is no bool or number of a step or an episode."""
     if feature.kind != "tensor" or feature.dtype not in NUMBERS or feature.shape:
         remedy = "name a bool or a number, of the steps or of the episode; 0 is absent"
         raise unfit(feature, field, "and no flag", remedy)
@@ -141,6 +142,7 @@ def _reversed_cameras(
 
 
 def _looked_up(features: Mapping[str, Feature], where: str) -> tuple[str, str]:
+    """("public" or "rewritten", why): which files a dataset has, by the sizes of its pictures."""
     colours = [one for one in features.values() if one.kind == "image" and one.dtype == "uint8"]
     for feature in colours:
         height, width, *_ = (*feature.shape, None, None)
@@ -198,6 +200,7 @@ def is_depth_picture(feature: Feature) -> bool:
 
 
 def _check_depth(choices: Sequence[Feature], camera: CameraSpec, *, field: str) -> None:
+    """Refuse cameras whose features hold no depth."""
     for feature in choices:
         in_numbers = feature.kind == "image" and feature.encoding in _PACKINGS
         if not in_numbers and not is_depth_picture(feature):
@@ -291,6 +294,7 @@ def bind_language(
 def _features_of(
     declared: DatasetSpec, found: Mapping[str, Feature], directory: DatasetFormat, place: str
 ) -> tuple[tuple[Feature, ...], Words]:
+    """Features of the language, and the words for their class labels."""
     choice = declared.language
     if choice is None:
         return (), Words()
@@ -325,6 +329,7 @@ def _features_of(
 def _names_of(
     choice: AnyOf, feature: Feature, directory: DatasetFormat, place: str
 ) -> dict[bytes, bytes]:
+    """Number → text of a feature's class labels."""
     if choice.names:
         return {str(number).encode(): text.encode() for number, text in choice.names}
     file = f"{feature.key.replace('/', '-')}.labels.txt"  # as TFDS names it

@@ -101,6 +101,7 @@ def find_feature(features: Mapping[str, Feature], path: str, *, field: str) -> F
 
 
 def _nearest_and_all(path: str, features: Collection[str]) -> str:
+    """Remedy: the feature of the nearest name, or all of them."""
     close, every = nearest(path, features), f"it has: {', '.join(sorted(features))}"
     every += "; `autoloader init PATH` writes the fields of the dataset at PATH"
     return f"{close} {every}" if close.startswith("did you mean") else every

@@ -263,6 +263,7 @@ def left_by_rules(
 
 
 def _check_key(feature: Feature, *, field: str) -> None:
+    """Refuse a feature that is no text or integer of an episode."""
     whole = feature.kind == "tensor" and not feature.shape and "int" in feature.dtype
     if feature.per_step:
         remedy = "name features of the episode, such as {episode_metadata/file_path}"
@@ -274,12 +275,14 @@ def _check_key(feature: Feature, *, field: str) -> None:
 
 
 def _check_flag(feature: Feature, *, field: str) -> None:
+    """Refuse a feature that is no single boolean."""
     if feature.kind != "tensor" or feature.dtype != "bool" or feature.shape:
         remedy = "name a boolean, such as success; of a text say what is found in it: keep.match"
         raise unfit(feature, field, "not one boolean", remedy)
 
 
 def _ranges_of_file(path: str, *, field: str) -> Mapping[str, Pairs]:
+    """Ranges in a file, by key; ``SpecError`` where it cannot be read."""
     try:
         stat = os.stat(path)  # noqa: PTH116
         return _parsed(path, stat.st_size, stat.st_mtime_ns)
@@ -297,6 +300,7 @@ def _ranges_of_file(path: str, *, field: str) -> Mapping[str, Pairs]:
 
 
 def _in_order(pair: tuple[int, int]) -> tuple[int, int]:
+    """A range within all steps; one that ends before its start is refused."""
     if pair[0] > pair[1]:
         raise wrong(f"the range {list(pair)} ends before its start", "put the smaller one first")
     return min(pair[0], ALL_STEPS), min(pair[1], ALL_STEPS)
@@ -309,6 +313,7 @@ _Ranges = dict[str, tuple[_Pair, ...]]
 
 @lru_cache(maxsize=8)
 def _parsed(path: str, size: int, mtime_ns: int) -> Mapping[str, Pairs]:
+    """Ranges in a file, by key; parsed once as long as the file stays as it is."""
     del size, mtime_ns  # a file that changes is read again
     ranges: _Ranges = adapter(_Ranges).validate_json(files.read_local(path, "list_bytes"))
     return ranges

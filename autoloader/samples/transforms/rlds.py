@@ -286,6 +286,7 @@ def read_values(
 
 
 def _numbers(payload: Any, value: FeatureValue, feature: Feature) -> NDArray[Any]:
+    """Numbers of a feature, flat; unpacked where they are stored as bytes."""
     if feature.encoding is not None and value.kind == "bytes":
         return _unpacked(payload, value, feature)
     wanted = "float" if "float" in feature.dtype else "int64"
@@ -295,6 +296,7 @@ def _numbers(payload: Any, value: FeatureValue, feature: Feature) -> NDArray[Any
 
 
 def _dtype(name: str) -> Any:
+    """NumPy's type of a name; bfloat16 is float32."""
     try:
         return np.dtype(name)
     except TypeError:  # bfloat16
@@ -328,6 +330,7 @@ def leaves_of(result: Any) -> dict[str, NDArray[Any]]:
 
 
 def _leaves(holder: Mapping[Any, Any], path: str) -> Iterator[tuple[str, NDArray[Any]]]:
+    """(path, array) of each leaf of nested mappings."""
     for name, value in holder.items():
         here = f"{path}/{name}" if path else str(name)
         if isinstance(value, Mapping):
@@ -442,6 +445,7 @@ def nothing(features: Mapping[str, Feature], only: Collection[str] | None = None
 
 
 def _empty(feature: Feature) -> Any:
+    """Values of a feature in an episode without steps."""
     if feature.kind == "text" or feature.dtype == "string":
         return []
     floating = feature.kind != "image" and "float" in feature.dtype
@@ -471,6 +475,7 @@ def steps_of(leaves: Mapping[str, NDArray[Any]]) -> int:
 
 
 def _checked(path: str, leaf: NDArray[Any], feature: Feature, spans: Spans) -> Any:
+    """A leaf as the index takes it; ``FunctionFailedError`` where it is not as described."""
     shape = leaf.shape[1:] if feature.per_step else leaf.shape
     if feature.kind == "image":
         _check_frames(path, leaf, spans)
@@ -501,6 +506,7 @@ def _checked(path: str, leaf: NDArray[Any], feature: Feature, spans: Spans) -> A
 
 
 def _check_frames(path: str, leaf: NDArray[Any], spans: Spans) -> None:
+    """Refuse pictures that the record does not hold."""
     if not _are_stand_ins(leaf):
         raise FunctionFailedError(
             f"{path!r} held pictures in the first episode, and now {leaf.dtype} numbers that "
@@ -524,6 +530,7 @@ def spans_of(stand_ins: Ints, spans: Spans) -> Ints:
 
 
 def _bytes(path: str, value: Any) -> bytes:
+    """A text as bytes; ``FunctionFailedError`` where it is no text."""
     if isinstance(value, bytes):
         return value
     if isinstance(value, str):

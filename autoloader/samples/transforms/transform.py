@@ -278,6 +278,7 @@ def plan_derivation(
 def _moving(
     declared: DatasetSpec, given: Mapping[str, Feature], where: str
 ) -> tuple[MovingSpec, FieldTerm, Feature] | None:
+    """The rule ``keep.moving``, its term and its feature; ``None``: there is no such rule."""
     spec = declared.keep.moving if declared.keep is not None else None
     if spec is None:
         return None
@@ -418,6 +419,7 @@ def function_identity(spec: TransformSpec, *, field: str) -> str:
 
 
 def _not_found(spec: TransformSpec, field: str, reason: str) -> SpecError:
+    """The error for a function whose module cannot be imported."""
     return SpecError(
         f"{field}: {spec.call!r} cannot be imported: {reason}",
         remedy="put its file where this Python imports from (PYTHONPATH, an installed package, or "
@@ -442,6 +444,7 @@ def call_here(spec: TransformSpec, episode: dict[str, Any], steps: int) -> Any:
 
 @functools.lru_cache(maxsize=256)
 def _function(call: str) -> Callable[..., Any]:
+    """The function of a name "module:function"; ``FunctionFailedError`` where there is none."""
     module, _, name = call.partition(":")
     try:
         found = operator.attrgetter(name)(importlib.import_module(module))
@@ -453,6 +456,7 @@ def _function(call: str) -> Callable[..., Any]:
 
 
 def _told(error: Exception) -> str:
+    """Class, words and last line of an error in the user's code."""
     words = " ".join(str(error).split())[:300]
     frames = traceback.extract_tb(error.__traceback__)
     place = f" ({Path(frames[-1].filename).name}, line {frames[-1].lineno})" if frames else ""

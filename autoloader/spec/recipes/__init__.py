@@ -162,6 +162,7 @@ def _styles(entry: Mapping[str, Any]) -> tuple[str, ...]:
 
 @cache
 def _document(name: str) -> Mapping[str, Any]:
+    """A YAML file beside this module, parsed."""
     text = resources.files(__package__).joinpath(name).read_text(encoding="utf-8")
     document: Mapping[str, Any] = parse_yaml(text)
     return document

@@ -96,6 +96,7 @@ def _hashed(tag: str) -> int:
 
 
 def _ns(changed: str) -> int:
+    """A time of HTTP in ns; of no time a hash."""
     try:
         return int(parsedate_to_datetime(changed).timestamp()) * 10**9
     except ValueError:

@@ -75,6 +75,7 @@ def _local(path: str) -> Path:
 
 
 def _identity(found: os.stat_result) -> RemoteIdentity:
+    """The version of a mounted file, by its ``stat``."""
     if not stat.S_ISREG(found.st_mode):
         raise OSError(errno.EISDIR, "it is no regular file")
     return RemoteIdentity(found.st_size, found.st_mtime_ns, str(found.st_mtime_ns))

@@ -272,6 +272,7 @@ def _proxy_of(parts: SplitResult) -> str:
 
 
 def _proxy_headers(proxy: SplitResult) -> dict[str, str]:
+    """Headers that a proxy with a user wants."""
     if proxy.username is None:
         return {}
     return {"Proxy-Authorization": basic(unquote(proxy.username), unquote(proxy.password or ""))}
