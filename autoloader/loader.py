@@ -543,8 +543,8 @@ class AutoLoader:
     def set_weights(self, weights: Mapping[str, float], *, at_batch: int | None = None) -> None:
         """Give datasets other weights while running, from the next batch or a later one on.
 
-        They hold over epochs and resumes, until they are set again. A block of the schedule that is
-        under way is finished before. Passes go on. What was read ahead is dropped.
+        The weights hold over epochs and resumes, until they are set again. A block of the schedule
+        that is under way is finished before. Passes go on. Samples read ahead are dropped.
 
         Args:
             weights: dataset → weight, meant as the spec's ``weights`` says; 0 gives no samples. One
@@ -553,7 +553,7 @@ class AutoLoader:
                 it, all the same, before any has got it.
 
         Raises:
-            UsageError: it cannot be (an epoch is one pass, say); nothing is changed.
+            UsageError: weights cannot be set (an epoch is one pass, say); nothing is changed.
         """
         self._change(self._set_weights, weights, at_batch)
 
@@ -571,9 +571,9 @@ class AutoLoader:
     def quarantined(self) -> tuple[BadRecord, ...]:
         """Records that were left out as they cannot be read, each with file, record and reason.
 
-        Those that the running pipeline of this rank knows: by index, all records that the indexes
-        of the mixture name; by stream, the records met so far. After a resume or a restart of the
-        child, a pipeline meets the rest again.
+        The running pipeline of this rank tells them: by index, all records that the mixture's
+        indexes name; by stream, the records met so far. After a resume or a restart of the child a
+        new pipeline meets its records again.
 
         Raises:
             UsageError: the loader is closed, or another process made it.
@@ -626,8 +626,8 @@ class AutoLoader:
         on where it was. One that is left out is forgotten; one of weight 0 keeps its place.
 
         Raises:
-            UsageError: it is no state, damaged, or saved for another mixture or order; says what
-                is wrong by field. The loader stays where it was and goes on.
+            UsageError: ``state`` is no state, damaged, or saved for another mixture or order; says
+                what is wrong by field. The loader stays where it was and goes on.
         """
         self._check_open()
         self._change(self._go_to, read_state(state))

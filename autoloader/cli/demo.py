@@ -281,7 +281,7 @@ def ensure_demo(
 
     Raises:
         UsageError: an argument is out of range, or ``directory`` holds something else.
-        SourceError: it could not be written.
+        SourceError: the demo could not be written.
     """
     asked = _Asked(datasets, scale, seed)
     place = directory or demo_directory(datasets=datasets, scale=scale, seed=seed)
@@ -393,4 +393,5 @@ def spec_text(chosen: Sequence[DemoDataset], scale: float, seed: int) -> str:
 
 
 def _one_or_all(words: Sequence[object]) -> Any:
+    """The only word, or the list of several."""
     return words[0] if len(words) == 1 else list(words)

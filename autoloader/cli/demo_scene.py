@@ -185,7 +185,13 @@ def _paste(frame: Pixels, sprite: Sprite, across: float, down: float) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Thing:
-    """A thing on the table, and where: ``[T, 3]``, or ``[1, 3]`` of one that stays."""
+    """A thing on the table.
+
+    Attributes:
+        name: name of the thing.
+        colour: name of the colour.
+        at: position of the thing at each step [T, 3]; [1, 3] of one that stays.
+    """
 
     name: str
     colour: str

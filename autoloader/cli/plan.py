@@ -155,7 +155,7 @@ def _ranks_of_a_node(ranks: int, nodes: int) -> int:
     """Give the number of ranks of each node.
 
     Raises:
-        UsageError: they cannot be dealt evenly.
+        UsageError: the ranks cannot be dealt evenly.
     """
     here, rest = divmod(ranks, nodes)
     if rest:

@@ -58,8 +58,8 @@ class Run:
 
     Attributes:
         name: name of the run for people.
-        own: the pipeline that the page is about: of the rank that waits most.
-        ranks: the training pipelines of all ranks that were found, ``own`` included.
+        own: record of the pipeline that the page is about: that of the rank that waits most.
+        ranks: records of the training pipelines of all ranks, ``own`` included.
     """
 
     name: str

@@ -84,7 +84,7 @@ def _groups(run: str | None) -> list[list[Statistics]]:
     """Give the runs that are meant, each with all its loaders on this machine.
 
     Raises:
-        UsageError: one is named, and is not there.
+        UsageError: a run is named, and is not there.
     """
     groups: dict[str, list[Statistics]] = {}
     for moment in living_runs():

@@ -156,7 +156,7 @@ def price_start(
 def price_decoding(threads: int, picture_bytes: int) -> int:
     """Bytes of pictures while they are decoded, beyond ``THREAD_BYTES`` of each thread.
 
-    Those that are large are decoded as far as ``DECODED_TOGETHER_BYTES`` reach, or one at a time.
+    Large pictures are decoded as far as ``DECODED_TOGETHER_BYTES`` reach, or one at a time.
     """
     together = max(picture_bytes, DECODED_TOGETHER_BYTES)
     return min(threads * max(0, picture_bytes - THREAD_BYTES), together)

@@ -106,7 +106,7 @@ PAUSE_S = 2.0
 
 @dataclass(frozen=True, slots=True)
 class StageTotal:
-    """One stage's (or dataset's) totals: seconds of work of all workers, samples done."""
+    """Totals of a stage, or of a dataset's part: seconds of work of all workers, samples done."""
 
     stage: str
     dataset: str

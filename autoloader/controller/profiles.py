@@ -238,7 +238,7 @@ def check_name(name: str) -> str:
     """``name``, where a tuned profile may have it.
 
     Raises:
-        ProfileError: it is no name, or a shipped profile's.
+        ProfileError: ``name`` is no name, or a shipped profile's.
     """
     if not re.match(NAME_PATTERN, name):
         raise ProfileError(
@@ -362,7 +362,7 @@ def _set_aside(target: Path) -> Path:
 
 
 def _existing(path: Path) -> Profile | None:
-    """The profile there; ``None`` where there is none, or one that cannot be read."""
+    """The profile at ``path``; ``None`` where there is none, or one that cannot be read."""
     try:
         return Profile.from_yaml(path) if path.is_file() else None
     except ProfileError:

@@ -294,9 +294,9 @@ def _more_helpers(here: Situation, decode: StageMoment, rate: float) -> Iterator
 
 
 def _fewer_helpers(here: Situation, pace: float) -> Iterator[tuple[str, dict[str, int]]]:
-    """Those that are not needed beyond what this host does itself.
+    """Changes that give back helpers which this host's own work makes unnecessary.
 
-    Where they do all the work nobody knows what this host would do: then three quarters of them.
+    Where helpers do all the work, the rate of this host is not known: then three quarters of them.
     """
     now = here.seen.knobs.helper_slots
     if now:
@@ -455,7 +455,7 @@ def missing_bytes(headroom_bytes: int, ram_floor_bytes: int, margin_bytes: int) 
 
 
 def lowered_cache(knobs: Knobs, held_bytes: int, missing: int) -> Knobs:
-    """The knobs once the frame cache has given back ``missing`` of what it holds, or all."""
+    """The knobs once the frame cache has given back ``missing`` bytes, or all that it holds."""
     left = max(0, min(knobs.cache_bytes, held_bytes) - missing)
     return Knobs.build({"cache_bytes": left if left >= LEAST_STEP_BYTES else 0}, base=knobs)
 

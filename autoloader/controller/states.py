@@ -53,7 +53,7 @@ class State(_Told):
 
 
 class Event(_Told):
-    """Event of an observation; the first that holds counts."""
+    """Event that an observation amounts to: the first of these whose condition holds."""
 
     BELOW_FLOOR = "BELOW_FLOOR", "headroom is below the floor"
     PRESSURE = "PRESSURE", "headroom is below floor + margin, or the kernel reports pressure"

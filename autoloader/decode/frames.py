@@ -100,7 +100,7 @@ class FrameDecoder:
         """Decode and resize ``encoded`` into ``out`` [H, W, 3] uint8, contiguous.
 
         Raises:
-            UndecodableFrameError: it is no picture that can be decoded.
+            UndecodableFrameError: ``encoded`` is no picture that can be decoded.
         """
         if isinstance(encoded, VideoFrame):
             resize_into(self._videos.picture(encoded), out, self._camera)
@@ -156,7 +156,7 @@ def decoded(encoded: bytes | memoryview, how: int) -> NDArray[Any]:
     """A picture as OpenCV reads it, by one of its ``IMREAD_`` modes.
 
     Raises:
-        UndecodableFrameError: it is none, or larger than any camera's.
+        UndecodableFrameError: ``encoded`` is no picture, or larger than any camera's.
     """
     pixels = 0
     if encoded[:8] == _PNG and len(encoded) >= _PNG_SIZE_AT + _PNG_SIZE.size:
@@ -231,7 +231,7 @@ def _reuse_frames() -> None:
 
 
 class _Stream:
-    """One decoder, and where it is."""
+    """A video decoder, and the place in the video that it has reached."""
 
     def __init__(self, codec: VideoCodec) -> None:
         _reuse_frames()
@@ -368,7 +368,7 @@ def jpeg_bytes(encoded: bytes | memoryview, height: int, width: int) -> int:
     """Bytes that decoding a JPEG takes for a moment, about.
 
     Raises:
-        CostlyPictureError: it has too many pixels × scans.
+        CostlyPictureError: the picture has too many pixels × scans.
     """
     pixels = height * width
     scans, components = scans_of(encoded)

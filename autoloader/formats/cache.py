@@ -43,7 +43,7 @@ class JsonCache:
     def load(self, key: object) -> Any:
         """The document saved under ``key``; ``None`` where there is none that can be read.
 
-        One that is damaged, or that another user may have written, is none.
+        A document that is damaged, or that another user may have written, counts as none.
         """
         path = self._path(key)
         try:

@@ -91,7 +91,7 @@ class PlainReader(Protocol):
         """The steps of an episode of a shard file.
 
         Raises:
-            SourceError: it cannot be read.
+            SourceError: the episode cannot be read.
             MissingExtraError: a package that reads it is not installed.
         """
         ...
@@ -150,7 +150,7 @@ class DatasetFormat(ABC):
             dataset: the name that the spec gives this dataset, for messages.
 
         Raises:
-            SourceError: it is not there, is no such dataset, or is broken.
+            SourceError: the dataset is not there, is no such dataset, or is broken.
             MissingExtraError: a package that reads it is not installed.
         """
 
@@ -159,7 +159,7 @@ class DatasetFormat(ABC):
         """Present state of a shard file, and of all that its tables are made from.
 
         Raises:
-            OSError: it is not there, or cannot be asked.
+            OSError: the file is not there, or cannot be asked.
         """
 
     @abstractmethod
@@ -167,8 +167,8 @@ class DatasetFormat(ABC):
         """The tables of a shard file, for an index; any thread may ask.
 
         Raises:
-            FileChangedError: it was written to meanwhile.
-            OSError: it cannot be read.
+            FileChangedError: the file was written to meanwhile.
+            OSError: the file cannot be read.
         """
 
     @abstractmethod
@@ -197,7 +197,7 @@ class DatasetFormat(ABC):
         """``path``, normal; where it is local, after a look that costs next to nothing.
 
         Raises:
-            SourceError: it is local, and is no dataset of this format.
+            SourceError: the path is local, and is no dataset of this format.
         """
         if files.is_remote(path):
             return files.normal(path)
@@ -224,7 +224,7 @@ class DatasetFormat(ABC):
             count: number of frames; fewer come where the episode is shorter.
 
         Raises:
-            OSError, ValueError, LookupError: they cannot be read.
+            OSError, ValueError, LookupError: the frames cannot be read.
         """
         raise NotImplementedError(f"frames {count} of {camera}, {path}, record {record}")
 
@@ -435,7 +435,7 @@ def read_json(path: str, *, dataset: str) -> Mapping[str, Any]:
     """The JSON object in a metadata file.
 
     Raises:
-        SourceError: it is missing, cannot be read, or holds no JSON object.
+        SourceError: the file is missing, cannot be read, or holds no JSON object.
     """
     try:
         document = json.loads(files.read_text(path))

@@ -353,7 +353,7 @@ class EpisodeFormat(DatasetFormat):
         """The episodes of a shard file, in their order; any thread may ask.
 
         Raises:
-            OSError: it cannot be read.
+            OSError: the file cannot be read.
         """
 
     @abstractmethod
@@ -399,7 +399,7 @@ class EpisodeFormat(DatasetFormat):
 
         Raises:
             OSError: the file cannot be read.
-            LookupError: it has fewer episodes.
+            LookupError: the file has fewer episodes.
         """
         for number, one in enumerate(self.episodes(path)):
             if number == record:
@@ -431,7 +431,7 @@ def _frames(one: Episode, known: dict[str, PacketTable | str], camera: str) -> V
     """Frames of an episode; ``known`` are the videos of the shard file that were looked at.
 
     Raises:
-        DamagedEpisodeError: they are not there.
+        DamagedEpisodeError: the frames are not there.
     """
     if camera not in one.videos:
         raise DamagedEpisodeError(f"{camera}: the episode has no video")

@@ -136,7 +136,7 @@ def refuse_stand_ins(paths: Sequence[str], *, dataset: str) -> None:
     """Refuse local data files in whose place something else lies, all of them.
 
     Raises:
-        SourceError: they are pointers of Git LFS, compressed files or the like.
+        SourceError: the files are pointers of Git LFS, compressed files or the like.
     """
     found = [None if is_remote(path) else stand_in(path) for path in paths]
     if found and all(found) and found[0] is not None:
@@ -178,7 +178,7 @@ def read_local(path: str | Path, most: str) -> bytes:
         most: field of ``storage.faults.Limits`` that bounds it.
 
     Raises:
-        OSError: it cannot be read, is no regular file, or holds more than it may.
+        OSError: the file cannot be read, is no regular file, or holds more than it may.
     """
     limits = Limits.of_environment()
     with opened_regular(path, most) as file:
@@ -196,7 +196,7 @@ def opened_regular(path: str | Path, most: str = "") -> Iterator[BinaryIO]:
         most: field of ``storage.faults.Limits`` that bounds it; "": nothing does.
 
     Raises:
-        OSError: it cannot be opened, is no regular file, or holds more than it may.
+        OSError: the file cannot be opened, is no regular file, or holds more than it may.
     """
     with os.fdopen(descriptors.open(path), "rb") as file:
         if most:
@@ -220,7 +220,7 @@ def version_of(path: str, *, one_by_one: bool = True) -> tuple[int, int]:
         one_by_one: whether a file is asked for where no listing tells; else both are 0 there.
 
     Raises:
-        OSError: it is not there, or cannot be asked.
+        OSError: the file is not there, or cannot be asked.
     """
     if not is_remote(path):
         stat = Path(path).stat()
@@ -291,7 +291,7 @@ class RemoteFile:
         size: bytes of the file.
 
     Raises:
-        OSError: it is not there, or cannot be reached; as does ``pread``.
+        OSError: the file is not there, or cannot be reached; as does ``pread``.
     """
 
     def __init__(self, path: str) -> None:

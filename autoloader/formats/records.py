@@ -323,7 +323,7 @@ def read_varint(buffer: Buffer, position: int) -> tuple[int, int]:
     """The unsigned varint at ``position`` and the position behind it.
 
     Raises:
-        MalformedRecordError: it has more than 64 bits.
+        MalformedRecordError: the varint has more than 64 bits.
         IndexError: the buffer ends within it.
     """
     byte = buffer[position]

@@ -111,7 +111,7 @@ def open_source(path: str | Path, *, dataset: str, kind: str | None = None) -> D
         kind: name of the format; ``None``: the one whose marker lies there.
 
     Raises:
-        SourceError: it does not exist, is of no known format, or is broken.
+        SourceError: the dataset does not exist, is of no known format, or is broken.
         SpecError: there is no such format.
         MissingExtraError: a package that reads it is not installed.
     """
@@ -122,7 +122,7 @@ def check_source(path: str | Path, *, dataset: str, kind: str | None = None) -> 
     """``path``, normal; where it is local, after a look that costs next to nothing.
 
     Raises:
-        SourceError: it is local, and is no dataset.
+        SourceError: the path is local, and is no dataset.
         SpecError: there is no such format.
     """
     return _format(path, dataset, kind).check(path, dataset=dataset)

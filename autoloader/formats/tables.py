@@ -132,13 +132,13 @@ class ShardTables:
 
     Attributes:
         source: state of the shard file when it was indexed.
-        record_offsets, record_lengths: [R] int64, of payloads.
-        steps: [R] int32, -1 for damaged records, which have no rows.
-        damage: record → reason; ``REST_OF_FILE`` for what lies behind the last one; notes from
-            ``FIRST_NOTE`` down.
-        sections: of the features, by (kind, feature number): [F] or [F, width]; of features that
-            only the episode has, and file and codec of videos, [R] or [R, width]; [P] of videos'
-            packets.
+        record_offsets, record_lengths: [R] int64 first byte and number of bytes of each payload.
+        steps: [R] int32 steps of each record; −1 for damaged records, which have no rows.
+        damage: number of a record → reason; ``REST_OF_FILE`` stands for all behind the last record.
+            Numbers from ``FIRST_NOTE`` down are notes.
+        sections: (kind, feature number) → values: [F] or [F, width] of features of the steps; [R]
+            or [R, width] of features of the episode, and of videos' files and codecs; [P] of
+            videos' packets.
         texts: every text once, UTF-8, by id.
     """
 

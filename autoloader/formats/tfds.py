@@ -365,8 +365,8 @@ def _holds(part: ShardSlice, dataset: str, directory: str) -> bool:
     """True if the slice's file is there.
 
     Raises:
-        SourceError: it never held as many records as the metadata says. Of a few that are missing
-            at its end, as of a copy that broke off, each is quarantined.
+        SourceError: the file never held as many records as the metadata says. A few that are
+            missing at its end, as of a copy that broke off, are quarantined instead.
     """
     try:
         found = os.stat(part.path)  # noqa: PTH116  (a path is text here)
@@ -399,8 +399,8 @@ def read_tables(path: str, wanted: Wanted, read: ReadRecord) -> ShardTables:
         read: reads one record for the tables.
 
     Raises:
-        FileChangedError: it was written to meanwhile.
-        OSError: it cannot be opened or read.
+        FileChangedError: the file was written to meanwhile.
+        OSError: the file cannot be opened or read.
     """
     builder = TableBuilder(wanted.features)
     with files.opened(path) as file:

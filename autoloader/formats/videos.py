@@ -66,8 +66,8 @@ def read_packets(path: str, most: int | None = None) -> PacketTable:
         most: read only so many, the first in decoding order; default: all.
 
     Raises:
-        UnreadableVideoError: it is no video, or damaged.
-        OSError: it cannot be opened.
+        UnreadableVideoError: the file is no video, or damaged.
+        OSError: the file cannot be opened.
         MissingExtraError: PyAV is not installed.
     """
     with needs("a video", extra="lerobot"):

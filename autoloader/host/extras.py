@@ -87,7 +87,7 @@ def require(module: str, purpose: str, *, instead: str = "") -> None:
         instead: another way out, as the end of a sentence: 'or use output="numpy"'.
 
     Raises:
-        MissingExtraError: it is not installed.
+        MissingExtraError: the package is not installed.
     """
     if find_spec(module) is None:
         raise _missing(module, purpose, instead=instead)

@@ -88,7 +88,7 @@ def read_whole(descriptor: int, into: memoryview, at: int) -> None:
     """Fill memory with what lies in a file from a byte on.
 
     Raises:
-        OSError: it cannot be read, or ends before.
+        OSError: the file cannot be read, or ends before.
     """
     filled = 0
     while filled < len(into):
@@ -108,7 +108,7 @@ def write_whole(
 ) -> None:
     """Write a file, with the folders above it, and put it in the place of the one there.
 
-    Who reads it meanwhile finds what stood there before, or all that is new.
+    A process that reads the file meanwhile finds the old content or the new, as a whole.
 
     Args:
         path: path of the file.
@@ -118,7 +118,7 @@ def write_whole(
         before: called when all is written and the old file is still in its place.
 
     Raises:
-        OSError: it cannot be written; what stood there before is untouched.
+        OSError: the file cannot be written; what stood there before is untouched.
     """
     data = content.encode() if isinstance(content, str) else content
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -186,7 +186,7 @@ def check_file(descriptor: int, path: Path, data: os.stat_result | None = None) 
         data: status of the data, see ``written_by_others``.
 
     Raises:
-        OSError: they may be another user's work.
+        OSError: file and folder may be another user's work.
     """
     _refuse(path, _foreign(path, os.fstat(descriptor), data))
     _refuse(path, written_by_others(path.parent, path.parent.stat(), data))
@@ -212,7 +212,7 @@ def read_own(path: Path, most_bytes: int) -> bytes:
         most_bytes: most bytes that it may hold.
 
     Raises:
-        OSError: it cannot be read, is larger, or another user may have written it.
+        OSError: the file cannot be read, is larger, or another user may have written it.
     """
     with os.fdopen(os.open(path, READ_OWN), "rb") as file:
         check_file(file.fileno(), path)
@@ -244,8 +244,8 @@ def read_regular(path: str | Path, *, max_bytes: int | None = None) -> bytes:
         max_bytes: the most that it may hold; default any number.
 
     Raises:
-        DocumentError: it is no file, or larger.
-        OSError: it cannot be read.
+        DocumentError: the path leads to no regular file, or to a larger one.
+        OSError: the file cannot be read.
     """
     descriptor = open_regular(path)
     with os.fdopen(descriptor, "rb") as file:
@@ -267,8 +267,8 @@ def open_regular(path: str | Path, *, links: bool = True) -> int:
         links: whether a symbolic link there is followed.
 
     Raises:
-        DocumentError: it is no file.
-        OSError: it cannot be opened.
+        DocumentError: the path leads to no regular file.
+        OSError: the file cannot be opened.
     """
     try:
         flags = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC
@@ -302,10 +302,10 @@ _FOREIGN = (errno.EPERM, errno.EACCES, errno.EISDIR, errno.ENXIO)
 
 
 def runtime_folder() -> Path:
-    """The runtime folder of this user; it may not be there yet.
+    """The runtime folder of this user, in ``/dev/shm``; it may not be there yet.
 
-    It lies in ``/dev/shm``, which waits for no disk. ``XDG_RUNTIME_DIR`` does not serve: a batch
-    job has none, and it goes with the user's last login while training continues.
+    ``/dev/shm`` waits for no disk. ``XDG_RUNTIME_DIR`` does not serve: a batch job has none, and
+    the folder goes with the user's last login while training continues.
     """
     if wanted := os.environ.get(VARIABLE, ""):
         return Path(wanted).absolute()
@@ -330,7 +330,7 @@ def own_folder(folder: Path) -> Path:
     """A folder that only this user may write to, made where it is missing.
 
     Raises:
-        OSError: it is another user's, others may write to it, or it cannot be made.
+        OSError: the folder is another user's, others may write to it, or it cannot be made.
     """
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     check_own_folder(folder)
@@ -355,10 +355,10 @@ def open_own(path: Path, flags: int = os.O_RDWR | os.O_CREAT, *, linked: bool = 
     Args:
         path: path of the file; a symbolic link there is refused.
         flags: flags of ``os.open``; cutting a file short belongs behind this check.
-        linked: whether it may have a second name.
+        linked: whether the file may have a second name.
 
     Raises:
-        OSError: it cannot be opened, or it is no regular file of this user's.
+        OSError: the file cannot be opened, or is no regular file of this user's.
     """
     flags |= os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
     try:
@@ -385,7 +385,7 @@ def open_or_begin(path: Path, *, linked: bool = False) -> int:
     """As ``open_own``, for a file that can be made anew: what else has its name is set aside.
 
     Raises:
-        OSError: it cannot be made.
+        OSError: the file cannot be made.
     """
     while True:
         try:

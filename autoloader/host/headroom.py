@@ -233,8 +233,8 @@ _READ_BYTES = 8192
 def named_by_kernel(pid: int, *, log: Path = Path("/dev/kmsg")) -> bool:
     """True if the kernel's log says that it killed this process for memory.
 
-    False also where the log may not be read. It catches a process that was moved to another cgroup
-    and killed there before anybody could look at that cgroup's counter.
+    False also where the log may not be read. The log tells of a process that was moved to another
+    cgroup and killed there before that cgroup's counter could be read.
     """
     wanted = f"Killed process {pid} ".encode()
     try:

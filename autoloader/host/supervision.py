@@ -467,7 +467,7 @@ class Supervisor:
         for a disk. A killed thread runs no instruction of its program after such a wait.
 
         Raises:
-            WorkerError: it is not, for a long time.
+            WorkerError: it can still write after a long time.
         """
         process = self.process
         if process is None:
@@ -500,7 +500,7 @@ class Supervisor:
         One that ended for the next one to begin ``counts`` for nothing.
 
         Raises:
-            WorkerError: it has failed too often in a row.
+            WorkerError: the process has failed too often in a row.
         """
         self._in_a_row += counts
         if counts and self._crashed:

@@ -193,9 +193,9 @@ class Background:
             self._worker.tasks.put(task)
 
     def call(self, work: Callable[[], _R]) -> _R:
-        """Run a task behind all others, and wait for it; returns or raises what it does.
+        """Run a task behind all others, and wait for it; returns or raises as the task does.
 
-        Who is interrupted while waiting does not interrupt the task.
+        An interrupt of the waiting thread does not interrupt the task.
         """
         if self._runs_here:
             return work()

@@ -298,7 +298,7 @@ def _steps(window: _Window, offset: int, length: int, countable: Sequence[Featur
     """Steps of the record at ``offset``, by the cheapest feature that it has.
 
     Raises:
-        MalformedRecordError: it is broken, or has none of the features.
+        MalformedRecordError: the record is broken, or has none of the features.
     """
     for feature in countable:
         found = parse_example(window, start=offset, stop=offset + length, only={feature.key})

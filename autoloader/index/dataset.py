@@ -156,8 +156,8 @@ class DatasetIndex:
     def digest(self) -> str:
         """Short hash of the slices' content: the same for a copy of the files elsewhere.
 
-        It follows from every section's checksum, so from all that is indexed: episodes, numbers,
-        texts, and where frames lie. What a frame shows is no part of it.
+        The hash follows from every section's checksum, so from all that is indexed: episodes,
+        numbers, texts, and places of frames, but not from the frames' pictures.
         """
         digest = hashlib.blake2b(self.schema.fingerprint, digest_size=8)
         for piece in self.dataset.slices:

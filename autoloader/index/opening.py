@@ -372,7 +372,7 @@ def versions_of(dataset: ResolvedDataset) -> list[SourceIdentity]:
     """Present state of each shard file of a local dataset, and of all that belongs to it.
 
     Raises:
-        SourceError: one of them cannot be asked for.
+        SourceError: a file cannot be asked for.
     """
     if dataset.remote:
         return []

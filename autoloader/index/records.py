@@ -68,7 +68,7 @@ class RecordSamples:
         Their frames are copied out of ``payload``.
 
         Raises:
-            MalformedRecordError: it is no Example with the features that the spec names.
+            MalformedRecordError: the record is no Example with the features that the spec names.
         """
         record = RecordIndex(self._dataset, self._schema, self._numbers, payload, place)
         t = record.drawn()

@@ -213,8 +213,8 @@ def read_front(
         fingerprint: hash of the features that are wanted.
 
     Raises:
-        UnusableIndexError: it is stale, damaged, cut off, of another version or schema.
-        OSError: it cannot be read.
+        UnusableIndexError: the file is stale, damaged, cut off, of another version or schema.
+        OSError: the file cannot be read.
     """
     front = read(FIRST_READ_BYTES, 0)
     if len(front) < HEADER.size or front[:8] != MAGIC:
@@ -373,7 +373,7 @@ class ShardIndex:
         """Builds the index anew where it was written to and proves damaged; that is counted.
 
         Raises:
-            SourceError: it cannot be built anew.
+            SourceError: the index cannot be built anew.
         """
         source = self._source
         if isinstance(source, bytes) or self._seen is None:
@@ -548,7 +548,7 @@ def publish(
         data: ``stat`` of the folder with the data, see ``usable_front``.
 
     Raises:
-        OSError: it cannot be written, or would not be trusted there.
+        OSError: the file cannot be written, or would not be trusted there.
     """
     shared = 0 if data is None else data.st_mode & 0o022
     place.parent.mkdir(mode=0o755 | shared, parents=True, exist_ok=True)

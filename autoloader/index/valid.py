@@ -186,7 +186,7 @@ def tables_of(
     """The table of every dataset.
 
     Raises:
-        SourceError: they are not of the files that ``order`` was made of.
+        SourceError: the tables are not of the files that ``order`` was made of.
     """
     tables = [table_of(d, index) for d, index in zip(mixture.datasets, indexes, strict=True)]
     if order.pass_samples is not None:

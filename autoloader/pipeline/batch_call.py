@@ -32,7 +32,7 @@ def check_call(batch: BatchSpec) -> None:
     """Check that the function of a spec can be found, and may run; imports nothing of it.
 
     Raises:
-        SpecError: it cannot, or ``--no-transforms`` runs none.
+        SpecError: the function cannot be found, or ``--no-transforms`` runs none.
     """
     if batch.call is not None:
         function_identity(_as_transform(batch), field="batch.call")
@@ -89,7 +89,7 @@ class BatchCall:
             filled: message of the filled batch.
 
         Raises:
-            PipelineError: it raised, or gave something else than the spec says; names it.
+            PipelineError: the function raised, or gave something else than the spec says.
         """
         layout = self._mixture.layout
         shown_views = {name: view for name, view in views.items() if not name.startswith(CALLED)}

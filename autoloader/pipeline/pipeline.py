@@ -533,7 +533,7 @@ class Pipeline:
         return sum(builder.filled for builder in builders) + taken + self._slots.untaken
 
     def drop(self) -> None:
-        """Give back what can be read again, and the pages of free slots; does not wait."""
+        """Give back samples that can be read again, and the pages of free slots; does not wait."""
         with self._lock:
             builders = self._all()
         for builder in builders:

@@ -184,7 +184,7 @@ class DeliveryProgress:
                 begins anew.
 
         Raises:
-            UsageError: it is of other files, or of a part that is not this rank's.
+            UsageError: the state is of other files, or of a part that is not this rank's.
         """
         if rebased:  # debts may be of datasets that are gone
             parts = {rank: {**part, "mixer": None} for rank, part in _parts_of(state).items()}

@@ -107,7 +107,7 @@ def read_state(state: object) -> dict[str, Any]:
         state: plain value that ``state_dict`` returned.
 
     Raises:
-        UsageError: it is no state, or a damaged one.
+        UsageError: ``state`` is no state, or a damaged one.
     """
     plain = _plain(state)
     if plain.get("schema_version") != STATE_VERSION:
@@ -149,7 +149,7 @@ def _plain(state: object) -> dict[str, Any]:
 
 
 def join_states(states: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """One state out of those of all ranks; it resumes any number of ranks.
+    """Join the states of all ranks to one, which resumes any number of ranks.
 
     Needed with the stream reader, whose ranks know nothing of each other's places; by index any
     rank's state is as good, and the first one comes back.
@@ -158,7 +158,7 @@ def join_states(states: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         states: ``loader.state_dict()`` of each rank, in the order of the ranks, at the same step.
 
     Raises:
-        UsageError: they are not the states of all ranks at one step, or one is damaged.
+        UsageError: the states are not the states of all ranks at one step, or one is damaged.
     """
     if isinstance(states, (Mapping, str, bytes)) or not isinstance(states, Sequence) or not states:
         raise UsageError(

@@ -125,7 +125,7 @@ class Child:
     def shared(cls, neighbours: Neighbours) -> Child:
         """This process's connection to the child, which is started where there is none.
 
-        It stays for the caller, who either lets a loader ``join``, or calls ``spare``.
+        The child stays until the caller lets a loader ``join``, or calls ``spare``.
         """
         with cls._current_lock:
             current = cls._current.get(neighbours.job)
@@ -467,7 +467,7 @@ class ChildPipeline:
     def reserved_bytes(self) -> int:
         """Bytes that the pipeline was admitted with and does not hold yet.
 
-        Those of the ring, and until the ring was full once those of everything else too.
+        They are the ring's; until the ring was full once, everything else's too.
         """
         if not self._begun:
             return 0  # admission reads headroom when it begins

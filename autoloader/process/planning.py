@@ -592,8 +592,8 @@ def admit_disk_floor(disk_floor: str | int | None, mixture: ResolvedMixture) -> 
         mixture: the resolved mixture that will be read.
 
     Raises:
-        UsageError: it is no floor, or more than the disk of the cache has; or the environment's is
-            no floor.
+        UsageError: ``disk_floor``, or the environment's, is no floor, or is more than the disk of
+            the cache has.
     """
     if disk_floor is None:
         floor_bytes = disk_floor_of_environment()

@@ -70,7 +70,8 @@ def form_of(feature: Feature, *, field: str) -> FeatureForm:
     """The form that a feature has in a batch.
 
     Raises:
-        SpecError: it is a picture, of varying shape, too large, or neither numbers nor text.
+        SpecError: the feature is a picture, of varying shape, too large, or neither numbers nor
+            text.
     """
     if is_text(feature):
         return FeatureForm("text", (), feature.per_step)

@@ -312,7 +312,7 @@ class DatasetSource:
 
     @property
     def where(self) -> str:
-        """Its path in the spec."""
+        """Path of the dataset in the spec."""
         return f"datasets[{self.declared.name}]"
 
     @property
@@ -620,7 +620,7 @@ def locate(mixture: ResolvedMixture, provenance: Any) -> SampleLocation:
     """The place of one row of ``batch["provenance"]``.
 
     Raises:
-        UsageError: it is no such row, or of another mixture.
+        UsageError: ``provenance`` is no such row, or of another mixture.
     """
     try:
         index, pass_, shard, record, t = (int(number) for number in provenance)

@@ -152,7 +152,7 @@ def _stored(feature: Feature, role: Role) -> StoredFeature:
 
 
 def _count(value: FeatureValue | None, feature: StoredFeature) -> int:
-    """Steps that a value has, or 1 of an episode's text; checks its kind."""
+    """Number of steps that a value has; 1 of an episode's text. Checks the value's kind."""
     if not feature.width and (value is None or value.kind in ("missing", "bytes")):
         return 1
     if value is None or value.kind == "missing":

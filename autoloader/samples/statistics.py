@@ -144,7 +144,7 @@ class NormalizationStatistics(_Plain):
             padded: whether there may be columns that mean nothing.
 
         Raises:
-            ValueError: it is no such entry; says why.
+            ValueError: the entry is no such entry; says why.
         """
         try:
             return cls.model_validate(document).model_copy(update={"padded": padded})

@@ -57,7 +57,7 @@ from autoloader.spec import SampleSpec
 def chain_difference(sample: SampleSpec) -> int:
     """The difference that all neighbouring frame offsets share, or 0 where nothing is chained.
 
-    It needs two different offsets at least, and every valid t to be taken.
+    A chain needs two different offsets at least, and every valid t to be taken.
     """
     offsets = sorted(set(sample.frame_offsets))
     differences = {after - before for before, after in pairwise(offsets)}

@@ -62,14 +62,14 @@ class MixtureOrder:
 
     Attributes:
         shares: [D] share of each dataset, summing to 1.
-        phases: [D] in [0, 1).
-        block_length: samples in a row from one dataset.
+        phases: [D] phase of each dataset in the schedule, in [0, 1).
+        block_length: number of samples in a row from one dataset.
         pass_samples: [D] samples of a pass where an epoch is one pass of every dataset, else
             ``None``.
-        epoch_samples: samples of an epoch over all ranks; ``None`` is forever.
-        chain: the samples of a block share frames where their offsets allow it.
-        base: the position that this order begins at; those before it were of another one.
-        given: [D] samples that each dataset had given by then; empty where none.
+        epoch_samples: samples of an epoch over all ranks; ``None``: the epoch is endless.
+        chain: whether the samples of a block share frames where their offsets allow it.
+        base: the position that this order begins at; another order came before.
+        given: [D] samples that each dataset had given before ``base``; empty: none.
         draw_key: key of the draws of datasets' turns (``strategy: sample``).
         curriculum: where the shares move to; ``None``: they do not move.
         changes: shares that were set while running, from their positions on, in order. They end a
@@ -498,8 +498,8 @@ class PositionSequence:
     def _of_pass(self, head: int) -> list[_Piece]:
         """The pieces of an epoch that is one pass, in its own positions.
 
-        They are the head, the full blocks of every dataset's pass, and single samples that are left
-        over.
+        The pieces are the head, the full blocks of every dataset's pass, and single samples that
+        are left over.
 
         Args:
             head: positions from the epoch's start to its first round of lanes; 0 without lanes.

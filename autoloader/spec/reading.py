@@ -92,7 +92,7 @@ def completed(raw: Mapping[str, Any], fields: Set[str], folder: Path) -> dict[st
         folder: folder at which relative paths start.
 
     Raises:
-        SpecError: it is no mapping, too deep, or its ``defaults`` say what no dataset may.
+        SpecError: the spec is no mapping, too deep, or its ``defaults`` say what no dataset may.
     """
     plain = _plain(raw)
     if not isinstance(plain, dict):
@@ -299,7 +299,7 @@ def read_yaml_file(path: str | Path) -> Any:
     """The plain values of a YAML file.
 
     Raises:
-        DocumentError: it cannot be read, is no YAML, or crosses a limit.
+        DocumentError: the file cannot be read, is no YAML, or crosses a limit.
     """
     try:
         content = read_regular(path, max_bytes=MAX_BYTES)
@@ -314,7 +314,7 @@ def parse_yaml(text: str | bytes) -> Any:
     """The plain values of a YAML text.
 
     Raises:
-        DocumentError: it is no YAML, or crosses a limit.
+        DocumentError: the text is no YAML, or crosses a limit.
     """
     yaml = YAML(typ="safe", pure=True)
     yaml.composer.warn_double_anchors = False

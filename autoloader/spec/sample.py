@@ -247,7 +247,8 @@ def matcher(pattern: str) -> Callable[[str], bool]:
     look-around and no backreferences.
 
     Raises:
-        ValueError: it is no regular expression, or one of those; says why.
+        ValueError: ``pattern`` is no regular expression, or has look-around or backreferences;
+            says why.
     """
     try:
         schema = core_schema.str_schema(pattern=pattern, regex_engine="rust-regex", strict=True)
@@ -261,7 +262,7 @@ def key_parts(key: str) -> tuple[tuple[str, str | None], ...]:
     """(text, the feature behind it or ``None``) of a formatted key, in order.
 
     Raises:
-        ValueError: it is no format of plain ``{feature}`` fields; says why.
+        ValueError: the key is no format of plain ``{feature}`` fields; says why.
     """
     parts = []
     for text, feature, spec, conversion in string.Formatter().parse(key):

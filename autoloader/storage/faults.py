@@ -191,7 +191,7 @@ def check_bytes(path: str, count: int, name: str, limits: Limits) -> None:
         limits: limits that are in force.
 
     Raises:
-        LimitError: it holds more bytes.
+        LimitError: the file holds more bytes.
     """
     most = int(getattr(limits, name))
     if count > most:

@@ -75,7 +75,7 @@ class ShardPart:
         users: number of uses in this process; the last use closes it (``storage.shards``).
 
     Raises:
-        OSError: it cannot be made or written.
+        OSError: the file cannot be made or written.
     """
 
     def __init__(self, folder: Path, key: str, size: int) -> None:
@@ -209,7 +209,7 @@ class ShardPart:
         """Fill ``view`` with the bytes from ``start`` on, whose chunks are there.
 
         Raises:
-            OSError: it cannot be read.
+            OSError: the file cannot be read.
         """
         read_whole(self.descriptor, view, start)
 
@@ -220,8 +220,8 @@ class ShardPart:
             crc32c: checksum of the object; ``None``: the store tells none.
 
         Raises:
-            DamagedError: it is not what the store has; all chunks are missing again.
-            OSError: it cannot be read or linked.
+            DamagedError: the file is not what the store has; all chunks are missing again.
+            OSError: the file cannot be read or linked.
         """
         crc, wrong = 0, []
         memory = np.empty(CHUNK_BYTES, np.uint8)

@@ -74,7 +74,7 @@ def check_address(path: str) -> None:
     """Refuse an address that holds a secret.
 
     Raises:
-        SpecError: it holds a user, a password or a query.
+        SpecError: the address holds a user, a password or a query.
     """
     parts = urlsplit(path)
     if parts.scheme not in ("", "file") and (parts.username or parts.password or parts.query):

@@ -419,7 +419,7 @@ class RemoteShard:
         Raises:
             ChangedError: the store has another version now, or other bytes than it tells.
             UnreachableError: the store does not answer, or nobody wants it any more.
-            OSError: it may not be read, or is not there; ENOSPC: no room above the floor.
+            OSError: the shard may not be read, or is not there; ENOSPC: no room above the floor.
         """
         tries = _TRIES
         while tries and (part := self._enter()) is not None:
@@ -594,7 +594,7 @@ class ShardCache:
         floor_bytes: bytes that must stay free on its disk.
 
     Raises:
-        OSError: it cannot be made, or another user may write to it.
+        OSError: the folder cannot be made, or another user may write to it.
     """
 
     def __init__(self, folder: Path, floor_bytes: int = DISK_FLOOR_BYTES) -> None:
@@ -665,7 +665,7 @@ def shards_folder() -> Path:
     its own in it.
 
     Raises:
-        OSError: it cannot be made.
+        OSError: the folder cannot be made.
     """
     own = os.environ.get(FOLDER_VARIABLE)
     folder = expanded(own) if own else cache_root() / "shards"

@@ -305,8 +305,9 @@ class Store:
         """The answer, after repetitions; they end early as ``while_wanted`` says.
 
         Raises:
-            UnreachableError: it failed for longer than ``PATIENCE_S``, or nobody wants it any more.
-            OSError: it failed, and not for a moment.
+            UnreachableError: the question failed for longer than ``PATIENCE_S``, or nobody wants
+                the answer any more.
+            OSError: the question failed, and not for a moment.
         """
         server, begun_s = self._servers[_host(path)], self._clock.now_s()
         failure: faults.PassingError | None = None

@@ -166,7 +166,7 @@ class Exporter:
             )
 
     def write(self, moment: Statistics) -> None:
-        """Export ``moment`` from now on."""
+        """Answer with the metrics of ``moment`` from now on."""
         _latest.put(self._key, moment)
         self._write_file()
 

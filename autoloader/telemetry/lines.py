@@ -65,7 +65,7 @@ class LineLog:
         whose: fields that every line begins with.
 
     Raises:
-        OSError: it cannot be written.
+        OSError: the log cannot be written.
     """
 
     def __init__(self, path: Path, whose: Mapping[str, Any]) -> None:

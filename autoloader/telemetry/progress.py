@@ -111,10 +111,10 @@ class Patience:
         self._next_s = self._since_s + _SAY_S
 
     def look(self, words: Callable[[], str]) -> None:
-        """It still waits.
+        """Say what the caller still waits for, now and then.
 
         Args:
-            words: says what for; called where something is to be said.
+            words: gives the reason for the wait; called where something is to be said.
         """
         now_s = time.monotonic()
         if now_s >= self._next_s:

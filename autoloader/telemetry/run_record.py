@@ -244,7 +244,7 @@ def read_pipeline(path: Path) -> PipelineRecord:
     A line that its writer could not end is left out; so is what a later version added.
 
     Raises:
-        UsageError: it cannot be read, or is no record.
+        UsageError: the file cannot be read, or is no record.
     """
     facts: dict[str, Any] = {}
     bad: list[dict[str, Any]] = []

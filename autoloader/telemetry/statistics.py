@@ -495,7 +495,7 @@ class Statistics:
         """From ``as_dict``, of this version or another one.
 
         Raises:
-            UsageError: it is no moment of a run.
+            UsageError: the mapping is no moment of a run.
         """
         return _read(_reader().validate_python, plain)
 

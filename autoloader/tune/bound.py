@@ -210,7 +210,7 @@ class Bound:
     def describe_costs(self) -> str:
         """One line for people: processor milliseconds of a sample, by stage, and of datasets.
 
-        The ``_DEAREST`` datasets that are most expensive to decode, where there are several.
+        It names the ``_DEAREST`` datasets that are most expensive to decode.
         """
         trace = self.trace
         stages = sorted(trace.stages.items(), key=lambda item: -item[1].cpu_s)

@@ -47,7 +47,7 @@ _T_95 = (12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26, 2.23, 2.20, 2.18
 
 @dataclass(slots=True)
 class Contender:
-    """One knob set in the finals; ``rounds`` maps a round to what it measured there."""
+    """A knob set in the finals; ``rounds`` maps the number of a round to its result there."""
 
     knobs: Knobs
     is_start: bool = False
@@ -90,7 +90,7 @@ class Contender:
 
 @dataclass(frozen=True, slots=True)
 class FinalsResult:
-    """Who won, and by how much.
+    """Winner of the finals, and its lead.
 
     Attributes:
         start: the start, with its rounds.
@@ -167,7 +167,7 @@ class Fastest:
         return f"nothing that was compared with it can be more than {at_most:.1%} faster"
 
     def winner(self, start: Contender, finalists: Sequence[Contender]) -> Contender:
-        """Who won; pure."""
+        """The winner: a finalist that is surely faster than the start, else the start."""
         means = [
             (_mean_of(ratios), finalist)
             for finalist in finalists
@@ -310,6 +310,7 @@ class LeastForStep(Fastest):
         return "nothing that was measured feeds the trainer for less"
 
     def winner(self, start: Contender, finalists: Sequence[Contender]) -> Contender:
+        """The winner: of the contenders that feed the trainer, the one that takes least."""
         measured = [start, *(c for c in finalists if c.rounds and not c.out)]
         fed = [c for c in measured if (most_wait(c) or 0.0) <= MOST_WAIT_RATIO]
         if fed:

@@ -420,7 +420,7 @@ def storage_url(url: str) -> str:
     """``url`` as SQLAlchemy wants it; PostgreSQL goes through psycopg.
 
     Raises:
-        UsageError: it is no URL.
+        UsageError: ``url`` is no URL.
     """
     try:
         parsed = make_url(url)

@@ -183,6 +183,7 @@ class _Consumer:
         return arrived_s
 
     def warm_up(self, count: int) -> None:
+        """Take ``count`` batches that are not measured."""
         for _ in range(count):
             next(self._batches)
             self._step()
@@ -202,6 +203,7 @@ class _Consumer:
         return self._now_s() - began_s
 
     def measure(self, count: int, progress: Callable[[TrialProgress], None] | None) -> None:
+        """Take ``count`` batches, and note latencies, samples and episodes."""
         began_s = self._now_s()
         for number in range(1, count + 1):
             asked_s = self._now_s()

@@ -106,7 +106,7 @@ class StudyOptions:
 
 
 class StudyWatcher(Protocol):
-    """Who wants to see a study run (``report`` shows it, tests record it)."""
+    """Watches a study run (``report`` shows the run, tests record it)."""
 
     def started(self, what: str) -> None:
         """A measurement begins, such as "trial 2/12 (guess)" or "final 1/12 (start)"."""

@@ -290,7 +290,7 @@ class _Room:
         self.least_bytes = self.last_bytes = headroom()
 
     def read(self) -> str:
-        """Take one reading; a text when the next one would lie below the floor."""
+        """Take a reading; the reason to stop where the next would lie below the floor, else ""."""
         now_bytes = self._headroom()
         if now_bytes is None:
             return ""

@@ -282,7 +282,7 @@ def read_info(root: Path, *, dataset: str) -> Mapping[str, Any]:
     """``meta/info.json``, checked as far as paths and times need it.
 
     Raises:
-        SourceError: it is broken, or of a version that is not known.
+        SourceError: the file is broken, or of a version that is not known.
     """
     file = str(root / INFO_FILE)
     info = read_json(file, dataset=dataset)
@@ -371,7 +371,7 @@ def read_episodes(root: Path, info: Mapping[str, Any], *, dataset: str) -> Episo
 
     Raises:
         SourceError: the list is missing or broken.
-        MissingExtraError: it is Parquet, and pyarrow is not installed.
+        MissingExtraError: the list is Parquet, and pyarrow is not installed.
     """
     cameras = [
         str(name)
@@ -435,7 +435,7 @@ def read_tasks(root: Path, info: Mapping[str, Any], *, dataset: str) -> dict[int
 
     Raises:
         SourceError: there is no such list, or it is broken or empty.
-        MissingExtraError: it is Parquet, and pyarrow is not installed.
+        MissingExtraError: the list is Parquet, and pyarrow is not installed.
     """
     file = root / "meta" / ("tasks.parquet" if _several(info) else "tasks.jsonl")
     found: dict[int, str] = {}

@@ -141,7 +141,7 @@ class EpisodesOfFile:
         """Frames of an episode in rows of the Parquet file, which has ``count`` of them.
 
         Raises:
-            DamagedEpisodeError: they are not there.
+            DamagedEpisodeError: the frames are not there.
         """
         if self.known.features[camera].encoding == VIDEO:
             return self._place(camera, one)
@@ -359,8 +359,8 @@ class EpisodeRows:
         """Rows of an episode, checked by the list of episodes and the frame rate.
 
         Raises:
-            DamagedEpisodeError: they are not there, not in order, not at their times, or one lacks
-                a value.
+            DamagedEpisodeError: the rows are not there, not in order, not at their times, or a
+                value is missing.
         """
         if one.damage:
             raise DamagedEpisodeError(one.damage)

@@ -325,7 +325,7 @@ class AutoLoaderDataModule(LightningDataModule):
         return not is_param_in_hook_signature(function, "dataloader_iter", explicit=True)
 
     def describe_consumer(self) -> Consumer:
-        """Who iterates the training stream now; see ``streams.Consumer``."""
+        """The consumer that iterates the training stream now; see ``streams.Consumer``."""
         trainer = self.trainer
         if trainer is None or not (
             trainer.state.fn == TrainerFn.FITTING and trainer.state.status == TrainerStatus.RUNNING
@@ -395,8 +395,8 @@ class AutoLoaderDataModule(LightningDataModule):
         """Go where ``state_dict`` was saved, now or when the training loader is opened.
 
         Raises:
-            UsageError: it was saved by another version, is damaged, or is of another mixture; the
-                module stays as it was.
+            UsageError: the state was saved by another version, is damaged, or is of another
+                mixture; the module stays as it was.
         """
         if not isinstance(state_dict, Mapping) or set(state_dict) != {"schema_version", "train"}:
             raise UsageError(

@@ -113,7 +113,7 @@ class Helper:
         copies it into its object store first.
 
         Raises:
-            AutoloaderError: it cannot be filled here; the loader then does it itself.
+            AutoloaderError: the batch cannot be filled here; the loader then does it itself.
         """
         slot = self._free.get()
         content = self._memory.base(slot)

@@ -83,7 +83,7 @@ def _import_installed(name: str) -> None:
     """Import an installed package, never a file of its name elsewhere on the import path.
 
     Raises:
-        ImportError: it is not installed.
+        ImportError: the package is not installed.
     """
     own = {*site.getsitepackages(), site.getusersitepackages()}
     installed = [

@@ -101,7 +101,7 @@ class _Block:
 
 @dataclass(slots=True, eq=False)
 class BlockUser:
-    """Who takes frames from blocks.
+    """A source that takes frames from blocks.
 
     Attributes:
         front: first position of the oldest of its runs that are under way, or of the last.

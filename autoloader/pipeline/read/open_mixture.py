@@ -37,8 +37,8 @@ from autoloader.sampling.plan import NextUse, SamplePlan
 class OpenMixture:
     """One mixture's indexes and plan; for any number of threads, which only read.
 
-    All pipelines over the mixture share it. It goes with the last of them, and the pipeline that
-    comes next reads the files again.
+    All pipelines over the mixture share this object. With the last of them it goes, and the next
+    pipeline reads the files again.
 
     Attributes:
         indexes: index of every dataset.

@@ -204,11 +204,11 @@ class ShardFill:
         self._thread = LoaderThread(target=self._work, name="autoloader-fill")
 
     def start(self) -> None:
-        """Begin."""
+        """Begin to fetch shards."""
         self._thread.start()
 
     def close(self) -> None:
-        """End after the request in hand."""
+        """Stop fetching after the request under way; does not wait."""
         self._closed.set()
 
     def _work(self) -> None:

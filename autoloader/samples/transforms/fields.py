@@ -159,7 +159,7 @@ def feature_width(feature: Feature, *, field: str) -> int:
     """Columns of one step of a numeric feature.
 
     Raises:
-        SpecError: it is no number, not per step, or of varying shape.
+        SpecError: the feature is no number, not per step, or of varying shape.
     """
     if feature.kind != "tensor" or feature.dtype not in NUMBERS or not feature.per_step:
         remedy = "name a numeric feature of the steps"

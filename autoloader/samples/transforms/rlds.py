@@ -322,7 +322,7 @@ def leaves_of(result: Any) -> dict[str, NDArray[Any]]:
     """Path → array of everything in an episode that a function gave.
 
     Raises:
-        FunctionFailedError: it is no dict of arrays.
+        FunctionFailedError: the result is no dict of arrays.
     """
     if not isinstance(result, Mapping):
         raise FunctionFailedError(f"it gave {type(result).__name__}, not an episode or None")
@@ -410,7 +410,7 @@ def read_result(
         only: keys to take; all per-step arrays must agree in length all the same.
 
     Raises:
-        FunctionFailedError: it does not fit.
+        FunctionFailedError: the result does not fit.
     """
     leaves = {} if result is None else leaves_of(result)
     steps = steps_of(leaves)

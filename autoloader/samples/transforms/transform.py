@@ -431,7 +431,7 @@ def call_here(spec: TransformSpec, episode: dict[str, Any], steps: int) -> Any:
     """Call a function on an episode in this process; its result as NumPy arrays.
 
     Raises:
-        FunctionFailedError: it cannot be found, or raised.
+        FunctionFailedError: the function cannot be found, or raised.
     """
     with calling:
         function = _function(spec.call)
@@ -654,7 +654,7 @@ def answer(question: Literal["apply", "describe"], spec: TransformSpec, *argumen
     """Result of the user's function for a record, from the process that calls such functions.
 
     Raises:
-        MalformedRecordError, FunctionFailedError: it failed.
+        MalformedRecordError, FunctionFailedError: the function failed.
     """
     if spec.framework in CALLERS:
         return (_apply if question == "apply" else _describe)(spec, *arguments)
