@@ -329,7 +329,7 @@ def draw_pictures(
 
     Args:
         episode: the poses and things that are drawn.
-        camera: where from, and how.
+        camera: place and lens of the camera.
         key: key of the dataset's place.
         rng: generator that light and noise are drawn by.
     """

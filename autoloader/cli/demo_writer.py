@@ -191,7 +191,7 @@ def idle_stretches(key: list[int], frames: int) -> list[tuple[int, int]]:
 
     Args:
         key: key of the episode's draws.
-        frames: its length, at least 40.
+        frames: number of frames of the episode, at least 40.
     """
     rng = np.random.default_rng(np.random.SeedSequence([*key, _IDLE]))
     before, pause = (int(length) for length in rng.integers((3, 6), (9, 16)))

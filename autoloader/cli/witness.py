@@ -195,8 +195,8 @@ class Sample:
 
     Attributes:
         episode: episode that the sample is of.
-        t: where the sample stands.
-        draw: random number of its goal.
+        t: step of the episode at which the sample stands.
+        draw: random number that the sample's goal is drawn by.
     """
 
     episode: Episode

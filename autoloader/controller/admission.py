@@ -83,7 +83,7 @@ class StartPrice:
         streams_bytes: open streams, before the episodes they hold.
         queued_bytes: encoded episodes in queues, prefetch and parse; or runs read ahead.
         ring_bytes: the batch ring, when every slot is in use; those of all ranks.
-        ranks: how many ranks' pipelines these are.
+        ranks: number of ranks whose pipelines these are.
         cache_bytes: decoded frames that are held; those of all ranks.
         block_bytes: blocks of an order with locality, which ranks share.
         request_bytes: requests to stores that are under way, which ranks share.

@@ -44,7 +44,7 @@ class DecisionLog(LineLog):
 
     Args:
         path: the file; appended to, made with its directory where it is missing.
-        pipeline: which pipeline of the run.
+        pipeline: number of the pipeline in the run.
         run: identifier of the run.
     """
 

@@ -124,7 +124,7 @@ class ControlRequest:
         trainer: process id of the trainer.
         node: the same for all ranks that share the machine and the job; "": it is alone.
         script: name of the trainer's script, for people.
-        frames_on_disk: where decoded frames may lie on a disk; ``None``: nowhere.
+        frames_on_disk: room for decoded frames on a disk; ``None``: there is none.
         helpers: address of the cluster whose hosts help; "": none do.
         record: folder of this run's record; "": none is kept.
         record_in_ring: whether that folder is one of the cache directory's ring.

@@ -34,7 +34,7 @@ class Observation:
     """Everything ``decide`` sees of the world.
 
     Attributes:
-        at_s: when it was made.
+        at_s: time of the observation.
         knobs: the values in force.
         parked: another loader is in use.
         settled: no change is still on its way (a generation that opens, a queue that drains).
@@ -46,7 +46,7 @@ class Observation:
         wait_ratio: share of the consumer's time spent waiting, over the last seconds.
         demand_per_s: samples per second that the consumer would take if it never waited.
         silent_s: time since the consumer last took or wanted a batch.
-        step_s: its usual time between two batches.
+        step_s: usual seconds of the consumer between two batches.
         occupancy_ratio: batches ready / slots.
         stages: stages that were measured.
         idle_cpus: processors that nobody used.

@@ -136,10 +136,10 @@ class ControllerState:
         trial: the change being verified.
         failures: knob and direction ("ring_slots-") → that change, which did not pay.
         moved: knob and direction → when it last moved so.
-        pressure_s: when pressure was last seen; ``None`` when never.
-        pressures: how often memory came under pressure shortly after it had been calm.
-        shrunk_s: when buffers were last halved.
-        dear_s: when held frames last cost more reading than they saved decoding.
+        pressure_s: time at which pressure was last seen; ``None``: never.
+        pressures: number of times that memory came under pressure shortly after it was calm.
+        shrunk_s: time at which buffers were last halved.
+        dear_s: time at which held frames last cost more reading than they saved decoding.
     """
 
     name: State = State.WARMUP

@@ -34,7 +34,8 @@ class DepthDecoder:
 
     Args:
         camera: a depth camera: size, fit and type.
-        feature: how the frames are stored, see ``samples.transforms.binding``.
+        feature: feature of the frames, which says how they are stored; see
+            ``samples.transforms.binding``.
     """
 
     def __init__(self, camera: CameraSpec, feature: Feature) -> None:

@@ -64,7 +64,7 @@ class JsonCache:
         The file is replaced in one step: a reader sees the old document or the new one.
 
         Args:
-            key: its ``repr`` says all that the document depends on.
+            key: values whose ``repr`` says all that the document depends on.
             document: values that JSON can hold.
         """
         path, text = self._path(key), json.dumps(document).encode()

@@ -68,8 +68,8 @@ class MissingVideos(NamedTuple):
 
     Attributes:
         example: path of one missing video.
-        missing, named: how many are not there, and how many the metadata names.
-        without, episodes: how many episodes lack one, and how many there are.
+        missing, named: number of videos that are not there, and that the metadata names.
+        without, episodes: number of episodes that lack a video, and of all episodes.
     """
 
     example: str

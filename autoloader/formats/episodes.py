@@ -114,7 +114,7 @@ class StoredEpisode:
     """An episode as an index takes it.
 
     Attributes:
-        record: its values as a ``tf.train.Example``, with marks for pictures.
+        record: values of the episode as a ``tf.train.Example``, with marks for pictures.
         steps: number of its steps.
         frames: camera → where its frames lie; raises DamagedEpisodeError.
         offset: number that the index keeps as the place of the record.
@@ -307,7 +307,7 @@ class Episode:
         steps: T.
         values: feature path → [T, …] numbers, or T texts.
         videos: camera → (video, the frame of it that step 0 shows).
-        damage: why the episode cannot be used; "" where it is whole.
+        damage: reason why the episode cannot be used; "": it can.
     """
 
     steps: int

@@ -57,7 +57,7 @@ class Feature:
         path: as users name it: per-step features without ``steps/``
             ("observation/image_0", "action/world_vector"), others as they are
             ("episode_metadata/file_path").
-        key: its key in the ``tf.train.Example`` ("steps/observation/image_0").
+        key: key of the feature in the ``tf.train.Example`` ("steps/observation/image_0").
         kind: "image" (one encoded picture a step, also depth and float images: see ``dtype``),
             "text" (one string a step), "tensor" (numbers, or several strings), "other".
         dtype: NumPy's name of the decoded type ("uint8", "float32", "bool"), or "string".
@@ -104,7 +104,7 @@ def parse_features(document: Mapping[str, Any], *, source: str) -> dict[str, Fea
 
     Args:
         document: parsed JSON of the file.
-        source: where it came from, for messages.
+        source: path of the document, for messages.
 
     Raises:
         SourceError: the document is no feature tree.

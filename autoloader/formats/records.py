@@ -250,7 +250,7 @@ class FeatureValue:
     """The list that a key of an Example holds.
 
     Attributes:
-        kind: which of the three lists, or "missing" where the record names the key without one.
+        kind: kind of the list; "missing" where the record names the key without a list.
         ranges: of a bytes list, (start, stop) of every string in the buffer; of numbers that were
             asked for as stretches, of every stretch.
         values: of a float list ``[N] float32``, of an int64 list ``[N] int64``; copies, owned by

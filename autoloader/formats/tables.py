@@ -38,7 +38,7 @@ class StoredFeature:
             "integers" (numbers as int64), "text" (stored as bytes), "texts" (several of them,
             taken together), "points" (stored as Unicode code points) or "number" (an integer,
             taken as decimal text).
-        key: its key in the ``tf.train.Example``.
+        key: key of the feature in the ``tf.train.Example``.
         path: as users name it.
         list_kind: the list that the record must hold: "bytes", "float" or "int64".
         width: numbers, or texts, of one step; 1 for frames that are byte strings; 0 of texts of

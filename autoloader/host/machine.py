@@ -72,7 +72,7 @@ class Cgroup:
     Attributes:
         version: version of the hierarchy, 1 or 2.
         directory: folder of its files.
-        below: its path below the mount point; empty for what the mount point shows.
+        below: path of the group below the mount point; empty for the one that is mounted.
         own: whether it is the process's own, and no ancestor.
     """
 
@@ -105,7 +105,7 @@ class Mount:
     """One mounted file system.
 
     Attributes:
-        device: its device, as "major:minor".
+        device: device of the file system, as "major:minor".
         shown: folder of it that the mount point shows.
         point: folder where it is mounted.
         kind: kind of file system, such as "ext4" or "cgroup2".

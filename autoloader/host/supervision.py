@@ -340,7 +340,7 @@ class ProcessWatch:
 
     Attributes:
         what: the process, in messages.
-        pid: its id; 0 where it is not known.
+        pid: process id; 0 where it is not known.
         read: function that reads the process's vitals.
     """
 

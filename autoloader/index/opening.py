@@ -104,7 +104,7 @@ def open_indexes(
 
     Args:
         datasets: resolved against what is on disk.
-        cache_dir: where index files lie; default ``index_directory()``.
+        cache_dir: folder of index files; ``None``: ``index_directory()``.
         beside: write new index files beside local data instead. Where they lie beside the data,
             they are used in any case.
         keep: an index that cannot be written is an error.

@@ -99,9 +99,9 @@ class RecordIndex(DatasetIndex):
     Args:
         dataset: dataset that the record belongs to.
         schema: features that are indexed.
-        numbers: the numbers of its features.
-        payload: the record; its frames lie there, not in a file.
-        place: where the record lies.
+        numbers: numbers of the indexed features.
+        payload: bytes of the record, in which its frames lie.
+        place: place of the record.
     """
 
     path = ""

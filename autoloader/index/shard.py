@@ -175,7 +175,7 @@ class Front:
     """The front of an index file: enough to count episodes without mapping it.
 
     Attributes:
-        header: its bytes, which no other content has.
+        header: bytes of the header, which no other content has.
         steps: [R] int32, -1 for damaged records.
         damage: record → reason, as of ``ShardTables``.
         rows: frames of the whole records.

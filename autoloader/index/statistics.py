@@ -351,7 +351,7 @@ def shared_statistics(datasets: Sequence[DatasetRows], group: str = "") -> Norma
 
     Args:
         datasets: resolved datasets, at least one.
-        group: its name in ``normalize.group``, for messages.
+        group: name of the group in ``normalize.group``, for messages.
 
     Raises:
         SpecError: their fields differ in width.

@@ -188,7 +188,7 @@ def openpi(
     Args:
         batch: a loader's, of one frame and one state a sample; torch tensors or NumPy arrays.
         dataset_names: taken for the sake of ``to_batch``; openpi names no dataset.
-        model: which names and widths.
+        model: model whose names and widths the batch gets.
         cameras: openpi's camera → the batch's; default primary, wrist and right_wrist (or, with
             ``pi0_fast``, primary, secondary and wrist).
 
@@ -348,7 +348,7 @@ class Stage2Layout:
     - the other keys of the loader's batch, as they are.
 
     Args:
-        camera: which camera the frames are of; ``None`` takes the only or first one.
+        camera: camera that the frames are of; ``None``: the only or first one.
     """
 
     camera: str | None = None

@@ -175,10 +175,10 @@ class Pipeline:
         reader: reader that gives the mixture's samples.
         knobs: values to begin with; checked by the caller.
         memory: shared memory of the batch ring.
-        deal: which positions each batch takes.
+        deal: positions that each batch takes.
         held: slots that the consumer still has from an earlier pipeline.
         stuck: slots that threads of an earlier pipeline still write to.
-        disk: where decoded frames may lie; ``None``: nowhere.
+        disk: decoded frames on a disk; ``None``: there are none.
         clock: time source for the detection of stalls.
 
     Attributes:

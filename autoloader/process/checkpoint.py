@@ -208,7 +208,7 @@ def order_from(state: Mapping[str, Any], plan: LoaderPlan, order: MixtureOrder) 
     Args:
         state: a state that ``read_state`` returned.
         plan: plan of the loader that resumes.
-        order: its order from position 0.
+        order: order of the plan, from position 0.
 
     Raises:
         UsageError: the state is of another order; says field by field what was saved and what is
@@ -355,7 +355,7 @@ def reweighted(
         plan: plan of the loader.
         order: the order of samples in force.
         progress: progress of the delivery; a stream's mixer is set in it anew.
-        ranks: which of how many trainers asks.
+        ranks: rank of the asking trainer, and number of trainers.
         weights: dataset name → weight, as ``AutoLoader.set_weights``.
         at_batch: number of the first batch; ``None`` is the next one.
 

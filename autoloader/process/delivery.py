@@ -212,14 +212,14 @@ class Delivery:
         self.lender = Lender(self.memory)
 
     def in_hand(self, after: int) -> InHand | None:
-        """First batch in hand behind a number; any thread."""
+        """First batch in hand behind number ``after``, or ``None``; any thread may ask."""
         for one in tuple(self._in_hand):
             if one.number > after and not one.taken:
                 return one
         return None
 
     def shown(self) -> InHand | None:
-        """The first batch that the loop was shown and does not count as its own; any thread."""
+        """First batch that the loop was shown and does not count as its own, or ``None``."""
         for one in tuple(self._in_hand):
             if one.shown and not one.taken:
                 return one

@@ -36,7 +36,7 @@ class Paid:
     Attributes:
         changes: flat knob → value.
         before_per_s, after_per_s: median rates, samples per second; ``None``: not measured.
-        held_s: how long it was in force.
+        held_s: seconds for which the change was in force.
         run: identifier of the run.
     """
 
@@ -66,8 +66,8 @@ class ProvenKnobs:
         paid: growths behind the values.
         reader: reader of the loader; "" where it is not known.
         cpus: number of processors of the host.
-        mixture: its kind, as far as it is known.
-        looked_at: how many decisions, or changes, there were to look at.
+        mixture: kind of the run's mixture, as far as it is known.
+        looked_at: number of decisions, or changes, that were looked at.
     """
 
     knobs: dict[str, int]

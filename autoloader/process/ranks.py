@@ -40,8 +40,8 @@ class Neighbours:
     """The trainers of one machine.
 
     Attributes:
-        local_rank: which of them this is, from 0.
-        local_world_size: how many there are.
+        local_rank: number of this rank among those of the machine, from 0.
+        local_world_size: number of ranks on the machine.
         job: what tells this job, this start of it and this node of it from others on the machine.
     """
 

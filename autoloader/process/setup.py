@@ -28,9 +28,9 @@ class PipelineSetup:
         order: the rank's part of the order.
         knobs: the values to begin with; checked by the caller.
         memory: shared memory of the batch ring.
-        page: where the consumer's doings are read.
+        page: control page, where the consumer's counts and waits are read.
         control: request to the controller.
-        ranks: which of how many trainers the loader is of.
+        ranks: rank of the loader's trainer, and number of trainers.
         ranks_here: trainers whose pipelines share the process, and its memory.
         position: says where to begin, whenever it begins.
         lent: says which slots of the ring the consumer still has.

@@ -305,7 +305,7 @@ class _Slots:
         slots: number of blocks, the short one included.
         windows: number of windows of slots.
         lacks: numbers that the short block lacks; 0 where there is none.
-        short: its slot; ``slots`` where there is none.
+        short: slot of the short block; ``slots`` where there is none.
     """
 
     key: Keys

@@ -49,7 +49,7 @@ class ResolvedDataset:
     """One dataset of one split, its fields bound to real features.
 
     Attributes:
-        name, index: its name, and its place in ``dataset_names``.
+        name, index: name of the dataset, and its number in ``dataset_names``.
         weight: as the spec says; relative.
         directory: the dataset on disk.
         slices: records of the split, by shard; a provenance's ``shard`` counts these.
@@ -59,7 +59,7 @@ class ResolvedDataset:
         cameras: canonical camera → the features one is drawn from; missing cameras are absent.
         action, state: bound numeric fields, or ``None``.
         language: the features one is drawn from; empty where there is none.
-        words: how their texts become a sample's.
+        words: rule by which texts become a sample's text.
         scaling: "action" and "state" → how they are normalised; absent ones are not.
         keep: rules that leave some t out, or ``None``.
         transform: what rewrites each episode first, or ``None``.
@@ -414,7 +414,7 @@ def bind_dataset(source: DatasetSource, index: int) -> ResolvedDataset:
 
     Args:
         source: dataset that takes part in a split.
-        index: its place in ``dataset_names``.
+        index: number of the dataset in ``dataset_names``.
 
     Raises:
         SourceError: its directory is missing or broken.

@@ -193,7 +193,7 @@ def scaling_of(
         found: statistics of the dataset's fields.
         width: columns of the dataset's field.
         field: "action" or "state", for messages.
-        dataset: its name, for messages.
+        dataset: name of the dataset, for messages.
 
     Raises:
         SpecError: the statistics are of another width, or lack what the method needs; dims take no

@@ -170,7 +170,7 @@ def window_values(
 
     Args:
         column: [N, w] values of the field, all steps.
-        window: which rows of it.
+        window: rows of the values that are shown.
         width: columns to pad to.
         dims: columns by kind, as for ``finished_values``.
         base: values to subtract, as for ``finished_values``.

@@ -30,7 +30,14 @@ from autoloader.samples.resolve import ResolvedDataset
 
 @dataclass(slots=True)
 class _PassState:
-    """Progress of one pass: per slice a prefix of records, those beyond it, open episodes."""
+    """Progress of one pass.
+
+    Attributes:
+        upto: for each slice, number of records at its front that are done.
+        beyond: slice → numbers of done records behind these.
+        open: (slice, record) → number of samples taken of an episode that is not done.
+        left: number of records that are not done.
+    """
 
     upto: list[int]
     beyond: dict[int, set[int]] = field(default_factory=dict)

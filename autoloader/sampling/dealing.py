@@ -209,7 +209,7 @@ class Rounds:
     Each further round is as long as all before it, up to what is asked for.
 
     Args:
-        deal: which positions each batch takes.
+        deal: positions that each batch takes.
     """
 
     def __init__(self, deal: Deal) -> None:
@@ -279,7 +279,7 @@ def check_parts(mixture: ResolvedMixture, samples: Mapping[str, int], ranks: Ran
         ranks: rank of this trainer, and the world size.
 
     Raises:
-        SpecError: names the dataset and what it has.
+        SpecError: a dataset has too few episodes; says which one.
     """
     for dataset in mixture.datasets:
         records, own = dataset.records, samples[dataset.name]

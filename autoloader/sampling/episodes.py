@@ -50,7 +50,7 @@ class DatasetTable:
 
     Attributes:
         key: key of all draws of the dataset (``draws.dataset_key``).
-        sample: which t are valid, and how many of an episode a pass takes.
+        sample: the spec's rules of valid t, and of the number of them that a pass takes.
         stride: every ``stride``-th frame counts.
         steps: [E] frames of each episode, before the stride.
         slice_of: [E] the slice of each episode (its provenance's shard).

@@ -71,7 +71,7 @@ class MixtureOrder:
         base: the position that this order begins at; another order came before.
         given: [D] samples that each dataset had given before ``base``; empty: none.
         draw_key: key of the draws of datasets' turns (``strategy: sample``).
-        curriculum: where the shares move to; ``None``: they do not move.
+        curriculum: shares at the end of the move; ``None``: shares do not move.
         changes: shares that were set while running, from their positions on, in order. They end a
             curriculum. None where an epoch is one pass of every dataset.
         locality: how near to each other samples are stored that follow each other; ``None``: any
@@ -302,7 +302,7 @@ class _Piece:
     """A stretch of positions that one schedule deals.
 
     Attributes:
-        start, stop: its positions; no stop: without end.
+        start, stop: positions of the piece; ``None``: it has no end.
         schedule: of its blocks, or of each lane's.
         size: samples of a block.
         laned: whether it is rounds of lanes.

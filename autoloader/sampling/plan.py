@@ -99,7 +99,7 @@ class LanePart(NamedTuple):
         lane: [n] number of the lane.
         start: [n] first sample of its stretch.
         size: [n] number of samples in its stretch.
-        at: which of them is meant.
+        at: [n] number of the sample in its part of the lane.
     """
 
     lane: Ints
@@ -243,9 +243,9 @@ class SamplePlan:
 
     Args:
         order: the mixture's shares, block length and epochs.
-        tables: its datasets, in the order of ``order.shares``; every one has a sample, and
-            where an epoch is a pass, as many as ``order.pass_samples`` says, or has no part in it
-            (0).
+        tables: tables of the datasets, in the order of ``order.shares``. Every table has a sample.
+            Where an epoch is a pass, it has as many as ``order.pass_samples`` says, or no part in
+            the epoch (0).
         chain: let the samples of a block share frames where the offsets allow it (``chains``).
 
     Attributes:
@@ -393,7 +393,7 @@ class NextUse:
 
     Args:
         plan: sample plan of the mixture.
-        tables: its datasets, those that the plan was made of.
+        tables: tables of the datasets, as the plan was made of.
     """
 
     def __init__(self, plan: SamplePlan, tables: Sequence[DatasetTable]) -> None:
@@ -564,7 +564,7 @@ def foretell_reuse(order: MixtureOrder, tables: Sequence[DatasetTable], batch: i
 
     Args:
         order: the order of the mixture's samples.
-        tables: its datasets, each with a sample at least.
+        tables: tables of the datasets, each with a sample at least.
         batch: samples of a batch.
     """
     plan = SamplePlan(order, tables, chain=order.chain)

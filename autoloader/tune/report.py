@@ -307,7 +307,7 @@ class LiveWatcher:
     """Shows a study on a console: one line per trial, and one that moves while a trial runs.
 
     Args:
-        console: where to; its own stderr.
+        console: console that is written to, of stderr.
         clock: time source of the elapsed time.
         budget_s: seconds of the budget, shown beside it.
     """

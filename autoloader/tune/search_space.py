@@ -51,7 +51,7 @@ class SearchSpace:
         start: the knobs the study starts from; what is not searched stays as it is here.
         limits: limits of the knobs for this pipeline on this host.
         ranges: the box, by knob.
-        readers: how files may be read; searched when there is a choice.
+        readers: readers that are allowed; searched where there are several.
     """
 
     start: Knobs

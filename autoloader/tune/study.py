@@ -132,9 +132,9 @@ class StudyResult:
         first: the start as first measured.
         trials: the measured trials of the whole study.
         name: name of the study in its storage.
-        storage: where it lies, without a password.
-        bound: how fast any setting can be, and why; ``None`` when no cost was measured.
-        ended: why the search ended before its trials and its time; "" where it did not.
+        storage: URL of the storage, without a password.
+        bound: bound of the rate of any setting; ``None``: no cost was measured.
+        ended: reason why the search ended before its trials and time; "": it did not.
     """
 
     verdict: FinalsResult
@@ -184,7 +184,7 @@ class Study:
         space: knobs that are searched; ``space.start`` is the start.
         guesses: the sets to try right after the start, from the start's trace.
         measure: measures one knob set.
-        options: how long, how many.
+        options: options of the study, such as its budget and number of trials.
         clock: time source of the time budget.
         began_s: second of the clock at which the budget began.
         watcher: is shown every step.
@@ -199,7 +199,7 @@ class Study:
         best_samples_per_s: the highest rate so far.
         first: result of the start, once it was measured.
         done: number of trials that this host has begun.
-        ended: why the search ended before its trials and its time; "" where it did not.
+        ended: reason why the search ended before its trials and time; "": it did not.
         known: results of this host, by ``knobs_key``.
     """
 

@@ -82,7 +82,7 @@ class TrialResult:
         samples_per_s: measured rate; ``None`` unless complete.
         peak_rss_bytes: bytes that the loader added at its peak; ``None``: not known.
         min_headroom_bytes: lowest headroom seen by parent or child; ``None`` if never read.
-        reason: why it did not complete, for people.
+        reason: reason why the trial did not complete, for people.
         exit_code: the child's, negative for a signal; ``None`` when the parent ended it.
         measurement: the child's whole JSON document.
         busy: other processes took so much of the processors that the rate says little.

@@ -66,7 +66,7 @@ class VideoPlace:
 
     Attributes:
         path: path of the MP4 file.
-        from_s: when the episode begins in it, in seconds.
+        from_s: time in the video at which the episode begins, in seconds.
     """
 
     path: str
@@ -78,11 +78,11 @@ class Episode:
     """One episode, as the metadata has it.
 
     Attributes:
-        index: its number in the dataset.
+        index: number of the episode in the dataset.
         length: number of frames of the episode.
         path: the Parquet file that holds its rows.
         videos: camera feature → where its frames lie; absent where the list does not say it.
-        damage: why the episode cannot be used; "" where its row of the list is whole.
+        damage: reason why the episode cannot be used; "": it can.
     """
 
     index: int

@@ -39,7 +39,7 @@ class LoaderMonitor(Callback):
     """Logs the training loader of an ``AutoLoaderDataModule``.
 
     Args:
-        every_n_steps: how often; ``None`` takes the trainer's ``log_every_n_steps``.
+        every_n_steps: steps between two logs; ``None``: the trainer's ``log_every_n_steps``.
         progress_bar: show wait_ratio and samples/s in it.
         prefix: text before each metric's name.
     """

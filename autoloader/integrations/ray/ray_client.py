@@ -32,7 +32,7 @@ class ClusterNode:
 
     Attributes:
         name: Ray's id of it.
-        host: its address, for people.
+        host: address of the node, for people.
         cpus: processors that Ray may use there; of these, as many as ``RESOURCE`` says.
         declared: True if the node declares ``RESOURCE``.
     """

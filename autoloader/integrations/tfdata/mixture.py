@@ -59,7 +59,7 @@ def as_dataset(
 
     Args:
         spec: the mixture, its YAML file, or a dict that says the same.
-        split: which of the spec's splits.
+        split: name of the split that the datasets read.
         seed: seed of all draws and orders; ``None``: the spec's.
         batched: give batches of ``batch.size`` samples.
         passes: passes of every dataset, after which it gives nothing more and the others go on;

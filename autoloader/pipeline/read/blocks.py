@@ -75,10 +75,10 @@ class _Block:
     Attributes:
         last: the position that shows it last.
         alone: there is no room for it: its frames are read one by one.
-        data: its bytes; ``None`` until they are there.
+        data: bytes of the block; ``None`` until they are there.
         places: by file: the first byte of each read, the one behind its last, and where in
             ``data`` it lies.
-        failed: why it could not be read.
+        failed: error of the read; ``None``: there was none.
     """
 
     last: int

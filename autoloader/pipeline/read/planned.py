@@ -631,7 +631,7 @@ class IndexedReader(MixtureReader):
             ranges.file[lease.cached[camera]] = -1
 
     def feed(self) -> ShardFeed | None:
-        """Fetches remote shards ahead; ``None``: all data is local."""
+        """A feed that fetches remote shards ahead; ``None``: all data is local."""
         if not any(dataset.remote for dataset in self.mixture.datasets):
             return None
         from autoloader.pipeline.read.shards import ShardFeed, ShardOrder  # few need it

@@ -84,7 +84,7 @@ def bind_cameras(
         mixture: the cameras of the mixture.
         features: features of the dataset's episodes, by path.
         stored: features of the dataset's files, by path.
-        where: its path in the spec.
+        where: path of the dataset in the spec.
 
     Raises:
         SpecError: a feature is missing, is no colour picture (of a depth camera: no depth), or
@@ -126,7 +126,7 @@ def _reversed_cameras(
     Args:
         declared: the dataset as the spec declares it.
         features: features of the dataset's files, by path.
-        where: its path in the spec.
+        where: path of the dataset in the spec.
 
     Raises:
         SpecError: it is to be looked up, and ``features.json`` does not say.
@@ -222,7 +222,7 @@ class Words:
 
     Attributes:
         names: path of an integer feature → its decimal digits → the text that it stands for.
-        several: which of several strings a sample has; "" where there is one.
+        several: choice among several strings ("first", "draw"); "" where there is one.
     """
 
     names: Mapping[str, Mapping[bytes, bytes]] = field(default_factory=dict)
@@ -278,7 +278,7 @@ def bind_language(
         declared: the dataset as the spec declares it.
         features: features of the dataset's episodes, by path.
         directory: directory of the dataset, which has the names of class labels.
-        where: its path in the spec.
+        where: path of the dataset in the spec.
 
     Raises:
         SpecError: a feature is missing or holds no language, or another kind than its fellows;

@@ -331,7 +331,7 @@ def bind_numbers(
         expressions: expression of each field, over ``features``.
         sample: the spec's description of a sample of the dataset.
         features: features of the dataset's episodes, by path.
-        where: its path in the spec.
+        where: path of the dataset in the spec.
 
     Raises:
         SpecError: a field cannot be had of these features, or a difference of columns that are

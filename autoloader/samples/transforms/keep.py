@@ -71,7 +71,7 @@ class RuleLoss:
     """Loss by one rule, of what the rules before it have left.
 
     Attributes:
-        rule: its path in the dataset's spec, such as "keep.language".
+        rule: path of the rule in the dataset's spec, such as "keep.language".
         episodes: that had a valid t and have none any more.
         samples: valid t of a pass.
     """
@@ -461,7 +461,7 @@ class DatasetCount:
 
     Attributes:
         episodes: records of the split that can be read.
-        frames: their frames, before the stride.
+        frames: number of the episodes' frames, before the stride.
         samples: samples of a pass.
         size: what ``natural_scaled`` multiplies a weight by: samples of a pass that takes every
             valid t, whatever ``per_episode`` draws; or the steps of recorded statistics.
@@ -497,7 +497,7 @@ def too_many_bad(
         bad: records that cannot be used.
         records: records of the split, by shard.
         ratio: ``errors.max_corrupt_ratio``; one bad record is always borne.
-        last: where one of them lies, and why it is bad.
+        last: place of one of these records, and the reason why it is bad.
     """
     if bad <= max(1, int(ratio * records)):
         return None
@@ -515,7 +515,7 @@ def samples_per_episode(sample: SampleSpec, strided: Ints, kept: Ranges | None =
     Args:
         sample: windows, and how many t of an episode are drawn.
         strided: frames after the stride.
-        kept: their valid t where rules leave some out.
+        kept: valid t of the episodes where rules leave some out; ``None``: they leave none out.
     """
     counted = valid_per_episode(sample, strided, kept)
     return counted if sample.per_episode == "all" else np.minimum(counted, sample.per_episode)

@@ -86,7 +86,7 @@ def _walk(
         payload: the record, from its first byte on.
         features: features of the dataset, by path.
         spans: filled with the places of frames.
-        stop: its bytes; default: all.
+        stop: number of bytes of the record; ``None``: all.
         only: keys of the features that are wanted; default: all.
     """
     wanted = {path: one for path, one in features.items() if only is None or one.key in only}
@@ -247,7 +247,7 @@ def read_values(
         payload: the record, from its first byte on.
         features: features of the dataset, by path.
         only: keys of the features that are wanted; default: all that the record has.
-        stop: its bytes; default: all.
+        stop: number of bytes of the record; ``None``: all.
 
     Raises:
         MalformedRecordError: a wanted feature is missing, or they differ in length.

@@ -205,7 +205,7 @@ class Derivation:
 
         Args:
             found: the episode, with the keys of ``sources``.
-            given: its features, by path.
+            given: features of the episode, by path.
             only: keys that are wanted; ``None``: all.
         """
         left = self.left_of(found.steps)
@@ -240,8 +240,8 @@ def plan_derivation(
 
     Args:
         declared: the dataset as the spec declares it.
-        given: its features, or those that its function gives.
-        where: its path in the spec.
+        given: features of the dataset, or those that its function gives.
+        where: path of the dataset in the spec.
 
     Raises:
         SpecError: a field cannot be had of these features.
@@ -757,7 +757,7 @@ def bind_episodes(
         declared: the dataset as the spec declares it.
         directory: the dataset on disk.
         slices: records of the split.
-        where: its path in the spec.
+        where: path of the dataset in the spec.
 
     Raises:
         SpecError: the function cannot be found, fails on an episode, or gives none; a field cannot
