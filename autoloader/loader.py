@@ -448,7 +448,7 @@ class AutoLoader:
         return self._delivery.progress
 
     def shown(self) -> InHand | None:
-        """The oldest batch that a trainer was shown, or ``None``; deleting its ``batch`` takes it."""
+        """Oldest batch that a trainer was shown, or ``None``; deleting its ``batch`` takes it."""
         return self._delivery.shown()
 
     def awaited(self, after: int) -> InHand:
