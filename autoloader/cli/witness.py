@@ -96,7 +96,7 @@ class Episode:
         steps: as the user's function leaves them, or as they lie in the file.
         declared: the dataset as the spec has it.
         sample: the spec's description of a sample, in frames.
-        valid: which of ``steps`` may be t; default: all.
+        valid: for each of ``steps``, whether it may be t; ``None``: all may.
         labels: path of a class label → its names.
         key: key of the dataset, see ``key_of``.
 

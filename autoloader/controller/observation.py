@@ -51,10 +51,10 @@ class Observation:
         stages: stages that were measured.
         idle_cpus: processors that nobody used.
         others_cpus: processors that other processes used; unknown where it cannot be told apart.
-        headroom_bytes: memory the machine can still give.
-        room_bytes: what this pipeline may take of it, of the same reading, where others share it;
-            ``None``: nobody does.
-        growth_bytes: 99th percentile of what is lost of it in 300 ms.
+        headroom_bytes: headroom; ``None``: not known.
+        room_bytes: part of the headroom that this pipeline may take, by the same reading;
+            ``None``: no other pipeline shares the headroom.
+        growth_bytes: fall of headroom in 300 ms, 99th percentile.
         loader_bytes: bytes that the loader holds.
         pressure_percent: PSI ``memory some avg10``.
         gpu_busy_ratio: SM activity, or utilisation where the device has no better.

@@ -81,7 +81,7 @@ def probe_decode(
     Args:
         mixture: mixture whose datasets are read.
         clock: clock that measures the seconds.
-        budget_s: when to stop; the round under way is broken off, reading included.
+        budget_s: seconds to spend; the round under way is broken off, reading included.
 
     Returns:
         Costs by dataset name; a dataset without cameras, without a readable first record, or not

@@ -251,10 +251,10 @@ class FeatureValue:
 
     Attributes:
         kind: kind of the list; "missing" where the record names the key without a list.
-        ranges: of a bytes list, (start, stop) of every string in the buffer; of numbers that were
-            asked for as stretches, of every stretch.
-        values: of a float list ``[N] float32``, of an int64 list ``[N] int64``; copies, owned by
-            the caller. None for the other kinds, and for stretches.
+        ranges: (start, stop) in the buffer of every string of a bytes list, or of every stretch of
+            numbers that were asked for as stretches.
+        values: ``[N] float32`` of a float list, ``[N] int64`` of an int64 list; copies, owned by
+            the caller. ``None`` for the other kinds, and for stretches.
     """
 
     kind: Literal["bytes", "float", "int64", "missing"]

@@ -36,8 +36,8 @@ def device_put(batch: Batch, sharding: Any = None) -> Batch:
     is told otherwise (``jax_enable_x64``).
 
     Args:
-        batch: of a loader with ``output="numpy"``. It may be dropped, and its slot filled again,
-            as soon as the copies are done.
+        batch: batch of a loader with ``output="numpy"``. The batch may be dropped, and its slot
+            filled again, as soon as the copies are done.
         sharding: a ``jax.sharding.Sharding`` whose first axis is the batch's, a device, or
             ``None`` for the default device.
 

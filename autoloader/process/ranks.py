@@ -42,7 +42,7 @@ class Neighbours:
     Attributes:
         local_rank: number of this rank among those of the machine, from 0.
         local_world_size: number of ranks on the machine.
-        job: what tells this job, this start of it and this node of it from others on the machine.
+        job: name of this job, its start and its node, which no other on the machine has.
     """
 
     local_rank: int = 0
@@ -82,7 +82,7 @@ def find_ranks(
         world_size: number of ranks; ``None`` takes the launcher's.
         environment: environment variables of this process.
         device_mesh: a ``torch.distributed.device_mesh.DeviceMesh`` of the data-parallel dimensions
-            alone: its ranks, in row-major order, get different batches. ``None``: there is none.
+            alone, whose ranks, in row-major order, get different batches. ``None``: there is none.
 
     Raises:
         UsageError: only one of the two is given, or a mesh beside them; or they, the mesh or the

@@ -62,14 +62,14 @@ class ResolvedDataset:
         words: rule by which texts become a sample's text.
         scaling: "action" and "state" → how they are normalised; absent ones are not.
         keep: rules that leave some t out, or ``None``.
-        transform: what rewrites each episode first, or ``None``.
-        held: name in the batch → what else samples hold.
-        present: camera → the flag that says whether it is there.
+        transform: transform that rewrites each episode first, or ``None``.
+        held: name in the batch → further feature that samples hold.
+        present: camera → feature that says whether its picture is there.
         turn: (k, n): of each episode's samples every n-th is taken, from the k-th on
             (``sampling.dealing``).
         reversed: cameras whose first and last channels change places.
-        files_are: which copy of the dataset its files were taken for, and why; "" where nothing
-            hangs on it.
+        files_are: copy of the dataset that the files were taken for, and the reason; "" where the
+            copy makes no difference.
         by_row: whether frames are taken by the numbers of rows, whatever times say.
         num_samples: number of samples of a pass, as the spec says; ``None``: an index counts.
     """

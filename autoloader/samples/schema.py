@@ -33,9 +33,9 @@ class RecordSchema:
     """The features that are read of a record: by role, then by key.
 
     Attributes:
-        features: what is read; an index has its sections in their order.
-        transform: what rewrites an episode first, or ``None``; with one, which steps may be t is
-            a column too (``VALID_KEY``).
+        features: features that are read; an index has its sections in their order.
+        transform: transform that rewrites an episode first, or ``None``. With one, a further column
+            (``VALID_KEY``) says which steps may be t.
         by_row: whether frames are taken by the numbers of rows, whatever times say.
     """
 

@@ -94,7 +94,7 @@ class ChainedSamples:
             t do not lie in a row.
         block_length: b, the samples of a run; chained only where it is above 1.
         by_pass: whether an epoch is a pass, so that every pass begins with a block.
-        locality: how near to each other blocks are stored; ``None``: any may follow any other.
+        locality: rule of which blocks are stored near to each other; ``None``: there is none.
 
     Attributes:
         chained: [D] bool, which datasets are.

@@ -89,7 +89,7 @@ class EpisodeCounts:
     """Running counts over the episodes of all datasets.
 
     Args:
-        counts: of each dataset the count of each episode [E_d]; a dataset that is not asked for
+        counts: for each dataset the counts [E_d] of its episodes; a dataset that is not asked for
             may be empty.
 
     Attributes:

@@ -74,8 +74,8 @@ class MixtureOrder:
         curriculum: shares at the end of the move; ``None``: shares do not move.
         changes: shares that were set while running, from their positions on, in order. They end a
             curriculum. None where an epoch is one pass of every dataset.
-        locality: how near to each other samples are stored that follow each other; ``None``: any
-            sample of a dataset may follow any other.
+        locality: rule that samples which follow each other are stored near to each other; ``None``:
+            any sample of a dataset may follow any other.
     """
 
     shares: tuple[float, ...]
@@ -203,8 +203,8 @@ def mixture_order(
     Args:
         mixture: mixture that the order is of.
         samples: samples of a pass, by dataset name.
-        sizes: what ``natural_scaled`` multiplies weights by (``DatasetCount.size``), by dataset
-            name; default: ``samples``.
+        sizes: dataset name → factor of its weight with ``natural_scaled`` (``DatasetCount.size``);
+            ``None``: ``samples``.
     """
     sizes = samples if sizes is None else sizes
     spec = mixture.spec
@@ -268,7 +268,7 @@ def shares_of(
     Args:
         mixture: says by ``weights`` whether they are multiplied by sample counts.
         samples: dataset name → samples of a pass: natural shares, so that passes end together.
-        sizes: what ``natural_scaled`` multiplies weights by, by dataset name.
+        sizes: dataset name → factor of its weight with ``natural_scaled``.
         weights: dataset name → weight; one left out has its own ``weight``.
 
     Raises:
@@ -303,10 +303,10 @@ class _Piece:
 
     Attributes:
         start, stop: positions of the piece; ``None``: it has no end.
-        schedule: of its blocks, or of each lane's.
-        size: samples of a block.
-        laned: whether it is rounds of lanes.
-        given: [D] samples that each dataset gave before it.
+        schedule: schedule of the piece's blocks, or of each lane's.
+        size: number of samples of a block.
+        laned: whether the piece is rounds of lanes.
+        given: [D] number of samples that each dataset gave before the piece.
     """
 
     start: int

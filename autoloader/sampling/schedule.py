@@ -68,9 +68,10 @@ class Schedule:
 
     Args:
         shares: relative weight of each dataset; one of weight 0 has no block.
-        phases: in [0, 1) for each; a keyed draw, so that heavy datasets do not all come first. A
-            dataset that is behind from before has a lower one, one that is ahead a higher.
-        finite: when given, how many blocks each dataset has; shares are then ignored.
+        phases: phase of each dataset, in [0, 1): a keyed draw, so that heavy datasets do not all
+            come first. A dataset that is behind from before has a lower phase, one that is ahead a
+            higher one.
+        finite: number of blocks of each dataset, and shares are ignored; ``None``: no end.
 
     Attributes:
         length: blocks in all; ``None`` without end.

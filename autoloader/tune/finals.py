@@ -97,8 +97,8 @@ class FinalsResult:
         winner: the winner; the start itself when nobody beat it.
         rounds: number of rounds that were measured.
         reason: why the start won; "" if it did not.
-        at_most: how much faster than the start the finalists can be, as a ratio above 0; ``None``
-            if the start did not win, or that was not measured.
+        at_most: most by which a finalist can be faster than the start, as a ratio above 0; ``None``
+            if the start did not win, or if this was not measured.
     """
 
     start: Contender

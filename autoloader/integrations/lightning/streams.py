@@ -70,7 +70,7 @@ class _Stream:
         consumer: says who iterates, when an iteration begins.
         then: called behind the first batch of training, and behind the first one after ``park``;
             of a validation when the last batch has come.
-        move: what moves its batches to a CUDA device, once there is one.
+        move: ``Transfer`` that moves the batches to a CUDA device; ``None`` before there is one.
     """
 
     loader: AutoLoader

@@ -73,11 +73,11 @@ class _Block:
     """A block that is known.
 
     Attributes:
-        last: the position that shows it last.
-        alone: there is no room for it: its frames are read one by one.
+        last: position that shows the block last.
+        alone: whether there is no room for the block: then its frames are read one by one.
         data: bytes of the block; ``None`` until they are there.
-        places: by file: the first byte of each read, the one behind its last, and where in
-            ``data`` it lies.
+        places: file → of each read the first byte, the byte behind the last, and its place in
+            ``data``.
         failed: error of the read; ``None``: there was none.
     """
 

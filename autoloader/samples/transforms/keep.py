@@ -463,13 +463,13 @@ class DatasetCount:
         episodes: records of the split that can be read.
         frames: number of the episodes' frames, before the stride.
         samples: samples of a pass.
-        size: what ``natural_scaled`` multiplies a weight by: samples of a pass that takes every
-            valid t, whatever ``per_episode`` draws; or the steps of recorded statistics.
+        size: factor of a weight with ``natural_scaled``: samples of a pass that takes every valid
+            t, whatever ``per_episode`` draws; or the steps of recorded statistics.
         short_episodes: episodes that give no sample because no window fits.
         damaged: records that cannot be read, with their reasons.
         estimated: whether samples are an estimate from a probe.
         frames_estimated: True if the number of frames is an estimate.
-        lost: what each rule of ``keep`` leaves out, in order.
+        lost: samples that each rule of ``keep`` leaves out, in order.
         notes: remarks on the files, for people.
         empty_texts: a clause for each text that its samples have and that is "" in all of them.
     """
