@@ -62,8 +62,12 @@ format: $(READY) ## rewrite files in the style that lint wants
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-docs: $(READY) ## check links, commands and tables of the pages, run their Python, build the site (docs/_build)
+docs: $(READY) ## check links, commands, tables and English of the pages, run their Python, build the site (docs/_build)
 	$(BIN)/python docs/check.py $(ARGS)
+	@if command -v npm >/dev/null; then \
+	  test -d tools/grammar/node_modules || npm ci --silent --no-audit --no-fund --prefix tools/grammar; \
+	  echo node tools/grammar/check.mjs; node tools/grammar/check.mjs; \
+	else echo "English is not checked: there is no npm (Node.js 20 or newer)"; fi
 	$(BIN)/python tools/run_blocks.py
 	$(BIN)/python -m sphinx --quiet --fail-on-warning --keep-going docs docs/_build
 
