@@ -52,7 +52,7 @@ BRIDGE = Path(__file__).parents[1].parent / "shared/data/bridge_dataset/1.0.0"
 
 COSTLY = (
     "training/test_run.py", "install/test_extras.py", "install/test_wheel.py",
-    "cluster/test_helpers_of_a_cluster.py", "cluster/test_catalogue_over_hosts.py",
+    "cluster/test_helpers_of_a_cluster.py",
     "isolation/test_state_machine.py", "examples/test_worked_specs.py",
     "isolation/test_late_writers.py", "isolation/test_decode_processes.py",
     "ranks/test_one_child_per_node.py", "bench/test_regression_gate.py",

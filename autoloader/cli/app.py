@@ -245,7 +245,6 @@ Settings = Annotated[list[str] | None, typer.Option("--set", metavar="NAME=VALUE
 ProfileName = Annotated[str | None, typer.Option("--profile", "--host-profile")]
 Floor = Annotated[str | None, typer.Option(callback=_checked_floor)]
 OutputFile = Annotated[Path | None, typer.Option("-o", "--output")]
-OverHosts = Annotated[bool, typer.Option("--ray")]
 AtLeast1 = Annotated[int, typer.Option(min=1)]
 
 
@@ -275,7 +274,6 @@ def every_command(
     disk_floor: Space that must stay free on the disk that caches remote files, such as "50GB";
         default: 10 GiB.
     split: The spec's split to read.
-    over_hosts: Use all hosts of the Ray cluster that the environment variable RAY_ADDRESS names.
     """
 
 
@@ -575,7 +573,6 @@ def index(
     output: Annotated[str | None, typer.Option("-o", "--output", metavar="URL")] = None,
     disk_floor: Floor = None,
     verify: bool = False,
-    over_hosts: OverHosts = False,
 ) -> None:
     """Build the indexes (where each frame lies) that random reading needs; keep those there.
 
@@ -586,10 +583,7 @@ def index(
     """
     from autoloader.cli.derived import show_index
 
-    show_index(
-        spec, split, beside=beside, output=output, disk_floor=disk_floor, verify=verify,
-        over_hosts=over_hosts,
-    )  # fmt: skip
+    show_index(spec, split, beside=beside, output=output, disk_floor=disk_floor, verify=verify)
 
 
 @_command(_DATA, "stats mix.yaml -o statistics.json")
@@ -598,7 +592,6 @@ def stats(
     output: OutputFile = None,
     layout: Annotated[str, typer.Option("--format")] = "autoloader",
     split: str = "train",
-    over_hosts: OverHosts = False,
 ) -> None:
     """Compute each dataset's statistics of action and state, which normalize uses.
 
@@ -608,7 +601,7 @@ def stats(
     """
     from autoloader.cli.derived import show_statistics
 
-    show_statistics(spec, split, output=output, layout=layout, over_hosts=over_hosts)
+    show_statistics(spec, split, output=output, layout=layout)
 
 
 @_command(_RUN, "measure mix.yaml --set ring_slots=8 decode_threads=4")

@@ -46,7 +46,6 @@ def show_index(
     output: str | None,
     disk_floor: str | None,
     verify: bool,
-    over_hosts: bool,
 ) -> None:
     """Build the index files that are missing, and show what the index holds.
 
@@ -57,7 +56,6 @@ def show_index(
         output: address of a version directory for the files; ``None``: no copy there.
         disk_floor: bytes that stay free on the disk of the cache of shards, as written.
         verify: whether every file is indexed again and compared.
-        over_hosts: whether the hosts of a Ray cluster build the index.
     """
     declared = PipelineSpec.from_yaml(spec)
     mixture = resolve(declared, split)
@@ -72,13 +70,6 @@ def show_index(
             built = total
             advance(done, total)
 
-        if over_hosts:
-            from autoloader.integrations.ray.catalogue import index_over_hosts
-            from autoloader.process.arguments import cluster_address
-
-            address = cluster_address("--ray")
-            built, nodes = index_over_hosts(address, declared, split, beside=beside, progress=tell)
-            note(f"{built} shard files indexed by {nodes} nodes of the cluster at {address}")
         found = open_indexes(
             mixture.datasets, beside=beside, keep=True, progress=tell, threads=THREADS
         )
@@ -162,9 +153,7 @@ def _put(found: Sequence[Any], output: str | None, *, beside: bool) -> int | Non
     return sum(put_beside(one, normal(output) if output else "") for one in away)
 
 
-def show_statistics(
-    spec: Path, split: str, *, output: Path | None, layout: str, over_hosts: bool
-) -> None:
+def show_statistics(spec: Path, split: str, *, output: Path | None, layout: str) -> None:
     """Compute statistics, and write them to a file or show them as a table.
 
     Args:
@@ -172,7 +161,6 @@ def show_statistics(
         split: split of the spec whose datasets are meant.
         output: file or folder to write; ``None``: a table.
         layout: layout of the file, such as "octo".
-        over_hosts: whether the hosts of a Ray cluster compute.
     """
     if layout not in FORMATS:
         raise UsageError(
@@ -191,13 +179,6 @@ def show_statistics(
         size, names = sum(one.record_bytes * one.records for one in away), [d.name for d in away]
         note(f"remote: all of {', '.join(names)} is read, about {format_bytes(size)}")
     with progress_bar("computing statistics") as advance:
-        if over_hosts:
-            from autoloader.integrations.ray.catalogue import statistics_over_hosts
-            from autoloader.process.arguments import cluster_address
-
-            address = cluster_address("--ray")
-            nodes = statistics_over_hosts(address, declared, split, progress=advance)
-            note(f"computed by {nodes} nodes of the cluster at {address}")
         found = statistics_of(declared, split, read_remote=True, progress=advance)
     assert found is not None
     if declared.normalize is not None:

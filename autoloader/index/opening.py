@@ -140,12 +140,6 @@ def find_indexes(datasets: Sequence[ResolvedDataset]) -> tuple[DatasetIndex | No
     return tuple(_joined(datasets, _opened_files(datasets)))
 
 
-def missing_files(datasets: Sequence[ResolvedDataset], *, beside: bool = False) -> list[str]:
-    """Shard files of local datasets that have no index, or a stale one; builds nothing."""
-    files = _opened_files(datasets, beside=beside).values()
-    return list(dict.fromkeys(file.path for file in files if file.index is None))
-
-
 _Files = dict[tuple[str, bytes], "_ShardFile"]
 """Shard files by path and fingerprint of their features."""
 

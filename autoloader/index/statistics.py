@@ -37,7 +37,7 @@ from __future__ import annotations
 import json
 import logging
 import math
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
@@ -86,7 +86,6 @@ def statistics_of(
     cached_only: bool = False,
     read_remote: bool = False,
     progress: Progress | None = None,
-    only: Collection[str] | None = None,
 ) -> dict[str, NormalizationStatistics] | None:
     """Statistics of every dataset that takes part in ``split``, by name.
 
@@ -97,7 +96,6 @@ def statistics_of(
         read_remote: whether remote datasets without an index may be fetched and indexed for it,
             which takes its time.
         progress: called with datasets done and datasets in all, where something is computed.
-        only: these datasets, and those that share statistics with them; ``None``: all.
 
     Raises:
         SpecError: a split, a feature, or the file is wrong; or remote data needs a file.
@@ -106,7 +104,7 @@ def statistics_of(
     how = normalize_of(spec)
     if how.statistics is not None:
         return read_statistics(how.statistics, spec)
-    groups = _groups(spec, split, only)
+    groups = _groups(spec, split)
     datasets = [one for group in groups.values() for one in group]
     found: dict[str, NormalizationStatistics] = {}
     for key, shared in groups.items():
@@ -129,32 +127,14 @@ def statistics_of(
     return found
 
 
-def missing_groups(spec: PipelineSpec, split: str = TRAIN) -> list[tuple[str, ...]]:
-    """Names of datasets whose statistics are to be computed, those that share theirs together."""
-    if normalize_of(spec).statistics is not None:
-        return []
-    groups = _groups(spec, split, None).items()
-    return [tuple(one.name for one in group) for key, group in groups if _load(key) is None]
-
-
-def keep_statistics(
-    spec: PipelineSpec, split: str, found: Mapping[str, NormalizationStatistics]
-) -> None:
-    """Keep statistics that were computed elsewhere, as if they had been here."""
-    for key, group in _groups(spec, split, found).items():
-        _cache.save(key, found[group[0].name].plain())
-
-
-def _groups(
-    spec: PipelineSpec, split: str, only: Collection[str] | None
-) -> dict[str, list[ResolvedDataset]]:
+def _groups(spec: PipelineSpec, split: str) -> dict[str, list[ResolvedDataset]]:
     """Datasets that share statistics, by the key under which these are kept."""
     how, mixture = normalize_of(spec), measured(spec, split)
     datasets = {dataset.name: dataset for dataset in mixture.datasets}
     seen: set[str] = set()
     groups: dict[str, list[ResolvedDataset]] = {}
     for name in datasets:
-        if name in seen or (only is not None and name not in only):
+        if name in seen:
             continue
         shared = [datasets[member] for member in how.members(name) if member in datasets]
         seen.update(one.name for one in shared)

@@ -153,20 +153,6 @@ def with_helpers(plan: LoaderPlan, helpers: str | None) -> LoaderPlan:
     return replace(plan, helpers=_checked(address or _found_address()))
 
 
-def cluster_address(purpose: str) -> str:
-    """The cluster that the environment names, for a command.
-
-    Args:
-        purpose: name of the asking option, such as "--ray".
-
-    Raises:
-        MissingExtraError: Ray is not installed.
-        UsageError: no cluster is named.
-    """
-    require("ray", purpose)
-    return _checked(_found_address())
-
-
 def _found_address() -> str:
     """The cluster of a trainer that has joined one, or the one that the environment names.
 

@@ -304,7 +304,7 @@ class Driver:
 
     def _begin(self, helper: _Helper) -> None:
         kind = self._ray.remote(max_restarts=0, max_concurrency=CALLS_AT_A_TIME)(Helper)
-        placed = ray_client.placed(self._ray, helper.node, there=True)
+        placed = ray_client.placed(self._ray, helper.node)
         helper.handle = kind.options(**placed).remote(asdict(self._start))
         found = self._ray.get(helper.handle.join.remote())
         if "failed" in found:

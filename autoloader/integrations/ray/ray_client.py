@@ -1,7 +1,6 @@
 """A cluster of Ray's: joined, never started; its nodes, and what goes wrong in plain words.
 
-Not here: which cluster (``process.arguments``), what runs on its nodes (``driver``,
-``catalogue``).
+Not here: which cluster (``process.arguments``), what runs on its nodes (``driver``).
 """
 
 from __future__ import annotations
@@ -102,7 +101,7 @@ def _answering(address: str) -> str:
 def other_nodes(ray: Any, but: Iterable[str]) -> list[ClusterNode]:
     """Living nodes with processors to give, without those named in ``but``.
 
-    Where any node declares ``RESOURCE``, only those that do. Helpers and jobs over hosts run there.
+    Where any node declares ``RESOURCE``, only those that do.
     Asks the head, and may wait for it.
     """
     left_out = set(but)
@@ -124,20 +123,14 @@ def own_node(ray: Any) -> str:
     return str(ray.get_runtime_context().get_node_id())
 
 
-def placed(ray: Any, node: ClusterNode, *, there: bool = False) -> dict[str, Any]:
-    """Options of what runs on nodes: one processor, no GPU, one of ``RESOURCE`` if declared.
-
-    Args:
-        ray: joined to a cluster.
-        node: any of them; all declare ``RESOURCE``, or none.
-        there: on this node, not spread over all.
-    """
+def placed(ray: Any, node: ClusterNode) -> dict[str, Any]:
+    """Options of what runs on a node: one processor, no GPU, one of ``RESOURCE`` if declared."""
     affinity = ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy
     return {
         "num_cpus": 1,
         "num_gpus": 0,
         "resources": {RESOURCE: 1} if node.declared else {},
-        "scheduling_strategy": affinity(node_id=node.name, soft=False) if there else "SPREAD",
+        "scheduling_strategy": affinity(node_id=node.name, soft=False),
     }
 
 
