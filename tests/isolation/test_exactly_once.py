@@ -40,8 +40,7 @@ def test_a_killed_child_costs_no_sample_and_no_exception(
 def test_with_locality_kills_retunes_and_resumes_on_two_and_three_ranks_lose_nothing(
     small_spec: PipelineSpec,
 ) -> None:
-    lanes = 6
-    near = {"block": "64KiB", "window": 4, "lanes": lanes}
+    near = {"block": "64KiB", "window": 4}
     spec = PipelineSpec.from_mapping(
         small_spec.model_dump(mode="json") | {"mixing": {"locality": near}}
     )
@@ -64,7 +63,7 @@ def test_with_locality_kills_retunes_and_resumes_on_two_and_three_ranks_lose_not
     ):
         loader.load_state_dict(state)
     for world_size in (2, 3):
-        passes.resume(lanes)  # one is in a later pass than another, also of the same rank
+        passes.resume(world_size)
         with contextlib.ExitStack() as stack:
             ranks = [
                 stack.enter_context(
@@ -78,11 +77,10 @@ def test_with_locality_kills_retunes_and_resumes_on_two_and_three_ranks_lose_not
                 one.load_state_dict(state)
             batches = [iter(one) for one in ranks]
             while not passes.complete(world_size):
-                for lane in range(lanes):  # or another number, the same each time
-                    rank = lane % world_size
+                for rank in range(world_size):
                     while (batch := next(batches[rank], None)) is None:
                         batches[rank] = iter(ranks[rank])
-                    passes.note(batch, lane)
+                    passes.note(batch, rank)
             state = ranks[-1].state_dict()
     assert passes.faults() == []
 
