@@ -707,9 +707,6 @@ def tune(
     name: str | None = None,
     output: OutputFile = None,
     report_file: Annotated[Path | None, typer.Option("--report")] = None,
-    plain: bool = False,
-    step_time: str | None = None,
-    trace: Annotated[str | None, typer.Option(metavar="RUN")] = None,
     split: str = "train",
     seed: Annotated[int, typer.Option(min=0, max=2**32 - 1)] = 0,
     warmup: Annotated[int, typer.Option(min=0)] = 8,
@@ -730,23 +727,17 @@ def tune(
         that name with -tuned.
     output: Folder for the profile; default: your config folder.
     report_file: File for the HTML report; default: STUDY.html in --output, else your data folder.
-    plain: Print the whole report as plain text.
-    step_time: Time of the trainer's step, such as "80ms": find the least memory and threads with
-        which the trainer waits at most 1 % of its time.
-    trace: Take the step time from a recorded run: its name in `autoloader report`, "last", or
-        its folder.
     seed: Random seed of the choice of knob sets.
     warmup: Batches to discard before each measurement.
     batches: Batches of each measurement.
     """
     from autoloader.cli.demo import demo_spec
-    from autoloader.cli.tune import show_study, trainer_step_s, typed_command
+    from autoloader.cli.tune import show_study, typed_command
     from autoloader.host.clock import SystemClock
 
     began_s = SystemClock().now_s()  # imports and planning count to the budget
     floor_bytes = _floor_bytes(ram_floor)
     budget_s = parse_seconds(budget, name="--budget")
-    step_time_s = trainer_step_s(step_time, trace)
     with needs("the tuner"):
         from autoloader.tune.offline import TuneOptions
     place = demo_spec() if spec is None else spec
@@ -771,10 +762,8 @@ def tune(
             warmup=warmup,
             batches=batches,
             command=typed_command(),
-            step_time_s=step_time_s,
             report=report_file,
         ),
-        plain=plain,
         began_s=began_s,
     )
 

@@ -17,7 +17,6 @@ from contextlib import ExitStack
 from datetime import date
 from functools import partial
 from pathlib import Path
-from statistics import median
 from typing import TYPE_CHECKING, Any
 
 import typer
@@ -31,7 +30,7 @@ from autoloader.cli.output import (
     note,
     wants_json,
 )
-from autoloader.cli.recorded_run import Run, is_run, read_run, run_folder
+from autoloader.cli.recorded_run import is_run, read_run, run_folder
 from autoloader.controller.profile import (
     HostFacts,
     Profile,
@@ -54,7 +53,6 @@ from autoloader.controller.profiles import (
 )
 from autoloader.errors import ProfileError, UsageError
 from autoloader.host.files import write_whole
-from autoloader.host.units import parse_seconds
 from autoloader.process.proven import proposed, proven_knobs
 
 if TYPE_CHECKING:
@@ -63,8 +61,6 @@ if TYPE_CHECKING:
 
 ENOUGH_WARMUP = 8
 ENOUGH_BATCHES = 160
-LEAST_MOMENTS = 10
-"""Fewer moments of a record say nothing of the trainer's step; there is one a second."""
 _CELL_CHARACTERS = 48
 _LISTED = ("name", "default", "origin", "source", "for", "mixtures")
 
@@ -115,12 +111,11 @@ def show_measurement(
         )
 
 
-def show_study(options: TuneOptions, *, plain: bool, began_s: float) -> None:
+def show_study(options: TuneOptions, *, began_s: float) -> None:
     """Run a study and show its report.
 
     Args:
         options: options of the study.
-        plain: whether every trial and the host are told, too.
         began_s: second of the system's clock at which the budget began.
     """
     from rich.console import Console
@@ -136,44 +131,13 @@ def show_study(options: TuneOptions, *, plain: bool, began_s: float) -> None:
     finally:
         watcher.close()
     if not answered(report.as_dict()):
-        emit(report.text(whole=plain))
-
-
-def trainer_step_s(step_time: str | None, trace: str | None) -> float | None:
-    """Seconds of the trainer's step, given or recorded; ``None`` where neither is asked for."""
-    if trace is None:
-        return None if step_time is None else parse_seconds(step_time, name="--step-time")
-    if step_time is not None:
-        raise UsageError(
-            "--step-time and --trace both say how long a step takes", remedy="give one of them"
-        )
-    step_s = recorded_step_s(read_run(run_folder(trace)))
-    note(f"the recorded trainer's step: {step_s * 1e3:.1f} ms")
-    return step_s
+        emit(report.text())
 
 
 def typed_command() -> str:
     """Give the command line that was typed, under either of the command's names."""
     words = sys.argv[1:]
     return shlex.join(["autoloader.tune", *(words[1:] if words[:1] == ["tune"] else words)])
-
-
-def recorded_step_s(run: Run) -> float:
-    """Give the seconds of a recorded trainer's step: the time in which it did not wait.
-
-    Raises:
-        UsageError: the record tells of too few steps.
-    """
-    seen = run.own.moments
-    known = [(one.step_s, one.wait_ratio) for one in seen]
-    steps = [step_s * (1 - waited) for step_s, waited in known if step_s and waited is not None]
-    if len(steps) < LEAST_MOMENTS:
-        raise UsageError(
-            f"--trace {run.name}: its record has {len(steps)} moments that tell of a step",
-            remedy=f"name a run that trained for {LEAST_MOMENTS} s; or give the step with "
-            "--step-time",
-        )
-    return median(steps)
 
 
 def show_list() -> None:

@@ -14,7 +14,6 @@ it has:
     cores      cpus × u         ≥ processor seconds a sample, less what the frame cache saves
     disk       bytes/s × u      ≥ bytes a sample
     one thread u                ≥ seconds a sample of the busiest thread that is always alone
-    trainer    u                ≥ a step's seconds for each of its samples
     memory     Σ cached bytes   ≤ bytes that the RAM floor leaves for frames
 
 Each further cached byte saves less, so the savings come as steps from best to worst. Filling the
@@ -73,7 +72,7 @@ _WORTH_RATIO = 0.01
 _SIZES = (0.125, 0.25, 0.5, 1.0, 2.0)
 """Cache sizes of the forecast, as shares of the memory that the floor leaves."""
 
-Resource = Literal["cores", "disk", "one thread", "trainer"]
+Resource = Literal["cores", "disk", "one thread"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,13 +113,11 @@ class Supplies:
         cpus: number of processors that may be used.
         disk_bytes_per_s: rate of the disk; ``None``: not known, so no limit.
         cache_bytes: bytes for decoded frames.
-        trainer_s: the trainer's seconds for a sample; ``None``: it takes all it can get.
     """
 
     cpus: float
     disk_bytes_per_s: float | None = None
     cache_bytes: float = 0.0
-    trainer_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,8 +140,6 @@ def solve(costs: Costs, supplies: Supplies) -> Solution:
     least_s: dict[Resource, float] = {"one thread": costs.one_thread_s}
     if supplies.disk_bytes_per_s:
         least_s["disk"] = costs.disk_bytes / supplies.disk_bytes_per_s
-    if supplies.trainer_s is not None:
-        least_s["trainer"] = supplies.trainer_s
     enough_s = max(least_s.values()) * supplies.cpus
     cpu_s, cached_bytes = costs.cpu_s, 0.0
     for step in costs.cache:

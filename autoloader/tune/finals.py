@@ -13,12 +13,6 @@ record, A).
 A round in which other processes took part of the processors is marked, and counts only where there
 are too few quiet ones.
 
-What a study seeks: the highest rate, or the least memory and threads that a step is fed with.
-
-The first is for a loader that the trainer waits for. The second is for one that outruns a trainer
-whose step is known (``--step-time``, ``--trace``). Every measurement then takes that long a step.
-Of the settings with which the trainer waits at most 1 % of its time the cheapest wins.
-
 Not here: who becomes a finalist (``ledger``), how one is measured (``trial``).
 """
 
@@ -26,13 +20,12 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from autoloader.host.clock import Clock
 from autoloader.spec.knobs import UNUSED_KNOBS, Knobs
-from autoloader.tune.bound import Analyst
 from autoloader.tune.trial import Outcome, TrialResult
 
 TIE_RATIO = 0.02
@@ -131,58 +124,36 @@ class FinalsResult:
         )
 
 
-class Fastest:
-    """Seeks the most samples a second; see the module's text.
+def _settled(start: Contender, finalist: Contender) -> bool:
+    """True if more rounds with this finalist would tell nothing new."""
+    ratios = finalist.ratios_to(start)
+    found = interval_of(ratios)
+    return found is not None and len(ratios) > LEAST_ROUNDS and found[0] > 1.0
 
-    Attributes:
-        prunes: whether a running rate tells that a trial cannot win.
-    """
 
-    prunes = True
+def _behind(start: Contender, finalist: Contender) -> str:
+    """Why a finalist need not be measured again; "" where it must."""
+    found = interval_of(finalist.ratios_to(start))
+    faster = found is None or found[1] >= 1 + TIE_RATIO
+    return "" if faster else f"less than {TIE_RATIO:.0%} faster than the start"
 
-    def score(self, knobs: Knobs, result: TrialResult) -> float:  # noqa: ARG002
-        """Value that the sampler maximises."""
-        return result.samples_per_s or 0.0
 
-    def nothing_to_gain(self, best: TrialResult, analyst: Analyst) -> bool:
-        """True if no setting can be told to be better than one with this result."""
-        return analyst.near(best.samples_per_s)
+def _winner(start: Contender, finalists: Sequence[Contender]) -> Contender:
+    means = [
+        (_mean_of(ratios), finalist)
+        for finalist in finalists
+        if not finalist.out
+        and (found := interval_of(ratios := finalist.ratios_to(start)))
+        and found[0] > 1.0
+    ]
+    field_of = [(1.0, start), *means]
+    best = max(ratio for ratio, _ in field_of)
 
-    def settled(self, start: Contender, finalist: Contender) -> bool:
-        """True if more rounds with this finalist would tell nothing new."""
-        ratios = finalist.ratios_to(start)
-        found = interval_of(ratios)
-        return found is not None and len(ratios) > LEAST_ROUNDS and found[0] > 1.0
+    def rank(pair: tuple[float, Contender]) -> tuple[float, bool, float]:
+        memory = pair[1].peak_rss_bytes
+        return math.inf if memory is None else memory, not pair[1].is_start, -pair[0]
 
-    def behind(self, start: Contender, finalist: Contender) -> str:
-        """Why a finalist need not be measured again; "" where it must."""
-        found = interval_of(finalist.ratios_to(start))
-        faster = found is None or found[1] >= 1 + TIE_RATIO
-        return "" if faster else f"less than {TIE_RATIO:.0%} faster than the start"
-
-    def stays(self, at_most: float | None) -> str:
-        """Why the start stays, when finalists can be ``at_most`` faster; ``None``: not known."""
-        if at_most is None:
-            return "nothing was compared with it"
-        return f"nothing that was compared with it can be more than {at_most:.1%} faster"
-
-    def winner(self, start: Contender, finalists: Sequence[Contender]) -> Contender:
-        """The winner: a finalist that is surely faster than the start, else the start."""
-        means = [
-            (_mean_of(ratios), finalist)
-            for finalist in finalists
-            if not finalist.out
-            and (found := interval_of(ratios := finalist.ratios_to(start)))
-            and found[0] > 1.0
-        ]
-        field_of = [(1.0, start), *means]
-        best = max(ratio for ratio, _ in field_of)
-
-        def rank(pair: tuple[float, Contender]) -> tuple[float, bool, float]:
-            memory = pair[1].peak_rss_bytes
-            return math.inf if memory is None else memory, not pair[1].is_start, -pair[0]
-
-        return min((pair for pair in field_of if pair[0] >= best * (1 - TIE_RATIO)), key=rank)[1]
+    return min((pair for pair in field_of if pair[0] >= best * (1 - TIE_RATIO)), key=rank)[1]
 
 
 def compare(
@@ -194,7 +165,6 @@ def compare(
     each_s: float,
     deadline_s: float,
     clock: Clock,
-    objective: Fastest | None = None,
 ) -> FinalsResult:
     """Measure ``start`` and ``finalists`` in turn and judge.
 
@@ -206,14 +176,12 @@ def compare(
         each_s: seconds of one measurement, as far as is known.
         deadline_s: no measurement goes on after this time, and no round begins that would.
         clock: the clock of the deadline.
-        objective: says who has won.
     """
-    judge = objective or Fastest()
     first = Contender(start, is_start=True)
     done = 0
     while done < rounds:
         standing = [c for c in (first, *finalists) if not c.out]
-        settled = done >= LEAST_ROUNDS and all(judge.settled(first, c) for c in standing[1:])
+        settled = done >= LEAST_ROUNDS and all(_settled(first, c) for c in standing[1:])
         if len(standing) < 2 or first.out or settled:
             break
         if clock.now_s() + each_s * len(standing) > deadline_s:
@@ -234,13 +202,16 @@ def compare(
         done += 1
         for finalist in finalists:
             if done >= LEAST_ROUNDS and not finalist.out:
-                finalist.out = judge.behind(first, finalist)
-    winner = judge.winner(first, finalists)
+                finalist.out = _behind(first, finalist)
+    winner = _winner(first, finalists)
     if not winner.is_start:
         return FinalsResult(first, winner, done)
     most = [interval[1] for c in finalists if (interval := interval_of(c.ratios_to(first)))]
-    at_most = max(0.0, max(most) - 1) if most and judge.prunes else None
-    return FinalsResult(first, first, done, judge.stays(at_most), at_most)
+    if not most:
+        return FinalsResult(first, first, done, "nothing was compared with it")
+    at_most = max(0.0, max(most) - 1)
+    reason = f"nothing that was compared with it can be more than {at_most:.1%} faster"
+    return FinalsResult(first, first, done, reason, at_most)
 
 
 def changed_knobs(start: Knobs, winner: Knobs) -> dict[str, tuple[Any, Any]]:
@@ -267,82 +238,3 @@ def interval_of(ratios: Sequence[float]) -> tuple[float, float] | None:
     t = _T_95[min(len(logs) - 1, len(_T_95)) - 1]
     half = t * statistics.stdev(logs) / math.sqrt(len(logs))
     return math.exp(mean - half), math.exp(mean + half)
-
-
-MOST_WAIT_RATIO = 0.01
-"""A trainer that waits this little of its time is fed."""
-
-THREAD_BYTES = 32 * 2**20
-"""What a thread counts for in memory: threads cost the trainer's own processors."""
-
-_PROCESS_THREADS = 2
-"""A decode process counts as so many threads beside those of its own."""
-
-_GIB = 2.0**30
-_UNFED = -1e6
-
-
-class LeastForStep(Fastest):
-    """Seeks the least memory and threads with which the trainer does not wait.
-
-    Of those that fed the trainer in every round the cheapest wins; else the one that waits least.
-    """
-
-    prunes = False
-
-    def score(self, knobs: Knobs, result: TrialResult) -> float:
-        waits = wait_ratio(result)
-        if waits is None or waits > MOST_WAIT_RATIO:
-            return _UNFED * (1.0 if waits is None else waits)
-        return -cost_bytes(knobs, result.peak_rss_bytes) / _GIB
-
-    def nothing_to_gain(self, best: TrialResult, analyst: Analyst) -> bool:  # noqa: ARG002
-        return False  # there may always be a cheaper one
-
-    def settled(self, start: Contender, finalist: Contender) -> bool:  # noqa: ARG002
-        return len(finalist.rounds) >= _ROUNDS
-
-    def behind(self, start: Contender, finalist: Contender) -> str:  # noqa: ARG002
-        waits = most_wait(finalist)
-        return "the trainer waits" if waits is not None and waits > MOST_WAIT_RATIO else ""
-
-    def stays(self, at_most: float | None) -> str:  # noqa: ARG002
-        return "nothing that was measured feeds the trainer for less"
-
-    def winner(self, start: Contender, finalists: Sequence[Contender]) -> Contender:
-        """The winner: of the contenders that feed the trainer, the one that takes least."""
-        measured = [start, *(c for c in finalists if c.rounds and not c.out)]
-        fed = [c for c in measured if (most_wait(c) or 0.0) <= MOST_WAIT_RATIO]
-        if fed:
-            return min(fed, key=lambda c: (cost_bytes(c.knobs, c.peak_rss_bytes), not c.is_start))
-        return min(measured, key=lambda c: (most_wait(c) or 0.0, not c.is_start))
-
-
-_ROUNDS = 3
-
-
-def wait_ratio(result: TrialResult) -> float | None:
-    """Share of its time that the trainer waited, 0 to 1; ``None`` where it was not measured."""
-    found: Mapping[str, Any] = result.measurement or {}
-    return found.get("wait_ratio")
-
-
-def most_wait(contender: Contender) -> float | None:
-    """The most over its rounds; ``None`` before the first."""
-    found = [wait_ratio(result) for result in contender.rounds.values()]
-    return max((ratio for ratio in found if ratio is not None), default=None)
-
-
-def threads_of(knobs: Knobs) -> int:
-    """Threads that knobs ask for; what a reader does not use is left out."""
-    if knobs.reader == "stream":
-        return knobs.decode_threads + knobs.num_parallel_calls + knobs.parse_parallel_calls
-    processes = _PROCESS_THREADS * (knobs.decode_processes - 1)
-    return knobs.decode_threads + knobs.io_threads + processes
-
-
-def cost_bytes(knobs: Knobs, peak_rss_bytes: int | None) -> float:
-    """Memory at its peak, and threads as memory; infinite where the peak is not known."""
-    if peak_rss_bytes is None:
-        return math.inf
-    return peak_rss_bytes + THREAD_BYTES * threads_of(knobs)

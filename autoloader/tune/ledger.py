@@ -127,7 +127,7 @@ def open_study(
     told = study.user_attrs.get(_ABOUT)
     if about and told not in (None, about):
         raise UsageError(
-            f"the study {shown_study(name)} is of another mixture, split or step: its rates and "
+            f"the study {shown_study(name)} is of another mixture or split: its rates and "
             "these cannot be compared",
             remedy="choose another name with --study",
         )

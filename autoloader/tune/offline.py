@@ -37,11 +37,11 @@ from autoloader.process.planning import LoaderPlan, chain_saves, choose_reader, 
 from autoloader.spec import PipelineSpec
 from autoloader.spec.knobs import UNUSED_KNOBS, KnobLimits, Knobs
 from autoloader.tune.bound import Analyst, Supplies, cache_model
-from autoloader.tune.finals import Contender, Fastest, LeastForStep
+from autoloader.tune.finals import Contender
 from autoloader.tune.ledger import sqlite_url
-from autoloader.tune.measurement import LEAST_WARMUP, Trace
+from autoloader.tune.measurement import LEAST_WARMUP
 from autoloader.tune.report import TuneReport
-from autoloader.tune.search_space import SearchSpace, guesses, least_for_step
+from autoloader.tune.search_space import SearchSpace, guesses
 from autoloader.tune.study import Study, StudyOptions, StudyResult, StudyWatcher
 from autoloader.tune.trial import Measurer, TrialRunner, by_turns, others_cpus
 
@@ -51,9 +51,6 @@ STUDIES_FILE = "studies.db"
 
 _PASSWORD = re.compile(r"(://[^:/@\s]+:)[^@\s]+@")
 """Of a storage's URL: a profile is a file that is passed on."""
-
-_STEPS_S, _LEAST_STEPS = 20.0, 40
-"""With a trainer's step a measurement takes so many seconds of it, and at least so many steps."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,8 +66,6 @@ class TuneOptions(StudyOptions):
         split: the spec's split to measure.
         warmup: batches before a measurement.
         command: the command line, for the profile's provenance.
-        step_time_s: the trainer's step; the cheapest setting that feeds it is sought. ``None``:
-            the fastest is.
         report: file for the HTML report; ``None`` is ``STUDY.html`` beside profile or studies.
         spec: the spec in ``spec_path`` with ``settings`` over it; ``None``: as the file has it.
         knobs: knob values over the profile's, to start from.
@@ -84,7 +79,6 @@ class TuneOptions(StudyOptions):
     split: str = "train"
     warmup: int = LEAST_WARMUP
     command: str = "autoloader.tune"
-    step_time_s: float | None = None
     report: Path | None = None
     spec: PipelineSpec | None = None
     knobs: Mapping[str, Any] = field(default_factory=dict)
@@ -120,7 +114,6 @@ def tune(
     clock, headroom = clock or SystemClock(), headroom or HeadroomProbe()
     began_s = clock.now_s() if began_s is None else began_s
     spec = options.spec or PipelineSpec.from_yaml(options.spec_path)
-    step_s = options.step_time_s
     plan = plan_loader(
         spec,
         profile=options.host_profile,
@@ -132,10 +125,7 @@ def tune(
     )
     for note in plan.notes:
         logger.info("%s", note)
-    # With a step of the trainer a measurement has as many batches as fill some 20 seconds.
-    steps = None if step_s is None else max(_LEAST_STEPS, round(_STEPS_S / step_s))
-    batches = options.batches if steps is None else min(options.batches, steps)
-    options = replace(options, batches=batches, floor_bytes=plan.ram_floor_bytes)
+    options = replace(options, floor_bytes=plan.ram_floor_bytes)
     local = [dataset for dataset in plan.mixture.datasets if not dataset.remote]
     open_reader = spec.reader == "auto" and len(local) == len(plan.mixture.datasets)
     space = SearchSpace.around(
@@ -143,17 +133,10 @@ def tune(
         _cautious(plan.limits),
         readers=("indexed", "stream") if open_reader else (),
     )
-    size = spec.batch.size
-
-    def guessed(trace: Trace | None) -> tuple[Knobs, ...]:
-        if step_s is None:
-            return guesses(space, size, trace)
-        return (least_for_step(space, size, trace, step_s),)
-
     host = described_host(files=sorted({one.path for each in local for one in each.slices}))
     result = Study(
         space=space,
-        guesses=guessed,
+        guesses=partial(guesses, space, spec.batch.size),
         measure=measure or _measurer(options, headroom, clock, began_s),
         options=options,
         clock=clock,
@@ -163,8 +146,7 @@ def tune(
         name=_study_name(options, plan.profile.profile.name),
         kin=host.fingerprint,
         about=_about(plan, options),
-        analyst=_analyst(plan, space, step_s, clock),
-        objective=Fastest() if step_s is None else LeastForStep(),
+        analyst=_analyst(plan, space, clock),
         others_cpus=partial(others_cpus, clock),
     ).run()
     profile = _profile(plan, result, host, options)
@@ -190,12 +172,6 @@ def _check(options: TuneOptions) -> None:
         )
     if options.name is not None:
         check_name(options.name)
-    if options.step_time_s is not None and options.step_time_s <= 0:
-        raise UsageError(
-            f"a step of {options.step_time_s:g} s takes no time, so there is nothing to feed",
-            remedy="give the trainer's step, such as --step-time 80ms; without it the fastest "
-            "setting is sought",
-        )
 
 
 def _study_name(options: TuneOptions, base: str) -> str:
@@ -209,9 +185,8 @@ def _study_name(options: TuneOptions, base: str) -> str:
 
 
 def _about(plan: LoaderPlan, options: TuneOptions) -> str:
-    """A word for what is measured: the mixture, its split, the trainer's step."""
-    spec = plan.mixture.spec.model_dump_json()
-    parts = (spec, options.split, options.step_time_s)
+    """A word for what is measured: the mixture and its split."""
+    parts = (plan.mixture.spec.model_dump_json(), options.split)
     return hashlib.sha256(repr(parts).encode()).hexdigest()[:12]
 
 
@@ -236,7 +211,6 @@ def measure_command(options: TuneOptions) -> list[str]:
         "--warmup": options.warmup,
         "--batches": options.batches,
         "--ram-floor": options.floor_bytes,
-        "--step-time": None if options.step_time_s is None else f"{options.step_time_s:g}s",
         "--profile": options.host_profile,
     }
     words = [(name, str(value)) for name, value in given.items() if value is not None]
@@ -245,11 +219,10 @@ def measure_command(options: TuneOptions) -> list[str]:
     return [*command, *(word for pair in words for word in pair)]
 
 
-def _analyst(plan: LoaderPlan, space: SearchSpace, step_s: float | None, clock: Clock) -> Analyst:
+def _analyst(plan: LoaderPlan, space: SearchSpace, clock: Clock) -> Analyst:
     """Knows what there is for this plan's loader."""
     cache_bytes = float(plan.limits.cache_bytes or 0)
-    trainer_s = None if step_s is None else step_s / plan.mixture.spec.batch.size
-    supplies = Supplies(plan.limits.cpus, cache_bytes=cache_bytes, trainer_s=trainer_s)
+    supplies = Supplies(plan.limits.cpus, cache_bytes=cache_bytes)
     most = space.ranges["io_threads"].high
     found = Analyst(supplies, most_io_threads=most, chain_saves=chain_saves(plan.mixture))
     if cache_bytes and plan.knobs.reader == "indexed":

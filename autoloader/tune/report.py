@@ -39,7 +39,6 @@ LEAST_TRIALS = 4
 """Complete trials below which no influence is told."""
 
 _REASON_LENGTH = 100
-_BAR = 30
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,15 +174,11 @@ class TuneReport:
                 found.setdefault(knob, []).append((value, _reached(one)))
         return {knob: pairs for knob, pairs in found.items() if len({str(v) for v, _ in pairs}) > 1}
 
-    def text(self, *, whole: bool = True) -> str:
-        """The report as text: no colours, no boxes.
+    def text(self) -> str:
+        """The report as text: no colours, no boxes; the page has every trial and the host too."""
+        return "\n".join(map(printable, self._lines()))
 
-        Args:
-            whole: tell every trial and the host, too.
-        """
-        return "\n".join(printable(line) for line in self._lines(whole=whole))
-
-    def _lines(self, *, whole: bool) -> Iterator[str]:
+    def _lines(self) -> Iterator[str]:
         verdict = self.result.verdict
         yield f"study {self.result.name}"
         yield ""
@@ -200,8 +195,6 @@ class TuneReport:
         yield "-- bound"
         yield from self.bound_lines
         yield ""
-        if whole:
-            yield from self._trial_lines()
         counts = ", ".join(f"{count} {name}" for name, count in self.result.outcomes.items())
         yield f"trials: {counts}"
         if self.path is not None:
@@ -210,30 +203,6 @@ class TuneReport:
         if self.page_path is not None:
             yield f"report: {self.page_path}"
         yield self.sentence
-
-    def _trial_lines(self) -> Iterator[str]:
-        yield "-- rate against memory: settings that none beats in both"
-        for one in self.front():
-            yield f"{one.number:4}  {_figures(one.result)}"
-        yield ""
-        found, count = self.influence(), len(self.complete)
-        if found:
-            yield f"-- knobs: share of the ranks of {count} trials that goes with each alone"
-        else:
-            yield f"-- knobs: {count} complete trials tell nothing; {LEAST_TRIALS} are needed"
-        for knob, share in found.items():
-            yield f"{knob:28} {share:4.0%} {'#' * round(share * _BAR)}".rstrip()
-        yield ""
-        yield f"-- trials; the RAM floor is {format_bytes(self.profile.limits.ram_floor)}"
-        for one in self.result.trials:
-            result = one.result
-            reason = f": {result.reason}" if result.reason else ""
-            name = f"{one.number:4}  {one.label:6}  {result.outcome.value:10}"
-            yield f"{name}  {_figures(result)}{_beside(result)}{reason}"
-        yield ""
-        for name, value in self.facts:
-            yield f"{name}  {value}"
-        yield ""
 
     def write_page(self, path: Path) -> Path | None:
         """Write the page in one step; ``None`` where that fails, which is logged, ends nothing."""

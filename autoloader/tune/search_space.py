@@ -211,28 +211,3 @@ def _processes(trace: Trace | None, cpus: int) -> int:
     if trace is None or trace.cpu_s <= 0:
         return 1
     return max(1, min(cpus, round(cpus / trace.cpu_s * SAMPLE_S / 0.7)))
-
-
-def least_for_step(
-    space: SearchSpace, batch_size: int, trace: Trace | None, step_s: float
-) -> Knobs:
-    """A first knob set for a trainer whose step takes ``step_s``: no more than feeds it.
-
-    Decode threads by Little's law, a third more than their work at that rate. All other knobs have
-    their least value, except a ring that evens out differences between batches.
-    """
-    threads = 1
-    if trace is not None and (decode := trace.stages.get("decode")) is not None:
-        threads = math.ceil(decode.cpu_s * batch_size / step_s * 4 / 3)
-    return space.clamped(
-        {
-            "decode_threads": threads,
-            "decode_processes": 1,
-            "ring_slots": 4,
-            "io_threads": 1,
-            "read_ahead": 1,
-            "queue_samples": max(1, space.limits.block_length),
-            "stream_prefetch": 0,
-        },
-        guess(space, batch_size, trace),
-    )

@@ -32,7 +32,7 @@ import optuna
 from autoloader.host.clock import Clock
 from autoloader.spec.knobs import Knobs
 from autoloader.tune.bound import Analyst, Bound
-from autoloader.tune.finals import Contender, Fastest, FinalsResult, compare
+from autoloader.tune.finals import Contender, FinalsResult, compare
 from autoloader.tune.ledger import (
     KNOWN,
     TrialRecord,
@@ -193,7 +193,6 @@ class Study:
         kin: fingerprint of the hosts that share trials; "": all that open the study do.
         about: mixture that is measured; a study of another one is refused. "": not told.
         analyst: learns what samples cost, and says when no trial can win any more.
-        objective: figure that is sought; by default the rate.
         others_cpus: processors that other processes use now; ``None``: not known.
         waited_s: seconds waited for other processes.
         best_samples_per_s: the highest rate so far.
@@ -215,7 +214,6 @@ class Study:
     kin: str = ""
     about: str = ""
     analyst: Analyst
-    objective: Fastest = field(default_factory=Fastest)
     others_cpus: Callable[[], float | None] = lambda: None
     waited_s: float = field(default=0.0, init=False)
     best_samples_per_s: float = field(default=0.0, init=False)
@@ -292,7 +290,6 @@ class Study:
             each_s=first.duration_s,
             deadline_s=self.began_s + self.options.budget_s,
             clock=self.clock,
-            objective=self.objective,
         )
         if not verdict.start.rounds:
             verdict.start.rounds[0] = first
@@ -323,13 +320,13 @@ class Study:
         knobs = self.space.suggest(trial)
         if (known := self.known.get(knobs_key(knobs))) is not None:
             trial.set_user_attr("outcome", KNOWN)
-            return self.objective.score(knobs, known)
+            return known.samples_per_s or 0.0
         self.done += 1
         self.watcher.started(f"trial {self.done}/{self.options.trials} ({label})")
 
         def watch(progress: TrialProgress | None, headroom_bytes: int | None) -> bool:
             self._watch(progress, headroom_bytes)
-            if progress is None or not self.objective.prunes:
+            if progress is None:
                 return True
             trial.report(progress.samples_per_s, progress.batches)
             slow = trial.should_prune()  # asked of all: others are held against them
@@ -342,7 +339,7 @@ class Study:
         self.watcher.ended(result, self.best_samples_per_s)
         if result.outcome is Outcome.COMPLETE and result.samples_per_s is not None:
             self.known[knobs_key(knobs)] = result
-            return self.objective.score(knobs, result)
+            return result.samples_per_s
         if result.outcome is Outcome.FAILED:
             raise _TrialFailed(result.reason)
         raise optuna.TrialPruned(result.reason)
@@ -403,7 +400,7 @@ class Study:
         near = [
             one
             for one in (first, *self.known.values())
-            if not one.busy and self.objective.nothing_to_gain(one, self.analyst)
+            if not one.busy and self.analyst.near(one.samples_per_s)
         ]
         if first in near:
             self.ended = "no setting can be told to be faster, so near is the bound"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 
@@ -28,8 +29,8 @@ def test_memory_for_frames_is_filled_with_the_steps_that_save_most() -> None:
 
 def test_no_frame_is_held_where_it_lifts_nothing() -> None:
     costs = Costs(0.002, cache=(CacheStep(GIB, 0.001),))
-    found = solve(costs, Supplies(8, cache_bytes=GIB, trainer_s=0.01))
-    assert found.limited_by == "trainer"
+    found = solve(replace(costs, one_thread_s=0.01), Supplies(8, cache_bytes=GIB))
+    assert found.limited_by == "one thread"
     assert found.cache_bytes == pytest.approx(0, abs=1)
 
 

@@ -15,7 +15,6 @@ from doubles import ManualClock
 from autoloader.errors import BudgetInfeasibleError, PipelineError, SourceError, UsageError
 from autoloader.spec.knobs import KnobLimits, Knobs
 from autoloader.tune.bound import Analyst, Supplies
-from autoloader.tune.finals import LeastForStep
 from autoloader.tune.ledger import knobs_key, sqlite_url, storage_url
 from autoloader.tune.measurement import StageCost, Trace
 from autoloader.tune.search_space import SearchSpace, guesses
@@ -289,24 +288,3 @@ def test_a_study_gives_up_beside_neighbours_that_stay(tmp_path: Path) -> None:
     assert found.verdict.winner.is_start
     assert found.confirmed_ratio is None
     assert machine.clock.now_s() < 200
-
-
-def test_with_a_step_the_least_memory_and_threads_that_feed_it_win(tmp_path: Path) -> None:
-    def fed(knobs: Knobs, call: int) -> dict[str, Any]:
-        return {"wait_ratio": 0.002 if knobs.decode_threads >= 3 else 0.4}
-
-    start = Knobs.build({"decode_threads": 8, "ring_slots": 32, "reader": "indexed"})
-    machine = Machine(lambda knobs: 100.0, also=fed)
-    found = study(machine, tmp_path, trials=30, start=start, objective=LeastForStep())
-    winner = found.verdict.winner.knobs
-    assert 3 <= winner.decode_threads < 8
-    assert winner.ring_slots < 32
-    assert found.outcomes["pruned"] == 0, "a rate that the step sets says nothing"
-
-
-def test_a_start_that_starves_the_trainer_loses_to_whatever_feeds_it(tmp_path: Path) -> None:
-    def fed(knobs: Knobs, call: int) -> dict[str, Any]:
-        return {"wait_ratio": 0.0 if knobs.decode_threads >= 4 else 0.4}
-
-    found = study(Machine(lambda k: 100.0, also=fed), tmp_path, objective=LeastForStep())
-    assert found.verdict.winner.knobs.decode_threads >= 4

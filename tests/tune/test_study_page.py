@@ -145,17 +145,12 @@ def test_a_study_of_nothing_has_a_page_too() -> None:
     assert "not known" in empty.text()
 
 
-def test_the_text_has_every_trial_with_its_reason_and_the_floor_and_ends_with_a_sentence() -> None:
+def test_the_text_tells_start_best_and_bound_and_ends_with_a_sentence() -> None:
     text = report().text()
-    assert "the RAM floor is 5.00 GiB" in text
-    assert "   4  search  infeasible" in text
-    assert "headroom 4.90 GiB <floor>" in text
     assert "80% of the bound" in text
     assert "decode_threads: 1 → 3" in text
     assert "\x1b" not in report(name="\x1b[31m red").text()
-    short = report().text(whole=False).splitlines()
-    assert short[-1] == text.splitlines()[-1] == report().sentence
-    assert len(short) < len(text.splitlines())
+    assert text.splitlines()[-1] == report().sentence
 
 
 def test_trials_are_read_off_a_real_study() -> None:
