@@ -797,26 +797,20 @@ def show_profile(
     show(which, output)
 
 
-@_command("Commands", "profile diff last --accept", profile, "diff")
+@_command("Commands", "profile diff lab team/lab.yaml", profile, "diff")
 def diff_profiles(
     first: Annotated[str, typer.Argument(metavar="A")],
     second: Annotated[str | None, typer.Argument(metavar="B")] = None,
-    accept: bool = False,
-    name: str | None = None,
 ) -> None:
-    """Show in which fields two profiles differ, or what a profile or a run would change here.
+    """Show in which fields two profiles differ.
 
     Options:
-    first: A profile (name or path). Without B: a profile or run that is compared with the
-        profile of this host.
-    second: A profile, or a run (its name in `autoloader report`, "last", or its folder), which
-        means A with the knobs that the run's controller kept.
-    accept: Save B (or A alone) as a profile of this host.
-    name: Name to save it under.
+    first: A profile (name or path). Without B it is compared with the profile that is taken here.
+    second: Another profile.
     """
     from autoloader.cli.tune import show_diff
 
-    show_diff(first, second, accept=accept, name=name)
+    show_diff(first, second)
 
 
 @_command("Commands", "profile check --strict", profile, "check")

@@ -242,12 +242,6 @@ def runs_folder() -> Path:
     return cache_root() / "runs"
 
 
-def is_run(name: str) -> bool:
-    """Tell whether a name may be of a run: a path, "last", or the beginning of a kept one's."""
-    kept = runs_folder().glob("*/")
-    return Path(name).exists() or name == "last" or any(one.name.startswith(name) for one in kept)
-
-
 def run_folder(run: str) -> Path:
     """Find the folder of a run by its path, the beginning of a kept run's name, or "last"."""
     if Path(run).exists():

@@ -1,11 +1,7 @@
 """Knobs that suit a host: measured (``measure``), searched (``tune``), kept (``profile``).
 
-A profile is offered by a study, by a teammate's file, or by a run whose controller found what
-lasts.
-
 Not here: measuring (``tune.measurement``), the study (``tune.offline``, ``tune.report``), what a
-profile is and where it is found (``controller.profile``), what of a run lasts (``process.proven``,
-``cli.recorded_run``).
+profile is and where it is found (``controller.profile``).
 """
 
 from __future__ import annotations
@@ -14,7 +10,6 @@ import shlex
 import sys
 from collections.abc import Mapping
 from contextlib import ExitStack
-from datetime import date
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -28,24 +23,15 @@ from autoloader.cli.output import (
     emit_table,
     file_errors,
     note,
-    wants_json,
 )
-from autoloader.cli.recorded_run import is_run, read_run, run_folder
 from autoloader.controller.profile import (
     HostFacts,
-    Profile,
-    Provenance,
-    described_host,
     diff,
     host_facts,
 )
 from autoloader.controller.profiles import (
     ResolvedProfile,
-    check_name,
     find_profile,
-    free_name,
-    keep_entry,
-    keep_whole,
     load_profile,
     profile_path,
     profile_paths,
@@ -53,7 +39,6 @@ from autoloader.controller.profiles import (
 )
 from autoloader.errors import ProfileError, UsageError
 from autoloader.host.files import write_whole
-from autoloader.process.proven import proposed, proven_knobs
 
 if TYPE_CHECKING:
     from autoloader.spec import PipelineSpec
@@ -198,47 +183,26 @@ def show_checks(which: list[str] | None, *, strict: bool) -> None:
         raise typer.Exit(ProfileError.exit_code)
 
 
-def show_diff(first: str, second: str | None, *, accept: bool, name: str | None) -> None:
-    """Show in which fields two profiles differ, and take the second over.
+def show_diff(first: str, second: str | None) -> None:
+    """Show in which fields two profiles differ, and what this host would clamp of the second.
 
     Args:
-        first: profile that the other is held against; without a second, the profile offered.
-        second: profile or run that is offered; ``None``: ``first`` is, against what is here.
-        accept: whether the profile that is offered is kept.
-        name: name to keep it under; ``None``: its own.
+        first: profile that the other is held against; without a second, the one to look at.
+        second: the other; ``None``: ``first``, held against the profile that is taken here.
     """
-    if name is not None:
-        check_name(name)
-    base, source = (None, first) if second is None else (first, second)
-    whole = source.endswith((".yaml", ".yml")) or source in profile_paths() or not is_run(source)
-    offer = _from_profile if whole else _from_run
-    offered, before, said = offer(source, base, name)
-    changes = diff(before, offered) if before else [("name", None, offered.name)]
-    if not wants_json():
-        if changes:
-            _show_changes((base or "now", source), changes)
-        for line in said:
-            note(line)
-    kept = None
-    if accept and changes:
-        kept = keep_whole(offered) if whole else keep_entry(offered, tuned_from=before)
-    document = {
-        "name": offered.name,
-        "differences": [{"field": field, "a": a, "b": b} for field, a, b in changes],
-        "evidence": said,
-        "path": kept.path if kept is not None and kept.written else None,
-        "notes": [] if kept is None else kept.notes,
-    }
-    if answered(document):
+    base = load_profile() if second is None else find_profile(first)
+    found = find_profile(first if second is None else second).profile
+    changes = diff(base.profile, found)
+    _, clamps = found.fit(host_facts())
+    differences = [{"field": field, "a": a, "b": b} for field, a, b in changes]
+    if answered({"name": found.name, "differences": differences, "clamped_here": clamps}):
         return
-    for line in () if kept is None else kept.notes:
+    if changes:
+        _show_changes((base.profile.name, found.name), changes)
+    for line in clamps:
         note(line)
     if not changes:
         note("no field differs")
-    elif kept is None:
-        note("nothing was written; --accept takes it over")
-    elif kept.written:
-        emit(str(kept.path))
 
 
 def _show_changes(titles: tuple[str, str], changes: list[tuple[str, Any, Any]]) -> None:
@@ -282,76 +246,3 @@ def _report(name: str, host: HostFacts, *, strict: bool) -> dict[str, Any]:
         problem = f"{error.what} ({error.remedy})"
         return {"profile": name, "ok": False, "problems": [problem], "notes": []}
     return {"profile": name, "ok": True, "problems": [], "notes": [*found.notes, *clamps]}
-
-
-def _from_profile(
-    source: str, base: str | None, name: str | None
-) -> tuple[Profile, Profile | None, list[str]]:
-    """The profile offered, the one that it is held against, and what this host would clamp.
-
-    Args:
-        source: name or file of the profile.
-        base: name or file of the other; ``None``: the user's own profile of that name, if any.
-        name: name to keep it under; ``None``: its own.
-
-    Raises:
-        ProfileError: a profile cannot be read.
-    """
-    offered = find_profile(source).profile
-    if name is not None:
-        offered = offered.model_copy(update={"name": name})
-    _, clamps = offered.fit(host_facts())
-    if base is not None:
-        return offered, find_profile(base).profile, clamps
-    path = profile_paths().get(offered.name)
-    own = path is not None and path.parent != shipped_profiles_dir()
-    return offered, Profile.from_yaml(path) if own and path else None, clamps
-
-
-def _from_run(
-    source: str, base: str | None, name: str | None
-) -> tuple[Profile, Profile | None, list[str]]:
-    """The profile with what lasted of a run, the one before, and the evidence.
-
-    Args:
-        source: the run: its name, folder or record.
-        base: the profile that it goes into; ``None``: the one that a loader would take.
-        name: name to keep the profile under; ``None``: the profile's own, or NAME-tuned of a
-            shipped one.
-
-    Raises:
-        UsageError: there is no such run, or it was on a host with more processors.
-    """
-    run, host = read_run(run_folder(source)), described_host()
-    found = proven_knobs(run.own, run.name)
-    if found.cpus and host.cpus % found.cpus:  # a rank has its share of its host's processors
-        raise UsageError(
-            f"{source} is of a run with {found.cpus} processors, and this host has {host.cpus}",
-            remedy="accept it on the host of the run, and export the profile from there",
-        )
-    start = load_profile(base, host=host, mixture=found.mixture)
-    before = start.profile
-    evidence = [f"{one.describe()} ({one.run})" for one in found.paid]
-    mine = start.origin != "shipped"
-    own = before.name if mine else free_name(before.name, host)
-    offered = before.model_copy(
-        update={
-            "name": name or own,
-            "description": before.description if mine else f"Found on {host.describe()}.",
-            "host": host.model_copy(update={"storage": before.host.storage}) if mine else host,
-            "knobs": proposed(found, before.knobs),
-            "mixture": before.mixture or found.mixture,
-            "measurements": {},
-            "provenance": Provenance(
-                source="controller",
-                detail=f"growths that paid and lasted, from profile {before.name}: "
-                + ("; ".join(evidence) or "none"),
-                measured_on=date.today().isoformat(),
-            ),
-        }
-    )
-    offered, clamps = offered.fit(host)
-    if offered.knobs == before.knobs:
-        nothing = f"nothing more lasted in {found.looked_at} decisions and changes"
-        return before, before, [nothing, *clamps]
-    return offered, before, [*evidence, *clamps]

@@ -322,16 +322,6 @@ def keep_entry(profile: Profile, *, out: Path | None = None, tuned_from: Entry |
     return _saved(joined, path, said)
 
 
-def keep_whole(profile: Profile, *, out: Path | None = None) -> Kept:
-    """Keep a profile as it is, in the place of one of its name.
-
-    Raises:
-        ProfileError: the name is a shipped one's, or the place cannot be written.
-    """
-    check_name(profile.name)
-    return _saved(profile, profile_path(profile.name, out))
-
-
 def _saved(profile: Profile, target: Path, *said: str) -> Kept:
     """Write ``profile`` in one step; another one that was there is kept in ``replaced``."""
     text = profile.to_yaml()

@@ -29,7 +29,7 @@ from autoloader.controller.limits import (
 from autoloader.errors import KnobError, UsageError, nearest, shown
 from autoloader.host.extras import require
 from autoloader.host.units import parse_floor
-from autoloader.process.planning import LoaderPlan, kind_of, minimum_knobs
+from autoloader.process.planning import LoaderPlan, minimum_knobs
 from autoloader.process.ranks import Neighbours
 from autoloader.spec import PipelineSpec
 from autoloader.spec.knobs import OTHER_WORDS, Knobs
@@ -276,8 +276,6 @@ def _facts(plan: LoaderPlan, replays: bool) -> dict[str, Any]:
     """Facts of the plan for the record; the rest is known where it is written."""
     return {
         "profile": plan.profile.origin,
-        "cpus": plan.limits.cpus,
-        "mixture": kind_of(plan.mixture).model_dump(exclude_none=True),
         "reader_reason": plan.reader_reason,
         "epoch_samples": plan.order.epoch_samples,
         "datasets": {name: count.samples for name, count in plan.counts.items()},

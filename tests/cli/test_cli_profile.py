@@ -12,8 +12,7 @@ from typing import Any
 import pytest
 
 from autoloader.cli import app as cli
-from autoloader.controller.profile import Profile
-from autoloader.controller.profiles import find_profile, keep_whole, user_profiles_dir
+from autoloader.controller.profiles import find_profile, keep_entry
 from autoloader.errors import BudgetInfeasibleError, SourceError
 
 
@@ -73,33 +72,32 @@ def test_strict_refuses_before_the_data_is_looked_at(
 
 def test_a_saved_profile_is_found_by_name(capsys: pytest.CaptureFixture[str]) -> None:
     mine = find_profile("h200").profile.model_copy(update={"name": "mine"})
-    path = keep_whole(mine).path
+    path = keep_entry(mine, tuned_from=None).path
     assert cli.main(["profile", "show", "mine", "--json"]) == 0
     assert document(capsys)["origin"] == str(path)
 
 
-def test_a_teammates_profile_is_exported_and_accepted(
+def test_a_teammates_profile_is_exported_and_compared(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
     assert cli.main(["profile", "show", "mcml_a100", "-o", "lab.yaml", "--json"]) == 0
     assert document(capsys)["path"] == "lab.yaml"
-    words = ["profile", "diff", "lab.yaml", "--accept", "--name", "lab", "--json"]
-    assert cli.main(words) == 0
-    told = document(capsys)
-    assert told["path"] == str(user_profiles_dir() / "lab.yaml")
-    if os.cpu_count() == 2:
-        assert any("clamped to this host: decode_threads" in line for line in told["evidence"])
-    assert find_profile("lab").profile.knobs == find_profile("mcml_a100").profile.knobs
+    assert cli.main(["profile", "diff", "mcml_a100", "lab.yaml"]) == 0
+    assert "no field differs" in capsys.readouterr().err
 
     text = (tmp_path / "lab.yaml").read_text().replace("ring_slots: 8", "ring_slots: 9")
     (tmp_path / "lab.yaml").write_text(text)
-    assert cli.main(words) == 0
+    assert cli.main(["profile", "diff", "mcml_a100", "lab.yaml", "--json"]) == 0
     told = document(capsys)
     assert told["differences"] == [{"field": "knobs.ring_slots", "a": 8, "b": 9}]
-    [kept] = (user_profiles_dir() / "replaced").iterdir()
-    assert str(kept) in told["notes"][0]
-    assert Profile.from_yaml(kept).knobs.ring_slots == 8
+    if os.cpu_count() == 2:
+        assert any("clamped to this host: decode_threads" in line for line in told["clamped_here"])
+
+    assert cli.main(["profile", "diff", "lab.yaml"]) == 0
+    shown = capsys.readouterr().out.splitlines()
+    assert shown[0].split() == ["field", "local_dev", "mcml_a100"]
+    assert any(line.startswith("knobs.ring_slots") for line in shown)
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ import pytest
 from doubles import profile_of
 
 from autoloader.controller.profile import HostFacts, MixtureKind, Profile, described_host
-from autoloader.controller.profiles import free_name, keep_entry, keep_whole, load_profile
+from autoloader.controller.profiles import free_name, keep_entry, load_profile
 from autoloader.errors import ProfileError
 from autoloader.host.units import GIB
 
@@ -140,10 +140,11 @@ def test_a_full_disk_leaves_the_old_profile_whole(tmp_path: Path) -> None:
         pytest.skip(f"mount: {mounted.stderr.decode().strip()}")
     try:
         old = tuned(LARGE, 8, 900)
-        path = keep_whole(old, out=place).path
+        path = keep_entry(old, out=place, tuned_from=None).path
         (place / "full").write_bytes(bytes(4096))
+        long = {"source": "measured", "detail": "d" * 9000}
         with pytest.raises(ProfileError, match="No space left on device") as caught:
-            keep_whole(tuned(LARGE, 9, 900, description="d" * 9000), out=place)
+            keep_entry(tuned(LARGE, 9, 900, provenance=long), out=place, tuned_from=None)
         assert "--out" in caught.value.remedy
         assert Profile.from_yaml(path) == old
         assert sorted(one.name for one in place.iterdir()) == ["full", "mine.yaml"]
