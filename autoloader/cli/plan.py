@@ -590,8 +590,7 @@ def _written_knobs(found: ResolvedProfile) -> dict[str, Any]:
     """Knobs that the profile's file names; the other knobs have their default."""
     shipped = shipped_profiles_dir() / f"{found.profile.name}.yaml"
     document = read_yaml_file(shipped if found.origin == "shipped" else Path(found.origin))
-    entry = document["entries"][found.entry - 1] if found.entry else document
-    knobs = entry.get("knobs") or {}
+    knobs = document.get("knobs") or {}
     for name, values in (knobs.pop("datasets", None) or {}).items():
         knobs |= {f"{name}.{knob}": value for knob, value in values.items()}
     return dict(knobs)

@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 ENOUGH_WARMUP = 8
 ENOUGH_BATCHES = 160
 _CELL_CHARACTERS = 48
-_LISTED = ("name", "default", "origin", "source", "for", "mixtures")
+_LISTED = ("name", "default", "origin", "source", "for", "mixture")
 
 
 def show_measurement(
@@ -224,15 +224,12 @@ def _row(name: str, path: Path, default: ResolvedProfile) -> dict[str, Any]:
     try:
         profile = find_profile(path).profile
     except ProfileError as error:
-        return row | {"source": "broken", "for": error.what, "mixtures": [], "description": ""}
+        return row | {"source": "broken", "for": error.what, "mixture": "", "description": ""}
     return row | {
         "default": origin == default.origin and profile.name == default.profile.name,
         "source": profile.provenance.source,
         "for": profile.host.describe(),
-        "mixtures": [
-            "any" if entry.mixture is None else entry.mixture.describe()
-            for entry in profile.all_entries
-        ],
+        "mixture": "any" if profile.mixture is None else profile.mixture.describe(),
         "description": profile.description,
     }
 

@@ -1,14 +1,12 @@
 """A profile file: the host, its limits, the knobs that suit it, and where they come from.
 
-Knobs that suit 29 datasets of small JPEGs do not suit one of large PNGs. So each entry carries its
-kind of mixture, and a loader takes the knobs of the nearest kind. Distance is counted in doublings:
-twice the datasets, the batch, the frames or the pixels are one doubling each, another encoding is
-two. A figure that one of the two kinds does not say is left out.
+Knobs that suit 29 datasets of small JPEGs do not suit one of large PNGs. So a profile carries its
+kind of mixture, and where none is named a loader takes the one of the nearest kind. Distance is
+counted in doublings: twice the datasets, the batch, the frames or the pixels are one doubling each,
+another encoding is two. A figure that one of the two kinds does not say is left out.
 
-It is a small YAML file that a teammate can read, diff and commit. One profile may hold knobs for
-several kinds of mixtures: its own, and those of its ``entries``; ``Profile.for_mixture`` takes the
-nearest. ``Profile.fit`` holds it against the host that is about to use it: what the host cannot
-give is clamped, and every clamp is said.
+It is a small YAML file that a teammate can read, diff and commit. ``Profile.fit`` holds it against
+the host that is about to use it: what the host cannot give is clamped, and every clamp is said.
 
 ``host_facts`` is what a start of a loader asks: a profile is matched and clamped by it.
 ``described_host`` adds what belongs beside a measurement: the processor's model, the kernel,
@@ -290,9 +288,17 @@ class Provenance(Block):
         }[self.source]
 
 
-class Entry(Block):
-    """Knobs for one kind of mixture, and what is known of them; immutable."""
+class Profile(Block):
+    """A host, its limits, and the knobs that suit it; immutable."""
 
+    schema_version: Literal[2] = Field(description="version of this format")
+    name: str = Field(pattern=NAME_PATTERN, description="what --profile finds it by")
+    description: str = Field("", description="one or two sentences for people")
+    host: HostFacts = Field(description="the host the knobs were chosen for")
+    limits: Limits = Field(description="how far the loader may go")
+    cache: DiskCache | None = Field(
+        None, description="room on a local disk for decoded frames; absent: none"
+    )
     mixture: MixtureKind | None = Field(
         None, description="the kind of mixture the knobs were found on; absent: any"
     )
@@ -312,22 +318,6 @@ class Entry(Block):
         if value is not None and not isinstance(value, Mapping):
             return value
         return Knobs.build(value or {})
-
-
-class Profile(Entry):
-    """A host, its limits, and the knobs that suit it; immutable."""
-
-    schema_version: Literal[2] = Field(description="version of this format")
-    name: str = Field(pattern=NAME_PATTERN, description="what --profile finds it by")
-    description: str = Field("", description="one or two sentences for people")
-    host: HostFacts = Field(description="the host the knobs were chosen for")
-    limits: Limits = Field(description="how far the loader may go")
-    cache: DiskCache | None = Field(
-        None, description="room on a local disk for decoded frames; absent: none"
-    )
-    entries: tuple[Entry, ...] = Field(
-        (), description="knobs for further kinds of mixtures; the nearest kind is taken"
-    )
 
     @classmethod
     def from_yaml(cls, path: Path | str) -> Profile:
@@ -376,14 +366,11 @@ class Profile(Entry):
             context: ``FILE`` writes sizes as texts; else they are bytes.
         """
         plain = self.model_dump(mode="json", exclude_none=True, context=context)
-        for entry in (plain, *plain["entries"]):
-            if not entry["knobs"]["datasets"]:
-                del entry["knobs"]["datasets"]
+        if not plain["knobs"]["datasets"]:
+            del plain["knobs"]["datasets"]
         if not plain["host"]["versions"]:
             del plain["host"]["versions"]
-        if not plain["entries"]:
-            del plain["entries"]
-        return {name: plain[name] for name in _ORDER if name in plain}
+        return plain
 
     def to_yaml(self) -> str:
         """The profile as YAML text: a comment for people, scalars, each section after a blank line.
@@ -400,55 +387,11 @@ class Profile(Entry):
         sections = [{k: v} for k, v in shown.items() if isinstance(v, (dict, list)) and v]
         return "\n".join([head + _yaml_text(scalars), *map(_yaml_text, sections)])
 
-    @property
-    def all_entries(self) -> tuple[Entry, ...]:
-        """Its own knobs first, then those for further kinds."""
-        own = {name: getattr(self, name) for name in Entry.model_fields}
-        return (Entry.model_construct(**own), *self.entries)
-
-    def with_entries(self, entries: Sequence[Entry]) -> Profile:
-        """This profile with other entries, the first of them its own knobs."""
-        first, *more = entries
-        own = {name: getattr(first, name) for name in Entry.model_fields}
-        return self.model_copy(update={**own, "entries": tuple(more)})
-
-    def nearest(self, kind: MixtureKind | None) -> tuple[int, float | None]:
-        """Place in ``all_entries`` of the nearest kind of mixture, and how far it is.
-
-        The first of equals is taken. An entry for any mixture is taken where all others are far.
-        The distance is in doublings; ``None`` where the mixture's kind or the entry's is unknown.
-        """
-        every = self.all_entries
-        if kind is None:
-            return 0, None
-        known = [
-            (entry.mixture.doublings_to(kind), place)
-            for place, entry in enumerate(every)
-            if entry.mixture is not None
-        ]
-        general = next((at for at, entry in enumerate(every) if entry.mixture is None), None)
-        apart, best = min(known, default=(math.inf, 0))
-        if general is not None and apart >= FAR_DOUBLINGS:
-            return general, None
-        return best, apart
-
-    def for_mixture(self, kind: MixtureKind | None) -> tuple[Profile, int, list[str]]:
-        """This profile with the knobs for the nearest kind of mixture alone.
-
-        Returns:
-            The profile, the place of its knobs in ``all_entries``, and what to say of the choice.
-        """
-        place, apart = self.nearest(kind)
-        entry = self.all_entries[place]
-        notes = []
-        if kind is not None and entry.mixture is not None and apart is not None and apart >= 0.25:
-            of = f"the nearest of {len(self.entries) + 1}, " if self.entries else ""
-            far = "; that is another kind of mixture: tune it" if apart >= FAR_DOUBLINGS else ""
-            notes.append(
-                f"profile {self.name}: knobs for {entry.mixture.describe()} ({of}{apart:.1f} "
-                f"doublings from this: {kind.describe()}){far}"
-            )
-        return (self.with_entries([entry]) if self.entries else self), place, notes
+    def apart(self, kind: MixtureKind | None) -> float | None:
+        """Distance of its kind of mixture to ``kind`` in doublings; ``None``: one is not known."""
+        if kind is None or self.mixture is None:
+            return None
+        return self.mixture.doublings_to(kind)
 
     def fit(self, host: HostFacts, *, strict: bool = False) -> tuple[Profile, list[str]]:
         """This profile for ``host``, and what had to change for it.
@@ -462,14 +405,8 @@ class Profile(Entry):
             ProfileError: ``strict``, and something would have to change.
         """
         cpus = min(host.cpus, self.limits.cpu_budget or host.cpus)
-        fitted: list[Entry] = []
-        moved: list[str] = []
-        for entry in self.all_entries:
-            limits_here = KnobLimits(cpus=cpus, shards=_assumed_shards(entry))
-            knobs, clamps = entry.knobs.clamp(limits_here)
-            whose = f"for {entry.mixture.describe()}: " if fitted and entry.mixture else ""
-            moved += [f"{whose}{c.knob}: {c.value} → {c.legal} ({c.rule})" for c in clamps]
-            fitted.append(entry.model_copy(update={"knobs": knobs}))
+        knobs, clamps = self.knobs.clamp(KnobLimits(cpus=cpus, shards=_assumed_shards(self)))
+        moved = [f"{one.knob}: {one.value} → {one.legal} ({one.rule})" for one in clamps]
         floor, budget = self.limits.ram_floor, self.limits.cpu_budget
         if floor >= host.usable_bytes:
             floor = max(host.usable_bytes // 2, LEAST_FLOOR_BYTES)
@@ -490,16 +427,16 @@ class Profile(Entry):
         if not moved:
             return self, []
         limits = Limits(ram_floor=floor, cpu_budget=budget)
-        return self.with_entries(fitted).model_copy(update={"limits": limits}), [
+        return self.model_copy(update={"knobs": knobs, "limits": limits}), [
             f"profile {self.name} clamped to this host: {line}" for line in moved
         ]
 
 
-def _assumed_shards(entry: Entry) -> dict[str, int]:
+def _assumed_shards(profile: Profile) -> dict[str, int]:
     """A mixture no rule about shards objects to, of the size the knobs were measured with."""
-    shards = dict.fromkeys(entry.knobs.datasets, _MOST_SHARDS)
-    measured = (entry.mixture and entry.mixture.datasets) or 1
-    count = max(measured, entry.knobs.min_ready_datasets)
+    shards = dict.fromkeys(profile.knobs.datasets, _MOST_SHARDS)
+    measured = (profile.mixture and profile.mixture.datasets) or 1
+    count = max(measured, profile.knobs.min_ready_datasets)
     for index in range(count - len(shards)):
         shards[f"\0{index}"] = _MOST_SHARDS
     return shards
@@ -510,14 +447,6 @@ def diff(a: Profile, b: Profile) -> list[tuple[str, Any, Any]]:
     left, right = dict(_flat(a.as_dict())), dict(_flat(b.as_dict()))
     keys = dict.fromkeys([*left, *right])
     return [(key, left.get(key), right.get(key)) for key in keys if left.get(key) != right.get(key)]
-
-
-_ORDER = (
-    *("schema_version", "name", "description", "host", "limits", "cache"),
-    *Entry.model_fields,
-    "entries",
-)
-"""Fields in the order of a file."""
 
 
 def _size_text(count: int) -> str | int:

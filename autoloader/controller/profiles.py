@@ -9,8 +9,8 @@ Rules of keeping a profile:
        leaves the old one.
     2. What is written over is kept first, in the folder ``replaced`` beside it, and said.
     3. A tuned profile never has the name of a shipped one.
-    4. A new entry joins those of other kinds of mixtures; it takes the place of one of its own
-       kind, unless that one was measured to be faster, which is said.
+    4. A profile takes the place of one of its name, unless that one is for such mixtures too and
+       was measured to be faster, which is said.
 
 Not here: what a profile says (``profile``), finding better knobs (``tune``).
 """
@@ -23,7 +23,6 @@ import os
 import re
 import secrets
 import shutil
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
@@ -34,7 +33,6 @@ from autoloader.controller.profile import (
     DEFAULT_PROFILE,
     FAR_DOUBLINGS,
     NAME_PATTERN,
-    Entry,
     HostFacts,
     MixtureKind,
     Profile,
@@ -59,17 +57,14 @@ class ResolvedProfile:
     """A profile that was found.
 
     Attributes:
-        profile: the profile, fitted to the host where ``load_profile`` gave it; of several kinds
-            of mixtures it holds the nearest alone then.
+        profile: the profile, fitted to the host where ``load_profile`` gave it.
         origin: path of its file, or "shipped".
         notes: the choice with its reason, and every clamp; sentences for people.
-        entry: place of its knobs among those of its file; 0 for the file's own.
     """
 
     profile: Profile
     origin: str
     notes: list[str] = field(default_factory=list)
-    entry: int = 0
 
 
 def load_profile(
@@ -79,7 +74,7 @@ def load_profile(
     host: HostFacts | None = None,
     mixture: MixtureKind | None = None,
 ) -> ResolvedProfile:
-    """Find a profile, take its knobs for the nearest kind of mixture, and fit it to this host.
+    """Find a profile, and fit it to this host.
 
     Args:
         which: a path to a YAML file; a name (the user's directory before the shipped ones); or
@@ -94,12 +89,17 @@ def load_profile(
     """
     host = host or host_facts()
     found = find_profile(which) if which is not None else _default_for(host, mixture)
-    chosen, entry, choice = found.profile.for_mixture(mixture)
+    chosen = found.profile
     fitted, clamps = chosen.fit(host, strict=strict)
-    said = f"the knobs of profile {chosen.name} are {_source(chosen, host)}"
-    return ResolvedProfile(
-        fitted, found.origin, [*found.notes, said, *choice, *clamps], entry=entry
-    )
+    notes = [*found.notes, f"the knobs of profile {chosen.name} are {_source(chosen, host)}"]
+    if mixture and chosen.mixture and not chosen.mixture.is_like(mixture):
+        apart = chosen.mixture.doublings_to(mixture)
+        far = "; that is another kind of mixture: tune it" if apart >= FAR_DOUBLINGS else ""
+        notes.append(
+            f"profile {chosen.name}: knobs for {chosen.mixture.describe()} ({apart:.1f} doublings "
+            f"from this: {mixture.describe()}){far}"
+        )
+    return ResolvedProfile(fitted, found.origin, [*notes, *clamps])
 
 
 def _source(profile: Profile, host: HostFacts) -> str:
@@ -193,7 +193,7 @@ def _default_for(host: HostFacts, mixture: MixtureKind | None) -> ResolvedProfil
             continue
         if not profile.host.matches(host):
             continue
-        _, apart = profile.nearest(mixture)
+        apart = profile.apart(mixture)
         if apart is not None and apart >= FAR_DOUBLINGS:
             far.append(profile.name)
         else:
@@ -221,7 +221,7 @@ class Kept:
     Attributes:
         path: path of its file.
         written: whether it was written; otherwise ``notes`` say why not.
-        notes: replaced, joined or kept entries; sentences for people.
+        notes: what was replaced or kept; sentences for people.
     """
 
     path: Path
@@ -266,28 +266,28 @@ def profile_path(name: str, out: Path | None = None) -> Path:
     return target if target.suffix in {".yaml", ".yml"} else target / f"{name}.yaml"
 
 
-def free_name(base: str, host: HostFacts, out: Path | None = None) -> str:
+def free_name(base: str, host: HostFacts, kind: MixtureKind | None, out: Path | None = None) -> str:
     """A name for what was tuned from the profile ``base``: NAME-tuned, or with a number behind it.
 
-    A profile of that name that was made for this host is taken: its entries are joined.
+    The name of a profile for this host and such mixtures is taken: that one is replaced.
     """
     stem = base if base.endswith("-tuned") or base not in shipped_names() else f"{base}-tuned"
     name, number = stem, 1
     while (other := _existing(profile_path(name, out))) is not None:
-        if other.host.is_same(host):
+        if other.host.is_same(host) and _is_for(other, kind):
             return name
         number += 1
         name = f"{stem}-{number}"
     return name
 
 
-def keep_entry(profile: Profile, *, out: Path | None = None, tuned_from: Entry | None) -> Kept:
-    """Keep a profile of one entry beside what there is of its name.
+def keep_profile(profile: Profile, *, out: Path | None = None, tuned_from: Profile | None) -> Kept:
+    """Keep a profile in the place of what there is of its name.
 
     Args:
-        profile: profile that was found, with one entry.
+        profile: profile that was found.
         out: place to write to, see ``profile_path``.
-        tuned_from: the entry that it was measured against; one of its own kind that is not this
+        tuned_from: profile that it was measured against; one for such mixtures that is not this
             one, and was measured to be faster, is left as it is.
 
     Raises:
@@ -301,25 +301,16 @@ def keep_entry(profile: Profile, *, out: Path | None = None, tuned_from: Entry |
     if not before.host.is_same(profile.host):
         was = f"{before.name} was for another host ({before.host.describe()})"
         return _saved(profile, path, was)
-    entries = list(before.all_entries)
-    [new] = profile.all_entries
-    place = _like(entries, new)
-    if place is None:
-        entries.append(new)
-        said = f"{before.name} has {len(entries)} kinds of mixtures now"
-    else:
-        old = entries[place]
-        if _is_of_same_study(old, new):
-            said = f"{path} has it already, from another process of the study"
-            return Kept(path, written=True, notes=[said])
-        if faster := _faster(old, new, tuned_from):
-            return Kept(path, written=False, notes=[f"{path} stays as it is: {faster}"])
-        entries[place] = new
-        said = f"the knobs of {before.name} for such mixtures were replaced"
-    joined = profile.with_entries(entries).model_copy(
-        update={"description": before.description, "cache": before.cache}
-    )
-    return _saved(joined, path, said)
+    kept = profile.model_copy(update={"description": before.description, "cache": before.cache})
+    if not _is_for(before, profile.mixture):
+        of = before.mixture.describe() if before.mixture else "any mixture"
+        return _saved(kept, path, f"{before.name} was for other mixtures ({of})")
+    if _is_of_same_study(before, profile):
+        said = f"{path} has it already, from another process of the study"
+        return Kept(path, written=True, notes=[said])
+    if faster := _faster(before, profile, tuned_from):
+        return Kept(path, written=False, notes=[f"{path} stays as it is: {faster}"])
+    return _saved(kept, path, f"the knobs of {before.name} for such mixtures were replaced")
 
 
 def _saved(profile: Profile, target: Path, *said: str) -> Kept:
@@ -359,23 +350,19 @@ def _existing(path: Path) -> Profile | None:
         return None
 
 
-def _like(entries: Sequence[Entry], new: Entry) -> int | None:
-    """Number of the first entry for a mixture like the new one's; ``None``: there is none."""
-    for place, entry in enumerate(entries):
-        if entry.mixture is None or new.mixture is None:
-            if entry.mixture is new.mixture:
-                return place
-        elif entry.mixture.is_like(new.mixture):
-            return place
-    return None
+def _is_for(profile: Profile, kind: MixtureKind | None) -> bool:
+    """True if a profile's knobs are for such mixtures; both may be for any."""
+    if profile.mixture is None or kind is None:
+        return profile.mixture is kind
+    return profile.mixture.is_like(kind)
 
 
-def _is_of_same_study(old: Entry, new: Entry) -> bool:
+def _is_of_same_study(old: Profile, new: Profile) -> bool:
     study = new.provenance.study
     return study is not None and study == old.provenance.study and new.knobs == old.knobs
 
 
-def _faster(old: Entry, new: Entry, tuned_from: Entry | None) -> str:
+def _faster(old: Profile, new: Profile, tuned_from: Profile | None) -> str:
     """Why ``old`` is to stay; "" where ``new`` was held against it, or is no slower."""
     if tuned_from is not None and tuned_from.knobs == old.knobs:
         return ""

@@ -28,7 +28,7 @@ from typing import Any
 import platformdirs
 
 from autoloader.controller.profile import HostFacts, Limits, Profile, Provenance, described_host
-from autoloader.controller.profiles import check_name, free_name, keep_entry
+from autoloader.controller.profiles import check_name, free_name, keep_profile
 from autoloader.errors import ProfileError, UsageError
 from autoloader.host import supervision
 from autoloader.host.clock import Clock, SystemClock
@@ -152,7 +152,7 @@ def tune(
     profile = _profile(plan, result, host, options)
     page = options.report or _folder(options.out) / f"{result.name}.html"
     try:
-        kept = keep_entry(profile, out=options.out, tuned_from=plan.profile.profile)
+        kept = keep_profile(profile, out=options.out, tuned_from=plan.profile.profile)
     except ProfileError as error:  # what was measured is told all the same
         TuneReport(profile, result, notes=(error.what,)).write_page(page)
         raise ProfileError(
@@ -262,7 +262,8 @@ def _profile(
     """The profile that the study found: the winner's knobs, and what was measured with them."""
     start, verdict, winner = plan.profile.profile, result.verdict, result.verdict.winner
     bound = None if result.bound is None else result.bound.samples_per_s
-    name = options.name or free_name(start.name, host, options.out)
+    kind = kind_of(plan.mixture)
+    name = options.name or free_name(start.name, host, kind, options.out)
     mine = plan.profile.origin != "shipped" and start.name == name
     numbers = {
         "samples_per_s": _rounded(winner.samples_per_s, 1),
@@ -287,7 +288,7 @@ def _profile(
             "description": start.description if mine else f"Tuned on {host.describe()}.",
             "host": host,
             "limits": Limits(ram_floor=plan.ram_floor_bytes, cpu_budget=start.limits.cpu_budget),
-            "mixture": kind_of(plan.mixture),
+            "mixture": kind,
             "knobs": kept_knobs(winner.knobs, start.knobs, usual_reader=usual_reader),
             "measurements": {key: value for key, value in numbers.items() if value is not None},
             "provenance": Provenance(
@@ -298,7 +299,6 @@ def _profile(
                 command=_PASSWORD.sub(r"\1***@", options.command),
                 study=result.name,
             ),
-            "entries": (),
         }
     )
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from autoloader.cli import app as cli
-from autoloader.controller.profiles import find_profile, keep_entry
+from autoloader.controller.profiles import find_profile, keep_profile
 from autoloader.errors import BudgetInfeasibleError, SourceError
 
 
@@ -72,7 +72,7 @@ def test_strict_refuses_before_the_data_is_looked_at(
 
 def test_a_saved_profile_is_found_by_name(capsys: pytest.CaptureFixture[str]) -> None:
     mine = find_profile("h200").profile.model_copy(update={"name": "mine"})
-    path = keep_entry(mine, tuned_from=None).path
+    path = keep_profile(mine, tuned_from=None).path
     assert cli.main(["profile", "show", "mine", "--json"]) == 0
     assert document(capsys)["origin"] == str(path)
 

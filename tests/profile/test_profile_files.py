@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from autoloader.controller.profile import HostFacts, Limits, MixtureKind, Profile, Provenance, diff
-from autoloader.controller.profiles import keep_entry, shipped_profiles_dir
+from autoloader.controller.profiles import keep_profile, shipped_profiles_dir
 from autoloader.errors import ProfileError
 from autoloader.spec.knobs import Knobs
 
@@ -116,10 +116,10 @@ def test_a_wrong_value_is_named_with_its_field(found: str, written: str, place: 
 def test_a_place_that_cannot_be_written_is_named_and_left_clean(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(ProfileError, match="cannot be written"):
-        keep_entry(profile_of(MINIMAL), out=tmp_path / "file" / "box.yaml", tuned_from=None)
+        keep_profile(profile_of(MINIMAL), out=tmp_path / "file" / "box.yaml", tuned_from=None)
     (tmp_path / "box.yaml").mkdir()
     with pytest.raises(ProfileError, match="cannot be written"):
-        keep_entry(profile_of(MINIMAL), out=tmp_path / "box.yaml", tuned_from=None)
+        keep_profile(profile_of(MINIMAL), out=tmp_path / "box.yaml", tuned_from=None)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["box.yaml", "file"]
 
 

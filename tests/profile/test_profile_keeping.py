@@ -1,4 +1,4 @@
-"""Keeping profiles: entries join, nothing is lost, nothing half-written."""
+"""Keeping profiles: nothing is lost, nothing half-written."""
 
 from __future__ import annotations
 
@@ -8,10 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from doubles import profile_of
 
 from autoloader.controller.profile import HostFacts, MixtureKind, Profile, described_host
-from autoloader.controller.profiles import free_name, keep_entry, load_profile
+from autoloader.controller.profiles import free_name, keep_profile, load_profile
 from autoloader.errors import ProfileError
 from autoloader.host.units import GIB
 
@@ -42,38 +41,32 @@ def tuned(kind: dict[str, Any], threads: int, rate: float, **parts: Any) -> Prof
     )
 
 
-def test_knobs_for_another_kind_of_mixture_join_those_there_are(folder: Path) -> None:
-    first = keep_entry(tuned(LARGE, 8, 900), tuned_from=None)
+def test_a_profile_for_other_mixtures_is_replaced_and_kept_aside(folder: Path) -> None:
+    first = keep_profile(tuned(LARGE, 8, 900), tuned_from=None)
     assert first.written
     assert first.notes == []
-    second = keep_entry(tuned(SMALL, 2, 5000), tuned_from=None)
-    assert "2 kinds of mixtures" in second.notes[0]
+    assert free_name("mine", HOST, MixtureKind.model_validate(LARGE)) == "mine"
+    assert free_name("mine", HOST, MixtureKind.model_validate(SMALL)) == "mine-2"
+    second = keep_profile(tuned(SMALL, 2, 5000), tuned_from=None)
+    assert "was for other mixtures (29 datasets, batch 32" in second.notes[0]
     [kept] = (folder / "replaced").iterdir()
     assert str(kept) in second.notes[1]
     assert Profile.from_yaml(kept) == tuned(LARGE, 8, 900)
 
-    found = Profile.from_yaml(second.path)
-    assert profile_of(found.to_yaml()) == found
-    for kind, threads in ((LARGE, 8), (SMALL, 2)):
-        loaded = load_profile(host=HOST, mixture=MixtureKind.model_validate(kind))
-        assert loaded.profile.name == "mine"
-        assert loaded.profile.knobs.decode_threads == threads
-        assert loaded.profile.entries == ()
 
-
-def test_the_nearest_kind_is_taken_and_said(folder: Path) -> None:
-    keep_entry(tuned(LARGE, 8, 900), tuned_from=None)
-    keep_entry(tuned(SMALL, 2, 5000), tuned_from=None)
+def test_the_nearest_kind_is_taken_and_said() -> None:
+    keep_profile(tuned(LARGE, 8, 900), tuned_from=None)
+    keep_profile(tuned(SMALL, 2, 5000, name="small"), tuned_from=None)
     like = MixtureKind.model_validate(LARGE | {"batch": 64, "datasets": 25})
-    loaded = load_profile("mine", host=HOST, mixture=like)
+    loaded = load_profile(host=HOST, mixture=like)
     assert loaded.profile.knobs.decode_threads == 8
     [said] = [note for note in loaded.notes if "doublings" in note]
     assert "knobs for 29 datasets, batch 32" in said
-    assert "the nearest of 2, 1.2 doublings" in said
+    assert "1.2 doublings from this" in said
 
 
 def test_a_study_of_one_small_dataset_is_no_default_for_a_large_mixture() -> None:
-    keep_entry(tuned(SMALL, 2, 5000), tuned_from=None)
+    keep_profile(tuned(SMALL, 2, 5000), tuned_from=None)
     large = load_profile(host=HOST, mixture=MixtureKind.model_validate(LARGE))
     assert large.origin == "shipped"
     assert any("mine is for other kinds of mixtures" in note for note in large.notes)
@@ -85,7 +78,7 @@ def test_a_study_of_one_small_dataset_is_no_default_for_a_large_mixture() -> Non
 def test_a_saved_profile_that_others_may_have_written_is_no_default_and_said(
     folder: Path, what: str
 ) -> None:
-    kept = keep_entry(tuned(LARGE, 8, 900), tuned_from=None).path
+    kept = keep_profile(tuned(LARGE, 8, 900), tuned_from=None).path
     (kept if what == "file" else folder).chmod(0o777)
     found = load_profile(host=HOST, mixture=MixtureKind.model_validate(LARGE))
     assert found.origin == "shipped"
@@ -95,12 +88,12 @@ def test_a_saved_profile_that_others_may_have_written_is_no_default_and_said(
 
 def test_a_slower_winner_does_not_replace_faster_knobs_that_it_never_met(folder: Path) -> None:
     first = tuned(LARGE, 8, 900)
-    keep_entry(first, tuned_from=None)
-    slower = keep_entry(tuned(LARGE, 3, 700), tuned_from=None)
+    keep_profile(first, tuned_from=None)
+    slower = keep_profile(tuned(LARGE, 3, 700), tuned_from=None)
     assert not slower.written
     assert "gave 900 samples/s on 2026-03-01, these 700" in slower.notes[0]
     assert Profile.from_yaml(folder / "mine.yaml") == first
-    met = keep_entry(tuned(LARGE, 3, 700), tuned_from=first)
+    met = keep_profile(tuned(LARGE, 3, 700), tuned_from=first)
     assert met.written, "it was measured beside them, on a slower day"
     assert Profile.from_yaml(met.path).knobs.decode_threads == 3
 
@@ -108,8 +101,8 @@ def test_a_slower_winner_does_not_replace_faster_knobs_that_it_never_met(folder:
 def test_the_processes_of_one_study_keep_one_profile(folder: Path) -> None:
     found = {"source": "measured", "detail": "of a study", "study": "mix"}
     first = tuned(LARGE, 8, 900, provenance=found)
-    keep_entry(first, tuned_from=None)
-    again = keep_entry(tuned(LARGE, 8, 880, provenance=found), tuned_from=None)
+    keep_profile(first, tuned_from=None)
+    again = keep_profile(tuned(LARGE, 8, 880, provenance=found), tuned_from=None)
     assert again.written
     assert "from another process of the study" in again.notes[0]
     assert Profile.from_yaml(again.path) == first
@@ -118,10 +111,11 @@ def test_the_processes_of_one_study_keep_one_profile(folder: Path) -> None:
 
 def test_a_profile_of_another_host_is_kept_aside_and_a_free_name_avoids_it(folder: Path) -> None:
     other = HOST.model_copy(update={"cpus": 64})
-    keep_entry(tuned(LARGE, 8, 900, host=other.model_dump()), tuned_from=None)
-    assert free_name("mine", HOST) == "mine-2"
-    assert free_name("mine", other) == "mine"
-    kept = keep_entry(tuned(LARGE, 2, 100), tuned_from=None)
+    keep_profile(tuned(LARGE, 8, 900, host=other.model_dump()), tuned_from=None)
+    kind = MixtureKind.model_validate(LARGE)
+    assert free_name("mine", HOST, kind) == "mine-2"
+    assert free_name("mine", other, kind) == "mine"
+    kept = keep_profile(tuned(LARGE, 2, 100), tuned_from=None)
     assert kept.written
     assert "another host" in kept.notes[0]
     assert len(list((folder / "replaced").iterdir())) == 1
@@ -140,11 +134,11 @@ def test_a_full_disk_leaves_the_old_profile_whole(tmp_path: Path) -> None:
         pytest.skip(f"mount: {mounted.stderr.decode().strip()}")
     try:
         old = tuned(LARGE, 8, 900)
-        path = keep_entry(old, out=place, tuned_from=None).path
+        path = keep_profile(old, out=place, tuned_from=None).path
         (place / "full").write_bytes(bytes(4096))
         long = {"source": "measured", "detail": "d" * 9000}
         with pytest.raises(ProfileError, match="No space left on device") as caught:
-            keep_entry(tuned(LARGE, 9, 900, provenance=long), out=place, tuned_from=None)
+            keep_profile(tuned(LARGE, 9, 900, provenance=long), out=place, tuned_from=None)
         assert "--out" in caught.value.remedy
         assert Profile.from_yaml(path) == old
         assert sorted(one.name for one in place.iterdir()) == ["full", "mine.yaml"]

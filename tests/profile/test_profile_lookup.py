@@ -9,7 +9,7 @@ import pytest
 from autoloader.controller.profile import HostFacts, Profile, host_facts
 from autoloader.controller.profiles import (
     find_profile,
-    keep_entry,
+    keep_profile,
     load_profile,
     profile_paths,
     user_profiles_dir,
@@ -46,7 +46,7 @@ def test_without_a_name_and_nothing_saved_the_shipped_default_is_taken_and_said(
 
 def test_without_a_name_the_saved_profile_of_this_host_is_taken_and_said() -> None:
     rates = {"samples_per_s": 970.0, "bound_samples_per_s": 1000.0}
-    path = keep_entry(made_for(HOST, measurements=rates), tuned_from=None).path
+    path = keep_profile(made_for(HOST, measurements=rates), tuned_from=None).path
     found = load_profile(host=HOST)
     assert found.profile.name == "mine"
     assert found.origin == str(path)
@@ -68,7 +68,7 @@ def test_without_a_name_the_saved_profile_of_this_host_is_taken_and_said() -> No
     ],
 )
 def test_a_saved_profile_of_another_host_is_not_taken(change: dict[str, object]) -> None:
-    keep_entry(made_for(HOST.model_copy(update=change)), tuned_from=None)
+    keep_profile(made_for(HOST.model_copy(update=change)), tuned_from=None)
     assert load_profile(host=HOST).origin == "shipped"
 
 
@@ -113,7 +113,7 @@ def test_a_cpu_budget_holds_threads_as_a_smaller_host_would() -> None:
 
 
 def test_strict_refuses_what_would_be_clamped() -> None:
-    keep_entry(made_for(HOST, knobs={"decode_threads": 16}), tuned_from=None)
+    keep_profile(made_for(HOST, knobs={"decode_threads": 16}), tuned_from=None)
     small = HOST.model_copy(update={"cpus": 2})
     with pytest.raises(ProfileError, match="decode_threads: 16 → 4") as caught:
         load_profile("mine", strict=True, host=small)
