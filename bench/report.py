@@ -3,7 +3,7 @@
 ``python -m bench.report RESULTS.json ... [--html PAGE] [--write-docs]`` shows what earlier runs on
 one machine left. Everything shown comes from the documents.
 
-Theory of operation. The page holds the same tables as the terminal, and charts. In
+Theory of operation. The page holds the same tables as the terminal, and memory over time. In
 ``docs/explanation/benchmarks.md`` tables stand between
 ``<!-- measured: NAME -->`` and ``<!-- end -->``, where NAME is a scenario,
 ``all`` (every scenario of the run with its title) or ``host``; the words around them are written by
@@ -28,24 +28,13 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from autoloader.telemetry import charts
-from autoloader.telemetry.charts import (
-    Interval,
-    Line,
-    Timeline,
-    bars,
-    intervals,
-    over_time,
-    render,
-    standalone,
-)
+from autoloader.telemetry.charts import PALETTE, Line, Timeline, over_time, render
 from bench.figures import limit_shares
 
 RESULTS = Path(__file__).with_name("results")
 PAGE = Path(__file__).parents[1] / "docs/explanation/benchmarks.md"
 MIB = 2**20
 
-_TARGET = re.compile(r"[≥≤] ([\d.]+)")
 _MEASURED = re.compile(r"<!-- measured: ([\w-]+) -->\n(?:.*?\n)??<!-- end -->", re.DOTALL)
 
 
@@ -94,13 +83,7 @@ def write_page(run: Mapping[str, Any], path: Path) -> Path:
     show(run, console)
     scenarios = []
     for name, scenario in run["scenarios"].items():
-        own = [one for one in run["figures"] if one["scenario"] == name]
-        drawn = (
-            _rates_chart(name, scenario["turns"]),
-            _memory_chart(name, scenario["turns"]),
-            _figures_chart(name, own),
-        )
-        scenarios.append((name, scenario["about"], [chart for chart in drawn if chart]))
+        scenarios.append((name, scenario["about"], _memory_chart(name, scenario["turns"])))
     text = render("bench", "bench.html.jinja", tables=console.export_text(), scenarios=scenarios)
     path.write_text(text)
     return path
@@ -112,25 +95,17 @@ def write_memory_plot(
     """Draws memory over time of a scenario's contenders, or of all where none is named, as SVG."""
     turns = run["scenarios"][scenario]["turns"]
     chart = _memory_chart(scenario, {name: turns[name] for name in contenders or turns})
-    path.write_text(standalone(chart))
+    path.write_text(_standalone(chart))
 
 
-def _rates_chart(key: str, turns: Mapping[str, Sequence[Mapping[str, Any]]]) -> str:
-    """Samples/s of every contender: each turn a dot, the median a bar; empty where not timed."""
-    timed = {
-        name: [float(turn["samples_per_s"]) for turn in own]
-        for name, own in turns.items()
-        if "samples_per_s" in own[0]
-    }
-    if not timed:
-        return ""
-    return bars(
-        f"{key}-rates",
-        "samples/s: each turn, and the median",
-        [(name, statistics.median(rates), "a") for name, rates in timed.items()],
-        text=charts.number,
-        dots=list(timed.values()),
-    )
+def _standalone(svg: str) -> str:
+    """A chart as a file of its own, with colours for light and dark."""
+    light = ";".join(f"--{name}:{colour}" for name, (colour, _) in PALETTE.items())
+    dark = ";".join(f"--{name}:{colour}" for name, (_, colour) in PALETTE.items())
+    style = f"svg{{{light};font-family:system-ui,sans-serif}}"
+    style = f"<style>{style}@media (prefers-color-scheme:dark){{svg{{{dark}}}}}</style>"
+    head = '<svg xmlns="http://www.w3.org/2000/svg"'
+    return svg.replace("<svg", head, 1).replace(">", f">{style}", 1) + "\n"
 
 
 def _memory_chart(key: str, turns: Mapping[str, Sequence[Mapping[str, Any]]]) -> str:
@@ -145,26 +120,6 @@ def _memory_chart(key: str, turns: Mapping[str, Sequence[Mapping[str, Any]]]) ->
     end_s = max(samples[-1][0] for samples in sampled.values())
     title = "memory from process start to end: " + ", ".join(sampled)
     return over_time(f"{key}-memory", title, "MiB", lines, Timeline(end_s), legend=True)
-
-
-def _figures_chart(key: str, figures: Sequence[Mapping[str, Any]]) -> str:
-    """Ratios with their intervals and targets; empty where there are none."""
-    rows = []
-    for one in figures:
-        if one["unit"] == "×":
-            value, target = one["value"], _TARGET.match(one["target"])
-            colour = {None: "quiet", True: "good", False: "bad"}[one["met"]]
-            rows.append(
-                Interval(
-                    one["title"],
-                    value["low"],
-                    value["median"],
-                    value["high"],
-                    float(target[1]) if target else None,
-                    colour,
-                )
-            )
-    return intervals(f"{key}-figures", "ratio, its interval, its target (|)", rows) if rows else ""
 
 
 def write_docs(run: Mapping[str, Any], page: Path = PAGE) -> list[str]:

@@ -173,10 +173,8 @@ def scatter(
     *,
     x_name: str,
     y_name: str,
-    x_words: Sequence[str] = (),
     front: Sequence[Point] = (),
     level: tuple[float, str] | None = None,
-    size: tuple[int, int] = (WIDTH, 300),
 ) -> str:
     """A chart of points over two axes; the upward axis begins at zero.
 
@@ -186,19 +184,17 @@ def scatter(
         dots: points of the chart.
         x_name: name of the axis to the right.
         y_name: name of the upward axis.
-        x_words: words for x = 0, 1, …; empty for numbers.
         front: points that a line joins.
         level: a value of y with a line of its own, and its name.
-        size: width and height in pixels.
     """
-    figure, axes = _figure(size[1], size[0], bottom=36)
+    figure, axes = _figure(300, bottom=36)
     highest = max([one.y for one in dots] + ([level[0]] if level else []))
     _value_axis(axes, scale(0.0, highest), number)
     axes.margins(x=0.06)
-    if x_words:
-        axes.set_xticks(range(len(x_words)), x_words)
-    else:
-        _set_x_ticks(axes, [one.x for one in dots])
+    few = sorted({one.x for one in dots})
+    ticks = few if len(few) <= 5 else scale(few[0], few[-1])
+    shown = [tick for tick in ticks if few[0] <= tick <= few[-1]]
+    axes.set_xticks(shown, [number(tick) for tick in shown])
     axes.set_xlabel(x_name, size=10.5, color=_hex("quiet"))
     axes.set_title(y_name, loc="left", size=10.5, color=_hex("quiet"), pad=3)
     if len(front) > 1:
@@ -212,89 +208,6 @@ def scatter(
             textcoords="offset points", ha="right", size=10.5, color=_hex("quiet"),
         )  # fmt: skip
     return _svg(figure, title, key)
-
-
-def bars(
-    key: str,
-    title: str,
-    values: Sequence[tuple[str, float, str]],
-    *,
-    text: Callable[[float], str],
-    level: tuple[float, str] | None = None,
-    dots: Sequence[Sequence[float]] = (),
-) -> str:
-    """Horizontal bars from zero.
-
-    Args:
-        key: name of the chart on its page.
-        title: description for people who do not see it.
-        values: (label, value, CSS variable) of each bar.
-        text: writes a value at the end of its bar.
-        level: a value with a line of its own, and its name.
-        dots: single measurements of each bar.
-    """
-    left = min(260, 24 + 6 * max(len(name) for name, _, _ in values))
-    figure, axes = _figure(18 * len(values) + 40, left=left, right=76)
-    axes.set_ylim(len(values) - 0.4, -0.6)
-    most = max([value for _, value, _ in values] + [one for own in dots for one in own])
-    axes.set_xlim(0, 1.04 * max(most, level[0] if level else 0.0, 1e-9))
-    axes.set_yticks(range(len(values)), [name for name, _, _ in values])
-    axes.set_xticks([])
-    axes.spines["bottom"].set_visible(False)
-    for row, (_, value, colour) in enumerate(values):
-        axes.barh(row, value, height=0.68, color=_hex(colour))
-        axes.annotate(
-            text(value), (value, row), xytext=(4, 0), textcoords="offset points", va="center",
-            size=10.5, color=_hex("text"),
-        )  # fmt: skip
-    for row, own in enumerate(dots):
-        axes.plot(own, [row] * len(own), "o", color=_hex("text"), markersize=2.5)
-    if level is not None:
-        axes.axvline(level[0], color=_hex("limit"), linewidth=1, linestyle=_STYLES["limit"])
-        axes.annotate(
-            level[1], (level[0], 0), xycoords=("data", "axes fraction"), xytext=(0, -10),
-            textcoords="offset points", ha="center", size=10.5, color=_hex("quiet"),
-        )  # fmt: skip
-    return _svg(figure, title, key)
-
-
-@dataclass(frozen=True, slots=True)
-class Interval:
-    """A ratio with its interval, its target (``None``: none) and the CSS variable of its colour."""
-
-    label: str
-    low: float
-    median: float
-    high: float
-    target: float | None
-    colour: str
-
-
-def intervals(key: str, title: str, rows: Sequence[Interval]) -> str:
-    """Ratios with their intervals, a line at 1 and a bar at each target."""
-    left = min(340, 24 + 6 * max(len(one.label) for one in rows))
-    figure, axes = _figure(20 * len(rows) + 44, left=left)
-    axes.set_ylim(len(rows) - 0.4, -0.6)
-    axes.set_yticks(range(len(rows)), [one.label for one in rows])
-    axes.axvline(1.0, color=_hex("rule"), linewidth=1)
-    for row, one in enumerate(rows):
-        axes.plot([one.low, one.high], [row, row], color=_hex(one.colour), linewidth=2)
-        axes.plot([one.median], [row], "o", color=_hex(one.colour), markersize=5)
-        if one.target is not None:
-            axes.plot([one.target], [row], "|", color=_hex("text"), markersize=13)
-    every = [x for one in rows for x in (one.low, one.high, one.target or one.median, 1.0)]
-    _set_x_ticks(axes, every)
-    return _svg(figure, title, key)
-
-
-def standalone(svg: str) -> str:
-    """A chart as a file of its own, with colours for light and dark."""
-    light = ";".join(f"--{name}:{colour}" for name, (colour, _) in PALETTE.items())
-    dark = ";".join(f"--{name}:{colour}" for name, (_, colour) in PALETTE.items())
-    style = f"svg{{{light};font-family:system-ui,sans-serif}}"
-    style = f"<style>{style}@media (prefers-color-scheme:dark){{svg{{{dark}}}}}</style>"
-    head = '<svg xmlns="http://www.w3.org/2000/svg"'
-    return svg.replace("<svg", head, 1).replace(">", f">{style}", 1) + "\n"
 
 
 def scale(low: float, high: float) -> list[float]:
@@ -333,19 +246,11 @@ def _hex(colour: str) -> str:
     return f"#0a0b{_COLOURS.index(colour):02x}"
 
 
-def _figure(
-    height: int,
-    width: int = WIDTH,
-    *,
-    left: int = _LEFT,
-    right: int = _RIGHT,
-    bottom: int = _BOTTOM,
-) -> tuple[Figure, Axes]:
-    """An empty figure of this size in pixels, and its axes."""
+def _figure(height: int, bottom: int = _BOTTOM) -> tuple[Figure, Axes]:
     with needs("a chart", extra="report"):
         from matplotlib.figure import Figure
-    figure = Figure(figsize=(width / 72, height / 72), dpi=72)
-    figure.subplots_adjust(left / width, bottom / height, 1 - right / width, 1 - _TOP / height)
+    figure = Figure(figsize=(WIDTH / 72, height / 72), dpi=72)
+    figure.subplots_adjust(_LEFT / WIDTH, bottom / height, 1 - _RIGHT / WIDTH, 1 - _TOP / height)
     axes = figure.subplots()
     axes.set_facecolor("none")
     axes.spines[["top", "right", "left"]].set_visible(False)
@@ -360,16 +265,6 @@ def _value_axis(axes: Axes, ticks: Sequence[float], text: Callable[[float], str]
     axes.set_yticks(ticks, [text(tick) for tick in ticks])
     axes.grid(axis="y", color=_hex("rule"), linewidth=0.8)
     axes.set_axisbelow(True)
-
-
-def _set_x_ticks(axes: Axes, values: Sequence[float]) -> None:
-    """Set a few ticks at or between the values."""
-    from matplotlib.ticker import MaxNLocator
-
-    few = sorted(set(values))
-    ticks = few if len(few) <= 5 else MaxNLocator(4).tick_values(few[0], few[-1])
-    shown = [float(tick) for tick in ticks if few[0] <= tick <= few[-1]]
-    axes.set_xticks(shown, [number(tick) for tick in shown])
 
 
 def _time_axis(axes: Axes, timeline: Timeline) -> None:
