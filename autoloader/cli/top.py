@@ -237,7 +237,7 @@ def _flow(moment: Statistics) -> Iterator[Text]:
     told = "not measured" if ratio is None else f"{_percent(ratio)} of the last seconds"
     yield _gauge("waits", ratio, 1.0, told, bad=(ratio or 0.0) >= LITTLE_RATIO)
     free, floor = moment.headroom_bytes, moment.floor_bytes
-    most = max(free or 0, 2 * floor, *(one or 0 for one in moment.lately.headrooms_bytes))
+    most = max(free or 0, 2 * floor, moment.most_headroom_bytes or 0)
     told = f"{_size(free)} free, floor {_size(floor)}"
     short = free is not None and free < floor + moment.margin_bytes
     yield _gauge("memory", free, most, told, mark=floor, bad=short)

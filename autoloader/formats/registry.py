@@ -81,11 +81,6 @@ def known_mixes() -> dict[str, KnownMix]:
     }
 
 
-def known_names() -> tuple[str, ...]:
-    """Names of all datasets that have an entry."""
-    return tuple(_open_x()["datasets"])
-
-
 def pair_offset(hz: float | None) -> int:
     """Frames in about a second: one of ``PAIR_OFFSETS``; 5 where the frequency is not known."""
     if hz is None:

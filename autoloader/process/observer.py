@@ -54,7 +54,6 @@ from autoloader.telemetry.progress import current
 from autoloader.telemetry.run_record import RunFile, RunLog
 from autoloader.telemetry.statistics import (
     DatasetStatistics,
-    LatelyMoment,
     Move,
     Statistics,
 )
@@ -359,7 +358,6 @@ class Observer:
         self._displaced = Displaced(StorageReads().read, lambda: bytes_of_files(mixture))
         self.pressure = Pressure(request.limits.ram_floor_bytes)
         self._moves: deque[Move] = deque(maxlen=_KEPT_MOVES)
-        self._waits: deque[float | None] = deque(maxlen=_KEPT_MOMENTS)
         self._headrooms: deque[int | None] = deque(maxlen=_KEPT_MOMENTS)
         self._lock = threading.Lock()
         self._writing = threading.Lock()
@@ -511,8 +509,7 @@ class Observer:
             opened: whether the reader is open.
             said: figures of the controller; fields of ``Statistics``.
         """
-        waits, state = seen.wait_ratio, said.get("state")
-        self._waits.append(None if waits is None or seen.parked else round(waits, 4))
+        state = said.get("state")
         self._headrooms.append(seen.headroom_bytes)
         with self._lock:
             moves, knobs = tuple(self._moves), self._knobs
@@ -535,7 +532,9 @@ class Observer:
                 "margin_bytes": margin(seen, self._limits),
                 "knobs": knobs,
                 "moves": moves,
-                "lately": LatelyMoment(tuple(self._waits), tuple(self._headrooms)),
+                "most_headroom_bytes": max(
+                    (one for one in self._headrooms if one is not None), default=None
+                ),
             }
         )
         moment = self.told(activity)

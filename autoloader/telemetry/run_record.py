@@ -151,8 +151,7 @@ class RunLog:
         datasets = self._datasets_in <= 0
         self._datasets_in = _DATASETS_EVERY if datasets else self._datasets_in
         self._datasets_in -= 1
-        # What was lately is in the lines before.
-        left_out = ("lately",) if datasets else ("lately", "datasets")
+        left_out = () if datasets else ("datasets",)
         told = {
             name: getattr(moment, name) for name in moment.__slots__ if name not in left_out
         } | {"schema_version": SNAPSHOT_VERSION}

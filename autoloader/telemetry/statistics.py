@@ -273,19 +273,6 @@ class Move:
     verdict: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class LatelyMoment:
-    """The last minute, about a second apart, the oldest first.
-
-    Attributes:
-        wait_ratios: wait ratios of the consumer; ``None``: not measured.
-        headrooms_bytes: bytes that the machine could give; ``None``: not measured.
-    """
-
-    wait_ratios: tuple[float | None, ...] = ()
-    headrooms_bytes: tuple[int | None, ...] = ()
-
-
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Statistics:
     """A moment of one loader (train, validation) of one rank.
@@ -356,7 +343,7 @@ class Statistics:
         why: reason of the controller's last decision.
         controller: actions of the controller; ``None`` without one.
         moves: the last times that knobs moved, the oldest first.
-        lately: waits and headroom of the last minute.
+        most_headroom_bytes: most that ``headroom_bytes`` was in the last minute.
         restarts: times the loader's child was started again. Any: its log and ``autoloader doctor``
             say why (mostly the kernel, for memory).
         repeats: batches that were handed out again (``replay_one_batch``).
@@ -412,7 +399,7 @@ class Statistics:
     why: str = ""
     controller: ControllerStatistics | None = None
     moves: tuple[Move, ...] = ()
-    lately: LatelyMoment = field(default_factory=LatelyMoment)
+    most_headroom_bytes: int | None = None
     restarts: int = 0
     repeats: int = 0
     starts: int = 0

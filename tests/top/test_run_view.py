@@ -9,7 +9,6 @@ from autoloader.cli.top import Frame, draw_list, draw_run
 from autoloader.telemetry.statistics import (
     CacheStatistics,
     DatasetStatistics,
-    LatelyMoment,
     Move,
     Statistics,
 )
@@ -31,8 +30,8 @@ def a_crowd() -> Statistics:
         Move(NOW - n, "policy", "decode is short", {"io_threads": (n, 1)}) for n in (9, 8)
     )
     knobs = {"reader": "indexed", **{f"set_{n:02}.queue_samples": 16 for n in range(29)}}
-    lately = LatelyMoment((0.5, None) * 30, (3 * GIB,) * 60)
-    return a_moment(datasets=datasets, moves=moves * 6, knobs=knobs, lately=lately)
+    moves *= 6
+    return a_moment(datasets=datasets, moves=moves, knobs=knobs, most_headroom_bytes=3 * GIB)
 
 
 @pytest.mark.parametrize("width", [80, 40, 200])

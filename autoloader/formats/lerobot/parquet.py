@@ -30,6 +30,7 @@ from numpy.typing import NDArray
 from autoloader.formats import files
 from autoloader.formats.files import told_stand_in
 from autoloader.formats.frames import PackedPicture
+from autoloader.formats.records import read_varint
 from autoloader.host.extras import needs
 from autoloader.storage.faults import LimitError, Limits, check_bytes
 
@@ -407,7 +408,7 @@ def _runs(data: bytes, width: int, count: int) -> Ints:
     found = np.zeros(count, np.int64)
     at = done = 0
     while done < count:
-        head, at = _varint(data, at)
+        head, at = read_varint(data, at)
         if head & 1 and width:
             size = (head >> 1) * width
             packed = np.frombuffer(data[at : at + size], np.uint8)
@@ -425,20 +426,6 @@ def _runs(data: bytes, width: int, count: int) -> Ints:
             raise UnreadableParquetError("a run of a page is empty")
         done += some
     return found
-
-
-def _varint(data: bytes, at: int) -> tuple[int, int]:
-    """(a number of seven bits a byte, the place behind it)."""
-    value = shift = 0
-    while True:
-        byte = data[at]
-        at += 1
-        value |= (byte & 0x7F) << shift
-        if not byte & 0x80:
-            return value, at
-        shift += 7
-        if shift > 63:
-            raise UnreadableParquetError("a number has too many bytes")
 
 
 class _Thrift:
@@ -486,7 +473,7 @@ class _Thrift:
         raise KeyError(kind)
 
     def _number(self, *, signed: bool = False) -> int:
-        value, self.at = _varint(self._data, self.at)
+        value, self.at = read_varint(self._data, self.at)
         return (value >> 1) ^ -(value & 1) if signed else value
 
     def _byte(self) -> int:
