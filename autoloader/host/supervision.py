@@ -113,12 +113,14 @@ class ThreadVitals:
         cpu_s: seconds it had of a processor.
         delay_s: seconds it waited for one; counted when it gets it.
         slices: times it got one; ``None`` where this kernel does not count (then ``delay_s`` is 0).
+        name: its name, 15 bytes at most.
     """
 
     state: str
     cpu_s: float
     delay_s: float = 0.0
     slices: int | None = None
+    name: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,15 +188,15 @@ def waits_in_kernel(pid: int) -> bool:
 
 
 def _read_thread(task: Path) -> ThreadVitals:
-    """State of a thread, and its times in seconds; of some kernels the processor time alone."""
-    words = (task / "stat").read_text().rpartition(")")[2].split()
+    front, _, rest = (task / "stat").read_text().rpartition(")")
+    name, words = front.partition("(")[2], rest.split()
     state = words[0]
     try:
         cpu_ns, delay_ns, slices = map(int, (task / "schedstat").read_text().split())
     except (OSError, ValueError):
         ticks = int(words[11]) + int(words[12])
-        return ThreadVitals(state, ticks / _TICKS_PER_S)
-    return ThreadVitals(state, cpu_ns / 1e9, delay_ns / 1e9, slices)
+        return ThreadVitals(state, ticks / _TICKS_PER_S, name=name)
+    return ThreadVitals(state, cpu_ns / 1e9, delay_ns / 1e9, slices, name)
 
 
 _TICKS_PER_S = 100.0

@@ -38,6 +38,7 @@ import psutil
 from autoloader.errors import SpecError, UsageError
 from autoloader.host.headroom import HeadroomProbe
 from autoloader.host.processes import PeakSampler, ProcessorProbe
+from autoloader.host.supervision import ThreadVitals, read_vitals
 from autoloader.tune.trial import TrialProgress
 
 if TYPE_CHECKING:
@@ -472,14 +473,15 @@ class TraceRecorder:
         return [self._own.pid]
 
     def _read(self) -> _Reading:
-        pids = self._pids()
-        tasks = [(task, pid == self._own.pid) for pid in pids for task in _tasks(pid)]
-        threads = {int(task.name): _used(task, consumer=own) for task, own in tasks}
-        io = {pid: _io(pid) for pid in pids}
-        return _Reading(
-            {tid: used for tid, used in threads.items() if used},
-            {pid: counted for pid, counted in io.items() if counted},
-        )
+        threads: dict[int, _Used] = {}
+        io: dict[int, tuple[int, int]] = {}
+        for pid in self._pids():
+            for tid, one in read_vitals(pid).threads.items():
+                threads[tid] = _used(tid, one, consumer=pid == self._own.pid)
+            with contextlib.suppress(psutil.Error, OSError):
+                counted = psutil.Process(pid).io_counters()
+                io[pid] = counted.read_chars, counted.read_bytes
+        return _Reading(threads, io)
 
     def _look(self) -> None:
         tasks: list[Path] = []
@@ -532,27 +534,11 @@ def _tasks(pid: int) -> Iterable[Path]:
         return []
 
 
-def _used(task: Path, *, consumer: bool) -> _Used | None:
-    """Use of a thread so far; ``None`` where it has ended."""
-    try:
-        name = (task / "comm").read_text().strip()
-        ran, queued = (task / "schedstat").read_text().split()[:2]
-    except (OSError, ValueError):
-        return None
-    kind = next((prefix for prefix in _STAGES if name.startswith(prefix)), None)
-    main = consumer and task.name == str(os.getpid())
+def _used(tid: int, one: ThreadVitals, *, consumer: bool) -> _Used:
+    kind = next((prefix for prefix in _STAGES if one.name.startswith(prefix)), None)
+    main = consumer and tid == os.getpid()
     stage = _STAGES[kind] if kind else "consumer" if consumer else "other"
-    return _Used(stage, main or kind in _ONE_OF_A_KIND, int(ran) / 1e9, int(queued) / 1e9)
-
-
-def _io(pid: int) -> tuple[int, int] | None:
-    """(bytes asked of files, bytes from a disk) of a process; ``None``: the kernel does not say."""
-    try:
-        lines = Path(f"/proc/{pid}/io").read_text().splitlines()
-    except OSError:
-        return None
-    found = {name: int(value) for name, _, value in (line.partition(": ") for line in lines)}
-    return found.get("rchar", 0), found.get("read_bytes", 0)
+    return _Used(stage, main or kind in _ONE_OF_A_KIND, one.cpu_s, one.delay_s)
 
 
 def _sleeps_for_disk(task: Path) -> bool:
