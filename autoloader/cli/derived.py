@@ -11,7 +11,6 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from autoloader.cli.inspect import read_remote_here
 from autoloader.cli.output import (
     answered,
     emit,
@@ -167,15 +166,13 @@ def show_statistics(spec: Path, split: str, *, output: Path | None, layout: str)
             f"--format {layout}: no such layout", remedy=f"name {' or '.join(FORMATS)}"
         )
     declared = PipelineSpec.from_yaml(spec)
-    remote = read_remote_here(declared)
     mixture = resolve(declared, split)
     named = declared.normalize and declared.normalize.statistics
     if declared.normalize is not None and named and not Path(named).exists():
         # The file that the spec names is the one to be written.
         normalize = declared.normalize.model_copy(update={"statistics": None})
         declared = declared.model_copy(update={"normalize": normalize})
-    if remote:
-        away = [one for one in mixture.datasets if one.remote]
+    if away := [one for one in mixture.datasets if one.remote]:
         size, names = sum(one.record_bytes * one.records for one in away), [d.name for d in away]
         note(f"remote: all of {', '.join(names)} is read, about {format_bytes(size)}")
     with progress_bar("computing statistics") as advance:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import io
 import math
-import os
 import re
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
@@ -27,7 +26,11 @@ from autoloader.decode.depth import UNDECODABLE, depth_values
 from autoloader.errors import UsageError, nearest
 from autoloader.formats import DatasetFormat, Feature, ShardSlice, open_source
 from autoloader.formats.features import RAGGED
-from autoloader.formats.files import is_remote, normal, refuse_stand_ins, unreadable
+from autoloader.formats.files import (
+    normal,
+    refuse_stand_ins,
+    unreadable,
+)
 from autoloader.formats.frames import PackedPicture, VideoFrame
 from autoloader.formats.plain import value_at
 from autoloader.formats.records import MalformedRecordError, RecordPlace
@@ -57,8 +60,6 @@ def show_dataset(directory: Path, split: str | None, episodes: int) -> None:
         split: split that is read; ``None``: train, or the first.
         episodes: number of episodes that are read for the ranges.
     """
-    if is_remote(directory):
-        read_with_tensorflow_here()
     found = _only_version(directory)
     counts = {name: sum(part.records for part in parts) for name, parts in found.splits.items()}
     full = [name for name, count in counts.items() if count]
@@ -363,23 +364,3 @@ def column_range(part: NDArray[Any]) -> dict[str, Any]:
         found |= {"low": low, "high": high, "values": few}
         found["mean"] = math.fsum(finite) / len(finite)
     return {**found, "not_finite": len(numbers) - len(finite)}
-
-
-def read_remote_here(spec: Any) -> bool:
-    """Let this process read remote data of ``spec`` with TensorFlow.
-
-    Returns:
-        Whether any dataset is remote.
-    """
-    if not any(is_remote(one.path or one.data_dir or "") for one in spec.datasets):
-        return False
-    read_with_tensorflow_here()
-    return True
-
-
-def read_with_tensorflow_here() -> None:
-    """Let this process read remote files with TensorFlow."""
-    os.environ["CUDA_VISIBLE_DEVICES"] = ""  # TensorFlow would take the whole of a GPU's memory
-    from autoloader.pipeline.graph import files
-
-    files.enter()

@@ -16,7 +16,6 @@ from typing import Any
 import numpy as np
 import typer
 
-from autoloader.cli.inspect import read_remote_here
 from autoloader.cli.output import answered, emit_document, note_some, progress_bar
 from autoloader.cli.witness import (
     Episode,
@@ -58,7 +57,6 @@ def show_differences(declared: PipelineSpec, samples: int, given: Mapping[str, A
         from autoloader.pipeline.graph import user_functions
 
         user_functions.enter()  # TensorFlow comes here anyway, with TFDS
-    read_remote_here(declared)
     with AutoLoader(declared, output="numpy", rank=0, world_size=1, **given) as loader:
         found = Comparer(declared, loader)
         rows = list(taken(loader, samples))
