@@ -33,7 +33,7 @@ from autoloader.errors import AutoloaderError, PipelineError, ProfileError, Usag
 from autoloader.host.clock import Clock, SystemClock
 from autoloader.host.gpu import gpu_name, open_nvml
 from autoloader.host.headroom import HeadroomProbe, kernel_records
-from autoloader.host.machine import ROOT, CgroupProcessors, ProcessGroups
+from autoloader.host.machine import ROOT, CgroupProcessors
 from autoloader.host.storage import (
     FRAME_BYTES,
     Rates,
@@ -73,7 +73,6 @@ _FEW_PROCESSORS = 2
 _MANY_TIMES = 4
 _CHILD = b"autoloader.process.worker"
 _RING = "/memfd:autoloader"
-_GROUPS = "autoloader-*"
 
 
 @dataclass(frozen=True, slots=True)
@@ -342,7 +341,7 @@ def _shown(limit: int) -> str:
 
 
 def leftovers(machine: Machine) -> Iterator[Seen]:
-    """Children without a trainer, and cgroups without a process."""
+    """Children without a trainer."""
     orphans = 0
     for entry in machine.processes():
         with contextlib.suppress(OSError, ValueError):
@@ -359,14 +358,8 @@ def leftovers(machine: Machine) -> Iterator[Seen]:
                 f"it is {_status(entry, 'State')} and holds {_held(entry)}",
                 f"kill -9 {entry.name}",
             )
-    for group in _groups(machine):
-        orphans += 1
-        yield Finding(
-            f"the cgroup {group} belongs to a run that is gone, and holds no process",
-            f"rmdir {group}",
-        )
     if not orphans:
-        yield Fact("no child, ring or cgroup of a run that is gone")
+        yield Fact("no child or ring of a run that is gone")
 
 
 def _status(entry: Path, key: str) -> str:
@@ -388,20 +381,6 @@ def _held(entry: Path) -> str:
                 there = descriptor.stat()
                 rings[there.st_ino] = there.st_blocks * 512
     return f"{format_bytes(own)} of its own and {format_bytes(sum(rings.values()))} of rings"
-
-
-def _groups(machine: Machine) -> list[Path]:
-    """Empty cgroups of ours beside this process's own, in any memory hierarchy."""
-    groups = ProcessGroups("memory", machine.proc, machine.cgroup_root).read() or ()
-    found = {place for group in groups for place in group.directory.glob(_GROUPS)}
-    return sorted(place for place in found if place.is_dir() and not _has_process(place))
-
-
-def _has_process(group: Path) -> bool:
-    """True if a cgroup has a process, or cannot be read."""
-    with contextlib.suppress(OSError):
-        return any(file.read_text().strip() for file in group.rglob("cgroup.procs"))
-    return True
 
 
 def readable(spec: PipelineSpec, split: str, into: list[ResolvedDataset]) -> Iterator[Seen]:
