@@ -215,7 +215,7 @@ def _mixes_of(project: str) -> dict[str, KnownMix]:
     alone = {other: {name: 1.0} for name in names(project)
              for other in (name, *other_names(name))}  # fmt: skip
     return {
-        name: KnownMix(f"a mixture of {project}", weights, pairs=False)
+        name: KnownMix(f"a mixture of {project}", weights)
         for name, weights in {**alone, **mixtures(project)}.items()
     }
 

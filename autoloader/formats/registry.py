@@ -7,13 +7,14 @@ entry says, and what to propose where there is no entry (``cli.init``).
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from importlib import resources
 from typing import Any
 
-from ruamel.yaml import YAML
+from pydantic import TypeAdapter
 
+from autoloader.spec.reading import parse_yaml
 from autoloader.spec.recipes import own_name
 
 PAIR_OFFSETS = (3, 5, 10)
@@ -27,17 +28,19 @@ class KnownDataset:
     Attributes:
         images: camera → path of its feature.
         action, state: terms, or ``None`` where the dataset has none (or none is known).
-        language: features with an instruction; one is drawn for each episode and pass.
-        hz: control frequency in Hz; ``None``: not known.
-        note: remark for people; "": there is none.
+        language: features of which one is drawn.
+        hz: control frequency, or ``None``.
+        note: what a person should know, or "".
+        also: names of other datasets with the same fields.
     """
 
-    images: Mapping[str, str]
-    action: tuple[Any, ...] | None
-    state: tuple[Any, ...] | None
-    language: tuple[str, ...]
-    hz: float | None
-    note: str
+    images: Mapping[str, str] = field(default_factory=dict)
+    action: tuple[Any, ...] | None = None
+    state: tuple[Any, ...] | None = None
+    language: tuple[str, ...] = ("language_instruction",)
+    hz: float | None = None
+    note: str = ""
+    also: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,33 +55,25 @@ class KnownMix:
 
     about: str
     weights: Mapping[str, float]
-    pairs: bool
+    pairs: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class _Registry:
+    datasets: Mapping[str, KnownDataset]
+    mixes: Mapping[str, KnownMix]
 
 
 def known_dataset(name: str) -> tuple[str, KnownDataset] | None:
-    """(name of the entry, entry) for a TFDS name; ``None`` where there is no entry."""
-    document = _open_x()["datasets"]
-    own = name if name in document else _aliases().get(name, own_name(name))
-    if own not in document:
-        return None
-    entry = document[own]
-    language = entry.get("language", "language_instruction")
-    return own, KnownDataset(
-        images={camera: f"observation/{entry[camera]}" for camera in _cameras(entry)},
-        action=tuple(entry["action"]) if "action" in entry else None,
-        state=tuple(_observed(term) for term in entry["state"]) if "state" in entry else None,
-        language=(language,) if isinstance(language, str) else tuple(language),
-        hz=entry.get("hz"),
-        note=entry.get("note", ""),
-    )
+    """The entry for a TFDS name, under the registry's own name for it."""
+    known = _registry().datasets
+    own = name if name in known else _aliases().get(name, own_name(name))
+    return (own, known[own]) if own in known else None
 
 
 def known_mixes() -> dict[str, KnownMix]:
     """The published weightings, by the name that ``--mix`` takes."""
-    return {
-        name: KnownMix(entry["about"], entry["weights"], entry.get("pairs", False))
-        for name, entry in _open_x()["mixes"].items()
-    }
+    return dict(_registry().mixes)
 
 
 def pair_offset(hz: float | None) -> int:
@@ -88,29 +83,12 @@ def pair_offset(hz: float | None) -> int:
     return min(PAIR_OFFSETS, key=lambda offset: abs(offset - hz))
 
 
-def _cameras(entry: Mapping[str, Any]) -> list[str]:
-    return [camera for camera in ("primary", "wrist") if camera in entry]
-
-
-def _observed(term: Any) -> Any:
-    """A term below ``observation/``."""
-    if isinstance(term, str):
-        return f"observation/{term}"
-    return {**term, "path": f"observation/{term['path']}"} if "path" in term else term
-
-
 @cache
-def _open_x() -> Mapping[str, Any]:
-    """``open_x.yaml``, parsed once: "datasets" and "mixes". Callers share it and change nothing."""
+def _registry() -> _Registry:
     text = resources.files(__package__).joinpath("open_x.yaml").read_text(encoding="utf-8")
-    document: Mapping[str, Any] = YAML(typ="safe", pure=True).load(text)
-    return document
+    return TypeAdapter(_Registry).validate_python(parse_yaml(text))
 
 
 @cache
 def _aliases() -> Mapping[str, str]:
-    """Name under the key ``also`` → name of the entry that has the same features."""
-    return {
-        other: name for name, entry in _open_x()["datasets"].items()
-        for other in entry.get("also", ())
-    }  # fmt: skip
+    return {other: name for name, one in _registry().datasets.items() for other in one.also}
