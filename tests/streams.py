@@ -145,7 +145,9 @@ class Running:
         self.order = mixture_order(mixture, {n: c.samples for n, c in self.counts.items()})
         self.memory = RingMemory(mixture.layout)
         self.cursors = [DatasetCursor.of(dataset) for dataset in mixture.datasets]
-        self.begin = begin = start or PipelineStart.beginning(mixture)
+        self.begin = begin = start or PipelineStart(
+            tuple(DatasetCursor.of(dataset) for dataset in mixture.datasets), None
+        )
         self.cursors = [cursor.copy() for cursor in begin.cursors]
         self.pipeline = Pipeline(
             mixture,

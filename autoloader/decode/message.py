@@ -98,11 +98,6 @@ class PipelineStart:
             cursor.restore(state)
         return cls(**{**plain, "cursors": cursors})
 
-    @classmethod
-    def beginning(cls, mixture: ResolvedMixture) -> PipelineStart:
-        """The start at the first sample of every dataset."""
-        return cls(tuple(DatasetCursor.of(dataset) for dataset in mixture.datasets), None)
-
 
 def languages(views: dict[str, np.ndarray], batch: BatchMessage) -> list[bytes]:
     """UTF-8 language of every row of a filled batch; texts of features behind it."""

@@ -28,9 +28,9 @@ class KnownDataset:
     Attributes:
         images: camera → path of its feature.
         action, state: terms, or ``None`` where the dataset has none (or none is known).
-        language: features of which one is drawn.
-        hz: control frequency, or ``None``.
-        note: what a person should know, or "".
+        language: features with an instruction; one is drawn for each episode and pass.
+        hz: control frequency in Hz; ``None``: not known.
+        note: remark for people; "": there is none.
         also: names of other datasets with the same fields.
     """
 
@@ -65,7 +65,7 @@ class _Registry:
 
 
 def known_dataset(name: str) -> tuple[str, KnownDataset] | None:
-    """The entry for a TFDS name, under the registry's own name for it."""
+    """(name of the entry, entry) for a TFDS name; ``None`` where there is no entry."""
     known = _registry().datasets
     own = name if name in known else _aliases().get(name, own_name(name))
     return (own, known[own]) if own in known else None
@@ -85,10 +85,12 @@ def pair_offset(hz: float | None) -> int:
 
 @cache
 def _registry() -> _Registry:
+    """``open_x.yaml``, parsed once. Callers share it and change nothing."""
     text = resources.files(__package__).joinpath("open_x.yaml").read_text(encoding="utf-8")
     return TypeAdapter(_Registry).validate_python(parse_yaml(text))
 
 
 @cache
 def _aliases() -> Mapping[str, str]:
+    """Name under the key ``also`` → name of the entry that has the same features."""
     return {other: name for name, one in _registry().datasets.items() for other in one.also}

@@ -188,6 +188,7 @@ def waits_in_kernel(pid: int) -> bool:
 
 
 def _read_thread(task: Path) -> ThreadVitals:
+    """Name and state of a thread, and its times in s; of some kernels the processor time alone."""
     front, _, rest = (task / "stat").read_text().rpartition(")")
     name, words = front.partition("(")[2], rest.split()
     state = words[0]

@@ -247,6 +247,7 @@ def _hex(colour: str) -> str:
 
 
 def _figure(height: int, bottom: int = _BOTTOM) -> tuple[Figure, Axes]:
+    """An empty figure of this height in pixels, and its axes."""
     with needs("a chart", extra="report"):
         from matplotlib.figure import Figure
     figure = Figure(figsize=(WIDTH / 72, height / 72), dpi=72)

@@ -535,6 +535,7 @@ def _tasks(pid: int) -> Iterable[Path]:
 
 
 def _used(tid: int, one: ThreadVitals, *, consumer: bool) -> _Used:
+    """Use of a thread so far, with its stage."""
     kind = next((prefix for prefix in _STAGES if one.name.startswith(prefix)), None)
     main = consumer and tid == os.getpid()
     stage = _STAGES[kind] if kind else "consumer" if consumer else "other"

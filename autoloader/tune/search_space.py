@@ -103,17 +103,17 @@ class SearchSpace:
             values["num_parallel_calls"] = max(1, round(share * values["cycle_length"]))
         return self._built(values)
 
-    def clamped(self, wanted: Mapping[str, int], base: Knobs | None = None) -> Knobs:
-        """Values within the box, over the start or another set."""
+    def clamped(self, wanted: Mapping[str, int]) -> Knobs:
+        """Values within the box, over the start."""
         inside = {
             knob: min(max(value, self.ranges[knob].low), self.ranges[knob].high)
             for knob, value in wanted.items()
         }
-        return self._built(inside, base)
+        return self._built(inside)
 
-    def _built(self, values: Mapping[str, Any], base: Knobs | None = None) -> Knobs:
-        """Values over the start or another set; no dataset has more calls than its cycle length."""
-        base = base or self.start
+    def _built(self, values: Mapping[str, Any]) -> Knobs:
+        """Values over the start; no dataset has more calls than its cycle length."""
+        base = self.start
         common = {name: getattr(base, name) for name in ("cycle_length", "num_parallel_calls")}
         common |= {name: values[name] for name in common if name in values}
         common["num_parallel_calls"] = min(common.values())

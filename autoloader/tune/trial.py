@@ -45,7 +45,7 @@ from autoloader.errors import (
 )
 from autoloader.host import supervision
 from autoloader.host.clock import Clock, SystemClock
-from autoloader.host.files import locked, own_folder, runtime_folder
+from autoloader.host.files import Waiting, locked, own_folder, runtime_folder
 from autoloader.host.processes import ProcessorProbe
 from autoloader.host.supervision import describe_end, last_lines
 from autoloader.host.threads import end_with
@@ -59,7 +59,6 @@ PERIOD_S = 0.1
 
 _LAST_LINES, _KEPT_LINES = 6, 40
 _OOM_SCORE_ADJ = "500"
-_LOOK_S = 0.5
 """Seconds between two looks at whether another tuner has ended its measurement."""
 
 
@@ -420,36 +419,27 @@ def by_turns(
     """
 
     def measured(knobs: Knobs, *, timeout_s: float, watch: TrialWatch) -> TrialResult:
-        told: set[str] = set()
-
-        def wait(holder: str) -> None:
-            if holder not in told:
-                told.add(holder)
-                logger.warning(
-                    "a measurement waits for %s: one tuner of a host measures at a time", holder
-                )
-            if clock.now_s() >= deadline_s:
-                raise _LateError(
-                    f"--budget ran out while waiting for {holder}: one tuner of a host measures "
-                    "at a time; wait until it ends, or give a longer --budget"
-                )
+        def pause(seconds: float) -> None:
             watch(None, None)  # whoever looks on sees that time passes
-            clock.sleep(_LOOK_S)
+            clock.sleep(seconds)
 
+        waits = Waiting(
+            "a measurement (one tuner of a host measures at a time)",
+            deadline_s - clock.now_s(),
+            say=logger.warning,
+            now_s=clock.now_s,
+            sleep=pause,
+        )
         with contextlib.ExitStack() as turn:
             try:
                 path = lock or own_folder(runtime_folder()) / "tune.lock"
-                turn.enter_context(locked(path, wait))
-            except _LateError as late:
-                code = UsageError.exit_code
-                return TrialResult(Outcome.FAILED, reason=str(late), exit_code=code)
+                turn.enter_context(locked(path, waits))
+            except UsageError as late:
+                reason = f"--budget ran out: {late.what}"
+                return TrialResult(Outcome.FAILED, reason=reason, exit_code=late.exit_code)
             except OSError as error:  # another user's, or no room: better measured than not
                 logger.warning("tuners of this host do not take turns: %s", error)
             left_s = max(deadline_s - clock.now_s(), 0.0)
             return measure(knobs, timeout_s=min(timeout_s, left_s), watch=watch)
 
     return measured
-
-
-class _LateError(Exception):
-    """The study's time is up."""

@@ -18,7 +18,7 @@ from lightning.pytorch.loggers import CSVLogger
 from lightning.pytorch.tuner import Tuner
 
 from autoloader import AutoLoader, PipelineSpec, augment, layouts
-from autoloader.integrations.lightning.datamodule import Delivery
+from autoloader.integrations.lightning.datamodule import delivered
 from autoloader.integrations.lightning.streams import HostBatch
 from autoloader.lightning import LoaderMonitor, Stage2Layout
 from autoloader.process.augmentation import augmenter
@@ -142,13 +142,13 @@ def test_on_a_device_augmentation_and_layout_come_behind_the_copy(mix: PipelineS
     spec = PipelineSpec.from_mapping(plain)
     device = FakeDevice()
     with AutoLoader(spec, isolation="thread", ram_floor="64MiB", knobs=KNOBS) as loader:
-        deliver = Delivery(loader.dataset_names, augmenter(spec), Stage2Layout(), None)
         move = loader.transfer(device)
+        how = loader.dataset_names, augmenter(spec), Stage2Layout(), None
         batch = next(iter(loader))
         expected = Stage2Layout()(batch, loader.dataset_names)
         frames = expected["frames"].clone()
-        moved = deliver(HostBatch(batch), move)
-        other = deliver([HostBatch(batch), torch.ones(2)], move)
+        moved = delivered(HostBatch(batch), move, *how)
+        other = delivered([HostBatch(batch), torch.ones(2)], move, *how)
         device.advance()
         assert torch.equal(moved["frames"], frames)
         assert torch.equal(other[0]["frames"], frames)

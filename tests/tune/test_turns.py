@@ -24,7 +24,7 @@ def test_measurements_of_one_host_take_turns(tmp_path: Path) -> None:
         other = by_turns(lambda *_, **__: pytest.fail("both measure"), clock, 30.0, lock)
         late = other(knobs, timeout_s=1, watch=lambda *_: bool(looks.append(clock.now_s())) or True)
         assert late.outcome is Outcome.FAILED
-        assert "waiting for process" in late.reason
+        assert "--budget ran out: a measurement" in late.reason
         assert isinstance(start_error(late), UsageError)
         return TrialResult(Outcome.COMPLETE, samples_per_s=1.0)
 

@@ -41,8 +41,15 @@ from autoloader.spec import PipelineSpec, SpecSource
 _READ_ON_THE_HOST = ("provenance", "dataset_index")
 
 
-class Delivery:
-    """The last stretch of a loader's batches: to the device, augmented, in the trainer's layout.
+def delivered(
+    tree: Any,
+    move: Callable[[Any], Any],
+    names: tuple[str, ...],
+    augment: Augmenter | None,
+    to_batch: ToBatch | None,
+    frame_dtype: torch.dtype | None,
+) -> Any:
+    """A batch, or several in lists and mappings: moved, augmented, in the trainer's layout.
 
     The order of the steps keeps the host from waiting. Parameters of the augmentation and names of
     datasets and episodes come from numbers that are still on the host. Frames, actions and states
@@ -50,50 +57,38 @@ class Delivery:
     there. Nothing waits for the device.
 
     Args:
+        tree: a ``HostBatch``, or lists and mappings with some.
+        move: moves tensors to the device.
         names: names by dataset index, ``loader.dataset_names``.
-        augmenter: augments frames; ``None`` leaves them.
+        augment: augments frames; ``None`` leaves them.
         to_batch: function from loader and batch to the trainer's batch.
         frame_dtype: what uint8 tensors become, in [0, 1]; ``None`` leaves them.
     """
 
-    def __init__(
-        self,
-        names: tuple[str, ...],
-        augmenter: Augmenter | None,
-        to_batch: ToBatch | None,
-        frame_dtype: torch.dtype | None,
-    ) -> None:
-        self._names = names
-        self._augmenter = augmenter if augmenter is not None and augmenter.active else None
-        self._to_batch = to_batch
-        self._frame_dtype = frame_dtype
-
-    def __call__(self, tree: Any, move: Callable[[Any], Any]) -> Any:
-        """A batch, or a combination of several, moved by ``move`` and made ready."""
-        if isinstance(tree, HostBatch):
-            return self._deliver(tree, move)
-        if isinstance(tree, dict) and any(isinstance(v, HostBatch) for v in tree.values()):
-            return {key: self(value, move) for key, value in tree.items()}
-        if isinstance(tree, (list, tuple)) and any(isinstance(v, HostBatch) for v in tree):
-            return type(tree)(self(value, move) for value in tree)
-        return move(tree)
-
-    def _deliver(self, batch: HostBatch, move: Callable[[Any], Any]) -> Any:
-        host = {key: batch[key] for key in _READ_ON_THE_HOST if key in batch}
-        moved = move({key: value for key, value in batch.items() if key not in host})
-        if self._augmenter is not None:
-            drawn = self._augmenter.parameters(np.asarray(host["provenance"]))
-            moved = self._augmenter.apply(moved, drawn)
-        ready: Any = {**moved, **host}
-        if self._to_batch is not None:
-            ready = self._to_batch(ready, self._names)
-        return mapped(move(ready), self._finish)
-
-    def _finish(self, tensor: torch.Tensor) -> torch.Tensor:
-        if tensor.dtype == torch.uint8 and self._frame_dtype is not None:
-            scaled = tensor.to(self._frame_dtype, memory_format=torch.contiguous_format)
+    def finish(tensor: torch.Tensor) -> torch.Tensor:
+        if tensor.dtype == torch.uint8 and frame_dtype is not None:
+            scaled = tensor.to(frame_dtype, memory_format=torch.contiguous_format)
             return scaled.div_(255)
         return tensor if tensor.device.type == "cpu" else tensor.contiguous()
+
+    def ready(part: Any) -> Any:
+        if isinstance(part, dict) and any(isinstance(v, HostBatch) for v in part.values()):
+            return {key: ready(value) for key, value in part.items()}
+        if isinstance(part, (list, tuple)) and any(isinstance(v, HostBatch) for v in part):
+            return type(part)(map(ready, part))
+        if not isinstance(part, HostBatch):
+            return move(part)
+        host = {key: part[key] for key in _READ_ON_THE_HOST if key in part}
+        moved = move({key: value for key, value in part.items() if key not in host})
+        if augment is not None and augment.active:
+            drawn = augment.parameters(np.asarray(host["provenance"]))
+            moved = augment.apply(moved, drawn)
+        batch: Any = {**moved, **host}
+        if to_batch is not None:
+            batch = to_batch(batch, names)
+        return mapped(move(batch), finish)
+
+    return ready(tree)
 
 
 _STATE_VERSION = 1
@@ -358,13 +353,14 @@ class AutoLoaderDataModule(LightningDataModule):
 
         if device.type == "cuda" and not theirs:
             stream.move = stream.loader.transfer(device)
-        delivery = Delivery(
+        ready = delivered(
+            batch,
+            stream.move or move,
             stream.loader.dataset_names,
             augmenter(self.spec) if training else None,
             self.to_batch,
             self.frame_dtype,
         )
-        ready = delivery(batch, stream.move or move)
         if theirs and model is not None:
             ready = model.transfer_batch_to_device(ready, device, dataloader_idx)
         one = self._train.loader.shown() if training and self._train is not None else None
