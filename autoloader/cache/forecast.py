@@ -139,7 +139,7 @@ def forecast(sets: Sequence[FrameSet], cache_bytes: float) -> Forecast:
 
 
 def _law(one: FrameSet, threshold: float, together: float = 0.0) -> tuple[float, float]:
-    """Bytes held of a set, and hits for each position."""
+    """(bytes held of a set, hits for each position) with an eviction threshold."""
     longest = threshold * one.decode_s / one.frame_bytes / one.pass_positions
     held_bytes = hits = 0.0
     for uses, frames in one.uses:

@@ -419,12 +419,12 @@ class Entry:
     """One dataset as the spec has it.
 
     Attributes:
-        name: unique in the spec.
-        known_as: the registry's name for it, else TFDS's.
+        name: name of the dataset, unique in the spec.
+        known_as: name of the dataset in the registry, else in TFDS.
         directory: version directory of the dataset.
         values: the spec's fields of it, such as ``images`` and ``action``, in order.
         split: loader split → TFDS split expression.
-        hz: control frequency, or ``None``.
+        hz: control frequency in Hz; ``None``: not known.
         notes: remarks for people, a comment line each.
         proposed: fields that come from ``features.json`` → why.
         commented: fields that stand as comments → (value, why).

@@ -302,6 +302,7 @@ class _StderrHandler(logging.Handler):
     """Writes this library's log lines to the stderr of the time of writing."""
 
     def emit(self, record: logging.LogRecord) -> None:
+        """Write a log record to stderr."""
         note(self.format(record))
 
 

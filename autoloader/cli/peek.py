@@ -511,6 +511,7 @@ def _is_gripper(term: FieldTerm) -> bool:
 
 
 def _named(op: Any) -> str:
+    """An op as words: its name and values."""
     plain = op.plain()
     return plain if isinstance(plain, str) else " ".join(map(str, *plain.items()))
 

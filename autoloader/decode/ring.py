@@ -65,9 +65,11 @@ class _Pages:
         self.address = int(self.pinned.ctypes.data) - slot_bytes * MAX_SLOTS
 
     def base(self, slot: int) -> np.ndarray:
+        """A new uint8 array over a slot."""
         return np.frombuffer(self.map, np.uint8, self.slot_bytes, slot * self.slot_bytes)
 
     def punch(self, slot: int) -> None:
+        """Give a slot's pages back to the kernel."""
         self.map.madvise(mmap.MADV_REMOVE, slot * self.slot_bytes, self.slot_bytes)
 
 

@@ -157,7 +157,7 @@ class GpuProbe:
 
 @contextlib.contextmanager
 def open_nvml(module: Any = None) -> Iterator[Any]:
-    """NVML for a block; drivers fail in many ways, so what it raises is any ``Exception``.
+    """NVML, for a ``with`` block; drivers fail in many ways, so any ``Exception`` may come.
 
     Args:
         module: module that stands for ``pynvml``; ``None``: the real one.

@@ -123,6 +123,7 @@ class HeadroomProbe:
         self._told: set[str] = set()
 
     def read(self) -> Headroom:
+        """A reading: the least of what host and cgroups can still give."""
         with self._lock:
             best, source = self._host_bytes(b"MemAvailable"), "host"
             now_s = time.monotonic()
@@ -152,6 +153,7 @@ class HeadroomProbe:
             return min((limit for _, limit in self._current_limits()), default=None)
 
     def total_bytes(self) -> int:
+        """Bytes of memory of the host, or of the tightest cgroup."""
         known = (self.cgroup_limit_bytes(), self._host_bytes(b"MemTotal"))
         limits = [limit for limit in known if limit is not None]
         if not limits:

@@ -314,6 +314,7 @@ class CgroupProcessors:
         self._accounts = ProcessGroups("cpuacct", proc, cgroup_root)
 
     def read(self) -> Processors:
+        """A reading: processors of the affinity, and the tightest quota."""
         allowed = len(os.sched_getaffinity(0))
         least: tuple[float, Cgroup] | None = None
         for group in self._groups.read() or ():

@@ -46,9 +46,10 @@ _TRIES = 3
 
 
 def try_call(mixture: ResolvedMixture) -> tuple[float | None, str | None]:
-    """Seconds of the function for a full batch of zeros and empty texts, or why it says none.
+    """(seconds of the function, ``None``) for a full batch of zeros and empty texts.
 
-    The least of a few calls: the first one may build what the others use.
+    Where the function fails: (``None``, the reason). The least of a few calls counts, as the first
+    may build things that the others use.
     """
     layout = mixture.layout
     views = layout.views(np.zeros(layout.slot_bytes, np.uint8))

@@ -318,6 +318,7 @@ class _Slots:
 
     @classmethod
     def of(cls, size: Ints, key: Keys, block: Ints, window: int) -> _Slots:
+        """The slots of permutations of ``size`` numbers, all [n]."""
         full, rest = np.divmod(size, block)
         has = rest > 0
         slots = full + has
@@ -349,6 +350,7 @@ class _Slots:
         return first, stop - first, turn
 
     def window_key(self, turn: Ints) -> Keys:
+        """Key [n] of the permutation within each number's window."""
         own = fold_array(self.key, np.full(len(turn), PURPOSE_WINDOW, np.int64), turn)
         return np.where(self.windows > 1, own, self.key)
 

@@ -429,14 +429,15 @@ class KnobLimits:
     """Limits of one pipeline on one host.
 
     Attributes:
-        cpus: processors this process may use.
-        shards: shards of each dataset's split, by dataset name.
-        block_length: samples of one mixing block.
-        batch_bytes: bytes of one ring slot; 0 when not known.
+        cpus: number of processors that this process may use.
+        shards: dataset name → number of shards of its split.
+        block_length: number of samples of a block.
+        batch_bytes: bytes of a ring slot; 0: not known.
         budget_bytes: bytes the ring may take; ``None`` when there is no limit.
         cache_bytes: bytes that decoded frames may take; ``None`` when there is no limit.
-        helpers: processors of other hosts; ``None`` when that is not known.
-        one_process: batches are built in one process, which holds blocks (``mixing.locality``).
+        helpers: number of processors of other hosts; ``None``: not known.
+        one_process: whether batches are built in one process, which holds blocks
+            (``mixing.locality``).
     """
 
     cpus: int

@@ -78,6 +78,7 @@ class TolerantPruner(optuna.pruners.BasePruner):
         )
 
     def prune(self, study: optuna.Study, trial: FrozenTrial) -> bool:
+        """True if a trial is pruned: successive halving says so, and it is far behind the best."""
         step = trial.last_step
         if step is None or not self._halving.prune(study, trial):
             return False
@@ -300,6 +301,7 @@ class StudyStorage(optuna.storages.RDBStorage):
     """Optuna's storage, whose heartbeat outlives a server that does not answer for a while."""
 
     def record_heartbeat(self, trial_id: int) -> None:
+        """Note that a trial still runs; a fault of the storage is left to the study's thread."""
         try:
             super().record_heartbeat(trial_id)
         except (SQLAlchemyError, optuna.exceptions.StorageInternalError) as error:

@@ -291,6 +291,7 @@ class LiveWatcher:
         self._rate = ""
 
     def started(self, what: str) -> None:
+        """Show a line that moves while a trial runs."""
         self._label, self._rate = what, ""
         if self._console.is_terminal:
             self._status = self._console.status(what)
@@ -299,6 +300,7 @@ class LiveWatcher:
     def progressed(
         self, progress: TrialProgress | None, headroom_bytes: int | None, best_samples_per_s: float
     ) -> None:
+        """Show rate, headroom and the time that has passed."""
         if progress is not None:
             self._rate = f"batch {progress.batches}, {progress.samples_per_s:.0f} samples/s, "
         if self._status is not None:
@@ -308,6 +310,7 @@ class LiveWatcher:
             )
 
     def ended(self, result: TrialResult, best_samples_per_s: float) -> None:
+        """Print the line of a trial that has ended."""
         self.close()
         self._console.print(
             f"{self._label}: {_outcome(result)}, best so far {best_samples_per_s:.0f}, "

@@ -107,6 +107,7 @@ class _Train(TrainStream):
         self._module = module
 
     def state_dict(self) -> dict[str, Any]:
+        """State of the loader; {} under a trainer, where the data module has it."""
         return {} if self._module.trainer is not None else self._module.state_dict()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:

@@ -75,7 +75,7 @@ class LoaderMonitor(Callback):
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, *_: Any, **__: Any
     ) -> None:
-        """Log, every so many batches."""
+        """Log figures of the loader after every ``every_n_steps`` batches."""
         loader = self._loader(trainer)
         every = self._every_n_steps or getattr(trainer, "log_every_n_steps", 0) or 1
         if loader is not None and trainer.fit_loop.total_batch_idx % every == every - 1:

@@ -92,7 +92,7 @@ class _Stream:
         return len(self.loader)
 
     def begin(self) -> Consumer:
-        """An iteration begins; who iterates."""
+        """Begin an iteration; the consumer that iterates."""
         consumer = self.consumer()
         if self.move is not None:
             self.move.active = consumer.moves
@@ -127,12 +127,14 @@ class TrainStream(_Stream):
         return _Training(self)
 
     def begin(self) -> Consumer:
+        """Begin an iteration: for a repeating consumer at the first sample, unless resumed."""
         consumer = super().begin()
         if consumer.repeats and not self.resumed:
             self.rewind()
         return consumer
 
     def awaited(self, after: int) -> InHand:
+        """Go on reading where it was stopped, and wait for the next batch."""
         if self._parked:
             self.loader.park(False)
             self._parked = False
@@ -169,6 +171,7 @@ class ValidationStream(_Stream):
         return _Validation(self)
 
     def begin(self) -> Consumer:
+        """Begin an iteration at the first sample; the consumer that iterates."""
         consumer = super().begin()
         self.rewind()
         return consumer

@@ -320,12 +320,7 @@ def _parsed(path: str, size: int, mtime_ns: int) -> Mapping[str, Pairs]:
 
 
 def runs_of_episode(values: Any, feature: Feature) -> TextRuns:
-    """The texts of one episode, which is episode 0.
-
-    Args:
-        values: values of the feature: byte strings, or integers, flat.
-        feature: feature that the values are of.
-    """
+    """The texts of one episode, as those of episode 0."""
     runs: list[tuple[int, int, int, int]] = []
     ids: dict[bytes, int] = {}
     step = 0

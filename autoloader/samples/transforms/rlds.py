@@ -54,7 +54,7 @@ class Transformed:
     """One record after its transform.
 
     Attributes:
-        steps: T'; 0 where the episode is dropped.
+        steps: number of steps T'; 0 where the episode is dropped.
         values: feature key → stand-ins [T'], float32 or int64 numbers (flat), or byte strings.
         valid: [T'] bool, which steps may be t.
     """

@@ -216,6 +216,7 @@ class _Metered(io.RawIOBase):
         return True
 
     def readinto(self, buffer: Any) -> int | None:
+        """Read some bytes, and tell the meter their number."""
         count = self._raw.readinto(buffer)
         self._meter.came(count or 0)
         return int(count or 0)
