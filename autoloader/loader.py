@@ -126,9 +126,10 @@ class AutoLoader:
     Iterating is one epoch; see the design of epochs in the documentation. Use it in a ``with``
     block, or call ``close``; a loader that nobody refers to any more closes itself.
 
-    A batch counts as delivered when ``next`` returns it. Whatever is raised meanwhile, by Ctrl-C or
-    by a signal's handler, the following ``next`` goes on behind the last batch that was returned,
-    and each call that changes something is done as a whole or not at all. A ``for`` loop loses
+    ``iter`` gives a ``process.delivery.Iteration``. A batch counts as delivered when its ``next``
+    returns the batch. Whatever is raised meanwhile, by Ctrl-C or by a signal's handler, the
+    following ``next`` goes on behind the last batch that was returned. Each call that changes
+    something is done as a whole or not at all. A ``for`` loop loses
     nothing. In ``x = next(it)`` Python itself may raise between the return and the store: that
     batch is lost.
 
