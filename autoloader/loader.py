@@ -123,15 +123,14 @@ class AutoLoader:
             is read or decoded; the child, which is started first so that its imports overlap
             with the planning, has ended again.
 
-    Iterating is one epoch; see the design of epochs in the documentation. Use it in a ``with``
-    block, or call ``close``; a loader that nobody refers to any more closes itself.
+    Iterating is one epoch; see docs/explanation/order.md. Use a loader in a ``with`` block, or call
+    ``close``; a loader that nobody refers to any more closes itself.
 
     ``iter`` gives a ``process.delivery.Iteration``. A batch counts as delivered when its ``next``
     returns the batch. Whatever is raised meanwhile, by Ctrl-C or by a signal's handler, the
     following ``next`` goes on behind the last batch that was returned. Each call that changes
-    something is done as a whole or not at all. A ``for`` loop loses
-    nothing. In ``x = next(it)`` Python itself may raise between the return and the store: that
-    batch is lost.
+    something is done as a whole or not at all. A ``for`` loop loses nothing. In ``x = next(it)``
+    Python itself may raise between the return and the store: that batch is lost.
 
     A loader belongs to the process that made it. In a fork of that process (a worker of a torch
     ``DataLoader``, say) everything but its names and ``plan`` raises ``UsageError``, and ``close``
