@@ -27,6 +27,8 @@ MAX_MESSAGE_CHARACTERS = 2_000
 """Of an error's text; a remedy may list what there is and take twice as many."""
 MAX_VALUE_CHARACTERS = 160
 """Of a value that a message quotes."""
+MOST_NAMES = 40
+"""Names that a remedy lists."""
 
 
 class AutoloaderError(Exception):
@@ -178,6 +180,9 @@ def nearest(word: str, known: Iterable[str]) -> str:
 
     names = [str(name) for name in known]
     close = difflib.get_close_matches(word, names, n=1, cutoff=0.65)
+    close = close or [name for name in names if len(word) > 3 and word in name]
     if close:
         return f"did you mean {close[0]!r}?"
-    return "known: " + ", ".join(sorted(names)) if names else "nothing is allowed here"
+    more = f" and {len(names) - MOST_NAMES} more" if len(names) > MOST_NAMES else ""
+    listed = ", ".join(sorted(names)[:MOST_NAMES])
+    return f"known: {listed}{more}" if names else "nothing is allowed here"

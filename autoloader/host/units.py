@@ -38,11 +38,11 @@ def parse_bytes(text: str | int, *, name: str = "size") -> int:
         if isinstance(text, bool):  # an int to Python
             raise ValueError  # noqa: TRY301, TRY004 told below, with all that is no size
         return size_of(text)
-    except ValueError as error:
+    except ValueError:
         raise UsageError(
             f"{name}: {shown(text)} is not a size",
             remedy='write a number with a unit, such as "5GB" (5·10⁹ bytes) or "5GiB" (5·2³⁰)',
-        ) from error
+        ) from None
 
 
 def parse_floor(text: str | int, *, name: str) -> int:

@@ -626,9 +626,9 @@ def locate(mixture: ResolvedMixture, provenance: Any) -> SampleLocation:
         index, pass_, shard, record, t = (int(number) for number in provenance)
         dataset = dict(enumerate(mixture.datasets))[index]
         path = dict(enumerate(dataset.slices))[shard].path
-    except (TypeError, ValueError, KeyError) as error:
+    except (TypeError, ValueError, KeyError):
         raise UsageError(
             f"provenance {provenance!r:.200} names no sample of this loader",
             remedy='give one row of its batch["provenance"]: dataset, pass, shard, episode, t',
-        ) from error
+        ) from None
     return SampleLocation(dataset.name, path, record, t, t * dataset.stride, pass_)

@@ -31,6 +31,9 @@ adapter: Callable[[Any], TypeAdapter[Any]] = functools.cache(TypeAdapter)
 """The adapter of a type, from plain values and back: made at its first use, and once."""
 
 
+_KNOB = "it is a knob: knobs={…} of AutoLoader, or --set on the command line"
+
+
 class Block(BaseModel):
     """A block of the spec: frozen; an unknown key is refused with the nearest known one."""
 
@@ -43,5 +46,9 @@ class Block(BaseModel):
             known = [field.alias or name for name, field in cls.model_fields.items()]
             for key in raw:
                 if key not in known:
-                    raise wrong(f"unknown key {shown(key)}", nearest(str(key), known))
+                    from autoloader.spec.knobs import OTHER_WORDS, Knobs  # for this error alone
+
+                    words = OTHER_WORDS | dict.fromkeys(Knobs.model_fields, _KNOB)
+                    remedy = words.get(str(key)) or nearest(str(key), known)
+                    raise wrong(f"unknown key {shown(key)}", remedy)
         return raw

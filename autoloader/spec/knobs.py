@@ -217,7 +217,7 @@ class Knobs(BaseModel):
         except ValidationError as error:
             first = error.errors()[0]
             where = ".".join(str(part) for part in first["loc"])
-            raise _not_allowed(where, first.get("input"), _allowed(first["msg"])) from error
+            raise _not_allowed(where, first.get("input"), _allowed(first["msg"])) from None
         knobs._check_everywhere()  # noqa: SLF001 its own class
         return knobs
 

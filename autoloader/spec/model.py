@@ -439,7 +439,7 @@ class PipelineSpec(Block):
         try:
             return cls.from_mapping(document, folder=Path(path).parent)
         except SpecError as error:
-            raise in_file(error, Path(path)) from error.__cause__
+            raise in_file(error, Path(path)) from None
 
     @classmethod
     def from_mapping(cls, raw: Mapping[str, Any], *, folder: str | Path = ".") -> PipelineSpec:
@@ -457,7 +457,7 @@ class PipelineSpec(Block):
                 super().__init__(**fields)
             except ValidationError as error:
                 what, remedy, path = complaint(error, fields)
-                raise SpecError(what, remedy=remedy, path=path or None) from error
+                raise SpecError(what, remedy=remedy, path=path or None) from None
 
 
 SpecSource = PipelineSpec | str | Path | Mapping[str, Any]

@@ -42,12 +42,12 @@ def read_document(path: Path) -> dict[str, Any]:
         raw = read_yaml_file(path)
     except DocumentError as error:
         where = "" if error.what.startswith("line ") else ":"
-        remedy = f"`autoloader init {path} > mix.yaml` writes a spec of the datasets there"
+        remedy = f"`autoloader init {path} -o mix.yaml` writes a spec of the datasets there"
         raise SpecError(
             f"{path}{where or ','} {error.what}",
             remedy=remedy if path.is_dir() else error.remedy,
             path="",
-        ) from error
+        ) from None
     if not isinstance(raw, dict):
         holds = "is empty" if raw is None else f"holds {shown(raw)}, not keys with values"
         remedy = "write datasets: and cameras:, or let `autoloader init DATA_DIR` write the spec"
@@ -200,13 +200,14 @@ def complaint(error: ValidationError, plain: Mapping[str, Any]) -> tuple[str, st
 
 
 _BLOCK = "a block of keys and values"
+_LIST = "a list: [a, b], or a line '- …' for each"
 _ALLOWED = {
     "too_short": "a list or block of {min_length} or more",
     "too_long": "a list or block of at most {max_length}",
     "greater_than_equal": "at least {ge}",
     "less_than_equal": "at most {le}",
-    "tuple_type": "a list",
-    "list_type": "a list",
+    "tuple_type": _LIST,
+    "list_type": _LIST,
     "dict_type": _BLOCK,
     "mapping_type": _BLOCK,
     "model_type": _BLOCK,
@@ -346,6 +347,7 @@ _SYNTAX = {
     "mapping values": "has a colon where no key can stand: indent it alike, or quote the text",
     "'\\t'": "has a tab: indent with spaces",
     "expected ','": "follows a bracket that is not closed",
+    "expected ':'": "follows a line without a colon, or without a space behind it",
     "duplicate key": "has a key that stands above already",
 }
 """Part of what the parser says → what is wrong with the line."""

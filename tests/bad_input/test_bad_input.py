@@ -1,8 +1,9 @@
 """Bad input, by the command and from Python: what is told, and that nothing is left behind.
 
-Every message names the place, the value found and what is allowed, and says what to do. A refusal
-writes nothing and leaves nothing running. Most cases are a spec with one value changed: ``plan``
-and ``AutoLoader`` refuse it alike.
+Every message names the place, the value found and what is allowed, and says what to do. It fits one
+screen, and in Python it is one exception with no other behind it. A refusal writes nothing and
+leaves nothing running. Most cases are a spec with one value changed, or the text of a spec file:
+``plan`` and ``AutoLoader`` refuse it alike.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import json
 import os
 import shutil
 import threading
+import traceback
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -19,6 +21,7 @@ from typing import Any, NamedTuple
 import psutil
 import pytest
 import rlds_files
+from huggingface_hub import constants
 from leftovers import no_thread_left_behind
 
 from autoloader import (
@@ -30,6 +33,7 @@ from autoloader import (
     recipes,
 )
 from autoloader.cli.app import main
+from autoloader.host import extras
 
 SPEC: dict[str, Any] = {
     "datasets": [
@@ -178,10 +182,46 @@ SPECS = [
     ),
     spec("defaults", {"data_dri": "x"}, "defaults.data_dri", "'data_dri'", "'data_dir'"),
 ]
+TEXT = """\
+datasets:
+  - name: arm
+    path: data/robot/1.0.0
+    images: {primary: observation/image}
+    action: action
+cameras:
+  primary: {size: [8, 8]}
+batch: {size: 2}
+"""
+TEXTS: dict[str, Case] = {
+    "nothing": Case("", 2, ("bad.yaml is empty", "autoloader init DATA_DIR")),
+    "half of a file": Case(TEXT[: TEXT.index(" observation/image}")], 2,
+                           ("bad.yaml: it ends in the middle", "line 4", "copied by half")),
+    "an indentation": Case(TEXT.replace("    path", "   path"), 2,
+                           ("line 3: 'path: data/robot/1.0.0' is indented differently", "mend")),
+    "a tab": Case(TEXT.replace("  primary", "\tprimary"), 2, ("line 7", "has a tab", "spaces")),
+    "an open bracket": Case(TEXT.replace("[8, 8]", "[8, 8"), 2, ("line 7", "bracket", "mend")),
+    "no space behind a colon": Case(TEXT.replace("action: a", "action:a"), 2,
+                                    ("line 6", "without a space", "or those above")),
+    "a key twice": Case(TEXT + "batch: {size: 4}\n", 2, ("line 9", "stands above already")),
+    "a list": Case("- a\n- b\n", 2, ("['a', 'b']", "not keys with values", "datasets:")),
+    "datasets by name": Case(
+        "datasets:\n  arm: {path: data/robot/1.0.0}\ncameras: {primary: {size: [8, 8]}}\n", 2,
+        ("datasets", "{'arm':", "a list: [a, b]", "'- …'")),
+    "no cameras": Case(TEXT.replace("cameras", "camera"), 2, ("'camera'", "'cameras'")),
+    "a name of another loader": Case(TEXT + "batch_size: 4\n", 2, ("'batch_size'", "batch")),
+    "a knob": Case(TEXT + "decode_threads: 4\n", 2, ("'decode_threads'", "a knob", "--set")),
+    "workers": Case(TEXT + "num_workers: 4\n", 2, ("'num_workers'", "decode_threads")),
+    "a camera's size alone": Case(TEXT.replace("{size: [8, 8]}", "[8, 8]"), 2,
+                                  ("cameras.primary", "[8, 8]", "keys and values")),
+    "images without camera": Case(TEXT.replace("{primary: observation/image}", "observation/image"),
+                                  2, ("datasets[arm].images", "'observation/image'", "keys")),
+    "a field of the wrong block": Case(TEXT + "weight: 2\n", 2, ("'weight'", "'weights'")),
+}  # fmt: skip
+"""Texts of a spec file that people have by mistake."""
 COMMANDS = [
     command("plan", "SPEC", "missing", "YAML file"),
     command("plan --spec no.yaml", "no.yaml", "No such file", "readable file"),
-    command("plan --spec empty", "empty", "Is a directory", "autoloader init empty > mix.yaml"),
+    command("plan --spec empty", "empty", "Is a directory", "autoloader init empty -o mix.yaml"),
     command("plan --spec text", "text", "not keys with values", "datasets"),
     command("plan --spec mix.yaml --sepc x", "--sepc", "No such option"),
     command("plan --spec mix.yaml --ram-floor lots", "--ram-floor", "'lots'", '"5GB"'),
@@ -240,6 +280,24 @@ COMMANDS = [
     command("top nobody --once", "'nobody'", "running: none", "name one"),
     command("report nobody", "nobody", "keeps no run", "AUTOLOADER_RUN_DIR"),
     command("fly", "'fly'", "known: ", "measure"),
+    command("plan data/robot/1.0.0", "Is a directory", "autoloader init data/robot/1.0.0 -o mix"),
+    command("plan data", "Is a directory", "autoloader init data -o mix.yaml"),
+    command("init data -o mix.yaml", "mix.yaml is there", "another file with --output"),
+    command("init data --stile octo", "--stile", "No such option", "--style"),
+    command("plan --set num_workers=4 mix.yaml", "'num_workers'", "decode_threads"),
+    command("plan mix.yaml --set reader=x", "both a knob and a field", "knobs.reader"),
+    command("plan mix.yaml --set batch.size=0", "batch.size", "0 is", AT_LEAST_1),
+    command("plan mix.yaml --set batch.size=two", "batch.size", "'two'", "integer"),
+    command("plan mix.yaml --set batch.sizes=2", "'sizes'", "'size'"),
+    command("plan mix.yaml --set batch.size=[2", "batch.size", "ends in the middle"),
+    command("plan mix.yaml --set datasets.am.weight=2", "'am'", "'arm'"),
+    command("plan mix.yaml --set decode_threads=4,ring_slots=8", "'4,ring_slots=8'", "integer"),
+    command("plan mix.yaml other.yaml", "other.yaml", "takes"),
+    command("measure", "SPEC", "missing", "YAML file"),
+    command("init", "DATA", "missing", "lerobot/pusht"),
+    command("init nobody/nothing", "nobody/nothing: no folder", "HF_HUB_OFFLINE", code=4),
+    command("init hf://buckets/nobody/nothing", "Storage Buckets", "hf buckets sync"),
+    command("init s3//bucket/oxe", "s3/bucket/oxe is no directory", "ORG/NAME", code=4),
 ]
 
 
@@ -300,7 +358,50 @@ def python(call: Callable[[], object], *told: str, code: int = 2) -> Case:
     return Case(call, code, told)
 
 
+def wrapped(**options: Any) -> Callable[[AutoLoader], object]:
+    """A loader as the dataset of a torch ``DataLoader``."""
+
+    def call(loader: AutoLoader) -> object:
+        from torch.utils.data import DataLoader
+
+        return next(iter(DataLoader(loader, **options)))  # type: ignore[arg-type]
+
+    return call
+
+
+def without(module: str) -> Callable[[], object]:
+    """A loader where a package is not installed."""
+
+    def call() -> object:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(extras, "find_spec", lambda name: None if name == module else object())
+            return AutoLoader("mix.yaml")
+
+    return call
+
+
 CALLS: dict[str, Case] = {
+    "workers": python(opened(num_workers=4), "'num_workers'", "knobs={'decode_threads': 4}"),
+    "a knob as an argument": python(opened(ring_slots=4), "'ring_slots'", "it is a knob"),
+    "an argument's name": python(opened(bach_size=4), "'bach_size'", "'batch_size'"),
+    "a batch of none": python(opened(batch_size=0), "batch.size", "0 is", AT_LEAST_1),
+    "a batch of a text": python(opened(batch_size="32"), "batch_size='32'", "whole number"),
+    "a floor without unit": python(opened(ram_floor=5), "ram_floor", "5 bytes", "5GB?"),
+    "another loader's knob": python(
+        opened(knobs={"num_workers": 4}), "'num_workers'", "decode_threads"
+    ),
+    "a folder without data": python(lambda: AutoLoader("empty"), "empty", "1.0.0", code=4),
+    "a path without spec": python(
+        lambda: AutoLoader("specs/mix.yaml"), "specs/mix.yaml", "No such"
+    ),
+    "an id of nobody's": python(
+        lambda: AutoLoader("nobody/nothing"), "nobody/nothing: no folder", "spelling", code=4
+    ),
+    "a DataLoader around it": python(in_thread(wrapped()), "DataLoader", "as_torch_dataloader()"),
+    "no torch": python(without("torch"), "torch, which is not", "autoloader-rlds[torch]", "numpy"),
+    "a closed loader": python(
+        in_thread(lambda loader: (loader.close(), next(iter(loader)))), "is closed", "with block"
+    ),
     "spec 3": python(lambda: AutoLoader(3), "spec=3", "a dict"),  # type: ignore[arg-type]
     "spec of 3": python(lambda: PipelineSpec.of(3), "3 is no spec", "a dict"),  # type: ignore[arg-type]
     "a list": python(lambda: PipelineSpec.from_mapping([1]), "[1]", "mapping"),  # type: ignore[arg-type]
@@ -402,6 +503,8 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def folder(made: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """Where a case runs: afterwards all is as it was, and nothing runs that did not."""
     monkeypatch.chdir(made)
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    monkeypatch.setenv("HF_HOME", str(made / "hf"))
     for name in ("CACHE", "CONFIG", "RUNTIME"):
         monkeypatch.setenv(f"AUTOLOADER_{name}_DIR", str(made / name.lower()))
     before, running = files(made), set(psutil.Process().children(recursive=True))
@@ -412,11 +515,11 @@ def folder(made: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 
 def files(folder: Path) -> dict[str, tuple[int, int]]:
-    """Size and time of every file, without indexes: they get their names when they are whole."""
+    """Size and time of every file, without indexes, which are whole, and records of runs."""
     return {
         str(path): ((seen := path.lstat()).st_size, seen.st_mtime_ns)
         for path in folder.rglob("*")
-        if not path.is_dir() and path.name != "bad.yaml" and path.suffix != ".index"
+        if not path.is_dir() and path.name != "bad.yaml" and path.suffix not in (".index", ".jsonl")
     }
 
 
@@ -443,7 +546,9 @@ def refused_by_command(words: list[str], case: Case, said: pytest.CaptureFixture
     told = said.readouterr()
     error = json.loads(told.out)["error"]
     assert (code, error["exit_code"]) == (case.code, case.code)
-    assert f"error: {error['what']}\n  → {error['remedy']}\n" in told.err
+    shown = f"error: {error['what']}\n  → {error['remedy']}\n"
+    assert shown in told.err
+    check_screen(shown)
     check(error["what"], error["remedy"], case)
 
 
@@ -453,6 +558,20 @@ def check(what: str, remedy: str, case: Case) -> None:
     assert what
     assert remedy
     assert "Traceback" not in what
+
+
+def check_screen(text: str) -> None:
+    """See that a text of an error fits a small terminal."""
+    assert sum(-(-len(line) // 80) for line in text.splitlines()) <= 12
+
+
+def check_one(error: AutoloaderError, case: Case) -> None:
+    """See that an error is what the case says, and that no other one is shown behind it."""
+    assert error.exit_code == case.code
+    check(error.what, error.remedy, case)
+    check_screen(str(error))
+    shown = "".join(traceback.format_exception(error))
+    assert shown.count("Traceback (most recent call last)") == 1, shown
 
 
 @pytest.mark.parametrize("case", SPECS, ids=names)
@@ -468,8 +587,19 @@ def test_plan_refuses_a_bad_spec(
 def test_a_loader_refuses_a_bad_spec(case: Case) -> None:
     with pytest.raises(AutoloaderError) as refusal:
         AutoLoader(bad_spec(case.what), output="numpy", ram_floor="64MiB")
-    assert refusal.value.exit_code == case.code
-    check(refusal.value.what, refusal.value.remedy, case)
+    check_one(refusal.value, case)
+
+
+@pytest.mark.parametrize("name", TEXTS)
+def test_plan_and_a_loader_refuse_a_file_that_is_no_spec(
+    folder: Path, name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    case = TEXTS[name]
+    (folder / "bad.yaml").write_text(case.what)
+    refused_by_command(["plan", "bad.yaml"], case, capsys)
+    with pytest.raises(AutoloaderError) as refusal:
+        AutoLoader("bad.yaml", output="numpy", ram_floor="64MiB")
+    check_one(refusal.value, case)
 
 
 @pytest.mark.usefixtures("folder")
@@ -484,5 +614,4 @@ def test_a_call_refuses_bad_arguments(name: str) -> None:
     case = CALLS[name]
     with pytest.raises(AutoloaderError) as refusal:
         case.what()
-    assert refusal.value.exit_code == case.code
-    check(refusal.value.what, refusal.value.remedy, case)
+    check_one(refusal.value, case)

@@ -27,7 +27,6 @@ HUGE = "9" * 400
     ("words", "told"),
     [
         (["--ram-floor", HUGE], "not a size"),
-        (["--set", "reader=x"], "reader"),
         (["--set", f"decode_threads={HUGE}"], "decode_threads"),
         (["--split", "\x1b[1m"], "\\x1b"),
         (["--profile", "~nobody-at-all/x.yaml"], "No such file"),

@@ -10,7 +10,6 @@ import re
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 from rlds_files import write_steps
@@ -263,19 +262,3 @@ def test_whoever_catches_everything_says_why() -> None:
                 if not reason and not again:
                     found.append(f"{path.relative_to(ROOT)}:{number + 1}")
     assert found == []
-
-
-@pytest.mark.parametrize(
-    ("given", "told"),
-    [
-        ({"num_workers": 4}, "the knob decode_threads: knobs={'decode_threads': 4}"),
-        ({"ring_slots": 4}, "it is a knob"),
-        ({"bach_size": 4}, "did you mean 'batch_size'?"),
-    ],
-)
-def test_an_argument_of_another_loader_is_answered_with_its_name_here(
-    given: dict[str, Any], told: str
-) -> None:
-    with pytest.raises(autoloader.UsageError, match=f"no argument '{next(iter(given))}'") as caught:
-        autoloader.AutoLoader("mix.yaml", **given)
-    assert told in caught.value.remedy
