@@ -35,7 +35,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, NoReturn, TypeVar
 import numpy as np
 
 from autoloader.decode.message import BadRecord
-from autoloader.errors import PipelineError, UsageError
+from autoloader.errors import AutoloaderError, PipelineError, UsageError
 from autoloader.formats import tensorflow_process
 from autoloader.host.extras import needs
 from autoloader.host.headroom import HeadroomProbe
@@ -48,6 +48,7 @@ from autoloader.process.arguments import (
     check_retune,
     control_request,
     log_notes,
+    spec_of,
     with_helpers,
 )
 from autoloader.process.checkpoint import (
@@ -62,7 +63,7 @@ from autoloader.process.checkpoint import (
 from autoloader.process.child import Child, ChildPipeline, ThreadChild
 from autoloader.process.delivery import Delivery, InHand, Iteration
 from autoloader.process.discovery import is_up
-from autoloader.process.planning import choose_reader, plan_loader, retuned
+from autoloader.process.planning import choose_reader, html_of, plan_loader, retuned
 from autoloader.process.ranks import (
     ALONE,
     find_neighbours,
@@ -95,7 +96,9 @@ class AutoLoader:
     """Streams a mixture's batches.
 
     Args:
-        spec: a ``PipelineSpec``, the path of one, or a dict that says the same.
+        spec: a ``PipelineSpec``, the path of one, or a dict that says the same. Or a dataset: its
+            folder, or its id on the Hugging Face Hub ("lerobot/pusht"), with the spec that
+            ``autoloader init`` writes of it.
         batch_size: samples of a batch of one rank, over the spec's ``batch.size``.
         profile: a host profile's name or path; ``None`` takes the one that fits this host.
         ram_floor: memory that must stay free ("5GB"); ``None`` takes the profile's; 0: none.
@@ -177,7 +180,7 @@ class AutoLoader:
         self._child: Child | None = None
         self._background = Background("autoloader-hand")
         try:
-            spec = PipelineSpec.of(spec)
+            spec = spec_of(spec)
             if batch_size is not None:
                 spec = spec.with_batch_size(batch_size)
             if reproducible:
@@ -200,7 +203,9 @@ class AutoLoader:
             self.plan = with_helpers(plan, helpers)
             self._spec = spec
             self._open(isolation, output, replay_one_batch)
-        except BaseException:  # whatever ended the start: nothing that it began stays
+        except BaseException as error:  # whatever ended the start: nothing that it began stays
+            if isinstance(error, AutoloaderError) and error.exit_code != AutoloaderError.exit_code:
+                error.__cause__ = None  # it says all that people need
             self._closed = self._ended = True
             self._parts.close()
             if self._child is not None:
@@ -222,10 +227,7 @@ class AutoLoader:
         )
         return told if self._closed else f"{told}\n{self.statistics()!r}"
 
-    def _repr_html_(self) -> str:
-        from html import escape  # its tables of characters are for notebooks alone
-
-        return f"<pre>{escape(repr(self))}</pre>"
+    _repr_html_ = html_of
 
     def _start_child(self) -> None:
         """Start the child beside the planning; ranks that share a child plan first."""
@@ -860,7 +862,7 @@ def validation_loaders(
     """The validation loaders of a spec, by name (``validation_specs``); the caller closes them.
 
     Args:
-        spec: a ``PipelineSpec``, or the path of one.
+        spec: as for ``AutoLoader``.
         split: name of the split of each dataset.
         options: as for ``AutoLoader``, for each of them.
 
@@ -868,7 +870,7 @@ def validation_loaders(
         SpecError, SourceError, ProfileError, KnobError, BudgetInfeasibleError: as ``AutoLoader``
             does; those opened before are closed again.
     """
-    spec = PipelineSpec.of(spec)
+    spec = spec_of(spec)
     found: dict[str, ValidationLoader] = {}
     try:
         for name, own in validation_specs(spec, split).items():

@@ -50,6 +50,7 @@ from autoloader.cli.output import (
     note,
     open_streams,
     use_json,
+    write_new,
 )
 from autoloader.errors import AutoloaderError, BudgetInfeasibleError, SpecError, UsageError, nearest
 from autoloader.host.extras import needs
@@ -336,15 +337,12 @@ class SchemaKind(str, Enum):
 
 def _show_schema(kind: SchemaKind | None) -> None:
     """Print a JSON schema and end, where ``--schema`` is given."""
-    if kind is SchemaKind.profile:
+    if kind is not None:
         from autoloader.controller.profile import Profile
-
-        emit_json(Profile.model_json_schema())
-    elif kind is SchemaKind.spec:
         from autoloader.spec import PipelineSpec
 
-        emit_json(PipelineSpec.model_json_schema())
-    if kind is not None:
+        model: Any = Profile if kind is SchemaKind.profile else PipelineSpec
+        emit_json(model.model_json_schema())
         raise typer.Exit
 
 
@@ -352,7 +350,7 @@ app = typer.Typer(
     name="autoloader",
     help="Name your datasets and a RAM floor; get the fastest stream this machine can give.",
     epilog="A spec is a YAML file that describes your datasets. First steps: "
-    "autoloader init /data/oxe > mix.yaml; autoloader plan mix.yaml",
+    "autoloader init /data/oxe -o mix.yaml; autoloader plan mix.yaml",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -422,24 +420,31 @@ def inspect(
     show_dataset(directory, split, episodes)
 
 
-@_command(_LOOK, "init /data/oxe --style octo --mix oxe_magic_soup > mix.yaml")
+@_command(_LOOK, "init /data/oxe --style octo --mix oxe_magic_soup -o mix.yaml")
 def init(
-    data_dir: Annotated[Path, typer.Argument(metavar="DATA_DIR")],
+    data_dir: Annotated[Path, typer.Argument(metavar="DATA")],
     style: Annotated[str | None, typer.Option(metavar="plain|octo|openvla|openpi|stage2")] = None,
     mix: str | None = None,
+    output: OutputFile = None,
 ) -> None:
-    """Write a spec of the TFDS and LeRobot datasets below DATA_DIR to stdout.
+    """Write a spec of the TFDS and LeRobot datasets of a folder or of the Hugging Face Hub.
 
     Options:
-    data_dir: Where datasets lie, at any depth.
+    data_dir: Where datasets lie, at any depth: a folder, or an address such as gs://BUCKET/oxe.
+        Or a dataset of the Hub, such as lerobot/pusht or lerobot/pusht@REVISION.
     style: Conventions of the spec. plain: no project's; stage2: pairs of frames about 1 s apart;
         octo, openvla, openpi: that project's. Default: the style of --mix, else plain.
     mix: Take only the datasets and weights of a published mixture, such as oxe_magic_soup (with
-        --style octo), or one dataset by its name; default: all datasets below DATA_DIR.
+        --style octo), or one dataset by its name; default: all datasets of DATA.
+    output: File to write it to, if none of another content is there; default: stdout.
     """
-    from autoloader.cli.init import write_spec
+    from autoloader.process.draft import draft
 
-    write_spec(data_dir, style, mix)
+    found = draft(data_dir, note, style, mix)
+    if output is not None:
+        write_new(output, found["spec"])
+    if not answered({**found, "path": output}):
+        emit(found["spec"].rstrip("\n") if output is None else str(output))
 
 
 @_command(_LOOK, "plan mix.yaml --ram-floor 5GB --set batch.size=64")
@@ -706,7 +711,6 @@ def tune(
     resume: bool = False,
     name: str | None = None,
     output: OutputFile = None,
-    report_file: Annotated[Path | None, typer.Option("--report")] = None,
     split: str = "train",
     seed: Annotated[int, typer.Option(min=0, max=2**32 - 1)] = 0,
     warmup: Annotated[int, typer.Option(min=0)] = 8,
@@ -725,8 +729,7 @@ def tune(
     resume: Continue --study, or the latest study; an error if there is none.
     name: Save the profile under this name; default: the starting profile's if it is yours, else
         that name with -tuned.
-    output: Folder for the profile; default: your config folder.
-    report_file: File for the HTML report; default: STUDY.html in --output, else your data folder.
+    output: Folder for the profile and the HTML report; default: your config and data folders.
     seed: Random seed of the choice of knob sets.
     warmup: Batches to discard before each measurement.
     batches: Batches of each measurement.
@@ -742,30 +745,13 @@ def tune(
         from autoloader.tune.offline import TuneOptions
     place = demo_spec() if spec is None else spec
     declared, knobs = read_spec(place, settings, knobs_first=True) if settings else (None, {})
-    show_study(
-        TuneOptions(
-            spec_path=place,
-            spec=declared,
-            knobs=knobs,
-            settings=settings or (),
-            host_profile=profile,
-            floor_bytes=floor_bytes,
-            trials=trials,
-            budget_s=budget_s,
-            storage=storage,
-            study=study,
-            resume=resume,
-            name=name,
-            out=output,
-            split=split,
-            seed=seed,
-            warmup=warmup,
-            batches=batches,
-            command=typed_command(),
-            report=report_file,
-        ),
-        began_s=began_s,
-    )
+    options = TuneOptions(
+        spec_path=place, spec=declared, knobs=knobs, settings=settings or (), split=split,
+        host_profile=profile, floor_bytes=floor_bytes, trials=trials, budget_s=budget_s,
+        storage=storage, study=study, resume=resume, name=name, out=output, seed=seed,
+        warmup=warmup, batches=batches, command=typed_command(),
+    )  # fmt: skip
+    show_study(options, began_s=began_s)
 
 
 profile = typer.Typer(

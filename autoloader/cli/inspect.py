@@ -2,7 +2,7 @@
 
 Records are read as they lie, without TensorFlow.
 
-Not here: datasets below a folder (``formats.sources``), a spec of one (``cli.init``).
+Not here: datasets below a folder (``formats.sources``), a spec of one (``process.draft``).
 """
 
 from __future__ import annotations

@@ -179,6 +179,23 @@ def file_errors(option: str, path: Path) -> Iterator[None]:
         ) from error
 
 
+def write_new(path: Path, text: str) -> None:
+    """Write a text to the file of ``--output``, unless another text stands there.
+
+    Raises:
+        UsageError: it says something else, or cannot be written.
+    """
+    from autoloader.host.files import write_whole  # help goes without
+
+    with file_errors("--output", path):
+        if path.is_file() and path.read_text(encoding="utf-8", errors="replace") != text:
+            raise UsageError(
+                f"{path} is there and says something else",
+                remedy="name another file with --output, or delete this one",
+            )
+        write_whole(path, text)
+
+
 def emit_table(header: Iterable[str] | None, rows: Iterable[Iterable[Any]]) -> None:
     """Write rows to stdout in columns as wide as they need, the header first if there is one."""
     lines = [[str(cell) for cell in row] for row in ([header] if header else []) + list(rows)]

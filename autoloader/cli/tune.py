@@ -21,8 +21,8 @@ from autoloader.cli.output import (
     emit,
     emit_document,
     emit_table,
-    file_errors,
     note,
+    write_new,
 )
 from autoloader.controller.profile import (
     HostFacts,
@@ -37,8 +37,7 @@ from autoloader.controller.profiles import (
     profile_paths,
     shipped_profiles_dir,
 )
-from autoloader.errors import ProfileError, UsageError
-from autoloader.host.files import write_whole
+from autoloader.errors import ProfileError
 
 if TYPE_CHECKING:
     from autoloader.spec import PipelineSpec
@@ -149,13 +148,7 @@ def show_profile(which: str, output: Path | None) -> None:
     text, path = found.profile.to_yaml(), None
     if output is not None:
         path = profile_path(found.profile.name, output)
-        with file_errors("--output", path):
-            if path.is_file() and path.read_text(encoding="utf-8") != text:
-                raise UsageError(
-                    f"{path} is there and says something else",
-                    remedy="name another file with --output, or delete this one",
-                )
-            write_whole(path, text)
+        write_new(path, text)
     _, clamps = found.profile.fit(host_facts())
     document = {"origin": found.origin, "profile": found.profile.as_dict(), "clamped_here": clamps}
     if answered({**document, "path": path}):

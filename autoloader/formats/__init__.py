@@ -5,6 +5,7 @@ JSON. So nothing here imports TensorFlow. Damage is named with file, record and 
 
 Start here:
     ``sources.open_source``: opens a dataset whatever its format.
+    ``hub.located``: the folder or address of a dataset of the Hugging Face Hub.
     ``dataset.DatasetFormat``: a dataset on disk: name, features, splits, files, records, tables.
     ``tfds.TfdsDirectory`` and ``lerobot.LeRobotDirectory`` are such.
     ``episodes.EpisodeFormat``: the class to write a format of videos and numbers from.

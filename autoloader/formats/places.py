@@ -97,7 +97,7 @@ def folder_name(path: str | Path) -> str:
     return place.name
 
 
-def hub_revision(folder: Path) -> tuple[str, Path, list[str]] | None:
+def hub_revision(folder: Path, wanted: str | None = None) -> tuple[str, Path, list[str]] | None:
     """(name, snapshot that its refs point to, names of the others) of a repository of the Hub.
 
     ``main`` comes first, then any other ref, then the snapshot that was written last.
@@ -105,6 +105,7 @@ def hub_revision(folder: Path) -> tuple[str, Path, list[str]] | None:
     Args:
         folder: the repository's folder in a cache of the Hugging Face Hub, or the one of its
             snapshots; ``None`` is the answer for any other.
+        wanted: ref or commit of the snapshot; ``None`` is the answer where it is not there.
     """
     home = folder.parent if folder.name == "snapshots" else folder
     found = _REPOSITORY.fullmatch(home.name)
@@ -118,7 +119,10 @@ def hub_revision(folder: Path) -> tuple[str, Path, list[str]] | None:
                 refs[str(file.relative_to(home / "refs"))] = text.read(_COMMIT_CHARACTERS).strip()
     named = [refs[one] for one in sorted(refs, key=lambda ref: (ref != "main", ref))]
     latest = sorted(snapshots, key=lambda one: snapshots[one].stat().st_mtime, reverse=True)
-    commit = next((one for one in [*named, *latest] if one in snapshots), "")
+    first = [*named, *latest] if wanted is None else [refs.get(wanted, wanted)]
+    commit = next((one for one in first if one in snapshots), "")
+    if wanted is not None and not commit:
+        return None
     by_commit = {of: ref for ref, of in refs.items()}
     others = [
         f"{by_commit[one]} ({one})" if one in by_commit else one for one in latest if one != commit

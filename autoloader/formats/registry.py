@@ -1,7 +1,7 @@
 """Public facts about datasets by name: fields, control frequency, published weightings.
 
 The facts are data (``open_x.yaml`` beside this file). Not here: whether a directory has what its
-entry says, and what to propose where there is no entry (``cli.init``).
+entry says, and what to propose where there is no entry (``process.draft``).
 """
 
 from __future__ import annotations

@@ -4,6 +4,7 @@ The trainer's process runs no TensorFlow. Loaders of a process, and ranks of a n
 that is started afresh (no fork) and started again if it dies; nothing is lost or repeated.
 
 Start here:
+    ``draft``: a spec of datasets, for ``autoloader init`` and for a loader of a dataset's id.
     ``planning``: decides a start: files, reader, knobs, order, memory; gives a ``LoaderPlan``.
     ``child.Child`` and ``child.ChildPipeline``: the child, and one pipeline in it.
     ``worker``: the child's main module.

@@ -27,12 +27,14 @@ from autoloader.controller.limits import (
     ControlRequest,
 )
 from autoloader.errors import KnobError, UsageError, nearest, shown
+from autoloader.formats.hub import names_data
 from autoloader.host.extras import require
 from autoloader.host.units import parse_floor
 from autoloader.process.planning import LoaderPlan, minimum_knobs
 from autoloader.process.ranks import Neighbours
-from autoloader.spec import PipelineSpec
+from autoloader.spec import PipelineSpec, SpecSource
 from autoloader.spec.knobs import OTHER_WORDS, Knobs
+from autoloader.spec.reading import parse_yaml
 from autoloader.storage.places import cache_root
 from autoloader.telemetry.lines import log_path, run_name, script_name
 
@@ -43,7 +45,8 @@ _PATH = (str, os.PathLike)
 _ALLOWED: Mapping[str, tuple[tuple[type, ...], str]] = {
     "spec": (
         (PipelineSpec, Mapping, *_PATH),
-        "a PipelineSpec, the path of one, or a dict that says the same",
+        "a PipelineSpec, the path of one, a dict that says the same, or a dataset: its folder, or "
+        "its id on the Hub such as 'lerobot/pusht'",
     ),
     "profile": ((*_PATH, NoneType), "a host profile's name or path, or None"),
     "ram_floor": ((str, int, float, NoneType), 'a size such as "5GB" or "5GiB", bytes, or None'),
@@ -110,6 +113,20 @@ def _check_names(knobs: Mapping[Any, Any]) -> None:
                 f"knobs: {shown(key)} is no name of a knob",
                 remedy='write a name, such as {"decode_threads": 2}',
             )
+
+
+def spec_of(source: SpecSource) -> PipelineSpec:
+    """A spec however it is given; of a dataset's folder, address or id what ``init`` writes.
+
+    Raises:
+        SpecError: as ``PipelineSpec.of``.
+        SourceError: there is no such dataset, or none that can be read.
+    """
+    if not isinstance(source, _PATH) or not names_data(source):
+        return PipelineSpec.of(source)
+    from autoloader.process.draft import draft  # most specs are files
+
+    return PipelineSpec.from_mapping(parse_yaml(draft(source, logger.warning)["spec"]))
 
 
 ADDRESS_VARIABLE = "RAY_ADDRESS"

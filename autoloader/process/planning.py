@@ -155,6 +155,13 @@ _LEAST = {
 """Knob → least value that it may have."""
 
 
+def html_of(one: object) -> str:
+    """``repr`` as notebooks show it."""
+    from html import escape  # its tables of characters are for notebooks alone
+
+    return f"<pre>{escape(repr(one))}</pre>"
+
+
 @dataclass(frozen=True, slots=True, repr=False)
 class LoaderPlan:
     """Everything decided before a pipeline starts: what ``autoloader plan`` shows.
@@ -203,6 +210,8 @@ class LoaderPlan:
                 f"  notes        {len(self.notes)}; see notes",
             )
         )
+
+    _repr_html_ = html_of
 
     @property
     def notes(self) -> tuple[str, ...]:

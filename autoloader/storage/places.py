@@ -71,11 +71,17 @@ def _installed(package: str) -> bool:
 
 
 def check_address(path: str) -> None:
-    """Refuse an address that holds a secret.
+    """Refuse an address that holds a secret, or names a bucket of the Hugging Face Hub.
 
     Raises:
-        SpecError: the address holds a user, a password or a query.
+        SpecError: the address holds a user, a password or a query, or is ``hf://buckets/…``.
     """
+    if path.startswith("hf://buckets/"):
+        raise SpecError(
+            f"path: {path}: Storage Buckets of the Hugging Face Hub are not read",
+            remedy=f"copy it, and name the folder: `hf buckets sync {path} FOLDER`; or put it into "
+            "a dataset of the Hub: `hf upload`",
+        )
     parts = urlsplit(path)
     if parts.scheme not in ("", "file") and (parts.username or parts.password or parts.query):
         bare = f"{parts.scheme}://{parts.hostname or ''}{parts.path}"

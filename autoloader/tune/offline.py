@@ -66,7 +66,6 @@ class TuneOptions(StudyOptions):
         split: the spec's split to measure.
         warmup: batches before a measurement.
         command: the command line, for the profile's provenance.
-        report: file for the HTML report; ``None`` is ``STUDY.html`` beside profile or studies.
         spec: the spec in ``spec_path`` with ``settings`` over it; ``None``: as the file has it.
         knobs: knob values over the profile's, to start from.
         settings: words of ``--set``, for the measuring children.
@@ -79,7 +78,6 @@ class TuneOptions(StudyOptions):
     split: str = "train"
     warmup: int = LEAST_WARMUP
     command: str = "autoloader.tune"
-    report: Path | None = None
     spec: PipelineSpec | None = None
     knobs: Mapping[str, Any] = field(default_factory=dict)
     settings: Sequence[str] = ()
@@ -150,7 +148,7 @@ def tune(
         others_cpus=partial(others_cpus, clock),
     ).run()
     profile = _profile(plan, result, host, options)
-    page = options.report or _folder(options.out) / f"{result.name}.html"
+    page = _folder(options.out) / f"{result.name}.html"
     try:
         kept = keep_profile(profile, out=options.out, tuned_from=plan.profile.profile)
     except ProfileError as error:  # what was measured is told all the same

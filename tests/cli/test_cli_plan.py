@@ -257,9 +257,11 @@ def test_what_a_profile_says_gives_way_to_the_spec_with_a_note(
     assert all(why in note for note in told)
 
 
-@pytest.mark.parametrize("width", [60, 80, 120])
-def test_an_answer_has_at_most_fourteen_lines_of_whole_words_at_any_width(
-    mix: Path, width: int
+@pytest.mark.parametrize(
+    ("width", "colour"), [(60, "NO_COLOR"), (80, "FORCE_COLOR"), (120, "NO_COLOR")]
+)
+def test_five_answers_have_at_most_fourteen_lines_of_whole_words_at_any_width(
+    mix: Path, width: int, colour: str
 ) -> None:
     mix.write_text(SPEC + "mixing: {chain: true, block_length: 2, locality: {block: 1MiB}}\n")
     words = ["plan", mix.name, "--ram-floor", "64MiB", "--ranks", "4", "--nodes", "2"]
@@ -269,7 +271,7 @@ def test_an_answer_has_at_most_fourteen_lines_of_whole_words_at_any_width(
         done = subprocess.run(
             [sys.executable, "-m", "autoloader", *words],
             cwd=mix.parent,
-            env={**os.environ, "LC_ALL": "C", "COLUMNS": str(columns)},
+            env={**os.environ, "LC_ALL": "C", "COLUMNS": str(columns), colour: "1"},
             capture_output=True,
             text=True,
             check=True,
@@ -279,6 +281,8 @@ def test_an_answer_has_at_most_fourteen_lines_of_whole_words_at_any_width(
     answers, notes = said(width)
     lines = (answers + notes).splitlines()
     assert 6 <= len(lines) <= 14
+    labels = [line[:6].rstrip() for line in answers.splitlines() if line[:1].isalpha()]
+    assert [one for one in labels if one != "Ranks"] == ["Fits", "Speed", "Limit", "Data", "Next"]
     assert max(map(len, lines)) <= width
     assert "\x1b" not in "".join(lines)
     numbers = re.compile(r"\d[\d.]*")  # measured anew

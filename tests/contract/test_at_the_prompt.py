@@ -27,7 +27,22 @@ def test_each_says_state_and_rate_first_in_at_most_twelve_lines(small_spec: Pipe
         assert "batches of 4" in repr(loader)
         assert repr(loader.statistics()).splitlines()[1].split()[0] == "state"
         assert loader._repr_html_().startswith("<pre>AutoLoader: running, batch 1, ")
+        assert loader.plan._repr_html_().startswith("<pre>LoaderPlan of PipelineSpec: ")
     assert repr(loader).startswith("AutoLoader: closed, batch 1, ")
+
+
+def test_a_data_module_says_what_its_training_loader_does(small_spec: PipelineSpec) -> None:
+    from autoloader.lightning import AutoLoaderDataModule
+
+    options = {"ram_floor": "64MiB", "isolation": "thread"}
+    module = AutoLoaderDataModule(small_spec, batch_size=4, **options)
+    assert repr(module).startswith("AutoLoaderDataModule: not started, PipelineSpec: ")
+    try:
+        next(iter(module.train_dataloader()))
+        assert repr(module).startswith("AutoLoaderDataModule: AutoLoader: running, batch 1, ")
+        assert len(repr(module).splitlines()) <= 12
+    finally:
+        module.teardown("fit")
 
 
 def test_a_batch_size_of_the_call_is_held_against_the_specs_own_limits(

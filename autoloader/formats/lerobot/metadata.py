@@ -293,6 +293,13 @@ def read_info(root: Path, *, dataset: str) -> Mapping[str, Any]:
             remedy=f"convert it with lerobot to one of: {', '.join(VERSIONS)}",
             dataset=dataset,
         )
+    if info.get("storage_format") == "lance":
+        raise SourceError(
+            f"dataset {dataset}: {root} holds Lance tables (storage_format of {INFO_FILE})",
+            remedy="name the dataset of Parquet files that it was converted from; or read it with "
+            "lerobot[lancedb], and write its frames anew with LeRobotDataset.create",
+            dataset=dataset,
+        )
     fps = info.get("fps")
     if isinstance(fps, bool) or not isinstance(fps, (int, float)) or not 0 < fps < 1e6:
         why = f"fps is {fps!r:.40}, and no number above 0"

@@ -32,7 +32,7 @@ from autoloader.integrations.lightning.streams import (
     ValidationStream,
 )
 from autoloader.loader import AutoLoader, IdleLoader, validation_specs
-from autoloader.process.arguments import check_arguments
+from autoloader.process.arguments import check_arguments, spec_of
 from autoloader.process.augmentation import Augmenter, augmenter
 from autoloader.process.checkpoint import join_states, read_state
 from autoloader.process.torch_side import mapped
@@ -120,11 +120,10 @@ class AutoLoaderDataModule(LightningDataModule):
     """Training and validation batches of a mixture, for ``Trainer.fit(model, datamodule=...)``.
 
     Args:
-        spec: a ``PipelineSpec``, its path, or a dict of the same content. Training uses its split
-            ``train``. If its datasets have a split ``val``, validation is the first
-            ``validation.samples`` samples of that, the same ones at every call
-            (``autoloader.loader``). With ``validation.per_dataset`` Lightning gets one
-            dataloader for each dataset.
+        spec: as for ``AutoLoader``. Training uses its split ``train``. If its datasets have a split
+            ``val``, validation is the first ``validation.samples`` samples of that, the same ones
+            at every call (``autoloader.loader``). With ``validation.per_dataset`` Lightning gets
+            one dataloader for each dataset.
         profile, ram_floor, disk_floor, knobs, isolation, controller, reproducible, helpers: as for
             ``AutoLoader``.
         replay_one_batch: as for ``AutoLoader``, of the training alone.
@@ -165,7 +164,7 @@ class AutoLoaderDataModule(LightningDataModule):
         super().__init__()
         own = ("self", "__class__", "to_batch", "frame_dtype")
         check_arguments({name: value for name, value in given.items() if name not in own})
-        self.spec = PipelineSpec.of(spec)
+        self.spec = spec_of(spec)
         self.batch_size = self.spec.batch.size if batch_size is None else batch_size
         self.to_batch = to_batch
         self.frame_dtype = frame_dtype
@@ -184,6 +183,10 @@ class AutoLoaderDataModule(LightningDataModule):
         self._validation: dict[str, ValidationStream] = {}
         self._resume: dict[str, Any] | None = None
         self._ended: dict[str, Any] | None = None
+
+    def __repr__(self) -> str:
+        told = f"not started, {self.spec!r}" if self.loader is None else repr(self.loader)
+        return f"AutoLoaderDataModule: {told}"
 
     @property
     def loader(self) -> AutoLoader | None:

@@ -36,9 +36,10 @@ from autoloader.index.statistics import statistics_of, with_recorded_sizes
 from autoloader.integrations.tfdata.samples import sample_stream
 from autoloader.pipeline.graph import files
 from autoloader.pipeline.graph.tensorflow import splitmix64, tf
+from autoloader.process.arguments import spec_of
 from autoloader.samples.resolve import ResolvedMixture, normalised, resolve
 from autoloader.sampling.mixture import MixtureOrder, mixture_order
-from autoloader.spec import CameraSpec, CurriculumSpec, PipelineSpec, SpecSource
+from autoloader.spec import CameraSpec, CurriculumSpec, SpecSource
 from autoloader.spec.knobs import Knobs
 
 
@@ -58,7 +59,7 @@ def as_dataset(
     ``sample``. A dataset begins its next pass when one is done. ``mixing.epoch`` has no say here.
 
     Args:
-        spec: the mixture, its YAML file, or a dict that says the same.
+        spec: the mixture, as for ``AutoLoader``.
         split: name of the split that the datasets read.
         seed: seed of all draws and orders; ``None``: the spec's.
         batched: give batches of ``batch.size`` samples.
@@ -81,7 +82,7 @@ def as_dataset(
     """
     if passes is not None and passes < 1:
         raise UsageError(f"passes: {passes}", remedy="give 1 or more, or leave it out")
-    spec = PipelineSpec.of(spec)
+    spec = spec_of(spec)
     if seed is not None:
         spec = spec.model_copy(update={"seed": seed})
     if isinstance(spec.weights, CurriculumSpec):

@@ -1,11 +1,11 @@
-"""``autoloader init``: a spec from what lies on disk.
+"""A spec drafted from datasets, for ``autoloader init`` and for an ``AutoLoader`` of a dataset.
 
 Fields come from the registry or a recipe where these fit the files, else from the features. A style
 is the convention of a project, as text that people go on editing (``styles.yaml``). Its figures are
 the ones of Octo 1.5, OpenVLA and openpi.
 
-Not here: finding directories (``formats.sources``), what is known of datasets by name
-(``formats.registry``).
+Not here: finding directories (``formats.sources``), datasets of the Hub (``formats.hub``), what is
+known of datasets by name (``formats.registry``).
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from typing import Any, Literal
 
 from pydantic import TypeAdapter
 
-from autoloader.cli.output import answered, emit, note
 from autoloader.errors import AutoloaderError, SourceError, UsageError, nearest
 from autoloader.formats import DatasetFormat, Feature, open_source
 from autoloader.formats.features import TASK, TASKS
 from autoloader.formats.files import is_remote, normal
+from autoloader.formats.hub import located
 from autoloader.formats.places import folder_name
 from autoloader.formats.registry import (
     KnownDataset,
@@ -114,32 +114,43 @@ def styles() -> Mapping[str, Style]:
     return TypeAdapter(dict[str, Style]).validate_python(parse_yaml(text))
 
 
-def write_spec(data_dir: Path, style: str | None, mix: str | None) -> None:
-    """Write a spec of the datasets below a folder to stdout.
+def draft(
+    data_dir: str | os.PathLike[str],
+    say: Callable[[str], object],
+    style: str | None = None,
+    mix: str | None = None,
+) -> dict[str, Any]:
+    """Draft a spec of the datasets below a folder.
 
     Args:
-        data_dir: folder where datasets lie, at any depth.
+        data_dir: folder or address where datasets lie, at any depth; or a dataset's id on the Hub.
+        say: is told what a person should know of the draft, a line each.
         style: convention of the spec; ``None``: plain, or the mixture's own.
         mix: name of a published mixture, or of one of its datasets; ``None``: all datasets.
+
+    Returns:
+        "spec": text of the spec file; "style", "mix" and "datasets": what it was made from.
     """
     name, weights = _style_and_mix(style, mix)
-    if not is_remote(data_dir) and not os.path.isdir(data_dir):  # noqa: PTH112  (never raises)
+    root = located(data_dir, say)
+    if not is_remote(root) and not os.path.isdir(root):  # noqa: PTH112  (never raises)
         raise SourceError(
-            f"{data_dir} is no directory", remedy="name the directory that holds the datasets"
+            f"{data_dir} is no directory",
+            remedy="name the directory that holds the datasets, or a dataset of the Hub: ORG/NAME",
         )
-    how, root, faults = styles()[name], normal(data_dir), list[AutoloaderError]()
-    found = list(_entries(root, how, faults))
+    how, faults = styles()[name], list[AutoloaderError]()
+    found = list(_entries(root, how, say, faults))
     present, absent = list[str](), list[str]()
     if weights is not None:
         for one in found:
             if one.known_as not in weights.weights:
-                note(f"{one.name}: not part of {mix}, left out")
+                say(f"{one.name}: not part of {mix}, left out")
         found = [one for one in found if one.known_as in weights.weights]
         present = [one.known_as for one in found]
         absent = [one for one in weights.weights if one not in present]
-        note(f"{len(found)} of the {len(weights.weights)} datasets of {mix}")
+        say(f"{len(found)} of the {len(weights.weights)} datasets of {mix}")
         if absent:
-            note(f"of {mix}, these are not in {root}: {', '.join(absent)}")
+            say(f"of {mix}, these are not in {root}: {', '.join(absent)}")
     if not found and len(faults) == 1:
         raise faults[0]
     if not found:
@@ -152,11 +163,11 @@ def write_spec(data_dir: Path, style: str | None, mix: str | None) -> None:
     for one in found:
         if one.proposed:
             why = "; ".join(sorted(set(one.proposed.values())))
-            note(f"{one.name}: look at {', '.join(one.proposed)}: proposed ({why})")
+            say(f"{one.name}: look at {', '.join(one.proposed)}: proposed ({why})")
         for what, why in one.missing.items():
-            note(f"{one.name}: no {what}: {why}")
+            say(f"{one.name}: no {what}: {why}")
         for told in one.directory.notes:
-            note(f"{one.name}: {told}")
+            say(f"{one.name}: {told}")
     always = how.only_cameras and not any("camera" in one.missing for one in found)
     if not always and not any(one.cameras for one in found):
         raise SourceError(
@@ -176,8 +187,7 @@ def write_spec(data_dir: Path, style: str | None, mix: str | None) -> None:
         "name": mix, "datasets": len(weights.weights), "present": present, "absent": absent,
     }  # fmt: skip
     datasets = {one.name: {"path": one.directory.path, "proposed": one.proposed} for one in found}
-    if not answered({"spec": text, "style": name, "mix": known, "datasets": datasets}):
-        emit(text.rstrip("\n"))
+    return {"spec": text, "style": name, "mix": known, "datasets": datasets}
 
 
 def _style_and_mix(style: str | None, mix: str | None) -> tuple[str, KnownMix | None]:
@@ -220,22 +230,24 @@ def _mixes_of(project: str) -> dict[str, KnownMix]:
     }
 
 
-def _entries(root: str, style: Style, faults: list[AutoloaderError]) -> Iterator[Entry]:
+def _entries(
+    root: str, style: Style, say: Callable[[str], object], faults: list[AutoloaderError]
+) -> Iterator[Entry]:
     """Yield the newest readable version of every dataset below ``root``; note what is left out.
 
     Why others cannot be read is added to ``faults``.
     """
     taken: list[Entry] = []
     names: set[str] = set()
-    for versions in dataset_versions(root, note):
-        found = (_entry(place, style, faults) for place in versions)
+    for versions in dataset_versions(root, say):
+        found = (_entry(place, style, say, faults) for place in versions)
         entry = next((one for one in found if one is not None), None)
         if entry is None:
             continue
         pairs = same_files([*(one.directory for one in taken), entry.directory])
         if pairs:
             other = taken[pairs[0][0]].directory.path
-            note(f"{entry.directory.path}: left out: it holds the same data as {other}")
+            say(f"{entry.directory.path}: left out: it holds the same data as {other}")
             continue
         stem, number = entry.name, 2
         while entry.name in names:
@@ -245,7 +257,9 @@ def _entries(root: str, style: Style, faults: list[AutoloaderError]) -> Iterator
         yield entry
 
 
-def _entry(place: Path, style: Style, faults: list[AutoloaderError]) -> Entry | None:
+def _entry(
+    place: Path, style: Style, say: Callable[[str], object], faults: list[AutoloaderError]
+) -> Entry | None:
     """Give the entry of a version; ``None`` with a note, and a fault, if it cannot be taken."""
     path = normal(place)
     try:
@@ -253,11 +267,11 @@ def _entry(place: Path, style: Style, faults: list[AutoloaderError]) -> Entry | 
         if (fault := fault_of(entry)) is not None:
             raise fault
     except AutoloaderError as error:
-        note(f"{path}: left out: {error.what} → {error.remedy}")
+        say(f"{path}: left out: {error.what} → {error.remedy}")
         faults.append(error)
         return None
     if not {"images", "action", "state"} & set(entry.values):
-        note(f"{path}: left out: no image, action or state that could be taken")
+        say(f"{path}: left out: no image, action or state that could be taken")
         return None
     return entry
 
