@@ -45,7 +45,7 @@ def read_document(path: Path) -> dict[str, Any]:
         remedy = f"`autoloader init {path} -o mix.yaml` writes a spec of the datasets there"
         raise SpecError(
             f"{path}{where or ','} {error.what}",
-            remedy=remedy if path.is_dir() else error.remedy,
+            remedy=remedy if path.is_dir() or not (path.suffix or path.exists()) else error.remedy,
             path="",
         ) from None
     if not isinstance(raw, dict):

@@ -281,6 +281,7 @@ COMMANDS = [
     command("report nobody", "nobody", "keeps no run", "AUTOLOADER_RUN_DIR"),
     command("fly", "'fly'", "known: ", "measure"),
     command("plan data/robot/1.0.0", "Is a directory", "autoloader init data/robot/1.0.0 -o mix"),
+    command("plan lab/arm", "lab/arm: No such file", "autoloader init lab/arm -o mix.yaml"),
     command("plan data", "Is a directory", "autoloader init data -o mix.yaml"),
     command("init data -o mix.yaml", "mix.yaml is there", "another file with --output"),
     command("init data --stile octo", "--stile", "No such option", "--style"),

@@ -16,7 +16,8 @@ from autoloader.cli.app import app, main
 from autoloader.errors import BudgetInfeasibleError
 from autoloader.tune import offline
 
-COMMANDS: Any = typer.main.get_command(app).commands  # type: ignore[attr-defined]
+PROGRAM: Any = typer.main.get_command(app)
+COMMANDS: Any = PROGRAM.commands
 
 
 @pytest.fixture
@@ -99,10 +100,14 @@ def test_every_command_has_an_example_and_a_heading_on_the_first_screen(
         assert f" {heading} " in screen
     leaves = [(n, c, i) for n, c in COMMANDS.items() for i in getattr(c, "commands", {None: 0})]
     assert len(leaves) == 18
+    options = [one for one in PROGRAM.params if one.name != "help"]
     for name, command, inner in leaves:
         own = command.commands[inner] if inner else command
         assert own.epilog.startswith(f"Example: autoloader {name} {inner or ''}".rstrip())
         assert all(one.help for one in own.params if not getattr(one, "hidden", False))
+        taken = own.get_params(typer.Context(own))
+        options += [one for one in taken if (one.param_type_name, one.name) != ("option", "help")]
+    assert sum(one.param_type_name == "option" for one in options) <= 105
 
 
 def test_help_imports_nothing_that_only_the_work_needs() -> None:
