@@ -223,7 +223,8 @@ def control_request(
     mixing, lent = plan.mixture.spec.mixing, plan.profile.profile.cache
     run = run_name()
     record, in_ring = _record_of(run)
-    port, file = _metrics_port(), _metrics_file(run)
+    port = _metrics_port()
+    file = log_path(os.environ.get(METRICS_FILE_VARIABLE, ""), f"autoloader-{run}.prom")
     if port or file:
         require("prometheus_client", METRICS_PORT_VARIABLE if port else METRICS_FILE_VARIABLE)
     wanted = os.environ.get(DECISIONS_VARIABLE, "")
@@ -239,7 +240,7 @@ def control_request(
             most_cache_bytes=plan.most_cache_bytes,
         ),
         moves=moves,
-        decisions=str(log_path(wanted, "decisions", run).absolute()) if wanted else "",
+        decisions=log_path(wanted, f"decisions-{run}.jsonl"),
         run=run,
         visible_devices=os.environ.get("CUDA_VISIBLE_DEVICES"),
         trainer=os.getpid(),
@@ -277,16 +278,6 @@ def _metrics_port() -> int:
             remedy="set it to a port from 1 to 65535, such as 9401, or leave it unset",
         )
     return int(wanted)
-
-
-def _metrics_file(run: str) -> str:
-    """Path of the file for metrics, from the environment; "": none."""
-    wanted = os.environ.get(METRICS_FILE_VARIABLE, "")
-    if not wanted:
-        return ""
-    if wanted.endswith("/") or Path(wanted).is_dir():
-        return str((Path(wanted) / f"autoloader-{run}.prom").absolute())
-    return str(Path(wanted).absolute())
 
 
 def _facts(plan: LoaderPlan, replays: bool) -> dict[str, Any]:

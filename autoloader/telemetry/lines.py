@@ -43,18 +43,16 @@ def script_name() -> str:
     return f"{job}:{script}" if job else script
 
 
-def log_path(wanted: str, stem: str, run: str) -> Path:
-    """Path of a run's log.
+def log_path(wanted: str, name: str) -> str:
+    """Absolute path of a file of this run; "" where none is wanted.
 
     Args:
-        wanted: a file; or a directory, one that is there or a name with "/" behind it: in it every
-            run has a file of its own, ``STEM-RUN.jsonl``.
-        stem: subject of the log, such as "decisions".
-        run: name of the run, from ``run_name``.
+        wanted: path of the file; or of a directory, which is there or ends in "/".
+        name: name of the file in such a directory.
     """
-    if wanted.endswith("/") or Path(wanted).is_dir():
-        return Path(wanted) / f"{stem}-{run}.jsonl"
-    return Path(wanted)
+    if wanted.endswith("/") or (wanted and Path(wanted).is_dir()):
+        wanted = f"{wanted}/{name}"
+    return str(Path(wanted).absolute()) if wanted else ""
 
 
 class LineLog:

@@ -15,8 +15,8 @@ budget at most. Then it gives up: no two settings could be compared.
 Time: the search ends when the next trial would eat into what the finals need. Nothing is measured
 beyond the budget.
 
-Not here: running a trial (``trial``), the storage and its errors (``ledger``), what is sought and
-judging finalists (``finals``), showing any of it (``report``).
+Not here: running a trial (``trial``), the storage and its errors (``ledger``), judging
+finalists (``finals``), showing any of it (``report``).
 """
 
 from __future__ import annotations

@@ -92,10 +92,10 @@ def test_a_line_that_a_killed_writer_cut_off_is_left_out_and_the_next_one_begins
 
 
 def test_a_directory_has_a_file_for_each_run_and_a_file_is_that_file(tmp_path: Path) -> None:
-    named = tmp_path / "decisions-host-7-now.jsonl"
-    assert log_path(str(tmp_path), "decisions", "host-7-now") == named
-    assert log_path(f"{tmp_path}/new/", "decisions", "run").parent == tmp_path / "new"
-    assert log_path(str(tmp_path / "mine.jsonl"), "decisions", "run") == tmp_path / "mine.jsonl"
+    assert log_path(str(tmp_path), "own.jsonl") == str(tmp_path / "own.jsonl")
+    assert log_path(f"{tmp_path}/new/", "own.jsonl") == str(tmp_path / "new" / "own.jsonl")
+    assert log_path(str(tmp_path / "mine.jsonl"), "own.jsonl") == str(tmp_path / "mine.jsonl")
+    assert log_path("", "own.jsonl") == ""
     assert run_name() == run_name()
     assert f"-{os.getpid()}-" in run_name()
 
