@@ -26,6 +26,7 @@ import shutil
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
+from typing import NamedTuple
 
 import platformdirs
 
@@ -214,19 +215,16 @@ def _default_for(host: HostFacts, mixture: MixtureKind | None) -> ResolvedProfil
     return ResolvedProfile(Profile.from_yaml(path), "shipped", notes)
 
 
-@dataclass(frozen=True, slots=True)
-class Kept:
+class Kept(NamedTuple):
     """Outcome of keeping a profile.
 
     Attributes:
         path: path of its file.
-        written: whether it was written; otherwise ``notes`` say why not.
         notes: what was replaced or kept; sentences for people.
     """
 
     path: Path
-    written: bool
-    notes: list[str] = field(default_factory=list)
+    notes: list[str]
 
 
 def shipped_names() -> list[str]:
@@ -307,9 +305,9 @@ def keep_profile(profile: Profile, *, out: Path | None = None, tuned_from: Profi
         return _saved(kept, path, f"{before.name} was for other mixtures ({of})")
     if _is_of_same_study(before, profile):
         said = f"{path} has it already, from another process of the study"
-        return Kept(path, written=True, notes=[said])
+        return Kept(path, [said])
     if faster := _faster(before, profile, tuned_from):
-        return Kept(path, written=False, notes=[f"{path} stays as it is: {faster}"])
+        return Kept(path, [f"{path} stays as it is: {faster}"])
     return _saved(kept, path, f"the knobs of {before.name} for such mixtures were replaced")
 
 
@@ -329,7 +327,7 @@ def _saved(profile: Profile, target: Path, *said: str) -> Kept:
             f"{target}: the profile cannot be written: {error.strerror or error}",
             remedy=f"name a writable place with --output, or set {CONFIG_DIR_VARIABLE}",
         ) from error
-    return Kept(target, written=True, notes=notes)
+    return Kept(target, notes)
 
 
 def _set_aside(target: Path) -> Path:
