@@ -51,10 +51,6 @@ UseCounts = tuple[tuple[int, float], ...]
 
 SAMPLE_S = 5e-5
 """Seconds of the interpreter for a sample without its frames (measured: 48 to 58 µs)."""
-HELD_SAMPLE_S = 2.2e-5
-"""The same for a sample whose frames are cached (measured: 17 to 19 µs, and 40,000 to 42,000
-samples/s of two frames of 192 KiB on two cores, where copies in two threads take longer)."""
-
 _STEPS = 128
 """Points of a pass at which the law is tabled."""
 _TAIL, _MOST_PASSES = 1e-3, 64

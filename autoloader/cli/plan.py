@@ -26,13 +26,13 @@ from __future__ import annotations
 import shutil
 import textwrap
 import typing
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from autoloader.cache.forecast import forecast
+from autoloader.cache.forecast import forecast, frame_sets
 from autoloader.cli.output import answered, emit, emit_document, note
 from autoloader.controller.admission import price_start
 from autoloader.controller.profiles import ResolvedProfile, shipped_profiles_dir
@@ -51,11 +51,11 @@ from autoloader.samples.transforms.keep import valid_per_episode
 from autoloader.sampling.chains import why_unchained
 from autoloader.sampling.dealing import Ranks, Steps
 from autoloader.sampling.episodes import DatasetTable
-from autoloader.sampling.plan import SamplePlan
+from autoloader.sampling.mixture import mixture_order
+from autoloader.sampling.plan import Reuse, SamplePlan, foretell_reuse
 from autoloader.spec import PipelineSpec
 from autoloader.spec.knobs import KNOBS, UNUSED_KNOBS, Knobs
 from autoloader.spec.reading import read_yaml_file
-from autoloader.tune.bound import reuse_of, sets_of
 
 DECODE_PROBE_S = 1.0
 """Seconds of decoding that the bound is predicted from."""
@@ -180,7 +180,7 @@ class _Report:
         self._plan, self._costs, self._nodes = plan, costs, nodes
         self._mixture, self._shares = plan.mixture, plan.order.shares
         self._tables = quick_tables(plan.mixture.datasets)
-        self._reuse = reuse_of(plan, self._tables)
+        self._reuse = _reuse_of(plan, self._tables)
 
     def document(self, sets: Mapping[str, Any], headroom: Headroom) -> dict[str, Any]:
         """Give all parts except the spec's path.
@@ -371,7 +371,12 @@ class _Report:
     def _cache(self) -> dict[str, Any] | None:
         """Hits of the frame cache, with ``cache_bytes`` as set and with all free memory."""
         plan = self._plan
-        sets = sets_of(plan, self._tables, self._reuse, self._costs, nodes=self._nodes)
+        if self._reuse is None:
+            return None
+        frame_s = {name: one.frame_s for name, one in self._costs.items() if one.frame_s > 0}
+        sets = frame_sets(
+            self._mixture, plan.order, self._tables, self._reuse, frame_s, nodes=self._nodes
+        )
         if not sets:
             return None
         sizes = {"as set": plan.knobs.cache_bytes, "above the floor": plan.limits.cache_bytes or 0}
@@ -541,6 +546,20 @@ class _Report:
         samples = SamplePlan(plan.order, self._tables, chain=plan.order.chain)
         slices = [table.slice_of for table in self._tables]
         return ShardOrder(samples, self._mixture.datasets, slices).ahead(0)
+
+
+def _reuse_of(plan: LoaderPlan, tables: Sequence[DatasetTable]) -> Reuse | None:
+    """The decodes of a plan's samples; ``None`` with the stream reader, which has no plan.
+
+    Estimated from the lengths of a few episodes where no index has counted them yet.
+    """
+    if plan.knobs.reader != "indexed" or not all(table.samples for table in tables):
+        return None
+    order = plan.order
+    if order.pass_samples is not None:
+        samples = {n: t.samples for n, t in zip(plan.mixture.names, tables, strict=True)}
+        order = mixture_order(plan.mixture, samples)
+    return foretell_reuse(order, tables, plan.mixture.spec.batch.size)
 
 
 def _many(count: int, noun: str) -> str:

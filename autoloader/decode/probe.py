@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import contextlib
 import statistics
-import subprocess
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from itertools import islice
@@ -27,11 +26,9 @@ import numpy as np
 from autoloader.decode.decoders import decoders_of
 from autoloader.decode.frames import UndecodableFrameError
 from autoloader.decode.jobs import Decoder
-from autoloader.errors import WorkerError
 from autoloader.formats.frames import Encoded
 from autoloader.formats.records import MalformedRecordError
 from autoloader.host.clock import Clock
-from autoloader.host.supervision import start
 from autoloader.index.records import RecordSamples
 from autoloader.samples.block import Place, SampleBlock
 from autoloader.samples.resolve import ResolvedDataset, ResolvedMixture
@@ -115,23 +112,6 @@ def probe_decode(
                 continue
             seen[name].append((clock.now_s() - began, count, size))
     return _summary(seen)
-
-
-def probe_copy() -> float:
-    """Bytes a second at which one thread of a loader's child copies decoded frames.
-
-    Raises:
-        WorkerError: the process that copies them ended without saying so.
-    """
-    copying = start("autoloader.host.copying", stdout=subprocess.PIPE)
-    told, _ = copying.communicate()
-    try:
-        return float(told)
-    except ValueError as error:
-        raise WorkerError(
-            f"the process that times a copy ended with {copying.returncode}",
-            remedy="look into the kernel's log (dmesg): it may have been killed",
-        ) from error
 
 
 def _first_episode(dataset: ResolvedDataset, mixture: ResolvedMixture) -> SampleBlock | None:

@@ -36,7 +36,7 @@ from autoloader.host.headroom import HeadroomProbe, HeadroomSource, headroom_or_
 from autoloader.process.planning import LoaderPlan, chain_saves, choose_reader, kind_of, plan_loader
 from autoloader.spec import PipelineSpec
 from autoloader.spec.knobs import UNUSED_KNOBS, KnobLimits, Knobs
-from autoloader.tune.bound import Analyst, Supplies, cache_model
+from autoloader.tune.bound import Analyst, Supplies
 from autoloader.tune.finals import Contender
 from autoloader.tune.ledger import sqlite_url
 from autoloader.tune.measurement import LEAST_WARMUP
@@ -144,7 +144,7 @@ def tune(
         name=_study_name(options, plan.profile.profile.name),
         kin=host.fingerprint,
         about=_about(plan, options),
-        analyst=_analyst(plan, space, clock),
+        analyst=_analyst(plan, space),
         others_cpus=partial(others_cpus, clock),
     ).run()
     profile = _profile(plan, result, host, options)
@@ -217,15 +217,11 @@ def measure_command(options: TuneOptions) -> list[str]:
     return [*command, *(word for pair in words for word in pair)]
 
 
-def _analyst(plan: LoaderPlan, space: SearchSpace, clock: Clock) -> Analyst:
+def _analyst(plan: LoaderPlan, space: SearchSpace) -> Analyst:
     """Knows what there is for this plan's loader."""
-    cache_bytes = float(plan.limits.cache_bytes or 0)
-    supplies = Supplies(plan.limits.cpus, cache_bytes=cache_bytes)
     most = space.ranges["io_threads"].high
-    found = Analyst(supplies, most_io_threads=most, chain_saves=chain_saves(plan.mixture))
-    if cache_bytes and plan.knobs.reader == "indexed":
-        found.cache = cache_model(plan, clock)
-    return found
+    saves = chain_saves(plan.mixture)
+    return Analyst(Supplies(plan.limits.cpus), most_io_threads=most, chain_saves=saves)
 
 
 def _cautious(limits: KnobLimits) -> KnobLimits:

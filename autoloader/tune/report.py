@@ -113,16 +113,9 @@ class TuneReport:
         bound = self.result.bound
         if bound is None:
             return ("not known: no measurement told what a sample costs",)
-        lines = (
+        return (
             bound.describe(self.result.verdict.winner.samples_per_s),
             bound.describe_costs(),
-        )
-        if bound.cached_samples_per_s is None:
-            return lines
-        return (
-            *lines,
-            f"with {format_bytes(bound.cache_bytes)} of decoded frames held, which the controller "
-            f"does by itself: up to {_rate(bound.cached_samples_per_s)} samples/s by the model",
         )
 
     @property

@@ -252,7 +252,7 @@ class Study:
                     trials=records(study.get_trials(deepcopy=False)),
                     name=name,
                     storage=shown_url(url),
-                    bound=self.analyst.bound(held_by=verdict.winner.knobs.decode_processes),
+                    bound=self.analyst.bound(),
                     ended=self.ended,
                 )
 

@@ -6,11 +6,8 @@ import json
 
 import pytest
 
-from autoloader.cache.forecast import FrameSet
-from autoloader.tune.bound import Analyst, Bound, CacheStep, Supplies, cache_steps
+from autoloader.tune.bound import Analyst, Bound, Supplies
 from autoloader.tune.measurement import StageCost, Trace
-
-GIB = 2**30
 
 
 def trace(
@@ -24,13 +21,11 @@ def trace(
     return Trace(1000, 10.0, stages, 1e-5, 4e4, disk_bytes, disk_busy_ratio)
 
 
-def bound_of(
-    traces: list[Trace], supplies: Supplies, steps: tuple[CacheStep, ...] = ()
-) -> Bound | None:
-    analyst = Analyst(supplies, cache=lambda _: steps)
+def bound_of(traces: list[Trace], supplies: Supplies) -> Bound | None:
+    analyst = Analyst(supplies)
     for one in traces:
         analyst.learn({"trace": one.as_dict()})
-    return analyst.bound(held_by=1 if steps else 0)
+    return analyst.bound()
 
 
 def test_the_bound_is_what_the_cheapest_run_would_give_on_busy_cpus() -> None:
@@ -83,29 +78,6 @@ def test_a_disk_s_rate_is_known_only_where_all_that_may_be_asked_is_asked() -> N
         assert bound is not None
         limits.append(bound.limited_by)
     assert limits == ["cores", "cores", "disk"]
-
-
-def test_memory_for_frames_lifts_the_bound_and_is_told_apart() -> None:
-    steps = (CacheStep(GIB, 0.0005), CacheStep(GIB, 0.0001))
-    found = bound_of([trace()], Supplies(2, cache_bytes=GIB), steps)
-    assert found is not None
-    assert found.samples_per_s == pytest.approx(2000), "what a short measurement can reach"
-    assert found.cached_samples_per_s == pytest.approx(4000)
-    assert found.cache_bytes == GIB
-    assert any("decoded frames held" in one.change for one in found.lifts)
-    assert any("twice the memory" in one.change for one in found.lifts)
-
-
-def test_steps_of_a_cache_save_less_and_less_for_a_byte_and_never_more_than_decoding() -> None:
-    sets = [
-        FrameSet("a", "primary", 8000, ((1, 4000.0),), 200_000, 0.004),
-        FrameSet("b", "primary", 1000, ((1, 500.0),), 200_000, 0.001),
-    ]
-    steps = cache_steps(sets, GIB // 4, 0.002, 5e9)
-    slopes = [step.saved_s / step.room_bytes for step in steps]
-    assert len(steps) > 1
-    assert slopes == sorted(slopes, reverse=True)
-    assert 0.0005 < sum(step.saved_s for step in steps) <= 0.002
 
 
 def test_near_the_bound_is_within_what_noise_could_explain() -> None:

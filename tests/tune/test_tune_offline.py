@@ -174,8 +174,6 @@ def test_the_document_has_the_keys_of_the_contract(spec_path: Path, tmp_path: Pa
         "bound_samples_per_s",
         "limited_by",
         "lifts",
-        "cached_samples_per_s",
-        "cache_bytes",
         "trace",
         "ended",
         "busy_rounds",
