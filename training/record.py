@@ -77,7 +77,8 @@ class Recorder(Callback):
         if self._every and step % self._every == 0 and trainer.is_global_zero:
             loss, of_mean, blind = lines.tolist()
             print(
-                f"step {step}: loss {loss:.3f} (of the mean {of_mean:.3f}, blind {blind:.3f})",
+                f"Stage 2, step {step}: loss {loss:.3f} "
+                f"(of the mean {of_mean:.3f}, blind {blind:.3f})",
                 file=sys.stderr,
                 flush=True,
             )
@@ -99,7 +100,7 @@ class Recorder(Callback):
             page.save(self._pictures / f"validation-{trainer.global_step:06d}.png")
         if self._every:
             print(
-                f"validation at step {trainer.global_step}: latent error "
+                f"Stage 2, validation at step {trainer.global_step}: latent error "
                 f"{figures['latent_mse']:.3f} (of the mean {figures['latent_mse_of_mean']:.3f})",
                 file=sys.stderr,
                 flush=True,

@@ -14,6 +14,7 @@ from __future__ import annotations
 import logging
 import warnings
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -41,6 +42,7 @@ _CLIP = 1.0
 logger = logging.getLogger(__name__)
 
 OnStep = Callable[[int, int], None]
+Progress = Callable[[str], AbstractContextManager[OnStep]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,9 +105,16 @@ def run(
     signals: StopSignals,
     *,
     callbacks: tuple[Callback, ...] = (),
-    on_step: OnStep | None = None,
+    progress: Progress | None = None,
 ) -> Figures:
     """Trains, and tells what came of it; ``signals.requested`` says whether it was stopped.
+
+    Args:
+        options: what the run is asked to be.
+        signals: who knows whether to stop.
+        callbacks: further ones of the trainer.
+        progress: shows steps done and in all, under a name, until its block ends; for Stage 1.
+            The steps of Stage 2 have lines of their own (``options.log_every``).
 
     Raises:
         UsageError: options that make no sense with this spec or checkpoint.
@@ -116,7 +125,9 @@ def run(
     spec = _sized(options.spec, config)
     options.output.mkdir(parents=True, exist_ok=True)
     if module is None:
-        module = Stage2Module(config, _quantiser(options, spec, config, on_step))
+        with nullcontext() if progress is None else progress("Stage 1") as on_step:
+            quantiser = _quantiser(options, spec, config, on_step)
+        module = Stage2Module(config, quantiser)
     data = AutoLoaderDataModule(
         spec,
         profile=options.profile,

@@ -159,8 +159,8 @@ def stage2(
         ideal_loader=ideal_loader,
     )
     signals = StopSignals()
-    with signals.handled(), progress_bar("Stage 1") as on_step:
-        figures = run(options, signals, on_step=on_step)
+    with signals.handled():
+        figures = run(options, signals, progress=progress_bar)
     document = {
         **asdict(figures), "output": output, "stopped": signals.requested is not None,
     }  # fmt: skip

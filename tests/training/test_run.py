@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import random
@@ -241,7 +242,7 @@ def test_ctrl_c_ends_the_process_with_a_checkpoint_and_nothing_left(
         env={**os.environ, "OMP_NUM_THREADS": "1"},
     ) as one:
         assert one.stderr is not None
-        assert any(line.startswith("step 3:") for line in one.stderr)
+        before = list(itertools.takewhile(lambda line: "step 3:" not in line, one.stderr))
         children = psutil.Process(one.pid).children(recursive=True)
         assert children
         one.send_signal(signal.SIGINT)
@@ -249,6 +250,8 @@ def test_ctrl_c_ends_the_process_with_a_checkpoint_and_nothing_left(
         assert one.wait(60) == 128 + signal.SIGINT, said
     assert "stopping after this step" in said
     assert "Traceback" not in said
+    stages = [line[:7] for line in before if line.startswith("Stage")]
+    assert stages == ["Stage 1", "Stage 1", "Stage 2", "Stage 2"]  # two steps of each
     assert (tmp_path / LAST).is_file()
     assert psutil.wait_procs(children, timeout=10)[1] == []
 
