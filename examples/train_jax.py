@@ -1,95 +1,60 @@
-"""Behaviour cloning in plain JAX: chunks of normalised actions from a frame and the state.
+"""Behaviour cloning in plain JAX, by one process or by several.
 
-    python train_jax.py mix.yaml --steps 1000     # the same command goes on exactly from there
-    python train_jax.py mix.yaml --join HOST:PORT --processes 2 --process 0     # one of several
-
-The spec has a camera "primary", a state, and says how both are normalised. Every process reads its
-own part of each step; the arrays are of all of them, and the weights are the same everywhere.
+python train_jax.py data/mix.yaml --steps 1000    # Ctrl-C saves; the same command goes on exactly
+python train_jax.py data/mix.yaml --join HOST:PORT --processes 2 --process 0    # one of two
 """
 
 import argparse
-import itertools
 import json
+import signal
+from itertools import chain, repeat
 from pathlib import Path
-from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
+from jax.experimental.multihost_utils import process_allgather
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from policy_jax import error, fresh, placed, stepped
 
-from autoloader import AutoLoader
-from autoloader.jax import device_put
-
-SEEN = ("images", "state", "action", "action_mask")
-"""What the policy computes with, of what a batch holds."""
-PATCH = 8
+from autoloader import AutoLoader, validation_loaders
 
 
-def fresh(state: int, action: int) -> dict[str, np.ndarray]:
-    """Weights of a policy from [state] numbers and a frame to [action] numbers."""
-    shapes = {"eye": (PATCH * PATCH * 3, 32), "body": (32 + state, 128), "head": (128, action)}
-    draw = np.random.default_rng(0)
-    return {name: draw.normal(0, 0.05, shape).astype("f") for name, shape in shapes.items()}
-
-
-def error(weights: Any, batch: Any) -> Any:
-    """Mean error of the [B, horizon, A] actions that are there."""
-    frames = batch["images"]["primary"][:, -1] / 255.0
-    rows, height, width, _ = frames.shape
-    patches = frames.reshape(rows, height // PATCH, PATCH, width // PATCH, PATCH, 3)
-    patches = patches.transpose(0, 1, 3, 2, 4, 5).reshape(rows, -1, PATCH * PATCH * 3)
-    seen = jax.nn.gelu(patches @ weights["eye"]).mean(axis=1)
-    body = jax.nn.gelu(jnp.concatenate([seen, batch["state"][:, -1]], axis=1) @ weights["body"])
-    off = jnp.abs((body @ weights["head"]).reshape(batch["action"].shape) - batch["action"])
-    return (off * batch["action_mask"]).sum() / batch["action_mask"].sum()
-
-
-def stepped(weights: Any, batch: Any) -> Any:
-    """The weights after one step of gradient descent, and the error before it."""
-    lost, slope = jax.value_and_grad(error)(weights, batch)
-    return jax.tree.map(lambda weight, towards: weight - 0.05 * towards, weights, slope), lost
-
-
-step = jax.jit(stepped)
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser()
-    parser.add_argument("spec")
-    parser.add_argument("--steps", type=int, default=1000)
-    parser.add_argument("--every", type=int, default=100, help="steps between two lines")
-    parser.add_argument("--checkpoint", type=Path, default=Path("policy.npz"))
-    parser.add_argument("--join", help="address of process 0, where there are several")
-    parser.add_argument("--processes", type=int)
-    parser.add_argument("--process", type=int)
-    given, done = parser.parse_args(), 0
-    if given.join:
-        jax.distributed.initialize(given.join, given.processes, given.process)
-    mesh = Mesh(np.array(jax.devices()), ("data",))
-    rows, whole = (NamedSharding(mesh, PartitionSpec(*axis)) for axis in (["data"], []))
-    with AutoLoader(given.spec, output="numpy") as loader:  # knows jax.process_index()
-        layout = loader.plan.mixture.layout
-        weights = fresh(layout.state_width, layout.action_rows * layout.action_width)
-        if given.checkpoint.exists():
-            saved = dict(np.load(given.checkpoint))
-            place = json.loads(str(saved.pop("place")))
-            loader.load_state_dict(place["loader"])  # exactly behind the last batch
-            weights, done = saved, place["steps"]
-        weights = jax.device_put(weights, whole)
-        batches = itertools.chain.from_iterable(itertools.repeat(loader))  # epoch after epoch
-        while done < given.steps:
-            done += 1
-            batch = device_put(next(batches), rows)
-            weights, lost = step(
-                weights, {name: part for name, part in batch.items() if name in SEEN}
-            )
-            if done % given.every == 0 and loader.rank == 0:
-                print(f"step {done}: {lost:.4f}", flush=True)
-        if loader.rank == 0:  # local data is read by index: any process's place is that of all
-            place = json.dumps({"loader": loader.state_dict(), "steps": done})
-            np.savez(given.checkpoint, place=place, **jax.tree.map(np.asarray, weights))
+def summed(*numbers: float) -> np.ndarray:
+    """Each number, added up over all processes. Every process must call it."""
+    return process_allgather(np.array(numbers, "f")).reshape(-1, len(numbers)).sum(axis=0)
 
 
 if __name__ == "__main__":
-    main()
+    parser = argparse.ArgumentParser()
+    parser.add_argument("spec", help='has a camera "primary", a state and a split "val"')
+    parser.add_argument("--steps", type=int, default=1000)
+    parser.add_argument("--every", type=int, default=200, help="steps between validations")
+    parser.add_argument("--checkpoint", type=Path, default=Path("policy.npz"))
+    parser.add_argument("--join", help="address of process 0, if there are several")
+    parser.add_argument("--processes", type=int)
+    parser.add_argument("--process", type=int)
+    given, told = parser.parse_args(), np.zeros(1)
+    if given.join:
+        jax.distributed.initialize(given.join, given.processes, given.process)
+    for ending in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(ending, lambda *_: told.fill(1))
+    mesh = Mesh(np.array(jax.devices()), ("data",))
+    rows, whole = NamedSharding(mesh, PartitionSpec("data")), NamedSharding(mesh, PartitionSpec())
+    held = validation_loaders(given.spec, output="numpy")["val"]
+    with held, AutoLoader(given.spec, output="numpy") as loader:  # they know jax.process_index()
+        weights = fresh(loader)
+        if given.checkpoint.exists():
+            weights = dict(np.load(given.checkpoint))
+            loader.load_state_dict(json.loads(str(weights.pop("loader"))))
+        weights = jax.device_put(weights, whole)
+        batches = chain.from_iterable(repeat(loader))  # epoch after epoch
+        while loader.batches < given.steps and not summed(*told):  # all stop after the same step
+            weights, loss = stepped(weights, placed(next(batches), rows))
+            if (step := loader.batches) % given.every == 0:
+                own = jax.tree.map(lambda weight: weight.addressable_data(0), weights)
+                errors = [float(error(own, placed(batch))) for batch in held]
+                (mean,) = summed(sum(errors) / len(errors)) / loader.world_size
+                if loader.rank == 0:
+                    print(f"step {step}: training {loss:.4f}, validation {mean:.4f}", flush=True)
+        if loader.rank == 0:  # any process's place is that of all, where data is local
+            np.savez(given.checkpoint, loader=json.dumps(loader.state_dict()), **weights)

@@ -53,11 +53,13 @@ def main(folder: str, stop: str, script: str, *words: str) -> None:
     before = sys.argv, {one: signal.getsignal(one) for one in (signal.SIGINT, signal.SIGTERM)}
     autoloader.AutoLoader = Recorded  # type: ignore[misc]
     sys.argv = [script, *words]
+    sys.path.insert(0, str(Path(script).parent))
     try:
         runpy.run_path(script, run_name="__main__")
     finally:
         autoloader.AutoLoader = AutoLoader  # type: ignore[misc]
         sys.argv = before[0]
+        sys.path.remove(str(Path(script).parent))
         for number, handler in before[1].items():
             signal.signal(number, handler)
         rank = os.environ.get("RANK", "0")

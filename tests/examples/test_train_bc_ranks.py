@@ -107,7 +107,7 @@ def test_where_one_rank_is_told_to_stop_all_do_and_one_saves(
     stopped: tuple[Run, Path], undisturbed: list[str]
 ) -> None:
     found, _ = stopped
-    assert found.saved["step"] == CUT
+    assert found.saved["loader"]["batches"] == CUT
     assert found.rows == undisturbed[: 2 * CUT * BATCH]
 
 
@@ -116,7 +116,7 @@ def test_two_ranks_go_on_with_the_batches_of_the_undisturbed_run(
 ) -> None:
     again = copied(stopped[1], tmp_path)
     found = run(spec, tmp_path / "run", again, ranks=2, steps=12, stop=0)
-    assert found.saved["step"] == 12
+    assert found.saved["loader"]["batches"] == 12
     assert found.rows == undisturbed[2 * CUT * BATCH :]
 
 

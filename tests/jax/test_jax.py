@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import re
+import signal
 import socket
 import subprocess
 import sys
@@ -93,11 +94,13 @@ def episodes(bridge: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     path.write_text(
         "datasets:\n"
         f"  - {{name: bridge, path: {bridge}, images: {{primary: observation/image_0}},\n"
-        "     action: action, state: observation/state}\n"
+        "     action: action, state: observation/state,\n"
+        '     split: {train: "train[:-1]", val: "train[-1:]"}}\n'
         "sample: {action_horizon: 4}\n"
         "normalize: {action: {method: q01_q99}, state: {method: mean_std}}\n"
         "cameras: {primary: {size: [64, 64]}}\n"
         "batch: {size: 8}\n"
+        "validation: {samples: 20}\n"
     )
     return path
 
@@ -110,43 +113,60 @@ def trained(
     return started(str(EXAMPLE), environment, *given, *words)
 
 
-def said(process: subprocess.Popen[str]) -> dict[int, float]:
-    """Errors by step."""
+LINE = re.compile(r"^step (\d+): training (.+), validation (.+)$", re.MULTILINE)
+
+
+def said(process: subprocess.Popen[str]) -> dict[int, tuple[float, float]]:
+    """Errors by step, of the training and of the validation."""
     out, errors = process.communicate()
     assert process.returncode == 0, errors
-    return {int(step): float(error) for step, error in re.findall(r"^step (\d+): (.+)$", out, re.M)}
+    return {int(step): (float(one), float(other)) for step, one, other in LINE.findall(out)}
 
 
-def test_the_example_learns_from_real_episodes_and_goes_on_exactly(
+def saved(checkpoint: Path) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+    """The loader's place, and the weights."""
+    found = dict(np.load(checkpoint))
+    return json.loads(str(found.pop("loader"))), found
+
+
+def test_the_example_learns_from_real_episodes_and_goes_on_exactly_behind_ctrl_c(
     episodes: Path, environment: dict[str, str], tmp_path: Path
 ) -> None:
-    whole = trained(episodes, environment, tmp_path / "whole.npz", 40)
-    cut = trained(episodes, environment, tmp_path / "cut.npz", 20)
-    undisturbed, first = said(whole), said(cut)
+    undisturbed = said(trained(episodes, environment, tmp_path / "whole.npz", 40))
+    cut = trained(episodes, environment, tmp_path / "cut.npz", 40)
+    assert cut.stdout is not None
+    line = cut.stdout.readline()
+    cut.send_signal(signal.SIGINT)
+    first = said(cut)
     rest = said(trained(episodes, environment, tmp_path / "cut.npz", 40))
-    assert {**first, **rest} == undisturbed
-    errors = list(undisturbed.values())
+    assert line.startswith("step 2: ")
+    assert {2: undisturbed[2], **first, **rest} == undisturbed
+    errors = [training for training, _ in undisturbed.values()]
     assert sum(errors[-5:]) < sum(errors[:5])
-    saved = [dict(np.load(tmp_path / name)) for name in ("whole.npz", "cut.npz")]
-    assert json.loads(str(saved[0].pop("place"))) == json.loads(str(saved[1].pop("place")))
-    for name, weights in saved[0].items():
-        assert np.array_equal(saved[1][name], weights), name
+    (place, weights), (resumed_place, resumed) = map(saved, tmp_path.glob("*.npz"))
+    assert place == resumed_place
+    for name, numbers in weights.items():
+        assert np.array_equal(resumed[name], numbers), name
 
 
-def test_two_processes_of_the_example_share_the_steps(
+def test_two_processes_of_the_example_share_the_steps_and_stop_together(
     episodes: Path, environment: dict[str, str], tmp_path: Path
 ) -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         join = f"127.0.0.1:{free.getsockname()[1]}"
-    running = [
+    first, second = (
         trained(
-            episodes, environment, tmp_path / "both.npz", 4,
+            episodes, environment, tmp_path / "both.npz", 1_000_000,
             "--join", join, "--processes", "2", "--process", str(process),
         )
         for process in range(2)
-    ]  # fmt: skip
-    first, second = (said(process) for process in running)
-    assert (list(first), second) == ([2, 4], {})
-    place = json.loads(str(np.load(tmp_path / "both.npz")["place"]))
-    assert place["loader"]["position"] == 4 * 2 * 8
+    )  # fmt: skip
+    assert first.stdout is not None
+    line = first.stdout.readline()
+    second.send_signal(signal.SIGTERM)
+    assert not said(second)  # process 0 alone prints
+    said(first)
+    assert line.startswith("step 2: ")
+    place, _ = saved(tmp_path / "both.npz")
+    assert place["position"] == place["batches"] * 2 * 8

@@ -30,7 +30,8 @@ def place(bridge: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with data, the example's scripts and SLURM's commands."""
     folder = tmp_path_factory.mktemp("slurm")
     shutil.copytree(bridge, folder / "data/bridge_dataset/1.0.0")
-    for script in (*SCRIPTS.glob("*.sbatch"), ROOT / "examples/train_bc.py"):
+    python = [ROOT / "examples" / name for name in ("train_bc.py", "policy.py", "ranks.py")]
+    for script in (*SCRIPTS.glob("*.sbatch"), *python):
         shutil.copy(script, folder)
     (folder / "bin").mkdir()
     stand_in = Path(__file__).parent / "stand_in.py"
@@ -70,7 +71,7 @@ def test_the_page_shows_what_is_printed_where_that_is_worth_a_look() -> None:
 def test_the_job_was_requeued_and_went_on_to_the_end(page: Follower) -> None:
     page.printed(TRAINING)
     saved = torch.load(page.place / "policy.pt", weights_only=True)
-    assert saved["step"] == 60
+    assert saved["loader"]["batches"] == 60
     steps = [line.split(":")[0] for line in (page.place / "train-2.out").read_text().splitlines()]
     assert steps.count("step 20") == steps.count("step 60") == 1
     assert saved["loader"]["position"] == 60 * 4 * 8

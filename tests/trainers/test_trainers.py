@@ -1,4 +1,4 @@
-"""Hugging Face's ``Trainer`` and Accelerate on a loader: length, training, exact resume.
+"""Hugging Face's ``Trainer`` and Accelerate on a loader: length, training, exact resume, examples.
 
 Both are no part of ``.venv``: they are installed into a folder of their own, from the package
 index.
@@ -16,13 +16,14 @@ import pytest
 from package_folders import environment_with
 from rlds_files import png, write_steps
 from streams import write_spec
+from trained_examples import check
 
 pytestmark = [pytest.mark.network, pytest.mark.slow]
 
 HERE = Path(__file__).parent
 WANTED = (
     "accelerate", "anyio", "h11", "httpcore2", "httpx2", "huggingface-hub", "regex", "safetensors",
-    "tokenizers", "transformers", "truststore",
+    "tensorboardX", "tokenizers", "transformers", "truststore",
 )  # fmt: skip
 """What the two need beside what ``.venv`` has."""
 STEPS = 10
@@ -86,3 +87,19 @@ def test_accelerate_keeps_the_loaders_place_in_its_state(
     assert first["seen"] + rest["seen"] == whole["seen"]
     assert first["losses"] + rest["losses"] == whole["losses"]
     assert sum(whole["losses"][-3:]) < sum(whole["losses"][:3])
+
+
+def test_the_example_of_the_trainer_goes_on_exactly(
+    environment: dict[str, str], tmp_path: Path
+) -> None:
+    check("train_hf.py", tmp_path, environment=environment)
+
+
+def test_the_example_of_accelerate_goes_on_exactly_and_logs_the_loaders_metrics(
+    environment: dict[str, str], tmp_path: Path
+) -> None:
+    words = ("--log-with", "tensorboard")
+    check("train_accelerate.py", tmp_path, *words, environment=environment)
+    (log,) = tmp_path.glob("whole/**/events*")
+    assert b"val/error" in log.read_bytes()
+    assert b"loader/samples_per_s" in log.read_bytes()
