@@ -99,21 +99,17 @@ class Forecast:
     Attributes:
         hit_ratio: hits over uses of frames.
         held_bytes: bytes of cached frames, mean over time.
-        saved_s: decode seconds of one thread that hits save for each position.
-        hit_bytes: bytes of frames that hits copy for each position.
     """
 
     hit_ratio: float
     held_bytes: float
-    saved_s: float
-    hit_bytes: float
 
 
 def forecast(sets: Sequence[FrameSet], cache_bytes: float) -> Forecast:
     """Forecast of a cache of ``cache_bytes`` for the frames of a whole mixture."""
     whole = sum(one.frames_bytes for one in sets)
     if not whole or cache_bytes <= 0:
-        return Forecast(0.0, 0.0, 0.0, 0.0)
+        return Forecast(0.0, 0.0)
     low, high = -64.0, 64.0  # of the threshold's logarithm
     for _ in range(64):
         middle = (low + high) / 2
@@ -124,13 +120,11 @@ def forecast(sets: Sequence[FrameSet], cache_bytes: float) -> Forecast:
         length = round(one.pass_positions)
         passes[length] = passes.get(length, 0.0) + one.frames_bytes / whole
     together = sum(part**2 for part in passes.values())
-    found = [(one, *_law(one, 2.0**low, together)) for one in sets]
+    found = [_law(one, 2.0**low, together) for one in sets]
     uses = sum(one.uses_per_position for one in sets)
     return Forecast(
-        sum(hits for _, _, hits in found) / uses if uses else 0.0,
-        sum(held for _, held, _ in found),
-        sum(hits * one.decode_s for one, _, hits in found),
-        sum(hits * one.frame_bytes for one, _, hits in found),
+        sum(hits for _, hits in found) / uses if uses else 0.0,
+        sum(held for held, _ in found),
     )
 
 
