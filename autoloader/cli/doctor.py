@@ -386,7 +386,7 @@ def _held(entry: Path) -> str:
 def readable(spec: PipelineSpec, split: str, into: list[ResolvedDataset]) -> Iterator[Seen]:
     """Find datasets that cannot be read; add readable datasets to ``into``."""
     for declared in spec.datasets:
-        alone = spec.model_copy(update={"datasets": (declared,), "weights": "natural"})
+        alone = spec.model_copy(update={"datasets": (declared,), "weights": "explicit"})
         try:
             mixture = resolve(alone, split)
             (dataset,) = mixture.datasets

@@ -720,9 +720,11 @@ def spec_text(
     lines = [line for one in about for line in _comment(one, "")]
     lines += _comment("What is not used stands as a comment; features: passes it on.", "")
     lines += ["schema_version: 1", "datasets:"]
+    weights = style.weights[0 if mix else 1]
     for one in entries:
-        lines += _dataset(one, mix.weights[one.known_as] if mix else 1.0, style)
-    lines.append(f"weights: {style.weights[0 if mix else 1]}")
+        weight = mix.weights[one.known_as] if mix else 1.0
+        lines += _dataset(one, None if weights.startswith("natural ") else weight, style)
+    lines.append(f"weights: {weights}")
     cameras = list(dict.fromkeys(camera for one in entries for camera in one.cameras))
     empty = [name for name in style.cameras if style.only_cameras and name not in cameras]
     cameras += empty
@@ -741,11 +743,12 @@ def spec_text(
     return "\n".join([*lines, *style.rest.splitlines()]) + "\n"
 
 
-def _dataset(one: Entry, weight: float, style: Style) -> Iterator[str]:
+def _dataset(one: Entry, weight: float | None, style: Style) -> Iterator[str]:
     """Lines of YAML of one dataset, with comments."""
     yield f"  - name: {one.name}"
     yield f"    path: {flow(one.directory.path)}"
-    yield f"    weight: {weight}"
+    if weight is not None:
+        yield f"    weight: {weight}"
     yield f"    split: {flow(dict(one.split))}"
     for told in one.notes:
         yield from _comment(told, "    ")

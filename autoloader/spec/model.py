@@ -312,6 +312,14 @@ class PipelineSpec(Block):
 
     def _check_weights(self, names: list[str]) -> None:
         moves = self.weights
+        for one in self.datasets if moves == "natural" else ():
+            if one.weight not in (0, 1):
+                raise wrong(
+                    f"datasets[{one.name}].weight: {one.weight:g} changes nothing under weights: "
+                    "natural, where shares follow the numbers of samples",
+                    "set weights: natural_scaled (weight × samples) or explicit (weight alone), or "
+                    "leave weight out",
+                )
         if isinstance(moves, CurriculumSpec):
             for name in (*moves.from_, *moves.to):
                 _check_known("dataset", name, names, "weights")

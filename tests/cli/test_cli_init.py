@@ -106,6 +106,7 @@ def test_what_is_known_comes_from_the_registry_and_the_rest_is_proposed_and_mark
     assert "sample" not in found["viola"]
     assert plain["sample"] == {"frame_offsets": [0], "action_horizon": 1}
     assert plain["weights"] == "natural"
+    assert all("weight" not in one for one in plain["datasets"]), "it would change nothing"
     assert found["viola"]["split"] == {"train": "train[:-1]", "val": "train[-1:]"}
     assert found["language_table"]["language"] == "observation/instruction"
     assert found["language_table"]["split"] == {"train": "train[:95%]", "val": "train[95%:]"}

@@ -75,9 +75,9 @@ def test_natural_scaled_multiplies_by_every_valid_t_whatever_per_episode_draws(
     one = write_dataset(tmp_path, [[episode(0, 9)]], name="one")
     two = write_dataset(tmp_path, [[episode(0, 3)]], name="two")
     shares = {}
-    for weights in ("natural_scaled", "natural"):
+    for weights, weight in (("natural_scaled", 2), ("natural", 1)):
         spec = spec_of(
-            dataset_of(one, weight=2), two,
+            dataset_of(one, weight=weight), two,
             weights=weights, sample={"per_episode": cap}, mixing={"epoch": 100},
         )  # fmt: skip
         shares[weights] = plan_loader(spec, ram_floor="64MiB").order.shares

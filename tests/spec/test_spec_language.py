@@ -122,6 +122,16 @@ def test_the_defaults_are_the_documented_ones() -> None:
     assert (camera.size, camera.resize, camera.fit) == ((32, 48), "bilinear", "stretch")
 
 
+def test_a_weight_that_would_change_nothing_is_refused_with_what_to_do() -> None:
+    natural = PLAIN | {"weights": "natural"}
+    error = refused(changed("datasets.0.weight", 2, natural))
+    assert "datasets[bridge].weight: 2 changes nothing" in str(error)
+    assert "weights: natural_scaled" in error.remedy
+    for weight in (0, 1):  # no samples for now, and the usual
+        spec = PipelineSpec.from_mapping(changed("datasets.0.weight", weight, natural))
+        assert spec.datasets[0].weight == weight
+
+
 def test_the_json_schema_names_every_block_and_describes_every_field() -> None:
     schema = PipelineSpec.model_json_schema()
     json.dumps(schema)

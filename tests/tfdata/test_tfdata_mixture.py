@@ -149,7 +149,9 @@ def flat(element: Sample) -> Sample:
 def of_a_loader(spec: PipelineSpec) -> dict[tuple[int, ...], Sample]:
     """Samples of the first pass of every dataset, by provenance."""
     batch = spec.batch.model_copy(update={"drop_last": False})
-    spec = spec.model_copy(update={"weights": "natural", "batch": batch})
+    datasets = tuple(one.model_copy(update={"weight": 1.0}) for one in spec.datasets)
+    given = {"weights": "natural", "batch": batch, "datasets": datasets}
+    spec = spec.model_copy(update=given)
     found = {}
     with AutoLoader(spec, isolation="thread", ram_floor="64MiB", output="numpy") as loader:
         for batch in loader:
