@@ -262,16 +262,17 @@ def every_command(
     that several commands have.
 
     Options:
-    no_transforms: Run no Python function that the spec names: refuse a spec with a transform.
+    no_transforms: Refuse a spec that names a transform (a Python function) instead of running it.
     json: Write one JSON document to stdout.
     spec: YAML file that describes your datasets (`autoloader init` writes one).
     settings: Change knobs of the profile or fields of the spec: ring_slots=8 batch.size=32
-        datasets.bridge.weight=2.
+        datasets.bridge.weight=2. `autoloader plan -v SPEC` lists the knobs.
     profile: Host profile (a machine's limits and knobs): a name from `autoloader profile list`,
         or a path; default: the one that fits this host.
     strict: Stop with an error if this host is smaller than the profile asks; default: lower its
         values to fit.
-    ram_floor: Memory that must stay free, such as "5GB"; default: the profile's floor.
+    ram_floor: Memory that must stay free, such as "5GB"; default: that of this
+        host's profile.
     disk_floor: Space that must stay free on the disk that caches remote files, such as "50GB";
         default: 10 GiB.
     split: The spec's split to read.
@@ -300,6 +301,8 @@ def _described(function: _Function) -> str:
         ):  # else there would be --no-NAME, too
             info.param_decls = (f"--{name.replace('_', '-')}",)
         info.help = info.help or words.get(name)
+        if kind is bool:
+            info.metavar = ""  # a flag takes no value; typer would show "<bool>"
         hints[name] = Annotated[kind, info]
     function.__annotations__ = hints
     return about
@@ -349,7 +352,8 @@ def _show_schema(kind: SchemaKind | None) -> None:
 app = typer.Typer(
     name="autoloader",
     help="Name your datasets and a RAM floor; get the fastest stream this machine can give.",
-    epilog="A spec is a YAML file that describes your datasets. First steps: "
+    epilog="A spec is a YAML file that describes your datasets. The RAM floor is memory that "
+    "stays free. Knobs are threads and buffers; the controller changes them in a run. First steps: "
     "autoloader init /data/oxe -o mix.yaml; autoloader plan mix.yaml",
     no_args_is_help=True,
     add_completion=False,
@@ -432,8 +436,9 @@ def init(
     Options:
     data_dir: Where datasets lie, at any depth: a folder, or an address such as gs://BUCKET/oxe.
         Or a dataset of the Hub, such as lerobot/pusht or lerobot/pusht@REVISION.
-    style: Conventions of the spec. plain: no project's; stage2: pairs of frames about 1 s apart;
-        octo, openvla, openpi: that project's. Default: the style of --mix, else plain.
+    style: Project whose fields, image sizes and action conventions the spec has: octo, openvla or
+        openpi. plain: none; stage2: as the bundled Stage-2 trainer wants (pairs of frames about
+        1 s apart). Default: the style of --mix, else plain.
     mix: Take only the datasets and weights of a published mixture, such as oxe_magic_soup (with
         --style octo), or one dataset by its name; default: all datasets of DATA.
     output: File to write it to, if none of another content is there; default: stdout.
@@ -460,7 +465,7 @@ def plan(
     nodes: AtLeast1 = 1,
     verbose: Annotated[bool, typer.Option("--verbose", "-v")] = False,
 ) -> None:
-    """Say whether a mixture fits, how fast it can be and what limits it; starts nothing.
+    """Say whether a mixture fits in memory, how fast it can be and what limits it; starts nothing.
 
     Options:
     ranks: Training processes (one for each GPU) that share the epoch, over all nodes.
@@ -493,12 +498,12 @@ def peek(
     split: str = "train",
     ram_floor: Floor = None,
 ) -> None:
-    """Draw a sheet: frames, texts, histograms before and after each op, steps that rules drop.
+    """Draw a contact sheet of the model's input: frames, instructions, actions, what is filtered.
 
     Options:
     output: File of the sheet: .png, .html, .svg or .pdf.
     samples: Samples of each dataset in the histograms; frames of the first ones are drawn.
-    episodes: Episodes of each dataset whose ops and rules are shown.
+    episodes: Episodes of each dataset that show each op on the action, and dropped steps.
     """
     from autoloader.cli.peek import show_sheet
 
@@ -557,7 +562,7 @@ def demo(
     scale: float = 1.0,
     seed: int = 0,
 ) -> None:
-    """Write the demo mixture (real TFDS/RLDS files) and its mix.yaml, unless it is there.
+    """Make datasets of drawn robots (TFDS/RLDS files) and their mix.yaml; keep what is there.
 
     Options:
     directory: Folder to write to; default: one in your cache directory.
@@ -579,11 +584,12 @@ def index(
     disk_floor: Floor = None,
     verify: bool = False,
 ) -> None:
-    """Build the indexes (where each frame lies) that random reading needs; keep those there.
+    """Build the indexes (where each frame lies) that random reading needs; keep good ones.
 
     Options:
     beside: Write the indexes next to the data as well as into the cache directory.
-    output: Also upload the indexes to this copy of the dataset, such as gs://BUCKET/NAME/1.0.0.
+    output: Also upload the indexes of a spec's only dataset to its copy in a bucket, such as
+        gs://BUCKET/NAME/1.0.0.
     verify: Index the files again, and compare with the indexes that are there.
     """
     from autoloader.cli.derived import show_index
@@ -624,13 +630,13 @@ def measure(
     split: str = "train",
     progress_fd: Annotated[int | None, typer.Option(hidden=True)] = None,
 ) -> None:
-    """Measure the loader alone: samples a second, latency, memory and mixture; knobs stay fixed.
+    """Measure the loader alone: samples a second, latency, memory, shares of datasets.
 
     Options:
     warmup: Batches to discard before the measurement.
     batches: Batches to measure.
     step_time: Wait after each batch, as a trainer's step would, such as "120ms".
-    controller: Let the controller change the knobs meanwhile.
+    controller: Let the controller change the knobs meanwhile, as in training; default: they stay.
     """
     from autoloader.cli.tune import show_measurement
 
@@ -674,8 +680,9 @@ def report(
     Options:
     run: Name of a run, "last", or a folder that AUTOLOADER_RUN_DIR named; default: list the names
         of the runs that are kept.
-    other: A second run, shown beside the first; a run with replay_one_batch shows what the loader
-        costs. Default: the latest run of the same spec on this host.
+    other: A second run, shown beside the first. One with AutoLoader(…, replay_one_batch=True),
+        which gives one batch again and again, shows what the loader costs. Default: the latest
+        run of the same spec on this host.
     output: File of the page; default: RUN.html in the working directory.
     """
     from autoloader.cli.report import list_runs, show_page
@@ -688,10 +695,11 @@ def report(
 
 @_command(_RUN, "replay run/decisions.jsonl")
 def replay(logs: Annotated[list[Path], typer.Argument(metavar="LOG")]) -> None:
-    """Derive the controller's decisions in logs again, and say where they differ.
+    """Check the controller: compute its logged decisions again, and say where they differ.
 
     Options:
-    logs: Decision logs that loaders wrote (decisions.jsonl), or folders with some.
+    logs: Decision logs (decisions.jsonl, in the folder that AUTOLOADER_RUN_DIR names), or folders
+        with some.
     """
     from autoloader.cli.report import show_replay
 
@@ -716,17 +724,17 @@ def tune(
     warmup: Annotated[int, typer.Option(min=0)] = 8,
     batches: AtLeast1 = 160,
 ) -> None:
-    """Find the knobs that suit this machine, under a RAM floor, and save them as a profile.
+    """Find the fastest knobs that keep the RAM floor free here, and save them as a profile.
 
     Options:
     spec: YAML file that describes your datasets (`autoloader init` writes one); default: the demo
         mixture.
-    trials: Knob sets to measure, the starting one among them.
-    budget: Time for the whole study, such as "10m".
+    trials: Knob sets to measure at most, the starting one among them.
+    budget: Time that the whole study takes at most, such as "10m".
     storage: Optuna storage URL, such as sqlite:///FILE or postgresql://HOST/NAME; default: a file
         in your data folder.
-    study: Name of the study; a study of this name is continued.
-    resume: Continue --study, or the latest study; an error if there is none.
+    study: Name of the study; it begins if it is new, and continues if it is there.
+    resume: Continue --study, or the latest study; stop with an error if it is not there.
     name: Save the profile under this name; default: the starting profile's if it is yours, else
         that name with -tuned.
     output: Folder for the profile and the HTML report; default: your config and data folders.
@@ -762,7 +770,7 @@ app.add_typer(profile, name="profile", rich_help_panel=_TUNE)
 
 @_command("Commands", "profile list", profile, "list")
 def list_profiles() -> None:
-    """List the profiles that have a name here, and the one taken when none is named."""
+    """List the profiles on this machine, and the one taken when none is named."""
     from autoloader.cli.tune import show_list
 
     show_list()

@@ -257,7 +257,7 @@ def run_folder(run: str) -> Path:
         f"{runs_folder()} keeps no run {run!r}{begin}" + ("" if kept else f": {why_no_run()}"),
         remedy="`autoloader report` lists the runs that are kept"
         if kept
-        else f"name a folder with a record, as {VARIABLE}",
+        else f"give the folder that {VARIABLE} named when the run began",
     )
 
 
@@ -265,7 +265,7 @@ def why_no_run() -> str:
     """Say why the cache directory keeps no run."""
     if elsewhere := os.environ.get(VARIABLE):
         return f"{VARIABLE}={elsewhere} sends records elsewhere"
-    return f"a run is kept once it is {RING_AFTER_S:.0f} s old"
+    return f"a run of less than {RING_AFTER_S:.0f} s is not kept"
 
 
 def read_run(path: Path) -> Run:

@@ -211,7 +211,7 @@ def _style_and_mix(style: str | None, mix: str | None) -> tuple[str, KnownMix | 
         return having[0], found[having[0]][mix]
     among = {name for one, mixes in found.items() if style in (None, one) for name in mixes}
     raise UsageError(
-        f"--mix {mix}: {'several styles have' if having else 'no style has'} one of this name"
+        f"--mix {mix}: {'several projects have' if having else 'no project has'} such a mixture"
         if style is None
         else f"--mix {mix}: --style {style} has no such mixture",
         remedy="add " + " or ".join(f"--style {one}" for one in having)

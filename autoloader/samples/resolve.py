@@ -387,9 +387,9 @@ def find_sources(spec: PipelineSpec, split: str) -> tuple[DatasetSource, ...]:
     for declared in spec.datasets:
         if split not in declared.split:
             raise SpecError(
-                f"datasets[{declared.name}].split: there is no split {split!r}",
-                remedy=f"name another (known: {', '.join(sorted(declared.split))}), or add "
-                f"{split}: EXPRESSION to the dataset's split ({split}: null leaves it out)",
+                f"datasets[{declared.name}].split: no split {split!r} is declared here",
+                remedy=f"ask for another (known: {', '.join(sorted(declared.split))}), or add "
+                f"here, say, {split}: train[90%:] ({split}: null takes nothing of this dataset)",
             )
         expression = declared.split[split]
         if expression is not None:

@@ -294,8 +294,8 @@ class Knobs(BaseModel):
         unknown = [name for name in self.datasets if name not in limits.shards]
         if unknown:
             raise KnobError(
-                f"knobs for a dataset that is not in the mixture: {unknown[0]!r}",
-                remedy=nearest(unknown[0], limits.shards),
+                f"there are knobs for dataset {unknown[0]!r}, which is not in the mixture",
+                remedy=f"take them out, or name another: {nearest(unknown[0], limits.shards)}",
             )
         moves = _Moves(self.flat())
         shards = limits.shards
