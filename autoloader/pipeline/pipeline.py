@@ -284,7 +284,7 @@ class Pipeline:
             self._want_helpers()
         samples = self._reader.run_samples(self.knobs)
         while len(self._unslotted) <= max(
-            self.knobs.read_ahead * self._round_batches, 2 * self._room
+            self.knobs.read_ahead * self._round_batches, 2 * self._helpers_room
         ):
             runs = self._rounds.next(len(self._lanes), samples)
             self._round_batches = sum(map(len, runs))
@@ -294,7 +294,7 @@ class Pipeline:
                 self._tasks_dealt += 1
             self._unslotted += tasks
             self._tasks += tasks
-            if self._room or self._line or self._away:
+            if self._helpers_room or self._line or self._away:  # Ray helpers take batches, too
                 self._line += tasks
                 self._hand_on()
             else:
@@ -322,14 +322,14 @@ class Pipeline:
             self._helpers.want(self.knobs.helper_slots)
 
     @property
-    def _room(self) -> int:
+    def _helpers_room(self) -> int:
         """Batches that helpers may have at a time."""
         return 0 if self._helpers is None or self._parked else self._helpers.room
 
     def _hand_on(self) -> None:
         """Give batches that wait in line to whoever has room for them; under the lock."""
         while self._line and not self._closed:
-            lane, first, room = self._shortest, self._line[0], self._room
+            lane, first, room = self._shortest, self._line[0], self._helpers_room
             alone = not (room or self._away)
             if alone or (first.slot is not None and lane.to_fill < _HERE):
                 lane.assign([self._line.popleft()])

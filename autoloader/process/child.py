@@ -554,7 +554,10 @@ class ChildPipeline:
         return self._next_ready()
 
     def next_now(self) -> BatchMessage | None:
-        """The next batch where it has come already, else ``None``; waits for nothing."""
+        """The next batch where it has come already, else ``None``; waits for nothing.
+
+        ``receive_now`` has ``take`` put batches that came into ``_ready``.
+        """
         self.child.receive_now()
         return self._next_ready()
 
