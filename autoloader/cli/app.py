@@ -439,9 +439,9 @@ def init(
     style: Project whose fields, image sizes and action conventions the spec has: octo, openvla or
         openpi. plain: none; stage2: as the bundled Stage-2 trainer wants (pairs of frames about
         1 s apart). Default: the style of --mix, else plain.
-    mix: Take only the datasets and weights of a published mixture, such as oxe_magic_soup (with
-        --style octo), or one dataset by its name; default: all datasets of DATA.
-    output: File to write it to, if none of another content is there; default: stdout.
+    mix: Take only the datasets and weights of a published mixture, such as oxe_magic_soup (octo
+        and openvla have one: add --style), or one dataset by its name; default: all of DATA.
+    output: File to write the spec to; an error if another text is there. Default: stdout.
     """
     from autoloader.process.draft import draft
 
@@ -503,7 +503,8 @@ def peek(
     Options:
     output: File of the sheet: .png, .html, .svg or .pdf.
     samples: Samples of each dataset in the histograms; frames of the first ones are drawn.
-    episodes: Episodes of each dataset that show each op on the action, and dropped steps.
+    episodes: Episodes of each dataset that the plots over time show: the action after each op,
+        and the steps that the spec drops.
     """
     from autoloader.cli.peek import show_sheet
 
@@ -562,7 +563,7 @@ def demo(
     scale: float = 1.0,
     seed: int = 0,
 ) -> None:
-    """Make datasets of drawn robots (TFDS/RLDS files) and their mix.yaml; keep what is there.
+    """Make datasets of drawn robots (TFDS/RLDS files) and their mix.yaml; files there stay.
 
     Options:
     directory: Folder to write to; default: one in your cache directory.
@@ -607,7 +608,7 @@ def stats(
     """Compute each dataset's statistics of action and state, which normalize uses.
 
     Options:
-    output: File to write them to, for normalize.statistics; default: only print them.
+    output: File to write them to, for the spec's field normalize.statistics; default: only print.
     layout: Layout of the file: autoloader, octo, openvla, openpi or lerobot.
     """
     from autoloader.cli.derived import show_statistics
@@ -682,7 +683,7 @@ def report(
         of the runs that are kept.
     other: A second run, shown beside the first. One with AutoLoader(…, replay_one_batch=True),
         which gives one batch again and again, shows what the loader costs. Default: the latest
-        run of the same spec on this host.
+        such run of the same spec on this host, if there is one.
     output: File of the page; default: RUN.html in the working directory.
     """
     from autoloader.cli.report import list_runs, show_page
@@ -698,8 +699,8 @@ def replay(logs: Annotated[list[Path], typer.Argument(metavar="LOG")]) -> None:
     """Check the controller: compute its logged decisions again, and say where they differ.
 
     Options:
-    logs: Decision logs (decisions.jsonl, in the folder that AUTOLOADER_RUN_DIR names), or folders
-        with some.
+    logs: Decision logs, or folders with some: decisions.jsonl of a run under AUTOLOADER_RUN_DIR,
+        or the file that AUTOLOADER_DECISIONS named.
     """
     from autoloader.cli.report import show_replay
 
@@ -735,8 +736,8 @@ def tune(
         in your data folder.
     study: Name of the study; it begins if it is new, and continues if it is there.
     resume: Continue --study, or the latest study; stop with an error if it is not there.
-    name: Save the profile under this name; default: the starting profile's if it is yours, else
-        that name with -tuned.
+    name: Save the profile under this name; default: replace the starting profile if it is yours;
+        of a bundled one NAME-tuned is written.
     output: Folder for the profile and the HTML report; default: your config and data folders.
     seed: Random seed of the choice of knob sets.
     warmup: Batches to discard before each measurement.

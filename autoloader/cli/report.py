@@ -56,7 +56,7 @@ DIFFERENT = 1
 """Exit code where decisions differ."""
 _SHOWN = 20
 """Differences of a log that are shown."""
-_REMEDY = "name the decision log of a run; AUTOLOADER_DECISIONS says where one goes"
+_REMEDY = "name decisions.jsonl of a run, or the file that AUTOLOADER_DECISIONS named"
 
 
 def show_page(run: str, other: str | None, output: Path | None) -> None:

@@ -96,7 +96,7 @@ def _groups(run: str | None) -> list[list[Statistics]]:
         there = ", ".join(f"{one.run} ({one.script})" for (one, *_) in groups.values())
         raise UsageError(
             f"no running loader is called {run!r}; running: {printable(there) or 'none'}",
-            remedy="name one of these, or none to see all; those of other users and other "
+            remedy="name one of these, or leave RUN out to see all; those of other users and other "
             "machines are not seen",
         )
     return named

@@ -269,6 +269,6 @@ def _checked(found: tuple[int, ...], source: str) -> Ranks:
     if not 0 <= rank < world_size:
         raise UsageError(
             f"rank={rank}, world_size={world_size} (from {source}): there is no such rank",
-            remedy=f"rank is one of 0 to {max(0, world_size - 1)}",
+            remedy=f"give a rank from 0 to {max(0, world_size - 1)}",
         )
     return Ranks(rank, world_size)
