@@ -82,8 +82,10 @@ def _locality(order: MixtureOrder, names: Sequence[str]) -> dict[str, Any]:
     if near is None:
         return {}
     blocks = dict(zip(names, near.blocks, strict=True))
-    # Lanes and batch: states of before name them.
-    return {"locality": {"window": near.window, "lanes": 1, "batch": 1, "blocks": blocks}}
+    # Batches may change their size where no lane hangs on it.
+    batch = near.batch if near.lanes > 1 else 1
+    own = {"window": near.window, "lanes": near.lanes, "batch": batch, "blocks": blocks}
+    return {"locality": own}
 
 
 def sealed(state: Mapping[str, Any]) -> dict[str, Any]:
@@ -220,7 +222,8 @@ def order_from(state: Mapping[str, Any], plan: LoaderPlan, order: MixtureOrder) 
                 f"the state was saved for another loader: {differing}",
                 remedy="resume with the spec and split that the state was saved with; world size, "
                 "batch size and free knobs may differ, and, where an epoch is no pass and "
-                "nothing is chained, weights, and datasets may be added or left out",
+                "nothing is chained and mixing.locality has no lanes, weights, and datasets may be "
+                "added or left out",
             )
         saved = tuple(state["datasets"])
         before = _saved_order(state, order, saved).samples_before(position)
@@ -307,7 +310,7 @@ def _may_rebase(state: Mapping[str, Any], here: Mapping[str, Any], plan: LoaderP
     both = [name for name in old if name in new]
     if "pass" in (state["mixing"]["epoch"], here["mixing"]["epoch"]) or not both:
         return False
-    if plan.order.chain:
+    if plan.order.chain or plan.order.lanes > 1:
         return False
 
     def fixed(one: Mapping[str, Any]) -> dict[str, Any]:

@@ -273,9 +273,29 @@ class LoaderPlan:
 
     def _locality_notes(self) -> Iterator[str]:
         """Limits of ``mixing.locality``."""
-        if self.order.locality is not None and self.knobs.reader == "stream":
+        near = self.order.locality
+        if near is None:
+            return
+        if self.knobs.reader == "stream":
             why = f"the stream reader reads whole files ({self.reader_reason})"
             yield f"mixing.locality has no effect: {why}"
+            return
+        if near.lanes > 1 and near.lanes % self.world_size:
+            yield (
+                f"mixing.locality.lanes: {near.lanes} is no multiple of {self.world_size} ranks: "
+                "batches are exact, but ranks read blocks of each other's lanes"
+            )
+        small = [
+            name
+            for name, block in zip(self.mixture.names, near.blocks, strict=True)
+            if near.lanes > 1 and self.counts[name].samples < block * near.lanes
+        ]
+        if small:
+            yield (
+                f"mixing.locality.lanes: {near.lanes} are more than the blocks of "
+                f"{', '.join(small[:5])}{' and others' * (len(small) > 5)}: each lane reads a part "
+                "of a block"
+            )
 
     def _size_notes(self) -> Iterator[str]:
         """Sizes that will stay estimates."""
@@ -640,7 +660,8 @@ def chain_saves(mixture: ResolvedMixture) -> float:
     An estimate, the mean over datasets; 0 where the spec chains already, or cannot.
     """
     spec = mixture.spec
-    if spec.mixing.chain or spec.reader == "stream":
+    lanes = 1 if spec.mixing.locality is None else spec.mixing.locality.lanes
+    if spec.mixing.chain or spec.reader == "stream" or lanes > 1:
         return 0.0
     saved = []
     for one in mixture.datasets:

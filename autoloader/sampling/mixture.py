@@ -1,7 +1,7 @@
 """The order of a mixture: its shares, its epochs, and the dataset of each block and position.
 
 Not here: the low-discrepancy schedule itself and shares that change during the run (``schedule``),
-debts (``pipeline.read.mixer``).
+lanes' parts of a dataset (``plan``), debts (``pipeline.read.mixer``).
 """
 
 from __future__ import annotations
@@ -10,7 +10,8 @@ from bisect import bisect_right
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import accumulate
+from itertools import accumulate, pairwise
+from math import lcm
 from typing import Any
 
 import numpy as np
@@ -34,6 +35,8 @@ from autoloader.spec import CurriculumSpec
 from autoloader.spec.block import adapter
 
 _CHUNK = 1024
+_KEPT = 16
+"""Kinds of epochs, told apart by where their rounds begin, whose pieces are kept."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,11 +45,15 @@ class Locality:
 
     Attributes:
         blocks: [D] samples of a block of each dataset.
-        window: K, blocks among which samples are shuffled.
+        window: K, blocks among which samples are shuffled; lanes have as many together.
+        lanes: G, parts of every dataset that batches take turns in; 1 is none.
+        batch: samples of a batch, by which lanes take turns.
     """
 
     blocks: tuple[int, ...]
     window: int
+    lanes: int = 1
+    batch: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +97,11 @@ class MixtureOrder:
         order: MixtureOrder = adapter(cls).validate_python(plain)
         return order
 
+    @property
+    def lanes(self) -> int:
+        """Lanes that batches take turns in; 1 is none."""
+        return 1 if self.locality is None else self.locality.lanes
+
     def legs(self) -> Iterator[tuple[int, int | None, Schedule]]:
         """(start, stop, schedule) of its legs, in order, where epochs are not passes.
 
@@ -124,7 +136,10 @@ class MixtureOrder:
                 ]
 
     def samples_before(self, position: int) -> tuple[int, ...]:
-        """[D] samples of each dataset before ``position``, where epochs are not passes."""
+        """[D] samples of each dataset before ``position``, where epochs are not passes.
+
+        With lanes, of a position at which shares may change (``changed``).
+        """
         return PositionSequence(self).samples_before(position)
 
     @property
@@ -164,9 +179,12 @@ class MixtureOrder:
     def changed(self, position: int, shares: tuple[float, ...]) -> MixtureOrder:
         """This order with other shares from the first block on that begins at or behind a position.
 
-        What is set for a later position stays.
+        With lanes, from the first round of them. What is set for a later position stays.
         """
         start = block_start(self.base, position, self.block_length)
+        if self.lanes > 1 and self.locality is not None:
+            together = lcm(self.lanes * self.locality.batch, self.block_length)
+            start = block_start(0, position, together)
         others = [one for one in self.changes if one.position != start]
         changes = sorted([*others, Change(start, shares)], key=lambda one: one.position)
         return replace(self, changes=tuple(changes))
@@ -231,7 +249,7 @@ def locality_of(mixture: ResolvedMixture, samples: Mapping[str, int]) -> Localit
         # A pass's samples lie evenly in the bytes of its records, near enough.
         own = dataset.record_bytes * dataset.records / max(1, samples[dataset.name])
         blocks.append(max(1, int(asked.block / max(1.0, own))))
-    return Locality(tuple(blocks), asked.window)
+    return Locality(tuple(blocks), asked.window, asked.lanes, mixture.spec.batch.size)
 
 
 def phase_of(key: int) -> float:
@@ -285,8 +303,9 @@ class _Piece:
 
     Attributes:
         start, stop: positions of the piece; ``None``: it has no end.
-        schedule: schedule of the piece's blocks.
+        schedule: schedule of the piece's blocks, or of each lane's.
         size: number of samples of a block.
+        laned: whether the piece is rounds of lanes.
         given: [D] number of samples that each dataset gave before the piece.
     """
 
@@ -294,6 +313,7 @@ class _Piece:
     stop: int | None
     schedule: Schedule
     size: int
+    laned: bool
     given: Ints
 
 
@@ -301,7 +321,8 @@ class PositionSequence:
     """Position i of the endless sequence: its dataset, and which of that dataset's samples it is.
 
     Any position is reached without walking. A reader that never lets another dataset go first gives
-    this sequence.
+    this sequence. With lanes (``plan``) batches take
+    turns in parts of every dataset; one lane is the whole of them.
 
     Invariants:
         1. Every number of every dataset has one position.
@@ -316,23 +337,28 @@ class PositionSequence:
     """
 
     def __init__(self, order: MixtureOrder) -> None:
+        self._order, self._lanes, self._length = order, order.lanes, order.block_length
+        laned = order.locality if order.lanes > 1 else None
+        self._batch = 1 if laned is None else laned.batch
+        self._round = self._lanes * self._batch
+        self._passes: dict[int, list[_Piece]] = {}
         self._pass_samples: Ints | None = None
         self.pieces: list[_Piece] = []
         self._epoch = 0
         if order.pass_samples is not None:
             self._pass_samples = np.asarray(order.pass_samples, dtype=np.int64)
             self._epoch = int(self._pass_samples.sum())
-            self._add_pass(order, self._pass_samples)
+            self.pieces = self._of_pass(0)
             return
         given = np.asarray(order.given or (0,) * len(order.shares), dtype=np.int64)
         for start, stop, schedule in order.legs():
-            piece = _Piece(start, stop, schedule, order.block_length, given)
-            self.pieces.append(piece)
-            if stop is not None:
-                given = given + self._counted(piece, stop - start)
+            given = self._add_leg(start, stop, schedule, given)
 
     def samples_before(self, position: int) -> tuple[int, ...]:
-        """[D] samples of each dataset before a position, where epochs are not passes."""
+        """[D] samples of each dataset before a position, where epochs are not passes.
+
+        With lanes the position begins a round, or a leg.
+        """
         of, _ = self._piece_at(position)
         return tuple((of.given + self._counted(of, position - of.start)).tolist())
 
@@ -359,34 +385,52 @@ class PositionSequence:
         the dataset gives no such sample any more it is ``NEVER``.
         """
         if self._pass_samples is None:
-            return self._placed(dataset, number)
+            return self._placed(self.pieces, dataset, number, number)
         epoch, rest = np.divmod(number, self._pass_samples[dataset])
-        position = self._placed(dataset, rest)
-        return np.where(position == NEVER, NEVER, position + epoch * self._epoch)
+        first = epoch * self._epoch
+        if self._round == 1:
+            position = self._placed(self._of_pass(0), dataset, number, rest)
+        else:
+            position = np.empty(len(number), dtype=np.int64)
+            head = -first % self._round
+            for own in np.unique(head).tolist():
+                at = np.flatnonzero(head == own)
+                position[at] = self._placed(self._of_pass(own), dataset[at], number[at], rest[at])
+        return np.where(position == NEVER, NEVER, position + first)
 
     def _piece_at(self, position: int) -> tuple[_Piece, int]:
         """The piece that a position lies in, and its epoch; 0 where epochs are not passes."""
-        epoch = 0
+        epoch, pieces = 0, self.pieces
         if self._pass_samples is not None:
             epoch, position = divmod(position, self._epoch)
-        return self.pieces[bisect_right([one.start for one in self.pieces], position) - 1], epoch
+            pieces = self._of_pass(-epoch * self._epoch % self._round)
+        return pieces[bisect_right([one.start for one in pieces], position) - 1], epoch
 
-    def _placed(self, dataset: Ints, number: Ints) -> Ints:
+    def _placed(self, pieces: list[_Piece], dataset: Ints, number: Ints, rest: Ints) -> Ints:
         """Position [n] in its epoch of each sample, ``NEVER`` where no piece deals it.
 
         Args:
+            pieces: all pieces of the order, or of one kind of epoch.
             dataset: [n] dataset of each sample.
-            number: [n] number of each sample in its dataset and epoch.
+            number: [n] number of each sample in its dataset, over all passes.
+            rest: [n] its number in the epoch.
         """
         position = np.full(len(number), NEVER, dtype=np.int64)
-        given = np.stack([one.given for one in self.pieces])
-        which = (given[:, dataset] <= number).sum(axis=0) - 1
-        for row, of in enumerate(self.pieces):
+        given = np.stack([one.given for one in pieces])
+        which = (given[:, dataset] <= rest).sum(axis=0) - 1
+        for row, of in enumerate(pieces):
             at = np.flatnonzero((which == row) & of.schedule.deals[dataset])
             if not len(at):
                 continue
             own = dataset[at]
-            place = self._in_schedule(of, own, number[at] - of.given[own]) + of.start
+            place = rest[at] - of.given[own]
+            if of.laned:
+                turn = self._in_schedule(of, own, place // self._lanes)
+                batch = turn // self._batch * self._lanes + number[at] % self._lanes
+                place = batch * self._batch + turn % self._batch
+            else:
+                place = self._in_schedule(of, own, place)
+            place += of.start
             if of.stop is not None:
                 place = np.minimum(place, of.stop - 1)  # drawn turns: told by when they are due
             position[at] = place
@@ -403,8 +447,17 @@ class PositionSequence:
         given = of.given
         if self._pass_samples is not None:
             given = given + self._pass_samples * epoch
-        dataset, number = self._numbered(of, start - of.start, stop - of.start)
-        return dataset, given[dataset] + number
+        if not of.laned:
+            dataset, number = self._numbered(of, start - of.start, stop - of.start)
+            return dataset, given[dataset] + number
+        at = np.arange(start - of.start, stop - of.start, dtype=np.int64)
+        batch, within = np.divmod(at, self._batch)
+        turn = batch // self._lanes * self._batch + within
+        low = int(turn.min())
+        dataset, number = self._numbered(of, low, int(turn.max()) + 1)
+        dataset, number = dataset[turn - low], number[turn - low]
+        lane = (batch % self._lanes - given[dataset]) % self._lanes
+        return dataset, given[dataset] + number * self._lanes + lane
 
     def _numbered(self, of: _Piece, start: int, stop: int) -> tuple[Ints, Ints]:
         """(dataset, which of its samples) at places [start, stop) of a piece's schedule."""
@@ -417,31 +470,73 @@ class PositionSequence:
         return dataset[which], block[which] * of.size + at % of.size
 
     def _counted(self, of: _Piece, positions: int) -> Ints:
-        """[D] samples of each dataset in the first positions of a piece."""
-        blocks, left = divmod(positions, of.size)
+        """[D] samples of each dataset in the first positions of a piece; whole rounds of lanes."""
+        turns = positions // self._lanes if of.laned else positions
+        blocks, left = divmod(turns, of.size)
         counts = of.schedule.counts_before(blocks) * of.size
         if left:
             counts[of.schedule.blocks(blocks, blocks + 1)[0]] += left
-        return np.asarray(counts)
+        return np.asarray(counts * (self._lanes if of.laned else 1))
 
-    def _add_pass(self, order: MixtureOrder, samples: Ints) -> None:
-        """Add an epoch that is one pass: every dataset's full blocks, then single samples."""
-        key = order.draw_key
-        make = Schedule if key is None else partial(DrawnSchedule, key=key)
-        start, given = 0, np.zeros_like(samples)
-        for size in (order.block_length, 1):
-            blocks = (samples - given) // size
-            dealt = blocks * size
-            stop = start + int(dealt.sum())
-            if stop > start:
-                counts = blocks.tolist()
-                schedule = make(counts, order.phases, finite=counts)
-                self.pieces.append(_Piece(start, stop, schedule, size, given))
-            start, given = stop, given + dealt
+    def _add_leg(self, start: int, stop: int | None, schedule: Schedule, given: Ints) -> Ints:
+        """Add the pieces of a leg; the samples that each dataset gave by its end."""
+        begin = -(-start // self._round) * self._round
+        cuts = [start, begin, stop]
+        if stop is not None:
+            begin = min(begin, stop)
+            cuts = [start, begin, max(begin, stop // self._round * self._round), stop]
+        for number, (first, end) in enumerate(pairwise(cuts)):
+            assert first is not None
+            if first != end:
+                laned = number == 1 and self._lanes > 1
+                piece = _Piece(first, end, schedule, self._length, laned, given)
+                self.pieces.append(piece)
+                if end is not None:
+                    given = given + self._counted(piece, end - first)
+        return given
+
+    def _of_pass(self, head: int) -> list[_Piece]:
+        """The pieces of an epoch that is one pass, in its own positions.
+
+        The pieces are the head, the full blocks of every dataset's pass, and single samples that
+        are left over.
+
+        Args:
+            head: positions from the epoch's start to its first round of lanes; 0 without lanes.
+        """
+        if head in self._passes:
+            return self._passes[head]
+        assert self._pass_samples is not None
+        pieces: list[_Piece] = []
+        left = self._pass_samples
+        given = np.zeros_like(left)
+        for part in ("head", "rounds", "tail"):
+            start = pieces[-1].stop or 0 if pieces else 0
+            counts, size = left, 1
+            if part == "rounds":
+                counts, size = left // self._lanes // self._length, self._length
+                whole = int(counts.sum()) * size * self._lanes
+                stop = start + min(self._epoch - start, whole) // self._round * self._round
+            else:
+                stop = min(head, self._epoch) if part == "head" else self._epoch
+            if stop == start:
+                continue
+            laned = part == "rounds" and self._lanes > 1
+            blocks, key = counts.tolist(), self._order.draw_key
+            make = Schedule if key is None else partial(DrawnSchedule, key=key)
+            schedule = make(blocks, self._order.phases, finite=blocks)
+            piece = _Piece(start, stop, schedule, size, laned, given)
+            pieces.append(piece)
+            dealt = self._counted(piece, stop - start)
+            given, left = given + dealt, left - dealt
+        if len(self._passes) >= _KEPT:
+            self._passes.clear()
+        self._passes[head] = pieces
+        return pieces
 
 
 class BlockSequence:
-    """Block j of the endless sequence: its dataset and its samples.
+    """Block j of the endless sequence without lanes: its dataset and its samples.
 
     With ``pass_samples`` every epoch deals each dataset's pass exactly: first the full blocks by
     schedule, then the samples that are left over, by a schedule of single samples.

@@ -4,13 +4,29 @@
              (schedule)         (divmod)                    (keyed permutation)  (running counts)
 
 With ``chain`` a block of a dataset is a run through one episode instead (``chains``). With locality
-the permutation is one of blocks and within windows of blocks (``samples.draws.scatter``). The plan
-says which block of stored samples each sample is of: the samples that one read brings.
+the permutation is one of blocks and within windows of blocks (``permutation.scatter``), of each
+lane's stretch of the files where there are lanes. The plan says which block of stored samples each
+sample is of: the samples that one read brings.
 
 It is arithmetic on a seed, a spec and the lengths of the episodes: no file, no state, no knob. A
 dataset of V samples in a pass shuffles each pass by a permutation with a key of its own. So every
 sample comes exactly once a pass, from anywhere in the dataset. All steps work on arrays: a run of
 positions costs the same few hundred microseconds whatever it spans.
+
+Lanes: whole parts of every dataset that batches take turns in, so that nodes share no block.
+
+    batch k        0   1   2   3 │ 4   5   6   7 │ …        G = 4 lanes, lane k mod G
+    lane's own     └── round 0 ──┘ └── round 1 ──┘          all lanes of a round are dealt alike
+    numbers of d   m·G + 0 … m·G + G−1                      its m-th sample of each lane
+
+Batches are counted from position 0. A schedule deals one lane's positions, and all lanes follow it:
+at the same place of a round they have the same dataset. The m-th samples that they take of it have
+G numbers in a row. Lane g has the number that is g modulo G. So the samples of a pass
+are dealt out evenly. A round always ends with whole numbers 0 … n of each dataset, and any position
+is reached without walking. A lane's numbers of a pass are samples of one stretch of the files
+(``part_of_lane``; ``number_in_lane`` is its inverse). With W ranks, W a divisor of G, rank r's
+batches are those of the lanes that are r modulo W. Positions before the first round of a leg or an
+epoch, and behind its last, are dealt without lanes.
 
 Next use: the plan read backwards tells when a frame is needed next.
 
@@ -76,17 +92,84 @@ from autoloader.sampling.schedule import NEVER
 from autoloader.spec import SampleSpec
 
 
+class LanePart(NamedTuple):
+    """Part of a pass that a lane has, all [n]: its stretch of the pass in file order.
+
+    Attributes:
+        lane: [n] number of the lane.
+        start: [n] first sample of its stretch.
+        size: [n] number of samples in its stretch.
+        at: [n] number of the sample in its part of the lane.
+    """
+
+    lane: Ints
+    start: Ints
+    size: Ints
+    at: Ints
+
+
+def part_of_lane(pass_: Ints, within: Ints, samples: Ints, lanes: int) -> LanePart:
+    """The lane of each pass's sample ``within``, all [n]; a pass has ``samples``."""
+    if lanes == 1:
+        return LanePart(np.zeros_like(within), np.zeros_like(within), samples, within)
+    shift = pass_ * samples % lanes
+    lane = (shift + within) % lanes
+    start, size = stretch_of_lane(lane, pass_, samples, lanes)
+    at = (shift + within) // lanes - _begun(shift, lane, lanes)
+    return LanePart(lane, start, size, at)
+
+
+def lane_of_stored(pass_: Ints, stored: Ints, samples: Ints, lanes: int) -> LanePart:
+    """The lane whose stretch holds each pass's sample ``stored`` in file order, all [n]."""
+    lane = np.zeros_like(stored)
+    for each in range(1, lanes):
+        start, _ = stretch_of_lane(np.full_like(stored, each), pass_, samples, lanes)
+        lane += start <= stored
+    start, size = stretch_of_lane(lane, pass_, samples, lanes)
+    return LanePart(lane, start, size, stored - start)
+
+
+def number_in_lane(pass_: Ints, part: LanePart, samples: Ints, lanes: int) -> Ints:
+    """Number of each sample in its pass, all [n]; the arguments as of ``part_of_lane``."""
+    shift = pass_ * samples % lanes
+    return (part.at + _begun(shift, part.lane, lanes)) * lanes + part.lane - shift
+
+
+def stretch_of_lane(lane: Ints, pass_: Ints, samples: Ints, lanes: int) -> tuple[Ints, Ints]:
+    """(first sample in file order, samples) that each lane has of a pass, all [n]."""
+    shift = pass_ * samples % lanes
+    start = _before(shift + samples, lane, lanes) - _before(shift, lane, lanes)
+    stop = _before(shift + samples, lane + 1, lanes) - _before(shift, lane + 1, lanes)
+    return start, stop - start
+
+
+def _before(stop: Ints, lane: Ints, lanes: int) -> Ints:
+    """Number of 0 … stop−1 that are of lanes before ``lane``."""
+    return np.asarray(stop // lanes * lane + np.minimum(stop % lanes, lane))
+
+
+def _begun(shift: Ints, lane: Ints, lanes: int) -> Ints:
+    """Number of 0 … shift−1 that are of ``lane``."""
+    return _before(shift, lane + 1, lanes) - _before(shift, lane, lanes)
+
+
+_LANE_BITS = 40
+"""Room for the number of a block beside that of its lane."""
+
+
 class PassOrder:
     """The passes of all datasets.
 
     Args:
         samples: [D] of a pass.
         keys: [D] of the passes' permutations.
-        locality: its blocks; ``None``: any sample may follow any other.
+        locality: blocks and lanes; ``None``: any sample may follow any other.
     """
 
     def __init__(self, samples: Ints, keys: Keys, locality: Locality | None) -> None:
         self._samples, self._keys, self._locality = samples, keys, locality
+        # Lanes are shuffled side by side, and have the window's blocks together.
+        self._window = 1 if locality is None else max(1, locality.window // locality.lanes)
         self._block = np.asarray(() if locality is None else locality.blocks, dtype=np.int64)
 
     def stored(self, dataset: Ints, pass_: Ints, within: Ints) -> tuple[Ints, Ints | None]:
@@ -97,22 +180,31 @@ class PassOrder:
         key, samples = fold_array(self._keys[dataset], pass_), self._samples[dataset]
         if self._locality is None:
             return permute(within, samples, key), None
-        block = self._block[dataset]
-        at = scatter(within, samples, key, block, self._locality.window)
-        return at, at // block
+        lanes, block = self._locality.lanes, self._block[dataset]
+        part = part_of_lane(pass_, within, samples, lanes)
+        own = fold_array(key, part.lane) if lanes > 1 else key
+        at = scatter(part.at, part.size, own, block, self._window)
+        return part.start + at, (part.lane << _LANE_BITS) + at // block
 
     def numbers(self, dataset: Ints, pass_: Ints, stored: Ints) -> Ints:
         """Number in its pass of each stored sample, all [n]."""
         key, samples = fold_array(self._keys[dataset], pass_), self._samples[dataset]
         if self._locality is None:
             return unpermute(stored, samples, key)
-        return gather(stored, samples, key, self._block[dataset], self._locality.window)
+        lanes, block = self._locality.lanes, self._block[dataset]
+        part = lane_of_stored(pass_, stored, samples, lanes)
+        own = fold_array(key, part.lane) if lanes > 1 else key
+        at = gather(part.at, part.size, own, block, self._window)
+        return number_in_lane(pass_, part._replace(at=at), samples, lanes)
 
-    def block(self, dataset: int, block: int) -> tuple[int, int]:
+    def block(self, dataset: int, pass_: int, block: int) -> tuple[int, int]:
         """The stored samples [start, stop) of a block."""
         assert self._locality is not None
+        lane, which = divmod(block, 1 << _LANE_BITS)
+        one = np.asarray([lane]), np.asarray([pass_]), self._samples[[dataset]]
+        first, length = (int(own[0]) for own in stretch_of_lane(*one, self._locality.lanes))
         size = self._locality.blocks[dataset]
-        return block * size, min((block + 1) * size, int(self._samples[dataset]))
+        return first + which * size, first + min((which + 1) * size, length)
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,7 +325,7 @@ class SamplePlan:
             episode, x = self._chains.of_block(dataset, pass_, block)
             t = self._first_t[dataset] + x
         else:
-            stored = np.arange(*self._passes.block(dataset, block), dtype=np.int64)
+            stored = np.arange(*self._passes.block(dataset, pass_, block), dtype=np.int64)
             own = np.full(len(stored), dataset, np.int64), np.full(len(stored), pass_, np.int64)
             episode, t = self._at(*own, stored)
         n = len(t)

@@ -176,7 +176,14 @@ class LocalitySpec(Block):
         default=64,
         ge=1,
         le=65_536,
-        description="blocks of a dataset among which samples are shuffled",
+        description="blocks of a dataset, over all lanes, among which samples are shuffled",
+    )
+    lanes: int = Field(
+        default=1,
+        ge=1,
+        le=256,
+        description="parts of every dataset that batches take turns in; a multiple of the ranks: "
+        "no node reads another one's blocks",
     )
 
 
@@ -203,7 +210,7 @@ class MixingSpec(Block):
         default=False, description="samples of a block share frames, decoded once (indexed reader)"
     )
     locality: LocalitySpec | None = Field(
-        default=None, description="{block, window}: read blocks, not frames (indexed reader)"
+        default=None, description="{block, window, lanes}: read blocks, not frames (indexed reader)"
     )
 
     @property
@@ -222,6 +229,11 @@ class MixingSpec(Block):
             raise wrong(
                 "chain: true with blocks of one sample, which has nothing to share frames with",
                 "set mixing.block_length: 4 (or another above 1), or leave chain out",
+            )
+        if self.chain and self.locality is not None and self.locality.lanes > 1:
+            raise wrong(
+                "chain: true with locality.lanes above 1, whose batches would cut runs apart",
+                "leave locality.lanes out, or chain",
             )
         return self
 

@@ -40,7 +40,8 @@ def test_a_killed_child_costs_no_sample_and_no_exception(
 def test_with_locality_kills_retunes_and_resumes_on_two_and_three_ranks_lose_nothing(
     small_spec: PipelineSpec,
 ) -> None:
-    near = {"block": "64KiB", "window": 4}
+    lanes = 6
+    near = {"block": "64KiB", "window": 4, "lanes": lanes}
     spec = PipelineSpec.from_mapping(
         small_spec.model_dump(mode="json") | {"mixing": {"locality": near}}
     )
@@ -63,7 +64,7 @@ def test_with_locality_kills_retunes_and_resumes_on_two_and_three_ranks_lose_not
     ):
         loader.load_state_dict(state)
     for world_size in (2, 3):
-        passes.resume(world_size)
+        passes.resume(lanes)  # one is in a later pass than another, also of the same rank
         with contextlib.ExitStack() as stack:
             ranks = [
                 stack.enter_context(
@@ -77,10 +78,11 @@ def test_with_locality_kills_retunes_and_resumes_on_two_and_three_ranks_lose_not
                 one.load_state_dict(state)
             batches = [iter(one) for one in ranks]
             while not passes.complete(world_size):
-                for rank in range(world_size):
+                for lane in range(lanes):  # or another number, the same each time
+                    rank = lane % world_size
                     while (batch := next(batches[rank], None)) is None:
                         batches[rank] = iter(ranks[rank])
-                    passes.note(batch, rank)
+                    passes.note(batch, lane)
             state = ranks[-1].state_dict()
     assert passes.faults() == []
 

@@ -192,11 +192,12 @@ def test_a_resume_within_a_window_goes_on_with_the_same_samples(written: Written
         {"sample": {"frame_offsets": [0], "per_episode": 5}},
         {"sample": {"frame_offsets": [0], "goal": "uniform"}},
         {"sample": {"frame_offsets": [0, 2]}, "strategy": "sample"},
+        {"sample": {"frame_offsets": [0, 2]}, "lanes": 2},
     ],
-    ids=["chain", "per_episode", "goal", "sample"],
+    ids=["chain", "per_episode", "goal", "sample", "lanes"],
 )
 def test_every_kind_of_order_reads_blocks(written: Written, own: dict[str, Any]) -> None:
-    near = {"block": 2**16, "window": 4}
+    near = {"block": 2**16, "window": 4, "lanes": own.get("lanes", 1)}
     mixing = {"locality": near, "strategy": own.get("strategy", "python")}
     if own.get("chain"):
         mixing |= {"chain": True, "block_length": 4}

@@ -268,6 +268,7 @@ def test_choose_that_would_owe_is_refused() -> None:
     ("mixing", "reader", "words"),
     [
         ({"locality": {}}, "stream", "reader: stream"),
+        ({"locality": {"lanes": 2}, "chain": True, "block_length": 4}, "auto", "lanes above 1"),
         ({"locality": {"block": "1kB"}}, "auto", "1kB"),
         ({"locality": {"windows": 4}}, "auto", "windows"),
     ],
