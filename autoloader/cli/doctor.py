@@ -42,7 +42,7 @@ from autoloader.host.storage import (
     probe_reads,
     propose_locality,
 )
-from autoloader.host.units import GIB, MIB, format_bytes
+from autoloader.host.units import GIB, MIB, format_bytes, format_seconds
 from autoloader.index import find_indexes
 from autoloader.index.counting import count_mixture
 from autoloader.index.shard import any_index
@@ -56,9 +56,12 @@ SLOW_READ_S = 4e-3
 """A random read that takes longer is a finding: a seek of a disk, or a network."""
 KERNEL_LOG = Path("/dev/kmsg")
 _KILLED = re.compile(
+    r"(?:^\d+,\d+,(?P<us>\d+),[^;\n]*;)?"
     r"(?P<where>Memory cgroup out of memory|Out of memory)[^\n]*?Kill(?:ed)? process (?P<pid>\d+) "
-    r"\((?P<name>[^)\n]*)\)(?:[^\n]*?anon-rss:(?P<kib>\d+)kB)?"
+    r"\((?P<name>[^)\n]*)\)(?:[^\n]*?anon-rss:(?P<kib>\d+)kB)?(?:[^\n]*?UID:(?P<uid>\d+))?",
+    re.MULTILINE,
 )
+_PYTHON = re.compile(r"python|autoloader|pt_data|\.py$")
 _MOST_KILLS = 5
 _LIBRARY_MISSING = (
     "NVMLError_LibraryNotFound",
@@ -193,9 +196,18 @@ def kills(machine: Machine) -> Iterator[Seen]:
         for kill in found[-_MOST_KILLS:]
     ]
     processes = "1 process" if len(found) == 1 else f"{len(found)} processes"
+    own = sum(
+        bool(_PYTHON.search(kill["name"])) and kill["uid"] in (None, str(os.getuid()))
+        for kill in found
+    )
+    ago = ""
+    with contextlib.suppress(OSError, ValueError, TypeError):  # a copy of a log has no times
+        up_s = float((machine.proc / "uptime").read_text().split()[0])
+        since_s = up_s - int(found[-1]["us"]) / 1e6
+        ago = f", the last {format_seconds(since_s)} ago" if since_s >= 0 else ""
     yield Finding(
-        f"the kernel killed {processes} for memory since the log began; the last: "
-        + ", ".join(reversed(last)),
+        f"the kernel killed {processes} for memory since the log began{ago}; {own} of them were "
+        "your Python, by name and user; the last: " + ", ".join(reversed(last)),
         "give the run a --ram-floor that the others on this machine need, and see what each "
         "process holds",
     )

@@ -40,7 +40,7 @@ from autoloader.process.augmentation import augmenter
 from autoloader.samples.resolve import ResolvedDataset
 from autoloader.samples.transforms.fields import BETWEEN, is_text
 from autoloader.samples.transforms.rlds import read_values
-from autoloader.spec import DatasetSpec, FieldTerm, PipelineSpec
+from autoloader.spec import DatasetSpec, PipelineSpec
 from autoloader.telemetry.charts import render
 
 SUFFIXES = (".png", ".html", ".svg", ".pdf")
@@ -54,7 +54,10 @@ MOST_DRAWN = 32
 _COLOURS = "viridis"
 _GRIPPER_WORDS = ("gripper", "grasp", "open", "close")
 _GRIPPER_OPS = ("rel2abs", "binarise")
-_ARM_WIDTH = 7
+_ARM_WIDTHS = (7, 8)
+"""Widths of an action whose last column is a gripper where no name says otherwise."""
+_PER_ROW = 13
+"""Columns of a field that a row of the picture holds."""
 _BINS = 20
 _FINE, _WRONG, _PLAIN = "#30638e", "#d1495b", "#8d99ae"
 _GAP = 4
@@ -135,11 +138,13 @@ class TermLook:
         text: the term as the spec writes it.
         stages: (what was done, values [n, width]), as stored first; an op may change the width.
         is_gripper: whether its name or its ops say so.
+        names: names of its columns; (): the dataset has none, or an op changes their number.
     """
 
     text: str
     stages: list[tuple[str, NDArray[np.float32]]]
     is_gripper: bool
+    names: Sequence[str] = ()
 
     @property
     def width(self) -> int:
@@ -245,7 +250,7 @@ class Panel:
         fields = ((name, len(columns)) for name, columns in self.fields.items())
         return [
             *[("frames", _STRIP)] * len(self.shown),
-            *((name, _CELL * min(count, MOST_DRAWN) + 0.3) for name, count in fields),
+            *((name, _CELL * min(count, _PER_ROW) + 0.3) for name, count in fields),
             *[("episodes", _EPISODES)] * bool(self.episodes),
         ]
 
@@ -255,8 +260,9 @@ class Panel:
         for one in self.shown:
             picture = strip(list(one.cameras.values()))
             found.append((_STRIP - 0.6) * picture.shape[0] / picture.shape[1] + 0.3)
-        found += [_STAGE * stage_rows(columns) + 0.3 for columns in self.fields.values()]
-        return min(max(found), 8.0) + _TITLE
+        found = [min(max(found), 8.0)]
+        found += [_STAGE * _rows(columns) + 0.3 for columns in self.fields.values()]
+        return max(found) + _TITLE
 
 
 def _panels(
@@ -375,7 +381,12 @@ def _odd(panel: Panel) -> list[str]:
     ]
     found += [f"{name} is empty in all {panel.samples} samples" for name in panel.silent]
     for name, columns in panel.fields.items():
-        found += [f"{name} {column.name}: {column.flag}" for column in columns if column.flag]
+        found += [
+            f"{name} {column.name.replace(f'{at}: {name} {at}', str(at))}: {column.flag} → make it "
+            "binary by an op (binarise, clip); leave it if it is a width"
+            for at, column in enumerate(columns)
+            if column.flag
+        ]
     return found
 
 
@@ -404,15 +415,19 @@ def gripper_columns(terms: Sequence[TermLook], masked: Sequence[bool] | None) ->
         terms: terms of the action's expression.
         masked: whether each column is normalised; ``None`` where none is.
     """
-    found, at = set(), 0
+    found, named, at = set[int](), set[int](), 0
     width = sum(term.width for term in terms)
     for term in terms:
         columns = range(at, at + term.width)
-        found |= set(columns) if term.is_gripper and term.width <= 2 else set()
+        if term.names:
+            found |= {at + k for k, name in enumerate(term.names) if _is_gripper(name)}
+            named |= set(columns)
+        elif term.is_gripper and term.width <= 2:
+            found |= set(columns)
         at += term.width
     if masked is not None and any(masked):
-        found |= {column for column, normalised in enumerate(masked) if not normalised}
-    return found or ({width - 1} if width >= _ARM_WIDTH else set())
+        found |= {k for k, normalised in enumerate(masked) if not normalised} - named
+    return found or ({width - 1} - named if width in _ARM_WIDTHS else set())
 
 
 def look_at(
@@ -452,7 +467,11 @@ def look_at(
         joined = [np.concatenate(values) for values in zip(*part, strict=True)]
         told = list(zip([STORED, *map(_named, term.ops)], joined, strict=True))
         text = constant if term.path is None else term.text()
-        fields.setdefault(name, []).append(TermLook(text, told, _is_gripper(term)))
+        feature = None if dataset.transform else dataset.directory.features.get(term.path or "")
+        names = feature.columns[term.slice()] if feature else ()
+        names = names if {len(names)} == {of.shape[1] for _, of in told} else ()
+        gripper = _is_gripper(term.path or "") or any(op.name in _GRIPPER_OPS for op in term.ops)
+        fields.setdefault(name, []).append(TermLook(text, told, gripper, names))
     return fields, episodes
 
 
@@ -503,11 +522,9 @@ def _filtered(episode: Episode, steps: int, left: int, number: int) -> FilteredE
     return FilteredEpisode(number, steps, dict(removed))
 
 
-def _is_gripper(term: FieldTerm) -> bool:
-    """True if a term's name or ops speak of a gripper."""
-    words = (term.path or "").lower()
-    named = any(word in words for word in _GRIPPER_WORDS)
-    return named or any(op.name in _GRIPPER_OPS for op in term.ops)
+def _is_gripper(name: str) -> bool:
+    """True if the name of a feature or a column speaks of a gripper."""
+    return any(word in name.lower() for word in _GRIPPER_WORDS)
 
 
 def _named(op: Any) -> str:
@@ -541,7 +558,8 @@ def columns_of(
         for number in range(max(values.shape[1] for _, values in term.stages)):
             at, own = len(found), number < term.width
             stages = [(name, of[:, number]) for name, of in term.stages if number < of.shape[1]]
-            column = Column(f"{at}: {tail} {number}" if own else f"{tail} {number}", stages)
+            name = term.names[number] if term.names else f"{tail} {number}"
+            column = Column(f"{at}: {name}" if own else name, stages)
             (found if own else lost).append(column)
             if own and at in wanted:
                 column.flag = not_binary(stages[-1][1])
@@ -565,8 +583,14 @@ def not_binary(values: NDArray[np.float32]) -> str:
 
 
 def stage_rows(columns: Sequence[Column]) -> int:
-    """Rows of histograms that ``draw_columns`` draws."""
+    """Rows of histograms of each column."""
     return max((len(column.stages) for column in columns), default=0)
+
+
+def _rows(columns: Sequence[Column]) -> int:
+    """Rows of histograms in the picture, with the gaps between rows of columns."""
+    bands = -(-min(len(columns), MOST_DRAWN) // _PER_ROW)
+    return bands * (stage_rows(columns) + 1) - 1
 
 
 def draw_columns(axes: Any, columns: Sequence[Column], title: str) -> None:
@@ -574,20 +598,23 @@ def draw_columns(axes: Any, columns: Sequence[Column], title: str) -> None:
     drawn, rows = columns[:MOST_DRAWN], stage_rows(columns)
     more = f" ({len(columns) - len(drawn)} more)" if len(columns) > len(drawn) else ""
     axes.set_title(title + more, fontsize=7, loc="left", pad=16)
-    axes.set_xlim(0, max(len(drawn), 1))
-    axes.set_ylim(rows, 0)
+    axes.set_xlim(0, max(min(len(drawn), _PER_ROW), 1))
+    axes.set_ylim(_rows(drawn), 0)
     axes.set_axis_off()
-    for at, column in enumerate(drawn):
+    for number, column in enumerate(drawn):
+        band, at = divmod(number, _PER_ROW)
+        top = band * (rows + 1)
         mark = "" if column.normalised is not False else "\nnot normalised"
-        axes.text(at + 0.05, -0.02, column.name + mark, fontsize=4.5, va="bottom",
-                  color=_WRONG if column.flag else "black")  # fmt: skip
+        axes.text(at + 0.05, top - 0.02, textwrap.fill(column.name, 15) + mark, fontsize=4.5,
+                  va="bottom", color=_WRONG if column.flag else "black")  # fmt: skip
         last = len(column.stages) - 1
         for row, (label, values) in enumerate(column.stages):
             colour = _PLAIN if label == STORED else _FINE
-            _draw(axes, at, row, values, _WRONG if column.flag and row == last else colour)
-            axes.text(at + 0.05, row + 0.03, label, fontsize=4, va="top", color="#555555")
+            _draw(axes, at, top + row, values, _WRONG if column.flag and row == last else colour)
+            axes.text(at + 0.05, top + row + 0.03, label, fontsize=4, va="top", color="#555555")
         if column.flag:
-            axes.text(at + 1, rows, column.flag, fontsize=4.5, va="top", ha="right", color=_WRONG)
+            axes.text(at + 1, top + rows, column.flag, fontsize=4.5, va="top", ha="right",
+                      color=_WRONG)  # fmt: skip
 
 
 def _draw(axes: Any, at: int, row: int, values: NDArray[np.float32], colour: str) -> None:
@@ -761,7 +788,7 @@ def _line(column: Column, values: NDArray[np.float32], episode: FilteredEpisode)
     for step, one in zip(episode.taken, values, strict=True):
         told[step] = None if np.isnan(one) else float(f"{one:.3g}")
         points.append(f"{step + 0.5},{28 - 26 * (np.nan_to_num(one) - low) / span:.1f}")
-    gripper = any(word in column.name.lower() for word in _GRIPPER_WORDS) or bool(column.flag)
+    gripper = _is_gripper(column.name) or bool(column.flag)
     return {"name": column.name, "told": told, "points": " ".join(points), "gripper": gripper}
 
 

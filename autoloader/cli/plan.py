@@ -118,7 +118,7 @@ def show_plan(
     width = shutil.get_terminal_size((_NO_TERMINAL, 24)).columns
     answers = [
         "\n".join(_wrapped(f"{label:<6} {told}", width, None if verbose else _LINES_EACH))
-        for label, told in _answers(document)
+        for label, told in _answers(document, default_floor=given["ram_floor"] is None)
     ]
     emit("\n".join(answers))
     if verbose:
@@ -615,11 +615,12 @@ def _written_knobs(found: ResolvedProfile) -> dict[str, Any]:
     return dict(knobs)
 
 
-def _answers(document: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+def _answers(document: Mapping[str, Any], *, default_floor: bool) -> Iterator[tuple[str, str]]:
     """Yield the first lines of the answer: a label of six letters at most, and a sentence."""
     memory, bound, ranks, epoch = (document[key] for key in ("bytes", "bound", "ranks", "epoch"))
     several = ranks["world_size"] > 1
     left, floor = memory["left_above_floor"], format_bytes(memory["ram_floor"])
+    floor += " (default; --ram-floor)" if default_floor else ""
     who = f"the {ranks['per_node']} loaders of a node take" if several else "the loader takes"
     needs = f"{who} {format_bytes(memory['total'])}"
     if left < 0:
@@ -650,8 +651,9 @@ def _answers(document: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         yield "Ranks", f"{ranks['world_size']} on {on}, {ranks['per_node']} on each: {batches}"
     if files := "; ".join(_files(document)):
         yield "Files", files
-    command = "index" if epoch["estimated"] and document["remote"] is None else "measure"
-    yield "Next", f"autoloader {command} {document['spec']}"
+    count = epoch["estimated"] and document["remote"] is None
+    command, why = ("index", "exact counts, a faster start") if count else ("measure", "real rate")
+    yield "Next", f"autoloader {command} {document['spec']}  # {why}"
 
 
 def _limit(document: Mapping[str, Any]) -> str:

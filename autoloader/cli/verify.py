@@ -27,8 +27,10 @@ from autoloader.cli.witness import (
     normalised_rows,
     sample_in_frames,
 )
-from autoloader.errors import SourceError
+from autoloader.errors import MissingExtraError, SourceError
+from autoloader.formats.dataset import PlainReader
 from autoloader.formats.plain import Step, value_at
+from autoloader.host.extras import require
 from autoloader.loader import AutoLoader
 from autoloader.samples.resolve import ResolvedDataset
 from autoloader.spec import PipelineSpec
@@ -70,9 +72,11 @@ def show_differences(declared: PipelineSpec, samples: int, given: Mapping[str, A
         "texts": found.texts,
         "largest_frame_difference": round(found.largest, 3),
         "differences": found.differences,
+        "not_compared": list(found.left_out),
     }
     if not answered(document):
         emit_document(document | {"differences": len(found.differences)})
+    note_some(f"{name}: not compared: {error.remedy}" for name, error in found.left_out.items())
     note_some(f"differs: {difference}" for difference in found.differences)
     if found.differences:
         raise typer.Exit(DIFFERS)
@@ -137,6 +141,8 @@ class Comparer:
         numbers, frames, texts: number of values compared.
         largest: largest difference of a frame, in grey levels.
         differences: differences found, a sentence each.
+        left_out: names of datasets, and "all frames", that cannot be compared → why; an error of
+            them is raised if no dataset can.
     """
 
     def __init__(self, spec: Any, loader: Any) -> None:
@@ -147,16 +153,27 @@ class Comparer:
         self._spec = spec
         self._mixture = loader.plan.mixture
         self._statistics: Mapping[str, Any] = loader.normalization or {}
-        self._readers = [
-            one.directory.plain_reader(by_row=one.by_row) for one in self._mixture.datasets
-        ]
+        self._readers: dict[int, PlainReader] = {}
+        self.left_out: dict[str, MissingExtraError] = {}
+        for index, one in enumerate(self._mixture.datasets):
+            try:
+                self._readers[index] = one.directory.plain_reader(by_row=one.by_row)
+            except MissingExtraError as error:
+                self.left_out[one.name] = error
+        if not self._readers:
+            raise next(iter(self.left_out.values()))
+        try:
+            require("tensorflow", "the comparison of frames")
+        except MissingExtraError as error:
+            self.left_out["all frames"] = error
         self._episode: tuple[tuple[int, int, int], Episode] | None = None
         self._place: tuple[int, ...] = ()
 
     def rows(self, rows: Sequence[Mapping[str, Any]]) -> Iterator[int]:
         """Compare the first samples of a loader; gives how many are done."""
+        rows = [row for row in rows if int(row["provenance"][0]) in self._readers]
         places = Counter(tuple(row["provenance"].tolist()) for row in rows)
-        for index in range(len(self._readers)):
+        for index in self._readers:
             self._passes(index, {place for place in places if place[0] == index})
         for place, count in places.items():
             if count > 1:
@@ -261,7 +278,7 @@ class Comparer:
             if row["frame_mask"][camera].tolist() != inside:
                 self._differs(f"frame_mask/{camera}", f"expected {inside}")
             turned = camera in self._mixture.datasets[int(row["provenance"][0])].reversed
-            for number, (step, _) in enumerate(seen):
+            for number, (step, _) in enumerate(seen if "all frames" not in self.left_out else ()):
                 self.frames += 1
                 if self._spec.cameras[camera].depth:
                     self._depth(frames[number], step, choices, camera)

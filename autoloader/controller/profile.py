@@ -283,7 +283,7 @@ class Provenance(Block):
         return {
             "measured": f"measured here{f' on {self.measured_on}' if self.measured_on else ''}",
             "controller": "found by the controller of a run, and accepted by a person",
-            "field-record": "taken from another loader's record: nothing was measured with them",
+            "field-record": "defaults: not measured with this loader",
             "reasoned": "reasoned: nothing was measured with them",
         }[self.source]
 

@@ -92,7 +92,9 @@ def load_profile(
     found = find_profile(which) if which is not None else _default_for(host, mixture)
     chosen = found.profile
     fitted, clamps = chosen.fit(host, strict=strict)
-    notes = [*found.notes, f"the knobs of profile {chosen.name} are {_source(chosen, host)}"]
+    notes = list(found.notes)
+    if which is not None or found.origin != "shipped":  # else the note says where knobs come from
+        notes.append(f"the knobs of profile {chosen.name} are {_source(chosen, host)}")
     if mixture and chosen.mixture and not chosen.mixture.is_like(mixture):
         apart = chosen.mixture.doublings_to(mixture)
         far = "; that is another kind of mixture: tune it" if apart >= FAR_DOUBLINGS else ""
@@ -207,11 +209,8 @@ def _default_for(host: HostFacts, mixture: MixtureKind | None) -> ResolvedProfil
         notes.append(f"profile {profile.name}: saved in {path}, made for a host like this one")
         return ResolvedProfile(profile, str(path), notes)
     path = shipped_profiles_dir() / f"{DEFAULT_PROFILE}.yaml"
-    others = f", and {', '.join(far)} is for other kinds of mixtures" if far else ""
-    notes.append(
-        f"no saved profile matches this host ({host.describe()}){others}: "
-        f"using the shipped default {DEFAULT_PROFILE}"
-    )
+    why = f"{', '.join(far)} is for other kinds of mixtures" if far else "not tuned here yet"
+    notes.append(f"default knobs: {why} (fine to start; autoloader tune measures this machine)")
     return ResolvedProfile(Profile.from_yaml(path), "shipped", notes)
 
 

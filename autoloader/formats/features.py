@@ -22,7 +22,7 @@ import json
 import math
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from autoloader.errors import SourceError
@@ -68,6 +68,7 @@ class Feature:
             depth camera shows is an "image" with its own encoding, or "floats" or "integers": a
             frame is a stretch of the record's list of numbers.
         per_step: true of features below ``steps``.
+        columns: names of its columns; (): the dataset has none.
     """
 
     path: str
@@ -77,6 +78,7 @@ class Feature:
     shape: tuple[int | None, ...]
     encoding: str | None
     per_step: bool
+    columns: tuple[str, ...] = field(default=(), compare=False)
 
     @property
     def listed(self) -> Literal["float", "int64"] | None:

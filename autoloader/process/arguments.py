@@ -76,11 +76,16 @@ def check_arguments(given: Mapping[str, Any]) -> None:
     """
     for name, value in given.items():
         if name not in _ALLOWED:
-            knob = "it is a knob" if name in Knobs.model_fields else OTHER_WORDS.get(name)
-            remedy = f"{knob}: knobs={{'decode_threads': 4}}" if knob else nearest(name, _ALLOWED)
+            remedy = OTHER_WORDS.get(name) or nearest(name, _ALLOWED)
+            if name in Knobs.model_fields:
+                remedy = f"it is a knob: knobs={{{name!r}: {shown(value)}}}"
+            elif name == "num_workers":
+                fixed = f"knobs={{'decode_threads': {shown(value or 1)}}}"
+                remedy = f"leave it out: the loader sets its own threads (to fix them: {fixed})"
             raise UsageError(f"AutoLoader has no argument {name!r}", remedy=remedy)
         kinds, allowed = _ALLOWED[name]
         wrong = not isinstance(value, kinds) or (isinstance(value, bool) and bool not in kinds)
+        wrong = wrong or (name == "batch_size" and value is not None and value < 1)
         if wrong or value not in _WORDS.get(name, (value,)):
             raise UsageError(f"{name}={shown(value)} is not allowed", remedy=f"{name} is {allowed}")
     if given.get("output") == "torch":

@@ -163,7 +163,8 @@ def draft(
     for one in found:
         if one.proposed:
             why = "; ".join(sorted(set(one.proposed.values())))
-            say(f"{one.name}: look at {', '.join(one.proposed)}: proposed ({why})")
+            guessed = f"{', '.join(one.proposed)} were guessed"
+            say(f"{one.name}: {why}: {guessed}; check them with autoloader peek")
         for what, why in one.missing.items():
             say(f"{one.name}: no {what}: {why}")
         for told in one.directory.notes:
@@ -307,8 +308,8 @@ def propose(
             values[name] = dict(listed) if name == "images" else list(listed)
         elif guessed := guess(features):
             values[name] = guessed
-            does_not_fit = "the registry's does not fit these files"
-            guesses[name] = does_not_fit if known else "not in the registry"
+            does_not_fit = "the known recipe does not fit these files"
+            guesses[name] = does_not_fit if known else "no recipe for this dataset"
     return values, guesses
 
 
@@ -754,7 +755,7 @@ def _dataset(one: Entry, weight: float | None, style: Style) -> Iterator[str]:
         yield from _comment(told, "    ")
     for key, value in one.values.items():
         why = one.proposed.get(key)
-        yield f"    {key}: {flow(value)}" + (f"  # proposed: {why}" if why else "")
+        yield f"    {key}: {flow(value)}" + (f"  # guessed: {why}" if why else "")
     for key, (value, why) in one.commented.items():
         yield from _comment(f"{key}: {flow(value)}   # {why}", "    ")
     if style.pairs:

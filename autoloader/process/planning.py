@@ -22,7 +22,7 @@ from autoloader.controller.admission import admit_start, price_start
 from autoloader.controller.limits import MARGIN_BYTES
 from autoloader.controller.profile import MixtureKind, host_facts
 from autoloader.controller.profiles import ResolvedProfile, load_profile
-from autoloader.errors import SpecError, UsageError
+from autoloader.errors import BudgetInfeasibleError, SpecError, UsageError
 from autoloader.formats import files
 from autoloader.formats.sources import same_files
 from autoloader.host.extras import require
@@ -417,6 +417,7 @@ def plan_loader(
         mixture,
         probe,
         floor,
+        ram_floor,
         reader=reader,
         ranks=1 if joining else ranks_here,
         joining=joining,
@@ -491,6 +492,7 @@ def _admitted(
     mixture: ResolvedMixture,
     probe: HeadroomSource,
     floor: int,
+    asked: str | int | None,
     *,
     reader: str,
     ranks: int,
@@ -512,7 +514,11 @@ def _admitted(
 
     if (missing := floor + MARGIN_BYTES + price.total_bytes - available()) > 0:
         preempt(open_loaders, missing)
-    return admit_start(price, headroom_bytes=available(), ram_floor_bytes=floor)
+    try:
+        return admit_start(price, headroom_bytes=available(), ram_floor_bytes=floor)
+    except BudgetInfeasibleError as error:
+        given = "" if asked is None else f"ram_floor={asked!r}: "
+        raise BudgetInfeasibleError(given + error.what, remedy=error.remedy) from None
 
 
 def _profile_knobs(found: ResolvedProfile, mixture: ResolvedMixture, notes: list[str]) -> Knobs:

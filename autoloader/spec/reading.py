@@ -43,6 +43,8 @@ def read_document(path: Path) -> dict[str, Any]:
     except DocumentError as error:
         where = "" if error.what.startswith("line ") else ":"
         remedy = f"`autoloader init {path} -o mix.yaml` writes a spec of the datasets there"
+        if path.suffix and not path.exists():
+            error.remedy = "check the path; `autoloader init DATA -o mix.yaml` writes a spec"
         raise SpecError(
             f"{path}{where or ','} {error.what}",
             remedy=remedy if path.is_dir() or not (path.suffix or path.exists()) else error.remedy,

@@ -220,7 +220,7 @@ TEXTS: dict[str, Case] = {
 """Texts of a spec file that people have by mistake."""
 COMMANDS = [
     command("plan", "SPEC", "missing", "YAML file"),
-    command("plan --spec no.yaml", "no.yaml", "No such file", "readable file"),
+    command("plan --spec no.yaml", "no.yaml", "No such file", "autoloader init DATA -o mix.yaml"),
     command("plan --spec empty", "empty", "Is a directory", "autoloader init empty -o mix.yaml"),
     command("plan --spec text", "text", "not keys with values", "datasets"),
     command("plan --spec mix.yaml --sepc x", "--sepc", "No such option"),
@@ -256,7 +256,7 @@ COMMANDS = [
     command("tune --spec mix.yaml --storage here", "--storage", "'here'", "sqlite:///"),
     command("tune --spec mix.yaml --seed -1", "--seed", "'-1'", AT_LEAST_0),
     command("tune --spec mix.yaml --out text", "text", "cannot be kept", "--out"),
-    command("doctor --spec no.yaml", "no.yaml", "No such file", "readable file"),
+    command("doctor --spec no.yaml", "no.yaml", "No such file", "init DATA -o mix.yaml"),
     command("doctor --kernel-log no.log", "--kernel-log", "no.log", "dmesg"),
     command("replay no.jsonl", "no.jsonl", "No such file", "decision log"),
     command("replay text", "text, line 1", "no JSON", "decisions.jsonl"),
@@ -382,10 +382,10 @@ def without(module: str) -> Callable[[], object]:
 
 
 CALLS: dict[str, Case] = {
-    "workers": python(opened(num_workers=4), "'num_workers'", "knobs={'decode_threads': 4}"),
-    "a knob as an argument": python(opened(ring_slots=4), "'ring_slots'", "it is a knob"),
+    "workers": python(opened(num_workers=4), "leave it out", "knobs={'decode_threads': 4}"),
+    "a knob as an argument": python(opened(ring_slots=4), "a knob", "knobs={'ring_slots': 4}"),
     "an argument's name": python(opened(bach_size=4), "'bach_size'", "'batch_size'"),
-    "a batch of none": python(opened(batch_size=0), "batch.size", "0 is", AT_LEAST_1),
+    "a batch of none": python(opened(batch_size=0), "batch_size=0", "whole number from 1"),
     "a batch of a text": python(opened(batch_size="32"), "batch_size='32'", "whole number"),
     "a floor without unit": python(opened(ram_floor=5), "ram_floor", "5 bytes", "5GB?"),
     "another loader's knob": python(
@@ -406,7 +406,7 @@ CALLS: dict[str, Case] = {
     "spec 3": python(lambda: AutoLoader(3), "spec=3", "a dict"),  # type: ignore[arg-type]
     "spec of 3": python(lambda: PipelineSpec.of(3), "3 is no spec", "a dict"),  # type: ignore[arg-type]
     "a list": python(lambda: PipelineSpec.from_mapping([1]), "[1]", "mapping"),  # type: ignore[arg-type]
-    "no file": python(lambda: AutoLoader("no.yaml"), "no.yaml", "No such file", "readable"),
+    "no file": python(lambda: AutoLoader("no.yaml"), "no.yaml", "No such file", "init DATA -o"),
     "no such rank": python(opened(rank=3, world_size=2), "rank=3, world_size=2", "0 to 1"),
     "a rank alone": python(opened(rank=1), "rank=1, world_size=None", "both"),
     "a rank of text": python(opened(rank="a", world_size=2), "rank='a'", "whole number"),
@@ -419,7 +419,12 @@ CALLS: dict[str, Case] = {
     "knob's value": python(opened(knobs={"ring_slots": "x"}), "ring_slots", "'x'", "integer"),
     "floor": python(opened(ram_floor="lots"), "ram_floor", "'lots'", '"5GB"'),
     "floor below 0": python(opened(ram_floor=-5), "ram_floor", "-5", '"5GB"'),
-    "floor too high": python(opened(ram_floor="100TB"), "93132", "lower ram_floor", code=3),
+    "floor too high": python(
+        opened(ram_floor="100TB"),
+        "ram_floor='100TB': the RAM floor of 93132",
+        "lower ram_floor",
+        code=3,
+    ),
     "profile": python(opened(profile="nobody"), "'nobody'", "local_dev"),
     "profile 3": python(opened(profile=3), "profile=3", "name or path"),
     "controller": python(opened(controller="yes"), "controller='yes'", "True or False"),

@@ -190,7 +190,7 @@ def test_droid_is_known_under_the_names_of_its_files(
     root = cases("droid_inner_name", *words)
     assert main(["init", str(root), "--style", style]) == 0
     told = capsys.readouterr()
-    assert "proposed" not in told.err
+    assert "guessed" not in told.err
     (dataset,) = yaml.safe_load(told.out)["datasets"]
     assert dataset["action"] != "action"
     if style == "openpi":

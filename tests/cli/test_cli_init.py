@@ -117,7 +117,8 @@ def test_what_is_known_comes_from_the_registry_and_the_rest_is_proposed_and_mark
     assert found["pour_tea"]["state"] == ["observation/joint_position", "observation/gripper"]
     assert found["pour_tea"]["language"] == "task"
     assert "broken" in notes
-    assert "pour_tea: look at images, action, state, language" in notes
+    assert "pour_tea: no recipe for this dataset: images, action, state, language were" in notes
+    assert "check them with autoloader peek" in notes
     assert "viola" not in notes
     for split in ("train", "val"):
         assert len(resolve(PipelineSpec.from_mapping(plain), split).datasets) == 3
@@ -151,7 +152,7 @@ def test_a_registry_entry_that_does_not_fit_the_files_is_replaced_and_said(
     assert one["images"] == {"primary": "observation/image"}
     assert one["action"] == "action"
     assert one["language"] == "language_instruction"
-    assert "the registry's does not fit these files" in notes
+    assert "the known recipe does not fit these files" in notes
 
 
 def test_a_mix_weighs_its_datasets_and_leaves_out_the_others(
@@ -292,7 +293,7 @@ def test_openvlas_style_has_its_recipes_quantiles_and_one_camera(
     assert found["bridge_dataset"]["steps"] == {"drop_first": 1, "drop_last": 1}
     assert found["bridge_dataset"]["images"] == {"primary": "observation/image_0"}
     assert found["viola"]["keep"] == {"language": "anywhere"}
-    assert "pour_tea: look at images, action, state, language: proposed (openvla has no" in notes
+    assert "pour_tea: openvla has no recipe for it: images, action, state, language were" in notes
     assert plain["cameras"] == {"primary": {"size": [224, 224], "resize": "tf_lanczos3"}}
     assert plain["normalize"]["action"] == {
         "method": "q01_q99", "dims": "[:-1]", "clip": True, "arithmetic": "openvla",
@@ -415,7 +416,7 @@ def test_a_dataset_is_known_by_its_folder_by_its_files_and_by_its_other_names(
     style = "openpi" if known == "droid" else "octo"
     for words in ([], ["--style", style]):
         plain, notes = spec_of_init([str(tmp_path / "data"), *words], capsys)
-        assert "proposed" not in notes
+        assert "guessed" not in notes
         (dataset,) = plain["datasets"]
         assert Path(dataset["path"]).parent.name == folder
     if known == "droid":

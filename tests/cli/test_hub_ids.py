@@ -228,7 +228,7 @@ def test_a_loader_of_an_id_or_a_folder_has_the_spec_that_init_writes(
     written = PipelineSpec.from_yaml("mix.yaml")
     with caplog.at_level(logging.WARNING):
         assert spec_of("lab/arm") == spec_of(found / SHA) == spec_of(str(found / SHA)) == written
-    assert "arm: look at images" in caplog.text
+    assert "were guessed; check them" in caplog.text
     with AutoLoader("lab/arm", batch_size=3, **HELD) as loader:
         assert loader.plan.mixture.spec == written.with_batch_size(3)
     assert hub.asked == []

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
 from lerobot_checks import SIDE, TOP
 from lerobot_files import LeRobotFiles
+from rlds_files import episode, write_dataset
 
 from autoloader.cli.app import main
+from autoloader.host import extras
 
 pytestmark = pytest.mark.usefixtures("one_child")
 
@@ -63,9 +67,70 @@ def test_verify_compares_with_what_pyarrow_and_pyav_read(
     assert told["largest_frame_difference"] == 0
 
 
+def test_verify_without_tensorflow_compares_lerobots_numbers_and_says_what_it_left_out(
+    spec: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = importlib.util.find_spec
+    monkeypatch.setattr(
+        extras, "find_spec", lambda name: None if name.startswith("tensorflow") else found(name)
+    )
+    document = yaml.safe_load(spec.read_text())
+    rlds = write_dataset(tmp_path, [[episode(0, 6)]], name="rlds")
+    plain = {"name": "rlds", "path": str(rlds.path), "images": {"top": "observation/image"}}
+    mixed, alone = tmp_path / "mixed.yaml", tmp_path / "alone.yaml"
+    document["datasets"] = [document["datasets"][0], plain | {"fps": 10}]
+    mixed.write_text(yaml.safe_dump(document))
+    words = ["-n", "16", "--ram-floor", "64MiB", "--json"]
+    assert main(["verify", str(mixed), *words]) == 0
+    told = capsys.readouterr()
+    answer = json.loads(told.out)
+    assert (answer["samples"], answer["not_compared"]) == ({"arm": 8}, ["rlds", "all frames"])
+    assert (answer["frames"], answer["differences"]) == (0, [])
+    assert answer["numbers"] > 0
+    assert "rlds: not compared: this needs `pip install 'autoloader-rlds[stream]'`" in told.err
+    document["datasets"], document["cameras"] = [plain | {"fps": 10}], {"top": {"size": [64, 96]}}
+    alone.write_text(yaml.safe_dump(document))
+    assert main(["verify", str(alone), *words]) == 2
+    assert "autoloader-rlds[stream]" in capsys.readouterr().err
+
+
 def test_peek_shows_pictures_and_what_columns_hold(
     spec: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     words = ["peek", "--spec", str(spec), "--out", str(tmp_path / "sheet.html"), "--ram-floor"]
     assert main([*words, "64MiB"]) == 0
     assert "arm" in capsys.readouterr().out + (tmp_path / "sheet.html").read_text()
+
+
+@pytest.mark.parametrize(
+    ("names", "shown", "flagged"),
+    [
+        (None, "action[:] 0", "action 6: action[2:3] 0"),
+        ([["x", "y", "thumb"]], "x", ""),
+        ({"motors": ["x", "y", "jaw_gripper"]}, "x", "action 2: jaw_gripper"),
+        ({"x": 0, "y": 1, "thumb": 2}, "x", ""),
+        (["x", "y"], "action[:] 0", "action 6: action[2:3] 0"),
+    ],
+)
+def test_peek_calls_columns_by_their_names_and_finds_the_gripper_by_them(
+    names: Any, shown: str, flagged: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    root = LeRobotFiles().write(tmp_path / "arm")
+    info = json.loads((root / "meta/info.json").read_text())
+    info["features"]["action"]["names"] = names
+    (root / "meta/info.json").write_text(json.dumps(info))
+    dataset = {
+        "name": "arm", "path": str(root), "images": {"primary": "observation.images.top"},
+        "action": ["action[:]", "action[:]", "action[2:3]"],
+    }  # fmt: skip
+    spec = {"datasets": [dataset], "cameras": {"primary": {"size": [8, 8]}}}
+    (tmp_path / "mix.json").write_text(json.dumps(spec))
+    words = ["peek", str(tmp_path / "mix.json"), "-o", str(tmp_path / "sheet.png"), "--json"]
+    assert main([*words, "--samples", "8", "--ram-floor", "64MiB"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told["datasets"]["arm"]["fields"]["action"][0]["name"] == f"0: {shown}"
+    if flagged:
+        assert f"arm: {flagged}: gripper not in {{0, 1}}: " in told["odd"][0]
+        assert "make it binary by an op" in told["odd"][0]
+    else:
+        assert told["odd"] == []

@@ -357,7 +357,18 @@ def _feature(name: str, node: Mapping[str, Any]) -> Feature:
     if name.startswith(_ANNOTATION) and "int" in dtype and math.prod(shape) == 1:
         return Feature(name, name, "text", "string", (), TASKS, per_step=True)
     kind: FeatureKind = "tensor" if dtype in _DTYPES and min(shape, default=1) >= 0 else "other"
-    return Feature(name, name, kind, dtype, shape, None, per_step=True)
+    columns = _column_names(node.get("names"), math.prod(shape))
+    return Feature(name, name, kind, dtype, shape, None, per_step=True, columns=columns)
+
+
+def _column_names(told: Any, width: int) -> tuple[str, ...]:
+    """Names of a feature's columns, as a list, ``[[…]]``, ``{motors: […]}`` or ``{name: 0, …}``."""
+    if isinstance(told, Mapping):
+        told = list(told) if len(told) == width else list(told.values())
+    if isinstance(told, list) and len(told) == 1 and isinstance(told[0], list):
+        told = told[0]
+    named = isinstance(told, list) and len(told) == width and all(isinstance(n, str) for n in told)
+    return tuple(told) if named else ()
 
 
 def _are_channels(size: int) -> bool:
