@@ -563,7 +563,7 @@ def demo(
     scale: float = 1.0,
     seed: int = 0,
 ) -> None:
-    """Make datasets of drawn robots (TFDS/RLDS files) and their mix.yaml; files there stay.
+    """Make datasets of drawn robots (TFDS/RLDS files) and their mix.yaml; keep existing files.
 
     Options:
     directory: Folder to write to; default: one in your cache directory.
@@ -699,8 +699,8 @@ def replay(logs: Annotated[list[Path], typer.Argument(metavar="LOG")]) -> None:
     """Check the controller: compute its logged decisions again, and say where they differ.
 
     Options:
-    logs: Decision logs, or folders with some: decisions.jsonl of a run under AUTOLOADER_RUN_DIR,
-        or the file that AUTOLOADER_DECISIONS named.
+    logs: Decision logs, or folders with some. A run writes one if the environment variable
+        AUTOLOADER_RUN_DIR names a folder (decisions.jsonl), or AUTOLOADER_DECISIONS a file.
     """
     from autoloader.cli.report import show_replay
 

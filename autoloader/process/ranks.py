@@ -92,7 +92,7 @@ def find_ranks(
         if rank is not None or world_size is not None:
             raise UsageError(
                 f"rank={rank}, world_size={world_size} and a device_mesh: they may contradict",
-                remedy="give either",
+                remedy="give rank= and world_size=, or device_mesh= alone",
             )
         return _checked(_of_mesh(device_mesh), "device_mesh")
     if (rank is None) != (world_size is None):

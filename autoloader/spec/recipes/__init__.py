@@ -89,7 +89,7 @@ def recipe(name: str, style: str) -> Recipe:
     if own not in known:
         others = [one for one in STYLES if own in names(one)]
         raise UsageError(
-            f"no recipe for dataset {name!r} in the style {style}",
+            f"the style {style} knows no dataset {name!r}",
             remedy=f"{own!r} has one in: {', '.join(others)}" if others else nearest(name, known),
         )
     entry = copy.deepcopy(dict(_table()[own]))
