@@ -90,7 +90,7 @@ def recipe(name: str, style: str) -> Recipe:
         others = [one for one in STYLES if own in names(one)]
         raise UsageError(
             f"the style {style} knows no dataset {name!r}",
-            remedy=f"{own!r} has one in: {', '.join(others)}" if others else nearest(name, known),
+            remedy=f"these do: {', '.join(others)}" if others else nearest(name, known),
         )
     entry = copy.deepcopy(dict(_table()[own]))
     fields = {key: entry[key] for key in (*_FIELDS, "note") if key in entry}
