@@ -44,9 +44,9 @@ from autoloader.host.storage import (
 )
 from autoloader.host.units import GIB, MIB, format_bytes, format_seconds
 from autoloader.index import find_indexes
-from autoloader.index.counting import count_mixture
+from autoloader.index.counting import count_mixture, probed_blanks
 from autoloader.index.shard import any_index
-from autoloader.index.valid import empty_texts
+from autoloader.index.valid import blanks
 from autoloader.samples.resolve import ResolvedDataset, resolve
 from autoloader.spec import PipelineSpec
 
@@ -432,18 +432,14 @@ def mirrors(dataset: ResolvedDataset, max_corrupt_ratio: float) -> Iterator[Seen
 
 
 def indexes(datasets: list[ResolvedDataset], spec: Path) -> Iterator[Seen]:
-    """Indexes of local datasets: missing, stale, and what they say of blank texts."""
+    """Indexes of local datasets: missing, stale, and texts and cameras that all episodes lack."""
     local = [dataset for dataset in datasets if not dataset.remote]
     without: list[str] = []
     stale: list[str] = []
     unread = 0
     for dataset, found in zip(local, find_indexes(local), strict=True):
-        for clause in () if found is None else empty_texts(found):
-            yield Finding(
-                f"dataset {dataset.name!r}: {clause}",
-                "name another feature as language, or leave the text out if that is meant",
-                check="data",
-            )
+        for clause, remedy in probed_blanks(dataset) if found is None else blanks(found):
+            yield Finding(f"dataset {dataset.name!r}: {clause}", remedy, check="data")
         if found is not None:
             continue
         paths = {piece.path for piece in dataset.slices}

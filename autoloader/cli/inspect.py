@@ -23,6 +23,7 @@ from PIL import Image
 
 from autoloader.cli.output import answered, emit_document, note
 from autoloader.decode.depth import UNDECODABLE, depth_values
+from autoloader.decode.frames import is_black
 from autoloader.errors import UsageError, nearest
 from autoloader.formats import DatasetFormat, Feature, ShardSlice, open_source
 from autoloader.formats.features import RAGGED
@@ -238,7 +239,7 @@ def read_facts(directory: DatasetFormat, split: str, episodes: int) -> DatasetFa
                 columns[path].append(rows.reshape(len(rows), -1))
         for path, encoded in frames.items():
             middle = encoded[len(encoded) // 2]
-            dark[path].append(_is_black(middle))
+            dark[path].append(is_black(middle))
             if is_depth_picture(features[path]):
                 with contextlib.suppress(*UNDECODABLE):
                     columns[path].append(depth_values(middle, features[path]).reshape(-1, 1))
@@ -337,15 +338,6 @@ def picture_of(encoded: bytes | memoryview) -> Picture:
             return Picture(name, image.height, image.width, image.mode, len(encoded))
     except _NO_PICTURE:
         return Picture("undecodable", bytes=len(encoded))
-
-
-def _is_black(encoded: bytes) -> bool:
-    """Tell whether a picture is all zero, as the placeholder of a missing camera is."""
-    try:
-        with Image.open(io.BytesIO(encoded)) as image:
-            return not np.asarray(image).any()
-    except _NO_PICTURE:
-        return not encoded
 
 
 def column_range(part: NDArray[Any]) -> dict[str, Any]:

@@ -218,6 +218,7 @@ class Panel:
         samples: number of samples that were taken.
         bright: camera → whether any of its frames is not black; absent where it gave none.
         says: "language" and text features → whether any of their texts is not blank.
+        flags: camera → path of the flag that says whether it is present, where there is one.
     """
 
     shown: list[Shown] = field(default_factory=list)
@@ -227,6 +228,12 @@ class Panel:
     samples: int = 0
     bright: dict[str, bool] = field(default_factory=dict)
     says: dict[str, bool] = field(default_factory=dict)
+    flags: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def absent(self) -> dict[str, str]:
+        """Camera → its flag, of cameras that gave no frame."""
+        return {camera: flag for camera, flag in self.flags.items() if camera not in self.bright}
 
     @property
     def black(self) -> list[str]:
@@ -295,7 +302,9 @@ def _panels(
                 if (panel := found.get(dataset.name)) is None:
                     texts = [name for name, of in dataset.held.items() if is_text(of)]
                     texts += ["language"] * bool(dataset.language)
-                    panel = found[dataset.name] = Panel(says=dict.fromkeys(texts, False))
+                    flags = {camera: flag.path for camera, flag in dataset.present.items()}
+                    panel = Panel(says=dict.fromkeys(texts, False), flags=flags)
+                    found[dataset.name] = panel
                 _take(batch, k, panel)
                 if len(panel.shown) < MOST_SHOWN:
                     alone: Any = {
@@ -379,6 +388,11 @@ def _odd(panel: Panel) -> list[str]:
         "the flag that says where it is there (present)"
         for camera in panel.black
     ]
+    found += [
+        f'camera {camera} is absent in all samples: {flag} is 0; take out "present", or choose '
+        "another camera"
+        for camera, flag in panel.absent.items()
+    ]
     found += [f"{name} is empty in all {panel.samples} samples" for name in panel.silent]
     for name, columns in panel.fields.items():
         found += [
@@ -400,6 +414,7 @@ def _plain(panel: Panel) -> dict[str, Any]:
                     "depth": {name: scale._asdict() for name, scale in one.scales.items()}}
                    for one in panel.shown],
         "black": panel.black,
+        "absent": panel.absent,
         "silent": panel.silent,
         "fields": {name: [column.plain() for column in columns]
                    for name, columns in panel.fields.items()},
@@ -726,13 +741,16 @@ def _draw_frames(axes: Any, panel: Panel, number: int, name: str) -> None:
     for camera, frames in one.cameras.items():
         _, height, width, _ = frames.shape
         said = camera
-        if camera in one.absent:
+        if camera in panel.absent:
+            flag = panel.absent[camera].rpartition("/")[2]
+            said += f"\nabsent in all samples:\n{flag} is 0"
+        elif camera in one.absent:
             said += " (none)"
         elif camera in panel.black:
             said += " (BLACK)"
         elif (scale := one.scales.get(camera)) is not None:  # of the first and the last colour
             said += f"\n{scale.low:.3g} … {scale.high:.3g}"
-        colour = _WRONG if camera in panel.black else "black"
+        colour = _WRONG if camera in {*panel.black, *panel.absent} else "black"
         axes.text(-_GAP, down + height / 2, said, fontsize=5, rotation=90, ha="right",
                   va="center", color=colour)  # fmt: skip
         for at, label in enumerate(one.labels if down == 0 else ()):

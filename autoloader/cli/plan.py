@@ -68,7 +68,7 @@ _TABLES = {
         "path", "split", "shards", "episodes", "frames", "samples", "weight", "share",
         "share_end", "stride", "action_width", "state_width", "decode_s",
     ),
-    "fields": ("cameras", "language", "lost"),
+    "fields": ("cameras", "language"),
     "knobs": ("value", "from", "range", "class", "used"),
     "chained": ("chained", "unchained_why", "decodes_per_sample"),
 }  # fmt: skip
@@ -116,9 +116,13 @@ def show_plan(
     if answered(document):
         return
     width = shutil.get_terminal_size((_NO_TERMINAL, 24)).columns
+    lines = [*_answers(document, default_floor=given["ram_floor"] is None)]
+    if verbose:
+        datasets = document["datasets"].items()
+        lines += [("Lost", f"{name}: {why}") for name, one in datasets for why in one["lost"]]
     answers = [
         "\n".join(_wrapped(f"{label:<6} {told}", width, None if verbose else _LINES_EACH))
-        for label, told in _answers(document, default_floor=given["ram_floor"] is None)
+        for label, told in lines
     ]
     emit("\n".join(answers))
     if verbose:
@@ -642,7 +646,7 @@ def _answers(document: Mapping[str, Any], *, default_floor: bool) -> Iterator[tu
         size += "" if several else f", {epoch['batches']} batches an epoch"
     datasets = list(document["datasets"].values())
     if lost := sum(bool(one["lost"]) for one in datasets):
-        size += f", {lost} lose frames (-v)"
+        size += f", {_many(lost, 'dataset')} {'loses' if lost == 1 else 'lose'} frames (see -v)"
     how = "by index" if datasets[0]["reader"] == "indexed" else "as a stream"
     read = f"read {how} ({datasets[0]['reader_why']})"
     yield "Data", f"{_many(len(datasets), 'dataset')}, {size}, {read}"

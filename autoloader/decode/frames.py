@@ -174,6 +174,14 @@ def decoded(encoded: bytes | memoryview, how: int) -> NDArray[Any]:
     return _read(encoded, how)
 
 
+def is_black(encoded: bytes | memoryview) -> bool:
+    """Tell whether a picture is all zero, as the placeholder of a missing camera is."""
+    try:
+        return not decoded(encoded, cv2.IMREAD_UNCHANGED).any()
+    except (ValueError, UndecodableFrameError, cv2.error):
+        return not encoded
+
+
 def _read(encoded: bytes | memoryview, how: int) -> NDArray[Any]:
     """Pixels of an encoded picture, by OpenCV's flag ``how``."""
     data = np.frombuffer(encoded, np.uint8)

@@ -81,8 +81,8 @@ def probe_decode(
         budget_s: seconds to spend; the round under way is broken off, reading included.
 
     Returns:
-        Costs by dataset name; a dataset without cameras, without a readable first record, or not
-        reached in time, is absent.
+        Costs by dataset name; a dataset without cameras, without a readable first record, without
+        any frame in it, or not reached in time, is absent.
     """
     cv2.setNumThreads(1)
     for framework in {d.transform.framework for d in mixture.datasets if d.transform}:
@@ -155,13 +155,13 @@ def _summary(seen: Mapping[str, list[tuple[float, int, int]]]) -> dict[str, Deco
     costs = {}
     for name, measured in seen.items():
         counted = measured[1:] or measured
-        if not counted:
-            continue
         frames = sum(count for _, count, _ in counted)
+        if not frames:
+            continue
         costs[name] = DecodeCost(
             decode_s=statistics.median(seconds for seconds, _, _ in counted),
             frames=frames / len(counted),
-            encoded_bytes=sum(size for _, _, size in counted) // max(1, frames),
+            encoded_bytes=sum(size for _, _, size in counted) // frames,
             samples=len(counted),
         )
     return costs

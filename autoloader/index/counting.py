@@ -12,8 +12,8 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -38,7 +38,7 @@ from autoloader.formats.records import (
 )
 from autoloader.host.units import MIB
 from autoloader.index.opening import find_indexes, open_indexes, versions_of
-from autoloader.index.valid import count_indexed, table_of
+from autoloader.index.valid import absent_camera, count_indexed, table_of
 from autoloader.samples.resolve import ResolvedDataset, ResolvedMixture
 from autoloader.samples.transforms.keep import DatasetCount, too_many_bad
 from autoloader.sampling.episodes import DatasetTable
@@ -54,6 +54,7 @@ REMOTE_PROBE_RECORDS = 2
 """The same of remote files."""
 
 _cache = JsonCache("lengths", version=2)
+_Found = TypeVar("_Found")
 
 
 def count_mixture(
@@ -159,6 +160,7 @@ def _estimate(dataset: ResolvedDataset) -> DatasetCount:
         damaged=(),
         estimated=given is None,
         frames_estimated=True,
+        blanks=probed_blanks(dataset),
     )
 
 
@@ -237,11 +239,49 @@ def mean_frames(
     return mean
 
 
+def probed_blanks(dataset: ResolvedDataset) -> tuple[tuple[str, str], ...]:
+    """As ``index.valid.blanks``: cameras that the first records of a few local shards lack."""
+    known = dataset.streamable and not dataset.remote and not dataset.directory.steps
+    if not (known and dataset.present) or dataset.transform is not None:
+        return ()
+    keys = {flag.key for flag in dataset.present.values()}
+
+    def look(window: _Window, offset: int, length: int) -> dict[str, bool]:
+        """Tell which flags are set in any step of a record."""
+        found = parse_example(window, start=offset, stop=offset + length, only=keys)
+        return {
+            key: value.values is None or bool(value.values.any()) for key, value in found.items()
+        }
+
+    seen = _of_first_records(dataset.slices, PROBE_RECORDS, dataset.name, look)
+    return tuple(
+        absent_camera(camera, flag.path, f"the {len(seen)} episodes that were looked at")
+        for camera, flag in dataset.present.items()
+        if seen and not any(one.get(flag.key, True) for one in seen)
+    )
+
+
 def _mean(
     slices: Sequence[ShardSlice], countable: Sequence[Feature], records: int, dataset: str
 ) -> int:
     """Mean steps of an episode, from the first records of a few shards."""
-    lengths: list[int] = []
+
+    def look(window: _Window, offset: int, length: int) -> int:
+        """Count the steps of a record."""
+        return _steps(window, offset, length, countable)
+
+    lengths = _of_first_records(slices, records, dataset, look)
+    return max(1, round(float(np.mean(lengths)))) if lengths else 1
+
+
+def _of_first_records(
+    slices: Sequence[ShardSlice],
+    records: int,
+    dataset: str,
+    look: Callable[[_Window, int, int], _Found],
+) -> list[_Found]:
+    """Answers of ``look`` about the first whole records of a few shards: file, offset, length."""
+    found: list[_Found] = []
     for part in slices[:: -(-len(slices) // PROBE_SLICES) or 1]:
         try:
             with opened_anywhere(part.path) as file:
@@ -251,10 +291,10 @@ def _mean(
                     if lost is not None:
                         break
                     with contextlib.suppress(MalformedRecordError):
-                        lengths.append(_steps(window, start + HEADER_BYTES, length, countable))
+                        found.append(look(window, start + HEADER_BYTES, length))
         except OSError as error:
             raise unreadable(error, part.path, dataset=dataset) from error
-    return max(1, round(float(np.mean(lengths)))) if lengths else 1
+    return found
 
 
 def _is_plain(feature: Feature) -> bool:

@@ -138,12 +138,20 @@ class DatasetIndex:
 
     def valid_steps(self) -> NDArray[np.bool_]:
         """[sum of ``steps``] which steps of a transformed dataset may be t, before the stride."""
-        number = self._numbers["column", VALID_KEY]
-        parts = [
-            shard.sections[Section.COLUMN, number][rows, 0] != 0
-            for shard, _, rows in self._by_slice()
-        ]
+        parts = [part[:, 0] != 0 for part in self.values("column", VALID_KEY)]
         return np.concatenate([np.empty(0, dtype=np.bool_), *parts])
+
+    def values(self, role: str, feature_path: str) -> Iterator[NDArray[Any]]:
+        """By slice: [n, width] values of a numeric feature, of every step or of every episode.
+
+        Raises:
+            KeyError: the spec names no such feature.
+        """
+        number = self._numbers[role, feature_path]
+        for shard, mine, rows in self._by_slice():
+            of_steps = self._numbers.per_step[number]
+            found = shard.sections[NUMBERS[role], number]
+            yield found[rows] if of_steps else found[self.record_of[mine]]
 
     def _by_slice(self) -> Iterator[tuple[EpisodeTables, slice, slice]]:
         """(its shard, its episodes, rows of their steps in the shard's sections) of each slice."""

@@ -21,6 +21,7 @@ from autoloader.errors import SourceError
 from autoloader.formats import Feature
 from autoloader.index.dataset import DatasetIndex
 from autoloader.samples.resolve import ResolvedDataset, ResolvedMixture
+from autoloader.samples.schema import held_role
 from autoloader.samples.transforms.fields import is_text
 from autoloader.samples.transforms.keep import (
     ALL_STEPS,
@@ -82,18 +83,41 @@ def count_indexed(index: DatasetIndex) -> DatasetCount:
         damaged=index.damage_reasons(),
         estimated=False,
         lost=tuple(lost),
-        empty_texts=empty_texts(index),
+        blanks=blanks(index),
         notes=index.notes,
     )
 
 
-def empty_texts(index: DatasetIndex) -> tuple[str, ...]:
-    """A clause for each text of an indexed dataset that is blank in all of its episodes."""
+def blanks(index: DatasetIndex) -> tuple[tuple[str, str], ...]:
+    """(clause, remedy) of each text and camera that all episodes of an indexed dataset lack."""
     dataset = index.dataset
     speaks = {one: matcher(r"\S") for one in dataset.held.values() if is_text(one)}
     speaks |= {one: dataset.words.speaks(one.path) for one in dataset.language}
     silent = [one.path for one, says in speaks.items() if not _speaks(index, one, says)]
-    return tuple(f"{path} is empty in all {index.episodes} episodes" for path in silent)
+    every = f"all {index.episodes} episodes"
+    absent = [
+        camera
+        for camera, flag in dataset.present.items()
+        if not any(part.any() for part in index.values(held_role(flag), flag.path))
+    ]
+    return (
+        *(
+            (
+                f"{path} is empty in {every}: its samples have no such text",
+                "name another feature as language, or leave the text out if that is meant",
+            )
+            for path in silent
+        ),
+        *(absent_camera(camera, dataset.present[camera].path, every) for camera in absent),
+    )
+
+
+def absent_camera(camera: str, flag: str, where: str) -> tuple[str, str]:
+    """(clause, remedy) of a camera whose flag is 0 in all episodes that ``where`` names."""
+    return (
+        f"camera {camera} is absent in {where} ({flag} is 0): its frames are zeros",
+        'take out "present", or choose another camera',
+    )
 
 
 def _decoded(text: bytes) -> str:

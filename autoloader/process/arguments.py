@@ -209,7 +209,7 @@ def _checked(address: str) -> str:
 def log_notes(plan: LoaderPlan) -> None:
     """Say what a person should know of a plan before it starts."""
     for note in plan.notes:
-        logger.log(logging.WARNING if note in plan.empty_texts else logging.INFO, "%s", note)
+        logger.log(logging.WARNING if note in plan.blanks else logging.INFO, "%s", note)
     if plan.why_no_batch is not None:
         logger.warning("%s", plan.why_no_batch)
 

@@ -14,20 +14,25 @@ import os
 import re
 import textwrap
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 from functools import cache, partial
 from importlib import resources
 from pathlib import Path
 from typing import Any, Literal
 
+import numpy as np
 from pydantic import TypeAdapter
 
+from autoloader.decode.frames import is_black
 from autoloader.errors import AutoloaderError, SourceError, UsageError, nearest
 from autoloader.formats import DatasetFormat, Feature, open_source
 from autoloader.formats.features import TASK, TASKS
 from autoloader.formats.files import is_remote, normal
 from autoloader.formats.hub import located
 from autoloader.formats.places import folder_name
+from autoloader.formats.plain import value_at
+from autoloader.formats.records import MalformedRecordError
 from autoloader.formats.registry import (
     KnownDataset,
     KnownMix,
@@ -36,7 +41,7 @@ from autoloader.formats.registry import (
     pair_offset,
 )
 from autoloader.formats.sources import dataset_versions, same_files
-from autoloader.index.counting import count_mixture
+from autoloader.index.counting import PROBE_RECORDS, PROBE_SLICES, count_mixture
 from autoloader.samples.resolve import resolve
 from autoloader.samples.transforms.binding import is_depth_picture, is_depth_tensor
 from autoloader.samples.transforms.fields import (
@@ -48,6 +53,7 @@ from autoloader.samples.transforms.fields import (
     is_several,
     numeric_field,
 )
+from autoloader.samples.transforms.rlds import METADATA, camera_numbers, read_episode
 from autoloader.spec import PipelineSpec, parse_expression
 from autoloader.spec.reading import flow, parse_yaml
 from autoloader.spec.recipes import mixtures, names, other_names, recipe
@@ -167,7 +173,7 @@ def draft(
             say(f"{one.name}: {why}: {guessed}; check them with autoloader peek")
         for what, why in one.missing.items():
             say(f"{one.name}: no {what}: {why}")
-        for told in one.directory.notes:
+        for told in (*one.faults, *one.directory.notes):
             say(f"{one.name}: {told}")
     always = how.only_cameras and not any("camera" in one.missing for one in found)
     if not always and not any(one.cameras for one in found):
@@ -441,6 +447,7 @@ class Entry:
         split: loader split → TFDS split expression.
         hz: control frequency in Hz; ``None``: not known.
         notes: remarks for people, a comment line each.
+        faults: faults of the files that the spec goes round: comments that are said, too.
         proposed: fields that come from ``features.json`` → why.
         commented: fields that stand as comments → (value, why).
         missing: "camera" and "language", where none could be taken → why.
@@ -453,6 +460,7 @@ class Entry:
     split: Mapping[str, str | None]
     hz: float | None = None
     notes: list[str] = field(default_factory=list)
+    faults: list[str] = field(default_factory=list)
     proposed: dict[str, str] = field(default_factory=dict)
     commented: dict[str, tuple[Any, str]] = field(default_factory=dict)
     missing: dict[str, str] = field(default_factory=dict)
@@ -523,7 +531,9 @@ def _entry_with(
         known_as: the registry's name for it, else TFDS's.
         style: convention that the spec is written in.
     """
+    split = _split(directory, style)
     images = with_flags(values.get("images", {}), directory.features)
+    faults = list(_without_false_flags(images, directory, str(split["train"])))
     if style.only_cameras:
         images = {camera: path for camera, path in images.items() if camera in style.cameras}
     fields = {key: images if key == "images" else value for key, value in values.items()}
@@ -534,7 +544,8 @@ def _entry_with(
         known_as=known_as,
         directory=directory,
         values={key: value for key, value in fields.items() if value},
-        split=_split(directory, style),
+        split=split,
+        faults=faults,
     )
 
 
@@ -630,6 +641,48 @@ def with_flags(images: Mapping[str, Any], features: Mapping[str, Feature]) -> di
         known = flag is None or "present" in plain
         found[camera] = choice if known else {**plain, "present": flag}
     return found
+
+
+def _without_false_flags(
+    images: dict[str, Any], directory: DatasetFormat, split: str
+) -> Iterator[str]:
+    """Take out flags that say of cameras with pictures that they are absent; yield a note of each.
+
+    A flag is taken out that is 0 in all episodes read, if a picture in one of them is not black.
+    Remote data is not read.
+    """
+    flagged = {
+        camera: choice
+        for camera, choice in images.items()
+        if isinstance(choice, Mapping) and choice.get("path") and choice.get("present")
+    }
+    if not flagged or not directory.streamable or is_remote(directory.path):
+        return
+    pieces = directory.splits[split.partition("[")[0]]
+    some = pieces[:: -(-len(pieces) // PROBE_SLICES) or 1]
+    firsts = [replace(one, stop=min(one.stop, one.start + PROBE_RECORDS)) for one in some]
+    numbers, read, there, seen = camera_numbers(directory.features), 0, set[str](), set[str]()
+    with suppress(AutoloaderError, OSError, MalformedRecordError):  # the dataset's check names it
+        for _, payload in directory.records(firsts):
+            episode, _, spans = read_episode(payload, directory.features)
+            read += 1
+            for camera, choice in flagged.items():
+                flag = directory.features[choice["present"]]
+                holder = episode if flag.per_step else episode[METADATA]
+                value = value_at(holder, flag.path.removeprefix(f"{METADATA}/"))
+                frames = spans[numbers[directory.features[choice["path"]].key]].tolist()
+                if np.any(value):
+                    there.add(camera)
+                elif frames and camera not in seen:
+                    first, stop = frames[len(frames) // 2]
+                    seen |= set() if is_black(payload[first:stop]) else {camera}
+    for camera in sorted(seen - there):
+        flag = images[camera].pop("present")
+        images[camera] = images[camera]["path"] if len(images[camera]) == 1 else images[camera]
+        yield (
+            f"camera {camera}: {flag} is 0 in all {read} episodes read, yet the pictures are not "
+            "black: the flag is not used"
+        )
 
 
 def as_they_lie(terms: Sequence[Any], features: Mapping[str, Feature]) -> list[Any]:
@@ -751,7 +804,7 @@ def _dataset(one: Entry, weight: float | None, style: Style) -> Iterator[str]:
     if weight is not None:
         yield f"    weight: {weight}"
     yield f"    split: {flow(dict(one.split))}"
-    for told in one.notes:
+    for told in (*one.faults, *one.notes):
         yield from _comment(told, "    ")
     for key, value in one.values.items():
         why = one.proposed.get(key)

@@ -225,7 +225,7 @@ class LoaderPlan:
             yield from (f"{one.name}: {told}" for told in one.directory.notes)
         for name, count in counts.items():
             yield from (f"{name}: {told}" for told in count.notes)
-        yield from self.empty_texts
+        yield from self.blanks
         if mixture.spec.normalize is not None and mixture.statistics is None:
             yield "normalisation statistics are computed, and kept, at the first start"
         for name, count in counts.items():
@@ -316,12 +316,12 @@ class LoaderPlan:
             )
 
     @property
-    def empty_texts(self) -> tuple[str, ...]:
-        """The texts that are "" in every sample of a dataset, for people."""
+    def blanks(self) -> tuple[str, ...]:
+        """The texts and cameras that every sample of a dataset lacks, for people."""
         return tuple(
-            f"{name}: {clause}: its samples have no such text"
+            f"{name}: {clause} → {remedy}"
             for name, count in self.counts.items()
-            for clause in count.empty_texts
+            for clause, remedy in count.blanks
         )
 
     @property

@@ -466,7 +466,8 @@ class DatasetCount:
         frames_estimated: True if the number of frames is an estimate.
         lost: samples that each rule of ``keep`` leaves out, in order.
         notes: remarks on the files, for people.
-        empty_texts: a clause for each text that its samples have and that is "" in all of them.
+        blanks: (clause, remedy) of each text and camera that its samples have and that is "", or
+            absent, in all of them.
     """
 
     episodes: int
@@ -478,7 +479,7 @@ class DatasetCount:
     estimated: bool
     lost: tuple[RuleLoss, ...] = ()
     frames_estimated: bool = False
-    empty_texts: tuple[str, ...] = ()
+    blanks: tuple[tuple[str, str], ...] = ()
     notes: tuple[str, ...] = ()
 
 

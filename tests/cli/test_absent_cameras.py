@@ -1,0 +1,127 @@
+"""Cameras whose flag of presence is 0 in all episodes: what each command says of them."""
+
+from __future__ import annotations
+
+import json
+import logging
+from pathlib import Path
+from typing import Any
+
+import cv2
+import numpy as np
+import pytest
+import yaml
+from rlds_files import image, jpeg, numbers, write_dataset
+
+from autoloader import AutoLoader
+from autoloader.cli.app import main
+from autoloader.cli.doctor import indexes
+from autoloader.samples.resolve import resolve
+from autoloader.spec import PipelineSpec
+
+pytestmark = pytest.mark.usefixtures("one_child")
+
+FLAG = "episode_metadata/has_image"
+FEATURES = {
+    "observation/image": image(),
+    "observation/state": numbers(3),
+    "action": numbers(2),
+    FLAG: numbers(dtype="bool"),
+}
+FLOOR = ["--ram-floor", "64MiB"]
+ABSENT = f"robot: camera primary is absent in %s ({FLAG} is 0): its frames are zeros → take out"
+BLACK = bytes(cv2.imencode(".jpg", np.zeros((12, 16, 3), np.uint8))[1])
+
+
+def robots(folder: Path, *flags: int, black: bool = False, damaged: bool = False) -> Path:
+    """A dataset with an episode for each flag."""
+    episodes: list[Any] = [
+        {
+            "observation/image": [BLACK if black else jpeg(0, step) for step in range(5)],
+            "observation/state": [0.0] * 15,
+            "action": [0.0] * 10,
+            FLAG: [flag],
+        }
+        for flag in flags
+    ]
+    episodes += [b"\xff\xff"] * damaged
+    return write_dataset(folder, [episodes], features=FEATURES).path
+
+
+def mix(data: Path) -> Path:
+    entry = {
+        "name": "robot",
+        "path": str(data),
+        "action": "action",
+        "images": {"primary": {"path": "observation/image", "present": FLAG}},
+    }
+    spec = data.parents[1] / "mix.yaml"
+    document = {"datasets": [entry], "cameras": {"primary": {"size": [8, 8]}}, "batch": {"size": 2}}
+    spec.write_text(yaml.safe_dump(document))
+    return spec
+
+
+def test_a_camera_that_is_absent_everywhere_is_said(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    spec = mix(robots(tmp_path, 0, 0, 0))
+    assert main(["plan", str(spec), *FLOOR]) == 0
+    plan = capsys.readouterr()
+    assert ABSENT % "the 3 episodes that were looked at" in plan.err
+    assert "not known: no frame was decoded" in plan.out
+    datasets = list(resolve(PipelineSpec.of(spec)).datasets)
+    assert any("primary is absent in the 3" in str(one) for one in indexes(datasets, spec))
+    with AutoLoader(spec, ram_floor="64MiB", isolation="thread", controller=False) as loader:
+        batch = next(iter(loader))
+    assert not batch["frame_mask"]["primary"].any()
+    (told,) = [one for one in caplog.records if "is absent" in one.message]
+    assert told.levelno == logging.WARNING
+    assert ABSENT % "all 3 episodes" in told.message
+    assert main(["plan", str(spec), *FLOOR]) == 0
+    assert ABSENT % "all 3 episodes" in capsys.readouterr().err
+    assert any("primary is absent in all 3" in str(one) for one in indexes(datasets, spec))
+    assert main(["peek", str(spec), "--out", str(tmp_path / "a.html"), *FLOOR]) == 0
+    said = capsys.readouterr().err
+    assert f"robot: camera primary is absent in all samples: {FLAG} is 0" in said
+
+
+@pytest.mark.parametrize("indexed", [False, True])
+def test_a_camera_that_one_episode_has_is_not_called_absent(
+    tmp_path: Path, indexed: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    spec = mix(robots(tmp_path, 0, 1, 0))
+    assert main(["index", str(spec)]) == 0 if indexed else True
+    capsys.readouterr()
+    assert main(["plan", str(spec), *FLOOR]) == 0
+    plan = capsys.readouterr()
+    assert "absent" not in plan.err
+    assert main(["peek", str(spec), "--out", str(tmp_path / "a.html"), *FLOOR]) == 0
+    assert "absent" not in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("flags", "how", "used"),
+    [
+        ((0, 0, 0), {}, False),
+        ((0, 1, 0), {}, True),
+        ((0, 0, 0), {"black": True}, True),
+        ((0, 0), {"damaged": True}, False),
+    ],
+)
+def test_init_takes_no_flag_that_contradicts_the_pictures(
+    tmp_path: Path,
+    flags: tuple[int, ...],
+    how: dict[str, bool],
+    used: bool,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    robots(tmp_path, *flags, **how)
+    assert main(["init", str(tmp_path), "--json"]) == 0
+    said = capsys.readouterr()
+    text = json.loads(said.out)["spec"]
+    images = yaml.safe_load(text)["datasets"][0]["images"]
+    plain = "observation/image"
+    assert images == {"primary": {"path": plain, "present": FLAG} if used else plain}
+    words = f"camera primary: {FLAG} is 0 in all {len(flags)} episodes read, yet the pictures are"
+    assert (f"robot: {words}" in said.err) == (not used)
+    assert (words in " ".join(text.replace("#", "").split())) == (not used)
