@@ -69,13 +69,14 @@ class MissingVideos(NamedTuple):
     Attributes:
         example: path of one missing video.
         missing, named: number of videos that are not there, and that the metadata names.
-        without, episodes: number of episodes that lack a video, and of all episodes.
+        without: numbers of the episodes that lack a video.
+        episodes: number of all episodes.
     """
 
     example: str
     missing: int
     named: int
-    without: int
+    without: tuple[int, ...]
     episodes: int
 
 
@@ -271,8 +272,13 @@ class DatasetFormat(ABC):
         """Refuse features whose texts cannot be told. Raises SourceError."""
         del texts
 
-    def missing_videos(self) -> MissingVideos | None:
-        """The videos that the metadata names and that are not there; ``None`` where none is."""
+    def missing_videos(self, cameras: Collection[str] | None = None) -> MissingVideos | None:
+        """The videos that the metadata names and that are not there; ``None`` where all are there.
+
+        Args:
+            cameras: keys of the cameras that are looked at; ``None``: all.
+        """
+        del cameras
         return None
 
     def resolve(self, split: str, *, field: str = "split") -> tuple[ShardSlice, ...]:

@@ -64,7 +64,8 @@ def located(text: str | os.PathLike[str], say: Callable[[str], object]) -> str:
     if found is None:
         return place
     if not files.is_remote(plain) and os.path.exists(place):  # noqa: PTH110  (never raises)
-        say(f"{plain}: taken from this folder; {_HUB}{plain} is the Hub's dataset")
+        if any(_copies(found["name"], found["revision"])):
+            say(f"reading the folder {plain} (write {_HUB}{plain} for the Hub's)")
         return place
     copies = list(_copies(found["name"], found["revision"]))
     whole = next(filter(_is_whole, copies), None)

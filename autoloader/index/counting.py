@@ -42,6 +42,7 @@ from autoloader.index.valid import absent_camera, count_indexed, table_of
 from autoloader.samples.resolve import ResolvedDataset, ResolvedMixture
 from autoloader.samples.transforms.keep import DatasetCount, too_many_bad
 from autoloader.sampling.episodes import DatasetTable
+from autoloader.spec import PipelineSpec
 from autoloader.telemetry.progress import doing
 
 QUICK_BYTES = 64 * MIB
@@ -90,7 +91,7 @@ def count_mixture(
         index = indexes.get(dataset.name)
         doing(f"counting the samples of {dataset.name}")
         counts[dataset.name] = _estimate(dataset) if index is None else count_indexed(index)
-        _check(dataset, counts[dataset.name], mixture.spec.errors.max_corrupt_ratio)
+        _check(dataset, counts[dataset.name], mixture.spec)
     return counts
 
 
@@ -164,12 +165,16 @@ def _estimate(dataset: ResolvedDataset) -> DatasetCount:
     )
 
 
-def _check(dataset: ResolvedDataset, found: DatasetCount, max_corrupt_ratio: float) -> None:
+def _check(dataset: ResolvedDataset, found: DatasetCount, spec: PipelineSpec) -> None:
     """Refuse a dataset without an episode or a sample, or with too many that are damaged."""
     bad = len(found.damaged)
     if found.episodes and bad:
-        last = found.damaged[-1]
-        if error := too_many_bad(dataset.name, bad, dataset.records, max_corrupt_ratio, last):
+        last, ratio, numbers = found.damaged[-1], spec.errors.max_corrupt_ratio, found.bad_episodes
+        chosen = spec.dataset(dataset.name).episodes or dataset.directory.episode_numbers
+        whole = sorted(set(chosen) - set(numbers))
+        if error := too_many_bad(
+            dataset.name, bad, dataset.records, ratio, last, numbers=numbers, whole=whole
+        ):
             raise error
     if found.samples:
         return

@@ -190,6 +190,15 @@ class DatasetIndex:
         return tuple(f"{slices[d.slice].path}, record {d.record}: {d.reason}" for d in self.damaged)
 
     @property
+    def bad_episodes(self) -> tuple[int, ...]:
+        """Numbers of the quarantined episodes; none where episodes have no numbers."""
+        directory, slices = self.dataset.directory, self.dataset.slices
+        if not directory.numbered:
+            return ()
+        told = (directory.told_of(slices[d.slice].path, d.record) for d in self.damaged)
+        return tuple(int(number) for one in told for number in one.values())
+
+    @property
     def notes(self) -> tuple[str, ...]:
         """Facts about the files that a person should know, each once."""
         told = (note for shard in self.shards.values() for note in shard.front.notes)

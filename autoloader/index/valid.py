@@ -84,6 +84,7 @@ def count_indexed(index: DatasetIndex) -> DatasetCount:
         estimated=False,
         lost=tuple(lost),
         blanks=blanks(index),
+        bad_episodes=index.bad_episodes,
         notes=index.notes,
     )
 

@@ -131,7 +131,7 @@ def spec_of(source: SpecSource) -> PipelineSpec:
         return PipelineSpec.of(source)
     from autoloader.process.draft import draft  # most specs are files
 
-    return PipelineSpec.from_mapping(parse_yaml(draft(source, logger.warning)["spec"]))
+    return PipelineSpec.from_mapping(parse_yaml(draft(source, logger.warning, whole=True)["spec"]))
 
 
 ADDRESS_VARIABLE = "RAY_ADDRESS"

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field, replace
 from functools import cache, partial
 from importlib import resources
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from pydantic import TypeAdapter
@@ -53,8 +53,10 @@ from autoloader.samples.transforms.fields import (
     is_several,
     numeric_field,
 )
+from autoloader.samples.transforms.keep import counted, too_many_bad
 from autoloader.samples.transforms.rlds import METADATA, camera_numbers, read_episode
 from autoloader.spec import PipelineSpec, parse_expression
+from autoloader.spec.model import ErrorsSpec
 from autoloader.spec.reading import flow, parse_yaml
 from autoloader.spec.recipes import mixtures, names, other_names, recipe
 
@@ -125,6 +127,8 @@ def draft(
     say: Callable[[str], object],
     style: str | None = None,
     mix: str | None = None,
+    *,
+    whole: bool = False,
 ) -> dict[str, Any]:
     """Draft a spec of the datasets below a folder.
 
@@ -133,9 +137,11 @@ def draft(
         say: is told what a person should know of the draft, a line each.
         style: convention of the spec; ``None``: plain, or the mixture's own.
         mix: name of a published mixture, or of one of its datasets; ``None``: all datasets.
+        whole: whether a dataset that cannot be used is an error, not left out.
 
     Returns:
-        "spec": text of the spec file; "style", "mix" and "datasets": what it was made from.
+        "spec": text of the spec file; "style", "mix" and "datasets": what it was made from;
+        "left_out": name → why, of datasets that cannot be used.
     """
     name, weights = _style_and_mix(style, mix)
     root = located(data_dir, say)
@@ -144,8 +150,18 @@ def draft(
             f"{data_dir} is no directory",
             remedy="name the directory that holds the datasets, or a dataset of the Hub: ORG/NAME",
         )
-    how, faults = styles()[name], list[AutoloaderError]()
-    found = list(_entries(root, how, say, faults))
+    how, faults, left = styles()[name], list[_Fault](), dict[str, str]()
+    found = list(_entries(root, how, say, faults, left))
+    if not found and len(faults) == 1 and faults[0].error is not None:
+        raise faults[0].error
+    whys = "; ".join(f"{one}: {told}" for one, told in left.items())
+    if whole and found and left:
+        raise SourceError(
+            f"{root}: {len(left)} of {len(found) + len(left)} datasets cannot be used: {whys}",
+            remedy="mend them, or train on the spec that autoloader init writes of the others",
+        )
+    for fault in faults:
+        say(f"{fault.path}: left out: {fault.told}")
     present, absent = list[str](), list[str]()
     if weights is not None:
         for one in found:
@@ -157,8 +173,6 @@ def draft(
         say(f"{len(found)} of the {len(weights.weights)} datasets of {mix}")
         if absent:
             say(f"of {mix}, these are not in {root}: {', '.join(absent)}")
-    if not found and len(faults) == 1:
-        raise faults[0]
     if not found:
         raise SourceError(
             f"{root} holds no TFDS and no LeRobot dataset {f'of {mix} ' if mix else ''}that can be "
@@ -188,13 +202,31 @@ def draft(
         rest = f"; not here: {', '.join(absent)}" if absent else ""
         about.append(f"{mix}: {weights.about}.")
         about.append(f"{len(found)} of its {len(weights.weights)} datasets{rest}.")
+    if left:
+        about.append(f"{_shortage(found, left)} ({whys}).")
     text = spec_text(found, how, about, weights)
     PipelineSpec.from_mapping(parse_yaml(text))  # what is written, holds
     known = weights and {
         "name": mix, "datasets": len(weights.weights), "present": present, "absent": absent,
     }  # fmt: skip
     datasets = {one.name: {"path": one.directory.path, "proposed": one.proposed} for one in found}
-    return {"spec": text, "style": name, "mix": known, "datasets": datasets}
+    if left:
+        say(_shortage(found, left))
+    return {"spec": text, "style": name, "mix": known, "datasets": datasets, "left_out": left}
+
+
+class _Fault(NamedTuple):
+    """A version that cannot be used: path, why, the error if there is one."""
+
+    path: str
+    told: str
+    error: AutoloaderError | None
+
+
+def _shortage(found: Sequence[Entry], left: Mapping[str, str]) -> str:
+    """Words about datasets that are left out."""
+    every = len(found) + len(left)
+    return f"{len(found)} of {every} datasets written; left out: {', '.join(left)}"
 
 
 def _style_and_mix(style: str | None, mix: str | None) -> tuple[str, KnownMix | None]:
@@ -238,18 +270,25 @@ def _mixes_of(project: str) -> dict[str, KnownMix]:
 
 
 def _entries(
-    root: str, style: Style, say: Callable[[str], object], faults: list[AutoloaderError]
+    root: str,
+    style: Style,
+    say: Callable[[str], object],
+    faults: list[_Fault],
+    left: dict[str, str],
 ) -> Iterator[Entry]:
-    """Yield the newest readable version of every dataset below ``root``; note what is left out.
+    """Yield the newest readable version of every dataset below ``root``.
 
-    Why others cannot be read is added to ``faults``.
+    Versions that cannot be used are added to ``faults``; datasets without any other to ``left``,
+    by name, with the fault of the newest version.
     """
     taken: list[Entry] = []
     names: set[str] = set()
     for versions in dataset_versions(root, say):
-        found = (_entry(place, style, say, faults) for place in versions)
+        known = len(faults)
+        found = (_entry(place, style, faults) for place in versions)
         entry = next((one for one in found if one is not None), None)
         if entry is None:
+            left[folder_name(faults[known].path)] = faults[known].told
             continue
         pairs = same_files([*(one.directory for one in taken), entry.directory])
         if pairs:
@@ -264,23 +303,53 @@ def _entries(
         yield entry
 
 
-def _entry(
-    place: Path, style: Style, say: Callable[[str], object], faults: list[AutoloaderError]
-) -> Entry | None:
-    """Give the entry of a version; ``None`` with a note, and a fault, if it cannot be taken."""
+def _entry(place: Path, style: Style, faults: list[_Fault]) -> Entry | None:
+    """Give the entry of a version; ``None``, and a fault, if it cannot be taken."""
     path = normal(place)
     try:
         entry = entry_of(open_source(path, dataset=folder_name(path)), style)
-        if (fault := fault_of(entry)) is not None:
+        if (fault := _without_bad_episodes(entry, style)) is not None:
             raise fault
     except AutoloaderError as error:
-        say(f"{path}: left out: {error.what} → {error.remedy}")
-        faults.append(error)
+        faults.append(_Fault(path, f"{error.what} → {error.remedy}", error))
         return None
     if not {"images", "action", "state"} & set(entry.values):
-        say(f"{path}: left out: no image, action or state that could be taken")
+        faults.append(_Fault(path, "no image, action or state that could be taken", None))
         return None
     return entry
+
+
+def _without_bad_episodes(entry: Entry, style: Style) -> AutoloaderError | None:
+    """Name the whole episodes of an entry if too many are bad; give the error that is left."""
+    directory, fault = entry.directory, fault_of(entry)
+    numbers = sorted(entry.values.get("episodes", directory.episode_numbers))
+    missing = directory.missing_videos()
+    bad = set(missing.without if missing else ()) & set(numbers)
+    ratio = ErrorsSpec().max_corrupt_ratio
+    few_bad = fault is None and too_many_bad("", len(bad), len(numbers), ratio, "") is None
+    if few_bad or not numbers or not entry.cameras:
+        return fault
+    try:
+        every = replace(entry, split={"train": "+".join(directory.splits)})
+        mixture = resolve(_spec_of(every, errors={"max_corrupt_ratio": 1.0}))
+        count = count_mixture(mixture, probe_only=True)[entry.name]
+    except AutoloaderError:
+        return fault
+    keys = [one.key for of in mixture.datasets[0].cameras.values() for one in of]
+    missing = directory.missing_videos(keys)
+    silent = set(missing.without if missing else ()) & set(numbers)
+    bad = silent | set(count.bad_episodes)
+    whole = [number for number in numbers if number not in bad]
+    if not bad or not whole:
+        return fault
+    why = f"cannot be read (such as {count.damaged[-1]})" if count.damaged else ""
+    if missing and bad == silent:
+        why = f"have no video (such as {missing.example}: no such file)"
+    told = f"{counted(sorted(bad))} of {len(numbers)} {why}"
+    entry.faults.append(f"{told}: episodes lists the whole ones")
+    entry.values["episodes"] = whole
+    entry.split = _split(directory.with_episodes(whole), style)
+    return fault_of(entry)
 
 
 def depth_features(features: Mapping[str, Feature]) -> dict[str, str]:
@@ -491,7 +560,7 @@ def entry_of(directory: DatasetFormat, style: Style) -> Entry:
         made.notes += found.notes
         if state is not None:
             made.commented["state"] = state, f"{style.project} does not read it in training"
-        misfit = fault_of(made)
+        misfit = _without_bad_episodes(made, style)
         if misfit is None:
             return made
         misfits.append((made, misfit.what))
@@ -551,21 +620,26 @@ def _entry_with(
 
 def fault_of(entry: Entry) -> AutoloaderError | None:
     """Give the error that a loader would raise for an entry, or ``None``."""
-    dataset: dict[str, Any] = {"name": entry.name, "path": entry.directory.path}
-    dataset |= {"split": dict(entry.split), **entry.values}
-    if not entry.cameras:  # a spec needs a camera
-        dataset["images"] = guess_cameras(entry.directory.features)
-    cameras = {camera: {"size": [8, 8]} for camera in dataset["images"]}
     try:
-        if not cameras:
+        if not entry.cameras and not guess_cameras(entry.directory.features):
             entry.directory.resolve(str(entry.split["train"]))
             return None
-        mixture = resolve(PipelineSpec.from_mapping({"datasets": [dataset], "cameras": cameras}))
+        mixture = resolve(_spec_of(entry))
         if not entry.directory.streamable:
             count_mixture(mixture, probe_only=True)
     except AutoloaderError as error:
         return error
     return None
+
+
+def _spec_of(entry: Entry, **more: Any) -> PipelineSpec:
+    """The spec of an entry alone, with small frames."""
+    dataset: dict[str, Any] = {"name": entry.name, "path": entry.directory.path}
+    dataset |= {"split": dict(entry.split), **entry.values}
+    if not entry.cameras:  # a spec needs a camera
+        dataset["images"] = guess_cameras(entry.directory.features)
+    cameras = {camera: {"size": [8, 8]} for camera in dataset["images"]}
+    return PipelineSpec.from_mapping({"datasets": [dataset], "cameras": cameras, **more})
 
 
 def _proposed(directory: DatasetFormat, style: Style) -> Entry:

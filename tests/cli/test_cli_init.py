@@ -568,3 +568,42 @@ def test_init_says_why_it_took_no_camera_and_no_language(
     write(tmp_path, "seeing", {**features, "observation/image": image()})
     plain, _ = spec_of_init([str(tmp_path)], capsys)
     assert ["images" in one for one in plain["datasets"]] == [False, True]
+
+
+def test_episodes_without_videos_are_left_out_by_number(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    files = LeRobotFiles(lengths=(4, 3, 4, 3, 4, 3), version="v2.1")
+    arm = files.write(tmp_path / "arm")
+    for number in (0, 3):
+        files.video(arm, "observation.images.top", number).unlink()
+    assert main(["init", str(arm)]) == 0
+    said = capsys.readouterr()
+    (entry,) = yaml.safe_load(said.out)["datasets"]
+    assert entry["episodes"] == [1, 2, 4, 5]
+    assert entry["split"] == {"train": "train[:-1]", "val": "train[-1:]"}
+    for text in (said.err, " ".join(said.out.replace("#", "").split())):
+        assert "episodes 0 and 3 of 6 have no video" in text
+        assert "no such file" in text
+    with AutoLoader(arm, ram_floor="64MiB", isolation="thread", controller=False) as loader:
+        assert loader.plan.counts["arm"].episodes == 3
+    for number in (1, 2, 4, 5):
+        files.video(arm, "observation.images.top", number).unlink()
+    assert main(["init", str(arm)]) == 4
+    assert "left out" not in capsys.readouterr().err
+
+
+def test_a_mixture_of_fewer_datasets_is_said_last_and_no_loader_takes_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write(tmp_path, "pour_tea", UNKNOWN)
+    (write(tmp_path, "old", UNKNOWN) / "features.json").unlink()
+    assert main(["init", str(tmp_path)]) == 0
+    said = capsys.readouterr()
+    words = "1 of 2 datasets written; left out: old"
+    assert said.err.splitlines()[-1] == words
+    assert said.err.count("has no features.json") == 1
+    assert words in " ".join(said.out.replace("#", "").split())
+    with pytest.raises(SourceError, match=r"1 of 2 datasets cannot be used: old: .* has no features.json") as caught:
+        AutoLoader(tmp_path)
+    assert "autoloader init" in caught.value.remedy

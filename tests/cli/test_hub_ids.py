@@ -196,8 +196,19 @@ def test_a_folder_of_that_name_wins_and_this_is_said_once(
     root = FILES.write(tmp_path / "lab/arm")
     path, notes = path_of_init(capsys, "lab/arm")
     assert path == str(root)
-    assert notes.count("taken from this folder; hf://datasets/lab/arm is the Hub's") == 1
+    words = "reading the folder lab/arm (write hf://datasets/lab/arm for the Hub's)"
+    assert notes.count(words) == 1
     assert path_of_init(capsys, "hf://datasets/lab/arm")[0] != str(root)
+    assert hub.asked == []
+
+
+def test_a_folder_is_read_without_a_word_where_no_copy_has_its_name(
+    hub: Hub, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    root = FILES.write(tmp_path / "data/arm")
+    path, notes = path_of_init(capsys, "data/arm")
+    assert path == str(root)
+    assert "Hub" not in notes
     assert hub.asked == []
 
 

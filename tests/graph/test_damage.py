@@ -265,7 +265,7 @@ def test_more_damage_than_the_spec_bears_is_a_source_error_with_the_numbers(tmp_
     mixture = mixture_of(broken, errors={"max_corrupt_ratio": 0.15})  # 2 of 15
     with pytest.raises(SourceError) as caught, Running(mixture) as running:
         running.until_pass(2)
-    assert "3 of 15 episodes are bad" in caught.value.what
+    assert "3 of the 15 episodes in this split are bad" in caught.value.what
     assert "max_corrupt_ratio=0.15" in caught.value.what
     assert caught.value.dataset == "robot"
 

@@ -197,9 +197,11 @@ def test_episodes_that_are_left_out_are_not_held_against_the_dataset(
     (root / "data/chunk-000/episode_000007.parquet").unlink()
     (root / f"videos/chunk-000/{TOP}/episode_000008.mp4").unlink()
     strict = {"errors": {"max_corrupt_ratio": 0.0}}
-    with pytest.raises(AutoloaderError, match="3 of 9 episodes are bad"):
+    with pytest.raises(AutoloaderError, match="3 of the 9 episodes in this split are bad") as it:
         samples_of(spec_of(root, **strict))
     whole = [0, 1, 2, 4, 5, 9]
+    assert "(episodes 6, 7 and 8)" in it.value.what
+    assert f"episodes: {whole} in its block" in it.value.remedy
     ranges = tmp_path / "ranges.json"
     ranges.write_text(json.dumps({str(one): [[0, 6]] for one in whole}))
     key = "{episode_metadata/episode_index}"
@@ -260,7 +262,7 @@ def test_commands_fail_where_a_loader_does_with_the_same_first_line(
     assert main(["init", str(root)]) != 0
     said = first_line(capsys.readouterr().err)
     assert said.startswith(f"error: dataset '{root.name}': ")
-    assert "no episode can be read" in said or "of 8 episodes are bad" in said
+    assert "no episode can be read" in said or "of the 8 episodes in this split are bad" in said
 
 
 def test_init_leaves_a_camera_without_files_out_with_a_word_and_takes_the_annotation(

@@ -196,9 +196,10 @@ class LeRobotDirectory(LeRobotMetadata):
         if any(feature.encoding == TASKS for feature in texts):
             _ = self.tasks  # read now: a list that is missing or broken is refused here
 
-    def missing_videos(self) -> MissingVideos | None:
+    def missing_videos(self, cameras: Collection[str] | None = None) -> MissingVideos | None:
         """See ``DatasetFormat``."""
-        videos = self.episodes.videos.values()
+        every = self.episodes.videos
+        videos = [every[key] for key in every if cameras is None or key in cameras]
         named = {path for of in videos for path in of.paths}
         missing = {path for path in named if not Path(path).exists()}
         if not missing:
@@ -208,7 +209,8 @@ class LeRobotDirectory(LeRobotMetadata):
         for of in videos:
             gone = [path in missing for path in of.paths]
             lost |= np.asarray([*gone, False])[of.number]  # the last: no video is told
-        return MissingVideos(min(missing), len(missing), len(named), int(lost.sum()), count)
+        without = tuple(self.episodes.index[lost].tolist())
+        return MissingVideos(min(missing), len(missing), len(named), without, count)
 
 
 def _splits(

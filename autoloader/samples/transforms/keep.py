@@ -332,6 +332,7 @@ def runs_of_episode(values: Any, feature: Feature) -> TextRuns:
 
 
 _SHIFT = 1 << 32
+_MOST_NUMBERS = 20
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -466,6 +467,7 @@ class DatasetCount:
         frames_estimated: True if the number of frames is an estimate.
         lost: samples that each rule of ``keep`` leaves out, in order.
         notes: remarks on the files, for people.
+        bad_episodes: numbers of the damaged episodes, where episodes have numbers.
         blanks: (clause, remedy) of each text and camera that its samples have and that is "", or
             absent, in all of them.
     """
@@ -480,11 +482,19 @@ class DatasetCount:
     lost: tuple[RuleLoss, ...] = ()
     frames_estimated: bool = False
     blanks: tuple[tuple[str, str], ...] = ()
+    bad_episodes: tuple[int, ...] = ()
     notes: tuple[str, ...] = ()
 
 
 def too_many_bad(
-    dataset: str, bad: int, records: int, ratio: float, last: str
+    dataset: str,
+    bad: int,
+    records: int,
+    ratio: float,
+    last: str,
+    *,
+    numbers: Sequence[int] = (),
+    whole: Sequence[int] = (),
 ) -> SourceError | None:
     """The error of a dataset with too many bad records; ``None`` where a run bears them.
 
@@ -494,15 +504,34 @@ def too_many_bad(
         records: records of the split, by shard.
         ratio: ``errors.max_corrupt_ratio``; one bad record is always borne.
         last: place of one of these records, and the reason why it is bad.
+        numbers: numbers of the bad episodes, where episodes have numbers.
+        whole: numbers of the whole ones.
     """
     if bad <= max(1, int(ratio * records)):
         return None
+    which = f" ({counted(numbers)})" if numbers else ""
+    keep = f"keep the whole ones with episodes: [{few(whole)}] in its block, " if whole else ""
     return SourceError(
-        f"dataset {dataset!r}: {bad} of {records} episodes are bad, more than "
-        f"errors.max_corrupt_ratio={ratio}; the last is {last}",
-        remedy="mend or take out the dataset, or raise errors.max_corrupt_ratio",
+        f"dataset {dataset!r}: {bad} of the {records} episodes in this split are bad{which}, more "
+        f"than errors.max_corrupt_ratio={ratio}; the last is {last}",
+        remedy=f"{keep}mend or take out the dataset, or raise errors.max_corrupt_ratio",
         dataset=dataset,
     )
+
+
+def counted(numbers: Sequence[int]) -> str:
+    """Episodes by their numbers, such as "episodes 0 and 3"."""
+    if len(numbers) == 1:
+        return f"episode {numbers[0]}"
+    if len(numbers) > _MOST_NUMBERS:
+        return f"episodes {few(numbers)}"
+    return f"episodes {few(numbers[:-1])} and {numbers[-1]}"
+
+
+def few(numbers: Sequence[int]) -> str:
+    """The first numbers, such as "0, 1, …"."""
+    more = ", …" if len(numbers) > _MOST_NUMBERS else ""
+    return ", ".join(map(str, numbers[:_MOST_NUMBERS])) + more
 
 
 def samples_per_episode(sample: SampleSpec, strided: Ints, kept: Ranges | None = None) -> Ints:
