@@ -604,6 +604,7 @@ def test_a_mixture_of_fewer_datasets_is_said_last_and_no_loader_takes_it(
     assert said.err.splitlines()[-1] == words
     assert said.err.count("has no features.json") == 1
     assert words in " ".join(said.out.replace("#", "").split())
-    with pytest.raises(SourceError, match=r"1 of 2 datasets cannot be used: old: .* has no features.json") as caught:
+    words = "1 of 2 datasets cannot be used: old: .* has no features.json"
+    with pytest.raises(SourceError, match=words) as caught:
         AutoLoader(tmp_path)
     assert "autoloader init" in caught.value.remedy
