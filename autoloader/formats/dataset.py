@@ -273,11 +273,7 @@ class DatasetFormat(ABC):
         del texts
 
     def missing_videos(self, cameras: Collection[str] | None = None) -> MissingVideos | None:
-        """The videos that the metadata names and that are not there; ``None`` where all are there.
-
-        Args:
-            cameras: keys of the cameras that are looked at; ``None``: all.
-        """
+        """The videos of cameras (default: all) that the metadata names and that are not there."""
         del cameras
         return None
 

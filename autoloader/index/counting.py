@@ -13,6 +13,7 @@ from __future__ import annotations
 import contextlib
 import math
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, TypeVar
 
 import numpy as np
@@ -250,19 +251,15 @@ def probed_blanks(dataset: ResolvedDataset) -> tuple[tuple[str, str], ...]:
     if not (known and dataset.present) or dataset.transform is not None:
         return ()
     keys = {flag.key for flag in dataset.present.values()}
-
-    def look(window: _Window, offset: int, length: int) -> dict[str, bool]:
-        """Tell which flags are set in any step of a record."""
-        found = parse_example(window, start=offset, stop=offset + length, only=keys)
-        return {
-            key: value.values is None or bool(value.values.any()) for key, value in found.items()
-        }
-
-    seen = _of_first_records(dataset.slices, PROBE_RECORDS, dataset.name, look)
+    seen = of_first_records(
+        dataset.slices, PROBE_RECORDS, dataset.name,
+        lambda file, start, size: parse_example(file, start=start, stop=start + size, only=keys),
+    )  # fmt: skip
     return tuple(
         absent_camera(camera, flag.path, f"the {len(seen)} episodes that were looked at")
         for camera, flag in dataset.present.items()
-        if seen and not any(one.get(flag.key, True) for one in seen)
+        for values in [[one[flag.key].values for one in seen if flag.key in one]]
+        if seen and not any(one is None or one.any() for one in values)
     )
 
 
@@ -270,20 +267,12 @@ def _mean(
     slices: Sequence[ShardSlice], countable: Sequence[Feature], records: int, dataset: str
 ) -> int:
     """Mean steps of an episode, from the first records of a few shards."""
-
-    def look(window: _Window, offset: int, length: int) -> int:
-        """Count the steps of a record."""
-        return _steps(window, offset, length, countable)
-
-    lengths = _of_first_records(slices, records, dataset, look)
+    lengths = of_first_records(slices, records, dataset, partial(_steps, countable=countable))
     return max(1, round(float(np.mean(lengths)))) if lengths else 1
 
 
-def _of_first_records(
-    slices: Sequence[ShardSlice],
-    records: int,
-    dataset: str,
-    look: Callable[[_Window, int, int], _Found],
+def of_first_records(
+    slices: Sequence[ShardSlice], records: int, dataset: str, look: Callable[..., _Found]
 ) -> list[_Found]:
     """Answers of ``look`` about the first whole records of a few shards: file, offset, length."""
     found: list[_Found] = []

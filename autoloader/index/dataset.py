@@ -142,11 +142,7 @@ class DatasetIndex:
         return np.concatenate([np.empty(0, dtype=np.bool_), *parts])
 
     def values(self, role: str, feature_path: str) -> Iterator[NDArray[Any]]:
-        """By slice: [n, width] values of a numeric feature, of every step or of every episode.
-
-        Raises:
-            KeyError: the spec names no such feature.
-        """
+        """By slice: [n, width] values of a numeric feature, of every step or of every episode."""
         number = self._numbers[role, feature_path]
         for shard, mine, rows in self._by_slice():
             of_steps = self._numbers.per_step[number]

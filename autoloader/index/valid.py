@@ -96,21 +96,15 @@ def blanks(index: DatasetIndex) -> tuple[tuple[str, str], ...]:
     speaks |= {one: dataset.words.speaks(one.path) for one in dataset.language}
     silent = [one.path for one, says in speaks.items() if not _speaks(index, one, says)]
     every = f"all {index.episodes} episodes"
+    remedy = "name another feature as language, or leave the text out if that is meant"
+    texts = [(f"{path} is empty in {every}: its samples have no such text", remedy)
+             for path in silent]  # fmt: skip
     absent = [
-        camera
+        absent_camera(camera, flag.path, every)
         for camera, flag in dataset.present.items()
         if not any(part.any() for part in index.values(held_role(flag), flag.path))
     ]
-    return (
-        *(
-            (
-                f"{path} is empty in {every}: its samples have no such text",
-                "name another feature as language, or leave the text out if that is meant",
-            )
-            for path in silent
-        ),
-        *(absent_camera(camera, dataset.present[camera].path, every) for camera in absent),
-    )
+    return (*texts, *absent)
 
 
 def absent_camera(camera: str, flag: str, where: str) -> tuple[str, str]:

@@ -15,11 +15,11 @@ import re
 import textwrap
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cache, partial
 from importlib import resources
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import numpy as np
 from pydantic import TypeAdapter
@@ -31,8 +31,7 @@ from autoloader.formats.features import TASK, TASKS
 from autoloader.formats.files import is_remote, normal
 from autoloader.formats.hub import located
 from autoloader.formats.places import folder_name
-from autoloader.formats.plain import value_at
-from autoloader.formats.records import MalformedRecordError
+from autoloader.formats.records import parse_example
 from autoloader.formats.registry import (
     KnownDataset,
     KnownMix,
@@ -41,7 +40,7 @@ from autoloader.formats.registry import (
     pair_offset,
 )
 from autoloader.formats.sources import dataset_versions, same_files
-from autoloader.index.counting import PROBE_RECORDS, PROBE_SLICES, count_mixture
+from autoloader.index.counting import PROBE_RECORDS, count_mixture, of_first_records
 from autoloader.samples.resolve import resolve
 from autoloader.samples.transforms.binding import is_depth_picture, is_depth_tensor
 from autoloader.samples.transforms.fields import (
@@ -53,10 +52,8 @@ from autoloader.samples.transforms.fields import (
     is_several,
     numeric_field,
 )
-from autoloader.samples.transforms.keep import counted, too_many_bad
-from autoloader.samples.transforms.rlds import METADATA, camera_numbers, read_episode
+from autoloader.samples.transforms.keep import few
 from autoloader.spec import PipelineSpec, parse_expression
-from autoloader.spec.model import ErrorsSpec
 from autoloader.spec.reading import flow, parse_yaml
 from autoloader.spec.recipes import mixtures, names, other_names, recipe
 
@@ -150,18 +147,19 @@ def draft(
             f"{data_dir} is no directory",
             remedy="name the directory that holds the datasets, or a dataset of the Hub: ORG/NAME",
         )
-    how, faults, left = styles()[name], list[_Fault](), dict[str, str]()
+    how, faults, left = styles()[name], dict[str, AutoloaderError](), dict[str, str]()
     found = list(_entries(root, how, say, faults, left))
-    if not found and len(faults) == 1 and faults[0].error is not None:
-        raise faults[0].error
-    whys = "; ".join(f"{one}: {told}" for one, told in left.items())
+    if not found and len(faults) == 1:
+        raise next(iter(faults.values()))
+    every, whys = len(found) + len(left), "; ".join(left.values())
+    shortage = f"{len(found)} of {every} datasets written; left out: {', '.join(left)}"
     if whole and found and left:
         raise SourceError(
-            f"{root}: {len(left)} of {len(found) + len(left)} datasets cannot be used: {whys}",
+            f"{root}: {len(left)} of {every} datasets cannot be used: {whys}",
             remedy="mend them, or train on the spec that autoloader init writes of the others",
         )
-    for fault in faults:
-        say(f"{fault.path}: left out: {fault.told}")
+    for path, error in faults.items():
+        say(f"{path}: left out: {error.what} → {error.remedy}")
     present, absent = list[str](), list[str]()
     if weights is not None:
         for one in found:
@@ -203,7 +201,7 @@ def draft(
         about.append(f"{mix}: {weights.about}.")
         about.append(f"{len(found)} of its {len(weights.weights)} datasets{rest}.")
     if left:
-        about.append(f"{_shortage(found, left)} ({whys}).")
+        about.append(f"{shortage} ({whys}).")
     text = spec_text(found, how, about, weights)
     PipelineSpec.from_mapping(parse_yaml(text))  # what is written, holds
     known = weights and {
@@ -211,22 +209,8 @@ def draft(
     }  # fmt: skip
     datasets = {one.name: {"path": one.directory.path, "proposed": one.proposed} for one in found}
     if left:
-        say(_shortage(found, left))
+        say(shortage)
     return {"spec": text, "style": name, "mix": known, "datasets": datasets, "left_out": left}
-
-
-class _Fault(NamedTuple):
-    """A version that cannot be used: path, why, the error if there is one."""
-
-    path: str
-    told: str
-    error: AutoloaderError | None
-
-
-def _shortage(found: Sequence[Entry], left: Mapping[str, str]) -> str:
-    """Words about datasets that are left out."""
-    every = len(found) + len(left)
-    return f"{len(found)} of {every} datasets written; left out: {', '.join(left)}"
 
 
 def _style_and_mix(style: str | None, mix: str | None) -> tuple[str, KnownMix | None]:
@@ -273,22 +257,22 @@ def _entries(
     root: str,
     style: Style,
     say: Callable[[str], object],
-    faults: list[_Fault],
+    faults: dict[str, AutoloaderError],
     left: dict[str, str],
 ) -> Iterator[Entry]:
     """Yield the newest readable version of every dataset below ``root``.
 
-    Versions that cannot be used are added to ``faults``; datasets without any other to ``left``,
-    by name, with the fault of the newest version.
+    Why others cannot be used is added to ``faults`` by path, and to ``left`` by name if no version
+    of a dataset can.
     """
     taken: list[Entry] = []
     names: set[str] = set()
     for versions in dataset_versions(root, say):
-        known = len(faults)
         found = (_entry(place, style, faults) for place in versions)
         entry = next((one for one in found if one is not None), None)
         if entry is None:
-            left[folder_name(faults[known].path)] = faults[known].told
+            path = normal(versions[0])
+            left[folder_name(path)] = faults[path].what
             continue
         pairs = same_files([*(one.directory for one in taken), entry.directory])
         if pairs:
@@ -303,53 +287,22 @@ def _entries(
         yield entry
 
 
-def _entry(place: Path, style: Style, faults: list[_Fault]) -> Entry | None:
+def _entry(place: Path, style: Style, faults: dict[str, AutoloaderError]) -> Entry | None:
     """Give the entry of a version; ``None``, and a fault, if it cannot be taken."""
     path = normal(place)
     try:
         entry = entry_of(open_source(path, dataset=folder_name(path)), style)
-        if (fault := _without_bad_episodes(entry, style)) is not None:
+        if (fault := fault_of(entry)) is not None:
             raise fault
+        if not {"images", "action", "state"} & set(entry.values):
+            raise SourceError(
+                f"{path}: no image, action or state that could be taken",
+                remedy="write its fields by hand (autoloader inspect shows the features)",
+            )
     except AutoloaderError as error:
-        faults.append(_Fault(path, f"{error.what} → {error.remedy}", error))
-        return None
-    if not {"images", "action", "state"} & set(entry.values):
-        faults.append(_Fault(path, "no image, action or state that could be taken", None))
+        faults[path] = error
         return None
     return entry
-
-
-def _without_bad_episodes(entry: Entry, style: Style) -> AutoloaderError | None:
-    """Name the whole episodes of an entry if too many are bad; give the error that is left."""
-    directory, fault = entry.directory, fault_of(entry)
-    numbers = sorted(entry.values.get("episodes", directory.episode_numbers))
-    missing = directory.missing_videos()
-    bad = set(missing.without if missing else ()) & set(numbers)
-    ratio = ErrorsSpec().max_corrupt_ratio
-    few_bad = fault is None and too_many_bad("", len(bad), len(numbers), ratio, "") is None
-    if few_bad or not numbers or not entry.cameras:
-        return fault
-    try:
-        every = replace(entry, split={"train": "+".join(directory.splits)})
-        mixture = resolve(_spec_of(every, errors={"max_corrupt_ratio": 1.0}))
-        count = count_mixture(mixture, probe_only=True)[entry.name]
-    except AutoloaderError:
-        return fault
-    keys = [one.key for of in mixture.datasets[0].cameras.values() for one in of]
-    missing = directory.missing_videos(keys)
-    silent = set(missing.without if missing else ()) & set(numbers)
-    bad = silent | set(count.bad_episodes)
-    whole = [number for number in numbers if number not in bad]
-    if not bad or not whole:
-        return fault
-    why = f"cannot be read (such as {count.damaged[-1]})" if count.damaged else ""
-    if missing and bad == silent:
-        why = f"have no video (such as {missing.example}: no such file)"
-    told = f"{counted(sorted(bad))} of {len(numbers)} {why}"
-    entry.faults.append(f"{told}: episodes lists the whole ones")
-    entry.values["episodes"] = whole
-    entry.split = _split(directory.with_episodes(whole), style)
-    return fault_of(entry)
 
 
 def depth_features(features: Mapping[str, Feature]) -> dict[str, str]:
@@ -560,7 +513,7 @@ def entry_of(directory: DatasetFormat, style: Style) -> Entry:
         made.notes += found.notes
         if state is not None:
             made.commented["state"] = state, f"{style.project} does not read it in training"
-        misfit = _without_bad_episodes(made, style)
+        misfit = fault_of(made)
         if misfit is None:
             return made
         misfits.append((made, misfit.what))
@@ -606,6 +559,17 @@ def _entry_with(
     if style.only_cameras:
         images = {camera: path for camera, path in images.items() if camera in style.cameras}
     fields = {key: images if key == "images" else value for key, value in values.items()}
+    keys = [directory.features[one].key for one in _words(images) if one in directory.features]
+    missing, numbers = directory.missing_videos(keys), directory.episode_numbers
+    # A loader bears one in a hundred, of a split that may be smaller.
+    if missing and max(1, len(numbers) // 200) < len(missing.without) < len(numbers):
+        whole = sorted({*numbers} - {*missing.without})
+        fields["episodes"], split = whole, _split(directory.with_episodes(whole), style)
+        which = " and ".join(few(missing.without).rsplit(", ", 1))
+        faults.append(
+            f"episodes {which} of {len(numbers)} have no video (such as {missing.example}: no such "
+            "file): episodes lists the others"
+        )
     _, slash, config = directory.name.partition("/")
     name = f"{found_by}{slash}{config}" if found_by else directory.name
     return Entry(
@@ -620,26 +584,21 @@ def _entry_with(
 
 def fault_of(entry: Entry) -> AutoloaderError | None:
     """Give the error that a loader would raise for an entry, or ``None``."""
-    try:
-        if not entry.cameras and not guess_cameras(entry.directory.features):
-            entry.directory.resolve(str(entry.split["train"]))
-            return None
-        mixture = resolve(_spec_of(entry))
-        if not entry.directory.streamable:
-            count_mixture(mixture, probe_only=True)
-    except AutoloaderError as error:
-        return error
-    return None
-
-
-def _spec_of(entry: Entry, **more: Any) -> PipelineSpec:
-    """The spec of an entry alone, with small frames."""
     dataset: dict[str, Any] = {"name": entry.name, "path": entry.directory.path}
     dataset |= {"split": dict(entry.split), **entry.values}
     if not entry.cameras:  # a spec needs a camera
         dataset["images"] = guess_cameras(entry.directory.features)
     cameras = {camera: {"size": [8, 8]} for camera in dataset["images"]}
-    return PipelineSpec.from_mapping({"datasets": [dataset], "cameras": cameras, **more})
+    try:
+        if not cameras:
+            entry.directory.resolve(str(entry.split["train"]))
+            return None
+        mixture = resolve(PipelineSpec.from_mapping({"datasets": [dataset], "cameras": cameras}))
+        if not entry.directory.streamable:
+            count_mixture(mixture, probe_only=True)
+    except AutoloaderError as error:
+        return error
+    return None
 
 
 def _proposed(directory: DatasetFormat, style: Style) -> Entry:
@@ -720,43 +679,37 @@ def with_flags(images: Mapping[str, Any], features: Mapping[str, Feature]) -> di
 def _without_false_flags(
     images: dict[str, Any], directory: DatasetFormat, split: str
 ) -> Iterator[str]:
-    """Take out flags that say of cameras with pictures that they are absent; yield a note of each.
+    """Take out flags that are 0 in all records read although pictures are not black, with a note.
 
-    A flag is taken out that is 0 in all episodes read, if a picture in one of them is not black.
-    Remote data is not read.
+    Only the first records of local TFDS data are read.
     """
-    flagged = {
-        camera: choice
-        for camera, choice in images.items()
-        if isinstance(choice, Mapping) and choice.get("path") and choice.get("present")
-    }
-    if not flagged or not directory.streamable or is_remote(directory.path):
+    if not directory.streamable or directory.steps or is_remote(directory.path):
         return
-    pieces = directory.splits[split.partition("[")[0]]
-    some = pieces[:: -(-len(pieces) // PROBE_SLICES) or 1]
-    firsts = [replace(one, stop=min(one.stop, one.start + PROBE_RECORDS)) for one in some]
-    numbers, read, there, seen = camera_numbers(directory.features), 0, set[str](), set[str]()
-    with suppress(AutoloaderError, OSError, MalformedRecordError):  # the dataset's check names it
-        for _, payload in directory.records(firsts):
-            episode, _, spans = read_episode(payload, directory.features)
-            read += 1
-            for camera, choice in flagged.items():
-                flag = directory.features[choice["present"]]
-                holder = episode if flag.per_step else episode[METADATA]
-                value = value_at(holder, flag.path.removeprefix(f"{METADATA}/"))
-                frames = spans[numbers[directory.features[choice["path"]].key]].tolist()
-                if np.any(value):
-                    there.add(camera)
-                elif frames and camera not in seen:
-                    first, stop = frames[len(frames) // 2]
-                    seen |= set() if is_black(payload[first:stop]) else {camera}
-    for camera in sorted(seen - there):
-        flag = images[camera].pop("present")
-        images[camera] = images[camera]["path"] if len(images[camera]) == 1 else images[camera]
-        yield (
-            f"camera {camera}: {flag} is 0 in all {read} episodes read, yet the pictures are not "
-            "black: the flag is not used"
-        )
+    features, pieces = directory.features, directory.splits[split.partition("[")[0]]
+    for camera, choice in images.items():
+        if isinstance(choice, str) or not {"path", "present"} <= choice.keys():
+            continue
+        keys = features[choice["present"]].key, features[choice["path"]].key
+        seen = list[tuple[bool, bool]]()
+        with suppress(AutoloaderError, LookupError):  # the dataset's check names it
+            seen = of_first_records(
+                pieces, PROBE_RECORDS, directory.name, partial(_flag_and_black, keys=keys)
+            )
+        if seen and not any(flag for flag, _ in seen) and not all(black for _, black in seen):
+            plain = {key: value for key, value in choice.items() if key != "present"}
+            images[camera] = plain["path"] if len(plain) == 1 else plain
+            yield (
+                f"camera {camera}: {choice['present']} is 0 in all {len(seen)} episodes read, yet "
+                "the pictures are not black: the flag is not used"
+            )
+
+
+def _flag_and_black(file: Any, start: int, size: int, *, keys: Sequence[str]) -> tuple[bool, bool]:
+    """(whether a flag is set at any step, whether the middle picture is black) of a record."""
+    found = parse_example(file, start=start, stop=start + size, only=keys)
+    flag, frames = (found[key] for key in keys)
+    first, stop = frames.ranges[len(frames) // 2]
+    return bool(np.any(flag.values)), is_black(file[first:stop])
 
 
 def as_they_lie(terms: Sequence[Any], features: Mapping[str, Feature]) -> list[Any]:

@@ -509,7 +509,7 @@ def too_many_bad(
     """
     if bad <= max(1, int(ratio * records)):
         return None
-    which = f" ({counted(numbers)})" if numbers else ""
+    which = f" ({' and '.join(few(numbers).rsplit(', ', 1))})" if numbers else ""
     keep = f"keep the whole ones with episodes: [{few(whole)}] in its block, " if whole else ""
     return SourceError(
         f"dataset {dataset!r}: {bad} of the {records} episodes in this split are bad{which}, more "
@@ -517,15 +517,6 @@ def too_many_bad(
         remedy=f"{keep}mend or take out the dataset, or raise errors.max_corrupt_ratio",
         dataset=dataset,
     )
-
-
-def counted(numbers: Sequence[int]) -> str:
-    """Episodes by their numbers, such as "episodes 0 and 3"."""
-    if len(numbers) == 1:
-        return f"episode {numbers[0]}"
-    if len(numbers) > _MOST_NUMBERS:
-        return f"episodes {few(numbers)}"
-    return f"episodes {few(numbers[:-1])} and {numbers[-1]}"
 
 
 def few(numbers: Sequence[int]) -> str:
