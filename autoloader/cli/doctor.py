@@ -420,11 +420,10 @@ def mirrors(dataset: ResolvedDataset, max_corrupt_ratio: float) -> Iterator[Seen
     videos = dataset.directory.missing_videos()
     if videos is None:
         return
-    without = len(videos.without)
-    stops = without > max_corrupt_ratio * videos.episodes
+    stops = len(videos.without) > max_corrupt_ratio * videos.episodes
     yield Finding(
         f"dataset {dataset.name!r}: {videos.missing} of {videos.named} videos that its metadata "
-        f"names are not there, such as {videos.example}: {without} of {videos.episodes} "
+        f"names are not there, such as {videos.example}: {len(videos.without)} of {videos.episodes} "
         "episodes cannot be "
         + (f"read, more than errors.max_corrupt_ratio={max_corrupt_ratio}" if stops else "read"),
         "fetch the rest of the dataset, or choose a split over the episodes that are whole",

@@ -388,11 +388,9 @@ def _odd(panel: Panel) -> list[str]:
         "the flag that says where it is there (present)"
         for camera in panel.black
     ]
-    found += [
-        f'camera {camera} is absent in all samples: {flag} is 0; take out "present", or choose '
-        "another camera"
-        for camera, flag in panel.absent.items()
-    ]
+    for camera, flag in panel.absent.items():
+        told = f"camera {camera} is absent in all samples: {flag} is 0"
+        found.append(f'{told}; take out "present", or choose another camera')
     found += [f"{name} is empty in all {panel.samples} samples" for name in panel.silent]
     for name, columns in panel.fields.items():
         found += [

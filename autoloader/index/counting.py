@@ -41,7 +41,7 @@ from autoloader.host.units import MIB
 from autoloader.index.opening import find_indexes, open_indexes, versions_of
 from autoloader.index.valid import absent_camera, count_indexed, table_of
 from autoloader.samples.resolve import ResolvedDataset, ResolvedMixture
-from autoloader.samples.transforms.keep import DatasetCount, too_many_bad
+from autoloader.samples.transforms.keep import DatasetCount, few, too_many_bad
 from autoloader.sampling.episodes import DatasetTable
 from autoloader.spec import PipelineSpec
 from autoloader.telemetry.progress import doing
@@ -170,12 +170,10 @@ def _check(dataset: ResolvedDataset, found: DatasetCount, spec: PipelineSpec) ->
     """Refuse a dataset without an episode or a sample, or with too many that are damaged."""
     bad = len(found.damaged)
     if found.episodes and bad:
-        last, ratio, numbers = found.damaged[-1], spec.errors.max_corrupt_ratio, found.bad_episodes
+        last, ratio, which = found.damaged[-1], spec.errors.max_corrupt_ratio, found.bad_episodes
         chosen = spec.dataset(dataset.name).episodes or dataset.directory.episode_numbers
-        whole = sorted(set(chosen) - set(numbers))
-        if error := too_many_bad(
-            dataset.name, bad, dataset.records, ratio, last, numbers=numbers, whole=whole
-        ):
+        numbers = few(which), few(sorted({*chosen} - {*which}))
+        if error := too_many_bad(dataset.name, bad, dataset.records, ratio, last, *numbers):
             raise error
     if found.samples:
         return
@@ -259,7 +257,7 @@ def probed_blanks(dataset: ResolvedDataset) -> tuple[tuple[str, str], ...]:
         absent_camera(camera, flag.path, f"the {len(seen)} episodes that were looked at")
         for camera, flag in dataset.present.items()
         for values in [[one[flag.key].values for one in seen if flag.key in one]]
-        if seen and not any(one is None or one.any() for one in values)
+        if values and not any(one is None or one.any() for one in values)
     )
 
 

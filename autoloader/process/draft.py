@@ -71,6 +71,7 @@ _FLAGS = ("has_{}", "{}_present", "{}_valid")
 _LEAST_SIDE = 16
 """A tensor of fewer rows or columns is a matrix, not a picture."""
 _COMMENT_WIDTH = 100
+_Faults = dict[str, AutoloaderError]
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,7 +148,7 @@ def draft(
             f"{data_dir} is no directory",
             remedy="name the directory that holds the datasets, or a dataset of the Hub: ORG/NAME",
         )
-    how, faults, left = styles()[name], dict[str, AutoloaderError](), dict[str, str]()
+    how, faults, left = styles()[name], _Faults(), dict[str, str]()
     found = list(_entries(root, how, say, faults, left))
     if not found and len(faults) == 1:
         raise next(iter(faults.values()))
@@ -254,11 +255,7 @@ def _mixes_of(project: str) -> dict[str, KnownMix]:
 
 
 def _entries(
-    root: str,
-    style: Style,
-    say: Callable[[str], object],
-    faults: dict[str, AutoloaderError],
-    left: dict[str, str],
+    root: str, style: Style, say: Callable[[str], object], faults: _Faults, left: dict[str, str]
 ) -> Iterator[Entry]:
     """Yield the newest readable version of every dataset below ``root``.
 
@@ -287,7 +284,7 @@ def _entries(
         yield entry
 
 
-def _entry(place: Path, style: Style, faults: dict[str, AutoloaderError]) -> Entry | None:
+def _entry(place: Path, style: Style, faults: _Faults) -> Entry | None:
     """Give the entry of a version; ``None``, and a fault, if it cannot be taken."""
     path = normal(place)
     try:
@@ -295,10 +292,8 @@ def _entry(place: Path, style: Style, faults: dict[str, AutoloaderError]) -> Ent
         if (fault := fault_of(entry)) is not None:
             raise fault
         if not {"images", "action", "state"} & set(entry.values):
-            raise SourceError(
-                f"{path}: no image, action or state that could be taken",
-                remedy="write its fields by hand (autoloader inspect shows the features)",
-            )
+            what = f"{path}: no image, action or state that could be taken"
+            raise SourceError(what, remedy="write its fields by hand, with autoloader inspect")
     except AutoloaderError as error:
         faults[path] = error
         return None
@@ -555,7 +550,7 @@ def _entry_with(
     """
     split = _split(directory, style)
     images = with_flags(values.get("images", {}), directory.features)
-    faults = list(_without_false_flags(images, directory, str(split["train"])))
+    faults = list(_without_false_flags(images, directory, str(split["train"]).partition("[")[0]))
     if style.only_cameras:
         images = {camera: path for camera, path in images.items() if camera in style.cameras}
     fields = {key: images if key == "images" else value for key, value in values.items()}
@@ -565,11 +560,8 @@ def _entry_with(
     if missing and max(1, len(numbers) // 200) < len(missing.without) < len(numbers):
         whole = sorted({*numbers} - {*missing.without})
         fields["episodes"], split = whole, _split(directory.with_episodes(whole), style)
-        which = " and ".join(few(missing.without).rsplit(", ", 1))
-        faults.append(
-            f"episodes {which} of {len(numbers)} have no video (such as {missing.example}: no such "
-            "file): episodes lists the others"
-        )
+        which = f"episodes {few(missing.without)} of {len(numbers)} have no video"
+        faults.append(f"{which} ({missing.example}: no such file): episodes lists the others")
     _, slash, config = directory.name.partition("/")
     name = f"{found_by}{slash}{config}" if found_by else directory.name
     return Entry(
@@ -685,16 +677,15 @@ def _without_false_flags(
     """
     if not directory.streamable or directory.steps or is_remote(directory.path):
         return
-    features, pieces = directory.features, directory.splits[split.partition("[")[0]]
+    features = directory.features
     for camera, choice in images.items():
         if isinstance(choice, str) or not {"path", "present"} <= choice.keys():
             continue
-        keys = features[choice["present"]].key, features[choice["path"]].key
         seen = list[tuple[bool, bool]]()
         with suppress(AutoloaderError, LookupError):  # the dataset's check names it
-            seen = of_first_records(
-                pieces, PROBE_RECORDS, directory.name, partial(_flag_and_black, keys=keys)
-            )
+            keys = features[choice["present"]].key, features[choice["path"]].key
+            pieces, look = directory.splits[split], partial(_flag_and_black, keys=keys)
+            seen = of_first_records(pieces, PROBE_RECORDS, directory.name, look)
         if seen and not any(flag for flag, _ in seen) and not all(black for _, black in seen):
             plain = {key: value for key, value in choice.items() if key != "present"}
             images[camera] = plain["path"] if len(plain) == 1 else plain

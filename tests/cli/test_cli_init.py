@@ -583,7 +583,7 @@ def test_episodes_without_videos_are_left_out_by_number(
     assert entry["episodes"] == [1, 2, 4, 5]
     assert entry["split"] == {"train": "train[:-1]", "val": "train[-1:]"}
     for text in (said.err, " ".join(said.out.replace("#", "").split())):
-        assert "episodes 0 and 3 of 6 have no video" in text
+        assert "episodes 0, 3 of 6 have no video" in text
         assert "no such file" in text
     with AutoLoader(arm, ram_floor="64MiB", isolation="thread", controller=False) as loader:
         assert loader.plan.counts["arm"].episodes == 3
@@ -604,7 +604,7 @@ def test_a_mixture_of_fewer_datasets_is_said_last_and_no_loader_takes_it(
     assert said.err.splitlines()[-1] == words
     assert said.err.count("has no features.json") == 1
     assert words in " ".join(said.out.replace("#", "").split())
-    words = "1 of 2 datasets cannot be used: old: .* has no features.json"
+    words = "1 of 2 datasets cannot be used: dataset old: .* has no features.json"
     with pytest.raises(SourceError, match=words) as caught:
         AutoLoader(tmp_path)
     assert "autoloader init" in caught.value.remedy

@@ -200,7 +200,7 @@ def test_episodes_that_are_left_out_are_not_held_against_the_dataset(
     with pytest.raises(AutoloaderError, match="3 of the 9 episodes in this split are bad") as it:
         samples_of(spec_of(root, **strict))
     whole = [0, 1, 2, 4, 5, 9]
-    assert "(6, 7 and 8)" in it.value.what
+    assert "(6, 7, 8)" in it.value.what
     assert f"episodes: {whole} in its block" in it.value.remedy
     ranges = tmp_path / "ranges.json"
     ranges.write_text(json.dumps({str(one): [[0, 6]] for one in whole}))

@@ -198,8 +198,8 @@ class LeRobotDirectory(LeRobotMetadata):
 
     def missing_videos(self, cameras: Collection[str] | None = None) -> MissingVideos | None:
         """See ``DatasetFormat``."""
-        every = self.episodes.videos
-        videos = [every[key] for key in every if cameras is None or key in cameras]
+        every = self.episodes.videos.items()
+        videos = [of for key, of in every if cameras is None or key in cameras]
         named = {path for of in videos for path in of.paths}
         missing = {path for path in named if not Path(path).exists()}
         if not missing:

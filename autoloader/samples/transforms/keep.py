@@ -487,14 +487,7 @@ class DatasetCount:
 
 
 def too_many_bad(
-    dataset: str,
-    bad: int,
-    records: int,
-    ratio: float,
-    last: str,
-    *,
-    numbers: Sequence[int] = (),
-    whole: Sequence[int] = (),
+    dataset: str, bad: int, records: int, ratio: float, last: str, which: str = "", whole: str = ""
 ) -> SourceError | None:
     """The error of a dataset with too many bad records; ``None`` where a run bears them.
 
@@ -504,13 +497,13 @@ def too_many_bad(
         records: records of the split, by shard.
         ratio: ``errors.max_corrupt_ratio``; one bad record is always borne.
         last: place of one of these records, and the reason why it is bad.
-        numbers: numbers of the bad episodes, where episodes have numbers.
+        which: numbers of the bad episodes, where episodes have numbers.
         whole: numbers of the whole ones.
     """
     if bad <= max(1, int(ratio * records)):
         return None
-    which = f" ({' and '.join(few(numbers).rsplit(', ', 1))})" if numbers else ""
-    keep = f"keep the whole ones with episodes: [{few(whole)}] in its block, " if whole else ""
+    which = which and f" ({which})"
+    keep = whole and f"keep the whole ones with episodes: [{whole}] in its block, "
     return SourceError(
         f"dataset {dataset!r}: {bad} of the {records} episodes in this split are bad{which}, more "
         f"than errors.max_corrupt_ratio={ratio}; the last is {last}",
@@ -520,9 +513,8 @@ def too_many_bad(
 
 
 def few(numbers: Sequence[int]) -> str:
-    """The first numbers, such as "0, 1, …"."""
-    more = ", …" if len(numbers) > _MOST_NUMBERS else ""
-    return ", ".join(map(str, numbers[:_MOST_NUMBERS])) + more
+    """The first numbers, such as "0, 3" or "0, 1, …"."""
+    return ", ".join([*map(str, numbers[:_MOST_NUMBERS]), *["…"] * (len(numbers) > _MOST_NUMBERS)])
 
 
 def samples_per_episode(sample: SampleSpec, strided: Ints, kept: Ranges | None = None) -> Ints:
