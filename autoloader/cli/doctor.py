@@ -423,8 +423,8 @@ def mirrors(dataset: ResolvedDataset, max_corrupt_ratio: float) -> Iterator[Seen
     stops = len(videos.without) > max_corrupt_ratio * videos.episodes
     yield Finding(
         f"dataset {dataset.name!r}: {videos.missing} of {videos.named} videos that its metadata "
-        f"names are not there, such as {videos.example}: {len(videos.without)} of {videos.episodes} "
-        "episodes cannot be "
+        f"names are not there, such as {videos.example}: {len(videos.without)} of "
+        f"{videos.episodes} episodes cannot be "
         + (f"read, more than errors.max_corrupt_ratio={max_corrupt_ratio}" if stops else "read"),
         "fetch the rest of the dataset, or choose a split over the episodes that are whole",
         severity="error" if stops else "warning",
