@@ -410,7 +410,7 @@ CALLS: dict[str, Case] = {
     "no such rank": python(opened(rank=3, world_size=2), "rank=3, world_size=2", "0 to 1"),
     "a rank alone": python(opened(rank=1), "rank=1, world_size=None", "both"),
     "a rank of text": python(opened(rank="a", world_size=2), "rank='a'", "whole number"),
-    "a rank and a mesh": python(opened(rank=0, device_mesh=3), "rank=0", "device_mesh", "either"),
+    "a rank and a mesh": python(opened(rank=0, device_mesh=3), "rank=0", "device_mesh", "alone"),
     "output": python(opened(output="jax"), "output='jax'", "'torch' or 'numpy'"),
     "isolation": python(opened(isolation="fork"), "isolation='fork'", "'process' or 'thread'"),
     "split": python(opened(split="tset"), "datasets[arm].split", "'tset'", "known: train"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +15,17 @@ from rlds_files import episode, write_dataset
 
 from autoloader.cli.app import main
 from autoloader.host.supervision import command, environment
+from autoloader.samples.transforms import transform
 
 TRAP = "import pathlib; pathlib.Path(__file__).with_name('ran').write_text(__name__)\n"
 TAKES_A_SPEC = ("plan", "peek", "verify", "index", "stats", "measure", "tune")
+
+
+@pytest.fixture(autouse=True)
+def permitted_afterwards() -> Iterator[None]:
+    """A command refuses transforms for its whole process, and the tests' process goes on."""
+    yield
+    transform.permit()
 
 
 @pytest.fixture
