@@ -5,8 +5,9 @@ read that may be read ahead. Nothing changes while a busy machine lets nobody ru
 may be about to run either. Then the kernel is asked to forget which pages were touched
 (``clear_refs``), one batch is taken, so that one is made, and what was touched since is summed, the
 ring left out. A copy of a batch, to wherever, touches its bytes (malloc has been told to map no
-block for itself, so that none is gone again). The second lowest of several batches leaves out those
-for which a run of samples was read as well, or in which the loader said what it does (3 MB). What
+block for itself, so that none is gone again). The median of several batches leaves out those
+for which a run of samples was read as well, or in which the loader said what it does (3 MB), and
+those before which a busy machine gave a slot back too late for one to be made. What
 else is touched (an interpreter's heap) does not depend on the size of a batch's pictures, so copies
 are what grows with it.
 
@@ -16,6 +17,7 @@ Not here: other counts (``bench.gate.counted``).
 from __future__ import annotations
 
 import operator
+import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeVar
@@ -51,7 +53,7 @@ def calm(
 
 def touched_per_batch(batches: Iterator[Any], pids: Sequence[int]) -> float:
     """Bytes of their own memory that processes touch while one batch is taken and one is made."""
-    return sorted(_touched(batches, pids) for _ in range(WINDOWS))[1]
+    return statistics.median(_touched(batches, pids) for _ in range(WINDOWS))
 
 
 def _touched(batches: Iterator[Any], pids: Sequence[int]) -> int:

@@ -105,3 +105,15 @@ def test_processes_that_never_come_to_rest_are_not_counted(monkeypatch: pytest.M
         settling.calm(lambda: next(restless), operator.eq, ())
     later = itertools.chain(range(12), itertools.repeat(12))
     assert settling.calm(lambda: next(later), operator.eq, ()) == 12
+
+
+def test_windows_in_which_a_busy_machine_made_no_batch_do_not_decide(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    windows, seen = iter([10, 44, 10, 44, 44, 47, 10, 44, 44]), [0]
+    monkeypatch.setattr(settling, "LOOK_S", 0)
+    monkeypatch.setattr(settling, "page_faults", lambda pid: 0)
+    monkeypatch.setattr(settling, "wants_processor", lambda pid: False)
+    monkeypatch.setattr(settling, "forget_touched", lambda pid: seen.append(next(windows)))
+    monkeypatch.setattr(settling, "touched_bytes", lambda pid: seen[-1])
+    assert settling.touched_per_batch(iter(range(9)), [1]) == 44
