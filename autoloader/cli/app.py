@@ -679,8 +679,8 @@ def report(
     """Draw one HTML page of a run: what limited it, what the controller did and why.
 
     Options:
-    run: Name of a run, "last", or a folder that AUTOLOADER_RUN_DIR named; default: list the names
-        of the runs that are kept.
+    run: Name of a run (each of 3 s or more is kept), "last", or the folder that the environment
+        variable AUTOLOADER_RUN_DIR named; default: list the runs that are kept.
     other: A second run, shown beside the first. One with AutoLoader(…, replay_one_batch=True),
         which gives one batch again and again, shows what the loader costs. Default: the latest
         such run of the same spec on this host, if there is one.

@@ -56,7 +56,10 @@ DIFFERENT = 1
 """Exit code where decisions differ."""
 _SHOWN = 20
 """Differences of a log that are shown."""
-_REMEDY = "name decisions.jsonl of a run, or the file that AUTOLOADER_DECISIONS named"
+_REMEDY = (
+    "name a decision log; a run writes one if the environment variable AUTOLOADER_RUN_DIR names a "
+    "folder (decisions.jsonl), or AUTOLOADER_DECISIONS a file"
+)
 
 
 def show_page(run: str, other: str | None, output: Path | None) -> None:

@@ -370,7 +370,7 @@ class Stage2Layout:
             raise UsageError(
                 "Stage2Layout needs to know where samples come from; the spec says metadata: "
                 + ("dataset_only" if "dataset_index" in batch else "none"),
-                remedy="write metadata: full in the spec",
+                remedy="write metadata: full at the top of the spec",
             )
         places = batch["provenance"].tolist()
         kept = {key: value for key, value in batch.items() if key != "images"}
@@ -430,7 +430,7 @@ def _read_window(
     if "provenance" not in batch:
         raise UsageError(
             f"the {layout} layout tells each frame's place in its episode, and the batch has none",
-            remedy="write metadata: full in the spec",
+            remedy="write metadata: full at the top of the spec",
         )
     offsets = batch["frame_offset"]
     asked = _asked(offsets.shape[1] - goal, goal, frame_offsets, layout)

@@ -100,7 +100,7 @@ class Augmenter:
         if "provenance" not in batch:
             raise UsageError(
                 "the batch has no provenance, which seeds its augmentation",
-                remedy="set metadata: full in the spec, and keep the batch's provenance",
+                remedy="write metadata: full at the top of the spec; keep the batch's provenance",
             )
         return self.apply(batch, self.parameters(np.asarray(batch["provenance"].tolist())))
 
