@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from autoloader import AutoLoader, PipelineSpec, SpecError
+from autoloader import AutoLoader, PipelineSpec, UsageError
 from autoloader.spec.reading import parse_yaml
 
 
@@ -45,10 +45,8 @@ def test_a_data_module_says_what_its_training_loader_does(small_spec: PipelineSp
         module.teardown("fit")
 
 
-def test_a_batch_size_of_the_call_is_held_against_the_specs_own_limits(
-    small_spec: PipelineSpec,
-) -> None:
-    with pytest.raises(SpecError, match=r"batch\.size: 0 is not allowed"):
+def test_a_batch_size_of_the_call_is_refused_by_its_own_name(small_spec: PipelineSpec) -> None:
+    with pytest.raises(UsageError, match="batch_size=0 is not allowed"):
         AutoLoader(small_spec, batch_size=0)
 
 
