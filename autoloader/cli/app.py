@@ -738,7 +738,8 @@ def tune(
     resume: Continue --study, or the latest study; stop with an error if it is not there.
     name: Save the profile under this name; default: replace the starting profile if it is yours;
         of a bundled one NAME-tuned is written.
-    output: Folder for the profile and the HTML report; default: your config and data folders.
+    output: Folder for the profile, the HTML report and the study; default: your config and data
+        folders.
     seed: Random seed of the choice of knob sets.
     warmup: Batches to discard before each measurement.
     batches: Batches of each measurement.

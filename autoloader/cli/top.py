@@ -93,11 +93,13 @@ def _groups(run: str | None) -> list[list[Statistics]]:
         return list(groups.values())
     named = [group for group in groups.values() if any(_is_named(one, run) for one in group)]
     if not named:
-        there = ", ".join(f"{one.run} ({one.script})" for (one, *_) in groups.values())
+        there = printable(", ".join(f"{one.run} ({one.script})" for (one, *_) in groups.values()))
+        first = (
+            "name one of these, or leave RUN out to see all" if there else "start your run first"
+        )
         raise UsageError(
-            f"no running loader is called {run!r}; running: {printable(there) or 'none'}",
-            remedy="name one of these, or leave RUN out to see all; those of other users and other "
-            "machines are not seen",
+            f"no running loader is called {run!r}; running: {there or 'none'}",
+            remedy=f"{first}; those of other users and other machines are not seen",
         )
     return named
 

@@ -277,7 +277,7 @@ COMMANDS = [
     command("profile show nobody", "'nobody'", "local_dev"),
     command("profile diff local_dev nobody", "'nobody'", "local_dev"),
     command("profile diff no.yaml", "no.yaml", "No such file", "readable file"),
-    command("top nobody --once", "'nobody'", "running: none", "name one"),
+    command("top nobody --once", "'nobody'", "running: none", "start your run"),
     command("report nobody", "nobody", "keeps no run", "AUTOLOADER_RUN_DIR"),
     command("fly", "'fly'", "known: ", "measure"),
     command("plan data/robot/1.0.0", "Is a directory", "autoloader init data/robot/1.0.0 -o mix"),
