@@ -63,11 +63,11 @@ def located(text: str | os.PathLike[str], say: Callable[[str], object]) -> str:
     found = _ID.fullmatch(place.removeprefix(_HUB) if files.is_remote(plain) else plain)
     if found is None:
         return place
+    copies = list(_copies(found["name"], found["revision"]))
     if not files.is_remote(plain) and os.path.exists(place):  # noqa: PTH110  (never raises)
-        if any(_copies(found["name"], found["revision"])):
+        if copies:
             say(f"reading the folder {plain} (write {_HUB}{plain} for the Hub's)")
         return place
-    copies = list(_copies(found["name"], found["revision"]))
     whole = next(filter(_is_whole, copies), None)
     if whole is None:
         return _fetched(found["name"], found["revision"], copies, say)

@@ -17,6 +17,7 @@ from urllib.parse import parse_qs, unquote, urlsplit
 import pytest
 import rlds_files
 import yaml
+from http_answers import Answering
 from huggingface_hub import constants
 from lerobot_files import LeRobotFiles
 
@@ -57,19 +58,7 @@ def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
     """The Hub of this test, and empty caches of the Hub and of LeRobot."""
     served = Hub(tmp_path / "served")
 
-    class Handler(BaseHTTPRequestHandler):
-        def log_message(self, *_: object) -> None:
-            pass
-
-        def answer(self, status: int, body: bytes = b"", **headers: str) -> None:
-            self.send_response(status)
-            for name, value in headers.items():
-                self.send_header(name.replace("_", "-"), value)
-            self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            if self.command != "HEAD":
-                self.wfile.write(body)
-
+    class Handler(Answering, BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             parts = urlsplit(unquote(self.path))
             if parts.path == "/api/agent-harnesses":  # of huggingface_hub, once a day

@@ -16,6 +16,7 @@ from urllib.parse import unquote, urlsplit
 
 import pytest
 from botocore.session import Session
+from http_answers import Answering
 from moto.server import ThreadedMotoServer
 
 from autoloader.storage import store as stores
@@ -157,19 +158,8 @@ class Hub:
 def hub(monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
     served = Hub({"1.0.0/features.json": b"{}", "1.0.0/arm.tfrecord": CONTENT})
 
-    class Handler(BaseHTTPRequestHandler):
+    class Handler(Answering, BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
-
-        def log_message(self, *_: object) -> None:
-            pass
-
-        def answer(self, status: int, body: bytes = b"", **headers: str) -> None:
-            self.send_response(status)
-            for name, value in headers.items():
-                self.send_header(name.replace("_", "-"), value)
-            self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
 
         def do_GET(self) -> None:
             path = unquote(urlsplit(self.path).path)
