@@ -7,10 +7,9 @@ READY := $(VENV)/.ready
 PROFILE ?= local_dev
 RAM_FLOOR ?= 5GB
 WORKERS ?= 4
-# Files in their order, each by one of so many processes; WORKERS=0 runs all in one. One that ends by
-# itself, as where a test hangs, ends the run. Bytecode is kept: the tests start hundreds of processes.
-PYTEST = env -u PYTHONDONTWRITEBYTECODE $(BIN)/pytest --numprocesses $(WORKERS) \
-  --dist loadfile --no-loadscope-reorder --max-worker-restart 0
+# Files in their order, each by one of so many processes (tests/forked_workers.py); WORKERS=0 runs all
+# in one. Bytecode is kept: the tests start hundreds of processes.
+PYTEST = env -u PYTHONDONTWRITEBYTECODE $(BIN)/pytest --workers $(WORKERS)
 QUICK := augmentation controller knobs profile runtime sampling spec statistics
 
 .DEFAULT_GOAL := help

@@ -25,6 +25,8 @@ from autoloader.cli.demo import demo_directory, ensure_demo
 from autoloader.host.headroom import memory_cgroup
 from autoloader.spec import PipelineSpec
 
+pytest_plugins = ["forked_workers"]
+
 settings.register_profile(
     "suite",
     max_examples=20,
@@ -63,7 +65,7 @@ COSTLY = (
     "tune/test_study.py", "lightning/test_lightning_batches.py", "tfdata/test_tfdata_service.py",
     "ranks/test_one_child_per_node.py", "ranks/test_strangers.py", "loader/test_struck.py",
 )  # fmt: skip
-"""Files that run longest: they come first, so that all processes of pytest-xdist end together."""
+"""Files that run longest: they come first, so that all workers end together."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -55,7 +55,7 @@ ENVIRONMENTS = (
 )
 """Other people's pins; both ends of what ``pyproject.toml`` allows; each extra alone."""
 
-TEST_TOOLS = ("hypothesis", "pytest", "pytest-xdist", "pyyaml")
+TEST_TOOLS = ("hypothesis", "pytest", "pyyaml")
 """What the fast tests need besides; always the tested versions."""
 
 
