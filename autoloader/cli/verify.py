@@ -174,10 +174,11 @@ class Comparer:
         """Compare the first samples of a loader; gives how many are done."""
         rows = [row for row in rows if int(row["provenance"][0]) in self._readers]
         places = Counter(tuple(row["provenance"].tolist()) for row in rows)
-        for index in self._readers:
+        drawn = {one.index for one in self._mixture.datasets if one.drawn_by_weight}
+        for index in self._readers.keys() - drawn:
             self._passes(index, {place for place in places if place[0] == index})
         for place, count in places.items():
-            if count > 1:
+            if count > 1 and place[0] not in drawn:
                 self._differs("t", f"the sample came {count} times", place)
         ordered = sorted(rows, key=lambda row: row["provenance"].tolist())  # an episode's together
         for done, row in enumerate(ordered):

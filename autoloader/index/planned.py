@@ -178,6 +178,8 @@ class RunPlanner:
                 columns[f"frame_mask/{camera}"][part.rows] &= there
                 file = ranges[camera].file.reshape(raw.shape)[part.rows]
                 file[np.broadcast_to(~there, file.shape)] = -1
+        if self._layout.weighted:
+            columns["sample_weight"][:] = _weights(work)
         texts: Sequence[bytes]
         texts = [text for part in work.parts for text in _texts(work, part)]
         forms, rows = self._layout.features, self._layout.state_rows
@@ -409,6 +411,17 @@ def _ranges(
         made = [] if make is None else make.ravel().tolist()
         ranges[camera] = FrameRanges(file, offset, length, key, made)
     return list(numbers), ranges
+
+
+def _weights(work: _SortedSamples) -> NDArray[np.float32]:
+    """[n] the weight of each sample; 1 of datasets that give none."""
+    found = np.ones(len(work.order), np.float32)
+    for part in work.parts:
+        weights, at = part.dataset.weights, part.episodes
+        if weights is not None and weights.use == "batch":
+            steps = work.ledger[part.rows, 4] * work.stride[part.rows]
+            found[part.rows] = weights.at(at.slice_of, at.record_of, steps)
+    return found
 
 
 def _texts(work: _SortedSamples, part: _Part) -> list[bytes]:

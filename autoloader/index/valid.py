@@ -33,6 +33,7 @@ from autoloader.samples.transforms.keep import (
     samples_per_episode,
     valid_per_episode,
 )
+from autoloader.samples.weights import drawn_by
 from autoloader.samples.windows import valid_ranges
 from autoloader.sampling.episodes import DatasetTable
 from autoloader.sampling.mixture import MixtureOrder
@@ -74,10 +75,11 @@ def count_indexed(index: DatasetIndex) -> DatasetCount:
         allowed, by_rule = _left_by_rules(index, allowed)
         left = samples_per_episode(dataset.sample, strided, allowed)
         lost += by_rule
+    drawn = _drawn(index, allowed)
     return DatasetCount(
         episodes=index.episodes,
         frames=int(index.steps.sum(dtype=np.int64)),
-        samples=int(left.sum()),
+        samples=int(left.sum()) if drawn is None else len(drawn),
         size=int(valid_per_episode(dataset.sample, strided, allowed).sum()),
         short_episodes=int((every == 0).sum()) - dropped,
         damaged=index.damage_reasons(),
@@ -186,8 +188,35 @@ def _texts_of(index: DatasetIndex, feature: Feature) -> TextRuns:
     return TextRuns(np.concatenate(parts), tuple(known))
 
 
+def _drawn(index: DatasetIndex, kept: Ranges | None) -> NDArray[np.int32] | None:
+    """[N] which valid t each sample of a pass is, by weights; ``None``: each once.
+
+    Raises:
+        SourceError: all weights are 0.
+    """
+    dataset, weights = index.dataset, index.dataset.weights
+    if weights is None or not dataset.drawn_by_weight:
+        return None
+    first, stop = valid_ranges(dataset.sample, index.strided)
+    ranges = Ranges.spans(first, stop) if kept is None else kept
+    counts = ranges.counts()
+    episode = np.repeat(np.arange(index.episodes), counts)
+    place = np.arange(len(episode)) - np.repeat(np.cumsum(counts) - counts, counts)
+    steps = ranges.nth(episode, place) * dataset.stride
+    of = weights.at(index.slice_of[episode], index.record_of[episode], steps)
+    found = drawn_by(of)
+    if len(of) and not len(found):
+        raise SourceError(
+            f"dataset {dataset.name!r}: sample_weight is 0 for each of its {len(of)} samples",
+            remedy="give one of them a weight above 0, or take the dataset out",
+            dataset=dataset.name,
+        )
+    return found
+
+
 def table_of(dataset: ResolvedDataset, index: DatasetIndex) -> DatasetTable:
     """Episode table of a dataset, for the plan."""
+    kept = valid_t(index)
     return DatasetTable(
         key=dataset.key,
         sample=dataset.sample,
@@ -195,7 +224,8 @@ def table_of(dataset: ResolvedDataset, index: DatasetIndex) -> DatasetTable:
         steps=index.steps,
         slice_of=index.slice_of,
         record_of=index.record_of,
-        kept=valid_t(index),
+        kept=kept,
+        drawn=_drawn(index.of(dataset), kept),
     )
 
 

@@ -606,6 +606,7 @@ def identity_of(
         **packages(),
         "spec": _digest([spec.encode(), repr(mixture.layout).encode()]),
         **{f"index of {one.dataset.name}": one.digest() for one in indexes},
+        **{f"weights of {d.name}": d.weights.digest for d in mixture.datasets if d.weights},
     }
 
 

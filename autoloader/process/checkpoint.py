@@ -31,6 +31,7 @@ from autoloader.errors import UsageError, nearest, shown
 from autoloader.pipeline.progress import DeliveryProgress
 from autoloader.process.planning import LoaderPlan
 from autoloader.samples.draws import dataset_key
+from autoloader.samples.resolve import ResolvedDataset
 from autoloader.sampling.dealing import Deal, Ranks
 from autoloader.sampling.mixture import MixtureOrder, phase_of, shares_of
 from autoloader.sampling.schedule import Change, Curriculum
@@ -62,10 +63,17 @@ def fingerprint(plan: LoaderPlan) -> dict[str, Any]:
                 "samples": plan.counts[dataset.name].samples,
                 "stride": dataset.stride,
                 "per_episode": dataset.sample.per_episode,
+                **_weights(dataset),
             }
             for dataset in plan.mixture.datasets
         },
     }
+
+
+def _weights(dataset: ResolvedDataset) -> dict[str, Any]:
+    """Fields of a state about weights that samples are drawn by; {}: there are none."""
+    known = dataset.weights
+    return {"sample_weight": known.digest} if known and dataset.drawn_by_weight else {}
 
 
 def _curriculum(order: MixtureOrder, names: Sequence[str]) -> dict[str, Any]:

@@ -108,6 +108,12 @@ def _refuse_streams(mixture: ResolvedMixture, away: Sequence[ResolvedDataset], w
                 remedy="read it by index (reader: auto, with what the extra remote brings), or use "
                 "a transform that drops episodes (return None) and bars steps (valid)",
             )
+    if drawn := [dataset for dataset in mixture.datasets if dataset.drawn_by_weight]:
+        raise SpecError(
+            f"datasets[{drawn[0].name}].sample_weight.use: draw, which needs an index, and the "
+            f"mixture would be streamed: {why}",
+            remedy="use reader: auto, copy remote data to a local disk, or set use: batch",
+        )
     if indexed := [dataset for dataset in mixture.datasets if not dataset.streamable]:
         raise SpecError(
             f"datasets: {_and_others([one.name for one in indexed])} holds "
@@ -132,6 +138,8 @@ def reader_of_profile(mixture: ResolvedMixture, reader: str, notes: list[str]) -
         why = "the spec's remote data, of which nothing here fetches ranges"
     elif reader == "stream" and spec.mixing.chain and not any(d.remote for d in mixture.datasets):
         why = "the spec's mixing.chain, which needs an index"
+    elif reader == "stream" and any(one.drawn_by_weight for one in mixture.datasets):
+        why = "the spec's sample_weight.use: draw, which needs an index"
     elif reader == "stream" and (indexed := [d for d in mixture.datasets if not d.streamable]):
         why = f"the spec's {indexed[0].directory.title} data, which is read by index only"
     else:

@@ -275,6 +275,7 @@ class BatchLayout:
         features: further features that samples hold.
         called: name → (dtype, shape of a sample) of what ``batch.call`` gives.
         depth: camera → type of its frames, of depth cameras, whose frames have one channel.
+        weighted: whether samples come with a weight.
     """
 
     batch_size: int
@@ -288,6 +289,7 @@ class BatchLayout:
     action_steps: int = 0
     called: Mapping[str, tuple[str, tuple[int, ...]]] = field(default_factory=dict)
     depth: Mapping[str, str] = field(default_factory=dict)
+    weighted: bool = False
     arrays: Mapping[str, ArrayLayout] = field(init=False)
     slot_bytes: int = field(init=False)
 
@@ -311,6 +313,7 @@ class BatchLayout:
                 (f"{CALLED}{name}", kind, (b, *shape))
                 for name, (kind, shape) in self.called.items()
             ),
+            *([("sample_weight", "float32", (b,))] if self.weighted else []),
             ("dataset_index", "int64", (b,)),
             ("provenance", "int64", (b, len(PROVENANCE))),
             ("ledger", "int64", (b, len(PROVENANCE) + 1)),
@@ -378,10 +381,11 @@ Array = Any
 
 
 class _AsTheSpecSays(TypedDict, total=False):
-    """Keys that only some specs ask for, by ``features`` and ``metadata``."""
+    """Keys that only some specs ask for: by features, metadata, sample_weight."""
 
     features: dict[str, Any]
     feature_mask: dict[str, Array]
+    sample_weight: Array
     dataset_index: Array
     provenance: Array
 
@@ -401,6 +405,7 @@ class Batch(_AsTheSpecSays):
         language: list of B texts, one for each sample.
         features: name → ``[B, Fs, …]`` or ``[B, …]``, texts as lists (where the spec names any).
         feature_mask: name → ``[B, Fs]`` or ``[B]`` bool (where the spec names features).
+        sample_weight: ``[B] float32`` (where a dataset gives its ``sample_weight``).
         dataset_index: ``[B] int64``, into ``loader.dataset_names`` (not with metadata none).
         provenance: ``[B, 5] int64``: dataset, pass, shard, episode, t (with metadata full).
     """
@@ -455,6 +460,8 @@ def assemble(
     if features:
         batch.setdefault("features", {}).update(features)
     batch["language"] = [text.decode("utf-8", "replace") for text in texts]
+    if "sample_weight" in views:
+        batch["sample_weight"] = wrap(views["sample_weight"][:rows])
     if metadata != "none":
         batch["dataset_index"] = wrap(views["dataset_index"][:rows])
     if metadata == "full":

@@ -37,6 +37,7 @@ from autoloader.samples.transforms.binding import Words, bind_cameras, bind_lang
 from autoloader.samples.transforms.fields import FieldName, NumericField, bind_numbers, find_feature
 from autoloader.samples.transforms.keep import Keep
 from autoloader.samples.transforms.transform import Transform, bind_episodes
+from autoloader.samples.weights import SampleWeights, read_weights
 from autoloader.spec import DatasetSpec, PipelineSpec, SampleSpec
 from autoloader.spec.sample import DeltaTimestamps
 from autoloader.storage.places import has_client
@@ -75,6 +76,7 @@ class ResolvedDataset:
         by_row: whether frames are taken by the numbers of rows, whatever times say.
         nearest: whether each row has the frame nearest to its time.
         num_samples: number of samples of a pass, as the spec says; ``None``: an index counts.
+        weights: weights of its samples, or ``None``.
     """
 
     name: str
@@ -100,6 +102,7 @@ class ResolvedDataset:
     by_row: bool = False
     nearest: bool = False
     num_samples: int | None = None
+    weights: SampleWeights | None = field(default=None, compare=False)
     words: Words = field(default_factory=Words)
 
     @property
@@ -116,6 +119,11 @@ class ResolvedDataset:
     def streamable(self) -> bool:
         """True if its files can be read as a stream; else by index alone."""
         return self.directory.streamable
+
+    @property
+    def drawn_by_weight(self) -> bool:
+        """True if its samples are drawn by their weights."""
+        return self.weights is not None and self.weights.use == "draw"
 
     @property
     def records(self) -> int:
@@ -461,6 +469,10 @@ def bind_dataset(source: DatasetSource, index: int) -> ResolvedDataset:
     named = (*language.language, *held.values(), *(language.keep.features if language.keep else ()))
     pictures = [one.key for choices in cameras.cameras.values() for one in choices]
     directory.check_first(slices, pictures, named)
+    weights = None
+    if (how := declared.sample_weight) is not None:
+        reach = sample.action_horizon * declared.stride
+        weights = read_weights(how, directory, slices, reach, where=where)
     return ResolvedDataset(
         name=name,
         index=index,
@@ -477,6 +489,7 @@ def bind_dataset(source: DatasetSource, index: int) -> ResolvedDataset:
         by_row=timed == "ignore",
         nearest=timed == "nearest",
         num_samples=declared.num_samples,
+        weights=weights,
         **cameras._asdict(),
         **language._asdict(),
     )
@@ -524,6 +537,7 @@ def resolve(
         called={k: (g.dtype, g.shape) for k, g in spec.batch.gives.items() if g.dtype != "text"},
         depth={name: camera.depth for name, camera in spec.cameras.items() if camera.depth},
         features=forms_of([(dataset.name, dataset.held) for dataset in datasets]),
+        weighted=any(one.weights and not one.drawn_by_weight for one in datasets),
     )
     return ResolvedMixture(spec, split, datasets, layout)
 

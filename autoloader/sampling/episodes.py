@@ -18,8 +18,9 @@ Not here: where episodes lie in the files (``index.dataset``), which t rules kee
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -56,7 +57,9 @@ class DatasetTable:
         slice_of: [E] the slice of each episode (its provenance's shard).
         record_of: [E] the record of each episode in its slice.
         kept: the valid t of each episode where rules leave some out (``keep``), else ``None``.
-        counts: [E] int32 samples of each episode in a pass, derived.
+        drawn: [N] int32 which valid t, counted over all episodes, each sample of a pass is, where
+            weights say; ``None``: each once.
+        counts: [E] int32 samples of each episode in a pass, derived; with ``drawn`` its valid t.
     """
 
     key: int
@@ -66,6 +69,7 @@ class DatasetTable:
     slice_of: NDArray[np.int32]
     record_of: Ints
     kept: Ranges | None = field(default=None, repr=False)
+    drawn: NDArray[np.int32] | None = field(default=None, repr=False)
     counts: NDArray[np.int32] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -76,6 +80,8 @@ class DatasetTable:
     @property
     def samples(self) -> int:
         """Samples of a pass."""
+        if self.drawn is not None:
+            return len(self.drawn)
         return int(self.counts.sum(dtype=np.int64))
 
     @property
@@ -261,6 +267,41 @@ class DrawnT:
                 beyond = np.arange(low, high) >= own[:, None]
                 np.copyto(hashes[:, low:], np.uint64(MASK), where=beyond)
             yield rows, hashes
+
+
+class DrawnByWeight:
+    """The drawn samples of every dataset whose weights say how often each comes in a pass.
+
+    Args:
+        tables: all datasets; of the others nothing is kept.
+    """
+
+    def __init__(self, tables: Sequence[DatasetTable]) -> None:
+        none = np.empty(0, np.int32)
+        self._of = [none if table.drawn is None else table.drawn for table in tables]
+        self._has = np.asarray([table.drawn is not None for table in tables], dtype=np.bool_)
+
+    def put(self, stored: Ints, dataset: Ints) -> Ints:
+        """Which of its dataset's valid t each of a pass's samples is, all [n]."""
+        return self._each(stored, dataset, lambda drawn, own: drawn[own])
+
+    def first(self, dataset: Ints, valid: Ints) -> Ints:
+        """The first of a pass's samples that is each valid t, all [n]; −1: none is."""
+
+        def find(drawn: NDArray[np.int32], own: Ints) -> Ints:
+            at = np.minimum(np.searchsorted(drawn, own), len(drawn) - 1)
+            return np.where(drawn[at] == own, at, -1)
+
+        return self._each(valid, dataset, find)
+
+    def _each(self, numbers: Ints, dataset: Ints, find: Callable[..., Any]) -> Ints:
+        if not self._has[dataset].any():
+            return numbers
+        found = numbers.copy()
+        for one in np.unique(dataset[self._has[dataset]]).tolist():
+            own = dataset == one
+            found[own] = find(self._of[one], numbers[own])
+        return found
 
 
 def valid_counts(table: DatasetTable) -> Ints:

@@ -39,7 +39,8 @@ Each of these samples comes once a pass, at a number that the permutation's inve
 least of them above the present sample's is the next use; one that is through in this pass has its
 place in the next pass.
 
-Where ``per_episode`` draws the t, two passes are searched; for a t that neither has drawn the mean
+Where weights draw a sample several times in a pass, the first of them is told. Where
+``per_episode`` draws the t, two passes are searched; for a t that neither has drawn the mean
 of the passes to come is told. Where the datasets' turns are drawn, a use is told as the position at
 which it is due, which lies within ``schedule.WINDOW`` blocks of it. Frames are also shown as goals,
 which are drawn: these uses are left out. A frame that is shown as a goal is told its next use in
@@ -86,7 +87,13 @@ from autoloader.samples.draws import (
 from autoloader.samples.windows import dropped_edges, valid_range
 from autoloader.sampling.chains import ChainedSamples
 from autoloader.sampling.dealing import NodePart
-from autoloader.sampling.episodes import DatasetTable, DrawnT, EpisodeCounts, KeptT
+from autoloader.sampling.episodes import (
+    DatasetTable,
+    DrawnByWeight,
+    DrawnT,
+    EpisodeCounts,
+    KeptT,
+)
 from autoloader.sampling.mixture import Locality, MixtureOrder, PositionSequence
 from autoloader.sampling.schedule import NEVER
 from autoloader.spec import SampleSpec
@@ -281,6 +288,7 @@ class SamplePlan:
         self._kept = KeptT(tables) if any(t.kept is not None for t in tables) else None
         self._drawn = np.asarray([table.sample.per_episode != "all" for table in tables])
         self._draws = DrawnT(tables)
+        self._by_weight = DrawnByWeight(tables)
 
     def spans(self, spans: Sequence[tuple[int, int]]) -> PlannedSamples:
         """The samples at several spans of positions, one after the other."""
@@ -361,7 +369,9 @@ class SamplePlan:
         on = self._chains.chained[dataset]
         at = np.flatnonzero(~on & (place >= 0))
         if len(at):
-            stored = self._episodes.number_of(dataset[at], episode[at], place[at])
+            valid = self._episodes.number_of(dataset[at], episode[at], place[at])
+            stored = self._by_weight.first(dataset[at], valid)
+            at, stored = at[stored >= 0], stored[stored >= 0]
             within[at] = self._passes.numbers(dataset[at], pass_[at], stored)
         at = np.flatnonzero(on)
         if len(at):
@@ -371,7 +381,8 @@ class SamplePlan:
 
     def _at(self, dataset: Ints, pass_: Ints, stored: Ints) -> tuple[Ints, Ints]:
         """(episode, t) of a pass's samples as they are stored, where each is drawn on its own."""
-        episode, place = self._episodes.find(dataset, stored)
+        valid = self._by_weight.put(stored, dataset)
+        episode, place = self._episodes.find(dataset, valid)
         t = self._first_t[dataset] + place
         if self._kept is not None:
             self._kept.put(t, dataset, episode, place)

@@ -53,7 +53,8 @@ from autoloader.spec.sample import Samples
 _Rows = Annotated[int, Field(ge=1, le=1_000_000)]
 OWN_KEYS = frozenset(
     ("images", "frame_mask", "frame_offset", "action", "action_mask", "state", "state_mask",
-     "language", "features", "feature_mask", "dataset_index", "provenance")
+     "language", "features", "feature_mask", "sample_weight",
+     "dataset_index", "provenance")
 )  # fmt: skip
 """What a batch holds by itself; a function adds to it."""
 

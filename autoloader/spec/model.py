@@ -28,7 +28,15 @@ from autoloader.spec.mixture import (
     Weights,
 )
 from autoloader.spec.reading import complaint, completed, in_file, read_document
-from autoloader.spec.sample import KeepSpec, OwnSample, Samples, SampleSpec, StepsSpec, merged
+from autoloader.spec.sample import (
+    KeepSpec,
+    OwnSample,
+    Samples,
+    SampleSpec,
+    SampleWeightSpec,
+    StepsSpec,
+    merged,
+)
 
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_\-]*$", max_length=100)]
 Width = Annotated[int, Field(ge=1, le=10_000)]
@@ -165,6 +173,9 @@ class DatasetSpec(Block):
         description="of LeRobot data: times must agree with fps, or frames are taken by the "
         "numbers of rows, or each row has the frame nearest to its time, as in GR00T N1",
     )
+    sample_weight: SampleWeightSpec | None = Field(
+        default=None, description="weight of each sample, given with the batch or drawn by"
+    )
     num_samples: Samples | None = Field(
         default=None, description="samples of a pass, where you know them: a stream is not counted"
     )
@@ -187,6 +198,12 @@ class DatasetSpec(Block):
             raise wrong(
                 f"dataset {self.name!r} keeps what has language, and names no language",
                 "name the dataset's language feature, or leave keep.language out",
+            )
+        if self.sample_weight is not None and not (self.transform is None and self.steps.takes_all):
+            raise wrong(
+                f"dataset {self.name!r} has sample_weight beside transform or steps, which give "
+                "steps other numbers",
+                "leave out sample_weight, or transform and steps (stride is allowed)",
             )
         for field in ("action", "state"):
             terms = getattr(self, field).terms if getattr(self, field) is not None else ()
@@ -308,6 +325,7 @@ class PipelineSpec(Block):
         self._check_augment()
         self._check_groups(names)
         self._check_weights(names)
+        self._check_draws()
         return self
 
     def _check_weights(self, names: list[str]) -> None:
@@ -328,6 +346,21 @@ class PipelineSpec(Block):
                     "weights: a schedule with mixing.epoch: pass, where every dataset gives one "
                     "pass whatever its weight",
                     "leave mixing.epoch out, or set a number of samples",
+                )
+
+    def _check_draws(self) -> None:
+        for one in self.datasets:
+            if one.sample_weight is None or one.sample_weight.use != "draw":
+                continue
+            other = "mixing.chain" if self.mixing.chain else ""
+            if self.reader == "stream":
+                other = "reader: stream"
+            if self.sample_of(one.name).per_episode != "all":
+                other = "sample.per_episode"
+            if other or one.num_samples:
+                raise wrong(
+                    f"datasets[{one.name}].sample_weight.use: draw with {other or 'num_samples'}",
+                    f"leave out {other or 'num_samples'}, or set use: batch",
                 )
 
     def _check_groups(self, names: list[str]) -> None:

@@ -157,7 +157,9 @@ def _resolve_paths(plain: dict[str, Any], folder: Path) -> None:
     for dataset in datasets if isinstance(datasets, list) else []:
         keep = dataset.get("keep") if isinstance(dataset, dict) else None
         ranges = keep.get("ranges") if isinstance(keep, dict) else None
-        for holder, key in ((dataset, "path"), (dataset, "data_dir"), (ranges, "file")):
+        weights = dataset.get("sample_weight") if isinstance(dataset, dict) else None
+        places = (dataset, "path"), (dataset, "data_dir"), (ranges, "file"), (weights, "file")
+        for holder, key in places:
             if not isinstance(holder, dict):
                 continue
             value = holder.get(key)

@@ -296,6 +296,23 @@ class RangesSpec(Block):
         return key
 
 
+class SampleWeightSpec(Block):
+    """Weight of each step, from a file."""
+
+    file: str = Field(
+        min_length=1,
+        description="Parquet or npz: columns episode, step (or LeRobot's names) and weights",
+    )
+    key: str = Field(
+        min_length=1, description="column of the weights; progress_… is LeRobot's RA-BC"
+    )
+    use: Literal["batch", "draw"] = Field(
+        default="batch",
+        description="batch: given as `sample_weight`; draw: samples come in these shares, by the "
+        "largest remainders over a pass, and never where it is 0 (indexed reader)",
+    )
+
+
 class MovingSpec(Block):
     """Only steps where a number is further from zero than a bound."""
 

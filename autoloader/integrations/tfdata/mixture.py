@@ -157,6 +157,7 @@ def _check_told(mixture: ResolvedMixture) -> None:
             )
         fields = [f"features.{name}" for name in dataset.held]
         fields += [f"images.{camera}.present" for camera in dataset.present]
+        fields += ["sample_weight"] if dataset.weights else []
         fields += ["language"] if dataset.words.names or dataset.words.several else []
         for field in fields:
             field = f"datasets[{dataset.name}].{field}"
