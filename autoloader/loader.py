@@ -419,8 +419,9 @@ class AutoLoader:
     def __getitem__(self, index: Any) -> NoReturn:
         """Refuse to be a torch ``DataLoader``'s dataset, which is asked for items by number."""
         raise UsageError(
-            f"an AutoLoader is no torch Dataset and has no item {index!r:.80}; do not wrap it in a "
-            "DataLoader",
+            f"an AutoLoader is not a torch Dataset and has no item {index!r:.80}; do not wrap it "
+            f"in "
+            "a DataLoader",
             remedy="iterate the loader itself, or use loader.as_torch_dataloader()",
         )
 
@@ -429,7 +430,8 @@ class AutoLoader:
         self.owner.check()
         if self._closed:
             raise UsageError(
-                "the loader is closed", remedy="make a new AutoLoader, or leave its with block open"
+                "the loader is closed",
+                remedy="iterate it inside the with block, or make a new AutoLoader",
             )
 
     def _call(self, work: Callable[[], _R]) -> _R:

@@ -229,8 +229,8 @@ def _pages_of(descriptor: int, size: int) -> mmap.mmap:
         return mmap.mmap(descriptor, size, mmap.MAP_SHARED)
     except (OSError, ValueError, OverflowError) as error:
         raise PipelineError(
-            f"{format_bytes(size)} of address space for decoded frames cannot be had: {error}",
-            remedy="allow this process more of it (ulimit -v); what it takes of the memory is "
+            f"{format_bytes(size)} of address space for the frame cache are refused: {error}",
+            remedy="allow this process more address space (ulimit -v); the memory it takes is "
             "what cache_bytes says",
         ) from error
 

@@ -110,6 +110,23 @@ def read_spec(
     return PipelineSpec.from_mapping(document, folder=place.parent), knobs
 
 
+_FURTHER = re.compile(r"(?<=\w),\s*(?=[a-z_.]+=\w)")
+"""Comma before what looks like a second setting."""
+
+
+def _refuse_further(word: str, parts: Sequence[str]) -> None:
+    """Refuse several settings in one word, where each is of a knob or a field of the spec."""
+    from autoloader.spec import PipelineSpec
+    from autoloader.spec.knobs import Knobs
+
+    known = {*Knobs.model_fields, *PipelineSpec.model_fields, "knobs", "spec", "defaults"}
+    if all(part.partition("=")[0].partition(".")[0] in known for part in parts[1:]):
+        raise UsageError(
+            f"--set {word}: one knob or field for each --set",
+            remedy=f"write {' '.join(f'--set {part}' for part in parts)}",
+        )
+
+
 def parse_settings(words: Sequence[str] | None) -> dict[str, str]:
     """Give ``{"decode_threads": "4"}`` for "decode_threads=4"; later words win.
 
@@ -125,6 +142,9 @@ def parse_settings(words: Sequence[str] | None) -> dict[str, str]:
                 remedy="write knob=value or field=value, such as --set decode_threads=4 "
                 "bridge.cycle_length=2 batch.size=32",
             )
+        parts = _FURTHER.split(word)
+        if len(parts) > 1:
+            _refuse_further(word, parts)
         values[name.strip()] = value.strip()
     return values
 
@@ -145,7 +165,7 @@ def _knob_of(name: str, document: dict[str, Any], knobs_first: bool) -> str | No
     datasets = [one.get("name") for one in _datasets(document)]
     if bare or (rest in Knobs.model_fields and head in datasets):
         raise UsageError(
-            f"--set {name}: this is both a knob and a field of the spec",
+            f"--set {name}: this name is both a knob and a field of the spec",
             remedy=f"write knobs.{name}=… for the knob, or spec.{name}=… for the field",
         )
     return None
@@ -412,7 +432,7 @@ def inspect(
     split: str | None = None,
     episodes: AtLeast1 = 16,
 ) -> None:
-    """Show a dataset's splits, features, first episode and ranges.
+    """Show a dataset's splits, features, first episode and value ranges.
 
     Options:
     directory: A TFDS version directory, a LeRobot or HDF5 dataset, or a folder that holds one.
@@ -443,16 +463,16 @@ def init(
     Options:
     data_dir: Where datasets lie, at any depth: a folder, or an address such as gs://BUCKET/oxe.
         Or a dataset of the Hub, such as lerobot/pusht or lerobot/pusht@REVISION.
-    style: Project whose fields, image sizes and action conventions the spec has: octo, openvla or
-        openpi; gr00t: by meta/modality.json of LeRobot datasets; lerobot: as its policies train;
-        robomimic, act, diffusion_policy: the windows of their dataset classes. plain: none;
-        stage2: as the bundled Stage-2 trainer wants (pairs of frames about 1 s apart). Default:
-        the style of --mix, else plain.
+    style: Project whose conventions the spec follows (fields, image sizes, actions): octo, openvla
+        or openpi; gr00t (LeRobot datasets with meta/modality.json; see --version); lerobot (see
+        --policy); robomimic, act or diffusion_policy (the windows of their dataset classes);
+        stage2 (pairs of frames about 1 s apart, for the bundled Stage-2 trainer); plain (none).
+        Default: the style of --mix, else plain.
     version: Release whose rules the style gr00t follows. Default: n1.6.
     policy: Policy whose windows and normalisation the style lerobot has. Default: act.
     mix: Take only the datasets and weights of a published mixture, such as oxe_magic_soup (octo
         and openvla have one: add --style), or one dataset by its name; default: all of DATA.
-    output: File to write the spec to; an error if another text is there. Default: stdout.
+    output: File to write the spec to; an error if it exists with other content. Default: stdout.
     """
     from autoloader.process.draft import draft
 
@@ -515,13 +535,13 @@ def peek(
     split: str = "train",
     ram_floor: Floor = None,
 ) -> None:
-    """Draw a contact sheet of the model's input: frames, instructions, actions, what is filtered.
+    """Draw a contact sheet of the model's input: frames, instructions, actions, dropped steps.
 
     Options:
     output: File of the sheet: .png, .html, .svg or .pdf.
     samples: Samples of each dataset in the histograms; frames of the first ones are drawn.
-    episodes: Episodes of each dataset that the plots over time show: the action after each op,
-        and the steps that the spec drops.
+    episodes: Episodes of each dataset that the plots over time show: the action after each
+        operation of the spec, and the steps that the spec drops.
     """
     from autoloader.cli.peek import show_sheet
 
@@ -538,7 +558,7 @@ def verify(
     split: str = "train",
     ram_floor: Floor = None,
 ) -> None:
-    """Compare samples with independent readers of the same files; exits 4 if they differ.
+    """Compare samples with what other libraries read of the same files; exits 4 if they differ.
 
     Options:
     samples: Samples to compare, spread over all datasets.
@@ -562,7 +582,8 @@ def doctor(
     Options:
     spec: Spec of a mixture whose data and memory are checked as well.
     ram_floor: Check that a loader can keep this memory free, such as "5GB"; default: the profile's.
-    kernel_log: Read this file in place of /dev/kmsg, such as one that `dmesg > kernel.log` wrote.
+    kernel_log: File with the kernel's log, such as one that `dmesg > kernel.log` wrote; default:
+        /dev/kmsg.
     """
     from autoloader.cli.doctor import show_findings
 
@@ -602,7 +623,7 @@ def index(
     disk_floor: Floor = None,
     verify: bool = False,
 ) -> None:
-    """Build the indexes (where each frame lies) that random reading needs; keep good ones.
+    """Build the indexes (where each frame lies) for random reading; keep those up to date.
 
     Options:
     beside: Write the indexes next to the data as well as into the cache directory.
@@ -742,7 +763,7 @@ def tune(
     warmup: Annotated[int, typer.Option(min=0)] = 8,
     batches: AtLeast1 = 160,
 ) -> None:
-    """Find the fastest knobs that keep the RAM floor free here, and save them as a profile.
+    """Find the fastest knobs that keep the RAM floor free on this host; save them as a profile.
 
     Options:
     spec: YAML file that describes your datasets (`autoloader init` writes one); default: the demo
@@ -751,10 +772,10 @@ def tune(
     budget: Time that the whole study takes at most, such as "10m".
     storage: Optuna storage URL, such as sqlite:///FILE or postgresql://HOST/NAME; default: a file
         in your data folder.
-    study: Name of the study; it begins if it is new, and continues if it is there.
+    study: Name of the study: a new name begins one, the name of an earlier study continues it.
     resume: Continue --study, or the latest study; stop with an error if it is not there.
-    name: Save the profile under this name; default: replace the starting profile if it is yours;
-        of a bundled one NAME-tuned is written.
+    name: Save the profile under this name. Default: replace the starting profile, or write
+        NAME-tuned if that one came with autoloader.
     output: Folder for the profile, the HTML report and the study; default: your config and data
         folders.
     seed: Random seed of the choice of knob sets.
@@ -789,7 +810,7 @@ app.add_typer(profile, name="profile", rich_help_panel=_TUNE)
 
 @_command("Commands", "profile list", profile, "list")
 def list_profiles() -> None:
-    """List the profiles on this machine, and the one taken when none is named."""
+    """List the profiles on this machine, and the one that is used by default."""
     from autoloader.cli.tune import show_list
 
     show_list()
@@ -818,7 +839,7 @@ def diff_profiles(
     """Show in which fields two profiles differ.
 
     Options:
-    first: A profile (name or path). Without B it is compared with the profile that is taken here.
+    first: A profile (name or path). Without B it is compared with this host's default.
     second: Another profile.
     """
     from autoloader.cli.tune import show_diff

@@ -249,8 +249,8 @@ class _Asked:
         if found == self.identity():
             return True
         raise UsageError(
-            f"{directory} holds another demo mixture ({found}), asked for was {self.identity()}",
-            remedy="delete the folder to have it built anew, or name another one",
+            f"{directory} holds another demo mixture ({found}); you asked for {self.identity()}",
+            remedy="delete the folder to build it again, or give another folder",
         )
 
 
@@ -300,7 +300,7 @@ def ensure_demo(
         except OSError as error:
             raise SourceError(
                 f"the demo mixture cannot be written to {place}: {error}",
-                remedy="name a folder that can be written to and has about 1 GB free",
+                remedy="give a folder that can be written to and has about 1 GB free",
             ) from error
     return place / SPEC_FILE
 
@@ -309,8 +309,8 @@ def _build(directory: Path, asked: _Asked, progress: Advance | None) -> None:
     """Write the mixture into ``directory``, which is new or empty; the caller holds the lock."""
     if directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
         raise UsageError(
-            f"{directory} is there and not empty",
-            remedy="name a new folder, or delete this one if its content is not needed",
+            f"{directory} exists already and is not empty; nothing was written",
+            remedy="give a new folder, or delete this one if you do not need its content",
         )
     partial = directory.with_name(f".{directory.name}.partial")
     try:
@@ -354,7 +354,8 @@ def _write(directory: Path, asked: _Asked, progress: Advance | None) -> None:
             log.seek(0)
             last = [line.strip() for line in log if line.strip()][-1:] or ["no message"]
             raise SourceError(
-                f"a process that writes the demo mixture ended with {child.returncode}: {last[0]}",
+                f"a process that writes the demo mixture ended with exit code {child.returncode}: "
+                f"{last[0]}",
                 remedy="check free disk space and memory",
             )
 

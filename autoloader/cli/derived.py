@@ -134,14 +134,15 @@ def _check_output(output: str | None, datasets: tuple[str, ...]) -> None:
     """Refuse a place that cannot hold one dataset's index files."""
     if output is not None and not is_remote(output):
         raise UsageError(
-            f"--output {output}: it is no address",
-            remedy="name the dataset's version directory in a bucket, as gs://…/1.0.0; beside "
-            "local data index files are written with --beside",
+            f"--output {output}: this is not the address of a bucket",
+            remedy="give the dataset's version directory in a bucket, such as gs://BUCKET/NAME/1.0.0"
+            "; to write index files next to local data, use --beside",
         )
     if output is not None and len(datasets) > 1:
         raise UsageError(
-            f"--output names one dataset's directory, and the spec has {len(datasets)}",
-            remedy="give each its spec; of data that is remote in the spec, use --beside",
+            f"--output is the directory of one dataset, and the spec has {len(datasets)} datasets",
+            remedy="write a spec with one dataset for each, and run the command once for each; "
+            "if the spec's own paths are in a bucket, use --beside",
         )
 
 
@@ -169,8 +170,8 @@ def show_statistics(spec: Path, split: str, *, output: Path | None, layout: str)
         _write_gr00t(declared, split, output)
         return
     if layout not in FORMATS:
-        every = " or ".join((*FORMATS, GR00T))
-        raise UsageError(f"--format {layout}: no such layout", remedy=f"name {every}")
+        every = f"{', '.join(FORMATS)} or {GR00T}"
+        raise UsageError(f"--format {layout}: no such layout", remedy=f"choose {every}")
     mixture = resolve(declared, split)
     named = declared.normalize and declared.normalize.statistics
     if declared.normalize is not None and named and not Path(named).exists():

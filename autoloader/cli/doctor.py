@@ -589,8 +589,8 @@ def show_findings(
     if kernel_log is not None and not kernel_log.exists():
         raise UsageError(
             f"--kernel-log {kernel_log}: there is no such file",
-            remedy="name a file that `dmesg > kernel.log` wrote, or leave the option out to have "
-            f"{KERNEL_LOG} read",
+            remedy="give a file that `dmesg > kernel.log` wrote, or leave the option out to read "
+            f"{KERNEL_LOG}",
         )
     # With --json stdout is a pipe to a program; the stdout of a training may be another.
     machine = Machine(kernel_log=kernel_log or KERNEL_LOG, stdout=None if wants_json() else 1)

@@ -106,7 +106,7 @@ def _only_version(place: Path) -> DatasetFormat:
     if len(places) > 1:
         raise UsageError(
             f"{normal(place)} holds {len(places)} datasets",
-            remedy="name one of: " + ", ".join(map(str, places)),
+            remedy="give the path of one: " + ", ".join(map(str, places)),
         )
     path = places[0] if places else Path(normal(place))
     return open_source(path if places else place, dataset=path.parent.name or path.name)

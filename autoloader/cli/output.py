@@ -73,7 +73,7 @@ def _told_in_our_words() -> Iterator[None]:
             raise typer.Exit(0) from error
         raise UsageError(
             f"the result cannot be written to stdout: {error.strerror or error}",
-            remedy="redirect stdout to where there is room",
+            remedy="redirect stdout to a place with free space",
         ) from error
 
 
@@ -146,7 +146,7 @@ def _write_result(text: str) -> None:
     """Write text to stdout, with a fault in the library's words."""
     if sys.stdout is None:
         raise UsageError(
-            "stdout is closed, and the result has nowhere to go",
+            "stdout is closed, so the result cannot be printed",
             remedy="leave stdout open; > /dev/null drops the result",
         )
     with _told_in_our_words():
@@ -175,7 +175,7 @@ def file_errors(option: str, path: Path) -> Iterator[None]:
         yield
     except OSError as error:
         raise UsageError(
-            f"{option} {path}: {error.strerror or error}", remedy="name a file that can be written"
+            f"{option} {path}: {error.strerror or error}", remedy="give a file that can be written"
         ) from error
 
 
@@ -190,8 +190,8 @@ def write_new(path: Path, text: str) -> None:
     with file_errors("--output", path):
         if path.is_file() and path.read_text(encoding="utf-8", errors="replace") != text:
             raise UsageError(
-                f"{path} is there and says something else",
-                remedy="name another file with --output, or delete this one",
+                f"{path} exists already with other content; nothing was written",
+                remedy="give another file name with --output, or delete this file first",
             )
         write_whole(path, text)
 

@@ -88,8 +88,8 @@ def show_sheet(
     require("matplotlib", "the contact sheet")
     if output.suffix not in SUFFIXES:
         raise UsageError(
-            f"--output {output}: a sheet cannot have this ending",
-            remedy=f"end it in one of: {', '.join(SUFFIXES)}",
+            f"--output {output}: peek cannot write a file with this ending",
+            remedy=f"end the file's name in one of: {', '.join(SUFFIXES)}",
         )
     panels = _panels(declared, samples, episodes, given)
     with file_errors("--output", output):

@@ -169,7 +169,8 @@ def _ranks_of_a_node(ranks: int, nodes: int) -> int:
     here, rest = divmod(ranks, nodes)
     if rest:
         raise UsageError(
-            f"--ranks {ranks} --nodes {nodes}: nodes would have {here} or {here + 1} ranks",
+            f"--ranks {ranks} --nodes {nodes}: some nodes would have {here} ranks, others "
+            f"{here + 1}",
             remedy="--ranks counts all ranks; make it a multiple of --nodes, such as "
             f"{max(1, here) * nodes}",
         )

@@ -252,12 +252,12 @@ def run_folder(run: str) -> Path:
     matching = [run] if run in kept else [name for name in kept if name.startswith(run)]
     if len(matching) == 1:
         return kept[matching[0]]
-    begin = f", but {len(matching)} that begin so" if matching else ""
+    begin = f", but {len(matching)} whose names begin so" if matching else ""
     raise UsageError(
         f"{runs_folder()} keeps no run {run!r}{begin}" + ("" if kept else f": {why_no_run()}"),
         remedy="`autoloader report` lists the runs that are kept"
         if kept
-        else f"give the folder that {VARIABLE} named when the run began",
+        else f"give the folder that the environment variable {VARIABLE} named when the run began",
     )
 
 

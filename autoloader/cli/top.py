@@ -99,7 +99,7 @@ def _groups(run: str | None) -> list[list[Statistics]]:
         )
         raise UsageError(
             f"no running loader is called {run!r}; running: {there or 'none'}",
-            remedy=f"{first}; those of other users and other machines are not seen",
+            remedy=f"{first}; loaders of other users and other machines are not seen",
         )
     return named
 

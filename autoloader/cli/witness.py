@@ -677,7 +677,7 @@ class TransformedEpisode:
             raise SourceError(
                 f"{transform.call}, applied to what plain TFDS reads, raises "
                 f"{type(error).__name__}: {error}",
-                remedy="have it ask for nothing but the features of the dataset",
+                remedy="let the function read only features that the dataset has",
             ) from error
         result = {} if result is None else dict(result)
         once = result.pop(_METADATA, {})

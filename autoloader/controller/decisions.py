@@ -138,8 +138,9 @@ def replay(lines: Iterable[str], *, with_: Decide = decide, origin: str = "the l
         except (KeyError, ValidationError, KnobError) as error:
             first = (str(error).splitlines() or [type(error).__name__])[0]
             raise UsageError(
-                f"{origin}, line {number}: not a record of this schema: {first}",
-                remedy="replay a log as `autoloader` wrote it, with the version that wrote it",
+                f"{origin}, line {number}: not a record of a decision log: {first}",
+                remedy="give a log that nobody edited, and use the version of autoloader that "
+                "wrote it",
             ) from error
         decisions += 1
         changes += derived["knobs"] is not None

@@ -258,7 +258,7 @@ class DiskCache(Block):
     def _absolute(cls, value: str) -> str:
         if not value.startswith("/"):
             raise ProfileError(
-                f"{value!r} is no absolute path", remedy="name a folder, such as /nvme/frames"
+                f"{value!r} is not an absolute path", remedy="give a folder, such as /nvme/frames"
             )
         return value
 
@@ -421,8 +421,8 @@ class Profile(Block):
             raise ProfileError(
                 f"profile {self.name!r} is for {self.host.describe()}; this host is "
                 f"{host.describe()}: {'; '.join(moved)}",
-                remedy="leave --strict out to clamp it, or tune a profile on this host with "
-                "`autoloader tune`",
+                remedy="leave --strict out to use it with limits lowered for this host, or measure "
+                "a profile here: `autoloader tune`",
             )
         if not moved:
             return self, []

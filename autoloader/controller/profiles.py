@@ -245,7 +245,7 @@ def check_name(name: str) -> str:
     """
     if not re.match(NAME_PATTERN, name):
         raise ProfileError(
-            f"--name {name!r} is no name of a profile",
+            f"--name {name!r} is not allowed as the name of a profile",
             remedy="use letters, digits, '_', '.' and '-', and begin with a letter or digit",
         )
     if name in shipped_names():
@@ -330,7 +330,9 @@ def _saved(profile: Profile, target: Path, *said: str) -> Kept:
     except OSError as error:
         raise ProfileError(
             f"{target}: the profile cannot be written: {error.strerror or error}",
-            remedy=f"name a writable place with --output, or set {CONFIG_DIR_VARIABLE}",
+            remedy=f"give a file that can be written with --output, or set the environment "
+            f"variable "
+            f"{CONFIG_DIR_VARIABLE} to a folder",
         ) from error
     return Kept(target, notes)
 

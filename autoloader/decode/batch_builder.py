@@ -501,7 +501,8 @@ class BatchBuilder:
             raise SourceError(
                 f"no sample of a batch of {pending.batch.rows} can be used; dataset {name!r}, "
                 f"record {place.record} of shard {place.shard}: {reason}",
-                remedy="check the features that the spec names, or take the dataset out",
+                remedy="check the features that the spec names, or remove the dataset from the "
+                "spec",
                 dataset=name,
             )
         texts = languages(pending.views, pending.batch)
@@ -537,7 +538,7 @@ class BatchBuilder:
                 name = self._names[place.dataset]
                 raise SourceError(
                     f"dataset {name!r}, record {place.record} of shard {place.shard}: {reason}",
-                    remedy="mend the record, or set errors.non_finite: drop (or keep)",
+                    remedy="repair the record, or set errors.non_finite: drop (or keep)",
                     dataset=name,
                 )
             pending.bad.append((row, place, reason))

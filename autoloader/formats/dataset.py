@@ -207,8 +207,8 @@ class DatasetFormat(ABC):
         folder = existing_directory(path, dataset=dataset, holds=cls.marker)
         if not has_file(folder, cls.marker):
             raise SourceError(
-                f"dataset {dataset}: {folder} is no {cls.title} dataset (no {cls.marker})",
-                remedy=f"name the folder that holds {cls.marker}, or the right kind",
+                f"dataset {dataset}: {folder} is not a {cls.title} dataset: it has no {cls.marker}",
+                remedy=f"give the folder that holds {cls.marker}, or another kind in the spec",
                 dataset=dataset,
             )
         return folder
@@ -347,7 +347,7 @@ def resolve_split(
             ) from error
         if abs(start) > total or abs(stop) > total:
             raise SpecError(
-                f"{field}: {term} reaches outside of {name}, which has {total} episodes",
+                f"{field}: {term} goes beyond the split {name}, which has {total} episodes",
                 remedy=f"keep both ends between -{total} and {total}, or use a percentage",
             )
         start, stop = (one + total if one < 0 else one for one in (start, stop))
@@ -364,7 +364,7 @@ def resolve_split(
         raise SpecError(
             f"{field}: {expression.strip()} {short} is empty"
             if terms
-            else f"{field}: there is no split at all",
+            else f"{field}: the dataset has no splits",
             remedy=_empty_remedy(sizes),
             path=field,
         )
@@ -393,7 +393,7 @@ def _term(text: str, names: Collection[str]) -> tuple[str, str | None]:
     if match is None:
         raise _NoSplitError(f"{text!r} is not a split")
     if match["slice"] is not None and match["name"] == "all":
-        raise _NoSplitError('"all" takes no slice')
+        raise _NoSplitError('"all" cannot have a slice')
     return match["name"], match["slice"]
 
 
@@ -413,10 +413,10 @@ def _range(inside: str, records: Sequence[int]) -> tuple[int, int]:
         raise _NoSplitError(f"[{inside}] needs {kind}") from error
     if len(values) == 1:
         if unit != "shard":
-            raise _NoSplitError(f"[{inside}] is no slice: only shards can be single")
+            raise _NoSplitError(f"[{inside}] is not a slice: a single number is for shards only")
         values = [values[0], None if values[0] is None else values[0] + 1]
     if any(unit == "%" and value is not None and abs(value) > 100 for value in values):
-        raise _NoSplitError(f"[{inside}] leaves -100% to 100%")
+        raise _NoSplitError(f"[{inside}] is outside of -100% to 100%")
     start, stop = values
     if unit == "%":
         start, stop = (None if one is None else round(one * total / 100.0) for one in values)
@@ -461,7 +461,7 @@ def read_json(path: str, *, dataset: str) -> Mapping[str, Any]:
     except (ValueError, RecursionError) as error:
         raise broken(path, str(error), dataset=dataset) from error
     if not isinstance(document, Mapping):
-        raise broken(path, "it holds no JSON object", dataset=dataset)
+        raise broken(path, "it does not hold a JSON object", dataset=dataset)
     return document
 
 

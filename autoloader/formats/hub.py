@@ -125,8 +125,11 @@ def _fetched(
         room = max(0, shutil.disk_usage(cache).free - disk_floor_of_environment())
         if lacking > room:
             raise SourceError(
-                f"{label}: {format_bytes(lacking)} to fetch, {format_bytes(room)} free in {cache}",
-                remedy=f"name a larger disk by HF_HOME, or lower the floor ({FLOOR_VARIABLE})",
+                f"{label}: {format_bytes(lacking)} must be fetched, and {cache} has room for "
+                f"{format_bytes(room)}",
+                remedy="set the environment variable HF_HOME to a folder on a larger disk, or "
+                "lower "
+                f"the disk floor ({FLOOR_VARIABLE})",
             )
         say(f"{label}: fetching {format_bytes(lacking)} into {cache}")
         return snapshot_download(
@@ -151,5 +154,5 @@ def _worded(label: str, copies: list[Path]) -> Iterator[None]:
         part = f", or the folder of the copy that lacks files: {copies[0]}" if copies else ""
         raise SourceError(
             f"{label}: no folder of this name here, no whole copy in the Hub's cache, and {why}",
-            remedy=f"check the spelling and the network; or name a folder with the dataset{part}",
+            remedy=f"check the spelling and the network; or give a folder with the dataset{part}",
         ) from None

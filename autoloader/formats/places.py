@@ -14,6 +14,7 @@ from pathlib import Path
 
 from autoloader.errors import SourceError, nearest
 from autoloader.formats import files
+from autoloader.storage.places import CLIENTS
 
 VERSION = re.compile(r"\d+\.\d+\.\d+")
 _REPOSITORY = re.compile(r"(?:dataset|model|space)s--(?:.*--)?(?P<name>.+)")
@@ -36,7 +37,7 @@ def existing_directory(path: str | Path, *, dataset: str, holds: str) -> str:
         return text
     what = f"there is nothing at {text}"
     remedy = (
-        f"check the bucket and the spelling; name a directory, below {files.parent_of(text)} or "
+        f"check the bucket and the spelling; give a directory, below {files.parent_of(text)} or "
         f"elsewhere, that holds {holds}"
     )
     if not files.is_remote(text):
@@ -44,9 +45,21 @@ def existing_directory(path: str | Path, *, dataset: str, holds: str) -> str:
         missing = Path(text).relative_to(there).parts[0]
         what = f"{text} does not exist ({there} has no {missing!r})"
         remedy = f"in {there}: {nearest(missing, directories(str(there)))}"
+        if (address := address_meant(text.removeprefix(f"{there}/"))) is not None:
+            remedy = f"did you mean the address {address}?"
         if Path(text).exists():
-            what, remedy = f"{text} is a file", f"name the directory, such as {there}"
+            what, remedy = (
+                f"{text} is a file, not a directory",
+                f"give the directory, such as {there}",
+            )
     raise SourceError(f"dataset {dataset}: {what}", remedy=remedy, dataset=dataset)
+
+
+def address_meant(path: str) -> str | None:
+    """The address of a bucket or server that lost its "://", such as ``s3/bucket/oxe``, if one."""
+    scheme, slash, rest = path.partition("/")
+    known = slash and scheme.removesuffix(":") in CLIENTS and rest.strip("/")
+    return f"{scheme.removesuffix(':')}://{rest.strip('/')}" if known else None
 
 
 def directory_exists(path: str, *, dataset: str) -> bool:

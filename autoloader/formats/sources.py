@@ -58,7 +58,7 @@ def _loaded(entry: metadata.EntryPoint) -> type[DatasetFormat]:
         why = "it is no subclass of autoloader.formats.DatasetFormat"
     raise SourceError(
         f"the dataset format {entry.name!r} cannot be loaded from {entry.value}: {why}",
-        remedy="mend or remove the package that brings it",
+        remedy="fix or uninstall the package that brings this format",
     )
 
 

@@ -89,13 +89,13 @@ def locate_version(tfds_name: str, data_dir: str | Path, *, dataset: str) -> str
     """
     match = _TFDS_NAME.fullmatch(tfds_name)
     if match is None or ".." in tfds_name:
-        field = f"datasets.{dataset}.tfds"
+        field = f"datasets[{dataset}].tfds"
         raise SpecError(
             f"{field}: {tfds_name!r} is not a TFDS name",
             remedy='write "name", "name:1.0.0" or "name/config:1.0.0"',
         )
     home = existing_directory(data_dir, dataset=dataset, holds=INFO_FILE)
-    for what, name in (("", match["name"]), ("config ", match["config"])):
+    for what, name in (("dataset ", match["name"]), ("config ", match["config"])):
         if name and not directory_exists(files.join(home, name), dataset=dataset):
             raise SourceError(
                 f"dataset {dataset}: {home} has no {what}{name!r}",
@@ -124,7 +124,7 @@ def not_a_version(directory: str, *, dataset: str) -> SourceError:
     above = Path(directory).parent
     if (above / "meta/info.json").is_file():
         what = f"dataset {dataset}: {directory} is a folder inside a LeRobot dataset"
-        return SourceError(what, remedy=f"name the dataset's folder: {above}", dataset=dataset)
+        return SourceError(what, remedy=f"give the dataset's folder: {above}", dataset=dataset)
     if not files.is_remote(directory) and (of := hub_revision(Path(directory))) is not None:
         below = [str(of[1])]
     if not below:
@@ -132,13 +132,13 @@ def not_a_version(directory: str, *, dataset: str) -> SourceError:
             inner = files.join(directory, child)
             below += [files.join(inner, name) for name in versions_in(inner)]
     if len(below) == 1:
-        remedy = f"name the version directory: {below[0]}"
+        remedy = f"give the version directory: {below[0]}"
     elif below:
         shown = ", ".join(below[:8]) + (", ..." if len(below) > 8 else "")
-        remedy = f"name one of the version directories below it: {shown}"
+        remedy = f"give one of the version directories below it: {shown}"
     else:
         remedy = (
-            "name the directory that holds dataset_info.json and features.json, "
+            "give the directory that holds dataset_info.json and features.json, "
             "such as .../my_dataset/1.0.0"
         )
     return SourceError(
@@ -234,8 +234,8 @@ class TfdsDirectory(DatasetFormat):
                 why = f"is a {kind_of(os.stat(missing[0]).st_mode)}"  # noqa: PTH116
             raise SourceError(
                 f"dataset {dataset}: shard file {missing[0]} {why}{more}",
-                remedy=f"finish the copy of {self.path}, or choose a split over the shards that "
-                "are there",
+                remedy=f"finish the copy of {self.path}, or choose a split of the shards that are "
+                "there, such as train[:1shard]",
                 dataset=dataset,
             )
 
@@ -260,9 +260,9 @@ def _opened(path: str | Path, *, dataset: str) -> TfdsDirectory:
     version = str(info.get("version") or files.name_of(directory))
     if VERSION.fullmatch(files.name_of(directory)) and version != files.name_of(directory):
         raise SourceError(
-            f"dataset {dataset}: {info_file} is of version {version[:40]}, not of the one that its "
-            "directory names",
-            remedy="restore the file, or give the directory the name of the version that it holds",
+            f"dataset {dataset}: {info_file} says version {version[:40]}, and its directory has "
+            "the name of another",
+            remedy="restore the file, or rename the directory to the version in the file",
             dataset=dataset,
         )
     entries = info.get("splits")
@@ -349,7 +349,7 @@ def _whole(value: object) -> int:
     """A whole number as it stands in JSON, or in a string there. Raises ValueError."""
     if isinstance(value, (int, str)) and not isinstance(value, bool):
         return int(value)
-    raise ValueError(f"{value!r} is no whole number")
+    raise ValueError(f"{value!r} is not a whole number")
 
 
 def _is_file_name(file: str) -> bool:

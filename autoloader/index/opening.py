@@ -121,7 +121,7 @@ def open_indexes(
         if not dataset.indexable:
             raise SpecError(
                 f"dataset {dataset.name!r} is remote ({dataset.directory.path}), and nothing is "
-                "installed that fetches ranges of its files",
+                "installed that can fetch parts of its files",
                 remedy="pip install 'autoloader-rlds[remote]', read it as a stream (reader: auto "
                 "does), or copy it to a local disk",
                 path=f"datasets[{dataset.name}].path",
@@ -337,7 +337,8 @@ class _ShardFile:
                 beside = "; or leave --beside out" if self.place != self.asked[-1] else ""
                 raise SourceError(
                     f"dataset {self.dataset}: its index cannot be written to {place.parent}: {why}",
-                    remedy="make room there and let this user write, or name another directory: "
+                    remedy="make room there and allow this user to write, or set another "
+                    "directory: "
                     f"AUTOLOADER_CACHE_DIR{beside}",
                     dataset=self.dataset,
                 ) from error
@@ -443,7 +444,7 @@ def _check_copy(path: str, address: str, size: int, crc32c: int | None, dataset:
             same = crc_of(descriptor, 0, size) == crc32c
     if not same:
         raise SourceError(
-            f"dataset {dataset}: {address} is no copy of {path}, which was indexed",
-            remedy="copy the dataset there anew, or index what lies there (path: in the spec)",
+            f"dataset {dataset}: {address} is not a copy of {path}, which was indexed",
+            remedy="copy the dataset there again, or index the data there (path: in the spec)",
             dataset=dataset,
         )

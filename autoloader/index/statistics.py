@@ -377,8 +377,8 @@ def shared_statistics(datasets: Sequence[DatasetRows], group: str = "") -> Norma
             width, first = values.shape[1], there[0][1][0].shape[1]
             if width != first:
                 raise SpecError(
-                    f"normalize.group.{group}: {name} of {there[0][0]!r} has {first} columns, that "
-                    f"of {other!r} has {width}",
+                    f"normalize.group.{group}: the {name} of {there[0][0]!r} has {first} columns, "
+                    f"the {name} of {other!r} has {width}",
                     remedy="group datasets whose columns mean the same",
                 )
         if there:

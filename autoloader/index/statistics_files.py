@@ -196,11 +196,11 @@ def _read_file(path: str | Path) -> dict[str, NormalizationStatistics]:
         raise SpecError(f"{where}: {path}: {why}", remedy=remedy) from error
     except (ValueError, RecursionError) as error:
         raise SpecError(
-            f"{where}: {path} is no JSON: {error}",
+            f"{where}: {path} is not JSON: {error}",
             remedy=remedy,
         ) from error
     if not isinstance(document, Mapping):
-        raise SpecError(f"{where}: {path} holds no mapping", remedy=remedy)
+        raise SpecError(f"{where}: {path} does not hold a JSON object", remedy=remedy)
     try:
         return read_document(document)
     except ValueError as error:

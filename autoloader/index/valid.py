@@ -260,8 +260,9 @@ def check_count(dataset: ResolvedDataset, samples: int, counted: int) -> None:
     """
     if samples != counted:
         raise SourceError(
-            f"dataset {dataset.name!r}: its files give {samples} samples and gave {counted} when "
-            "this run was planned: they were changed, and an epoch is one pass of them",
-            remedy="put the files back as they were, or start the run anew",
+            f"dataset {dataset.name!r}: its files have {samples} samples now, and had {counted} "
+            f"when "
+            "this run was planned",
+            remedy="restore the files, or start the run again",
             dataset=dataset.name,
         )

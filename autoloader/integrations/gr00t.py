@@ -119,7 +119,10 @@ class Gr00tLayout:
         step: Callable[..., Any] = Gr00tStep,
     ) -> None:
         if release not in EMBODIMENTS:
-            raise UsageError(f"release {release!r}", remedy=nearest(str(release), EMBODIMENTS))
+            raise UsageError(
+                f"release {release!r}: no such release of GR00T",
+                remedy=nearest(str(release), EMBODIMENTS),
+            )
         self.spec = PipelineSpec.of(spec)
         self._release, self._embodiment, self._step = release, embodiment, step
         self._names: dict[str, _Names] = {}
@@ -147,8 +150,8 @@ class Gr00tLayout:
             return self._padded(batch)
         if len(self._names) > 1 and "dataset_index" not in batch:
             raise UsageError(
-                "steps of several datasets, and the batch does not say which they are of",
-                remedy="write metadata: full or dataset_only in the spec",
+                "the batch has steps of several datasets, and does not say which step is whose",
+                remedy="write metadata: full (or dataset_only) at the top of the spec",
             )
         return list(self._steps(batch, dataset_names or self._dataset_names))
 

@@ -69,8 +69,8 @@ def octo(
         action, mask = action[:, None], mask[:, None]
     if action.shape[1] != window.size:
         raise UsageError(
-            f"{action.shape[1]} chunks of actions a sample for a window of {window.size} frames: "
-            "the Octo layout has one for each",
+            f"a sample has {action.shape[1]} chunks of actions and {window.size} frames: the Octo "
+            "layout needs a chunk for each frame",
             remedy="write action_per: step in the spec's sample",
         )
     horizon = action.shape[2]
@@ -200,7 +200,7 @@ def openpi(
     states = batch["state"].shape[1]
     if not frames or set(frames.values()) != {1} or states != 1:
         raise UsageError(
-            f"frames of a sample by camera: {frames}; states: {states}; openpi takes one of each",
+            f"a sample has {frames} frames by camera and {states} states; openpi takes one of each",
             remedy="write sample: {frame_offsets: [0], state_offsets: [0]}, without goal",
         )
     taken = cameras or _CAMERAS["pi0_fast" if model == "pi0_fast" else "pi0"]
@@ -208,13 +208,13 @@ def openpi(
     if missing:
         raise UsageError(
             f"the batch has no camera {', '.join(sorted(missing))}",
-            remedy=f"name some of: {', '.join(frames)}",
+            remedy=f"choose from: {', '.join(frames)}",
         )
     coloured = [name for name, one in batch["images"].items() if one.shape[-1] == 3]
     if not coloured:
         raise UsageError(
-            f"cameras of the batch: {', '.join(frames)}, all of depth; openpi takes colours",
-            remedy="name a colour camera in the spec",
+            f"the batch has depth cameras only ({', '.join(frames)}); openpi takes colour frames",
+            remedy="add a colour camera to the spec",
         )
     shape_of, mask_of = batch["images"][coloured[0]], batch["frame_mask"][coloured[0]]
     image, image_mask = {}, {}
@@ -291,7 +291,7 @@ def lerobot(
         frames = batch["images"][name]
         if frames.shape[-1] != 3:
             raise UsageError(
-                f"camera {name!r} has {frames.shape[-1]} channels; the layout takes colours",
+                f"camera {name!r} has {frames.shape[-1]} channels; the layout takes colour frames",
                 remedy="leave depth cameras out of the spec",
             )
         frames = frames.movedim(-1, -3) if _is_torch(frames) else frames.transpose(0, 1, 4, 2, 3)
@@ -302,7 +302,7 @@ def lerobot(
         put(STATE, batch["state"], batch["state_mask"].any(-1), axis=True)
     if batch["action"].ndim != 3:
         raise UsageError(
-            "the batch has a chunk of actions for each frame; lerobot has one a sample",
+            "the batch has a chunk of actions for each frame; lerobot takes one for each sample",
             remedy="leave action_per: step out of the spec",
         )
     put(ACTION, batch["action"], batch["action_mask"].any(-1), axis=True)
@@ -363,13 +363,13 @@ class Stage2Layout:
         camera = self.camera if self.camera is not None else next(iter(images))
         if camera not in images:
             raise UsageError(
-                f"Stage2Layout(camera={camera!r}): the mixture has no such camera",
+                f"Stage2Layout(camera={camera!r}): the mixture has no camera of this name",
                 remedy=nearest(camera, images),
             )
         if "provenance" not in batch:
             raise UsageError(
-                "Stage2Layout needs to know where samples come from; the spec says metadata: "
-                + ("dataset_only" if "dataset_index" in batch else "none"),
+                "Stage2Layout needs the place of each sample in its dataset; the spec has "
+                "metadata: " + ("dataset_only" if "dataset_index" in batch else "none"),
                 remedy="write metadata: full at the top of the spec",
             )
         places = batch["provenance"].tolist()
@@ -429,7 +429,8 @@ def _read_window(
     """
     if "provenance" not in batch:
         raise UsageError(
-            f"the {layout} layout tells each frame's place in its episode, and the batch has none",
+            f"the {layout} layout gives each frame's place in its episode, and the batch does not "
+            "hold it",
             remedy="write metadata: full at the top of the spec",
         )
     offsets = batch["frame_offset"]
@@ -494,7 +495,8 @@ def _asked(size: int, goal: bool, frame_offsets: Sequence[int] | None, layout: s
     if len(asked) != size:
         raise UsageError(
             f"frame_offsets {asked} for batches of {size} frames and {'a' if goal else 'no'} goal",
-            remedy="give those of the spec's sample, and goal=True where it has goal: uniform",
+            remedy="pass the frame_offsets of the spec's sample, and goal=True if it has goal: "
+            "uniform",
         )
     return asked
 
@@ -503,8 +505,8 @@ def _proprio(states: Any, asked: Sequence[int], layout: str) -> Any:
     """States with one row for each frame; ``UsageError`` where the spec gives others."""
     if states.shape[1] != len(asked):
         raise UsageError(
-            f"{states.shape[1]} states for {len(asked)} frames: the {layout} layout has a proprio "
-            "for each frame of the window",
+            f"a sample has {states.shape[1]} states and {len(asked)} frames: the {layout} layout "
+            "needs a state (proprio) for each frame",
             remedy=f"write state_offsets: {list(asked)} in the spec's sample",
         )
     return states

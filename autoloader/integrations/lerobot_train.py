@@ -153,7 +153,7 @@ def _refuse(cfg: Any, meta: Any, deltas: Mapping[str, Any]) -> None:
     for reason, there in reasons.items():
         if there:
             raise UsageError(
-                f"this run has {reason}, which autoloader.lerobot_train does not give",
+                f"this run has {reason}, which autoloader.lerobot_train does not do",
                 remedy="train it with lerobot-train, whose flags are the same",
             )
 

@@ -391,7 +391,7 @@ def peer_of(connection: socket.socket) -> tuple[int, int]:
 def _no_message(what: str) -> WorkerError:
     """The error for bytes that are no message."""
     return WorkerError(
-        f"what came over the loader's socket is no message of a loader: {what}",
+        f"the loader's socket got what is not a message of a loader: {what}",
         remedy="look which other process listens on, or connects to, sockets named @autoloader-… "
         "(`ss -xlp`), and end it",
     )

@@ -115,7 +115,7 @@ def _check_names(knobs: Mapping[Any, Any]) -> None:
     for key in knobs:
         if not isinstance(key, str):
             raise UsageError(
-                f"knobs: {shown(key)} is no name of a knob",
+                f"knobs: {shown(key)} is not the name of a knob",
                 remedy='write a name, such as {"decode_threads": 2}',
             )
 
@@ -187,7 +187,8 @@ def _found_address() -> str:
     address = os.environ.get(ADDRESS_VARIABLE, "")
     if not address:
         raise UsageError(
-            f"no cluster of Ray's is named, and {ADDRESS_VARIABLE} is not set",
+            f'helpers="ray" needs a Ray cluster, and the environment variable {ADDRESS_VARIABLE} '
+            "is not set",
             remedy="start one (`ray start --head --num-cpus=0` here, `ray start --address=HOST:"
             f'6379` on the helpers), then set {ADDRESS_VARIABLE}=HOST:6379 or helpers="ray@HOST:'
             '6379"',
@@ -199,7 +200,7 @@ def _checked(address: str) -> str:
     """An address that names a cluster that runs; we start none."""
     if address == "local" or address.startswith("ray://"):
         raise UsageError(
-            f"the Ray address {shown(address)} is none of a cluster that this host belongs to",
+            f"this host does not belong to a Ray cluster at {shown(address)}",
             remedy="name the head's own port, such as 10.0.0.1:6379, and have this host join: "
             "`ray start --address=10.0.0.1:6379 --num-cpus=0`",
         )

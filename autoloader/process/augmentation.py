@@ -67,7 +67,7 @@ def augment(batch: Batch, spec: PipelineSpec | None = None) -> Batch:
         return augmenter(batch.spec, batch.split)(cast("Batch", batch))
     if spec is None:
         raise UsageError(
-            "the batch does not say how it is augmented: it is no batch as the loader gave it, or "
+            "the batch does not say how to augment it: the loader did not give it like this, or "
             "its spec has no augment",
             remedy="call autoloader.augment(batch, spec)",
         )

@@ -170,7 +170,7 @@ def join_states(states: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """
     if isinstance(states, (Mapping, str, bytes)) or not isinstance(states, Sequence) or not states:
         raise UsageError(
-            f"the states to join are no list of states: {shown(states)}",
+            f"join_states takes a list of states, and this is {shown(states)}",
             remedy="pass [state of rank 0, state of rank 1, …]",
         )
     read = [read_state(state) for state in states]
@@ -228,10 +228,10 @@ def order_from(state: Mapping[str, Any], plan: LoaderPlan, order: MixtureOrder) 
         if not _may_rebase(state, here, plan):
             raise UsageError(
                 f"the state was saved for another loader: {differing}",
-                remedy="resume with the spec and split that the state was saved with; world size, "
-                "batch size and free knobs may differ, and, where an epoch is no pass and "
-                "nothing is chained and mixing.locality has no lanes, weights, and datasets may be "
-                "added or left out",
+                remedy="resume with the spec and split of the saved run. World size, batch size "
+                "and "
+                "knobs may differ. Weights and the list of datasets may differ too, except with "
+                "mixing.epoch: pass, mixing.chain or lanes in mixing.locality",
             )
         saved = tuple(state["datasets"])
         before = _saved_order(state, order, saved).samples_before(position)
@@ -405,7 +405,7 @@ def _check_spec(plan: LoaderPlan) -> None:
         )
     if plan.mixture.spec.weights == "natural":
         raise UsageError(
-            "set_weights: the spec says weights: natural, which asks for no weight",
+            "set_weights: the spec has weights: natural, which takes no weights",
             remedy="set weights: natural_scaled (weight × samples), or explicit",
         )
 
@@ -414,7 +414,7 @@ def _check_weights(weights: object, names: tuple[str, ...]) -> None:
     """Refuse weights that are none, or of unknown datasets."""
     if not isinstance(weights, Mapping):
         raise UsageError(
-            f"set_weights: {shown(weights)} is no mapping",
+            f"set_weights: {shown(weights)} is not a mapping",
             remedy=f"pass dataset names and weights, such as {{{names[0]!r}: 2.0}}",
         )
     for name, weight in weights.items():

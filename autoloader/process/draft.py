@@ -32,7 +32,7 @@ from autoloader.formats.files import is_remote, normal
 from autoloader.formats.hdf5.scan import NO_LAYOUT
 from autoloader.formats.hub import located
 from autoloader.formats.lerobot.modality import Release
-from autoloader.formats.places import folder_name
+from autoloader.formats.places import address_meant, folder_name
 from autoloader.formats.records import parse_example
 from autoloader.formats.registry import (
     KnownDataset,
@@ -155,9 +155,11 @@ def draft(
     name, weights = _style_and_mix(_STYLE_OF.get(style or "", style), mix)
     root = located(data_dir, say)
     if not is_remote(root) and not (os.path.isdir(root) or is_file(root)):  # noqa: PTH112  (never raises)
+        there, address = os.path.lexists(root), address_meant(os.fspath(data_dir))
         raise SourceError(
-            f"{data_dir} is no directory",
-            remedy="name the directory that holds the datasets, or a dataset of the Hub: ORG/NAME",
+            f"{data_dir} is not a directory" if there else f"{data_dir} does not exist",
+            remedy=(f"did you mean the address {address}? Else " if address else "")
+            + "give the directory that holds the datasets, or a dataset of the Hub: ORG/NAME",
         )
     how, faults, left = styles()[name], _Faults(), dict[str, str]()
     found = list(_entries(root, how, say, faults, left))
@@ -168,7 +170,7 @@ def draft(
     if whole and found and left:
         raise SourceError(
             f"{root}: {len(left)} of {every} datasets cannot be used: {whys}",
-            remedy="mend them, or train on the spec that autoloader init writes of the others",
+            remedy="repair them, or train on the spec that autoloader init writes of the others",
         )
     for path, error in faults.items():
         say(f"{path}: left out: {error.what} → {error.remedy}")
@@ -187,8 +189,8 @@ def draft(
         raise SourceError(
             f"{root} holds no TFDS, LeRobot or HDF5 dataset {f'of {mix} ' if mix else ''}that can "
             "be read",
-            remedy="name a directory with version directories such as my_dataset/1.0.0, or with "
-            "LeRobot datasets, below it; what was found and left out stands above",
+            remedy="give a directory with version directories such as my_dataset/1.0.0, or with "
+            "LeRobot datasets, below it; the lines above say what was left out and why",
         )
     for one in found:
         if one.proposed:

@@ -181,7 +181,8 @@ def _check(modality: Modality, directory: DatasetFormat) -> None:
     for key, path in named.items():
         if path not in directory.features:
             raise SourceError(
-                f"dataset {directory.dataset}: {key} of {MODALITY_FILE} is {path!r}, which is no "
+                f"dataset {directory.dataset}: {key} of {MODALITY_FILE} is {path!r}, which is not "
+                f"a "
                 f"feature of {directory.path}",
                 remedy=f"set its original_key to one of: {', '.join(sorted(directory.features))}",
                 dataset=directory.dataset,

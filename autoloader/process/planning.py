@@ -465,8 +465,8 @@ def plan_loader(
     order = mixture_order(mixture, samples, {name: one.size for name, one in counts.items()})
     if order.epoch_samples is not None and order.epoch_samples < world_size:
         raise SpecError(
-            f"an epoch has {order.epoch_samples} samples, and there are {world_size} ranks",
-            remedy="use fewer ranks, or a longer epoch (mixing.epoch)",
+            f"an epoch has {order.epoch_samples} samples, too few for {world_size} ranks",
+            remedy="use fewer ranks, or a longer epoch (mixing.epoch: NUMBER of samples)",
             path="mixing.epoch",
         )
     return LoaderPlan(

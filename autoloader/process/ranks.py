@@ -91,14 +91,15 @@ def find_ranks(
     if device_mesh is not None:
         if rank is not None or world_size is not None:
             raise UsageError(
-                f"rank={rank}, world_size={world_size} and a device_mesh: they may contradict",
+                f"rank={rank}, world_size={world_size} and a device_mesh: both say the rank",
                 remedy="give rank= and world_size=, or device_mesh= alone",
             )
         return _checked(_of_mesh(device_mesh), "device_mesh")
     if (rank is None) != (world_size is None):
         raise UsageError(
             f"rank={rank}, world_size={world_size}: one without the other",
-            remedy="give both, or neither: then the environment is read",
+            remedy="give both, or neither: then torch.distributed or the launcher's environment "
+            "variables say them",
         )
     if rank is not None and world_size is not None:
         return _checked((rank, world_size), "arguments")
@@ -112,9 +113,11 @@ def find_ranks(
         local, node, size = _numbers(environment, "LOCAL_RANK", "NODE_RANK", "WORLD_SIZE")
         if node > 0:
             raise UsageError(
-                f"NODE_RANK={node} and LOCAL_RANK={local} do not say which of {size} ranks this is",
-                remedy="initialise torch.distributed before the loader, or give rank and "
-                "world_size",
+                f"environment variables NODE_RANK={node} and LOCAL_RANK={local} do not say which "
+                f"of "
+                f"{size} ranks this process is",
+                remedy="call torch.distributed.init_process_group before making the AutoLoader, or "
+                "pass rank= and world_size=",
             )
         return _checked((local, size), "LOCAL_RANK and WORLD_SIZE")
     if _in_slurm_step(environment):
@@ -164,7 +167,7 @@ def _of_mesh(mesh: Any) -> tuple[int, int]:
         names, sizes, where = mesh.mesh_dim_names or (), mesh.shape, mesh.get_coordinate()
     except AttributeError as error:
         raise UsageError(
-            f"device_mesh={shown(mesh)} is no DeviceMesh",
+            f"device_mesh={shown(mesh)} is not a torch DeviceMesh",
             remedy='give the data-parallel part of one: device_mesh=mesh["dp"]',
         ) from error
     if same := [name for name in names if name in _SAME_BATCHES]:
@@ -175,7 +178,7 @@ def _of_mesh(mesh: Any) -> tuple[int, int]:
         )
     if where is None:
         raise UsageError(
-            "this process has no place in the device_mesh",
+            "this process is not part of the device_mesh",
             remedy="make the loader in the processes of the mesh alone",
         )
     rank = 0
@@ -211,7 +214,7 @@ def gathered(values: Sequence[float]) -> list[list[float]]:
     """
     if _process_group() is None:
         raise UsageError(
-            "figures of all ranks are asked for, and torch.distributed is not initialised",
+            "all_ranks=True needs torch.distributed, which is not initialised",
             remedy="call torch.distributed.init_process_group first, or leave all_ranks out: then "
             "they are those of this node",
         )
@@ -259,7 +262,9 @@ def _numbers(environment: Mapping[str, str], *names: str) -> tuple[int, ...]:
     except ValueError as error:
         found = ", ".join(f"{name}={environment[name]!r}" for name in names)
         raise UsageError(
-            f"the environment's {found} are not numbers", remedy="give rank and world_size"
+            f"environment variables {found}: each must be a whole number",
+            remedy=f"set {' and '.join(names)} as the launcher (torchrun, srun) does, or pass "
+            "AutoLoader(…, rank=…, world_size=…)",
         ) from error
 
 
@@ -269,6 +274,8 @@ def _checked(found: tuple[int, ...], source: str) -> Ranks:
     if not 0 <= rank < world_size:
         raise UsageError(
             f"rank={rank}, world_size={world_size} (from {source}): there is no such rank",
-            remedy=f"give a rank from 0 to {max(0, world_size - 1)}",
+            remedy=f"with world_size={world_size}, ranks go from 0 to {world_size - 1}"
+            if world_size > 0
+            else "give a world_size of 1 or more: the number of ranks",
         )
     return Ranks(rank, world_size)

@@ -179,7 +179,8 @@ class Transfer:
         self._owner.check()
         if self._closed:
             raise UsageError(
-                "the loader of this transfer is closed", remedy="move batches while it is open"
+                "the loader of this transfer is closed",
+                remedy="move batches before the loader is closed, inside its with block",
             )
         self.drop_copied()
         sources: list[torch.Tensor] = []

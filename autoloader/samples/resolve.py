@@ -390,7 +390,7 @@ class DatasetSource:
             raise SpecError(
                 f"{where}: {told}; {directory.path} has {len(known)} episodes, "
                 f"{min(known, default=0)} to {max(known, default=0)}",
-                remedy="name episodes that its list has",
+                remedy="list only episodes that the dataset has",
             )
         return directory.with_episodes(numbers)
 
@@ -444,8 +444,8 @@ def bind_dataset(source: DatasetSource, index: int) -> ResolvedDataset:
     where = source.where
     if not declared.images and declared.action is None and declared.state is None:
         raise SpecError(
-            f"{where}: takes neither images nor action nor state",
-            remedy="name at least one field of the dataset",
+            f"{where}: the dataset has no images, no action and no state in the spec",
+            remedy="add at least one of them, such as action: action",
         )
     name = declared.name
     directory, slices = source.open()
@@ -569,8 +569,9 @@ def _width_of(spec: PipelineSpec, datasets: Sequence[ResolvedDataset], name: Fie
     if widest > fixed:
         dataset = next(one for one, width in widths.items() if width == widest)
         raise SpecError(
-            f"pad_to.{name}: {fixed}, but dataset {dataset!r} has {widest} columns",
-            remedy=f"set pad_to.{name} to at least {widest}",
+            f"pad_to.{name}: {fixed} is too small: the {name} of dataset {dataset!r} has {widest} "
+            "columns",
+            remedy=f"set pad_to.{name} to {widest} or more",
         )
     return fixed
 
@@ -616,8 +617,8 @@ def _fps(declared: DatasetSpec, directory: DatasetFormat) -> float | None:
     if declared.fps is not None and abs(declared.fps - told) > _LARGEST_DIFFERENCE * told:
         field = f"datasets[{declared.name}].fps"
         raise SpecError(
-            f"{field}: {declared.fps:g}, and the {directory.title} dataset says {told:g}",
-            remedy="leave fps out, or mend the one that is wrong",
+            f"{field}: {declared.fps:g} in the spec, and {told:g} in the {directory.title} dataset",
+            remedy="leave fps out of the spec, or correct the one that is wrong",
         )
     return told
 
@@ -655,7 +656,7 @@ def locate(mixture: ResolvedMixture, provenance: Any) -> SampleLocation:
         path = dict(enumerate(dataset.slices))[shard].path
     except (TypeError, ValueError, KeyError):
         raise UsageError(
-            f"provenance {provenance!r:.200} names no sample of this loader",
+            f"provenance {provenance!r:.200} is not the place of a sample of this loader",
             remedy='give one row of its batch["provenance"]: dataset, pass, shard, episode, t',
         ) from None
     return SampleLocation(dataset.name, path, record, t, t * dataset.stride, pass_)

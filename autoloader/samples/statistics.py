@@ -227,8 +227,8 @@ def scaling_of(
         )
     if how.by_row and len(rows) != horizon:
         raise SpecError(
-            f"normalize.{field}.columns: by_row, and the statistics of dataset {dataset!r} are of "
-            f"{len(rows)} rows, while its {field} has {horizon}",
+            f"normalize.{field}.columns: by_row needs statistics of each row: those of dataset "
+            f"{dataset!r} have {len(rows)} rows, and its {field} has {horizon}",
             remedy="compute them for this horizon: autoloader stats SPEC -o FILE; by_row takes "
             "rows of a sample that are relative to the state (action_relative_to_state)",
             path="normalize.statistics",
@@ -245,7 +245,7 @@ def scaling_of(
             raise SpecError(
                 f"normalize.{field}.dims: {one.dims!r} does not fit the {width} columns of dataset "
                 f"{dataset!r}",
-                remedy="name columns that every dataset has, counted from the front or the end",
+                remedy="choose columns that every dataset has, counted from the front or the end",
             ) from error
     active = np.asarray(mask, dtype=np.bool_)
     bound, binary = np.full(width, np.inf), np.zeros(width, np.bool_)

@@ -287,6 +287,8 @@ def check_parts(mixture: ResolvedMixture, samples: Mapping[str, int], ranks: Ran
             raise SpecError(
                 f"dataset {dataset.name!r} has {own} samples in {records} episodes: too few to be "
                 f"streamed by {ranks.world_size} ranks",
-                remedy="reader: indexed, which deals samples; or fewer ranks, or leave it out",
+                remedy="set reader: indexed, which divides samples among ranks; or use fewer "
+                "ranks, or "
+                "leave the dataset out",
                 path=f"datasets[{dataset.name}]",
             )

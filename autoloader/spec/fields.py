@@ -169,7 +169,8 @@ def _parse_path(text: str) -> tuple[str, tuple[int | None, int | None, int | Non
     match = _PATH.match(text.strip())
     if match is None:
         raise wrong(
-            f"{shown(text)} is no feature path", "write a feature such as action/world_vector[:3]"
+            f"{shown(text)} is not a feature path",
+            "write a feature such as action/world_vector[:3]",
         )
     columns = match["columns"]
     return match["path"].strip("/"), None if columns is None else parse_columns(columns, text)
@@ -194,13 +195,14 @@ def _parse_term(raw: Any) -> FieldTerm:
             count = raw[key]
             if len(raw) > 1 or type(count) is not int or not 1 <= count <= _MOST_CONSTANTS:
                 raise wrong(
-                    f"{shown(dict(raw))}", f"write {{{key}: n}} alone, n 1 to {_MOST_CONSTANTS}"
+                    f"{shown(dict(raw))} is not allowed",
+                    f"write {{{key}: n}} alone, n 1 to {_MOST_CONSTANTS}",
                 )
             return FieldTerm(None, constants=count, value=value)
         if isinstance(raw.get("path"), str):
             return FieldTerm(*_parse_path(raw["path"]), ops=parse_ops(raw.get("ops", [])))
     raise wrong(
-        f"{shown(raw)} names no feature",
+        f"{shown(raw)} is not a feature",
         "write a path, a path with columns, {path: ..., ops: [...]}, {zeros: n} or {ones: n}",
     )
 
@@ -211,10 +213,13 @@ def parse_expression(raw: Any) -> FieldExpression:
         return raw
     items = list(raw) if isinstance(raw, (list, tuple)) else [raw]
     if not items:
-        raise wrong("an empty list", "name at least one feature, or leave the field out")
+        raise wrong("the list is empty", "give at least one feature, or leave the field out")
     expression = FieldExpression(tuple(_parse_term(item) for item in items))
     if not expression.paths():
-        raise wrong("only constants", "leave the field out: what is absent is zero and masked")
+        raise wrong(
+            "constants only, no feature of the dataset",
+            "leave the field out: a field that is absent is zero and masked",
+        )
     return expression
 
 
@@ -251,7 +256,7 @@ def _parse_camera(raw: Any) -> AnyOf:
     ops = raw["ops"] if isinstance(raw["ops"], (list, tuple)) else [raw["ops"]]
     if len(ops) != 1 or ops[0] not in _FLIPS:
         raise wrong(
-            f"{shown(ops)} is no op of a camera",
+            f"{shown(ops)} is not an op of a camera",
             "allowed: [flip_channels], or [{flip_channels: public}] where only the public files "
             "hold blue before red",
         )
@@ -397,7 +402,10 @@ def parse_ops(raw: Any) -> tuple[FieldOp, ...]:
     for alike in _ONCE:
         named = [op.name for op in found if op.name in alike]
         if len(named) > 1:
-            raise wrong(f"{' and then '.join(named)}", f"name {' or '.join(alike)} once in a term")
+            raise wrong(
+                f"{' and then '.join(named)} in one term",
+                f"use {' or '.join(alike)} once in a term",
+            )
     return found
 
 
@@ -407,7 +415,7 @@ def _parse_op(raw: Any) -> FieldOp:
     if isinstance(raw, str):
         raw = {raw: None}
     if not isinstance(raw, Mapping) or len(raw) != 1:
-        raise wrong(f"{shown(raw)} is no op", f"allowed: {', '.join(map(_allowed, OPS))}")
+        raise wrong(f"{shown(raw)} is not an op", f"allowed: {', '.join(map(_allowed, OPS))}")
     name, value = next(iter(raw.items()))
     if name not in OPS:
         raise wrong(f"unknown op {shown(name)}", nearest(str(name), OPS))

@@ -202,7 +202,7 @@ class Knobs(BaseModel):
             elif dataset:
                 if knob not in STREAM_KNOBS:
                     raise KnobError(
-                        f"{key}: no dataset has a knob {knob!r} of its own",
+                        f"{key}: the knob {knob!r} cannot be set for one dataset",
                         remedy=nearest(knob, STREAM_KNOBS),
                     )
                 per_dataset.setdefault(dataset, {})[knob] = value
@@ -295,7 +295,7 @@ class Knobs(BaseModel):
         if unknown:
             raise KnobError(
                 f"there are knobs for dataset {unknown[0]!r}, which is not in the mixture",
-                remedy=f"take them out, or name another: {nearest(unknown[0], limits.shards)}",
+                remedy=f"remove them, or correct the name: {nearest(unknown[0], limits.shards)}",
             )
         moves = _Moves(self.flat())
         shards = limits.shards
@@ -375,10 +375,10 @@ else:
 
 
 OTHER_WORDS = {
-    "num_workers": "here it is the knob decode_threads",
-    "prefetch_factor": "here it is the knob ring_slots, which counts batches",
-    "shuffle_buffer_size": "here it is the knob shuffle_samples; the indexed reader needs none",
-    "batch_size": "it is a field of the spec: batch.size (on the command line --set batch.size=4)",
+    "num_workers": "the loader starts its own threads; the knob decode_threads fixes their number",
+    "prefetch_factor": "here this is the knob ring_slots, which counts batches",
+    "shuffle_buffer_size": "here this is the knob shuffle_samples; the indexed reader needs none",
+    "batch_size": "here this is batch: {size: 4} in the spec, or --set batch.size=4",
 }
 """What a setting of other loaders is called here."""
 

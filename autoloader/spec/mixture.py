@@ -67,8 +67,8 @@ def _importable(call: Any) -> Any:
     named = isinstance(call, str) and not call.startswith("__main__:") and _CALL.fullmatch(call)
     if not named and (isinstance(call, str) or callable(call)):
         raise wrong(
-            f"{shown(call)} is no module:function that the loader's child can import",
-            "move it to a file that can be imported, and name it as my_lab.oxe:bridge",
+            f"{shown(call)} is not a module:function that the loader's child process can import",
+            "put the function in a module that can be imported, and write my_module:my_function",
         )
     return call
 
@@ -87,7 +87,7 @@ class GivesSpec(Block):
     @model_validator(mode="after")
     def _text_has_no_shape(self) -> GivesSpec:
         if self.dtype == "text" and self.shape:
-            raise wrong("text with a shape", "leave shape out: a sample has one text")
+            raise wrong("dtype: text with a shape", "leave shape out: a sample has one text")
         return self
 
 
@@ -114,7 +114,10 @@ class BatchSpec(Block):
         if (self.call is None) != (not self.gives):
             raise wrong(
                 "call without gives" if self.call else "gives without call",
-                "name the function, and what it gives: {input_ids: {dtype: int32, shape: [32]}}",
+                "add what the function returns, such as gives: {input_ids: {dtype: int32, "
+                "shape: [32]}}"
+                if self.call
+                else "add the function, such as call: my_module:my_function",
             )
         for name in self.gives:
             if name in OWN_KEYS or not name.isidentifier():
@@ -228,12 +231,12 @@ class MixingSpec(Block):
             )
         if self.chain and self.block_length == 1:
             raise wrong(
-                "chain: true with blocks of one sample, which has nothing to share frames with",
+                "chain: true with block_length: 1: a block of one sample has no frames to share",
                 "set mixing.block_length: 4 (or another above 1), or leave chain out",
             )
         if self.chain and self.locality is not None and self.locality.lanes > 1:
             raise wrong(
-                "chain: true with locality.lanes above 1, whose batches would cut runs apart",
+                "chain: true with locality.lanes above 1, which cuts chains apart",
                 "leave locality.lanes out, or chain",
             )
         return self
@@ -270,7 +273,10 @@ def _dims(raw: Any) -> Dims | None:
     listed = isinstance(raw, (list, tuple)) and len(raw) > 0
     if listed and all(isinstance(one, int) and not isinstance(one, bool) for one in raw):
         return tuple(raw)
-    raise wrong(f"{shown(raw)} names no dims", 'write "[:-1]", "[0:6]" or a list such as [0, 1, 2]')
+    raise wrong(
+        f"{shown(raw)} is not a choice of columns",
+        'write "[:-1]", "[0:6]" or a list such as [0, 1, 2]',
+    )
 
 
 NormalizedDims = Annotated[
@@ -505,22 +511,33 @@ def _pair(raw: Any, what: str) -> tuple[float, float]:
         low, high = float(raw[0]), float(raw[1])
         if low <= high:
             return low, high
-    raise wrong(f"{what}: {shown(raw)}", "write two numbers, the smaller first, such as [0.8, 1.0]")
+    raise wrong(
+        f"{what}: {shown(raw)} is not allowed",
+        "write two numbers, the smaller first, such as [0.8, 1.0]",
+    )
 
 
 def _crop(raw: Any) -> AugmentOp:
     name = "random_resized_crop"
     if not isinstance(raw, Mapping):
-        raise wrong(f"{name}: {shown(raw)}", "write {scale: [0.8, 1.0], ratio: [0.9, 1.1]}")
+        raise wrong(
+            f"{name}: {shown(raw)} is not allowed", "write {scale: [0.8, 1.0], ratio: [0.9, 1.1]}"
+        )
     for key in raw:
         if key not in _CROP:
             raise wrong(f"{name}: unknown key {shown(key)}", nearest(str(key), _CROP))
     low, high = _pair(raw.get("scale", _CROP["scale"]), f"{name}.scale")
     narrow, wide = _pair(raw.get("ratio", _CROP["ratio"]), f"{name}.ratio")
     if low <= 0 or high > 1:
-        raise wrong(f"{name}.scale: [{low}, {high}]", "an area share is above 0 and at most 1")
+        raise wrong(
+            f"{name}.scale: [{low}, {high}] is not allowed",
+            "give parts of the picture's area, above 0 and at most 1",
+        )
     if narrow <= 0:
-        raise wrong(f"{name}.ratio: [{narrow}, {wide}]", "a ratio is above 0; 1 keeps the aspect")
+        raise wrong(
+            f"{name}.ratio: [{narrow}, {wide}] is not allowed",
+            "give ratios above 0; 1 keeps the aspect",
+        )
     return AugmentOp("random_resized_crop", low, high, (narrow, wide))
 
 
@@ -529,13 +546,15 @@ def _strength(name: OpName, raw: Any) -> AugmentOp:
     shifts = name in _SHIFTS
     if is_number(raw):
         if raw < 0 or (not shifts and raw > 1):
-            raise wrong(f"{name}: {raw}", "a strength is 0 to 1, or give both bounds")
+            raise wrong(
+                f"{name}: {raw} is not allowed", "give a strength from 0 to 1, or both bounds"
+            )
         low, high = (-float(raw), float(raw)) if shifts else (1 - float(raw), 1 + float(raw))
     else:
         low, high = _pair(raw, name)
     least, most = _SHIFTS.get(name, (0.0, math.inf))
     if low < least or high > most:
-        raise wrong(f"{name}: [{low}, {high}]", f"stay within {least} and {most}")
+        raise wrong(f"{name}: [{low}, {high}] is not allowed", f"stay within {least} and {most}")
     return AugmentOp(name, low, high)
 
 

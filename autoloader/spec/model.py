@@ -27,7 +27,7 @@ from autoloader.spec.mixture import (
     Weight,
     Weights,
 )
-from autoloader.spec.reading import complaint, completed, in_file, read_document
+from autoloader.spec.reading import NAME_PATTERN, complaint, completed, in_file, read_document
 from autoloader.spec.sample import (
     KeepSpec,
     OwnSample,
@@ -38,7 +38,7 @@ from autoloader.spec.sample import (
     merged,
 )
 
-Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_\-]*$", max_length=100)]
+Name = Annotated[str, Field(pattern=NAME_PATTERN, max_length=100)]
 Width = Annotated[int, Field(ge=1, le=10_000)]
 FeaturePath = Annotated[str, Field(min_length=1, max_length=1000)]
 Location = Annotated[str, Field(min_length=1, max_length=4096)]
@@ -196,8 +196,8 @@ class DatasetSpec(Block):
             raise wrong(f"tfds {self.tfds!r} without data_dir", "set data_dir here or in defaults")
         if self.keep is not None and self.keep.language and self.language is None:
             raise wrong(
-                f"dataset {self.name!r} keeps what has language, and names no language",
-                "name the dataset's language feature, or leave keep.language out",
+                f"keep.language in dataset {self.name!r}, which has no field language",
+                "add language: FEATURE to the dataset, or leave keep.language out",
             )
         if self.sample_weight is not None and not (self.transform is None and self.steps.takes_all):
             raise wrong(
@@ -302,7 +302,8 @@ class PipelineSpec(Block):
                 if camera not in self.cameras:
                     raise wrong(
                         f"datasets[{dataset.name}].images: there is no camera {camera!r}",
-                        f"{nearest(camera, self.cameras)} (or give it a size in cameras)",
+                        f"{nearest(camera, self.cameras)}; or add {camera} to cameras, with its "
+                        f"size",
                     )
                 if self.cameras[camera].depth and dataset.images[camera].flip:
                     raise wrong(
@@ -464,8 +465,8 @@ class PipelineSpec(Block):
             return cls.from_mapping(source)
         if not isinstance(source, (str, PathLike)):
             raise SpecError(
-                f"{shown(source)} is no spec",
-                remedy="pass a PipelineSpec, the path of one, or a dict that says the same",
+                f"{shown(source)} is not a spec",
+                remedy="pass the path of a spec file, a PipelineSpec, or a dict with the same keys",
             )
         return cls.from_yaml(source)
 

@@ -27,9 +27,12 @@ from ruamel.yaml.nodes import CollectionNode, MappingNode
 from autoloader.errors import AutoloaderError, SpecError, nearest, shown
 from autoloader.host.files import DocumentError, read_regular
 from autoloader.host.units import expanded
+from autoloader.spec.block import Block
 
 _NAMED = 3
 """Further wrong fields that a message names."""
+_KEYS = 8
+"""Keys of a block that a message names."""
 
 
 def read_document(path: Path) -> dict[str, Any]:
@@ -41,15 +44,16 @@ def read_document(path: Path) -> dict[str, Any]:
     try:
         raw = read_yaml_file(path)
     except DocumentError as error:
-        where = "" if error.what.startswith("line ") else ":"
-        remedy = f"`autoloader init {path} -o mix.yaml` writes a spec of the datasets there"
-        if path.suffix and not path.exists():
-            error.remedy = "check the path; `autoloader init DATA -o mix.yaml` writes a spec"
-        raise SpecError(
-            f"{path}{where or ','} {error.what}",
-            remedy=remedy if path.is_dir() or not (path.suffix or path.exists()) else error.remedy,
-            path="",
-        ) from None
+        what, remedy = f"{path}: {error.what}", error.remedy
+        if path.is_dir():
+            what = f"{path} is a directory, not a spec file"
+        elif error.what.startswith("line "):
+            what = f"{path}, {error.what}"
+        if path.is_dir() or not (path.suffix or path.exists()):
+            remedy = f"`autoloader init {path} -o mix.yaml` writes a spec of the datasets there"
+        elif not path.exists():
+            remedy = "check the path; `autoloader init DATA -o mix.yaml` writes a spec"
+        raise SpecError(what, remedy=remedy, path="") from None
     if not isinstance(raw, dict):
         holds = "is empty" if raw is None else f"holds {shown(raw)}, not keys with values"
         remedy = "write datasets: and cameras:, or let `autoloader init DATA_DIR` write the spec"
@@ -99,8 +103,8 @@ def completed(raw: Mapping[str, Any], fields: Set[str], folder: Path) -> dict[st
     plain = _plain(raw)
     if not isinstance(plain, dict):
         raise SpecError(
-            f"a spec is a mapping, and this is {shown(raw)}",
-            remedy="pass what a spec file would say, such as {'datasets': […], 'cameras': {…}}",
+            f"a spec is a mapping of keys to values, and this is {shown(raw)}",
+            remedy="pass the keys of a spec file, such as {'datasets': […], 'cameras': {…}}",
         )
     if plain.get("augment", {}) is None:
         del plain["augment"]
@@ -131,13 +135,14 @@ def _apply_defaults(plain: dict[str, Any], fields: Set[str]) -> None:
     defaults = plain.pop("defaults", None) or {}
     if not isinstance(defaults, dict):
         raise SpecError(
-            f"defaults: {shown(defaults)} is no mapping",
-            remedy="write what every dataset shares, such as {data_dir: /data/oxe}",
+            f"defaults: {shown(defaults)} is not a block of keys and values",
+            remedy="write fields that all datasets share, such as defaults: {data_dir: /data/oxe}",
         )
     for key in defaults:
         if key not in fields:
             raise SpecError(
-                f"defaults.{key}: no dataset may say {key!r} here", remedy=nearest(key, fields)
+                f"defaults.{key}: datasets have no field {key!r} that defaults may set",
+                remedy=nearest(key, fields),
             )
     datasets = plain.get("datasets")
     for dataset in datasets if isinstance(datasets, list) else []:
@@ -197,25 +202,74 @@ def complaint(error: ValidationError, plain: Mapping[str, Any]) -> tuple[str, st
     if "remedy" in context:
         return f"{where}{context['what']}{more}", context["remedy"], path
     if first["type"] == "missing":
-        return f"{where}is required and missing{more}", f"add {path!r} to the file", path
+        above, _, key = path.rpartition(".")
+        like = f", such as {key}: {_EXAMPLES[key]}" if key in _EXAMPLES else ""
+        return f"{where}is required and missing{more}", f"add {key} {_to(above)}{like}", path
+    if first["type"] == "too_short" and path in _EXAMPLES:
+        remedy = f"give at least one, such as {path}: {_EXAMPLES[path]}"
+        return f"{where}{shown(first.get('input'))} names no {path[:-1]}{more}", remedy, path
     allowed = dict.fromkeys(_allowed(fault) for other, fault in faults if other == path)
     what = f"{where}{shown(first.get('input'))} is not allowed{more}"
     return what, "it should be " + ", or ".join(allowed), path
 
 
-_BLOCK = "a block of keys and values"
-_LIST = "a list: [a, b], or a line '- …' for each"
+def _to(block: str) -> str:
+    return f"to {block}" if block else "at the top level"
+
+
+_EXAMPLES = {
+    "datasets": "[{name: bridge, path: /data/bridge/1.0.0, action: action}]",
+    "cameras": "{primary: {size: [256, 256]}}",
+    "images": "{primary: observation/image}",
+    "features": "{reward: reward}",
+    "split": "{train: 'train[:95%]', val: 'train[95%:]'}",
+    "pad_to": "{action: 7}",
+    "group": "{widowx: [bridge]}",
+    "DatasetSpec": "{name: bridge, path: /data/bridge/1.0.0, action: action}",
+    "CameraSpec": "{size: [256, 256]}",
+    "SampleSpec": "{frame_offsets: [-1, 0], action_horizon: 4}",
+    "EdgesSpec": "{start: repeat, end: drop}",
+    "DeltaTimestamps": "{frames: [-0.1, 0.0]}",
+    "StepsSpec": "{drop_last: 1}",
+    "KeepSpec": "{language: required}",
+    "RangesSpec": "{file: ranges.json, key: '{episode_metadata/file_path}'}",
+    "MovingSpec": "{path: 'action[:6]', above: 0.001}",
+    "TransformSpec": "{call: 'my_module:my_function'}",
+    "BatchSpec": "{size: 32}",
+    "GivesSpec": "{dtype: int32, shape: [32]}",
+    "MixingSpec": "{epoch: pass}",
+    "LocalitySpec": "{block: 64MB, window: 64}",
+    "CurriculumSpec": "{to: {bridge: 2.0}, over: 100000}",
+    "NormalizeSpec": "{action: {method: q01_q99}}",
+    "NormalizeOverride": "{action: {dims: [0, 1, 2]}}",
+    "FieldNormalizeSpec": "{method: q01_q99}",
+    "ColumnsNormalizeSpec": "{dims: [0, 1, 2], method: q01_q99}",
+    "DimsSpec": "{dims: [0, 1, 2]}",
+    "ErrorsSpec": "{dead_dataset: drop}",
+    "ValidationSpec": "{samples: 960}",
+}
+"""Example of a block, by its class or by its key where it has any keys."""
+
+
+def _block(fault: ErrorDetails) -> str:
+    """Say what a block looks like: an example, and its keys."""
+    name = (fault.get("ctx") or {}).get("class_name") or str(fault["loc"][-1:][0])
+    known = next((one for one in Block.__subclasses__() if one.__name__ == name), None)
+    keys = [field.alias or key for key, field in known.model_fields.items()] if known else []
+    told = f"a block of keys and values, such as {_EXAMPLES[name]}" if name in _EXAMPLES else ""
+    more = ", …" if len(keys) > _KEYS else ""
+    told += f"; its keys: {', '.join(keys[:_KEYS])}{more}" if told and keys else ""
+    return told or "a block of keys and values"
+
+
+_LIST = "a list: [a, b], or one line '- …' for each entry"
 _ALLOWED = {
-    "too_short": "a list or block of {min_length} or more",
-    "too_long": "a list or block of at most {max_length}",
+    "too_short": "a list or block with {min_length} or more entries",
+    "too_long": "a list or block with at most {max_length} entries",
     "greater_than_equal": "at least {ge}",
     "less_than_equal": "at most {le}",
     "tuple_type": _LIST,
     "list_type": _LIST,
-    "dict_type": _BLOCK,
-    "mapping_type": _BLOCK,
-    "model_type": _BLOCK,
-    "model_attributes_type": _BLOCK,
     "int_parsing": "an integer",
     "int_from_float": "an integer",
     "float_parsing": "a number",
@@ -223,12 +277,22 @@ _ALLOWED = {
     "string_pattern_mismatch": "text that the pattern {pattern} matches",
 }
 """What each kind of pydantic's faults allows, where its own words are a programmer's."""
+NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9_\-]*$"
+"""Names that a spec gives to datasets, cameras and features."""
+_PATTERNS = {
+    NAME_PATTERN: "a name of letters, digits, _ and -, which begins with a letter or digit"
+}
 
 
 def _allowed(fault: ErrorDetails) -> str:
+    if fault["type"] in ("dict_type", "mapping_type", "model_type", "model_attributes_type"):
+        return _block(fault)
     known = _ALLOWED.get(fault["type"])
     if known is not None:
-        return known.format_map(fault.get("ctx") or {}).removesuffix(".0")
+        context = fault.get("ctx") or {}
+        return _PATTERNS.get(
+            context.get("pattern", ""), known.format_map(context).removesuffix(".0")
+        )
     return str(fault["msg"]).removeprefix("Input should be ")
 
 
@@ -330,6 +394,7 @@ def parse_yaml(text: str | bytes) -> Any:
         if root is None:
             return None
         _measured(root, {}, 1)
+        _refuse_doubled(root)
         return yaml.constructor.construct_document(root)
     except _LimitError as error:
         raise DocumentError(str(error), "write it shorter and flatter") from error
@@ -341,9 +406,32 @@ def parse_yaml(text: str | bytes) -> Any:
         if mark is not None and mark.index >= len(whole.rstrip()):
             raise DocumentError(
                 f"it ends in the middle of a key or value, in line {len(whole.splitlines())}",
-                "write the rest of the file; it may have been saved or copied by half",
+                "write the rest; the text may have been saved or copied by half",
             ) from error
         raise _syntax(error, mark, whole) from error
+
+
+def _refuse_doubled(node: Any, seen: set[int] | None = None) -> None:
+    """Refuse a key that a block has twice; names the lines of both.
+
+    Raises:
+        DocumentError: a block of the document has a key twice.
+    """
+    seen, first = set() if seen is None else seen, dict[tuple[str, str], int]()
+    if not isinstance(node, CollectionNode) or id(node) in seen:
+        return
+    seen.add(id(node))
+    for one in node.value:
+        if isinstance(one, tuple):
+            key, line = (str(one[0].tag), str(one[0].value)), one[0].start_mark.line + 1
+            if key in first and key[1] != "<<":
+                raise DocumentError(
+                    f"line {line}: the key {shown(key[1])} is there already, in line {first[key]}",
+                    "join the two, or remove one of them",
+                )
+            first[key] = line
+        for inner in one if isinstance(one, tuple) else (one,):
+            _refuse_doubled(inner, seen)
 
 
 _SYNTAX = {
@@ -352,7 +440,6 @@ _SYNTAX = {
     "'\\t'": "has a tab: indent with spaces",
     "expected ','": "follows a bracket that is not closed",
     "expected ':'": "follows a line without a colon, or without a space behind it",
-    "duplicate key": "has a key that stands above already",
 }
 """Part of what the parser says → what is wrong with the line."""
 
@@ -360,11 +447,11 @@ _SYNTAX = {
 def _syntax(error: Exception, mark: Any, whole: str) -> DocumentError:
     said = " ".join(str(getattr(error, "problem", None) or error).split())
     if mark is None or mark.line >= len(whole.splitlines()):
-        return DocumentError(f"it is no YAML: {said}", "mend the file's syntax")
-    told = [what for part, what in _SYNTAX.items() if part in said] or [f"is no YAML: {said}"]
+        return DocumentError(f"it is not YAML: {said}", "fix the file's syntax")
+    told = [what for part, what in _SYNTAX.items() if part in said] or [f"is not YAML: {said}"]
     line = shown(whole.splitlines()[mark.line].strip())
     return DocumentError(
-        f"line {mark.line + 1}: {line} {told[0]}", "mend this line, or those above"
+        f"line {mark.line + 1}: {line} {told[0]}", "fix this line, or the lines above it"
     )
 
 

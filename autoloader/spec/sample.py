@@ -270,10 +270,10 @@ def key_parts(key: str) -> tuple[tuple[str, str | None], ...]:
     parts = []
     for text, feature, spec, conversion in string.Formatter().parse(key):
         if feature is not None and (not feature.strip("/ ") or spec or conversion):
-            raise ValueError(f"{{{feature}{spec and ':' + spec}}} is no feature")
+            raise ValueError(f"{{{feature}{spec and ':' + spec}}} is not a feature")
         parts.append((text, None if feature is None else feature.strip("/ ")))
     if all(feature is None for _, feature in parts):
-        raise ValueError("it is the same for every episode")
+        raise ValueError("it would be the same for every episode")
     return tuple(parts)
 
 
@@ -292,7 +292,7 @@ class RangesSpec(Block):
             key_parts(key)
         except ValueError as error:
             remedy = 'put features in braces, such as "{episode_metadata/file_path}"'
-            raise wrong(f"{shown(key)} is no key: {error}", remedy) from error
+            raise wrong(f"{shown(key)} is not a key: {error}", remedy) from error
         return key
 
 
@@ -325,7 +325,7 @@ class MovingSpec(Block):
     @classmethod
     def _is_one_feature(cls, path: FieldExpression) -> FieldExpression:
         if len(path.terms) > 1 or path.terms[0].ops:
-            raise wrong("more than the columns of a feature", "name one, such as action[:6]")
+            raise wrong("more than columns of one feature", "give one feature, such as action[:6]")
         return path
 
     @field_validator("above")
@@ -379,9 +379,9 @@ class KeepSpec(Block):
                 matcher(pattern)
             except ValueError as error:
                 raise wrong(
-                    f"{shown(pattern)} of {shown(path)} is no regular expression: {error}",
-                    "mend its syntax; look-around and backreferences, which can take for ever, are "
-                    "not taken; quote it in YAML with single quotes",
+                    f"{shown(pattern)} of {shown(path)} is not a regular expression: {error}",
+                    "fix its syntax, and quote it in YAML with single quotes; look-around and "
+                    "backreferences are not supported",
                 ) from error
         return match
 

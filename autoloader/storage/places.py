@@ -98,15 +98,14 @@ def check_address(path: str) -> None:
     if path.startswith("hf://buckets/"):
         raise SpecError(
             f"path: {path}: Storage Buckets of the Hugging Face Hub are not read",
-            remedy=f"copy it, and name the folder: `hf buckets sync {path} FOLDER`; or put it into "
+            remedy=f"copy it, and give the folder: `hf buckets sync {path} FOLDER`; or put it into "
             "a dataset of the Hub: `hf upload`",
         )
     parts = urlsplit(path)
     if parts.scheme not in ("", "file") and (parts.username or parts.password or parts.query):
         bare = f"{parts.scheme}://{parts.hostname or ''}{parts.path}"
         raise SpecError(
-            f"path: {bare} was given with a user, a password or a query, which would stand in "
-            "logs and files",
-            remedy="name the bare address; credentials are found by the client's own means"
+            f"path: {bare} has a user, a password or a query, which logs and files would show",
+            remedy="give the address without them; the client finds credentials by itself"
             + (f": {CLIENTS[parts.scheme].credentials}" if parts.scheme in CLIENTS else ""),
         )

@@ -265,7 +265,9 @@ def read_pipeline(path: Path) -> PipelineRecord:
         elif kind == "end":
             ended = True
     if not moments:
-        raise UsageError(f"{path} is no record of a run: it holds no moment", remedy=_REMEDY)
+        raise UsageError(
+            f"{path} is not the record of a run: it holds no measurements", remedy=_REMEDY
+        )
     return PipelineRecord(path, facts, tuple(moments), tuple(bad), ended)
 
 

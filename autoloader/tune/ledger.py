@@ -128,8 +128,8 @@ def open_study(
     told = study.user_attrs.get(_ABOUT)
     if about and told not in (None, about):
         raise UsageError(
-            f"the study {shown_study(name)} is of another mixture or split: its rates and "
-            "these cannot be compared",
+            f"the study {shown_study(name)} measured another mixture or split, so its rates cannot "
+            "be compared with new ones",
             remedy="choose another name with --study",
         )
     if about and told is None:

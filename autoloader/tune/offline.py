@@ -249,8 +249,8 @@ def _default_storage(out: Path | None) -> str:
         return sqlite_url(folder.absolute() / STUDIES_FILE)
     except OSError as error:
         raise UsageError(
-            f"the study cannot be saved in {folder}, as in a folder: {error}",
-            remedy="name another folder with --output, or a storage URL with --storage",
+            f"the study cannot be saved in the folder {folder}: {error.strerror or error}",
+            remedy="give another folder with --output, or a storage URL with --storage",
         ) from error
 
 

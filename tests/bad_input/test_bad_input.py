@@ -197,12 +197,12 @@ TEXTS: dict[str, Case] = {
     "half of a file": Case(TEXT[: TEXT.index(" observation/image}")], 2,
                            ("bad.yaml: it ends in the middle", "line 4", "copied by half")),
     "an indentation": Case(TEXT.replace("    path", "   path"), 2,
-                           ("line 3: 'path: data/robot/1.0.0' is indented differently", "mend")),
+                           ("line 3: 'path: data/robot/1.0.0' is indented differently", "fix")),
     "a tab": Case(TEXT.replace("  primary", "\tprimary"), 2, ("line 7", "has a tab", "spaces")),
-    "an open bracket": Case(TEXT.replace("[8, 8]", "[8, 8"), 2, ("line 7", "bracket", "mend")),
+    "an open bracket": Case(TEXT.replace("[8, 8]", "[8, 8"), 2, ("line 7", "bracket", "fix")),
     "no space behind a colon": Case(TEXT.replace("action: a", "action:a"), 2,
-                                    ("line 6", "without a space", "or those above")),
-    "a key twice": Case(TEXT + "batch: {size: 4}\n", 2, ("line 9", "stands above already")),
+                                    ("line 6", "without a space", "the lines above it")),
+    "a key twice": Case(TEXT + "batch: {size: 4}\n", 2, ("line 9: the key 'batch'", "in line 8")),
     "a list": Case("- a\n- b\n", 2, ("['a', 'b']", "not keys with values", "datasets:")),
     "datasets by name": Case(
         "datasets:\n  arm: {path: data/robot/1.0.0}\ncameras: {primary: {size: [8, 8]}}\n", 2,
@@ -221,7 +221,9 @@ TEXTS: dict[str, Case] = {
 COMMANDS = [
     command("plan", "SPEC", "missing", "YAML file"),
     command("plan --spec no.yaml", "no.yaml", "No such file", "autoloader init DATA -o mix.yaml"),
-    command("plan --spec empty", "empty", "Is a directory", "autoloader init empty -o mix.yaml"),
+    command(
+        "plan --spec empty", "empty is a directory, not a spec", "autoloader init empty -o mix.yaml"
+    ),
     command("plan --spec text", "text", "not keys with values", "datasets"),
     command("plan --spec mix.yaml --sepc x", "--sepc", "No such option"),
     command("plan --spec mix.yaml --ram-floor lots", "--ram-floor", "'lots'", '"5GB"'),
@@ -266,7 +268,7 @@ COMMANDS = [
     command("demo new --datasets 30", "datasets", "30", "1 to 29"),
     command("demo new --scale 0", "scale", "0.0", "above 0"),
     command("demo new --seed -1", "seed", "-1", "0 or a positive"),
-    command("init no", "no is no directory", "datasets", code=4),
+    command("init no", "no does not exist", "datasets", code=4),
     command("init empty", "empty", "no TFDS, LeRobot or HDF5 dataset", "1.0.0", code=4),
     command("init data --style rlds", "--style", "'rlds'", "openvla"),
     command("init data --mix magic", "--mix", "magic", "oxe_magic_soup"),
@@ -280,10 +282,10 @@ COMMANDS = [
     command("top nobody --once", "'nobody'", "running: none", "start your run"),
     command("report nobody", "nobody", "keeps no run", "AUTOLOADER_RUN_DIR"),
     command("fly", "'fly'", "known: ", "measure"),
-    command("plan data/robot/1.0.0", "Is a directory", "autoloader init data/robot/1.0.0 -o mix"),
+    command("plan data/robot/1.0.0", "not a spec file", "autoloader init data/robot/1.0.0 -o mix"),
     command("plan lab/arm", "lab/arm: No such file", "autoloader init lab/arm -o mix.yaml"),
-    command("plan data", "Is a directory", "autoloader init data -o mix.yaml"),
-    command("init data -o mix.yaml", "mix.yaml is there", "another file with --output"),
+    command("plan data", "data is a directory", "autoloader init data -o mix.yaml"),
+    command("init data -o mix.yaml", "mix.yaml exists already", "another file name"),
     command("init data --stile octo", "--stile", "No such option", "--style"),
     command("plan --set num_workers=4 mix.yaml", "'num_workers'", "decode_threads"),
     command("plan mix.yaml --set reader=x", "both a knob and a field", "knobs.reader"),
@@ -292,13 +294,15 @@ COMMANDS = [
     command("plan mix.yaml --set batch.sizes=2", "'sizes'", "'size'"),
     command("plan mix.yaml --set batch.size=[2", "batch.size", "ends in the middle"),
     command("plan mix.yaml --set datasets.am.weight=2", "'am'", "'arm'"),
-    command("plan mix.yaml --set decode_threads=4,ring_slots=8", "'4,ring_slots=8'", "integer"),
+    command("plan mix.yaml --set decode_threads=4,ring_slots=8", "one knob", "--set ring_slots=8"),
     command("plan mix.yaml other.yaml", "other.yaml", "takes"),
     command("measure", "SPEC", "missing", "YAML file"),
     command("init", "DATA", "missing", "lerobot/pusht"),
     command("init nobody/nothing", "nobody/nothing: no folder", "HF_HUB_OFFLINE", code=4),
     command("init hf://buckets/nobody/nothing", "Storage Buckets", "hf buckets sync"),
-    command("init s3//bucket/oxe", "s3/bucket/oxe is no directory", "ORG/NAME", code=4),
+    command(
+        "init s3//bucket/oxe", "s3/bucket/oxe does not exist", "address s3://bucket/oxe", code=4
+    ),
 ]
 
 
@@ -404,10 +408,10 @@ CALLS: dict[str, Case] = {
         in_thread(lambda loader: (loader.close(), next(iter(loader)))), "is closed", "with block"
     ),
     "spec 3": python(lambda: AutoLoader(3), "spec=3", "a dict"),  # type: ignore[arg-type]
-    "spec of 3": python(lambda: PipelineSpec.of(3), "3 is no spec", "a dict"),  # type: ignore[arg-type]
+    "spec of 3": python(lambda: PipelineSpec.of(3), "3 is not a spec", "a dict"),  # type: ignore[arg-type]
     "a list": python(lambda: PipelineSpec.from_mapping([1]), "[1]", "mapping"),  # type: ignore[arg-type]
     "no file": python(lambda: AutoLoader("no.yaml"), "no.yaml", "No such file", "init DATA -o"),
-    "no such rank": python(opened(rank=3, world_size=2), "rank=3, world_size=2", "0 to 1"),
+    "no such rank": python(opened(rank=3, world_size=2), "rank=3, world_size=2", "from 0 to 1"),
     "a rank alone": python(opened(rank=1), "rank=1, world_size=None", "both"),
     "a rank of text": python(opened(rank="a", world_size=2), "rank='a'", "whole number"),
     "a rank and a mesh": python(opened(rank=0, device_mesh=3), "rank=0", "device_mesh", "alone"),
@@ -436,7 +440,7 @@ CALLS: dict[str, Case] = {
     ),
     "style": python(lambda: recipes.recipe("bridge_dataset", "okto"), "style", "'okto'", "'octo'"),
     "layout": python(lambda: layouts.octo({}, ["arm"]), "Octo layout", "none", "metadata: full"),  # type: ignore[typeddict-item]
-    "no states": python(lambda: join_states([]), "states to join", "[]", "state of rank 0"),
+    "no states": python(lambda: join_states([]), "a list of states", "[]", "state of rank 0"),
     "missing shard": python(
         damaged(lambda at: second_shard(at).unlink()), "dataset arm", "00001-of-00002", code=4
     ),

@@ -131,7 +131,7 @@ def test_every_command_reads_what_a_loader_reads(
 
 REFUSED = {
     "gzip_shards": ({}, "gz-train.tfrecord-00000 is gzip-compressed"),
-    "init_without_camera_env14": ({}, "a sequence of pictures in every step"),
+    "init_without_camera_env14": ({}, "several pictures in every step"),
     "no_data_path": ({}, "info.json is broken: it has no data_path"),
     "no_features_json_armory1738": ({}, "has no features.json"),
     "tasks_not_converted_lr2467": ({}, "meta has no tasks.parquet"),

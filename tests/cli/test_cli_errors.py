@@ -61,7 +61,7 @@ def test_a_field_that_the_data_lacks_is_told_with_the_line_unless_the_command_li
 
 def test_a_folder_that_cannot_be_named_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["init", "x" * 300, "--json"]) == 4
-    assert "is no directory" in json.loads(capsys.readouterr().out)["error"]["what"]
+    assert "does not exist" in json.loads(capsys.readouterr().out)["error"]["what"]
 
 
 def refusal(*changes: tuple[str, Any]) -> SpecError:

@@ -315,7 +315,7 @@ def test_a_dataset_that_does_not_fit_on_the_disk_is_not_fetched(
     FILES.write(hub.folder / "lab/arm")
     monkeypatch.setenv("AUTOLOADER_DISK_FLOOR", "900TB")
     assert main(["init", "lab/arm"]) == 4
-    assert " to fetch, 0" in capsys.readouterr().err
+    assert " must be fetched, and " in capsys.readouterr().err
     assert hub.asked == ["/api/datasets/lab/arm"]
 
 

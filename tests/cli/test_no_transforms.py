@@ -85,7 +85,7 @@ def test_no_transforms_refuses_a_spec_with_one_and_runs_nothing(
     found = json.loads(capsys.readouterr().out)
     assert found["error"]["kind"] == "SpecError"
     assert "datasets[robot].transform.call" in found["error"]["what"]
-    assert "'bridge_hook:same', and --no-transforms runs none" in found["error"]["what"]
+    assert "'bridge_hook:same', and --no-transforms forbids it" in found["error"]["what"]
     assert not (foreign / "hook/ran").exists()
 
 

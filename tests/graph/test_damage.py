@@ -221,7 +221,7 @@ def test_files_that_were_changed_since_the_count_end_a_run_of_passes(tmp_path: P
     broken, whole = build(tmp_path, "broken"), build(tmp_path, "whole")
     running = Running(by_passes(broken, whole))
     broken.break_payload(1, 2)
-    with pytest.raises(SourceError, match="give 56 samples and gave 60") as caught, running:
+    with pytest.raises(SourceError, match="have 56 samples now, and had 60") as caught, running:
         running.batches(30)
     assert caught.value.dataset == "broken"
 

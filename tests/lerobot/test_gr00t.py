@@ -351,7 +351,7 @@ def test_another_horizon_needs_other_statistics(
     plain["normalize"]["statistics"] = str(file)
     assert samples_of(plain)
     plain["sample"]["action_horizon"] = 8
-    with pytest.raises(AutoloaderError, match="are of 16 rows, while its action has 8"):
+    with pytest.raises(AutoloaderError, match="have 16 rows, and its action has 8"):
         samples_of(plain)
 
 

@@ -149,7 +149,7 @@ def info_of(root: Path, **changes: object) -> Path:
         ({"features": []}, SourceError, ("lists no features",)),
         ({"features": {"action": 3}}, SourceError, ("'action'",)),
         ({"splits": {"train": "all"}}, SourceError, ("'all'", "FIRST:LAST")),
-        ({"data_path": "../{chunk_index}.parquet"}, SourceError, ("no path below",)),
+        ({"data_path": "../{chunk_index}.parquet"}, SourceError, ("not a path below",)),
         ({"data_path": "{nothing}.parquet"}, SourceError, ("nothing",)),
         ({"data_path": "{chunk_index:0999999999d}"}, SourceError, ()),
     ],

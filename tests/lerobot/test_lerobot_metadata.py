@@ -106,7 +106,7 @@ def test_a_task_of_two_texts_is_refused_and_one_told_twice_is_not(tmp_path: Path
     listed(root, lambda lines: [*lines, lines[0]], "tasks")
     resolve(spec_of(root))
     listed(root, lambda lines: [*lines, '{"task_index": 0, "task": "other"}'], "tasks")
-    with pytest.raises(SourceError, match="task 0 stands there twice, as 'pick up the cube'"):
+    with pytest.raises(SourceError, match="task 0 is listed twice, as 'pick up the cube'"):
         resolve(spec_of(root))
 
 
@@ -198,7 +198,7 @@ def test_files_of_one_version_under_the_info_of_another_are_told(
     info_of(root, codebase_version=other)
     with pytest.raises(SourceError) as caught:
         resolve(spec_of(root))
-    for word in ("info.json is broken", f"codebase_version is {other}", "episodes are listed"):
+    for word in ("info.json is broken", f"codebase_version is {other}", "the list of episodes"):
         assert word in caught.value.what
     assert "convert" in caught.value.remedy
 
@@ -214,7 +214,7 @@ def test_an_episode_that_stands_twice_in_the_list_is_refused_with_its_second_row
     else:
         table = pq.read_table(place)
         pq.write_table(pa.concat_tables([table.slice(1, 1), table]), place)
-    with pytest.raises(SourceError, match="episode 1 stands there twice, again in row 2"):
+    with pytest.raises(SourceError, match="episode 1 is listed twice, the second time in row 2"):
         resolve(spec_of(root))
 
 

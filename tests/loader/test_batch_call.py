@@ -137,7 +137,7 @@ def test_what_goes_wrong_names_the_function(
         ({"call": None}, "without call"),
         ({"gives": {"action": {"dtype": "int32"}}}, "gives names 'action'"),
         ({"gives": {"x": {"dtype": "text", "shape": [3]}}}, "text with a shape"),
-        ({"call": "no function"}, "is no module:function"),
+        ({"call": "no function"}, "is not a module:function"),
         ({"gives": {"x": {"dtype": "int8"}}}, r"batch\.gives\.x\.dtype: 'int8'"),
     ],
 )
@@ -182,5 +182,5 @@ def test_a_function_that_is_not_there_or_not_wanted_is_refused_before_anything_s
     with pytest.raises(SpecError, match=r"batch\.call: 'nowhere:tokens' cannot be imported"):
         opened(spec_with(robot, "nowhere:tokens"))
     monkeypatch.setattr(transform, "_refused", True)
-    with pytest.raises(SpecError, match=r"batch\.call: .*--no-transforms runs none"):
+    with pytest.raises(SpecError, match=r"batch\.call: .*--no-transforms forbids it"):
         opened(spec_with(robot, "batch_functions:tokens"))

@@ -213,8 +213,8 @@ def test_only_the_states_of_all_ranks_of_one_run_are_joined(
     parts = [SAVED[f"stream, rank {rank} of 2"]["state"] for rank in range(2)]
     other = sealed({**parts[1], "seed": 4})
     for states, said in (
-        ([], "no list of states"),
-        (parts[0], "no list of states"),
+        ([], "takes a list of states"),
+        (parts[0], "takes a list of states"),
         (parts[::-1], "not those of all ranks at one step"),
         (parts[:1], "not those of all ranks at one step"),
         ([parts[0], other], "rank 0 and rank 1 are of different loaders: seed: saved 4, here 0"),

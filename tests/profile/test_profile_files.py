@@ -37,7 +37,7 @@ def test_room_for_frames_on_a_disk_is_written_as_it_was_read() -> None:
     assert "bytes: 2000GB" in profile.to_yaml()
     assert profile_of(profile.to_yaml()) == profile
     error = refused(MINIMAL + "cache: {disk: frames, bytes: 2TB}\n")
-    assert "box.yaml: cache.disk: 'frames' is no absolute path" in str(error)
+    assert "box.yaml: cache.disk: 'frames' is not an absolute path" in str(error)
     assert "cache.bytes" in str(refused(MINIMAL + "cache: {disk: /nvme/frames}\n"))
 
 

@@ -111,8 +111,8 @@ def test_ranks_of_several_dimensions_count_row_by_row() -> None:
     ("rank", "given", "words"),
     [
         (None, mesh(("dp", "tp"), (2, 2), [0, 1]), "the ranks of tp need the same batches"),
-        (None, mesh(("dp",), (2,), None), "no place in the device_mesh"),
-        (None, "dp", "is no DeviceMesh"),
+        (None, mesh(("dp",), (2,), None), "not part of the device_mesh"),
+        (None, "dp", "is not a torch DeviceMesh"),
         (0, mesh(("dp",), (2,), [0]), "and a device_mesh"),
     ],
 )

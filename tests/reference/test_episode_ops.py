@@ -348,7 +348,7 @@ REFUSED: list[tuple[dict[str, Any], str, list[str]]] = [
         ["once in a term"],
     ),
     ({"action": {"path": "observation/state", "ops": ["relabel"]}}, "", ["drop_last: 1"]),
-    ({"action": {"ones": 2}}, "action", ["only constants"]),
+    ({"action": {"ones": 2}}, "action", ["constants only"]),
     ({"action": ["relative", {"ones": 0}]}, "action", ["{ones: n}"]),
     ({"steps": {"drop_frist": 1}}, "steps", ["drop_frist", "drop_first"]),
     ({"steps": {"every": 0}}, "steps.every", ["0", "at least 1"]),

@@ -234,10 +234,10 @@ def test_a_function_runs_once_for_an_episode_and_its_results_are_kept(data: Data
 # --- refusals -----------------------------------------------------------------------------------
 
 REFUSED: list[tuple[dict[str, Any], str, str]] = [
-    ({"call": "lambda e: e"}, "transform.call", "move it to a file"),
-    ({"call": lab_hooks.same}, "transform.call", "move it to a file"),
-    ({"call": "__main__:f"}, "transform.call", "move it to a file"),
-    ({"call": "lab_hooks.same"}, "transform.call", "my_lab.oxe:bridge"),
+    ({"call": "lambda e: e"}, "transform.call", "put the function in a module"),
+    ({"call": lab_hooks.same}, "transform.call", "put the function in a module"),
+    ({"call": "__main__:f"}, "transform.call", "put the function in a module"),
+    ({"call": "lab_hooks.same"}, "transform.call", "my_module:my_function"),
     ({"call": "no_such_lab:f"}, "transform.call", "no module 'no_such_lab'"),
     ({"call": "no_such_lab.oxe:f"}, "transform.call", "No module named 'no_such_lab'"),
     ({"call": "lab_hooks:samee"}, "transform", "has no attribute 'samee'"),

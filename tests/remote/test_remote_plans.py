@@ -121,7 +121,7 @@ def test_without_a_client_an_index_of_remote_data_is_refused_wherever_it_is_aske
     assert "gs://lab/large/1.0.0" in error.what
     assert "copy the data to a local disk" in error.remedy
     assert "stream" in refused(far, knobs={"reader": "indexed"}).remedy
-    with pytest.raises(SpecError, match="nothing is installed that fetches ranges"):
+    with pytest.raises(SpecError, match="nothing is installed that can fetch parts"):
         open_dataset_index(mixture_of(far).datasets[0])
 
 

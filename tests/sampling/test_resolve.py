@@ -43,7 +43,9 @@ def test_widths_are_the_widest_datasets_or_what_pad_to_says(tmp_path: Path) -> N
     assert (layout.action_width, layout.state_width) == (2, 3)
     padded = mixture_of(narrow, two, pad_to={"action": 7, "state": 8}).layout
     assert (padded.action_width, padded.state_width) == (7, 8)
-    with pytest.raises(SpecError, match=r"pad_to\.state: 2, but dataset 'two' has 3"):
+    with pytest.raises(
+        SpecError, match=r"pad_to\.state: 2 is too small: the state of dataset 'two' has 3"
+    ):
         mixture_of(narrow, two, pad_to={"state": 2})
 
 

@@ -243,7 +243,7 @@ def test_a_bad_value_is_refused_with_its_path_and_a_remedy(
 @pytest.mark.parametrize(
     ("mixing", "reader", "words"),
     [
-        ({"chain": True}, "auto", "blocks of one sample"),
+        ({"chain": True}, "auto", "a block of one sample"),
         ({"chain": True, "block_length": 4}, "stream", "reader: stream"),
     ],
 )
@@ -401,7 +401,7 @@ LINES = [
     ("    path", "   path", "line 4: 'path: bridge/1.0.0' is indented differently"),
     ("primary: {", "\tprimary: {", "line 7: 'primary: {size: [32, 48]}' has a tab"),
     ("[32, 48]", "[32, 48", "line 7: 'primary: {size: [32, 48}' follows a bracket"),
-    ("batch:", "cameras:", "line 8: 'cameras: {size: 4}' has a key that stands above"),
+    ("batch:", "cameras:", "line 8: the key 'cameras' is there already, in line 6"),
     ("path: bridge", "path: a: b", "line 4: 'path: a: b/1.0.0' has a colon"),
 ]
 

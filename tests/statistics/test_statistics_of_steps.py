@@ -171,7 +171,9 @@ def test_datasets_of_a_group_share_the_statistics_of_all_their_rows(
 def test_a_group_of_different_widths_is_refused(written: Written, second: Written) -> None:
     normalize = {"action": {"method": "q01_q99"}, "group": {"arms": ["robot", "second"]}}
     wide = dataset_of(second, action=["action", {"zeros": 1}])
-    with pytest.raises(SpecError, match="action of 'robot' has 2 columns, that of 'second' has 3"):
+    with pytest.raises(
+        SpecError, match="action of 'robot' has 2 columns, the action of 'second' has 3"
+    ):
         statistics(written, wide, normalize=normalize)
 
 

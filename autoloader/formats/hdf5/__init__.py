@@ -102,7 +102,8 @@ class Hdf5Directory(DatasetFormat):
         if not paths:
             raise SourceError(
                 f"dataset {dataset}: {root} has no file {pattern}",
-                remedy=f"name the folder with the HDF5 files, or write files: in {SCHEMA_FILE}",
+                remedy=f"give the folder with the HDF5 files, or write their pattern (files:) in "
+                f"{SCHEMA_FILE}",
                 dataset=dataset,
             )
         about = ("" if declared is None else declared.model_dump_json(),)
@@ -219,7 +220,7 @@ class Hdf5Directory(DatasetFormat):
             except (DamagedEpisodeError, UnreadableFileError) as error:
                 raise SourceError(
                     f"dataset {self.dataset}: {path}: {group}{': ' if group else ''}{error}",
-                    remedy="write the file anew, move it away, or give the camera another feature",
+                    remedy="write the file again, move it away, or give the camera another feature",
                     dataset=self.dataset,
                 ) from error
 
@@ -301,7 +302,7 @@ def _refuse_broken(scans: Mapping[str, Mapping[str, Any]], schema: Schema, *, da
         (a, first), (b, second), *_ = kinds.items()
         raise SourceError(
             f"dataset {dataset}: {first} is {a}, and {second} is {b}",
-            remedy="have a folder for each, or name one file as the path",
+            remedy="put each kind in a folder of its own, or give one file as the path",
             dataset=dataset,
         )
 

@@ -37,7 +37,7 @@ _SPREAD, _SLACK_BYTES = 4, MIB
 """A slab's chunks lie in a stretch of so many times their bytes, and so many more, at most."""
 _NAMES = {4: "szip", 5: "nbit", 6: "scaleoffset", 32001: "blosc", 32004: "lz4", 32008: "bitshuffle",
           32015: "zstd", 32026: "blosc2"}  # fmt: skip
-_REPACK = "write the file anew: h5repack -f GZIP=4 IN OUT"
+_REPACK = "write the file again: h5repack -f GZIP=4 IN OUT"
 _ROW = np.dtype([("length", "<u4"), ("heap", "<u8"), ("object", "<u4")])
 _HEAP_MAGIC, _HEAP_HEADER = b"GCOL", 16
 
@@ -98,7 +98,7 @@ def frames_of(array: Any, path: str, *, bgr: bool, rotated: bool) -> ArrayFrames
     if not 0 < nbytes <= MOST_PICTURE_BYTES:
         shape = "×".join(map(str, row))
         raise DamagedEpisodeError(
-            f"its shape is wrong: {shape} bytes a picture, and {MOST_PICTURE_BYTES:,} may be"
+            f"its shape is wrong: {shape} bytes a picture, and the most is {MOST_PICTURE_BYTES:,}"
         )
     size, none = os.stat(path).st_size, np.zeros(rows, np.int64)  # noqa: PTH116
     codec = ArrayCodec(row, bgr=bgr, rotated=rotated)
@@ -106,7 +106,7 @@ def frames_of(array: Any, path: str, *, bgr: bool, rotated: bool) -> ArrayFrames
         offset = array.id.get_offset()
         if offset is None:
             raise DamagedEpisodeError(
-                "no place in the file: it lies in its header (compact), or was never written"
+                "its values lie in the file's header (compact storage), or were never written"
             )
         places = offset + np.arange(rows, dtype=np.int64) * nbytes
         _within(offset, rows * nbytes, size)
@@ -115,8 +115,8 @@ def frames_of(array: Any, path: str, *, bgr: bool, rotated: bool) -> ArrayFrames
     filters = _filters(array)
     if math.prod(chunk) > MOST_CHUNK_BYTES:
         raise DamagedEpisodeError(
-            f"chunks of {format_bytes(math.prod(chunk))}, and {format_bytes(MOST_CHUNK_BYTES)} may "
-            f"be; {_REPACK}"
+            f"its chunks have {format_bytes(math.prod(chunk))}, and the most is "
+            f"{format_bytes(MOST_CHUNK_BYTES)}; {_REPACK}"
         )
     grid = [-(-rows // chunk[0]), *(-(-n // c) for n, c in zip(row, chunk[1:], strict=True))]
     table = _chunks(array, chunk, grid, size)
@@ -151,7 +151,9 @@ def _in_bytes(array: Any, shape: tuple[int, ...]) -> tuple[int, ...]:
 def refuse(array: Any) -> None:
     """Refuse a dataset whose values lie outside its file. Raises DamagedEpisodeError."""
     if array.is_virtual:
-        raise DamagedEpisodeError("a virtual dataset, whose parts lie elsewhere; copy them into it")
+        raise DamagedEpisodeError(
+            "it is a virtual dataset, whose values lie in other files; copy them into this one"
+        )
     if array.external:
         raise DamagedEpisodeError("its values lie in external files; copy them into the file")
 
@@ -162,7 +164,7 @@ def _filters(array: Any) -> tuple[int, ...]:
     for one in found:
         if one not in FILTERS:
             name = _NAMES.get(one, "unknown")
-            raise DamagedEpisodeError(f"the filter {name} ({one}) is not undone here; {_REPACK}")
+            raise DamagedEpisodeError(f"the filter {name} ({one}) is not supported; {_REPACK}")
     return found
 
 
@@ -170,7 +172,9 @@ def _chunks(array: Any, chunk: tuple[int, ...], grid: list[int], size: int) -> I
     """[P, 3] place, size and filter mask of every chunk, in the order of the grid."""
     count = math.prod(grid)
     if count > MOST_CHUNKS:
-        raise DamagedEpisodeError(f"{count} chunks, and {MOST_CHUNKS} may be; {_REPACK}")
+        raise DamagedEpisodeError(
+            f"it has {count} chunks, and the most is {MOST_CHUNKS}; {_REPACK}"
+        )
     table = np.full((count, 3), -1, np.int64)
     steps = [math.prod(grid[axis + 1 :]) for axis in range(len(grid))]
 
@@ -203,11 +207,13 @@ def _in_heaps(array: Any, path: str, codec: ArrayCodec) -> ArrayFrames:
         if array.chunks is None:
             offset = array.id.get_offset()
             if offset is None:
-                raise DamagedEpisodeError("its rows have no place in the file")
+                raise DamagedEpisodeError("its rows were never written to the file")
             stretches = [(offset, rows)]
         else:
             if _filters(array):
-                raise DamagedEpisodeError(f"a filter over rows of any length; {_REPACK}")
+                raise DamagedEpisodeError(
+                    f"rows of varying length are not read through a filter; {_REPACK}"
+                )
             chunk = tuple(map(int, array.chunks))
             table = _chunks(array, chunk, [-(-rows // chunk[0])], size)
             stretches = [(int(one), chunk[0]) for one in table[:, 0]]
@@ -232,7 +238,9 @@ def _heap(file: int, address: int, size: int) -> dict[int, tuple[int, int]]:
     header = os.pread(file, _HEAP_HEADER, address) if 0 < address < size else b""
     nbytes = int.from_bytes(header[8:], "little")
     if header[:4] != _HEAP_MAGIC or not _HEAP_HEADER < nbytes <= size - address:
-        raise DamagedEpisodeError(f"there is no heap at {address:,}")
+        raise DamagedEpisodeError(
+            f"the file is damaged: no heap at byte {address:,}, to which its rows refer"
+        )
     found: dict[int, tuple[int, int]] = {}
     at = address + _HEAP_HEADER
     while at + _HEAP_HEADER <= address + nbytes:

@@ -80,7 +80,7 @@ def _why(error: BaseException) -> str:
     cut = re.search(r"eof = (\d+).*stored_eof = (\d+)", said)
     if cut:
         return f"it is cut off: it has {int(cut[1]):,} of {int(cut[2]):,} bytes; fetch it again"
-    return f"it is no HDF5 file, or is damaged: {said}"[:200]
+    return f"it is not an HDF5 file, or is damaged: {said}"[:200]
 
 
 def natural(name: str) -> tuple[Any, ...]:
@@ -177,7 +177,7 @@ def _steps(episode: Any, schema: Schema) -> int:
     else:
         path = next((one for choice in schema.action for one in choice if one in episode), "")
         if not path:
-            raise ValueError("no num_samples, and no action that the schema names")
+            raise ValueError("it has no attribute num_samples, and no action that the schema names")
         if fault := linked(episode, path):
             raise ValueError(f"{path} is {fault}")
         steps = episode[path].shape[0]

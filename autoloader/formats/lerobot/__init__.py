@@ -225,7 +225,7 @@ def _splits(
     total = len(episodes)
     told = info.get("splits") or {"train": f"0:{total}"}
     if not isinstance(told, Mapping):
-        raise broken(str(root / INFO_FILE), "its splits are no mapping", dataset=dataset)
+        raise broken(str(root / INFO_FILE), "its splits are not a JSON object", dataset=dataset)
     ranges = {}
     for name, text in told.items():
         match = _RANGE.fullmatch(str(text))

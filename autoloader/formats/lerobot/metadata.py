@@ -289,15 +289,18 @@ def read_info(root: Path, *, dataset: str) -> Mapping[str, Any]:
     version = str(info.get("codebase_version"))
     if version not in VERSIONS:
         raise SourceError(
-            f"dataset {dataset}: {root} is a LeRobot dataset of version {version[:20]}",
+            f"dataset {dataset}: {root} is a LeRobot dataset of version {version[:20]}, which is "
+            f"not "
+            "read",
             remedy=f"convert it with lerobot to one of: {', '.join(VERSIONS)}",
             dataset=dataset,
         )
     if info.get("storage_format") == "lance":
         raise SourceError(
-            f"dataset {dataset}: {root} holds Lance tables (storage_format of {INFO_FILE})",
-            remedy="name the dataset of Parquet files that it was converted from; or read it with "
-            "lerobot[lancedb], and write its frames anew with LeRobotDataset.create",
+            f"dataset {dataset}: {root} holds Lance tables (storage_format in {INFO_FILE}), "
+            "which are not read",
+            remedy="give the dataset of Parquet files that it was converted from; or read it with "
+            "lerobot[lancedb], and write its frames again with LeRobotDataset.create",
             dataset=dataset,
         )
     fps = info.get("fps")
@@ -401,10 +404,12 @@ def read_episodes(root: Path, info: Mapping[str, Any], *, dataset: str) -> Episo
         told = info["codebase_version"]
         raise broken(
             str(root / INFO_FILE),
-            f"its codebase_version is {told}, and no episodes are listed as there, in {source}",
+            f"its codebase_version is {told}, and {source}, the list of episodes in that version, "
+            f"is "
+            "missing",
             dataset=dataset,
-            remedy="convert the whole dataset with lerobot, or restore the list, or the info.json "
-            "that belongs to these files",
+            remedy="restore the list, or the info.json that belongs to these files; or convert the "
+            "dataset with lerobot",
         )
     paths = _Paths(root, info, cameras, dataset=dataset)
     with _readable(source, dataset):
@@ -417,9 +422,9 @@ def read_episodes(root: Path, info: Mapping[str, Any], *, dataset: str) -> Episo
         if len(again):
             raise broken(
                 str(source),
-                f"episode {index[again[0]]} stands there twice, again in row {again[0]}",
+                f"episode {index[again[0]]} is listed twice, the second time in row {again[0]}",
                 dataset=dataset,
-                remedy="take the row away that does not fit the files",
+                remedy="remove the row that does not match the files",
             )
         listed = {name: column[rows] for name, column in listed.items()}
         return paths.episodes(listed, index[rows], rows)
@@ -464,14 +469,15 @@ def read_tasks(root: Path, info: Mapping[str, Any], *, dataset: str) -> dict[int
                     raise ValueError(f"task {number} has no text")  # noqa: TRY004
                 first = found.setdefault(int(number), text)
                 if first != text:
-                    raise ValueError(f"task {number} stands there twice, as {first!r} and {text!r}")
+                    raise ValueError(f"task {number} is listed twice, as {first!r} and {text!r}")
     except SourceError as error:
         if not isinstance(error.__cause__, FileNotFoundError):
             raise
         raise SourceError(
-            f"dataset {dataset}: {file.parent} has no {file.name}, the texts of the frames' tasks",
-            remedy=f"put {file.name} back, or convert the dataset once more with lerobot; to train "
-            "without texts, take language out of the dataset in the spec",
+            f"dataset {dataset}: {file.parent} has no {file.name}, which holds the texts of "
+            "the tasks",
+            remedy=f"restore {file.name}, or convert the dataset again with lerobot; to train "
+            "without texts, remove language from the dataset in the spec",
             dataset=dataset,
         ) from error
     if not found:
@@ -564,10 +570,10 @@ class _Paths:
                 names = ", ".join(f"{{{one}}}" for one in known)
                 raise broken(
                     self._file,
-                    f"its {name} names {{{other}}}; paths of {info['codebase_version']} are made "
-                    f"of {names}",
+                    f"its {name} has the field {{{other}}}; in {info['codebase_version']} a path "
+                    f"has {names}",
                     dataset=self._dataset,
-                    remedy=f"write {name} as the files are called, or restore the file",
+                    remedy=f"write {name} as the files are named, or restore the file",
                 )
 
         def filled(match: re.Match[str]) -> str:
@@ -635,7 +641,7 @@ class _Paths:
         if found:  # the others differ in digits alone
             path = next(iter(found)).removeprefix(self._folder)
             if "\0" in path or {"", ".", ".."} & set(path.split("/")):
-                raise ValueError(f"{path[:80]!r} is no path below the dataset")
+                raise ValueError(f"{path[:80]!r} is not a path below the dataset")
         return FileColumn(np.repeat(numbers, np.diff(np.append(first, len(of)))), tuple(found))
 
 
@@ -660,9 +666,9 @@ def _lines(file: Path) -> Iterator[Mapping[str, Any]]:
             try:
                 row = json.loads(line)
             except ValueError as error:
-                raise ValueError(f"line {number} is no JSON: {error}") from error
+                raise ValueError(f"line {number} is not JSON: {error}") from error
             if not isinstance(row, Mapping):
-                raise TypeError(f"line {number} is no JSON object")
+                raise TypeError(f"line {number} is not a JSON object")
             yield row
 
 

@@ -64,7 +64,10 @@ class Columns(BaseModel):
     @model_validator(mode="after")
     def _takes_columns(self) -> Columns:
         if self.end <= self.start:
-            raise wrong(f"columns {self.start} to {self.end} are none", "write end above start")
+            raise wrong(
+                f"start {self.start} and end {self.end} take no column",
+                "write an end above the start",
+            )
         return self
 
     @property
@@ -117,7 +120,8 @@ class Modality:
             raise SourceError(
                 f"dataset {dataset}: {files.normal(root)} has no {MODALITY_FILE}, in which GR00T "
                 "names columns and cameras",
-                remedy="write one: state, action and video, as GR00T's data preparation says",
+                remedy="write one with state, action and video, as GR00T's data preparation guide "
+                "says",
                 dataset=dataset,
             )
         raw = read_json(path, dataset=dataset)

@@ -81,7 +81,9 @@ def as_dataset(
         UsageError: ``passes`` is below 1.
     """
     if passes is not None and passes < 1:
-        raise UsageError(f"passes: {passes}", remedy="give 1 or more, or leave it out")
+        raise UsageError(
+            f"passes={passes} is not allowed", remedy="give 1 or more, or leave it out"
+        )
     spec = spec_of(spec)
     if seed is not None:
         spec = spec.model_copy(update={"seed": seed})
@@ -104,7 +106,7 @@ def as_dataset(
         raise UnsupportedError(
             f"datasets: {indexed[0].name!r} holds {indexed[0].directory.title} data, which "
             "TensorFlow's graph does not read",
-            remedy="use AutoLoader, or take it out",
+            remedy="use AutoLoader, or remove that dataset from the spec",
         )
     if any(dataset.remote for dataset in mixture.datasets):
         files.enter()
@@ -114,7 +116,7 @@ def as_dataset(
         if not count:
             raise SourceError(
                 f"dataset {name!r} gives no sample",
-                remedy="widen its split, keep or window, or take it out",
+                remedy="widen its split, keep or window, or remove the dataset from the spec",
                 dataset=name,
             )
     given = dict(knobs or {})
@@ -162,8 +164,8 @@ def _check_told(mixture: ResolvedMixture) -> None:
         for field in fields:
             field = f"datasets[{dataset.name}].{field}"
             raise UnsupportedError(
-                f"{field}: as_dataset does not look at it yet",
-                remedy="take it out of the spec, or read it with AutoLoader",
+                f"{field}: as_dataset does not support this field yet",
+                remedy="remove it from the spec, or use AutoLoader",
             )
 
 

@@ -375,7 +375,7 @@ class StreamReader:
         name = self._dataset.name
         return SourceError(
             f"dataset {name!r} cannot be read from {self._dataset.directory.path}: {reason}",
-            remedy="check that its files are whole and readable, or take the dataset out",
+            remedy="check that its files are whole and readable, or remove it from the spec",
             dataset=name,
         )
 

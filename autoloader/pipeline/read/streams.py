@@ -363,7 +363,8 @@ class DatasetReader:
             self.read_s += time.perf_counter() - started
             if item is None:
                 raise SourceError(
-                    f"dataset {self._dataset.name!r} ended; a stream has no end",
+                    f"the stream of dataset {self._dataset.name!r} ended, and it should repeat "
+                    f"for ever",
                     remedy="check that its files are still there",
                     dataset=self._dataset.name,
                 )
@@ -449,10 +450,10 @@ class DatasetReader:
         if taken >= len(item):
             path = self._dataset.slices[item.place.shard].path
             raise SourceError(
-                f"dataset {self._dataset.name!r}: {taken} samples of episode {item.place.record} "
-                f"of {path} had been taken, and it has {len(item)}: the files, "
-                "or the state that was loaded, are not as they were",
-                remedy="resume with the files that the state was saved with, or begin anew",
+                f"dataset {self._dataset.name!r}: the state has taken {taken} samples of episode "
+                f"{item.place.record} of {path}, and the episode has {len(item)}: the files, "
+                "or the state, were changed",
+                remedy="resume with the files of the saved run, or start without the state",
                 dataset=self._dataset.name,
             )
         self._make_up(item)

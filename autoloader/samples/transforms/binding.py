@@ -111,8 +111,8 @@ def bind_cameras(
 def _check_flag(feature: Feature, *, field: str) -> None:
     """Refuse a feature that is no bool or number of a step or an episode."""
     if feature.kind != "tensor" or feature.dtype not in NUMBERS or feature.shape:
-        remedy = "name a bool or a number, of the steps or of the episode; 0 is absent"
-        raise unfit(feature, field, "and no flag", remedy)
+        remedy = "give a bool or a number of the steps or of the episode; 0 means absent"
+        raise unfit(feature, field, "is not a flag", remedy)
     check_encoding(feature, field=field)
 
 
@@ -204,10 +204,10 @@ def _check_depth(choices: Sequence[Feature], camera: CameraSpec, *, field: str) 
     for feature in choices:
         in_numbers = feature.kind == "image" and feature.encoding in _PACKINGS
         if not in_numbers and not is_depth_picture(feature):
-            raise unfit(feature, field, "and no depth frame", _ALLOWED)
+            raise unfit(feature, field, "is not a depth frame", _ALLOWED)
         if camera.depth == "uint16" and "float" in feature.dtype:
             remedy = "write depth: float32 for the camera, which holds both exactly"
-            raise unfit(feature, field, "which the camera's depth: uint16 cannot hold", remedy)
+            raise unfit(feature, field, "does not fit the camera's depth: uint16", remedy)
     if len({(one.encoding, one.dtype, one.shape) for one in choices}) > 1:
         raise SpecError(
             f"{field}: any_of mixes depth frames that are stored in different ways: "
@@ -304,8 +304,9 @@ def _features_of(
         as_stored = declared.transform is None and directory.texts_only
         if as_stored and not is_text(feature) and not is_code(feature):
             why = (
-                f"and of a {directory.title} dataset texts and single integers alone are read as "
-                "language yet"
+                f"cannot be language: a {directory.title} dataset has texts and single integers "
+                f"for "
+                "that"
             )
             remedy = "name task, the text of each frame's task"
             raise unfit(feature, place, why, remedy, UnsupportedError)
@@ -314,14 +315,14 @@ def _features_of(
             continue
         if choice.names:
             remedy = "leave names out, or name the feature that holds the number of the task"
-            raise unfit(feature, f"{place}.names", "and no integer", remedy)
+            raise unfit(feature, f"{place}.names", "is not an integer", remedy)
         if not is_several(feature):
             check_language(feature, field=place)
             if choice.several:
-                raise unfit(feature, f"{place}.several", "one text", "leave several out")
+                raise unfit(feature, f"{place}.several", "is one text", "leave several out")
         elif not choice.several:
             remedy = f"write language: {{path: {feature.path}, several: draw}} (or first)"
-            raise unfit(feature, place, "of which a sample has one", remedy)
+            raise unfit(feature, place, "is several texts, and a sample has one", remedy)
     check_same_kind(features, field=place)
     return features, Words(names, choice.several)
 
@@ -338,7 +339,7 @@ def _names_of(
     except (OSError, UnicodeDecodeError):
         lines = []
     if not lines:
-        why = f"and {directory.path} has no {file} that says what its numbers stand for"
+        why = f"has numbers, and {directory.path} has no {file} with their meanings"
         remedy = f"write language: {{path: {feature.path}, names: {{0: pick up the block}}}}"
         raise unfit(feature, place, why, remedy)
     return {str(number).encode(): line.encode() for number, line in enumerate(lines)}

@@ -96,7 +96,8 @@ def find_feature(features: Mapping[str, Feature], path: str, *, field: str) -> F
     if wanted in features:
         return features[wanted]
     raise SpecError(
-        f"{field}: {path!r} is no feature of the dataset", remedy=_nearest_and_all(path, features)
+        f"{field}: {path!r} is not a feature of the dataset",
+        remedy=_nearest_and_all(path, features),
     )
 
 
@@ -126,7 +127,7 @@ def numeric_field(
         taken = len(range(width)[part])
         if taken and any(abs(end) > width for end in (part.start, part.stop) if end is not None):
             raise SpecError(
-                f"{field}: {term.text()!r} reaches outside of {term.path!r}, which has {width} "
+                f"{field}: {term.text()!r} goes beyond {term.path!r}, which has {width} "
                 f"column{'s' if width != 1 else ''}",
                 remedy=f"take columns within [0:{width}]",
             )
@@ -163,15 +164,15 @@ def feature_width(feature: Feature, *, field: str) -> int:
     """
     if feature.kind != "tensor" or feature.dtype not in NUMBERS or not feature.per_step:
         remedy = "name a numeric feature of the steps"
-        raise unfit(feature, field, "not a number for every step", remedy)
+        raise unfit(feature, field, "is not a number for every step", remedy)
     if None in feature.shape:
-        why, remedy = "of varying shape, not supported yet", "name a feature of fixed shape"
+        why, remedy = "has a varying shape: not supported yet", "name a feature of fixed shape"
         raise unfit(feature, field, why, remedy, UnsupportedError)
     check_encoding(feature, (None, "none", *PACKED), field=field)
     width = math.prod(size for size in feature.shape if size is not None)
     if width > MOST_COLUMNS:
         remedy = "name a smaller feature; features.json may be damaged"
-        raise unfit(feature, field, f"more than {MOST_COLUMNS} columns", remedy)
+        raise unfit(feature, field, f"has more than {MOST_COLUMNS} columns", remedy)
     return width
 
 
@@ -184,7 +185,7 @@ def check_encoding(
         UnsupportedError: the feature is stored in another way.
     """
     if feature.encoding not in encodings:
-        why = f"stored as {feature.encoding}, not supported yet"
+        why = f"is stored as {feature.encoding}: not supported yet"
         remedy = "name a feature stored as plain numbers"
         raise unfit(feature, field, why, remedy, UnsupportedError)
 
@@ -197,19 +198,21 @@ def check_camera(feature: Feature, *, field: str) -> None:
     """
     if feature.kind == "other" and feature.dtype == "uint8" and feature.per_step:
         remedy = "name another image, or write the dataset again with a feature for each picture"
-        why = "a sequence of pictures in every step, and a camera has one"
+        why = "has several pictures in every step, and a camera has one"
         raise unfit(feature, field, why, remedy)
     if feature.kind != "image" or not feature.per_step:
         remedy = "name an image feature such as observation/image"
-        raise unfit(feature, field, "not an image of the steps", remedy)
+        raise unfit(feature, field, "is not an image of the steps", remedy)
     channels = feature.shape[-1] if feature.shape else None
     remedy = "name a uint8 image with 3 channels (or 1); "
     if feature.dtype == "uint8" and channels not in (1, 3, None):
         remedy += "if its files have them, correct the shape that the metadata gives"
-        raise unfit(feature, field, f"a picture of {channels} channels", remedy)
+        raise unfit(feature, field, f"has pictures of {channels} channels", remedy)
     if feature.dtype != "uint8":
         remedy += "or give the camera of depth frames depth: uint16 (or float32) in cameras"
-        raise unfit(feature, field, "and depth and float images are no colour cameras", remedy)
+        raise unfit(
+            feature, field, "is a depth or float image, and the camera is one of colours", remedy
+        )
 
 
 def check_language(feature: Feature, *, field: str) -> None:
@@ -221,9 +224,9 @@ def check_language(feature: Feature, *, field: str) -> None:
     is_points = feature.kind == "tensor" and feature.dtype in _LANGUAGE_INTEGERS
     if not is_text(feature) and not (is_points and len(feature.shape) == 1):
         remedy = "name a text feature, or a vector of Unicode code points"
-        raise unfit(feature, field, "neither text nor code points", remedy)
+        raise unfit(feature, field, "is neither text nor code points", remedy)
     if None in feature.shape:
-        why = "a varying number of code points: not supported yet"
+        why = "has a varying number of code points: not supported yet"
         raise unfit(feature, field, why, "name a feature of fixed length", UnsupportedError)
 
 
@@ -306,16 +309,17 @@ def texts_of(values: Any, feature: Feature) -> list[bytes]:
 
 
 def described(feature: Feature) -> str:
-    """Describe a feature in a few words: "tensor float32 7"."""
+    """Describe a feature in a few words: "tensor float32, 7"."""
     shape = "×".join("?" if size is None else str(size) for size in feature.shape) or "scalar"
-    return f"{feature.kind} {feature.dtype} {shape}"
+    kind = "data" if feature.kind == "other" else feature.kind
+    return f"{kind} {feature.dtype}, {shape}"
 
 
 def unfit(
     feature: Feature, field: str, why: str, remedy: str, kind: type[SpecError] = SpecError
 ) -> SpecError:
     """The error of a field that names a feature of another form than it takes."""
-    return kind(f"{field}: {feature.path!r} is {described(feature)}, {why}", remedy=remedy)
+    return kind(f"{field}: {feature.path!r} ({described(feature)}) {why}", remedy=remedy)
 
 
 def bind_numbers(

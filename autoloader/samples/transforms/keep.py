@@ -267,7 +267,12 @@ def _check_key(feature: Feature, *, field: str) -> None:
     whole = feature.kind == "tensor" and not feature.shape and "int" in feature.dtype
     if feature.per_step:
         remedy = "name features of the episode, such as {episode_metadata/file_path}"
-        raise unfit(feature, field, "of the steps, and a key is the episode's", remedy)
+        raise unfit(
+            feature,
+            field,
+            "is a feature of the steps, and a key takes features of the episode",
+            remedy,
+        )
     if whole:
         check_encoding(feature, (None, "none"), field=field)
     else:
@@ -277,8 +282,8 @@ def _check_key(feature: Feature, *, field: str) -> None:
 def _check_flag(feature: Feature, *, field: str) -> None:
     """Refuse a feature that is no single boolean."""
     if feature.kind != "tensor" or feature.dtype != "bool" or feature.shape:
-        remedy = "name a boolean, such as success; of a text say what is found in it: keep.match"
-        raise unfit(feature, field, "not one boolean", remedy)
+        remedy = "give a boolean, such as success; for a text use keep.match"
+        raise unfit(feature, field, "is not one boolean", remedy)
 
 
 def _ranges_of_file(path: str, *, field: str) -> Mapping[str, Pairs]:
@@ -507,7 +512,8 @@ def too_many_bad(
     return SourceError(
         f"dataset {dataset!r}: {bad} of the {records} episodes in this split are bad{which}, more "
         f"than errors.max_corrupt_ratio={ratio}; the last is {last}",
-        remedy=f"{keep}mend or take out the dataset, or raise errors.max_corrupt_ratio",
+        remedy=f"{keep}repair the dataset, remove it from the spec, or raise "
+        "errors.max_corrupt_ratio",
         dataset=dataset,
     )
 

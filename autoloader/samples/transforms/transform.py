@@ -398,9 +398,9 @@ def function_identity(spec: TransformSpec, *, field: str) -> str:
     module = spec.call.partition(":")[0]
     if _refused:
         raise SpecError(
-            f"{field}: the spec asks to run the function {spec.call!r}, and --no-transforms runs "
-            "none",
-            remedy="read that function, then leave --no-transforms out, or take it out of the spec",
+            f"{field}: the spec runs the function {spec.call!r}, and --no-transforms forbids it",
+            remedy="leave --no-transforms out once you trust that function, or remove it from the "
+            "spec",
         )
     extend_import_path(_folders)
     try:
@@ -422,8 +422,8 @@ def _not_found(spec: TransformSpec, field: str, reason: str) -> SpecError:
     """The error for a function whose module cannot be imported."""
     return SpecError(
         f"{field}: {spec.call!r} cannot be imported: {reason}",
-        remedy="put its file where this Python imports from (PYTHONPATH, an installed package, or "
-        "the folder of the script)",
+        remedy="put its file where Python finds it: a folder in PYTHONPATH, an installed package, "
+        "or the folder of the script",
     )
 
 
@@ -705,14 +705,15 @@ def _try_function(
         except FunctionFailedError as error:
             raise SpecError(
                 f"{field_}: tried on {place}: {error}",
-                remedy="mend the function; it is given " + ", ".join(sorted(sources)),
+                remedy="fix the function; its argument has " + ", ".join(sorted(sources)),
             ) from error
         if found is not None:
             return adapter(TrialRun).dump_python(found, mode="json")
         reason = f"{spec.call} drops every one of the first {count} episodes"
     raise SourceError(
         f"dataset {directory.dataset!r}: its transform cannot be tried: {reason}",
-        remedy="let the function return some episode of the split, or take the dataset out",
+        remedy="let the function return some episode of the split, or remove the dataset from "
+        "the spec",
         dataset=directory.dataset,
     )
 

@@ -18,7 +18,7 @@ specs (``autoloader init``).
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib import resources
@@ -89,8 +89,10 @@ def recipe(name: str, style: str) -> Recipe:
     if own not in known:
         others = [one for one in STYLES if own in names(one)]
         raise UsageError(
-            f"the style {style} knows no dataset {name!r}",
-            remedy=f"these do: {', '.join(others)}" if others else nearest(name, known),
+            f"the style {style} has no recipe for a dataset named {name!r}",
+            remedy=f"these styles have one: {', '.join(others)}"
+            if others
+            else _published(name, known, style),
         )
     entry = copy.deepcopy(dict(_table()[own]))
     fields = {key: entry[key] for key in (*_FIELDS, "note") if key in entry}
@@ -116,6 +118,17 @@ def recipe(name: str, style: str) -> Recipe:
         style=style,
         dataset=dataset,
         notes=tuple(notes),
+    )
+
+
+def _published(name: str, known: Sequence[str], style: str) -> str:
+    """Remedy: the nearest known name, or how a copy under another name is asked for."""
+    close, some = nearest(name, known), ", ".join(known[:3])
+    if close.startswith("did you mean"):
+        return close
+    return (
+        f"give the name under which the dataset was published, such as {some}; "
+        f"autoloader.recipes.names({style!r}) lists all {len(known)}"
     )
 
 
