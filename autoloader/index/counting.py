@@ -180,14 +180,14 @@ def _check(dataset: ResolvedDataset, found: DatasetCount, spec: PipelineSpec) ->
     if not found.episodes:
         reason = found.damaged[0] if bad else "it has no records"
         what = f"no episode can be read: {reason}"
-        remedy = f"check the files in {dataset.directory.path}, or take the dataset out"
+        remedy = f"check the files in {dataset.directory.path}, or remove the dataset from the spec"
     elif any(rule.samples or rule.episodes for rule in found.lost):
         losses = (
             f"{one.rule} takes {one.samples} samples, {one.episodes} episodes whole"
             for one in found.lost
         )
         what = f"its {found.episodes} episodes have no sample left: {', '.join(losses)}"
-        remedy = "loosen the rule that takes the most, or take the dataset out"
+        remedy = "loosen the rule that takes the most, or remove the dataset from the spec"
     else:
         what = f"none of its {found.episodes} episodes is long enough for a sample"
         remedy = "use smaller offsets, edges: {start: repeat, end: repeat}, or take it out"

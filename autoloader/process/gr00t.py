@@ -20,7 +20,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from autoloader.errors import SourceError
+from autoloader.errors import SourceError, UnsupportedError
 from autoloader.formats import DatasetFormat
 from autoloader.formats.lerobot import LeRobotDirectory
 from autoloader.formats.lerobot.modality import MODALITY_FILE, Columns, Modality, Release
@@ -31,7 +31,7 @@ HORIZON = 16
 SHARD_SAMPLES = 1024
 """Samples of a shard since N1.6, by which datasets are weighed there."""
 _ARM = re.compile(r"arm")
-_POSE = re.compile(r"eef|end_effector|pose|quat|rot")
+_END_EFFECTOR = re.compile(r"eef|end_effector|ee_pose|tcp")
 _QUATERNION = {"quaternion": "wxyz"}
 
 
@@ -55,10 +55,13 @@ def fields_of(directory: DatasetFormat, release: Release) -> Gr00tFields:
 
     Raises:
         SourceError: there is no such file, or it names a feature that the dataset does not have.
+        UnsupportedError: an action is a pose of an end effector that may be meant relative.
     """
     modality = Modality.read(directory.path, release, dataset=directory.dataset)
     _check(modality, directory)
     language, notes = _language(modality, directory)
+    if release != "n1.5":
+        _refuse_poses(modality, directory, release)
     relative = [] if release == "n1.5" else list(_relative(modality))
     fields = {name: _Field(modality, name, relative, release) for name in ("action", "state")}
     if any(fields["action"].columns[key] != fields["state"].columns[key] for key in relative):
@@ -160,16 +163,37 @@ class _Field:
 
 
 def _relative(modality: Modality) -> Iterator[str]:
-    """Names of joints of arms that action and state have alike.
+    """Names of joints of arms that action and state have alike."""
+    for key in _alike(modality):
+        if _ARM.search(key) and key not in modality.poses:
+            yield key
 
-    A pose of an end effector is none: GR00T has no statistics of its differences.
-    """
+
+def _alike(modality: Modality) -> Iterator[str]:
+    """Names that action and state have in the same width."""
     for key, one in modality.action.items():
         other = modality.state.get(key)
-        alike = other is not None and other.width == one.width
-        turns = one.rotation_type or (other and other.rotation_type)
-        if alike and not turns and _ARM.search(key) and not _POSE.search(key):
+        if other is not None and other.width == one.width:
             yield key
+
+
+def _refuse_poses(modality: Modality, directory: DatasetFormat, release: Release) -> None:
+    """Refuse poses of end effectors that GR00T may take relative to the state.
+
+    GR00T has no statistics of their differences. The file says that a pose stays as it is by
+    ``absolute``: true, or by false where the numbers are differences already.
+    """
+    for key in _alike(modality):
+        named = _END_EFFECTOR.search(key) or (_ARM.search(key) and key in modality.poses)
+        if named and "absolute" not in modality.action[key].model_fields_set:
+            raise UnsupportedError(
+                f"dataset {directory.dataset}: action.{key} of {MODALITY_FILE} is a pose of an end "
+                f"effector: GR00T {release.upper()} may take it relative to the state, which is "
+                "not supported",
+                remedy=f'to train on it as it is stored, write "absolute": true for action.{key} '
+                f"in {MODALITY_FILE}; GR00T has no statistics of relative poses",
+                path="",
+            )
 
 
 def _check(modality: Modality, directory: DatasetFormat) -> None:
@@ -182,8 +206,7 @@ def _check(modality: Modality, directory: DatasetFormat) -> None:
         if path not in directory.features:
             raise SourceError(
                 f"dataset {directory.dataset}: {key} of {MODALITY_FILE} is {path!r}, which is not "
-                f"a "
-                f"feature of {directory.path}",
+                f"a feature of {directory.path}",
                 remedy=f"set its original_key to one of: {', '.join(sorted(directory.features))}",
                 dataset=directory.dataset,
             )

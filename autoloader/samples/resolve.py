@@ -10,13 +10,13 @@ Not here: opening files for data (``pipeline.graph``, ``index``), sample counts
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import prod
 from pathlib import Path
 from typing import Any
 
-from autoloader.errors import SpecError, UsageError
+from autoloader.errors import SpecError, UnsupportedError, UsageError
 from autoloader.formats import (
     DatasetFormat,
     Feature,
@@ -39,6 +39,7 @@ from autoloader.samples.transforms.keep import Keep
 from autoloader.samples.transforms.transform import Transform, bind_episodes
 from autoloader.samples.weights import SampleWeights, read_weights
 from autoloader.spec import DatasetSpec, PipelineSpec, SampleSpec
+from autoloader.spec.fields import WIDTHS, FieldTerm
 from autoloader.spec.sample import DeltaTimestamps
 from autoloader.storage.places import has_client
 from autoloader.telemetry.progress import doing, told
@@ -461,6 +462,10 @@ def bind_dataset(source: DatasetSource, index: int) -> ResolvedDataset:
     features = episodes.features
     cameras = bind_cameras(declared, source.spec.cameras, features, directory.features, where=where)
     numbers = bind_numbers(episodes.fields, sample, features, where=where)
+    how = source.spec.normalize.action if source.spec.normalize else None
+    if how and how.arithmetic.startswith("gr00t") and declared.action is not None:
+        parts = zip(declared.action.terms, numbers["action"].widths, strict=True)
+        _refuse_relative_poses(parts, sample, directory, where=where)
     language = bind_language(declared, features, directory, where=where)
     held = {
         own: find_feature(features, path, field=f"{where}.features.{own}")
@@ -493,6 +498,52 @@ def bind_dataset(source: DatasetSource, index: int) -> ResolvedDataset:
         **cameras._asdict(),
         **language._asdict(),
     )
+
+
+def _refuse_relative_poses(
+    action: Iterable[tuple[FieldTerm, int]],
+    sample: SampleSpec,
+    directory: DatasetFormat,
+    *,
+    where: str,
+) -> None:
+    """Refuse actions relative to the state that are poses: GR00T has no statistics of them.
+
+    A pose is a term with a rotation among its ops, or columns of a pose in ``modality.json``.
+
+    Args:
+        action: terms of the action, as the spec has them, each with its number of columns.
+        sample: the spec's description of a sample of the dataset.
+        directory: the dataset on disk.
+        where: path of the dataset in the spec.
+
+    Raises:
+        UnsupportedError: an action that is relative to the state is a pose.
+    """
+    from autoloader.formats.lerobot.modality import MODALITY_FILE, Modality  # others go without
+
+    relative, first = set(sample.action_relative_to_state), 0
+    local = relative and not files.is_remote(directory.path)
+    named = local and (Path(directory.path) / MODALITY_FILE).is_file()
+    poses = Modality.read(directory.path, "n1.6", dataset=directory.dataset).poses if named else {}
+    for term, width in action:
+        own = relative & {*range(first, first := first + width)}
+        start, stop, _ = term.columns or (0, None, None)
+        names = [
+            f"action.{key} of {MODALITY_FILE}"
+            for key, one in poses.items()
+            if one.original_key == term.path
+            and (stop is None or stop < 0 or one.start < stop)
+            and (start or 0) < one.end
+        ]
+        names += [f"it has {op.name}" for op in term.ops if op.name in WIDTHS]
+        if own and names:
+            raise UnsupportedError(
+                f"{where}.sample.action_relative_to_state: {min(own)}: this column of "
+                f"{term.text()!r} is of a pose ({names[0]}), and relative poses are not supported",
+                remedy="leave the columns of the pose out of action_relative_to_state; GR00T has "
+                "no statistics of relative poses",
+            )
 
 
 def resolve(

@@ -82,8 +82,8 @@ SPECS = [
     spec("arm.weight", -1, "datasets[arm].weight", "-1 is", AT_LEAST_0),
     spec("arm.weight", "much", "datasets[arm].weight", "'much'", "a number"),
     spec("arm.name", ..., "datasets[0].name", "missing", "add"),
-    spec("arm.name", "", "datasets[0].name", "''", "pattern"),
-    spec("datasets", [], "datasets", "[]", "1 or more"),
+    spec("arm.name", "", "datasets[0].name", "''", "a name of letters"),
+    spec("datasets", [], "datasets", "[]", "at least one"),
     spec("datasets", SPEC["datasets"] * 2, "datasets[1].name", "'arm'", "its own name"),
     spec("arm.path", "data/robt/1.0.0", "dataset arm", "data/robt/1.0.0", "'robot'", code=4),
     spec("arm.path", "mix.yaml", "dataset arm", "mix.yaml is a file", "directory", code=4),
@@ -142,7 +142,7 @@ SPECS = [
         {"call": "json:nothing", "framework": "numpy"},
         "datasets[arm].transform",
         "json:nothing",
-        "mend",
+        "fix the function",
     ),
     spec("arm.transform", "f", "datasets[arm].transform", "'f'", "keys and values"),
     spec("cameras.primary.size", [0, 8], "cameras.primary.size[0]", "0 is", AT_LEAST_1),
@@ -152,7 +152,7 @@ SPECS = [
     spec("cameras.wrist", {"size": [8, 8]}, "camera 'wrist'", "no dataset", "leave"),
     spec("batch.size", 0, "batch.size", "0 is", AT_LEAST_1),
     spec("batch.size", 2.5, "batch.size", "2.5", "an integer"),
-    spec("batch.call", "my_lab:f", "batch", "call without gives", "what it gives"),
+    spec("batch.call", "my_lab:f", "batch", "call without gives", "what the function returns"),
     spec("metadata", "some", "metadata", "'some'", "'dataset_only'"),
     spec("reader", "fast", "reader", "'fast'", "'indexed'"),
     spec("schema_version", 2, "schema_version", "2 is", "be 1"),
@@ -166,7 +166,7 @@ SPECS = [
     spec("sample.edges", {"start": "wrap"}, "sample.edges.start", "'wrap'", "'repeat'"),
     spec("sample.action_horizon", 0, "sample.action_horizon", "0 is", AT_LEAST_1),
     spec("normalize", {"action": {"method": "z"}}, "normalize.action.method", "'z'", "'min_max'"),
-    spec("pad_to.action", 1, "pad_to.action", "1, but", "at least 2"),
+    spec("pad_to.action", 1, "pad_to.action", "1 is too small", "2 or more"),
     spec("augment", {"primary": {"blur": 1}}, "augment.primary", "'blur'", "brightness"),
     spec("augment", {"wrist": {"hue": 0.1}}, "augment", "'wrist'", "known: primary"),
     spec("errors.max_corrupt_ratio", 2, "errors.max_corrupt_ratio", "2 is", "at most 1"),
@@ -261,7 +261,7 @@ COMMANDS = [
     command("doctor --spec no.yaml", "no.yaml", "No such file", "init DATA -o mix.yaml"),
     command("doctor --kernel-log no.log", "--kernel-log", "no.log", "dmesg"),
     command("replay no.jsonl", "no.jsonl", "No such file", "decisions.jsonl"),
-    command("replay text", "text, line 1", "no JSON", "decisions.jsonl"),
+    command("replay text", "text, line 1", "not a JSON object", "decisions.jsonl"),
     command("replay empty", "empty", "*.jsonl", "decisions.jsonl"),
     command("--schema knobs", "--schema", "'knobs'", "'profile'"),
     command("demo full", "full", "not empty", "new folder"),
@@ -439,7 +439,7 @@ CALLS: dict[str, Case] = {
         lambda: recipes.recipe("bridge_datset", "octo"), "'bridge_datset'", "'bridge_dataset'"
     ),
     "style": python(lambda: recipes.recipe("bridge_dataset", "okto"), "style", "'okto'", "'octo'"),
-    "layout": python(lambda: layouts.octo({}, ["arm"]), "Octo layout", "none", "metadata: full"),  # type: ignore[typeddict-item]
+    "layout": python(lambda: layouts.octo({}, ["arm"]), "Octo layout", "place", "metadata: full"),  # type: ignore[typeddict-item]
     "no states": python(lambda: join_states([]), "a list of states", "[]", "state of rank 0"),
     "missing shard": python(
         damaged(lambda at: second_shard(at).unlink()), "dataset arm", "00001-of-00002", code=4
@@ -465,7 +465,7 @@ CALLS: dict[str, Case] = {
         damaged(lambda at: [os.truncate(file, 0) for file in at.glob("*.tfrecord*")]),
         "dataset 'arm'",
         "no episode can be read",
-        "take the dataset out",
+        "remove the dataset from the spec",
         code=4,
     ),
     "retune": python(

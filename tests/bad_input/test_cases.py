@@ -135,7 +135,7 @@ REFUSED = {
     "no_data_path": ({}, "info.json is broken: it has no data_path"),
     "no_features_json_armory1738": ({}, "has no features.json"),
     "tasks_not_converted_lr2467": ({}, "meta has no tasks.parquet"),
-    "tasks_unreadable_gr00t288": ({}, "tasks.jsonl is broken: line 1 is no JSON"),
+    "tasks_unreadable_gr00t288": ({}, "tasks.jsonl is broken: line 1 is not JSON"),
 }
 
 

@@ -51,7 +51,7 @@ def test_a_field_that_the_data_lacks_is_told_with_the_line_unless_the_command_li
     spec = tmp_path / "mix.yaml"
     dataset = {"name": "arm", "path": str(written.path), "images": {"primary": "picture"}}
     spec.write_text(json.dumps({**PLAIN, "datasets": [dataset]}, indent=1))
-    field = "datasets[arm].images.primary: 'picture' is no feature"
+    field = "datasets[arm].images.primary: 'picture' is not a feature"
     assert main(["plan", str(spec), "--json"]) == 2
     told = json.loads(capsys.readouterr().out)["error"]["what"]
     assert told.startswith(f"{spec}, line 7: {field}")

@@ -374,7 +374,7 @@ def test_a_recipe_that_does_not_fit_the_files_is_replaced_and_says_why(
     (one,) = yaml.safe_load(told.out)["datasets"]
     assert one["action"] == "action"
     assert "the recipe of octo does not fit these files" in told.err
-    assert "reaches outside of 'observation/state'" in told.out
+    assert "goes beyond 'observation/state'" in told.out
 
 
 @pytest.mark.parametrize(

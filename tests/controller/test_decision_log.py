@@ -55,7 +55,7 @@ def test_the_command_says_whether_and_where_answers_differ(
     ("text", "says"),
     [
         ("no json\n", "line 1"),
-        ("[]\n", "no JSON object"),
+        ("[]\n", "not a JSON object"),
         ('{"kind": "start", "schema_version": 99}\n', "schema version 99"),
         ('{"kind": "decision"}\n', "line 1"),
     ],

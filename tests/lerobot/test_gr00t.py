@@ -21,9 +21,10 @@ from numpy.typing import NDArray
 from autoloader import AutoLoader, PipelineSpec
 from autoloader.cli.app import main
 from autoloader.cli.witness import normalised_rows
-from autoloader.errors import AutoloaderError
+from autoloader.errors import AutoloaderError, UnsupportedError
 from autoloader.index.statistics import field_statistics
 from autoloader.layouts import Gr00tLayout
+from autoloader.samples.resolve import resolve
 from autoloader.samples.statistics import scaling_of
 from autoloader.spec import FieldNormalizeSpec
 from autoloader.spec.reading import parse_yaml
@@ -341,6 +342,56 @@ def test_datasets_of_one_embodiment_share_bounds_and_their_statistics_are_merged
     assert len(seen) == 2
 
 
+def with_pose(root: Path, name: str, **pose: Any) -> None:
+    """Give the modality an end effector's pose that action and state have alike."""
+    columns = {"start": 3, "end": 6}
+    modality = json.loads(json.dumps(MODALITY))
+    modality["state"][name], modality["action"][name] = columns, {**columns, **pose}
+    del modality["action"]["turn"]
+    (root / "meta/modality.json").write_text(json.dumps(modality))
+
+
+@pytest.mark.parametrize("name", ["left_eef", "end_effector_position", "arm_pose"])
+def test_a_relative_pose_of_an_end_effector_is_refused_by_name(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str
+) -> None:
+    root = Gr00tFiles().write(tmp_path / "arm")
+    with_pose(root, name)
+    for release in ("n1.6", "n1.7"):
+        assert main(["init", str(root), "--style", "gr00t", "--version", release]) == 2
+        said = capsys.readouterr().err
+        for part in ("dataset arm", f"action.{name} of meta/modality.json", '"absolute": true'):
+            assert part in said
+    assert drafted(root, "n1.5", capsys)["datasets"][0]["action"][-1] == "action[3:6]"
+    for absolute in (True, False):  # it stays as it is stored, a pose or differences of poses
+        with_pose(root, name, absolute=absolute)
+        (dataset,) = drafted(root, "n1.6", capsys)["datasets"]
+        assert dataset["sample"] == {"action_relative_to_state": [0, 1, 2]}
+
+
+def test_a_spec_that_makes_a_pose_relative_is_refused_by_name(
+    root: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    plain = drafted(root, "n1.6", capsys)
+    (dataset,) = plain["datasets"]
+    dataset["action"] = [
+        "action[0:3]",
+        {"path": "action[3:6]", "ops": [{"rotation6d": "euler_angles_rpy"}]},
+    ]
+    dataset["sample"] = {"action_relative_to_state": [0, 4]}
+    with pytest.raises(UnsupportedError, match=r"relative_to_state: 4: .* has rotation6d") as error:
+        resolve(PipelineSpec.from_mapping(plain))
+    assert error.value.path == "datasets[arm].sample.action_relative_to_state"
+
+    posed = Gr00tFiles().write(tmp_path / "arm")
+    with_pose(posed, "left_eef", absolute=True)
+    plain = drafted(posed, "n1.6", capsys)
+    resolve(PipelineSpec.from_mapping(plain))
+    plain["datasets"][0]["sample"] = {"action_relative_to_state": [0, 1, 2, 7]}
+    with pytest.raises(UnsupportedError, match=r"relative_to_state: 7: .*action\.left_eef of meta"):
+        resolve(PipelineSpec.from_mapping(plain))
+
+
 def test_another_horizon_needs_other_statistics(
     root: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -387,11 +438,14 @@ def test_n15_weighs_by_steps_and_an_alpha_over_lengths_is_a_weight(
 @pytest.mark.parametrize(
     ("change", "told"),
     [
-        ({"state": {"arm": {"start": 2, "end": 2}}}, "columns 2 to 2 are none"),
+        ({"state": {"arm": {"start": 2, "end": 2}}}, "start 2 and end 2 take no column"),
         ({"state": {"arm": {"start": 0}}}, "is required and missing"),
         ({"video": {"ego": {"original_key": "observation.images.none"}}}, "video.ego"),
-        ({"video": {"observation": {}}}, "'observation.images.observation', which is no feature"),
-        ({"action": {"arm": {"start": 0, "end": 9}}}, "reaches outside"),
+        (
+            {"video": {"observation": {}}},
+            "'observation.images.observation', which is not a feature",
+        ),
+        ({"action": {"arm": {"start": 0, "end": 9}}}, "goes beyond"),
         (None, "has no meta/modality.json"),
     ],
 )

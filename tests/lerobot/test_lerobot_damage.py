@@ -187,7 +187,7 @@ def test_integers_without_names_as_language_and_depth_cameras_are_refused_by_nam
             resolve(PipelineSpec.from_mapping({"datasets": [dataset], "cameras": cameras}))
         assert caught.value.remedy
     depth = {"top": {**cameras["top"], "depth": "uint16"}}
-    with pytest.raises(SpecError, match="no depth frame"):
+    with pytest.raises(SpecError, match="not a depth frame"):
         resolve(
             PipelineSpec.from_mapping(
                 {"datasets": [{**common, "images": {"top": TOP}}], "cameras": depth}

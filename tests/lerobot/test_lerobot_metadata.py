@@ -182,10 +182,10 @@ def test_paths_with_the_fields_of_another_version_are_told_with_those_that_there
 ) -> None:
     old, new = (written(tmp_path / version, version) for version in BOTH)
     info_of(old, data_path="data/chunk-{chunk_index:03d}/episode_{episode_index:06d}.parquet")
-    with pytest.raises(SourceError, match=r"names \{chunk_index\}; .* \{episode_chunk\}"):
+    with pytest.raises(SourceError, match=r"has the field \{chunk_index\}; .* \{episode_chunk\}"):
         resolve(spec_of(old))
     info_of(new, video_path="videos/{video_key}/episode_{episode_index:06d}.mp4")
-    with pytest.raises(SourceError, match=r"names \{episode_index\}; .* \{file_index\}"):
+    with pytest.raises(SourceError, match=r"has the field \{episode_index\}; .* \{file_index\}"):
         resolve(spec_of(new))
 
 
@@ -221,7 +221,7 @@ def test_an_episode_that_stands_twice_in_the_list_is_refused_with_its_second_row
 def test_a_line_that_is_no_json_is_told_with_its_number(tmp_path: Path) -> None:
     root = written(tmp_path / "arm", "v2.1")
     listed(root, lambda lines: [lines[0], lines[1][:-3], lines[2]])
-    with pytest.raises(SourceError, match=r"episodes.jsonl is broken: line 2 is no JSON"):
+    with pytest.raises(SourceError, match=r"episodes.jsonl is broken: line 2 is not JSON"):
         resolve(spec_of(root))
 
 

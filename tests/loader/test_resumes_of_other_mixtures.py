@@ -117,4 +117,4 @@ def test_what_hangs_on_whole_passes_or_on_the_seed_is_refused_with_the_differenc
     _, state = run(mixture(trio[:2], [1, 1], **{k: v for k, v in top.items() if k != "seed"}), 1)
     with pytest.raises(UsageError, match=said) as caught:
         run(mixture(trio, [1, 1, 1], **top), 1, state)
-    assert "nothing is chained" in caught.value.remedy
+    assert "mixing.chain" in caught.value.remedy

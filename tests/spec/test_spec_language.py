@@ -419,6 +419,6 @@ def test_a_fault_of_a_file_is_told_with_the_file_and_the_line(
 
 
 def test_a_spec_made_in_python_is_refused_in_the_same_words() -> None:
-    with pytest.raises(SpecError, match=r"datasets: \(\) is not allowed") as caught:
+    with pytest.raises(SpecError, match=r"datasets: \(\) names no dataset") as caught:
         PipelineSpec(datasets=(), cameras=PipelineSpec.from_mapping(PLAIN).cameras)
     assert caught.value.path == "datasets"

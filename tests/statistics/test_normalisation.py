@@ -293,8 +293,8 @@ def test_a_written_file_is_used_as_it_is(
 @pytest.mark.parametrize(
     ("document", "words"),
     [
-        ("nonsense", "no JSON"),
-        ("[]", "no mapping"),
+        ("nonsense", "not JSON"),
+        ("[]", "not hold a JSON object"),
         ("{}", "there are none for action of dataset 'robot'"),
         ('{"robot": {"action": {"mean": [0]}}}', "action.std: is required"),
         (json.dumps({"robot": {"action": {key: [1.0] for key in NAMES}}}),

@@ -17,6 +17,7 @@ Not here: the spec that ``init --style gr00t`` makes of it (``process.gr00t``).
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -34,6 +35,7 @@ MODALITY_FILE = "meta/modality.json"
 Release = Literal["n1.5", "n1.6", "n1.7"]
 """Releases of GR00T whose rules are known; those of N1 are N1.5's."""
 _TASK_NUMBERS, _TASK = "task_index", "task"
+_POSE = re.compile(r"eef|end_effector|pose|quat|rot")
 
 
 class Columns(BaseModel):
@@ -107,6 +109,12 @@ class Modality:
     def columns(self, field: str) -> Mapping[str, Columns]:
         """``state`` or ``action``."""
         return self.action if field == "action" else self.state
+
+    @property
+    def poses(self) -> dict[str, Columns]:
+        """Actions that are poses or rotations, by their name or ``rotation_type``."""
+        turned = {key for of in (self.action, self.state) for key in of if of[key].rotation_type}
+        return {key: one for key, one in self.action.items() if _POSE.search(key) or key in turned}
 
     @classmethod
     def read(cls, root: str | Path, release: Release, *, dataset: str) -> Modality:
