@@ -990,6 +990,9 @@ def as_usage_error(error: Any, program: str, words: Sequence[str]) -> UsageError
         return UsageError(f"{name}: {''.join(allowed)}", remedy=remedy)
     should = allowed[0].replace("Input should be", "it should be")
     should = should.replace("greater than or equal to", "at least")
+    should = should.replace("a valid integer", "an integer").replace(
+        "less than or equal to", "at most"
+    )
     return UsageError(f"{name}: {found!r} is not allowed", remedy=f"{should}; {remedy}")
 
 

@@ -190,7 +190,7 @@ def _check(dataset: ResolvedDataset, found: DatasetCount, spec: PipelineSpec) ->
         remedy = "loosen the rule that takes the most, or remove the dataset from the spec"
     else:
         what = f"none of its {found.episodes} episodes is long enough for a sample"
-        remedy = "use smaller offsets, edges: {start: repeat, end: repeat}, or take it out"
+        remedy = "use smaller offsets, edges: {start: repeat, end: repeat}, or remove the dataset"
     raise SourceError(f"dataset {dataset.name!r}: {what}", remedy=remedy, dataset=dataset.name)
 
 

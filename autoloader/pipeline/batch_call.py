@@ -109,7 +109,7 @@ class BatchCall:
         try:
             found = call_here(self._spec, dict(batch), filled.rows)
         except FunctionFailedError as error:
-            raise self._wrong(str(error), "mend the function, or take batch.call out") from error
+            raise self._wrong(str(error), "fix the function, or remove batch.call") from error
         self.seconds += time.perf_counter() - began
         self.calls += 1
         self._put(found, views, filled)

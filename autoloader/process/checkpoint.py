@@ -181,7 +181,7 @@ def join_states(states: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     if len(places) > 1 or (of_part and parts != [(rank, len(read)) for rank in range(len(read))]):
         raise UsageError(
             f"states of (rank, world size) {', '.join(map(str, parts))} at positions "
-            f"{', '.join(map(str, places))} are not those of all ranks at one step",
+            f"{', '.join(map(str, places))} are not one of each rank, saved after the same step",
             remedy="gather the state of every rank, in their order, after the same step",
         )
     for rank, state in enumerate(read):

@@ -83,7 +83,7 @@ def _reader_of(
     if pinned == "stream":
         return where, "stream"
     if not all(one.indexable for one in away):
-        return f"{where}, where TensorFlow streams: no client that gives ranges is there", "stream"
+        return f"{where}, and no package is installed that reads parts of files there", "stream"
     if pinned == "indexed" or None not in find_indexes(away):
         return f"{where}, with index files: shards arrive in the order of the plan", "indexed"
     rules = any(one.keep is not None for one in away)
@@ -105,8 +105,9 @@ def _refuse_streams(mixture: ResolvedMixture, away: Sequence[ResolvedDataset], w
             raise SpecError(
                 f"datasets[{one.name}].keep: {one.directory.path} is streamed, and rules ask for "
                 "texts of every record",
-                remedy="read it by index (reader: auto, with what the extra remote brings), or use "
-                "a transform that drops episodes (return None) and bars steps (valid)",
+                remedy="use reader: auto with the extra remote installed, or a transform that "
+                "drops "
+                "episodes (return None) and steps (valid)",
             )
     if drawn := [dataset for dataset in mixture.datasets if dataset.drawn_by_weight]:
         raise SpecError(

@@ -227,7 +227,10 @@ def _parse_choice(raw: Any, *words: str) -> tuple[tuple[str, ...], Mapping[str, 
     """(the features, the mapping) of a path, {path: …} or {any_of: […]} with ``words`` beside."""
     if isinstance(raw, str):
         raw = {"path": raw}
-    remedy = f"write a path, or {{any_of: [path, path]}}; beside it may stand {', '.join(words)}"
+    remedy = (
+        "write a feature's path, {path: …} or {any_of: [path, path]}; further keys: "
+        f"{', '.join(words)}"
+    )
     if not isinstance(raw, Mapping):
         raise wrong(f"{shown(raw)} names no feature", remedy)
     _refuse_unknown(raw, ("path", "any_of", *words))

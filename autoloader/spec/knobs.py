@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, create_model
 
-from autoloader.errors import KnobError, nearest
+from autoloader.errors import KnobError, nearest, shown
 from autoloader.host.units import size_of
 
 KnobClass = Literal["free", "order", "fixed"]
@@ -385,12 +385,15 @@ OTHER_WORDS = {
 
 def _allowed(message: str) -> str:
     words = message.partition(",")[0].replace("Input should be", "it should be")
-    return words.replace("greater than or equal to", "at least")
+    words = words.replace("a valid integer", "an integer")
+    return words.replace("greater than or equal to", "at least").replace(
+        "less than or equal to", "at most"
+    )
 
 
 def _not_allowed(key: object, value: object, why: str = "") -> KnobError:
     return KnobError(
-        f"{key}: {value!r:.80} is not allowed{why and ': ' + why}",
+        f"{key}: {shown(value)} is not allowed{why and ': ' + why}",
         remedy="`autoloader plan -v SPEC` lists each knob with its range",
     )
 

@@ -554,7 +554,12 @@ def _strength(name: OpName, raw: Any) -> AugmentOp:
         low, high = _pair(raw, name)
     least, most = _SHIFTS.get(name, (0.0, math.inf))
     if low < least or high > most:
-        raise wrong(f"{name}: [{low}, {high}] is not allowed", f"stay within {least} and {most}")
+        raise wrong(
+            f"{name}: [{low}, {high}] is not allowed",
+            f"stay between {least:g} and {most:g}"
+            if most < math.inf
+            else f"give {least:g} or more",
+        )
     return AugmentOp(name, low, high)
 
 

@@ -300,10 +300,11 @@ class PipelineSpec(Block):
         for dataset in self.datasets:
             for camera in dataset.images:
                 if camera not in self.cameras:
+                    close = nearest(camera, self.cameras)
                     raise wrong(
                         f"datasets[{dataset.name}].images: there is no camera {camera!r}",
-                        f"{nearest(camera, self.cameras)}; or add {camera} to cameras, with its "
-                        f"size",
+                        f"{close}{'' if close.endswith('?') else ';'} or add {camera} to cameras, "
+                        "with its size",
                     )
                 if self.cameras[camera].depth and dataset.images[camera].flip:
                     raise wrong(

@@ -207,7 +207,7 @@ def complaint(error: ValidationError, plain: Mapping[str, Any]) -> tuple[str, st
         return f"{where}is required and missing{more}", f"add {key} {_to(above)}{like}", path
     if first["type"] == "too_short" and path in _EXAMPLES:
         remedy = f"give at least one, such as {path}: {_EXAMPLES[path]}"
-        return f"{where}{shown(first.get('input'))} names no {path[:-1]}{more}", remedy, path
+        return f"{where}{shown(first.get('input'))} lists no {path[:-1]}{more}", remedy, path
     allowed = dict.fromkeys(_allowed(fault) for other, fault in faults if other == path)
     what = f"{where}{shown(first.get('input'))} is not allowed{more}"
     return what, "it should be " + ", or ".join(allowed), path
@@ -225,6 +225,11 @@ _EXAMPLES = {
     "split": "{train: 'train[:95%]', val: 'train[95%:]'}",
     "pad_to": "{action: 7}",
     "group": "{widowx: [bridge]}",
+    "match": "{language_instruction: 'pick.*'}",
+    "gives": "{input_ids: {dtype: int32, shape: [32]}}",
+    "augment": "{primary: {brightness: 0.1}}",
+    "from": "{bridge: 1.0}",
+    "to": "{bridge: 2.0}",
     "DatasetSpec": "{name: bridge, path: /data/bridge/1.0.0, action: action}",
     "CameraSpec": "{size: [256, 256]}",
     "SampleSpec": "{frame_offsets: [-1, 0], action_horizon: 4}",
@@ -270,6 +275,12 @@ _ALLOWED = {
     "less_than_equal": "at most {le}",
     "tuple_type": _LIST,
     "list_type": _LIST,
+    "bool_parsing": "true or false",
+    "bool_type": "true or false",
+    "string_type": "text",
+    "byte_size": 'a size such as "5GB"',
+    "int_type": "an integer",
+    "float_type": "a number",
     "int_parsing": "an integer",
     "int_from_float": "an integer",
     "float_parsing": "a number",
@@ -280,7 +291,11 @@ _ALLOWED = {
 NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9_\-]*$"
 """Names that a spec gives to datasets, cameras and features."""
 _PATTERNS = {
-    NAME_PATTERN: "a name of letters, digits, _ and -, which begins with a letter or digit"
+    pattern: f"a name of letters, digits, {others}, which begins with a letter or digit"
+    for pattern, others in (
+        (NAME_PATTERN, "_ and -"),
+        (r"^[A-Za-z0-9][A-Za-z0-9_.-]*$", "_, . and -"),
+    )
 }
 
 

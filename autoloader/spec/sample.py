@@ -185,7 +185,7 @@ class SampleSpec(Block):
     @classmethod
     def _names_each_dim_once(cls, dims: tuple[int, ...]) -> tuple[int, ...]:
         if len(set(dims)) < len(dims):
-            raise wrong(f"{list(dims)} names a dim twice", "name each dim of action once")
+            raise wrong(f"{list(dims)} lists a column twice", "list each column of action once")
         return dims
 
     @model_validator(mode="after")

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 import autoloader.spec
 from autoloader.errors import SpecError
 from autoloader.spec import PipelineSpec
+from autoloader.spec.reading import parse_yaml
 
 PLAIN: dict[str, Any] = {
     "schema_version": 1,
@@ -416,6 +417,41 @@ def test_a_fault_of_a_file_is_told_with_the_file_and_the_line(
     with pytest.raises(SpecError) as caught:
         PipelineSpec.from_yaml(place)
     assert caught.value.what.startswith(f"{place}, {told}")
+
+
+BLOCKS = (
+    "cameras", "cameras.primary", "datasets.0", "datasets.0.images", "datasets.0.features",
+    "datasets.0.split", "datasets.0.sample", "datasets.0.keep", "datasets.0.keep.match",
+    "datasets.0.keep.ranges", "datasets.0.keep.moving", "datasets.0.transform", "datasets.0.steps",
+    "datasets.0.normalize", "datasets.0.normalize.action", "sample", "sample.edges",
+    "sample.delta_timestamps", "normalize", "normalize.action", "normalize.group", "pad_to",
+    "augment", "batch", "batch.gives", "mixing", "mixing.locality", "errors", "validation",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("place", BLOCKS)
+def test_what_is_no_block_is_refused_with_an_example_that_may_stand_there(place: str) -> None:
+    plain: dict[str, Any] = copy.deepcopy(PLAIN)
+    plain["datasets"][0] |= {"action": "action", "language": "text", "images": {"primary": "image"}}
+    *above, key = place.split(".")
+    holder: Any = plain
+    for part in above:
+        holder = holder[int(part)] if part.isdigit() else holder.setdefault(part, {})
+    if key == "gives":
+        holder["call"] = "json:loads"
+    if above == ["normalize"] and key != "action":
+        holder["action"] = {"method": "q01_q99"}
+    which: Any = int(key) if key.isdigit() else key
+    holder[which] = 3.5
+    with pytest.raises(SpecError, match="is not allowed") as caught:
+        PipelineSpec.from_mapping(plain)
+    told = caught.value.remedy.partition("such as ")[2].partition("; its keys")[0]
+    holder[which] = parse_yaml(told)
+    if which == 0:
+        holder[0]["images"] = {"primary": "image"}
+    if place == "normalize.group":
+        plain["datasets"][0]["name"] = "bridge"
+    PipelineSpec.from_mapping(plain)
 
 
 def test_a_spec_made_in_python_is_refused_in_the_same_words() -> None:

@@ -305,7 +305,7 @@ def read_info(root: Path, *, dataset: str) -> Mapping[str, Any]:
         )
     fps = info.get("fps")
     if isinstance(fps, bool) or not isinstance(fps, (int, float)) or not 0 < fps < 1e6:
-        why = f"fps is {fps!r:.40}, and no number above 0"
+        why = f"fps is {fps!r:.40}, not a number above 0"
         raise broken(file, why, dataset=dataset, remedy="write the frames a second as a number")
     if not isinstance(info.get("features"), Mapping):
         raise broken(file, "it lists no features", dataset=dataset)
@@ -551,7 +551,11 @@ class _Paths:
         self._video = self._template(info, "video_path") if cameras else ""
         chunk = info.get("chunks_size") or 1000
         if isinstance(chunk, bool) or not isinstance(chunk, int) or chunk < 1:
-            raise broken(self._file, f"chunks_size is {str(chunk)[:40]}", dataset=dataset)
+            raise broken(
+                self._file,
+                f"chunks_size is {chunk!r:.40}, not a whole number above 0",
+                dataset=dataset,
+            )
         self._chunk = min(chunk, MOST_EPISODES)  # the same, and no larger than a column's numbers
 
     def _template(self, info: Mapping[str, Any], name: str) -> str:

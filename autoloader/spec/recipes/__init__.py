@@ -128,7 +128,7 @@ def _published(name: str, known: Sequence[str], style: str) -> str:
         return close
     return (
         f"give the name under which the dataset was published, such as {some}; "
-        f"autoloader.recipes.names({style!r}) lists all {len(known)}"
+        f"autoloader.recipes.names({style!r}) lists them all"
     )
 
 
