@@ -8,12 +8,13 @@ from the search space; successive halving prunes on the running rate; the best f
 the start in the finals. The storage keeps the knobs of every trial and what it found. So a study
 can be resumed by name, and equal hosts can share its trials. Each host judges its own finals.
 
-A measurement during which other processes used the processors is marked. It is made again once they
-leave the processors alone, and the quieter one counts. A study waits for that a quarter of its
-budget at most. Then it gives up: no two settings could be compared.
+A study begins once other processes leave the processors alone. A measurement during which they used
+the processors is marked. It is made again once they are gone, and the quieter one counts. A study
+waits for that a quarter of its budget at most. Then it gives up: no two settings could be compared,
+so the start is measured once and stays.
 
 Time: the search ends when the next trial would eat into what the finals need. Nothing is measured
-beyond the budget.
+beyond the budget. A start that takes longer is ended, and its rate so far is what the study found.
 
 Not here: running a trial (``trial``), the storage and its errors (``ledger``), judging
 finalists (``finals``), showing any of it (``report``).
@@ -21,6 +22,7 @@ finalists (``finals``), showing any of it (``report``).
 
 from __future__ import annotations
 
+import logging
 import math
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -60,6 +62,8 @@ from autoloader.tune.trial import (
     start_error,
 )
 
+logger = logging.getLogger(__name__)
+
 ROUNDS, FINALISTS = 12, 2
 """Rounds of the finals at most, and sets that meet the start there."""
 
@@ -74,6 +78,12 @@ _PATIENCE_SHARE = 0.25
 
 NEIGHBOUR_RATIO = 0.1
 """Part of the processors that others may use before a measurement is marked."""
+
+_BUSY_SHARE = 0.75
+"""The part of the time left that the start's measurement takes at most beside other processes."""
+
+_END_SHARE = 0.05
+"""The part of the budget that is kept back for the end: the profile and the report."""
 
 _MOST_DRAWS = 4
 """Draws for each trial that is wanted: in a small space the sampler draws the same sets again."""
@@ -200,6 +210,8 @@ class Study:
         done: number of trials that this host has begun.
         ended: reason why the search ended before its trials and time; "": it did not.
         known: results of this host, by ``knobs_key``.
+        others: processors that other processes used when the study last looked.
+        running: progress of the measurement that was begun last; ``None``: no batch yet.
     """
 
     space: SearchSpace
@@ -221,6 +233,8 @@ class Study:
     done: int = field(default=0, init=False)
     ended: str = field(default="", init=False)
     known: dict[str, TrialResult] = field(default_factory=dict, init=False)
+    others: float = field(default=0.0, init=False)
+    running: TrialProgress | None = field(default=None, init=False)
 
     def run(self) -> StudyResult:
         """Run the study to its verdict.
@@ -306,6 +320,7 @@ class Study:
 
     def _watch(self, progress: TrialProgress | None, headroom_bytes: int | None) -> bool:
         """Shows a measurement that nothing stops."""
+        self.running = progress or self.running
         self.watcher.progressed(progress, headroom_bytes, self.best_samples_per_s)
         return True
 
@@ -349,6 +364,9 @@ class Study:
         result = self._run(knobs, self._timeout_s(), watch)
         if not result.busy or self.options.trials == 1:
             return result
+        if self.first is None and self._impatient():  # it has waited before the start
+            self.ended = self._beside(result.others_cpus or 0.0)
+            return result
         self._wait_for_quiet()
         if self._left_s() >= 4 * result.duration_s:
             again = self._run(knobs, self._timeout_s(), self._watch)
@@ -357,18 +375,27 @@ class Study:
             if again.outcome is Outcome.COMPLETE:
                 result = min(result, again, key=lambda one: one.others_cpus or 0.0)
         if result.busy and self._impatient():
-            self.ended = (
-                f"other processes used {result.others_cpus:.1f} of {self.space.limits.cpus} "
-                "processors, so no two settings can be compared"
-            )
+            self.ended = self._beside(result.others_cpus or 0.0)
         return result
+
+    def _beside(self, others_cpus: float) -> str:
+        """Say that other processes kept the study from its end."""
+        cpus = self.space.limits.cpus
+        return (
+            f"other processes used {others_cpus:.1f} of {cpus} processors, so no two settings can "
+            "be compared"
+        )
 
     def _wait_for_quiet(self) -> None:
         """Wait while other processes use the processors, as long as there is patience."""
         while not self._impatient():
             began_s = self.clock.now_s()
-            if not self._too_much(self.others_cpus()):
+            self.others = self.others_cpus() or 0.0
+            if not self._too_much(self.others):
                 return
+            if not self.waited_s:
+                most_s = _PATIENCE_SHARE * self.options.budget_s
+                logger.warning("waits up to %.0f s: %s", most_s, self._beside(self.others))
             self._watch(None, None)
             self.waited_s += max(self.clock.now_s() - began_s, 1.0)
 
@@ -382,6 +409,7 @@ class Study:
 
     def _run(self, knobs: Knobs, timeout_s: float, watch: TrialWatch) -> TrialResult:
         """Measure a knob set, and learn the costs that the measurement tells."""
+        self.running = None
         result = self.measure(knobs, timeout_s=timeout_s, watch=watch)
         result = replace(result, busy=self._too_much(result.others_cpus))
         self._learn(result)
@@ -410,20 +438,40 @@ class Study:
         """The start's measurement, or the error that ends the study before it begins."""
         self.first = self.known.get(knobs_key(self.space.start))
         if self.first is None:
+            if self.options.trials > 1:
+                self._wait_for_quiet()
             self._enqueue(study, self.space.start, "start")
             self._one(study)
         if self.first is None:  # another host of this study took the enqueued start
             self.first = self._measured(self.space.start, self._watch)
-        if self.first.outcome is not Outcome.COMPLETE:
+        if self.first.outcome is Outcome.FAILED and self.first.exit_code is None:
+            self.first = self._out_of_time(self.first)
+        elif self.first.outcome is not Outcome.COMPLETE:
             raise start_error(self.first)
         return self.first
+
+    def _out_of_time(self, first: TrialResult) -> TrialResult:
+        """The start's measurement, which was ended since time was up, by its rate so far."""
+        if not self._too_much(self.others):
+            self.others = self.others_cpus() or 0.0
+        busy = self._too_much(self.others)
+        self.ended = "the budget ended before the start was measured; give a longer --budget"
+        if busy:
+            self.ended = self._beside(self.others)
+        rate = self.running.samples_per_s if self.running is not None else None
+        self.best_samples_per_s = max(self.best_samples_per_s, rate or 0.0)
+        return replace(first, samples_per_s=rate, busy=busy)
 
     def _left_s(self) -> float:
         return self.began_s + self.options.budget_s - self.clock.now_s()
 
     def _timeout_s(self) -> float:
-        most_s = math.inf if self.first is None else 3 * self.first.duration_s + 10
-        return max(min(self._left_s(), most_s), 0.1)
+        left_s, most_s = self._left_s(), math.inf
+        if self.first is not None:
+            most_s = 3 * self.first.duration_s + 10
+        elif self.waited_s and self._impatient():
+            most_s = _BUSY_SHARE * left_s
+        return max(min(left_s - _END_SHARE * self.options.budget_s, most_s), 0.1)
 
     def _finals_s(self, first: TrialResult) -> float:
         """Seconds of the budget that are kept back for the finals."""

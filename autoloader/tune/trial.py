@@ -154,8 +154,6 @@ def start_error(first: TrialResult) -> AutoloaderError:
         return UsageError(what, remedy=remedy)
     if first.exit_code == SourceError.exit_code:
         return SourceError(what, remedy=remedy)
-    if first.exit_code is None:  # it was ended here, since time was up
-        remedy = "end other programs, or give a longer --budget or fewer --batches; " + remedy
     return PipelineError(what, remedy=remedy, stage="measure")
 
 

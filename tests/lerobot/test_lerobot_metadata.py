@@ -154,7 +154,7 @@ def test_a_text_that_is_empty_everywhere_is_said(
     [
         ({"data_path": None}, "it has no data_path"),
         ({"video_path": None}, "it has no video_path"),
-        ({"chunks_size": "many"}, "chunks_size is many"),
+        ({"chunks_size": "many"}, "chunks_size is 'many'"),
         ({"chunks_size": -1}, "chunks_size is -1"),
         ({"fps": "10"}, "fps is '10'"),
         ({"fps": None}, "fps is None"),

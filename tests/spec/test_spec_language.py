@@ -455,6 +455,6 @@ def test_what_is_no_block_is_refused_with_an_example_that_may_stand_there(place:
 
 
 def test_a_spec_made_in_python_is_refused_in_the_same_words() -> None:
-    with pytest.raises(SpecError, match=r"datasets: \(\) names no dataset") as caught:
+    with pytest.raises(SpecError, match=r"datasets: \(\) lists no dataset") as caught:
         PipelineSpec(datasets=(), cameras=PipelineSpec.from_mapping(PLAIN).cameras)
     assert caught.value.path == "datasets"

@@ -281,9 +281,39 @@ def test_a_study_gives_up_beside_neighbours_that_stay(tmp_path: Path) -> None:
     machine = Machine(also=lambda knobs, call: traced(0.001, others_cpus=6.5))
     recorder = Recorder()
     found = study(machine, tmp_path, budget_s=400, recorder=recorder, others_cpus=lambda: 6.5)
-    assert len(machine.asked) == 2, "the start, once more"
+    assert len(machine.asked) == 1, "it waited before, so the start is measured once"
     assert recorder.finals == 0
     assert "other processes used 6.5 of 8 processors" in found.ended
     assert found.verdict.winner.is_start
     assert found.confirmed_ratio is None
     assert machine.clock.now_s() < 200
+
+
+@pytest.mark.parametrize("began", ["busy", "quiet"])
+def test_a_start_that_outlasts_the_budget_beside_neighbours_stays_with_its_rate_so_far(
+    tmp_path: Path, began: str
+) -> None:
+    looks: list[float] = []
+    machine = Machine()
+
+    def look() -> float:
+        looks.append(machine.clock.now_s())
+        machine.clock.advance(1.0)
+        return 0.0 if began == "quiet" and len(looks) == 1 else 2.0
+
+    def late(knobs: Knobs, *, timeout_s: float, watch: TrialWatch) -> TrialResult:
+        machine.asked.append(knobs)
+        watch(TrialProgress(40, 50.0), None)
+        machine.clock.advance(timeout_s)
+        return TrialResult(Outcome.FAILED, duration_s=timeout_s, reason="no result")
+
+    found = study(machine, tmp_path, measure=late, budget_s=60, others_cpus=look)
+    assert machine.asked == [START]
+    assert len(looks) == {"busy": 15, "quiet": 2}[began], "a quarter of the budget, or once more"
+    assert machine.clock.now_s() < 60
+    assert found.ended.startswith("other processes used 2.0 of 8 processors")
+    assert found.verdict.winner.is_start
+    assert (found.first.busy, found.verdict.start.samples_per_s) == (True, 50.0)
+    assert found.confirmed_ratio is None
+    (trial,) = stored(tmp_path)
+    assert trial.state is optuna.trial.TrialState.FAIL, "another study measures it again"

@@ -13,10 +13,8 @@ from autoloader.spec.knobs import Knobs
 from autoloader.tune.trial import (
     Outcome,
     TrialProgress,
-    TrialResult,
     TrialRunner,
     knob_arguments,
-    start_error,
 )
 
 GIB = 2**30
@@ -179,13 +177,6 @@ def test_a_child_that_hangs_is_ended_and_failed() -> None:
     result = runner("hang()")(Knobs(), timeout_s=0.2, watch=go_on)
     assert result.outcome is Outcome.FAILED
     assert "no result within" in result.reason
-
-
-def test_a_start_that_had_too_little_time_is_told_to_get_more() -> None:
-    late = start_error(TrialResult(Outcome.FAILED, reason="no result within 17 s"))
-    assert "longer --budget" in late.remedy
-    crashed = start_error(TrialResult(Outcome.FAILED, reason="torn", exit_code=1))
-    assert "--budget" not in crashed.remedy
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt, RuntimeError])

@@ -30,9 +30,10 @@ GIB = 2**30
 
 @pytest.fixture(autouse=True)
 def own_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing is written to the folders of whoever runs the tests."""
+    """Nothing is written to the folders of whoever runs the tests, who has no neighbours."""
     monkeypatch.setenv("AUTOLOADER_CONFIG_DIR", str(tmp_path / "config"))
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
+    monkeypatch.setattr(offline, "others_cpus", lambda clock: 0.0)
 
 
 @pytest.fixture
@@ -159,6 +160,29 @@ def test_a_study_of_the_start_alone_leaves_a_profile_that_claims_nothing(spec_pa
     assert "nothing was compared with it" in report.sentence
 
 
+@pytest.mark.parametrize("batches", [0, 40])
+def test_a_start_that_outlasts_the_budget_leaves_a_profile_that_says_so(
+    spec_path: Path, batches: int
+) -> None:
+    def late(knobs: Knobs, *, timeout_s: float, watch: TrialWatch) -> TrialResult:
+        if batches:
+            watch(TrialProgress(batches, 50.0), None)
+        return TrialResult(Outcome.FAILED, duration_s=timeout_s, reason="no result within 60 s")
+
+    report = run(spec_path, late, study="mine")
+    kept = load_profile("local_dev-tuned").profile
+    assert report.path is not None
+    assert kept.knobs == load_profile("local_dev").profile.knobs
+    assert kept.measurements.get("samples_per_s") == (50.0 if batches else None)
+    assert kept.provenance.source == ("measured" if batches else "reasoned")
+    why = "the start stays: the budget ended before the start was measured"
+    assert why in report.sentence
+    assert why in kept.provenance.detail
+    assert report.page_path is not None
+    assert why in report.page_path.read_text()
+    json.dumps(report.as_dict(), allow_nan=False)
+
+
 def test_the_document_has_the_keys_of_the_contract(spec_path: Path, tmp_path: Path) -> None:
     document = json.loads(json.dumps(run(spec_path, study="mine").as_dict(), allow_nan=False))
     assert set(document) == {
@@ -228,7 +252,7 @@ def test_a_study_that_goes_on_must_be_there_and_of_the_same_mixture(
     latest = run(spec_path, trials=1, resume=True)
     assert latest.result.name == first.result.name == "mine"
     spec_path.write_text(spec_path.read_text().replace("size: 16", "size: 24"))
-    with pytest.raises(UsageError, match="study mine is of another mixture"):
+    with pytest.raises(UsageError, match="study mine measured another mixture"):
         run(spec_path, trials=1, study="mine")
 
 
