@@ -77,18 +77,18 @@ def form_of(feature: Feature, *, field: str) -> FeatureForm:
         return FeatureForm("text", (), feature.per_step)
     if feature.kind == "image":
         remedy = "name it as a camera, in images; features are numbers and texts"
-        raise unfit(feature, field, "a picture", remedy)
+        raise unfit(feature, field, "is a picture", remedy)
     shape = tuple(size for size in feature.shape if size is not None)
     if len(shape) < len(feature.shape) or feature.kind == "other":
         remedy = "name a feature of fixed shape, or cut and pad it in a transform"
-        raise unfit(feature, field, "of varying length, and a batch has one shape", remedy)
+        raise unfit(feature, field, "has a varying length, and a batch has one shape", remedy)
     if feature.kind != "tensor" or feature.dtype not in NUMBERS:
         remedy = "name a numeric feature, or a text"
-        raise unfit(feature, field, "neither numbers nor one text", remedy)
+        raise unfit(feature, field, "is neither numbers nor one text", remedy)
     check_encoding(feature, field=field)
     if math.prod(shape) > MOST_NUMBERS:
         remedy = "name a smaller feature, or shrink it in a transform"
-        raise unfit(feature, field, f"more than {MOST_NUMBERS} numbers", remedy)
+        raise unfit(feature, field, f"has more than {MOST_NUMBERS} numbers", remedy)
     kind: FeatureKind = "float32" if "float" in feature.dtype else "int64"
     return FeatureForm("bool" if feature.dtype == "bool" else kind, shape, feature.per_step)
 

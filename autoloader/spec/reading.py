@@ -236,6 +236,7 @@ _EXAMPLES = {
     "EdgesSpec": "{start: repeat, end: drop}",
     "DeltaTimestamps": "{frames: [-0.1, 0.0]}",
     "StepsSpec": "{drop_last: 1}",
+    "SampleWeightSpec": "{file: weights.parquet, key: weight}",
     "KeepSpec": "{language: required}",
     "RangesSpec": "{file: ranges.json, key: '{episode_metadata/file_path}'}",
     "MovingSpec": "{path: 'action[:6]', above: 0.001}",
@@ -258,7 +259,7 @@ _EXAMPLES = {
 
 def _block(fault: ErrorDetails) -> str:
     """Say what a block looks like: an example, and its keys."""
-    name = (fault.get("ctx") or {}).get("class_name") or str(fault["loc"][-1:][0])
+    name = (fault.get("ctx") or {}).get("class_name") or str(("", *fault["loc"])[-1])
     known = next((one for one in Block.__subclasses__() if one.__name__ == name), None)
     keys = [field.alias or key for key, field in known.model_fields.items()] if known else []
     told = f"a block of keys and values, such as {_EXAMPLES[name]}" if name in _EXAMPLES else ""
@@ -278,7 +279,10 @@ _ALLOWED = {
     "bool_parsing": "true or false",
     "bool_type": "true or false",
     "string_type": "text",
+    "string_too_short": "text of at least {min_length} character",
+    "string_too_long": "text of at most {max_length} characters",
     "byte_size": 'a size such as "5GB"',
+    "byte_size_unit": 'a size such as "5GB"',
     "int_type": "an integer",
     "float_type": "a number",
     "int_parsing": "an integer",

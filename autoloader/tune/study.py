@@ -378,13 +378,10 @@ class Study:
             self.ended = self._beside(result.others_cpus or 0.0)
         return result
 
-    def _beside(self, others_cpus: float) -> str:
+    def _beside(self, others_cpus: float, so: str = "no two settings can be compared") -> str:
         """Say that other processes kept the study from its end."""
         cpus = self.space.limits.cpus
-        return (
-            f"other processes used {others_cpus:.1f} of {cpus} processors, so no two settings can "
-            "be compared"
-        )
+        return f"other processes used {others_cpus:.1f} of {cpus} processors, so {so}"
 
     def _wait_for_quiet(self) -> None:
         """Wait while other processes use the processors, as long as there is patience."""
@@ -395,7 +392,10 @@ class Study:
                 return
             if not self.waited_s:
                 most_s = _PATIENCE_SHARE * self.options.budget_s
-                logger.warning("waits up to %.0f s: %s", most_s, self._beside(self.others))
+                logger.warning(
+                    "waiting up to %.0f s for other processes, which use %.1f of %d processors",
+                    most_s, self.others, self.space.limits.cpus,
+                )  # fmt: skip
             self._watch(None, None)
             self.waited_s += max(self.clock.now_s() - began_s, 1.0)
 
@@ -457,7 +457,7 @@ class Study:
         busy = self._too_much(self.others)
         self.ended = "the budget ended before the start was measured; give a longer --budget"
         if busy:
-            self.ended = self._beside(self.others)
+            self.ended = self._beside(self.others, "the start was not measured to its end")
         rate = self.running.samples_per_s if self.running is not None else None
         self.best_samples_per_s = max(self.best_samples_per_s, rate or 0.0)
         return replace(first, samples_per_s=rate, busy=busy)

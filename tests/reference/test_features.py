@@ -229,13 +229,13 @@ def test_a_record_that_lacks_a_feature_is_quarantined_by_both_readers(tmp_path: 
 @pytest.mark.parametrize(
     ("features", "words", "remedy"),
     [
-        ({"r": "rewards"}, "'rewards' is no feature", "did you mean 'reward'"),
-        ({"r": "ragged"}, r"'ragged' is tensor float32 \?, of varying length", "fixed shape"),
-        ({"r": "packed"}, r"'packed' is .*, stored as zlib", "plain numbers"),
-        ({"r": "huge"}, r"'huge' is .*, more than 65536 numbers", "smaller"),
+        ({"r": "rewards"}, "'rewards' is not a feature", "did you mean 'reward'"),
+        ({"r": "ragged"}, r"'ragged' \(tensor float32, \?\) has a varying length", "fixed shape"),
+        ({"r": "packed"}, r"'packed' .* is stored as zlib", "plain numbers"),
+        ({"r": "huge"}, r"'huge' .* has more than 65536 numbers", "smaller"),
         ({"r": "observation/image"}, "a picture", "images"),
         ({"a/b": "reward"}, "features.a/b", ""),
-        ({"r": 5}, "features.r", "string"),
+        ({"r": 5}, "features.r", "text"),
         ({"r": ""}, "features.r", "at least 1 character"),
     ],
 )
@@ -307,9 +307,9 @@ def test_a_camera_that_a_flag_says_is_absent_is_black_and_masked(
 @pytest.mark.parametrize(
     ("present", "words"),
     [
-        ("episode_metadata/has_image", "'episode_metadata/has_image' is no feature"),
-        ("embedding", r"'embedding' is tensor float32 2×3, and no flag"),
-        ("note", "'note' is text .*, and no flag"),
+        ("episode_metadata/has_image", "'episode_metadata/has_image' is not a feature"),
+        ("embedding", r"'embedding' \(tensor float32, 2×3\) is not a flag"),
+        ("note", "'note' .* is not a flag"),
         (5, "present: 5 names no feature"),
     ],
 )

@@ -67,7 +67,7 @@ def columns(steps: int) -> dict[str, np.ndarray]:
     ("raw", "words"),
     [
         ("acton/world_vector", ["'acton/world_vector'", "action/world_vector", "flag"]),
-        ("image", ["image uint8 8×8×3"]),
+        ("image", ["image uint8, 8×8×3"]),
         ("words", ["text string"]),
         ("episode_metadata/number", ["not a number for every step"]),
         ("pose[6:]", ["takes no column", "has 6"]),

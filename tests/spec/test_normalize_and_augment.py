@@ -44,7 +44,7 @@ WRONG = [
     ({"augment": {"primary": {"brightness": -0.1}}}, "augment.primary", "-0.1", "strength"),
     ({"augment": {"primary": {"contrast": 1.5}}}, "augment.primary", "1.5", "both bounds"),
     ({"augment": {"primary": {"saturation": [2, 1]}}}, "augment.primary", "[2, 1]", "smaller"),
-    ({"augment": {"primary": {"contrast": [-1, 1]}}}, "augment.primary", "[-1.0, 1.0]", "0 or more"),
+    ({"augment": {"primary": {"contrast": [-1, 1]}}}, "augment.primary", "[-1.0, 1.0]", "0 or"),
     (crop(scale=[0, 1]), "augment.primary", "scale: [0.0, 1.0]", "above 0"),
     (crop(scale=[0.5, 1.5]), "augment.primary", "[0.5, 1.5]", "at most 1"),
     (crop(ratio=[0, 1]), "augment.primary", "ratio", "above 0"),

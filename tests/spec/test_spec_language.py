@@ -423,6 +423,7 @@ BLOCKS = (
     "cameras", "cameras.primary", "datasets.0", "datasets.0.images", "datasets.0.features",
     "datasets.0.split", "datasets.0.sample", "datasets.0.keep", "datasets.0.keep.match",
     "datasets.0.keep.ranges", "datasets.0.keep.moving", "datasets.0.transform", "datasets.0.steps",
+    "datasets.0.sample_weight",
     "datasets.0.normalize", "datasets.0.normalize.action", "sample", "sample.edges",
     "sample.delta_timestamps", "normalize", "normalize.action", "normalize.group", "pad_to",
     "augment", "batch", "batch.gives", "mixing", "mixing.locality", "errors", "validation",
