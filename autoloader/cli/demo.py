@@ -246,10 +246,17 @@ class _Asked:
             found = json.loads((directory / MARKER).read_text(encoding="utf-8"))["identity"]
         except (OSError, ValueError, KeyError, TypeError):
             return False
-        if found == self.identity():
+        mine = self.identity()
+        if found == mine:
             return True
+        held = found if isinstance(found, dict) else {}
+        differing = [
+            f"{key} {held.get(key)!r}, and you asked for {one!r}"
+            for key, one in mine.items()
+            if held.get(key) != one
+        ]
         raise UsageError(
-            f"{directory} holds another demo mixture ({found}); you asked for {self.identity()}",
+            f"{directory} holds another demo mixture: {', '.join(differing)}",
             remedy="delete the folder to build it again, or give another folder",
         )
 

@@ -172,7 +172,9 @@ def _replayed(log: Path) -> Replayed:
         with log.open(encoding="utf-8") as lines:
             return replay_log(lines, origin=str(log))
     except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"{log} cannot be read: {error}", remedy=_REMEDY) from error
+        raise UsageError(
+            f"{log} cannot be read: {getattr(error, 'strerror', None) or error}", remedy=_REMEDY
+        ) from error
 
 
 LEAST_SHARE = 0.01

@@ -124,7 +124,7 @@ def replay(lines: Iterable[str], *, with_: Decide = decide, origin: str = "the l
     differences: list[Difference] = []
     limits: dict[tuple[Any, Any], ControllerLimits] = {}
     for number, line in read_lines(
-        lines, origin, version=SCHEMA_VERSION, remedy="replay a decisions.jsonl of a loader"
+        lines, origin, version=SCHEMA_VERSION, remedy="give the decisions.jsonl of a run"
     ):
         whose = line.get("run"), line.get("pipeline")
         try:

@@ -133,7 +133,8 @@ def open_device(device: torch.device | str) -> Device:
         wanted = torch.device(device)
     except (TypeError, RuntimeError) as error:
         raise UsageError(
-            f"device={device!r:.80} is not allowed", remedy='a torch.device, or its name: "cuda:0"'
+            f"device={device!r:.80} is not allowed",
+            remedy='pass a torch.device, or its name: "cuda:0"',
         ) from error
     if wanted.type != "cuda":
         raise UsageError(
