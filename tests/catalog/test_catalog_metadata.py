@@ -163,7 +163,7 @@ def test_names_that_lead_nowhere_say_what_is_there(data_dir: Path, name: str, sa
 
 @pytest.mark.parametrize("name", ["", "../kitchen", "kitchen/../door", "kitchen:", "a b", "/x"])
 def test_what_is_no_tfds_name_is_a_spec_error(data_dir: Path, name: str) -> None:
-    with pytest.raises(SpecError, match=r"datasets\.mine\.tfds"):
+    with pytest.raises(SpecError, match=r"datasets\[mine\]\.tfds"):
         locate_version(name, data_dir, dataset="mine")
 
 
