@@ -462,8 +462,8 @@ def bind_dataset(source: DatasetSource, index: int) -> ResolvedDataset:
     features = episodes.features
     cameras = bind_cameras(declared, source.spec.cameras, features, directory.features, where=where)
     numbers = bind_numbers(episodes.fields, sample, features, where=where)
-    how = source.spec.normalize.action if source.spec.normalize else None
-    if how and how.arithmetic.startswith("gr00t") and declared.action is not None:
+    scaled = source.spec.normalize.action if source.spec.normalize else None
+    if scaled and scaled.arithmetic.startswith("gr00t") and declared.action is not None:
         parts = zip(declared.action.terms, numbers["action"].widths, strict=True)
         _refuse_relative_poses(parts, sample, directory, where=where)
     language = bind_language(declared, features, directory, where=where)
