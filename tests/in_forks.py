@@ -44,5 +44,15 @@ def one_by_one(main: Callable[..., Any], runs: Iterable[Iterable[Any]]) -> list[
 
 
 def together(main: Callable[..., Any], runs: Iterable[Iterable[Any]]) -> list[Any]:
-    """What ``main`` gives with each of ``runs``, which all run at the same time."""
-    return [answer(run) for run in [started(main, *arguments) for arguments in runs]]
+    """What ``main`` gives with each of ``runs``, which all run at the same time.
+
+    Raises:
+        EOFError: one of them raised; the others are killed.
+    """
+    every = [started(main, *arguments) for arguments in runs]
+    try:
+        return [answer(run) for run in every]
+    except EOFError:
+        for process, _ in every:
+            process.kill()  # it waits for the one that raised
+        raise

@@ -57,7 +57,11 @@ def written_spec(folder: Path) -> Path:
 
 
 def check(
-    example: str, folder: Path, *words: str, environment: Mapping[str, str] = os.environ
+    example: str,
+    folder: Path,
+    *words: str,
+    python: Path,
+    environment: Mapping[str, str] = os.environ,
 ) -> dict[str, Any]:
     """An example goes on exactly where a signal stopped it, by one process and by two.
 
@@ -67,13 +71,14 @@ def check(
         example: name of the script.
         folder: an empty one.
         words: of the script, beside.
+        python: the interpreter.
         environment: in which the script's packages can be imported.
 
     Raises:
         AssertionError: it does not.
     """
     done = subprocess.run(
-        [sys.executable, __file__, example, str(written_spec(folder)), str(folder), *words],
+        [python, __file__, example, str(written_spec(folder)), str(folder), *words],
         capture_output=True, text=True, check=False, cwd=folder,
         env={"PYTHONPATH": str(ROOT), **environment, **PLAIN},
     )  # fmt: skip

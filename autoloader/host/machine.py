@@ -119,18 +119,25 @@ class Mount:
     options: tuple[str, ...]
 
 
-def mounts(proc: Path = Path("/proc")) -> list[Mount]:
+def mounts(proc: Path = Path("/proc")) -> tuple[Mount, ...]:
     """Mounted file systems that this process sees; none where mountinfo cannot be read."""
-    found = []
     with suppress(OSError):
-        for line in (proc / "self" / "mountinfo").read_text(errors="replace").splitlines():
-            before, _, after = line.partition(" - ")
-            places, about = before.split(), after.split()
-            if len(places) > 4 and len(about) > 2:
-                shown, point = (PurePosixPath(_unescaped(text)) for text in places[3:5])
-                options = tuple(about[2].split(","))
-                found.append(Mount(places[2], shown, point, about[0], options))
-    return found
+        return _mounts_in((proc / "self" / "mountinfo").read_text(errors="replace"))
+    return ()
+
+
+@functools.lru_cache(maxsize=4)
+def _mounts_in(mountinfo: str) -> tuple[Mount, ...]:
+    """Mounts by the text of mountinfo, which a process reads often and seldom finds changed."""
+    found = []
+    for line in mountinfo.splitlines():
+        before, _, after = line.partition(" - ")
+        places, about = before.split(), after.split()
+        if len(places) > 4 and len(about) > 2:
+            shown, point = (PurePosixPath(_unescaped(text)) for text in places[3:5])
+            options = tuple(about[2].split(","))
+            found.append(Mount(places[2], shown, point, about[0], options))
+    return tuple(found)
 
 
 class ProcessGroups:

@@ -9,8 +9,10 @@ from trained_examples import EXAMPLES, check
 
 
 @pytest.mark.parametrize("example", ["train_bc.py", "train_lightning.py"])
-def test_a_stopped_run_goes_on_as_if_it_had_not_been(example: str, tmp_path: Path) -> None:
-    check(example, tmp_path)
+def test_a_stopped_run_goes_on_as_if_it_had_not_been(
+    example: str, tmp_path: Path, warm_python: Path
+) -> None:
+    check(example, tmp_path, python=warm_python)
 
 
 @pytest.mark.parametrize("script", sorted(EXAMPLES.glob("*.py")), ids=lambda path: path.name)

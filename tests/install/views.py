@@ -67,16 +67,20 @@ def make_view(folder: Path, packages: set[str]) -> Path:
 
 def _links(packages: dict[str, Distribution]) -> Iterator[tuple[Path, Path]]:
     """What is linked, and where to: whole folders, or each file where packages share one."""
-    owners = collections.Counter(top for one in installed().values() for top in _tops(one))
-    for one in packages.values():
-        for top in _tops(one):
+    owners = collections.Counter(top for name in installed() for top in _tops(name))
+    for name, one in packages.items():
+        for top in _tops(name):
             if owners[top] == 1:
                 yield Path(str(one.locate_file(top))).resolve(), Path(top)
+        if all(owners[top] == 1 for top in _tops(name)):
+            continue
         for file in one.files or ():
             if owners[file.parts[0]] > 1 and file.suffix != ".pyc":
                 yield Path(str(one.locate_file(file))).resolve(), Path(file)
 
 
-def _tops(one: Distribution) -> set[str]:
+@cache
+def _tops(name: str) -> set[str]:
     """Entries of ``site-packages`` that hold a package's files."""
-    return {file.parts[0] for file in one.files or ()} - {"..", "__pycache__"}
+    files = installed()[name].files or ()
+    return {file.parts[0] for file in files} - {"..", "__pycache__"}

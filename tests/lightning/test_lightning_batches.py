@@ -223,12 +223,12 @@ trainer(max_steps=100000, limit_val_batches=0, callbacks=[Tell(), saver],
 
 
 def test_sigterm_ends_the_run_with_a_checkpoint_and_without_a_child(
-    mix: PipelineSpec, tmp_path: Path
+    mix: PipelineSpec, tmp_path: Path, warm_python: Path
 ) -> None:
     here = Path(__file__).parent
     path = [str(here), str(here.parent)]
     with subprocess.Popen(
-        [sys.executable, "-c", SCRIPT.format(path=path, folder=str(tmp_path))],
+        [warm_python, "-c", SCRIPT.format(path=path, folder=str(tmp_path))],
         stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
     ) as process:  # fmt: skip
         assert process.stdin is not None

@@ -6,7 +6,6 @@ import itertools
 import json
 import os
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -41,13 +40,15 @@ def one_rank(unbroken: PipelineSpec) -> Tiny:
 
 
 @pytest.fixture(scope="module")
-def folder(unbroken: PipelineSpec, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def folder(
+    unbroken: PipelineSpec, tmp_path_factory: pytest.TempPathFactory, warm_python: Path
+) -> Path:
     """What two ranks wrote; see the script."""
     place = tmp_path_factory.mktemp("ddp")
     (place / "mix.yaml").write_text(unbroken.model_dump_json())  # JSON is YAML
     path = os.pathsep.join([*map(str, (HERE, HERE.parent)), os.environ.get("PYTHONPATH", "")])
     ended = subprocess.run(
-        [sys.executable, HERE / "ddp_script.py", place / "mix.yaml", place],
+        [warm_python, HERE / "ddp_script.py", place / "mix.yaml", place],
         env={**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1"},
         cwd=HERE.parents[1],
         capture_output=True,

@@ -6,7 +6,6 @@ import itertools
 import json
 import os
 import subprocess
-import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -37,11 +36,13 @@ def spec(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def told(spec: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[int, int], Any]:
+def told(
+    spec: Path, tmp_path_factory: pytest.TempPathFactory, warm_python: Path
+) -> dict[tuple[int, int], Any]:
     """What each process saw, by its place (data-parallel, tensor-parallel)."""
     meeting = str(tmp_path_factory.mktemp("gloo") / "meeting")
     done = subprocess.run(
-        [sys.executable, str(FOLDER / "device_mesh_script.py"), str(spec), meeting],
+        [warm_python, str(FOLDER / "device_mesh_script.py"), str(spec), meeting],
         capture_output=True, text=True, check=False,
         env={
             **os.environ, "OMP_NUM_THREADS": "1", "MASTER_PORT": "0",

@@ -76,13 +76,15 @@ def one_rank(mix: Path) -> tuple[list[list[int]], int]:
 
 
 @pytest.fixture(scope="module")
-def told(mix: Path, tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
+def told(
+    mix: Path, tmp_path_factory: pytest.TempPathFactory, warm_python: Path
+) -> list[dict[str, Any]]:
     """What each of two gloo ranks saw; see the script."""
     meeting = tmp_path_factory.mktemp("gloo") / "meeting"
     script = str(FOLDER / "two_ranks_script.py")
     processes = [
         subprocess.Popen(
-            [sys.executable, script, str(mix), str(meeting)],
+            [warm_python, script, str(mix), str(meeting)],
             env=environment(rank),
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,

@@ -79,7 +79,7 @@ def test_a_spec_says_which_datasets_of_its_mixture_are_there_and_takes_recipes_f
 def test_it_peeks_unedited_and_grippers_that_a_recipe_makes_binary_are(
     style: str, specs: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    words = ["--out", str(tmp_path / "sheet.html"), "--samples", "2"]
+    words = ["--out", str(tmp_path / "sheet.html"), "--samples", "1"]
     peeked = run(specs[style], capsys, "peek", *words, "--episodes", "2")["datasets"]
     assert set(peeked) == CASES[style][2]
     for name in {"fractal20220817_data", "jaco_play", "toto", "language_table"} & set(peeked):

@@ -26,7 +26,7 @@ TRAINING = next(number for number, step in enumerate(STEPS) if "train" in step.c
 
 
 @pytest.fixture(scope="module")
-def place(bridge: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def place(bridge: Path, tmp_path_factory: pytest.TempPathFactory, warm_python: Path) -> Path:
     """A folder with data, the example's scripts and SLURM's commands."""
     folder = tmp_path_factory.mktemp("slurm")
     shutil.copytree(bridge, folder / "data/bridge_dataset/1.0.0")
@@ -39,6 +39,7 @@ def place(bridge: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
         command = folder / "bin" / name
         command.write_text(f'#!/bin/sh\nexec "{sys.executable}" "{stand_in}" {name} "$@"\n')
         command.chmod(0o755)
+    (folder / "bin/python").symlink_to(warm_python)
     return folder
 
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import subprocess
-import sys
 from collections import Counter
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -53,13 +53,13 @@ sys.stdin.read()
 
 
 @pytest.fixture(scope="module")
-def dispatcher() -> Iterator[str]:
+def dispatcher(warm_python: Path) -> Iterator[str]:
     """The address of a dispatcher that knows its two workers; all have ports of this machine.
 
     They are a process of their own, which is killed: an orderly end may take more than a minute.
     """
     with subprocess.Popen(
-        [sys.executable, "-c", SERVES], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        [warm_python, "-c", SERVES], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as served:
         assert served.stdout is not None
         yield served.stdout.readline().strip()

@@ -29,9 +29,10 @@ def environment(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 
 
 def test_the_example_of_the_trainer_goes_on_exactly_and_epochs_are_passes(
-    environment: dict[str, str], tmp_path: Path
+    environment: dict[str, str], tmp_path: Path, warm_python: Path
 ) -> None:
-    (told,) = check("train_hf.py", tmp_path, environment=environment)["epochs"]
+    given = {"environment": environment, "python": warm_python}
+    (told,) = check("train_hf.py", tmp_path, **given)["epochs"]
     assert (told["length"], told["steps"], told["epochs"]) == (5, 10, 2)
     assert len(told["seen"]) == 10
     for epoch in (told["seen"][:5], told["seen"][5:]):
@@ -40,10 +41,10 @@ def test_the_example_of_the_trainer_goes_on_exactly_and_epochs_are_passes(
 
 
 def test_the_example_of_accelerate_goes_on_exactly_and_logs_the_loaders_metrics(
-    environment: dict[str, str], tmp_path: Path
+    environment: dict[str, str], tmp_path: Path, warm_python: Path
 ) -> None:
     words = ("--log-with", "tensorboard")
-    check("train_accelerate.py", tmp_path, *words, environment=environment)
+    check("train_accelerate.py", tmp_path, *words, environment=environment, python=warm_python)
     (log,) = tmp_path.glob("whole/**/events*")
     assert b"val/error" in log.read_bytes()
     assert b"loader/samples_per_s" in log.read_bytes()
