@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import pickle
 import subprocess
+import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -92,9 +93,10 @@ def right(spec: Path) -> dict[tuple[int, int, int], dict[str, Any]]:
     return found
 
 
-def _ran(spec: Path, folder: Path, jobs: Sequence[tuple[str, str, dict[str, int], int]]) -> Any:
-    python = interpreter(jobs[0][1])
-    assert python is not None
+def _ran(
+    python: Path, spec: Path, folder: Path, jobs: Sequence[tuple[str, str, dict[str, int], int]]
+) -> Any:
+    assert interpreter(jobs[0][1]) == sys.executable
     out = folder / "given"
     command = [python, str(Path(__file__).with_name("peer_runs.py")), str(spec), str(out)]
     done = subprocess.run(
@@ -118,11 +120,14 @@ TENSORFLOW: dict[str, dict[str, int]] = {
 
 
 @pytest.fixture(scope="module")
-def given(spec: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]:
+def given(
+    spec: Path, tmp_path_factory: pytest.TempPathFactory, warm_python: Path
+) -> dict[str, dict[str, Any]]:
     """What the peers that run in TensorFlow gave, one process for all."""
     jobs = [(kind, kind, own, 10 * SAMPLES) for kind, own in TENSORFLOW.items()]
     jobs.append(("one an episode", "plain_tfdata", {"per_episode": 1}, 30 * BATCH))
-    found: dict[str, dict[str, Any]] = _ran(spec, tmp_path_factory.mktemp("given"), jobs)
+    folder = tmp_path_factory.mktemp("given")
+    found: dict[str, dict[str, Any]] = _ran(warm_python, spec, folder, jobs)
     return found
 
 
