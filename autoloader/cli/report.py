@@ -49,7 +49,7 @@ from autoloader.telemetry.charts import (
     render,
     rows_over_time,
 )
-from autoloader.telemetry.statistics import Move, Statistics
+from autoloader.telemetry.statistics import FAULTS, Move, Statistics
 from autoloader.telemetry.verdict import LITTLE_RATIO, MOSTLY_RATIO, changes_words, value_words
 
 DIFFERENT = 1
@@ -476,6 +476,7 @@ def page(run: Run, other: Run | None = None, *, ideal: Run | None = None) -> str
         size=format_bytes,
         movers=MOVERS,
         value_words=value_words,
+        fault_columns=[name for name, one in FAULTS.items() if one.column],
     )
 
 

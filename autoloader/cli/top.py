@@ -25,9 +25,9 @@ from autoloader.cli.output import answered, emit, emit_rendered
 from autoloader.controller.states import State
 from autoloader.errors import UsageError, printable
 from autoloader.host.units import format_bytes, format_seconds
-from autoloader.spec.knobs import UNUSED_KNOBS
+from autoloader.spec.knobs import UNTUNED_KNOBS, UNUSED_KNOBS
 from autoloader.telemetry.run_record import living_runs
-from autoloader.telemetry.statistics import DatasetStatistics, Move, Statistics
+from autoloader.telemetry.statistics import FAULTS, DatasetStatistics, Move, Statistics
 from autoloader.telemetry.verdict import (
     LITTLE_RATIO,
     changes_words,
@@ -51,11 +51,10 @@ _RUNS = {"run": 40, "samples/s": -10, "waits": -8, "limited by": -18}
 """Columns of a table, each with its characters; a negative number aligns to the right."""
 _STAGES = {"stage": 24, "workers": -8, "a sample": -10, "busy": -7, "possible/s": -12}
 _RANKS = {"rank": 24, "samples/s": -10, "waits": -8, "ring": -8, "batches": -10}
-_DATASETS = {
-    "dataset": 24, "share": -9, "weight": -9, "queue": -7, "stalls": -8, "bad records": -13,
-}  # fmt: skip
-_UNTUNED = ("reader", "min_ready_datasets")
-"""Knobs that never move while a run lasts."""
+_COLUMNS = {name: one.column for name, one in FAULTS.items() if one.column}
+_DATASETS = {"dataset": 24, "share": -9, "weight": -9, "queue": -7} | {
+    title: -len(title) - 2 for title in _COLUMNS.values()
+}
 
 
 def show_runs(run: str | None, *, once: bool) -> None:
@@ -295,7 +294,7 @@ def _stages(moment: Statistics) -> list[Text]:
 def _knobs(moment: Statistics, frame: Frame) -> Iterator[Text]:
     """Values in force, two lines at most; moved knobs come first, with their former values."""
     moved = {knob: pair[0] for move in moment.moves for knob, pair in move.changes.items()}
-    unused = (*_UNTUNED, *UNUSED_KNOBS.get(str(moment.knobs.get("reader")), ()))
+    unused = (*UNTUNED_KNOBS, *UNUSED_KNOBS.get(str(moment.knobs.get("reader")), ()))
     names = [knob for knob in moment.knobs if knob.rpartition(".")[2] not in unused]
     lines = [_line("knobs", "")]
     for knob in sorted(names, key=lambda knob: (knob not in moved, knob not in _FIRST)):
@@ -353,10 +352,10 @@ def _datasets(datasets: Mapping[str, DatasetStatistics], room: int) -> list[Text
         return []
     found = sorted(datasets.items(), key=lambda one: _trouble(one[1]), reverse=True)
     rows = [
-        (name, _percent(one.share), _percent(one.weight), one.queue, one.stalls, one.quarantined)
+        (name, _percent(one.share), _percent(one.weight), one.queue, *_shown(one))
         for name, one in found
     ]
-    bad = sum(bool(one.stalls or one.quarantined) for _, one in found)
+    bad = sum(any(_shown(one)) for _, one in found)
     most = len(rows) if len(rows) < room else max(1, room - 2)
     lines = _table(_DATASETS, rows, most, "all well" if bad <= most else "")
     for line in lines[1 : 1 + min(bad, most)]:
@@ -364,9 +363,14 @@ def _datasets(datasets: Mapping[str, DatasetStatistics], room: int) -> list[Text
     return lines
 
 
+def _shown(one: DatasetStatistics) -> list[int]:
+    """Counts of faults that have a column."""
+    return [getattr(one, name) for name in _COLUMNS]
+
+
 def _trouble(one: DatasetStatistics) -> tuple[bool, float, float]:
-    bad = bool(one.stalls or one.quarantined or one.interruptions)
-    return bad, one.quarantined + one.stalls, one.weight
+    bad = any(getattr(one, name) for name in FAULTS)
+    return bad, sum(_shown(one)), one.weight
 
 
 def _line(label: str, text: str, style: str = "") -> Text:

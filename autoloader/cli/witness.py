@@ -335,14 +335,14 @@ def fitted_picture(picture: NDArray[np.uint8], camera: CameraSpec) -> NDArray[np
             found = tf.image.resize(values, size, method=method, antialias=smooth)
             return np.asarray(tf.saturate_cast(tf.round(found), tf.uint8))
 
-    if picture.shape[:2] == tuple(camera.size):
-        return picture
     return _fitted(picture, camera, resized)
 
 
 def _fitted(values: NDArray[Any], camera: CameraSpec, resized: Callable[..., Any]) -> NDArray[Any]:
     """A frame, stretched, cut or padded to the camera's size, as its ``fit`` says."""
     size, shape = camera.size, values.shape
+    if shape[:2] == tuple(size):
+        return values
     ratios = [size[axis] / shape[axis] for axis in (0, 1)]
     if camera.fit == "stretch":
         return np.asarray(resized(values, size))

@@ -46,7 +46,13 @@ from autoloader.host.headroom import HeadroomSource, headroom_or_none
 from autoloader.host.units import MIB, format_bytes
 from autoloader.samples.block import DECODED_TOGETHER_BYTES
 from autoloader.samples.resolve import MixtureSizes
-from autoloader.spec.knobs import BATCHES_OF_A_HELPER, REOPENING_KNOBS, Knobs
+from autoloader.spec.knobs import (
+    BATCHES_OF_A_HELPER,
+    REOPENING_KNOBS,
+    THREADS_OF,
+    UNUSED_KNOBS,
+    Knobs,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -227,10 +233,12 @@ def price_knobs(knobs: Knobs, datasets: Mapping[str, int], prices: Prices) -> in
         datasets: shards of each dataset (``KnobLimits.shards``).
         prices: bytes of one unit of each knob.
     """
-    private, shared = knobs.decode_threads * THREAD_BYTES, knobs.ring_slots * prices.slot_bytes
+    indexed = knobs.reader == "indexed"
+    unused = UNUSED_KNOBS["indexed" if indexed else "stream"]
+    threads: int = sum(getattr(knobs, one) for one in THREADS_OF.values() if one not in unused)
+    private, shared = threads * THREAD_BYTES, knobs.ring_slots * prices.slot_bytes
     private += price_decoding(knobs.decode_threads, prices.picture_bytes)
-    if knobs.reader == "indexed":
-        private += knobs.io_threads * THREAD_BYTES
+    if indexed:
         private += (knobs.read_ahead + 1) * prices.run_bytes * knobs.decode_processes
         private += (knobs.decode_processes - 1) * prices.process_bytes
         shared += knobs.cache_bytes + _price_helpers(knobs, prices.slot_bytes)

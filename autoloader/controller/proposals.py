@@ -46,7 +46,7 @@ from autoloader.controller.reflex import REOPEN_RATIO
 from autoloader.controller.states import ControllerState, Event
 from autoloader.errors import KnobError
 from autoloader.host.units import MIB
-from autoloader.spec.knobs import ORDER_KNOBS, REOPENING_KNOBS, Knobs
+from autoloader.spec.knobs import ORDER_KNOBS, REOPENING_KNOBS, THREADS_OF, Knobs
 from autoloader.telemetry.statistics import StageMoment
 
 LARGEST_STEP = 4
@@ -377,7 +377,7 @@ def _returns(here: Situation, pace: float) -> Iterator[tuple[str, dict[str, int]
     for stage in here.stages:
         if stage.dataset:
             continue
-        knob = "decode_threads" if stage.stage == "decode" else "io_threads"
+        knob = THREADS_OF[stage.stage]
         now = getattr(knobs, knob)
         # More workers than processors make each other's service times look long.
         most = max(cpus, now // 2) if now > cpus else now
@@ -410,10 +410,10 @@ def best_cut(here: Situation) -> Change | None:
     idle = here.seen.idle_cpus
     if idle is None or not here.stages or _others_share(here) is not None:
         return None
-    for knob in ("decode_threads", "io_threads"):
+    for stage, knob in THREADS_OF.items():
         now = getattr(here.seen.knobs, knob)
         # Readers mostly wait for storage: more of them than processors is no fault by itself.
-        if knob == "io_threads" and (here.seen.knobs.reader != "indexed" or idle >= IDLE_CPUS):
+        if stage == "read" and (here.seen.knobs.reader != "indexed" or idle >= IDLE_CPUS):
             continue
         to = max(here.limits.knobs.cpus, math.ceil(now * 0.5))
         knobs = here.legal({knob: to}) if to < now and here.may(f"{knob}-") else None

@@ -38,7 +38,6 @@ from functools import partial
 import numpy as np
 
 from autoloader.cache.disk import FramesOnDisk
-from autoloader.decode.activity import BuilderActivity
 from autoloader.decode.decoders import decoders_of
 from autoloader.decode.jobs import (
     DecodePool,
@@ -57,7 +56,7 @@ from autoloader.host.threads import LoaderThread, all_ended
 from autoloader.samples.block import Place, SampleBlock
 from autoloader.samples.resolve import ResolvedMixture
 from autoloader.spec.knobs import Knobs
-from autoloader.telemetry.statistics import DatasetStatistics
+from autoloader.telemetry.statistics import CacheStatistics, Statistics, merged
 
 logger = logging.getLogger(__name__)
 
@@ -70,16 +69,7 @@ STALL_S = 5.0
 
 
 class SampleSource(ABC):
-    """Gives the samples of one mixture, in order; ``take`` is called by one thread.
-
-    Attributes:
-        run_bytes: bytes of the memory that the last planned run was read into; 0: there is none.
-        read_bytes: bytes read for planned runs.
-        reading_s: seconds that reading these bytes took.
-    """
-
-    run_bytes = read_bytes = 0
-    reading_s = 0.0
+    """Gives the samples of one mixture, in order; ``take`` is called by one thread."""
 
     @abstractmethod
     def start(self) -> None:
@@ -127,8 +117,8 @@ class SampleSource(ABC):
         return True
 
     @abstractmethod
-    def activity(self) -> list[DatasetStatistics]:
-        """Activity so far, by dataset; figures that the builder counts are 0."""
+    def activity(self) -> Statistics:
+        """Counts so far; figures that the builder counts are 0."""
 
     @abstractmethod
     def close(self) -> None:
@@ -286,28 +276,26 @@ class BatchBuilder:
         """Batches ready to be handed out."""
         return sum(pending.done.is_set() for pending in list(self._line))
 
-    def activity(self) -> BuilderActivity:
-        """Activity so far."""
-        decode_s, decoded, frames = (each.tolist() for each in self._pool.service())
+    def activity(self) -> Statistics:
+        """Counts so far."""
+        *worked, copying = self._pool.service()
         copied = self._copied.tolist()
-        return BuilderActivity(
-            [
-                replace(
-                    own,
-                    samples=self._decoded[k] + copied[k],
-                    stalls=self._stalls[k],
-                    decode_s=decode_s[k],
-                    decoded=decoded[k],
-                    frames=frames[k],
-                )
-                for k, own in enumerate(self._source.activity())
-            ],
-            run_bytes=self._source.run_bytes,
-            read_bytes=self._source.read_bytes,
-            reading_s=self._source.reading_s,
-            gather_s=decode_s[-1],
-            gathered=decoded[-1],
-            from_disk=0 if self._disk is None else self._disk.loaded - self._loaded_before,
+        source = self._source.activity()
+        datasets = {
+            name: replace(
+                merged(source.datasets[name], worked[k]),
+                samples=self._decoded[k] + copied[k],
+                stalls=self._stalls[k],
+            )
+            for k, name in enumerate(self._names)
+        }
+        loaded = 0 if self._disk is None else self._disk.loaded - self._loaded_before
+        return replace(
+            source,
+            datasets=datasets,
+            gather_s=copying.decode_s,
+            gathered=copying.decoded,
+            cache=CacheStatistics(from_disk=loaded),
         )
 
     def close(self, within_s: float) -> bool:

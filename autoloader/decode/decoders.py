@@ -169,11 +169,13 @@ def decoders_of(
 
 def _decoder_of(request: DecodeRequest, disk: FramesOnDisk | None) -> Decoder:
     """A decoder that knows its request, and nothing else."""
-    if request.stored is not None:
+    decoder: Decoder
+    if request.stored is None:
+        decoder = FrameDecoder(request.camera)
+    else:
         from autoloader.decode.depth import DepthDecoder  # few datasets have depth
 
-        return DepthDecoder(request.camera, request.stored)
-    decoder: Decoder = FrameDecoder(request.camera)
+        decoder, disk = DepthDecoder(request.camera, request.stored), None
     if request.reversed:
         decoder = ReversedDecoder(decoder)
     return decoder if disk is None else StoredDecoder(decoder, request.digest, disk)

@@ -52,16 +52,18 @@ class DepthDecoder:
             raise UndecodableFrameError(
                 "a frame of a video or a packed picture, whose depth is not read"
             )
+        rotated = False
         try:
-            stored = encoded.stored().data if isinstance(encoded, ArrayPicture) else encoded
-            values = depth_values(stored, self._feature)
-            if isinstance(encoded, ArrayPicture) and encoded.codec.rotated:
-                values = values[::-1, ::-1]
+            if isinstance(encoded, ArrayPicture):
+                rotated, encoded = encoded.codec.rotated, encoded.stored().data
+            values = depth_values(encoded, self._feature)
         except UndecodableFrameError:
             raise
         except UNDECODABLE as error:
             raise UndecodableFrameError(str(error)) from error
         _check_fits(values, out.dtype)
+        if rotated:
+            values = values[::-1, ::-1]
         part, place = fitted(values, out[..., 0], self._camera)
         nearest_into(part, place)
 

@@ -35,6 +35,7 @@ from autoloader.errors import as_fault
 from autoloader.formats.frames import Encoded
 from autoloader.host.threads import LoaderThread, all_ended
 from autoloader.samples.block import FrameLease, Place, SampleBlock
+from autoloader.telemetry.statistics import DatasetStatistics
 
 _BLACK = 0
 _COPIED_TOGETHER = 64
@@ -279,14 +280,17 @@ class DecodePool:
                 thread.start()
             self._threads = [thread for thread in self._threads if thread.is_alive()]
 
-    def service(self) -> tuple[NDArray[np.float64], NDArray[np.int64], NDArray[np.int64]]:
-        """[D] each: seconds of work, samples done and frames decoded so far."""
+    def service(self) -> list[DatasetStatistics]:
+        """[D] seconds of work, samples done and frames decoded so far."""
         every = list(self._counts)
-        return (
-            np.sum([one.busy_s for one in every], axis=0),
-            np.sum([one.rows for one in every], axis=0),
-            np.sum([one.frames for one in every], axis=0),
-        )
+        return [
+            DatasetStatistics(
+                decode_s=sum(one.busy_s[k] for one in every),
+                decoded=sum(one.rows[k] for one in every),
+                frames=sum(one.frames[k] for one in every),
+            )
+            for k in range(self._datasets)
+        ]
 
     def close(self) -> None:
         """Begin no further job; each thread ends with the job that it has in hand."""

@@ -49,7 +49,7 @@ from autoloader.storage.faults import (
     check_bytes,
     check_names,
 )
-from autoloader.storage.places import has_client
+from autoloader.storage.places import CLIENTS, has_client
 
 FRONT_BYTES = 2 * 2**20
 """Read at once of a remote file where TensorFlow runs elsewhere: mostly fronts of files."""
@@ -364,12 +364,9 @@ def unreadable(error: OSError, path: str, *, dataset: str) -> SourceError:
     elif isinstance(error, FileNotFoundError):
         remedy = f"check the path in {parent_of(path)}, its bucket and its spelling"
     elif isinstance(error, PermissionError):
-        remedy = (
-            "check the bucket's name; what is not public needs credentials: gcloud auth "
-            "application-default login, or a key file named by GOOGLE_APPLICATION_CREDENTIALS "
-            "(on a Google Cloud machine NO_GCE_CHECK=false asks for its service account)"
-            if scheme == "gs"
-            else f"give this user the right to read it, or the credentials that {scheme}:// takes"
+        known = CLIENTS.get(scheme)
+        remedy = (known and known.access) or (
+            f"give this user the right to read it, or the credentials that {scheme}:// takes"
         )
     elif isinstance(error, NoFileSystemError):
         remedy = (

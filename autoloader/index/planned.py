@@ -241,8 +241,8 @@ class RunPlanner:
         raw_at = at.reshape(len(t), -1) * stride
         values = np.zeros((*window.index.shape, width), np.float32)
         mask = np.zeros(values.shape, np.bool_)
-        dims, base = sample.action_relative_to_state if name == "action" else (), None
-        if dims:
+        finish, base = sample.finish(name), None
+        if finish.relative:
             base = np.zeros((len(at), max(width, layout.state_width)), np.float32)
         for part in group.parts:
             own = slice(part.rows.start - rows.start, part.rows.stop - rows.start)
@@ -256,16 +256,12 @@ class RunPlanner:
             if base is not None and state is not None:
                 found = _evaluated(state, part.episodes, raw_at[own])
                 base[each, : state.width] = found.reshape(-1, state.width)
-        summed = name == "action" and sample.action_reduce == "sum"
-        zero_outside = sample.action_zero_outside if name == "action" else ()
-        values, mask = windows.finished_values(
-            values, mask, window, dims=dims, base=base, summed=summed, zero_outside=zero_outside
-        )
+        values, mask = windows.finished_values(values, mask, window, finish, base)
         for part in group.parts:
             if name in part.dataset.scaling:
                 start, stop = part.rows.start - rows.start, part.rows.stop - rows.start
                 own = slice(start * chunks, stop * chunks)
-                nothing = ~mask[own, :, 0] if summed else window.zeroed[own]
+                nothing = ~mask[own, :, 0] if finish.summed else window.zeroed[own]
                 part.dataset.scaling[name].apply(values[own], nothing)
         return by_sample(sample, name, values), by_sample(sample, name, mask)
 

@@ -55,7 +55,6 @@ import numpy as np
 
 from autoloader.cache.slab import CameraFrames, Lease, plain_slots
 from autoloader.cache.table import FrameTable
-from autoloader.decode.activity import BuilderActivity
 from autoloader.decode.batch_builder import Spans
 from autoloader.decode.message import BatchMessage
 from autoloader.errors import AutoloaderError, as_fault
@@ -68,6 +67,7 @@ from autoloader.pipeline.messages import Message, Wire
 from autoloader.samples.block import Place
 from autoloader.samples.resolve import ResolvedMixture
 from autoloader.spec.knobs import BATCHES_OF_A_HELPER, Knobs
+from autoloader.telemetry.statistics import Statistics, merged
 
 logger = logging.getLogger(__name__)
 
@@ -224,7 +224,6 @@ class RemoteBuilder(BuilderProcess):
         start: first message to the process; its knobs are kept up to date here.
         ring: descriptor of the ring's memory.
         frames: the frame cache; its memory is mapped by the process too.
-        datasets: number of datasets in the mixture.
         bad: told of records to be quarantined; an error that it raises ends this builder.
     """
 
@@ -234,7 +233,6 @@ class RemoteBuilder(BuilderProcess):
         ring: int,
         frames: FrameTable,
         *,
-        datasets: int,
         bad: Callable[[Place, str], None],
     ) -> None:
         super().__init__(
@@ -248,14 +246,13 @@ class RemoteBuilder(BuilderProcess):
         self._ring = ring
         self._frames = frames
         self._leases: dict[int, Lease] = {}
-        self._datasets = datasets
         self._runs: collections.deque[collections.deque[tuple[int, int]]] = collections.deque()
         self._given: collections.deque[int] = collections.deque()
         self._filled: collections.deque[BatchMessage] = collections.deque()
         self._count = 0
         self._parked = False
         self._failure: BaseException | None = None
-        self._before = self._now = BuilderActivity.none(datasets)
+        self._before = self._now = Statistics()
         self.thread.start()
 
     here = False
@@ -316,9 +313,9 @@ class RemoteBuilder(BuilderProcess):
         """Number of batches that are ready to be handed out."""
         return len(self._filled)
 
-    def activity(self) -> BuilderActivity:
-        """Activity of its processes so far, half a second old at most."""
-        return self._before.plus(self._now)
+    def activity(self) -> Statistics:
+        """Counts of its processes so far, half a second old at most."""
+        return merged(self._before, self._now)
 
     slots: frozenset[int] = frozenset()
     """Slots that are written to though it is closed: a process that was killed writes no more."""
@@ -361,7 +358,7 @@ class RemoteBuilder(BuilderProcess):
                 self._filled.append(batch)
                 self.condition.notify_all()
         elif isinstance(message, messages.Activity):
-            self._now = BuilderActivity.from_plain(message.activity)
+            self._now = Statistics.from_plain(message.activity)
         elif isinstance(message, messages.AskFrames):
             lease = self._frames.ask(
                 message.files, _frames_of(message), message.now, message.rows, elsewhere=True
@@ -386,7 +383,7 @@ class RemoteBuilder(BuilderProcess):
         with self.condition:
             if not self.closed:
                 self._before = self.activity().over()
-                self._now = BuilderActivity.none(self._datasets)
+                self._now = Statistics()
 
     def failed(self, error: BaseException) -> None:
         """The next ``next`` behind what is filled raises it."""

@@ -46,7 +46,6 @@ from numpy.typing import NDArray
 from autoloader.cache.disk import FramesOnDisk
 from autoloader.cache.slab import private_bytes
 from autoloader.cache.table import FrameCosts
-from autoloader.decode.activity import BuilderActivity
 from autoloader.decode.batch_builder import BatchBuilder, MakeSource
 from autoloader.decode.message import BadRecord, BatchMessage, Quarantine
 from autoloader.decode.ring import RingMemory, SlotPool
@@ -58,9 +57,11 @@ from autoloader.sampling.dealing import Deal, Rounds
 from autoloader.spec.knobs import Knobs
 from autoloader.telemetry.statistics import (
     CacheStatistics,
+    DatasetStatistics,
     HelperStatistics,
     RingStatistics,
     Statistics,
+    merged,
 )
 
 if TYPE_CHECKING:
@@ -234,7 +235,7 @@ class Pipeline:
             from autoloader.pipeline.batch_call import BatchCall  # most mixtures have none
 
             self._call = BatchCall(mixture)
-        self._ended: BuilderActivity | None = None
+        self._ended = Statistics(datasets={name: DatasetStatistics() for name in mixture.names})
         self.at_close: Callable[[], object] = lambda: None
         self._dealing = LoaderThread(target=self._run, name="autoloader-deal")
 
@@ -271,7 +272,7 @@ class Pipeline:
 
     def _frame_costs(self) -> NDArray[np.float64]:
         """[D] seconds of a decode, so far; NaN where there was none."""
-        done = self._builder_activity().datasets
+        done = self._builder_activity().datasets.values()
         decode_s = np.asarray([one.decode_s for one in done])
         frames = np.asarray([one.frames or np.nan for one in done])
         return np.asarray(decode_s / frames)
@@ -475,7 +476,7 @@ class Pipeline:
             over = [lane.builder for lane in self._leaving if not lane.tasks]
             self._leaving = [lane for lane in self._leaving if lane.tasks]
             for builder in over:
-                self._ended = builder.activity().over().plus(self._ended)
+                self._ended = merged(self._ended, builder.activity().over())
         for builder in over:
             builder.close(CLOSE_S)
 
@@ -560,16 +561,13 @@ class Pipeline:
             for name in ("present", "possible", "compared", "different"):
                 counts[name] = getattr(helpers, name)
         datasets = {
-            dataset.name: own
-            for dataset, own in zip(self._mixture.datasets, done.datasets, strict=True)
+            name: dataclasses.replace(
+                own, quarantined=self._quarantine.count(k), samples=own.samples + there[k]
+            )
+            for k, (name, own) in enumerate(done.datasets.items())
         }
-        for k, (name, own) in enumerate(datasets.items()):
-            bad = self._quarantine.count(k)
-            if bad or there[k]:
-                datasets[name] = dataclasses.replace(
-                    own, quarantined=bad, samples=own.samples + there[k]
-                )
-        return Statistics(
+        return dataclasses.replace(
+            done,
             datasets=datasets,
             ring=RingStatistics(
                 slots=self._slots.slots,
@@ -577,27 +575,22 @@ class Pipeline:
                 stuck=self._slots.stuck,
                 out=self._slots.out,
             ),
-            run_bytes=done.run_bytes,
-            read_bytes=done.read_bytes,
-            reading_s=done.reading_s,
             processes=tuple(processes),
-            gather_s=done.gather_s,
-            gathered=done.gathered,
             cache=dataclasses.replace(
-                self.frames_held(), from_disk=done.from_disk, private_bytes=private_bytes()
+                merged(self.frames_held(), done.cache), private_bytes=private_bytes()
             ),
             call_s=self._call.seconds if self._call else 0.0,
             calls=self._call.calls if self._call else 0,
             helpers=HelperStatistics(**counts),
         )
 
-    def _builder_activity(self) -> BuilderActivity:
-        """Activity of all builders so far."""
+    def _builder_activity(self) -> Statistics:
+        """Counts of all builders so far."""
         with self._lock:
             builders, done = self._all(), self._ended
         for builder in builders:
-            done = builder.activity().plus(done)
-        return done or BuilderActivity.none(len(self._mixture.datasets))
+            done = merged(done, builder.activity())
+        return done
 
     def close(self, within_s: float | None = None) -> bool:
         """End all threads; drops what is under way. May be called again, to wait longer.

@@ -27,9 +27,9 @@ from pydantic import TypeAdapter
 from autoloader.decode.frames import is_black
 from autoloader.errors import AutoloaderError, SourceError, UsageError, nearest
 from autoloader.formats import DatasetFormat, Feature, open_source
+from autoloader.formats.dataset import ForeignFileError
 from autoloader.formats.features import TASK, TASKS
 from autoloader.formats.files import is_remote, normal
-from autoloader.formats.hdf5.scan import NO_LAYOUT
 from autoloader.formats.hub import located
 from autoloader.formats.lerobot.modality import Release
 from autoloader.formats.places import address_meant, folder_name
@@ -282,7 +282,7 @@ def _entries(
         entry = next((one for one in found if one is not None), None)
         if entry is None:
             path = normal(versions[0])
-            if NO_LAYOUT not in faults[path].what:  # other programs write HDF5, too: weights, say
+            if not isinstance(faults[path], ForeignFileError):
                 left[folder_name(path)] = faults[path].what
             continue
         pairs = same_files([*(one.directory for one in taken), entry.directory])

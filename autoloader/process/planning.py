@@ -41,14 +41,10 @@ from autoloader.sampling.dealing import Ranks, Steps, check_parts
 from autoloader.sampling.mixture import MixtureOrder, mixture_order
 from autoloader.spec import CurriculumSpec, PipelineSpec
 from autoloader.spec.knobs import STREAM_KNOBS, KnobLimits, Knobs
-from autoloader.storage.places import disk_floor_of_environment
+from autoloader.storage.places import CLIENTS, disk_floor_of_environment
 from autoloader.telemetry.progress import told
 
 logger = logging.getLogger(__name__)
-
-
-STREAMED = ("gs",)
-"""Schemes that TensorFlow opens by itself: data there can be streamed."""
 
 
 def choose_reader(mixture: ResolvedMixture, knob: str) -> tuple[Literal["stream", "indexed"], str]:
@@ -87,7 +83,8 @@ def _reader_of(
     if pinned == "indexed" or None not in find_indexes(away):
         return f"{where}, with index files: shards arrive in the order of the plan", "indexed"
     rules = any(one.keep is not None for one in away)
-    if not rules and all(files.scheme_of(one.directory.path) in STREAMED for one in away):
+    schemes = (files.scheme_of(one.directory.path) for one in away)
+    if not rules and all(one in CLIENTS and CLIENTS[one].streamed for one in schemes):
         return f"{where}, without index files: TensorFlow streams it until it has some", "stream"
     return f"{where}, which is fetched and indexed first: it has no index files", "indexed"
 

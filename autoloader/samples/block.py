@@ -193,16 +193,12 @@ def field_rows(
     assert bound is not None
     values = bound.evaluate(columns, steps)
     at, window = field_windows(sample, name, t, steps)
-    dims, base = sample.action_relative_to_state if name == "action" else (), None
-    if dims and dataset.state is not None:
+    finish, base = sample.finish(name), None
+    if finish.relative and dataset.state is not None:
         base = dataset.state.evaluate(columns, steps)[at]
-    summed = name == "action" and sample.action_reduce == "sum"
-    zero_outside = sample.action_zero_outside if name == "action" else ()
-    found, mask = windows.window_values(
-        values, window, width, dims=dims, base=base, summed=summed, zero_outside=zero_outside
-    )
+    found, mask = windows.window_values(values, window, width, finish, base)
     if name in dataset.scaling:
-        dataset.scaling[name].apply(found, ~mask[..., 0] if summed else window.zeroed)
+        dataset.scaling[name].apply(found, ~mask[..., 0] if finish.summed else window.zeroed)
     return by_sample(sample, name, found), by_sample(sample, name, mask)
 
 

@@ -22,7 +22,6 @@ Not here: the t that a dataset's rules take away (``samples.transforms.keep``).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -38,6 +37,7 @@ from autoloader.samples.draws import (
     splitmix64_array,
 )
 from autoloader.spec import SampleSpec
+from autoloader.spec.sample import PLAIN, Finish
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,11 +162,8 @@ def window_values(
     column: Floats,
     window: WindowRows,
     width: int,
-    *,
-    dims: Sequence[int] = (),
+    finish: Finish = PLAIN,
     base: Floats | None = None,
-    summed: bool = False,
-    zero_outside: Sequence[int] = (),
 ) -> tuple[Floats, Bools]:
     """Values [n, R, width] float32 and mask [n, R, width] bool of a column [T, w], w ≤ width.
 
@@ -174,10 +171,8 @@ def window_values(
         column: [N, w] values of the field, all steps.
         window: rows of the values that are shown.
         width: columns to pad to.
-        dims: columns by kind, as for ``finished_values``.
-        base: values to subtract, as for ``finished_values``.
-        summed: columns to sum up, as for ``finished_values``.
-        zero_outside: columns, as for ``finished_values``.
+        finish: see ``finished_values``.
+        base: see ``finished_values``.
     """
     shape = (*window.index.shape, width)
     values = np.zeros(shape, dtype=np.float32)
@@ -185,20 +180,15 @@ def window_values(
     own = column.shape[1]
     values[..., :own] = column[window.index]
     mask[..., :own] = window.inside[..., None]
-    return finished_values(
-        values, mask, window, dims=dims, base=base, summed=summed, zero_outside=zero_outside
-    )
+    return finished_values(values, mask, window, finish, base)
 
 
 def finished_values(
     values: Floats,
     mask: Bools,
     window: WindowRows,
-    *,
-    dims: Sequence[int] = (),
-    base: Floats | None = None,
-    summed: bool = False,
-    zero_outside: Sequence[int] = (),
+    finish: Finish,
+    base: Floats | None,
 ) -> tuple[Floats, Bools]:
     """Values as differences, edges and sums leave them, and their mask.
 
@@ -206,19 +196,17 @@ def finished_values(
         values: [n, R, width] float32, at the rows of ``window``; written to.
         mask: [n, R, width] bool, where they lie inside.
         window: rows of the window and their padding.
-        dims: columns that are differences to ``base``.
-        base: [n, ≥ w] float32, what is taken away from every row of a sample.
-        summed: add a sample's rows inside to one: [n, 1, width]. Differences are summed.
-        zero_outside: columns that are zero in rows outside of the episode.
+        finish: what is done: differences, zeros, and the sum of rows [n, 1, width], in this order.
+        base: [n, ≥ w] float32, what is taken away from every row of a sample; ``None``: nothing.
     """
-    if dims and base is not None:
-        chosen = list(dims)
+    if finish.relative and base is not None:
+        chosen = list(finish.relative)
         values[..., chosen] -= base[:, None, chosen]
     values[window.zeroed] = 0.0
-    if zero_outside:
-        zeroed = np.isin(np.arange(values.shape[-1]), zero_outside)
+    if finish.zero_outside:
+        zeroed = np.isin(np.arange(values.shape[-1]), finish.zero_outside)
         values[~window.inside[..., None] & zeroed] = 0.0
-    if not summed:
+    if not finish.summed:
         return values, mask
     values = np.where(mask, values, np.float32(0)).sum(axis=1, keepdims=True, dtype=np.float32)
     return values, np.asarray(mask.any(axis=1, keepdims=True), dtype=np.bool_)

@@ -1,12 +1,13 @@
 """The knobs: every setting that may be tuned, its range, and which combinations may not run.
 
 The fields of ``Knobs`` are the table of knobs. A field's type, default and ``Field`` say its range
-and meaning, its ``Knob`` says all else: who uses it, what a change does, how far a study searches.
-Docs, clamps, the study's space, the controller's shrinking and a dataset's own values follow from
-there. A ``Knobs`` value is one full set. ``Knobs`` itself refuses what no pipeline could run
-(``num_parallel_calls`` above ``cycle_length``); ``check`` and ``clamp`` hold it against one
-pipeline on one host (``KnobLimits``: cpus, shards, batch bytes, budget). Policy, study and a
-person's ``retune`` all come through here, so none of them can pass an illegal combination.
+and meaning, its ``Knob`` says all else: who uses it, what a change does, how far a study searches
+and where it begins, whose threads it counts. Docs, clamps, the study's space, the threads' price,
+the controller's shrinking and a dataset's own values follow from there. A ``Knobs`` value is one
+full set. ``Knobs`` itself refuses what no pipeline could run (``num_parallel_calls`` above
+``cycle_length``); ``check`` and ``clamp`` hold it against one pipeline on one host (``KnobLimits``:
+cpus, shards, batch bytes, budget). Policy, study and a person's ``retune`` all come through here,
+so none of them can pass an illegal combination.
 
 Not here: choosing values (``tune``, ``controller``), bytes that they take
 (``controller.admission``), applying them (``process.control``).
@@ -42,9 +43,12 @@ class Knob:
         own: whether a dataset may have a value of its own (``bridge.cycle_length``).
         reopens: whether a stream opens anew for it, beside its old self.
         light: whether it holds next to no memory, so that taking it away would free nothing.
+        stage: stage whose threads it counts, "read" or "decode"; "": it counts none.
         searched: least and most value that a study tries, beyond which only memory grows; ``None``:
             no study moves it.
-        most: most value that a pipeline on a host allows, with the rule; ``None``: there is none.
+        guess: value that a study tries first; ``None``: the start's.
+        least, most: least and most value that a pipeline on a host allows, with the rule; ``None``:
+            there is none.
     """
 
     used_by: Literal["", "stream", "indexed"] = ""
@@ -52,7 +56,10 @@ class Knob:
     own: bool = False
     reopens: bool = False
     light: bool = False
+    stage: str = ""
     searched: tuple[int, int] | None = None
+    guess: Callable[[Workload], int] | None = None
+    least: Callable[[KnobLimits], tuple[int, str] | None] = lambda _: None
     most: Callable[[KnobLimits], tuple[int, str] | None] = lambda _: None
 
 
@@ -60,6 +67,11 @@ _Size = Annotated[
     int, BeforeValidator(lambda value: size_of(value) if isinstance(value, str) else value)
 ]
 """Bytes, as a number or as "5GB"."""
+
+
+def _block_fits(limits: KnobLimits) -> tuple[int, str]:
+    rule = f"a queue holds at least one block ({limits.block_length} samples)"
+    return limits.block_length, rule
 
 
 def _ring_fits(limits: KnobLimits) -> tuple[int, str] | None:
@@ -103,6 +115,13 @@ def _shards_there(limits: KnobLimits) -> tuple[int, str]:
     return most, f"no dataset has more than {most} shards"
 
 
+def _knob(default: int, ge: int, le: int | None, description: str, **about: Any) -> Any:
+    """A field of ``Knobs``: its default, least and most value, meaning, and ``Knob``."""
+    found: Any = Field(default=default, ge=ge, le=le, description=description)
+    found.metadata.append(Knob(**about))
+    return found
+
+
 class Knobs(BaseModel):
     """One full set of knob values; immutable.
 
@@ -116,67 +135,68 @@ class Knobs(BaseModel):
     reader: Annotated[Literal["auto", "stream", "indexed"], Knob(kind="fixed")] = Field(
         default="auto", description="how files are read; a spec that pins it wins"
     )
-    ring_slots: Annotated[int, Knob(searched=(4, 64), most=_ring_fits)] = Field(
-        default=8, ge=2, le=64, description="batches in the ring (final prefetch)"
+    # fmt: off
+    ring_slots: int = _knob(
+        8, 2, 64, "batches in the ring (final prefetch)",
+        searched=(4, 64), guess=lambda at: 2 * at.limits.cpus, most=_ring_fits,
     )
-    min_ready_datasets: Annotated[int, Knob("stream", light=True, most=_datasets_there)] = Field(
-        default=1,
-        ge=1,
-        description="datasets that must have a sample before the first batch is begun",
+    min_ready_datasets: int = _knob(
+        1, 1, None, "datasets that must have a sample before the first batch is begun",
+        used_by="stream", kind="fixed", light=True, most=_datasets_there,
     )
-    decode_threads: Annotated[int, Knob(light=True, searched=(1, 512), most=_threads_fit)] = Field(
-        default=2,
-        ge=1,
-        le=512,
-        description="threads of the shared decode pool; spread over the decode processes",
+    decode_threads: int = _knob(
+        2, 1, 512, "threads of the shared decode pool; spread over the decode processes",
+        stage="decode", light=True, searched=(1, 512), guess=lambda at: at.limits.cpus,
+        most=_threads_fit,
     )
-    decode_processes: Annotated[int, Knob("indexed", searched=(1, 256), most=_processes_fit)] = (
-        Field(
-            default=1,
-            ge=1,
-            le=256,
-            description="light processes that fill batches, past one interpreter (indexed)",
-        )
+    decode_processes: int = _knob(
+        1, 1, 256, "light processes that fill batches, past one interpreter (indexed)",
+        used_by="indexed", searched=(1, 256), guess=lambda at: at.processes, most=_processes_fit,
     )
-    helper_slots: Annotated[int, Knob("indexed", most=_helpers_help)] = Field(
-        default=0,
-        ge=0,
-        le=1024,
-        description="processors of other hosts that fill batches (indexed; Ray)",
+    helper_slots: int = _knob(
+        0, 0, 1024, "processors of other hosts that fill batches (indexed; Ray)",
+        used_by="indexed", most=_helpers_help,
     )
-    cycle_length: Annotated[
-        int,
-        Knob("stream", "order", own=True, reopens=True, searched=(1, 64), most=_shards_there),
-    ] = Field(
-        default=1, ge=1, le=64, description="shards read side by side, per dataset; never a total"
+    cycle_length: int = _knob(
+        1, 1, 64, "shards read side by side, per dataset; never a total",
+        used_by="stream", kind="order", own=True, reopens=True, searched=(1, 64),
+        guess=lambda _: 1, most=_shards_there,
     )
-    num_parallel_calls: Annotated[int, Knob("stream", own=True, reopens=True)] = Field(
-        default=1, ge=1, le=64, description="interleave threads per dataset; at most cycle_length"
+    num_parallel_calls: int = _knob(
+        1, 1, 64, "interleave threads per dataset; at most cycle_length",
+        used_by="stream", own=True, reopens=True,
     )
-    parse_parallel_calls: Annotated[
-        int, Knob("stream", own=True, reopens=True, searched=(1, 8))
-    ] = Field(default=1, ge=1, le=16, description="records walked side by side, per dataset")
-    stream_prefetch: Annotated[int, Knob("stream", own=True, reopens=True, searched=(0, 4))] = (
-        Field(default=1, ge=0, le=16, description="records kept ready behind each queue")
+    parse_parallel_calls: int = _knob(
+        1, 1, 16, "records walked side by side, per dataset",
+        used_by="stream", own=True, reopens=True, searched=(1, 8), guess=lambda _: 1,
     )
-    queue_samples: Annotated[int, Knob("stream", own=True, searched=(1, 256))] = Field(
-        default=32, ge=1, le=4096, description="encoded samples admitted to each dataset's queue"
+    stream_prefetch: int = _knob(
+        1, 0, 16, "records kept ready behind each queue",
+        used_by="stream", own=True, reopens=True, searched=(0, 4), guess=lambda _: 1,
     )
-    shuffle_samples: Annotated[int, Knob("stream", "order", own=True)] = Field(
-        default=0,
-        ge=0,
-        le=1_000_000,
-        description="encoded samples each dataset's draw chooses from",
+    queue_samples: int = _knob(
+        32, 1, 4096, "encoded samples admitted to each dataset's queue",
+        used_by="stream", own=True, searched=(1, 256), least=_block_fits,
+        guess=lambda at: 2 * max(1, at.limits.block_length, at.dataset_samples),
     )
-    io_threads: Annotated[int, Knob("indexed", light=True, searched=(1, 64), most=_reads_fit)] = (
-        Field(default=4, ge=1, le=64, description="read threads of the indexed reader")
+    shuffle_samples: int = _knob(
+        0, 0, 1_000_000, "encoded samples each dataset's draw chooses from",
+        used_by="stream", kind="order", own=True,
     )
-    read_ahead: Annotated[int, Knob("indexed", searched=(1, 8))] = Field(
-        default=2, ge=1, le=64, description="runs of 96 to 1024 samples read ahead"
+    io_threads: int = _knob(
+        4, 1, 64, "read threads of the indexed reader",
+        used_by="indexed", stage="read", light=True, searched=(1, 64), most=_reads_fit,
+        guess=lambda at: at.limits.cpus * (4 if at.disk_bound else 1),
     )
-    cache_bytes: Annotated[_Size, Knob("indexed", most=_frames_fit)] = Field(
-        default=0, ge=0, le=2**44, description="decoded frames held in memory; 0 is none (indexed)"
+    read_ahead: int = _knob(
+        2, 1, 64, "runs of 96 to 1024 samples read ahead",
+        used_by="indexed", searched=(1, 8), guess=lambda _: 3,
     )
+    cache_bytes: _Size = _knob(
+        0, 0, 2**44, "decoded frames held in memory; 0 is none (indexed)",
+        used_by="indexed", most=_frames_fit,
+    )
+    # fmt: on
     datasets: Mapping[str, DatasetKnobs] = Field(
         default_factory=dict, description="per-dataset values that differ from the ones above"
     )
@@ -310,9 +330,10 @@ class Knobs(BaseModel):
             cycle, own = moves.of(dataset, "cycle_length"), f"{dataset}." if dataset else ""
             if moves.of(dataset, "num_parallel_calls") > cycle:
                 moves.set(f"{own}num_parallel_calls", cycle, f"at most cycle_length={cycle}")
-            if moves.of(dataset, "queue_samples") < limits.block_length:
-                rule = f"a queue holds at least one block ({limits.block_length} samples)"
-                moves.set(f"{own}queue_samples", limits.block_length, rule)
+            for knob, about in KNOBS.items():
+                least = about.least(limits) if about.own or dataset is None else None
+                if least is not None and moves.of(dataset, knob) < least[0]:
+                    moves.set(f"{own}{knob}", *least)
         return Knobs.build(moves.values), moves.clamps()
 
     @staticmethod
@@ -353,6 +374,9 @@ STREAM_KNOBS = knobs_that(lambda knob: knob.own)
 ORDER_KNOBS = knobs_that(lambda knob: knob.kind == "order")
 REOPENING_KNOBS = knobs_that(lambda knob: knob.reopens)
 LIGHT_KNOBS = knobs_that(lambda knob: knob.light)
+THREADS_OF = {KNOBS[name].stage: name for name in knobs_that(lambda knob: bool(knob.stage))}
+"""Stage → knob that counts its threads."""
+UNTUNED_KNOBS = knobs_that(lambda knob: knob.kind == "fixed")
 UNUSED_KNOBS: Mapping[str, tuple[str, ...]] = {
     "auto": (),
     "indexed": knobs_that(lambda knob: knob.used_by == "stream"),
@@ -451,6 +475,23 @@ class KnobLimits:
     cache_bytes: int | None = None
     helpers: int | None = None
     one_process: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Workload:
+    """Facts that the first guess of a knob goes by.
+
+    Attributes:
+        limits: limits of the knobs for the pipeline on the host.
+        dataset_samples: samples of a batch from an average dataset.
+        processes: decode processes whose interpreters samples of that cost keep busy.
+        disk_bound: whether reads wait for a disk.
+    """
+
+    limits: KnobLimits
+    dataset_samples: int
+    processes: int = 1
+    disk_bound: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ import functools
 import itertools
 import string
 from collections.abc import Callable, Mapping, Sequence
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, NamedTuple
 
 from pydantic import Field, PlainSerializer, field_validator, model_validator
 from pydantic_core import SchemaError, SchemaValidator, core_schema
@@ -25,6 +25,23 @@ from autoloader.spec.fields import Expression, FieldExpression
 Offset = Annotated[int, Field(ge=-1_000_000, le=1_000_000)]
 Dim = Annotated[int, Field(ge=0, le=9_999)]
 Samples = Annotated[int, Field(ge=1, le=10**12)]
+
+
+class Finish(NamedTuple):
+    """Steps between the values of a field's rows and the values that a sample holds.
+
+    Attributes:
+        relative: columns from which those of the state at t are taken away.
+        zero_outside: columns that are zero in rows outside of the episode.
+        summed: whether a sample's rows inside are added to one.
+    """
+
+    relative: tuple[int, ...] = ()
+    zero_outside: tuple[int, ...] = ()
+    summed: bool = False
+
+
+PLAIN = Finish()
 
 
 class EdgesSpec(Block):
@@ -175,6 +192,13 @@ class SampleSpec(Block):
     def action_steps(self) -> int:
         """Steps of the window that have a chunk of their own; 0 where the sample has one."""
         return self.window if self.action_per == "step" else 0
+
+    def finish(self, field: str) -> Finish:
+        """Finish of the rows of "action" or "state"."""
+        if field != "action":
+            return PLAIN
+        summed = self.action_reduce == "sum"
+        return Finish(self.action_relative_to_state, self.action_zero_outside, summed)
 
     @property
     def frames(self) -> int:

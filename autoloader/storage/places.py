@@ -22,30 +22,43 @@ from autoloader.host.units import GIB, expanded, parse_floor
 
 
 class ClientOf(NamedTuple):
-    """How a scheme is read.
+    """Everything that is known of a scheme without its client.
 
     Attributes:
         package: package that must be installed.
-        module: module of ``storage.clients``.
-        name: class in it.
+        client: module of ``storage.clients``, and its class in that module.
         credentials: where the client finds credentials, for messages.
+        access: remedy where access is refused; "": the right, or the credentials.
+        refusal: error that the package raises where it has no credentials; "": it raises none.
+        by_host: whether each host has a client of its own.
+        streamed: whether TensorFlow opens the scheme, so that the data can be streamed.
     """
 
     package: str
-    module: str
-    name: str
-    credentials: str
+    client: str
+    credentials: str = ""
+    access: str = ""
+    refusal: str = ""
+    by_host: bool = False
+    streamed: bool = False
 
 
 CLIENTS: Mapping[str, ClientOf] = {
-    "file": ClientOf("os", "mounts", "MountClient", ""),
+    "file": ClientOf("os", "mounts:MountClient"),
     "gs": ClientOf(
-        "gcsfs", "cloud_storage", "CloudStorageClient", "what `gcloud auth` or the environment says"
+        "gcsfs",
+        "cloud_storage:CloudStorageClient",
+        "what `gcloud auth` or the environment says",
+        "check the bucket's name; what is not public needs credentials: gcloud auth "
+        "application-default login, or a key file named by GOOGLE_APPLICATION_CREDENTIALS "
+        "(on a Google Cloud machine NO_GCE_CHECK=false asks for its service account)",
+        refusal="GoogleAuthError",
+        streamed=True,
     ),
-    "s3": ClientOf("botocore", "s3", "S3Client", "~/.aws"),
-    "hf": ClientOf("huggingface_hub", "hugging_face", "HuggingFaceClient", "HF_TOKEN"),
-    "https": ClientOf("http", "web", "WebClient", "~/.netrc"),
-    "http": ClientOf("http", "web", "WebClient", "~/.netrc"),
+    "s3": ClientOf("botocore", "s3:S3Client", "~/.aws", refusal="BotoCoreError"),
+    "hf": ClientOf("huggingface_hub", "hugging_face:HuggingFaceClient", "HF_TOKEN"),
+    "https": ClientOf("http", "web:WebClient", "~/.netrc", by_host=True),
+    "http": ClientOf("http", "web:WebClient", "~/.netrc", by_host=True),
 }
 """Scheme → its client."""
 

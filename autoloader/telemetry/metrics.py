@@ -1,6 +1,7 @@
-"""Metrics of a loader, each declared once: its field; the docstring there says what it means.
+"""Metrics of a loader, each declared once: by its field in ``telemetry.statistics``.
 
-A metric is the path of its field in ``Statistics``: ``ring.slots`` is ``ring_slots``. The
+A field with a ``figure`` is a metric, by its path in ``Statistics``: ``ring.slots`` is
+``ring_slots``. The
 docstring of the class says of a field what it means, and behind the first full stop what to do
 about its value. The same names stand in the Prometheus text (after ``autoloader_``), in Lightning's
 loggers (after ``loader/``), in ``AutoLoader.metrics`` and in docs/reference/metrics.md, which is
@@ -27,6 +28,7 @@ from autoloader.telemetry.statistics import (
     RingStatistics,
     StageMoment,
     Statistics,
+    figures,
 )
 
 Number = float | int | None
@@ -61,11 +63,7 @@ class Metric:
 
     Attributes:
         path: path of its field in ``Statistics``, such as "wait_ratio", "ring.slots".
-        name: name in every place, without prefixes; "" makes it from the path.
-        unit: unit of the value; "" makes it from the ending of the name.
-        counter: whether the value only grows; it begins again when the child is started again.
-        worst: of several ranks, the one to look at: the "highest" or the "lowest"; "": the metric
-            says nothing of a rank.
+        name, unit, counter, worst: see ``telemetry.statistics.Figure``.
     """
 
     path: str
@@ -134,47 +132,23 @@ def _explained(path: str) -> tuple[str, str]:
     return meaning.rstrip("."), advice.rstrip(".")
 
 
+def _exported(owner: Any, part: str = "") -> Iterator[Metric]:
+    """Metrics among the fields of a class of statistics, and of its parts."""
+    declared = figures(owner)
+    for field in owner.__dataclass_fields__:
+        how = declared.get(field)
+        if field in _OWNERS:
+            yield from _exported(_OWNERS[field], f"{field}.")
+        elif how is not None and how.metric:
+            yield Metric(f"{part}{field}", how.name, how.unit, how.counter, how.worst)
+
+
 METRICS: tuple[Metric, ...] = (
-    Metric("wait_ratio", worst="highest"),
-    Metric("samples_per_s", worst="lowest"),
-    Metric("bound_per_s"),
-    Metric("limited_by", unit="1"),
-    Metric("batches", unit="batches", counter=True),
-    Metric("waiting_s"),
-    Metric("step_s"),
-    Metric("headroom_bytes", worst="lowest"),
-    Metric("floor_bytes", name="ram_floor_bytes"),
-    Metric("loader_bytes"),
-    Metric("pressure_percent"),
-    Metric("gpu_busy_ratio"),
-    Metric("idle_cpus", unit="processors"),
-    Metric("ring.slots", unit="batches"),
-    Metric("ring.filled", unit="batches"),
+    *_exported(Statistics),
     Metric("ring.occupancy_ratio", worst="lowest"),
-    Metric("ring.allocated_bytes", name="ring_bytes"),
     Metric("cache.hit_ratio"),
-    Metric("cache.held_bytes"),
-    Metric("cache.budget_bytes"),
-    Metric("cache.hits", unit="frames", counter=True),
-    Metric("cache.misses", unit="frames", counter=True),
-    Metric("restarts", counter=True),
-    Metric("controller.decisions", counter=True),
-    Metric("controller.changes", counter=True),
-    Metric("controller.taken_back", counter=True),
-    Metric("controller.refused", counter=True),
-    Metric("controller.drops", counter=True),
-    Metric("stages.bound_per_s"),
-    Metric("stages.service_s"),
-    Metric("stages.busy_ratio"),
-    Metric("datasets.share", unit="of 1"),
-    Metric("datasets.weight", unit="of 1"),
-    Metric("datasets.queue", unit="samples"),
-    Metric("datasets.stalls", counter=True),
-    Metric("datasets.quarantined", unit="records", counter=True),
-    Metric("datasets.interruptions", counter=True),
-    Metric("knobs", unit="as the knob's"),
 )
-"""All of them, the ones to look at first first."""
+"""All of them, the ones to look at first first; behind them those that are computed from others."""
 
 
 def labelled(values: Values) -> Iterator[tuple[str, float]]:

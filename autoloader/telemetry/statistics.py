@@ -9,6 +9,10 @@ Units are in the names: ``_s`` seconds, ``_bytes``, ``_per_s``, ``_ratio`` of 1.
 measured, and never stands for 0. Totals of the child count since ``started_at_s``: they begin
 again with a child that was started again, as a Prometheus counter does.
 
+A field says by ``figure`` what the rest of the package does with it: how the counts of several
+builders become one, whether it is a metric, and whether tables of datasets have a column for it.
+Such a field and the line that counts it are all that a new figure needs.
+
 They cross processes and versions as JSON: a reader skips fields that it does not know, and takes
 the default of a field that is missing.
 
@@ -21,10 +25,11 @@ from __future__ import annotations
 
 import functools
 import json
+import operator
 from collections import deque
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from autoloader.errors import UsageError
 from autoloader.host.units import format_bytes
@@ -35,6 +40,46 @@ if TYPE_CHECKING:
 SCHEMA_VERSION = 2
 _WINDOW_BATCHES = 256
 """Batches over which waits and rates are measured."""
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """Uses of one field of statistics.
+
+    Attributes:
+        metric: whether it is a metric (``telemetry.metrics``).
+        name: name of the metric, without prefixes; "" makes it from the field's.
+        unit: unit of the value; "" makes it from the ending of the name.
+        counter: whether the value only grows; it begins again when the child is started again.
+        worst: of several ranks, the one to look at: the "highest" or the "lowest"; "": the metric
+            says nothing of a rank.
+        merge: makes one value of those of two builders; ``None``: builders do not count it.
+        column: title of the column of its own in tables of datasets; "": there is none.
+    """
+
+    metric: bool = True
+    name: str = ""
+    unit: str = ""
+    counter: bool = False
+    worst: Literal["", "highest", "lowest"] = ""
+    merge: Callable[[Any, Any], Any] | None = None
+    column: str = ""
+
+
+def figure(default: Any = None, **uses: Any) -> Any:
+    """A field with a default and the uses of ``Figure``."""
+    return field(default=default, metadata={"figure": Figure(**uses)})
+
+
+def _counted(default: Any = 0, merge: Callable[[Any, Any], Any] = operator.add) -> Any:
+    """A field that builders count, and that is no metric."""
+    return figure(default, metric=False, merge=merge)
+
+
+def figures(owner: type) -> dict[str, Figure]:
+    """Declared uses of the fields of a class of statistics, by name."""
+    fields = owner.__dataclass_fields__.items()  # type: ignore[attr-defined]
+    return {name: one.metadata["figure"] for name, one in fields if "figure" in one.metadata}
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,22 +113,26 @@ class DatasetStatistics:
         awaits: wait of its reader, where no sample is there: "opening shard 3/1024".
     """
 
-    weight: float = 0.0
-    share: float | None = None
-    samples: int = 0
-    queue: int = 0
-    stalls: int = 0
-    quarantined: int = 0
-    generations: int = 0
-    interruptions: int = 0
-    decode_s: float = 0.0
-    decoded: int = 0
+    weight: float = figure(0.0, unit="of 1")
+    share: float | None = figure(unit="of 1")
+    samples: int = _counted()
+    queue: int = figure(0, unit="samples", merge=operator.add)
+    stalls: int = figure(0, counter=True, merge=operator.add, column="stalls")
+    quarantined: int = figure(0, unit="records", counter=True, column="bad records")
+    generations: int = _counted(merge=max)
+    interruptions: int = figure(0, counter=True, merge=operator.add)
+    decode_s: float = _counted(0.0)
+    decoded: int = _counted()
     non_finite: int | None = None
-    queue_bytes: int = 0
-    frames: int = 0
-    read_s: float = 0.0
-    episodes: int = 0
-    awaits: str = ""
+    queue_bytes: int = _counted()
+    frames: int = _counted()
+    read_s: float = _counted(0.0)
+    episodes: int = _counted()
+    awaits: str = _counted("", merge=lambda one, other: one or other)
+
+
+FAULTS = {name: one for name, one in figures(DatasetStatistics).items() if one.counter}
+"""Counters of a dataset: where one is above 0, something is wrong with the dataset."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,9 +153,9 @@ class RingStatistics:
         out: slots that are not free.
     """
 
-    slots: int = 0
-    filled: int = 0
-    allocated_bytes: int = 0
+    slots: int = figure(0, unit="batches")
+    filled: int = figure(0, unit="batches")
+    allocated_bytes: int = figure(0, name="ring_bytes")
     copies: int | None = None
     stuck: int = 0
     out: int = 0
@@ -141,13 +190,13 @@ class CacheStatistics:
         private: whether decode processes would begin without the held frames.
     """
 
-    budget_bytes: int = 0
-    held_bytes: int = 0
+    budget_bytes: int = figure(0)
+    held_bytes: int = figure(0)
     slots: int = 0
-    hits: int = 0
-    misses: int = 0
+    hits: int = figure(0, unit="frames", counter=True)
+    misses: int = figure(0, unit="frames", counter=True)
     threshold: float | None = None
-    from_disk: int = 0
+    from_disk: int = _counted()
     private_bytes: int = 0
     stuck: int = 0
     late_bytes: int = 0
@@ -206,11 +255,11 @@ class ControllerStatistics:
             policy; each is told in the log. Many: lower the floor, or what else takes memory.
     """
 
-    decisions: int = 0
-    changes: int = 0
-    taken_back: int = 0
-    refused: int = 0
-    drops: int = 0
+    decisions: int = figure(0, counter=True)
+    changes: int = figure(0, counter=True)
+    taken_back: int = figure(0, counter=True)
+    refused: int = figure(0, counter=True)
+    drops: int = figure(0, counter=True)
     shrinks: int = 0
 
 
@@ -242,9 +291,9 @@ class StageMoment:
     stage: str
     dataset: str = ""
     workers: int = 0
-    service_s: float | None = None
-    busy_ratio: float | None = None
-    bound_per_s: float | None = None
+    service_s: float | None = figure()
+    busy_ratio: float | None = figure()
+    bound_per_s: float | None = figure()
     share: float = 1.0
 
     @property
@@ -373,41 +422,43 @@ class Statistics:
     worker_pid: int = 0
     processes: tuple[int, ...] = ()
     samples: int = 0
-    batches: int = 0
-    samples_per_s: float | None = None
-    wait_ratio: float | None = None
+    wait_ratio: float | None = figure(worst="highest")
+    samples_per_s: float | None = figure(worst="lowest")
+    bound_per_s: float | None = figure()
+    limited_by: str = figure("", unit="1")
+    batches: int = figure(0, unit="batches", counter=True)
     batch_latency_s: Mapping[str, float] | None = None
-    waiting_s: float = 0.0
-    step_s: float | None = None
+    waiting_s: float = figure(0.0)
+    step_s: float | None = figure()
     silent_s: float | None = None
-    bound_per_s: float | None = None
-    limited_by: str = ""
-    stages: tuple[StageMoment, ...] = ()
-    headroom_bytes: int | None = None
-    floor_bytes: int = 0
+    headroom_bytes: int | None = figure(worst="lowest")
+    floor_bytes: int = figure(0, name="ram_floor_bytes")
     margin_bytes: int = 0
-    loader_bytes: int | None = None
-    pressure_percent: float | None = None
-    gpu_busy_ratio: float | None = None
-    idle_cpus: float | None = None
+    loader_bytes: int | None = figure()
+    pressure_percent: float | None = figure()
+    gpu_busy_ratio: float | None = figure()
+    idle_cpus: float | None = figure(unit="processors")
     ring: RingStatistics = field(default_factory=RingStatistics)
     cache: CacheStatistics = field(default_factory=CacheStatistics)
     helpers: HelperStatistics | None = None
+    restarts: int = figure(0, counter=True)
+    controller: ControllerStatistics | None = None
+    stages: tuple[StageMoment, ...] = ()
     datasets: Mapping[str, DatasetStatistics] = field(default_factory=dict)
-    knobs: Mapping[str, Any] = field(default_factory=dict)
+    knobs: Mapping[str, Any] = field(
+        default_factory=dict, metadata={"figure": Figure(unit="as the knob's")}
+    )
     state: str | None = None
     why: str = ""
-    controller: ControllerStatistics | None = None
     moves: tuple[Move, ...] = ()
     most_headroom_bytes: int | None = None
-    restarts: int = 0
     repeats: int = 0
     starts: int = 0
-    run_bytes: int = 0
-    read_bytes: int = 0
-    reading_s: float = 0.0
-    gather_s: float = 0.0
-    gathered: int = 0
+    run_bytes: int = _counted(merge=max)
+    read_bytes: int = _counted()
+    reading_s: float = _counted(0.0)
+    gather_s: float = _counted(0.0)
+    gathered: int = _counted()
     call_s: float = 0.0
     calls: int = 0
 
@@ -477,6 +528,19 @@ class Statistics:
         fields = {name: getattr(self, name) for name in self.__slots__}
         return encoded({"schema_version": SCHEMA_VERSION, **fields})
 
+    def over(self) -> Statistics:
+        """Counts of a builder that has ended: no sample waits in it any more."""
+        ended = {
+            name: replace(own, queue=0, queue_bytes=0, awaits="")
+            for name, own in self.datasets.items()
+        }
+        return replace(self, datasets=ended)
+
+    @classmethod
+    def from_plain(cls, plain: Mapping[str, Any]) -> Statistics:
+        """The statistics that ``dataclasses.asdict`` gave these values of."""
+        return _reader().validate_python(plain)
+
     @classmethod
     def from_dict(cls, plain: Mapping[str, Any]) -> Statistics:
         """From ``as_dict``, of this version or another one.
@@ -490,6 +554,28 @@ class Statistics:
     def from_json(cls, text: str | bytes) -> Statistics:
         """The snapshot that ``to_json`` wrote; raises as ``from_dict`` does."""
         return _read(_reader().validate_json, text)
+
+
+_Counts = TypeVar("_Counts", Statistics, DatasetStatistics, CacheStatistics)
+
+
+def merged(one: _Counts, other: _Counts) -> _Counts:
+    """Counts of two builders together; fields that builders do not count are those of ``one``."""
+    found: dict[str, Any] = {
+        name: about.merge(getattr(one, name), getattr(other, name))
+        for name, about in figures(type(one)).items()
+        if about.merge is not None
+    }
+    if isinstance(one, Statistics) and isinstance(other, Statistics):
+        found["cache"] = merged(one.cache, other.cache)
+        found["datasets"] = {
+            **one.datasets,
+            **{
+                name: merged(one.datasets.get(name, DatasetStatistics()), own)
+                for name, own in other.datasets.items()
+            },
+        }
+    return replace(one, **found)
 
 
 @functools.cache

@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from autoloader.cache.forecast import SAMPLE_S
-from autoloader.spec.knobs import KNOBS, UNUSED_KNOBS, KnobLimits, Knobs
+from autoloader.spec.knobs import KNOBS, UNUSED_KNOBS, KnobLimits, Knobs, Workload
 from autoloader.tune.measurement import Trace
 
 if TYPE_CHECKING:
@@ -78,16 +78,16 @@ class SearchSpace:
             if about.searched is None:
                 continue
             low, high = about.searched
-            most = about.most(limits)
-            high = high if most is None else min(high, most[0])
-            if knob == "queue_samples":
-                low, high = limits.block_length, max(limits.block_length, high)
-            elif knob == "cycle_length":
+            if (least := about.least(limits)) is not None:
+                low = least[0]
+            if (most := about.most(limits)) is not None:
+                high = min(high, most[0])
+            if knob == "cycle_length":
                 high = _most_cycle_length(start, limits)
             elif knob == "parse_parallel_calls":
                 high = min(high, 2 * limits.cpus)
             known = getattr(start, knob)
-            ranges[knob] = IntRange(min(low, known), max(high, known), log=low > 0)
+            ranges[knob] = IntRange(min(low, known), max(low, high, known), log=low > 0)
         return cls(start, limits, ranges, readers=tuple(sorted({start.reader, *readers})))
 
     def suggest(self, trial: BaseTrial) -> Knobs:
@@ -176,21 +176,13 @@ def guess(space: SearchSpace, batch_size: int, trace: Trace | None = None) -> Kn
         trace: trace of the start; ``None``: costs of a sample are not known.
     """
     limits = space.limits
-    block = max(1, limits.block_length)
-    per_batch = math.ceil(batch_size / max(1, len(limits.shards)))
-    return space.clamped(
-        {
-            "decode_threads": limits.cpus,
-            "decode_processes": _processes(trace, limits.cpus),
-            "ring_slots": 2 * limits.cpus,
-            "queue_samples": max(2 * block, 2 * per_batch),
-            "cycle_length": 1,
-            "parse_parallel_calls": 1,
-            "stream_prefetch": 1,
-            "io_threads": limits.cpus * (1 if trace is None or trace.disk_busy_ratio < 0.5 else 4),
-            "read_ahead": 3,
-        }
+    known = Workload(
+        limits,
+        math.ceil(batch_size / max(1, len(limits.shards))),
+        _processes(trace, limits.cpus),
+        disk_bound=trace is not None and trace.disk_busy_ratio >= 0.5,
     )
+    return space.clamped({knob: one.guess(known) for knob, one in KNOBS.items() if one.guess})
 
 
 def guesses(space: SearchSpace, batch_size: int, trace: Trace | None = None) -> tuple[Knobs, ...]:

@@ -23,6 +23,7 @@ from autoloader.samples.transforms.fields import NumericField
 from autoloader.sampling.mixture import BlockSequence, MixtureOrder
 from autoloader.spec import CameraSpec, SampleSpec
 from autoloader.spec.fields import FieldOp, FieldTerm
+from autoloader.spec.sample import Finish
 
 quick = settings(max_examples=20, deadline=None, derandomize=True)
 edges = st.sampled_from(["repeat", "zero"])
@@ -62,10 +63,10 @@ def test_windows_and_their_sums_are_those_of_numpy(
         np.testing.assert_array_equal(getattr(found, name).numpy(), getattr(wanted, name))
     for summed in (False, True):
         values, mask = tensor_values.window_values(
-            tf.constant(column), found, width + wider, summed=summed
+            tf.constant(column), found, width + wider, Finish(summed=summed)
         )
         numpy_values, numpy_mask = numpy_windows.window_values(
-            column, wanted, width + wider, summed=summed
+            column, wanted, width + wider, Finish(summed=summed)
         )
         np.testing.assert_allclose(values.numpy(), numpy_values, rtol=0, atol=1e-6)
         np.testing.assert_array_equal(mask.numpy(), numpy_mask)

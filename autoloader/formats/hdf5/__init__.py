@@ -26,7 +26,7 @@ import numpy as np
 from autoloader.errors import SourceError, UnsupportedError
 from autoloader.formats import files
 from autoloader.formats.cache import JsonCache
-from autoloader.formats.dataset import DatasetFormat, PlainReader, ShardSlice
+from autoloader.formats.dataset import DatasetFormat, ForeignFileError, PlainReader, ShardSlice
 from autoloader.formats.episodes import (
     ARRAY_SECTIONS,
     DamagedEpisodeError,
@@ -291,7 +291,8 @@ def _refuse_broken(scans: Mapping[str, Mapping[str, Any]], schema: Schema, *, da
     if faults and (schema.episodes or len(faults) == len(scans)):
         path, why = next(iter(faults.items()))
         more = f" (and {len(faults) - 1} more)" if len(faults) > 1 else ""
-        raise SourceError(
+        error = ForeignFileError if scans[path].get("foreign") else SourceError
+        raise error(
             f"dataset {dataset}: {path}: {why}{more}",
             remedy=f"restore or remove the file; a layout of your own is declared in {SCHEMA_FILE} "
             "(docs/tutorials/hdf5.md)",

@@ -38,8 +38,6 @@ FAULTS = (
     MemoryError,
 )
 """Errors that h5py raises of damaged files."""
-NO_LAYOUT = "it has no known layout"
-"""Begins the fault of a file that may be something else than a dataset."""
 MOST_EPISODES = 10**6
 _MOST_FEATURES = 1024
 _DEEPEST = 6
@@ -96,12 +94,14 @@ def scan(path: str, schema: Schema | None) -> dict[str, Any]:
         schema: schema of the dataset; ``None``: the known one that fits.
 
     Returns:
-        "fault": reason why the file cannot be used, or "". "schema": name of the known schema.
+        "fault": reason why the file cannot be used, or "". "foreign": whether it has no known
+        layout, as files of other programs. "schema": name of the known schema.
         "episodes": of each its group, its steps, its fault. "features": path → (kind, dtype,
         shape). "masks": name → numbers of episodes. "fps": frames a second or ``None``.
     """
     found: dict[str, Any] = {
-        "fault": "", "schema": "", "episodes": [], "features": {}, "masks": {}, "fps": None
+        "fault": "", "foreign": False, "schema": "", "episodes": [], "features": {}, "masks": {},
+        "fps": None,
     }  # fmt: skip
     try:
         with opened(path) as file:
@@ -110,7 +110,8 @@ def scan(path: str, schema: Schema | None) -> dict[str, Any]:
                 found["schema"] = next(fits, "")
                 schema = schemas().get(found["schema"])
             if schema is None:
-                found["fault"] = f"{NO_LAYOUT}: at its top lie {few(file)}"
+                found["foreign"] = True
+                found["fault"] = f"it has no known layout: at its top lie {few(file)}"
                 return found
             found["episodes"] = list(_episodes(file, schema))
             found["masks"] = _masks(file, [one[0] for one in found["episodes"]])

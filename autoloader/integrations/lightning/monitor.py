@@ -26,12 +26,12 @@ from torch import distributed
 from autoloader.errors import UsageError
 from autoloader.integrations.lightning.datamodule import AutoLoaderDataModule
 from autoloader.loader import AutoLoader
-from autoloader.telemetry.statistics import Statistics
+from autoloader.telemetry.statistics import FAULTS, Statistics
 
 logger = logging.getLogger(__name__)
 
 _LEFT_OUT = ("dataset_weight/", "dataset_queue/", "stage_", "limited_by/")
-_WHERE_ANY = ("dataset_stalls/", "dataset_quarantined/", "dataset_interruptions/")
+_WHERE_ANY = tuple(f"dataset_{name}/" for name in FAULTS)
 """Of every dataset a line, and mostly 0."""
 
 

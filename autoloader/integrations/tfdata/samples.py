@@ -20,7 +20,7 @@ Not here: mixing and decoding (``integrations.tfdata.mixture``), the language of
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -57,6 +57,7 @@ from autoloader.samples.transforms.transform import VALID_KEY, Transform
 from autoloader.samples.windows import dropped_edges
 from autoloader.spec import SampleSpec
 from autoloader.spec.knobs import Knobs
+from autoloader.spec.sample import PLAIN, Finish
 
 _DTYPES = {"bytes": tf.string, "float": tf.float32, "int64": tf.int64}
 
@@ -266,17 +267,13 @@ class _Sampler:
             )
         values = evaluate(bound, columns, steps)
         window = window_rows(t, tf.constant(field_offsets(sample, name)), steps, sample)
-        dims, base = sample.action_relative_to_state if is_action else (), None
-        if dims and self._dataset.state is not None:
+        finish, base = sample.finish(name), None
+        if finish.relative and self._dataset.state is not None:
             base = tf.gather(evaluate(self._dataset.state, columns, steps), t)
-        summed = is_action and sample.action_reduce == "sum"
-        outside = sample.action_zero_outside if is_action else ()
-        found, mask = window_values(
-            values, window, width, dims=dims, base=base, summed=summed, zero_outside=outside
-        )
+        found, mask = window_values(values, window, width, finish, base)
         scaling = self._dataset.scaling.get(name)
         if scaling is not None:
-            found = scaled(scaling, found, ~mask[..., 0] if summed else window.zeroed)
+            found = scaled(scaling, found, ~mask[..., 0] if finish.summed else window.zeroed)
         return found, mask
 
     def _language(self, parsed: Mapping[str, Any], count: Any) -> Any:
@@ -449,28 +446,26 @@ def window_values(
     column: Any,
     window: WindowTensors,
     width: int,
-    *,
-    dims: Sequence[int] = (),
+    finish: Finish = PLAIN,
     base: Any = None,
-    summed: bool = False,
-    zero_outside: Sequence[int] = (),
 ) -> tuple[Any, Any]:
     """``samples.windows.window_values``: a column [T, w] at a window's rows, and the mask."""
     own = int(column.shape[1])
     taken = tf.gather(column, window.index)
-    if dims and base is not None:
-        columns = [base[:, d] if d in dims else tf.zeros_like(base[:, 0]) for d in range(own)]
+    dims = [d in finish.relative for d in range(own)]
+    if any(dims) and base is not None:
+        columns = [base[:, d] if dims[d] else tf.zeros_like(base[:, 0]) for d in range(own)]
         taken = tf.where(
-            tf.constant([d in dims for d in range(own)]),
+            tf.constant(dims),
             taken - tf.stack(columns, axis=1)[:, None],
             taken,
         )
-    blank = tf.constant([d in zero_outside for d in range(own)]) & ~window.inside[:, :, None]
+    blank = tf.constant([d in finish.zero_outside for d in range(own)]) & ~window.inside[:, :, None]
     taken = tf.where(window.zeroed[:, :, None] | blank, tf.zeros_like(taken), taken)
     mask = tf.broadcast_to(window.inside[:, :, None], tf.shape(taken))
     padding = [[0, 0], [0, 0], [0, width - own]]
     values, mask = tf.pad(taken, padding), tf.pad(mask, padding)
-    if not summed:
+    if not finish.summed:
         return values, mask
     values = tf.where(mask, values, tf.zeros_like(values))
     total = values[:, 0]

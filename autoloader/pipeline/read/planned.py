@@ -82,7 +82,7 @@ from autoloader.sampling.mixture import MixtureOrder
 from autoloader.sampling.plan import PlannedSamples
 from autoloader.sampling.schedule import NEVER
 from autoloader.spec.knobs import Knobs
-from autoloader.telemetry.statistics import CacheStatistics, DatasetStatistics
+from autoloader.telemetry.statistics import CacheStatistics, DatasetStatistics, Statistics
 
 if TYPE_CHECKING:
     from autoloader.pipeline.builders import Answers
@@ -131,6 +131,8 @@ class PlannedSource(SampleSource):
         self._threads: list[threading.Thread] = []
         self._knobs = knobs
         self._io_threads = 0
+        self.run_bytes = self.read_bytes = 0
+        self.reading_s = 0.0
         self._assigned = 0
         self._to_read: list[tuple[int, Spans]] = []
         """A heap: runs that were never read, and those that were put back."""
@@ -230,7 +232,7 @@ class PlannedSource(SampleSource):
         logger.warning("the files have given nothing for %.0f s", waited_s)
         return ()
 
-    def activity(self) -> list[DatasetStatistics]:
+    def activity(self) -> Statistics:
         """Samples read ahead and seconds of reading, divided by the datasets' shares."""
         ahead = sum(len(run) for run, _ in list(self._ready.values()))
         late, awaits = "", ""
@@ -238,15 +240,21 @@ class PlannedSource(SampleSource):
             late, awaits = self._now.told(self._datasets)
             if not late and self._blocks is not None:
                 late, awaits = self._blocks.now.told(self._datasets)
-        return [
-            DatasetStatistics(
+        datasets = {
+            dataset.name: DatasetStatistics(
                 queue=round(ahead * share),
                 generations=1,
                 read_s=self.busy_s * share,
                 awaits=awaits if dataset.name == late else "",
             )
             for dataset, share in zip(self._datasets, self._shares, strict=True)
-        ]
+        }
+        return Statistics(
+            datasets=datasets,
+            run_bytes=self.run_bytes,
+            read_bytes=self.read_bytes,
+            reading_s=self.reading_s,
+        )
 
     def close(self) -> None:
         """End the threads after the run in hand; runs read ahead are dropped at once."""
@@ -658,7 +666,6 @@ class IndexedReader(MixtureReader):
             ),
             memory.descriptor,
             self._frames,
-            datasets=len(self.mixture.datasets),
             bad=quarantine.add,
         )
 

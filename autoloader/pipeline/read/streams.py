@@ -79,7 +79,7 @@ from autoloader.samples.resolve import ResolvedDataset, ResolvedMixture
 from autoloader.sampling.mixture import MixtureOrder
 from autoloader.spec.knobs import REOPENING_KNOBS, Knobs
 from autoloader.telemetry.progress import shard_words
-from autoloader.telemetry.statistics import DatasetStatistics
+from autoloader.telemetry.statistics import DatasetStatistics, Statistics
 
 if TYPE_CHECKING:
     from autoloader.pipeline.read.shards import ShardFill
@@ -213,10 +213,10 @@ class StreamSource(SampleSource):
         """True if every stream runs with the knobs in force."""
         return all(reader.settled for reader in self._readers)
 
-    def activity(self) -> list[DatasetStatistics]:
+    def activity(self) -> Statistics:
         """See ``SampleSource.activity``."""
-        return [
-            DatasetStatistics(
+        datasets = {
+            name: DatasetStatistics(
                 queue=reader.queue.pending,
                 queue_bytes=reader.queue.held_bytes,
                 generations=reader.generations,
@@ -225,8 +225,9 @@ class StreamSource(SampleSource):
                 interruptions=reader.interruptions,
                 awaits="" if reader.queue.pending else reader.awaits,
             )
-            for reader in self._readers
-        ]
+            for name, reader in zip(self._mixture.names, self._readers, strict=True)
+        }
+        return Statistics(datasets=datasets)
 
     def close(self) -> None:
         """Stop all readers after the episode in hand; does not wait."""

@@ -18,8 +18,8 @@ from __future__ import annotations
 import base64
 import errno
 import hashlib
-import importlib
 import os
+import pkgutil
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
@@ -161,12 +161,11 @@ def client_of(path: str) -> Client:
     scheme = scheme_of(path)
     if scheme not in CLIENTS:
         raise NoFileSystemError(errno.EPROTONOSUPPORT, f"nothing opens {scheme}://", path)
-    host = urlsplit(path).netloc if scheme in ("http", "https") else ""
+    host = urlsplit(path).netloc if CLIENTS[scheme].by_host else ""
     key = (os.getpid(), f"{scheme}://{host}")
     with _lock:
         if key not in _clients:
-            _, module, name, _ = CLIENTS[scheme]
             with needs(f"{scheme}://", extra="remote"):
-                kind = getattr(importlib.import_module(f"{__package__}.{module}"), name)
+                kind = pkgutil.resolve_name(f"{__package__}.{CLIENTS[scheme].client}")
                 _clients[key] = cast("Client", kind())
         return _clients[key]

@@ -35,6 +35,7 @@ from urllib.request import getproxies_environment, proxy_bypass
 from autoloader.storage import faults
 from autoloader.storage.clients.client import Client, RemoteIdentity, of_entry
 from autoloader.storage.faults import Meter
+from autoloader.storage.places import CLIENTS
 
 CONNECT_S, SILENCE_S = 15.0, 30.0
 """Seconds for a connection, and without a byte of an answer; then it is tried again."""
@@ -45,7 +46,7 @@ _IDLE = 32
 _PIECE_BYTES = 2**18
 _WORDS_BYTES = 2**16
 """Bytes that are read of an error's body, so that its connection can be used again."""
-_REFUSALS = {"GoogleAuthError", "BotoCoreError", "FileNotFoundError", "PermissionError"}
+_REFUSALS = {"FileNotFoundError", "PermissionError", *(one.refusal for one in CLIENTS.values())}
 
 
 @dataclass(frozen=True)
