@@ -194,6 +194,33 @@ def _number(value: int) -> bytes:
     return bytes([*found, value])
 
 
+@dataclass(slots=True, eq=False)
+class SlabRead:
+    """A slab in the bytes of one read; its pictures share it.
+
+    Attributes:
+        origin: file and place of the slab.
+        chunks: of each chunk its start in the bytes, its size and its filter mask.
+    """
+
+    origin: tuple[str, int]
+    chunks: tuple[tuple[int, int, int], ...]
+    _key: object = None
+
+    def key(self, data: memoryview, codec: ArrayCodec) -> object:
+        """Key of the unpacked slab: another where the file was written anew.
+
+        With it go the checksums of the chunks: those of gzip, or one of all bytes.
+        """
+        if self._key is None:
+            sums: object = zlib.crc32(data)
+            if codec.filters[-1:] == (DEFLATE,) and not any(mask for *_, mask in self.chunks):
+                ends = (start + size for start, size, _ in self.chunks)
+                sums = b"".join(data[end - 4 : end] for end in ends)
+            self._key = self.origin, codec, self.chunks, sums
+        return self._key
+
+
 @dataclass(frozen=True, slots=True)
 class ArrayPicture:
     """One picture of an array of pictures.
@@ -202,15 +229,13 @@ class ArrayPicture:
         data: a stretch of the file that holds the picture, or all chunks of its slab.
         codec: layout of the array.
         number: number of the picture in its slab.
-        chunks: of each chunk of the slab its start in ``data``, its size and its filter mask.
-        origin: file and place of the slab.
+        slab: the slab in ``data``; it has no chunks where the picture lies as it is.
     """
 
     data: memoryview
     codec: ArrayCodec
-    number: int = 0
-    chunks: tuple[tuple[int, int, int], ...] = ()
-    origin: tuple[str, int] = ("", 0)
+    number: int
+    slab: SlabRead
 
     def __len__(self) -> int:
         """Number of stored bytes."""
@@ -227,20 +252,13 @@ class ArrayPicture:
             return codec.plain(self.data)
         if codec.slab_bytes > MOST_SLAB_BYTES:
             return codec.picture(
-                (codec.unpacked(self.data, *one) for one in self.chunks), self.number
+                (codec.unpacked(self.data, *one) for one in self.slab.chunks), self.number
             )
-        slab = _slabs.of((self.origin, codec, self.chunks, self._checksums()), codec.slab_bytes)
+        slab = _slabs.of(self.slab.key(self.data, codec), codec.slab_bytes)
         with slab.lock:
             if not slab.chunks:
-                slab.chunks = [codec.unpacked(self.data, *one) for one in self.chunks]
+                slab.chunks = [codec.unpacked(self.data, *one) for one in self.slab.chunks]
         return codec.picture(slab.chunks, self.number)
-
-    def _checksums(self) -> bytes | int:
-        """Checksums of the chunks: those of gzip, by which a file that was written anew differs."""
-        if self.codec.filters[-1:] != (DEFLATE,) or any(mask for *_, mask in self.chunks):
-            return zlib.crc32(self.data)
-        ends = (start + size for start, size, _ in self.chunks)
-        return b"".join(self.data[end - 4 : end] for end in ends)
 
 
 @dataclass(slots=True)

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from autoloader.formats.arrays import codec_of
 from autoloader.formats.features import ARRAY, PARQUET, SLAB
-from autoloader.formats.frames import ArrayPicture, PackedPicture, VideoCodec, VideoFrame
+from autoloader.formats.frames import ArrayPicture, PackedPicture, SlabRead, VideoCodec, VideoFrame
 from autoloader.formats.tables import NO_FEATURE, NUMBERS, REST_OF_FILE, Key, Section
 from autoloader.index.shard import ShardIndex
 from autoloader.samples.resolve import ResolvedDataset
@@ -497,7 +497,7 @@ def _array_pictures(
     columns = [shard.sections[kind, number][at].tolist() for kind in kinds]
     codecs = shard.sections[Section.FRAME_CODECS, number][records].tolist()
     known = {one: shard.text(one) for one in set(codecs)}
-    slabs: dict[int, tuple[tuple[int, int, int], ...]] = {}
+    slabs: dict[int, SlabRead] = {}
 
     def frames() -> Iterator[MakeFrame | None]:
         for text, *rows in zip(codecs, *columns, strict=True):
@@ -509,10 +509,8 @@ def _array_pictures(
                 if key not in slabs or not codec.chunk:
                     own = slice(key, key + codec.slab_chunks)
                     places = (offsets[own] - begin, sizes[own], masks[own])
-                    slabs[key] = tuple(zip(*(one.tolist() for one in places), strict=True))
-                yield partial(
-                    ArrayPicture, codec=codec, number=row, chunks=slabs[key],
-                    origin=(shard.path, begin),
-                )  # fmt: skip
+                    chunks = tuple(zip(*(one.tolist() for one in places), strict=True))
+                    slabs[key] = SlabRead((shard.path, begin), chunks)
+                yield partial(ArrayPicture, codec=codec, number=row, slab=slabs[key])
 
     return at << _FEATURE_BITS | number, frames()

@@ -36,7 +36,7 @@ from autoloader.formats.episodes import (
     marks_of,
 )
 from autoloader.formats.features import ARRAY, SLAB, Feature
-from autoloader.formats.frames import ArrayPicture, Encoded
+from autoloader.formats.frames import ArrayPicture, Encoded, SlabRead
 from autoloader.formats.hdf5.places import ArrayFrames, frames_of, refuse
 from autoloader.formats.hdf5.scan import (
     FAULTS,
@@ -203,7 +203,8 @@ class Hdf5Directory(DatasetFormat):
                 continue
             own = frames.chunks[key : key + frames.codec.slab_chunks] - np.array([begin, 0, 0])
             chunks = tuple((int(a), int(b), int(c)) for a, b, c in own)
-            found.append(ArrayPicture(stretch, frames.codec, int(frames.number[t]), chunks))
+            slab = SlabRead((path, begin), chunks)
+            found.append(ArrayPicture(stretch, frames.codec, int(frames.number[t]), slab))
         return found
 
     def check_first(

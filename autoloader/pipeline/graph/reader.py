@@ -253,6 +253,7 @@ class StreamReader:
         finally:
             _open.discard(number)
             walked.close()
+            _failures.pop(number, None)
 
     def _records(self, start: ReaderStart, knobs: Knobs, number: int) -> Iterator[Any]:
         """The dataset's records from ``start`` on, for ``PASSES`` passes.
