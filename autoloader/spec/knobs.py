@@ -282,10 +282,7 @@ class Knobs(BaseModel):
             return [self]
         return [
             Knobs.build(
-                {
-                    "decode_threads": max(1, (self.decode_threads + k) // builders),
-                    "io_threads": max(1, (self.io_threads + k) // builders),
-                },
+                {one: max(1, (getattr(self, one) + k) // builders) for one in THREADS_OF.values()},
                 base=self,
             )
             for k in range(builders)
