@@ -13,6 +13,7 @@ Not here: the words for layouts (``schemas``), looking into a file (``scan``).
 from __future__ import annotations
 
 import fnmatch
+import io
 import os
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -22,6 +23,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 from autoloader.errors import SourceError, UnsupportedError
 from autoloader.formats import files
@@ -48,10 +50,12 @@ from autoloader.formats.hdf5.scan import (
     scan,
 )
 from autoloader.formats.hdf5.schemas import LANGUAGE, SCHEMA_FILE, Schema, declared_in, schemas
+from autoloader.formats.plain import LazyPicture, Step
 from autoloader.formats.records import RecordPlace, write_example
 from autoloader.formats.registry import KnownDataset
 from autoloader.formats.tables import ReadRecord, ShardTables, SourceIdentity, Wanted
 from autoloader.formats.videos import mapped
+from autoloader.host.extras import needs
 from autoloader.host.units import MIB
 
 MOST_NUMBER_BYTES = 256 * MIB
@@ -228,8 +232,6 @@ class Hdf5Directory(DatasetFormat):
     def plain_reader(self, *, by_row: bool = False) -> PlainReader:
         """See ``DatasetFormat``."""
         del by_row
-        from autoloader.formats.hdf5.plain import Hdf5Reader
-
         return Hdf5Reader(self)
 
     def _count(self, path: str) -> int:
@@ -372,3 +374,64 @@ def _numbers(array: Any, name: str, feature: Feature) -> Any:
         raise DamagedEpisodeError(f"{name} says that it has {array.nbytes:,} bytes")
     dtype = np.float32 if "float" in feature.dtype else np.int64
     return array[()].astype(dtype).reshape(-1)
+
+
+class Hdf5Reader:
+    """See ``PlainReader``: h5py slices, Pillow decodes, and no code of ours.
+
+    Only the list of episodes is the loader's.
+
+    Args:
+        directory: dataset that is read.
+    """
+
+    def __init__(self, directory: Hdf5Directory) -> None:
+        self._directory = directory
+        self.fps = directory.fps
+
+    def episode(self, piece: ShardSlice, record: int) -> list[Step]:
+        """The steps of an episode; raises as ``dataset.PlainReader.episode`` does."""
+        with needs("an HDF5 dataset", extra="hdf5"):
+            import h5py
+        group, count, _ = self._directory.episodes_of(piece.path)[record]
+        try:
+            with h5py.File(piece.path, "r", locking=False) as file:
+                whole = {
+                    path: file[group or "/"][path][()]
+                    for path, one in self._directory.features.items()
+                    if one.kind == "tensor" and one.encoding is None
+                }
+        except (OSError, KeyError, ValueError) as error:
+            raise SourceError(
+                f"h5py cannot read episode {record} of {piece.path}: {error}",
+                remedy="restore the file from where the dataset came",
+                dataset=self._directory.dataset,
+            ) from error
+        said = self._directory.language_of(piece.path, record)
+        steps: list[Step] = []
+        for t in range(count):
+            step: dict[str, Any] = {path: values[t] for path, values in whole.items()}
+            for path, one in self._directory.features.items():
+                if one.kind == "image":
+                    place = f"{group}/{path}"
+                    step[path] = LazyPicture(partial(self._picture, piece.path, place, t))
+            steps.append(step | ({LANGUAGE: said.encode()} if said is not None else {}))
+        return steps
+
+    def _picture(self, path: str, place: str, t: int) -> NDArray[np.uint8]:
+        """[H, W, 3] pixels of a row."""
+        import h5py
+        from PIL import Image
+
+        schema = self._directory.schema
+        with h5py.File(path, "r", locking=False) as file:
+            row = np.asarray(file[place][t])
+        if row.dtype.itemsize > 1 and row.dtype.kind != "S":  # depth
+            return row[::-1, ::-1] if schema.rotate else row
+        order = schema.channel_order
+        if row.ndim < 3:
+            order = schema.encoded_order or order
+            with Image.open(io.BytesIO(row.tobytes())) as picture:
+                row = np.asarray(picture.convert("RGB"), np.uint8)
+        row = row[::-1, ::-1] if schema.rotate else row
+        return row[..., ::-1] if order == "bgr" else row
