@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tracemalloc
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from autoloader import AutoLoader, PipelineSpec
 from autoloader.decode.frames import FrameDecoder, UndecodableFrameError
 from autoloader.errors import AutoloaderError, SourceError
 from autoloader.formats import open_source
+from autoloader.formats.frames import ArrayPicture, SlabRead
 from autoloader.spec import CameraSpec
 
 TOP = "observations/images/top"
@@ -153,10 +155,12 @@ def test_a_flipped_byte_never_gives_another_picture(tmp_path: Path, layout: str)
     decoder, good = FrameDecoder(CameraSpec(size=(HEIGHT, WIDTH))), pictures(0, 0, STEPS)
     out, drawn, told = np.empty((HEIGHT, WIDTH, 3), np.uint8), np.random.default_rng(3), 0
     for t, one in enumerate(frames):
+        assert isinstance(one, ArrayPicture)
         for _ in range(6):
-            data = bytearray(one.data)  # type: ignore[union-attr]
+            data = bytearray(one.data)
             data[drawn.integers(len(data))] ^= 1 << drawn.integers(8)
-            hurt = type(one)(memoryview(data), one.codec, one.number, one.chunks)  # type: ignore[call-arg, union-attr]
+            slab = SlabRead(one.slab.origin, one.slab.chunks)
+            hurt = replace(one, data=memoryview(data), slab=slab)
             try:
                 decoder.decode_into(hurt, out)
             except UndecodableFrameError:
