@@ -12,7 +12,7 @@ Not here: deciding (``policy``), where the file lies (the loader's caller).
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -30,8 +30,6 @@ from autoloader.telemetry.lines import LineLog, read_lines
 logger = logging.getLogger(__name__)
 
 SCHEMA_VERSION = 2
-
-Decide = Callable[[ControllerState, Observation, ControllerLimits], Decision]
 
 
 def _plain(value: Any) -> Any:
@@ -109,12 +107,11 @@ class Replayed:
     differences: tuple[Difference, ...]
 
 
-def replay(lines: Iterable[str], *, with_: Decide = decide, origin: str = "the log") -> Replayed:
+def replay(lines: Iterable[str], *, origin: str = "the log") -> Replayed:
     """Derive every decision of a log again.
 
     Args:
         lines: lines of the decision log.
-        with_: policy that derives the decisions again.
         origin: names the log in errors.
 
     Raises:
@@ -134,7 +131,7 @@ def replay(lines: Iterable[str], *, with_: Decide = decide, origin: str = "the l
                 continue
             state = adapter(ControllerState).validate_python(line["state"])
             seen = adapter(Observation).validate_python(line["observation"])
-            recorded, derived = line["decision"], _plain(with_(state, seen, limits[whose]))
+            recorded, derived = line["decision"], _plain(decide(state, seen, limits[whose]))
         except (KeyError, ValidationError, KnobError) as error:
             first = (str(error).splitlines() or [type(error).__name__])[0]
             raise UsageError(

@@ -79,7 +79,6 @@ class RingMemory:
     Args:
         layout: layout of the batches in a slot.
         descriptor: an existing ring's memfd; without one a new ring is made.
-        name: name that ``ls -l /proc/PID/fd`` shows.
 
     Attributes:
         unpin: unregisters a slot from the device that has it; ``None`` in a process without one.
@@ -87,14 +86,12 @@ class RingMemory:
 
     slots = MAX_SLOTS
 
-    def __init__(
-        self, layout: BatchLayout, *, descriptor: int | None = None, name: str = "autoloader"
-    ) -> None:
+    def __init__(self, layout: BatchLayout, *, descriptor: int | None = None) -> None:
         self.layout = layout
         new = descriptor is None
         if descriptor is None:
             size = layout.slot_bytes * MAX_SLOTS + _FLAGS_BYTES
-            descriptor = memory_file(name, size, sealed=True)
+            descriptor = memory_file("autoloader", size, sealed=True)
         self.descriptor = descriptor
         self._pages: _Pages | None = _Pages(descriptor, layout.slot_bytes)
         if new:  # the flags' page is there from the start, so that it can be left uncounted

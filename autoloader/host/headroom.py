@@ -99,7 +99,6 @@ class HeadroomProbe:
     Args:
         proc: folder where procfs is mounted.
         cgroup_root: stands for ``/sys/fs/cgroup`` in what mountinfo says.
-        pid: id of the process whose cgroup counts; "self" for this process.
         limits_for_s: seconds for which ``read`` takes limits as they were; 0 reads them each time.
     """
 
@@ -107,13 +106,12 @@ class HeadroomProbe:
         self,
         proc: Path = Path("/proc"),
         cgroup_root: Path = ROOT,
-        pid: int | str = "self",
         *,
         limits_for_s: float = 0.0,
     ) -> None:
         self._proc = proc
         self._meminfo = KernelFile(proc / "meminfo")
-        self._groups = ProcessGroups("memory", proc, cgroup_root, pid)
+        self._groups = ProcessGroups("memory", proc, cgroup_root)
         self._seen: tuple[Cgroup, ...] = ()
         self._binding: list[Cgroup] = []
         self._limits_for_s = limits_for_s
@@ -269,9 +267,9 @@ def kernel_records(log: Path = Path("/dev/kmsg")) -> Iterator[bytes]:
         os.close(descriptor)
 
 
-def memory_cgroup(pid: int | str = "self", *, proc: Path = Path("/proc")) -> str:
-    """Directory of the process's memory cgroup, v1 or v2; "" where there is none to be seen."""
-    groups = ProcessGroups("memory", proc, pid=pid).read() or ()
+def memory_cgroup(*, proc: Path = Path("/proc")) -> str:
+    """Directory of this process's memory cgroup, v1 or v2; "" where there is none to be seen."""
+    groups = ProcessGroups("memory", proc).read() or ()
     own = (str(group.directory) for group in groups if group.own)
     return next((directory for directory in own if oom_kills(directory) is not None), "")
 

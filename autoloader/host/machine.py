@@ -141,23 +141,16 @@ def _mounts_in(mountinfo: str) -> tuple[Mount, ...]:
 
 
 class ProcessGroups:
-    """Groups that bind a process by one controller; looked for anew where the process has moved.
+    """Groups that bind this process by one controller; looked for anew where it has moved.
 
     Args:
         controller: name of the controller in v1, such as "memory"; v2 has one hierarchy for all.
         proc: folder where procfs is mounted.
         root: folder that stands for ``/sys/fs/cgroup`` in what mountinfo says.
-        pid: id of the process; "self" for this process.
     """
 
-    def __init__(
-        self,
-        controller: str,
-        proc: Path = Path("/proc"),
-        root: Path = ROOT,
-        pid: int | str = "self",
-    ) -> None:
-        self._membership = KernelFile(proc / str(pid) / "cgroup")
+    def __init__(self, controller: str, proc: Path = Path("/proc"), root: Path = ROOT) -> None:
+        self._membership = KernelFile(proc / "self" / "cgroup")
         self._proc, self._root = proc, root
         self._controller = controller
         self._read_for: bytes | None = None

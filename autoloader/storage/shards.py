@@ -115,13 +115,10 @@ _LEASES = "leases"
 class Requests:
     """Threads that do jobs, the most urgent first.
 
-    Args:
-        most: number of jobs under way at a time.
-        most_bytes: bytes of all jobs under way; a single job may be larger.
+    ``IN_FLIGHT`` are under way at a time, of ``IN_FLIGHT_BYTES`` in all; one may be larger.
     """
 
-    def __init__(self, most: int = IN_FLIGHT, most_bytes: int = IN_FLIGHT_BYTES) -> None:
-        self._most, self._most_bytes = most, most_bytes
+    def __init__(self) -> None:
         self._under_way_bytes = 0
         self._waiting: list[tuple[float, int, int, Future[None], Callable[[], None]]] = []
         self._number = itertools.count()
@@ -139,7 +136,7 @@ class Requests:
         future: Future[None] = Future()
         with self._changed:
             heapq.heappush(self._waiting, (urgency, next(self._number), nbytes, future, job))
-            if len(self._waiting) > self._idle and self._threads < self._most:
+            if len(self._waiting) > self._idle and self._threads < IN_FLIGHT:
                 self._threads += 1
                 LoaderThread(target=self._work, name="autoloader-remote").start()
             self._changed.notify()
@@ -170,7 +167,7 @@ class Requests:
         if not self._waiting:
             return False
         together = self._under_way_bytes + self._waiting[0][2]
-        return not self._under_way_bytes or together <= self._most_bytes
+        return not self._under_way_bytes or together <= IN_FLIGHT_BYTES
 
 
 def _finish(requests: list[Future[None]]) -> None:

@@ -347,14 +347,10 @@ class RunFile:
             self.path.unlink()
 
 
-def living_runs(directory: Path | None = None) -> list[Statistics]:
-    """The latest snapshot of every loader that runs, by run and pipeline; files of others go.
-
-    Args:
-        directory: folder of the files; ``None``: ``runtime_folder()``.
-    """
+def living_runs() -> list[Statistics]:
+    """The latest snapshot of every loader that runs, by run and pipeline; files of others go."""
     found: list[Statistics] = []
-    directory = directory or runtime_folder()
+    directory = runtime_folder()
     try:
         check_own_folder(directory)
     except OSError as error:
