@@ -119,6 +119,8 @@ class SourceError(AutoloaderError):
     """A dataset is missing, broken or too corrupt to go on."""
 
     exit_code = 4
+    foreign = False
+    """Whether the files are no dataset, but another program's: weights, say."""
 
     def __init__(self, what: str, *, remedy: str, dataset: str = "") -> None:
         super().__init__(what, remedy=remedy)

@@ -41,11 +41,6 @@ from autoloader.formats.records import RecordPlace
 from autoloader.formats.registry import KnownDataset
 from autoloader.formats.tables import ReadRecord, ShardTables, SourceIdentity, Wanted
 
-
-class ForeignFileError(SourceError):
-    """A file has the marker of a format, and another program wrote it: weights, say."""
-
-
 _TERM = re.compile(r"(?P<name>[\w-]+)(\[(?P<slice>[^\[\]]*)\])?")
 _BOUND = re.compile(r"(?P<value>-?[\d_.]+)(?P<unit>%|shard)?")
 _REMEDY = (

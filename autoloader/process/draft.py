@@ -27,7 +27,6 @@ from pydantic import TypeAdapter
 from autoloader.decode.frames import is_black
 from autoloader.errors import AutoloaderError, SourceError, UsageError, nearest
 from autoloader.formats import DatasetFormat, Feature, open_source
-from autoloader.formats.dataset import ForeignFileError
 from autoloader.formats.features import TASK, TASKS
 from autoloader.formats.files import is_remote, normal
 from autoloader.formats.hub import located
@@ -282,7 +281,7 @@ def _entries(
         entry = next((one for one in found if one is not None), None)
         if entry is None:
             path = normal(versions[0])
-            if not isinstance(faults[path], ForeignFileError):
+            if not getattr(faults[path], "foreign", False):
                 left[folder_name(path)] = faults[path].what
             continue
         pairs = same_files([*(one.directory for one in taken), entry.directory])

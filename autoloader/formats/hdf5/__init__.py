@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 from autoloader.errors import SourceError, UnsupportedError
 from autoloader.formats import files
 from autoloader.formats.cache import JsonCache
-from autoloader.formats.dataset import DatasetFormat, ForeignFileError, PlainReader, ShardSlice
+from autoloader.formats.dataset import DatasetFormat, PlainReader, ShardSlice
 from autoloader.formats.episodes import (
     ARRAY_SECTIONS,
     DamagedEpisodeError,
@@ -294,13 +294,14 @@ def _refuse_broken(scans: Mapping[str, Mapping[str, Any]], schema: Schema, *, da
     if faults and (schema.episodes or len(faults) == len(scans)):
         path, why = next(iter(faults.items()))
         more = f" (and {len(faults) - 1} more)" if len(faults) > 1 else ""
-        error = ForeignFileError if scans[path].get("foreign") else SourceError
-        raise error(
+        error = SourceError(
             f"dataset {dataset}: {path}: {why}{more}",
             remedy=f"restore or remove the file; a layout of your own is declared in {SCHEMA_FILE} "
             "(docs/tutorials/hdf5.md)",
             dataset=dataset,
         )
+        error.foreign = scans[path].get("foreign", False)
+        raise error
     kinds = {one["schema"]: path for path, one in scans.items() if not one["fault"]}
     if len(kinds) > 1:
         (a, first), (b, second), *_ = kinds.items()
