@@ -62,7 +62,7 @@ MOST_NUMBER_BYTES = 256 * MIB
 """Of one feature in one episode."""
 _ENCODINGS = {"image": ARRAY, "slab": SLAB, "depth": "bytes"}
 """Kind of a feature as ``scan`` tells it → its encoding; depth has that of a depth camera."""
-_scans = JsonCache("hdf5", version=2)
+_scans = JsonCache("hdf5", version=3)
 
 
 @dataclass(frozen=True)
@@ -300,7 +300,7 @@ def _refuse_broken(scans: Mapping[str, Mapping[str, Any]], schema: Schema, *, da
             "(docs/tutorials/hdf5.md)",
             dataset=dataset,
         )
-        error.foreign = scans[path].get("foreign", False)
+        error.foreign = scans[path]["foreign"]
         raise error
     kinds = {one["schema"]: path for path, one in scans.items() if not one["fault"]}
     if len(kinds) > 1:
