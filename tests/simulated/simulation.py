@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from autoloader.controller.decisions import Decide, DecisionLog
+from autoloader.controller.decisions import DecisionLog
 from autoloader.controller.limits import ControllerLimits
 from autoloader.controller.observation import Observation
 from autoloader.controller.policy import Decision, decide
@@ -20,6 +20,7 @@ from autoloader.spec.knobs import Knobs
 from simulated.plant import STEP_S, Plant
 
 STEPS_PER_DECISION = 10
+Decide = Callable[[ControllerState, Observation, ControllerLimits], Decision]
 
 
 @dataclass(slots=True)
