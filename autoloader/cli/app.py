@@ -782,11 +782,12 @@ def tune(
     warmup: Batches to discard before each measurement.
     batches: Batches of each measurement.
     """
-    from autoloader.cli.demo import demo_spec
-    from autoloader.cli.tune import show_study, typed_command
     from autoloader.host.clock import SystemClock
 
     began_s = SystemClock().now_s()  # imports and planning count to the budget
+    from autoloader.cli.demo import demo_spec
+    from autoloader.cli.tune import show_study, typed_command
+
     floor_bytes = _floor_bytes(ram_floor)
     budget_s = parse_seconds(budget, name="--budget")
     with needs("the tuner"):

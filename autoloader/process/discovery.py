@@ -306,7 +306,7 @@ def _join(
             hello = wire.receive(_LOOK_S)
             if isinstance(hello, Hello):
                 if not _is_worker(hello.pid):
-                    raise _held(name, f"process {starter}, which is no loader")
+                    raise _held(name, f"process {starter}, which is not a loader")
                 supervisor.adopt(hello.pid)
                 stack.pop_all()
                 return Link(wire, supervisor)

@@ -409,8 +409,8 @@ def find_sources(spec: PipelineSpec, split: str) -> tuple[DatasetSource, ...]:
         if split not in declared.split:
             raise SpecError(
                 f"datasets[{declared.name}].split: no split {split!r} is declared here",
-                remedy=f"ask for another (known: {', '.join(sorted(declared.split))}), or add "
-                f"here, say, {split}: train[90%:] ({split}: null takes nothing of this dataset)",
+                remedy=f"choose another split (known: {', '.join(sorted(declared.split))}), or add "
+                f"one here, such as {split}: train[90%:] ({split}: null leaves this dataset out)",
             )
         expression = declared.split[split]
         if expression is not None:
@@ -418,7 +418,7 @@ def find_sources(spec: PipelineSpec, split: str) -> tuple[DatasetSource, ...]:
     if not found:
         raise SpecError(
             f"no dataset takes part in split {split!r}",
-            remedy=f"give at least one dataset a split expression for {split!r}",
+            remedy=f"add it to the split of at least one dataset, such as {split}: train[90%:]",
             path="datasets",
         )
     for source in found:

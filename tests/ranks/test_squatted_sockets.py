@@ -67,8 +67,8 @@ def hello(pid: int) -> bytes:
         (framed(b"1234"), "1234"),
         (framed(b"[]"), "not a message of a loader"),
         (framed(b"{"), "not a message of a loader"),
-        (hello(1), "which is no loader"),
-        (hello(2**30), "which is no loader"),
+        (hello(1), "which is not a loader"),
+        (hello(2**30), "which is not a loader"),
     ],
 )
 def test_who_holds_the_socket_and_is_no_loader_is_named_at_once(said: bytes, told: str) -> None:

@@ -358,20 +358,20 @@ def _check_relative(
     if beyond:
         raise SpecError(
             f"{where}.sample.action_zero_outside: {beyond[0]}, but action has {width} columns",
-            remedy=f"name dims that action has; allowed: 0 to {width - 1}",
+            remedy=f"use columns that action has: 0 to {width - 1}",
         )
     place = f"{where}.sample.action_relative_to_state"
     for dim in sample.action_relative_to_state if "action" in fields else ():
         if "state" not in fields:
             raise SpecError(
-                f"{place}: the dataset has an action, and no state to take away from it",
-                remedy="name its state, or set sample: {action_relative_to_state: []} for it",
+                f"{place}: the dataset has an action, and no state to subtract from it",
+                remedy="add its state, or set sample: {action_relative_to_state: []} for it",
             )
         for name, bound in fields.items():
             if dim >= bound.width:
                 raise SpecError(
                     f"{place}: {dim}, but {name} has {bound.width} columns",
-                    remedy=f"name dims that action and state have; allowed: 0 to "
+                    remedy="use columns that action and state have: 0 to "
                     f"{min(one.width for one in fields.values()) - 1}",
                 )
 
