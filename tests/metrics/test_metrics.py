@@ -18,7 +18,12 @@ from streams import spec_of
 from autoloader import AutoLoader
 from autoloader.telemetry.exporter import Exporter, PipelineMetrics
 from autoloader.telemetry.metrics import METRICS, compared, over_ranks
-from autoloader.telemetry.statistics import DatasetStatistics, Statistics
+from autoloader.telemetry.statistics import (
+    CacheStatistics,
+    DatasetStatistics,
+    Statistics,
+    merged,
+)
 
 pytestmark = pytest.mark.usefixtures("no_thread_left_behind")
 
@@ -96,6 +101,35 @@ def test_what_is_not_measured_is_left_out_and_never_0() -> None:
     found = parsed(text_of(Statistics(run="r", split="train", at_s=2.0, started_at_s=1.0)))
     for name in ("wait_ratio", "headroom_bytes", "bound_per_s", "cache_hit_ratio"):
         assert f"autoloader_{name}" not in found
+
+
+def test_counts_of_two_builders_become_one() -> None:
+    here = Statistics(
+        rank=1,
+        datasets={"a": DatasetStatistics(weight=0.5, samples=3, generations=1)},
+        run_bytes=5,
+        read_bytes=7,
+        cache=CacheStatistics(from_disk=2, held_bytes=9),
+    )
+    there = Statistics(
+        rank=1,
+        datasets={
+            "a": DatasetStatistics(samples=4, generations=2, awaits="shard 3"),
+            "b": DatasetStatistics(queue=1),
+        },
+        run_bytes=3,
+        read_bytes=1,
+        cache=CacheStatistics(from_disk=1, held_bytes=4),
+    )
+    both = merged(here, there)
+    assert both.datasets == {
+        "a": DatasetStatistics(weight=0.5, samples=7, generations=2, awaits="shard 3"),
+        "b": DatasetStatistics(queue=1),
+    }
+    assert (both.rank, both.run_bytes, both.read_bytes) == (1, 5, 8)
+    assert both.cache == CacheStatistics(from_disk=3, held_bytes=9)
+    ended = both.over().datasets
+    assert (ended["a"].samples, ended["a"].awaits, ended["b"].queue) == (7, "", 0)
 
 
 # --- Prometheus ---------------------------------------------------------------------------------
