@@ -264,7 +264,7 @@ def test_shards_are_disjoint_and_together_a_pass(lean_mixture: dict[str, Any]) -
 
 
 def test_what_cannot_be_is_refused(lean_mixture: dict[str, Any]) -> None:
-    with pytest.raises(UsageError, match="passes: 0"):
+    with pytest.raises(UsageError, match="passes=0"):
         as_dataset(spec_of(lean_mixture), passes=0)
     with pytest.raises(KnobError, match="num_parallel_calls"):
         as_dataset(spec_of(lean_mixture), knobs={"num_parallel_calls": 2})
