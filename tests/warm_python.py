@@ -8,6 +8,7 @@ runs our code from its files, beside installed packages that are there already.
 ``warm_python`` is an executable that takes the words that ``python`` takes: a script, or ``-m`` and
 a module, or ``-c`` and code. Environment, folder, streams and the exit are the caller's. Signals
 are passed on; SIGKILL ends both. The script's process id is another one than the caller sees.
+``warm_with`` gives such an executable for packages that are not in ``.venv``.
 
 Not here: forks of one script (``in_forks``), processes of the suite (``forked_workers``).
 """
@@ -25,12 +26,14 @@ import select
 import signal
 import socket
 import struct
+import subprocess
 import sys
 import sysconfig
 import threading
 import traceback
 import types
 import warnings
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -56,6 +59,7 @@ os._exit(status)
 _ROOT = Path(__file__).parents[1]
 _INSTALLED = tuple({sys.prefix, sys.base_prefix, *sysconfig.get_paths().values()})
 _command = pytest.StashKey[Path]()
+_server = pytest.StashKey[int]()
 
 
 @pytest.fixture(scope="session")
@@ -64,22 +68,59 @@ def warm_python(pytestconfig: pytest.Config) -> Path:
     return pytestconfig.stash[_command]
 
 
+@contextlib.contextmanager
+def warm_with(
+    modules: Sequence[str], packages: Path, folder: Path, environment: Mapping[str, str]
+) -> Iterator[Path]:
+    """The executable, for scripts that use modules of a folder of packages.
+
+    Args:
+        modules: imported once.
+        packages: folder of the packages.
+        folder: an empty one.
+        environment: in which the modules can be imported.
+    """
+    with (
+        _listening(folder) as (listener, command),
+        subprocess.Popen(
+            [sys.executable, __file__, str(listener.fileno()), str(packages), *modules],
+            pass_fds=[listener.fileno()],
+            env=environment,
+        ) as server,
+    ):
+        yield command
+        server.terminate()
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtestloop(session: pytest.Session) -> None:
     """Fork the process that serves, before a test has begun a thread."""
     if session.config.option.collectonly or not session.items:
         return
-    folder = session.config._tmp_path_factory.getbasetemp()
-    address = str(folder / "warm")
-    command = folder / "python"
+    with _listening(session.config._tmp_path_factory.getbasetemp()) as (listener, command):
+        session.config.stash[_command] = command
+        session.config.stash[_server] = _fork()
+        if not session.config.stash[_server]:
+            _in_fork(lambda: _serve(listener, _INSTALLED))
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    """End the process that serves, so that what its scripts used is counted as ours."""
+    if pid := config.stash.get(_server, 0):
+        os.kill(pid, signal.SIGTERM)
+        os.waitpid(pid, 0)
+
+
+@contextlib.contextmanager
+def _listening(folder: Path) -> Iterator[tuple[socket.socket, Path]]:
+    """A socket that scripts are asked for at, and the executable that asks."""
+    address, command = str(folder / "warm"), folder / "python"
     command.write_text(_CLIENT.format(python=sys.executable, address=address))
     command.chmod(0o755)
-    session.config.stash[_command] = command
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(address)
         listener.listen(64)
-        if not _fork():
-            _in_fork(lambda: _serve(listener))
+        yield listener, command
 
 
 def _fork() -> int:
@@ -100,10 +141,16 @@ def _in_fork(run: Any) -> NoReturn:
         os._exit(1)
 
 
-def _serve(listener: socket.socket) -> None:
-    """Fork for each client, until the process that collected the tests is gone."""
+def _serve(listener: socket.socket, installed: tuple[str, ...]) -> None:
+    """Fork for each client, until the process that started this one is gone.
+
+    Args:
+        listener: where clients ask.
+        installed: folders whose modules scripts find imported.
+    """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    signal.signal(signal.SIGCHLD, _reap)
+    signal.signal(signal.SIGTERM, lambda *_: os._exit(0))
     gone = os.pidfd_open(os.getppid())
     while True:
         ready, _, _ = select.select([listener, gone], [], [])
@@ -112,19 +159,26 @@ def _serve(listener: socket.socket) -> None:
         link, _ = listener.accept()
         if not _fork():
             listener.close()
-            _in_fork(lambda link=link: _attend(link))
+            _in_fork(lambda link=link: _attend(link, installed))
         link.close()
 
 
-def _attend(link: socket.socket) -> None:
+def _reap(*_: object) -> None:
+    with contextlib.suppress(ChildProcessError):
+        while os.waitpid(-1, os.WNOHANG)[0]:
+            pass
+
+
+def _attend(link: socket.socket, installed: tuple[str, ...]) -> None:
     """Fork once more to run one client's script; pass signals on, and tell how it ended."""
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
     size, streams, _, _ = socket.recv_fds(link, 4, 3)
     told = link.recv(struct.unpack("<I", size)[0], socket.MSG_WAITALL)
     pid = _fork()
     if not pid:
         link.close()
-        _run(streams, *json.loads(told))
+        _run(streams, installed, *json.loads(told))
     for stream in streams:
         os.close(stream)
     ended = os.pidfd_open(pid)
@@ -139,7 +193,11 @@ def _attend(link: socket.socket) -> None:
 
 
 def _run(
-    streams: list[int], words: list[str], environment: dict[str, str], folder: str
+    streams: list[int],
+    installed: tuple[str, ...],
+    words: list[str],
+    environment: dict[str, str],
+    folder: str,
 ) -> NoReturn:
     """Be ``python`` with these words."""
     for number, stream in enumerate(streams):
@@ -161,7 +219,7 @@ def _run(
                 handler.setStream(sys.stderr)
     status = 1
     try:
-        _run_main(words, environment.get("PYTHONPATH", ""), folder)
+        _run_main(words, environment.get("PYTHONPATH", ""), folder, installed)
         status = 0
     except SystemExit as end:
         if end.code is not None and not isinstance(end.code, int):
@@ -181,18 +239,19 @@ def _run(
         os._exit(status)
 
 
-def _run_main(words: list[str], path: str, folder: str) -> None:
+def _run_main(words: list[str], path: str, folder: str, installed: tuple[str, ...]) -> None:
     """Run a script, module or code as ``__main__``."""
     given = list(filter(None, path.split(os.pathsep)))
-    entries = [entry for place in given for entry in Path(place).iterdir()]
+    others = [Path(place) for place in given if not place.startswith(installed)]
+    entries = [entry for place in others for entry in place.iterdir()]
     modules = [one for one in entries if one.is_file() or (one / "__init__.py").is_file()]
-    _forget({one.name.partition(".")[0] for one in modules})
+    _forget({one.name.partition(".")[0] for one in modules}, installed)
     if "torch" in sys.modules and "OMP_NUM_THREADS" in os.environ:
         sys.modules["torch"].set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
     kind = words[0] if words[0] in ("-m", "-c") else ""
     first = folder if kind else str(Path(words[0]).parent.resolve())
-    installed = [entry for entry in sys.path if entry.startswith(_INSTALLED)]
-    sys.path[:] = [first, *given, *installed, str(_ROOT)]
+    rest = [entry for entry in sys.path if entry.startswith(_INSTALLED)]
+    sys.path[:] = [first, *given, *rest, str(_ROOT)]
     importlib.invalidate_caches()
     sys.argv = words[1:] if kind == "-m" else words
     if kind == "-m":
@@ -205,18 +264,29 @@ def _run_main(words: list[str], path: str, folder: str) -> None:
         runpy.run_path(words[0], run_name="__main__")
 
 
-def _forget(given: set[str]) -> None:
+def _forget(given: set[str], installed: tuple[str, ...]) -> None:
     """Forget modules that are not installed, or of which there is another version at hand.
 
     Args:
-        given: names of packages in folders of ``PYTHONPATH``.
+        given: names of packages in other folders of ``PYTHONPATH``.
+        installed: folders whose modules stay.
     """
-    for name, module in list(sys.modules.items()):
+    gone = []
+    for name, module in sys.modules.items():
         own = vars(module)
         places = filter(None, [own.get("__file__"), *own.get("__path__", ())])
         if (
             name == "__main__"
             or name.partition(".")[0] in given
-            or not all(place.startswith(_INSTALLED) for place in places)
+            or not all(place.startswith(installed) for place in places)
         ):
-            del sys.modules[name]
+            gone.append(name)
+    for name in gone:  # a package's folders are looked up by its parent's, which is there until now
+        del sys.modules[name]
+
+
+if __name__ == "__main__":
+    number, packages, *names = sys.argv[1:]
+    for name in names:
+        importlib.import_module(name)
+    _serve(socket.socket(fileno=int(number)), (*_INSTALLED, packages))

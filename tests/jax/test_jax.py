@@ -8,11 +8,12 @@ index.
 from __future__ import annotations
 
 import json
+import os
 import re
 import signal
 import socket
 import subprocess
-import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ import pytest
 from package_folders import environment_with
 from rlds_files import write_steps
 from streams import write_spec
+from warm_python import warm_with
 
 pytestmark = [pytest.mark.network, pytest.mark.slow]
 
@@ -38,6 +40,16 @@ def environment(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 
 
 @pytest.fixture(scope="module")
+def python(environment: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """An interpreter that has imported JAX."""
+    packages = Path(environment["PYTHONPATH"].split(os.pathsep)[0])
+    folder = tmp_path_factory.mktemp("warm")
+    modules = ("jax.experimental.multihost_utils", "jax.numpy", "jax.sharding")
+    with warm_with(modules, packages, folder, environment) as command:
+        yield command
+
+
+@pytest.fixture(scope="module")
 def spec(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """48 samples, a pass an epoch, in batches of four."""
     folder = tmp_path_factory.mktemp("data")
@@ -45,9 +57,11 @@ def spec(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_spec(folder, written)
 
 
-def started(script: str, environment: dict[str, str], *words: str) -> subprocess.Popen[str]:
+def started(
+    python: Path, script: str, environment: dict[str, str], *words: str
+) -> subprocess.Popen[str]:
     return subprocess.Popen(
-        [sys.executable, str(HERE / script), *words],
+        [python, str(HERE / script), *words],
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment,
     )  # fmt: skip
 
@@ -60,13 +74,13 @@ def told(process: subprocess.Popen[str]) -> dict[str, Any]:
 
 
 def test_two_processes_share_an_epoch_resume_it_and_have_batches_on_their_devices(
-    spec: Path, environment: dict[str, str]
+    spec: Path, environment: dict[str, str], python: Path
 ) -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = str(free.getsockname()[1])
     words = [(str(spec), port, str(process)) for process in range(2)]
-    running = [started("two_processes_script.py", environment, *one) for one in words]
+    running = [started(python, "two_processes_script.py", environment, *one) for one in words]
     first, second = (told(process) for process in running)
     assert [(one["rank"], one["world_size"]) for one in (first, second)] == [(0, 2), (1, 2)]
     assert first["shape"] == second["shape"] == [8, 1, 2]  # the rows of both
@@ -101,11 +115,16 @@ def episodes(bridge: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def trained(
-    spec: Path, environment: dict[str, str], checkpoint: Path, steps: int, *words: str
+    python: Path,
+    spec: Path,
+    environment: dict[str, str],
+    checkpoint: Path,
+    steps: int,
+    *words: str,
 ) -> subprocess.Popen[str]:
     """The example, running; it says every second step."""
     given = [str(spec), "--steps", str(steps), "--every", "2", "--checkpoint", str(checkpoint)]
-    return started(str(EXAMPLE), environment, *given, *words)
+    return started(python, str(EXAMPLE), environment, *given, *words)
 
 
 LINE = re.compile(r"^step (\d+): training (.+), validation (.+)$", re.MULTILINE)
@@ -125,15 +144,15 @@ def saved(checkpoint: Path) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
 
 
 def test_the_example_learns_from_real_episodes_and_goes_on_exactly_behind_ctrl_c(
-    episodes: Path, environment: dict[str, str], tmp_path: Path
+    episodes: Path, environment: dict[str, str], tmp_path: Path, python: Path
 ) -> None:
-    undisturbed = said(trained(episodes, environment, tmp_path / "whole.npz", 24))
-    cut = trained(episodes, environment, tmp_path / "cut.npz", 24)
+    undisturbed = said(trained(python, episodes, environment, tmp_path / "whole.npz", 24))
+    cut = trained(python, episodes, environment, tmp_path / "cut.npz", 24)
     assert cut.stdout is not None
     line = cut.stdout.readline()
     cut.send_signal(signal.SIGINT)
     first = said(cut)
-    rest = said(trained(episodes, environment, tmp_path / "cut.npz", 24))
+    rest = said(trained(python, episodes, environment, tmp_path / "cut.npz", 24))
     assert line.startswith("step 2: ")
     assert {2: undisturbed[2], **first, **rest} == undisturbed
     held = [validation for _, validation in undisturbed.values()]
@@ -145,14 +164,14 @@ def test_the_example_learns_from_real_episodes_and_goes_on_exactly_behind_ctrl_c
 
 
 def test_two_processes_of_the_example_share_the_steps_and_stop_together(
-    episodes: Path, environment: dict[str, str], tmp_path: Path
+    episodes: Path, environment: dict[str, str], tmp_path: Path, python: Path
 ) -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         join = f"127.0.0.1:{free.getsockname()[1]}"
     first, second = (
         trained(
-            episodes, environment, tmp_path / "both.npz", 1_000_000,
+            python, episodes, environment, tmp_path / "both.npz", 1_000_000,
             "--join", join, "--processes", "2", "--process", str(process),
         )
         for process in range(2)
