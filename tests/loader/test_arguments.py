@@ -125,7 +125,7 @@ def test_a_dict_is_a_spec_and_a_batch_has_the_keys_of_its_type(spec: PipelineSpe
     with AutoLoader(plain, **held) as loader:
         assert isinstance(loader, Iterable)
         batch = next(iter(loader))
-    assert set(get_type_hints(Batch)) - set(batch) == {"features", "feature_mask"}
+    assert set(get_type_hints(Batch)) - set(batch) == {"features", "feature_mask", "sample_weight"}
     assert set(batch) < set(get_type_hints(Batch))
     assert type(batch) is dict
     with pytest.raises(SpecError, match="camerass"):
