@@ -29,7 +29,7 @@ from numpy.typing import NDArray
 
 from autoloader.formats.records import MalformedRecordError
 from autoloader.pipeline.graph import user_functions
-from autoloader.pipeline.graph.reader import numbered_records
+from autoloader.pipeline.graph.reader import RECORDS, numbered_records
 from autoloader.pipeline.graph.tensorflow import (
     by_draw,
     choose,
@@ -93,7 +93,7 @@ def _records(
     passes: int | None,
     shard: tuple[int, int] | None,
 ) -> Any:
-    """(place, record bytes) of every record, pass after pass."""
+    """(number, record bytes) of every record, pass after pass; see ``numbered_records``."""
     slices = dataset.slices
     paths = tf.constant([piece.path for piece in slices])
     starts = tf.constant([piece.start for piece in slices], tf.int64)
@@ -104,7 +104,8 @@ def _records(
     def of_file(number: Any) -> Any:
         pass_ = number // count
         which = drawn_order(fold(key, PURPOSE_SHARDS, pass_), 0, count)[number % count]
-        return numbered_records(paths[which], starts[which], stops[which], pass_, which)
+        base = RECORDS * (pass_ * count + which)
+        return numbered_records(paths[which], starts[which], stops[which], base)
 
     numbers = tf.data.Dataset.range(_ENDLESS if passes is None else passes * count)
     if shard is not None:
@@ -127,8 +128,10 @@ class _Sampler:
         self._numeric = dataset.numeric_features()
 
     @tf.autograph.experimental.do_not_convert  # type: ignore[untyped-decorator]
-    def samples_of(self, place: Any, raw: Any) -> dict[str, Any]:
+    def samples_of(self, number: Any, raw: Any) -> dict[str, Any]:
         """All samples of an episode: columns [n, ...], and ``used`` [C, U] its frames."""
+        of_pass, shards = number // RECORDS, len(self._dataset.slices)
+        place = tf.stack([of_pass // shards, of_pass % shards, number % RECORDS])
         key = fold(tf.constant(self._dataset.key, tf.uint64), PURPOSE_ORDER, *tf.unstack(place))
         parsed = self._parsed(key, raw)
         t, steps = parsed["t"], parsed["steps"]
