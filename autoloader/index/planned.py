@@ -122,7 +122,7 @@ class RunPlanner:
     Args:
         datasets: datasets of the mixture, in order.
         layout: shapes of the mixture's batches.
-        indexes: index of each dataset.
+        indexes: index of each dataset; none where every run brings its own.
         chained: [D] of which datasets neighbours are likely to share frames.
     """
 
@@ -158,9 +158,16 @@ class RunPlanner:
         drawn = [any(len(features) > 1 for features in d.cameras.values()) for d in datasets]
         self._drawn = np.asarray(drawn, dtype=np.bool_)
 
-    def run(self, planned: PlannedSamples) -> tuple[SampleBlock, PlannedReads]:
-        """The samples, and where the frames lie that the caller has yet to read into them."""
-        work = self._sorted(planned)
+    def run(
+        self, planned: PlannedSamples, indexes: Sequence[DatasetIndex] = ()
+    ) -> tuple[SampleBlock, PlannedReads]:
+        """The samples, and where the frames lie that the caller has yet to read into them.
+
+        Args:
+            planned: the samples, by dataset and episode.
+            indexes: index of each dataset; default: those of the mixture.
+        """
+        work = self._sorted(planned, indexes or self._indexes)
         columns = empty_columns(self._layout, len(planned.t))
         columns["ledger"][:] = work.ledger
         window = _frame_windows(work)
@@ -196,7 +203,7 @@ class RunPlanner:
             texts = features.joined(texts)
         return self._in_order(work, window.zeroed, raw, files, ranges, columns, texts)
 
-    def _sorted(self, planned: PlannedSamples) -> _SortedSamples:
+    def _sorted(self, planned: PlannedSamples, indexes: Sequence[DatasetIndex]) -> _SortedSamples:
         of = planned.dataset.astype(np.int64)
         order = np.lexsort((planned.episode, of, self._setting_of[of]))
         dataset, episode = of[order], planned.episode[order]
@@ -208,7 +215,7 @@ class RunPlanner:
         steps = np.empty(len(order), np.int64)
         for start, stop in pairwise(edges):
             rows, number = slice(start, stop), int(dataset[start])
-            episodes = self._indexes[number].episodes_at(episode[rows])
+            episodes = indexes[number].episodes_at(episode[rows])
             ledger[rows, 2], ledger[rows, 3] = episodes.slice_of, episodes.record_of
             steps[rows] = episodes.steps
             setting = int(self._setting_of[number])
@@ -221,7 +228,7 @@ class RunPlanner:
 
     def places(self, planned: PlannedSamples) -> tuple[list[str], list[FrameRanges]]:
         """Files, and by camera where in them the frames of the samples lie, one for each use."""
-        work = self._sorted(planned)
+        work = self._sorted(planned, self._indexes)
         raw = _frame_windows(work).index * work.stride[:, None]
         files, ranges = _ranges(work, list(self._has), raw)
         return files, list(ranges.values())
@@ -278,7 +285,8 @@ class RunPlanner:
         """Back to the order of the positions."""
         row_of = np.empty(len(work.order), np.int64)
         row_of[work.order] = np.arange(len(row_of))
-        columns = {name: column[row_of] for name, column in columns.items()}
+        if (row_of[1:] < row_of[:-1]).any():
+            columns = {name: column[row_of] for name, column in columns.items()}
         columns["provenance"] = columns["ledger"][:, : len(PROVENANCE)]
         columns["dataset_index"] = columns["ledger"][:, 0]
         number, first = different_frames(work.ledger, raw, self._drawn[work.dataset])

@@ -58,7 +58,7 @@ class RecordSamples:
 
     def __init__(self, dataset: ResolvedDataset, layout: BatchLayout) -> None:
         self._dataset = dataset
-        self._layout = layout
+        self._planner = RunPlanner([dataset], layout, [], [False])
         self._schema = RecordSchema.of(dataset)
         self._numbers = FeatureNumbers(self._schema)
 
@@ -76,9 +76,8 @@ class RecordSamples:
             return None
         none = np.zeros(len(t), np.int64)
         planned = PlannedSamples(none.astype(np.int32), none - 1, none + place.pass_, none, t)
-        planner = RunPlanner([self._dataset], self._layout, [record], [False])
         with _planning:
-            block, reads = planner.run(planned)
+            block, reads = self._planner.run(planned, [record])
         block.columns["ledger"][:, -1] = len(t)
         for camera in self._dataset.cameras:
             ranges = reads.ranges[camera]

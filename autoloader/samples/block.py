@@ -245,8 +245,11 @@ def different_frames(ledger: Ints, raw: Ints, drawn: Bools) -> tuple[Ints, Ints]
     other = (ledger[1:] != ledger[:-1])[:, [0, 2, 3]].any(axis=1)
     other |= drawn[1:] & (ledger[1:, 1] != ledger[:-1, 1])
     episode = np.concatenate([[0], np.cumsum(other)])
-    same = episode[:, None] * (int(raw.max(initial=0)) + 1) + raw
-    _, first, number = np.unique(same.ravel(), return_index=True, return_inverse=True)
+    same = (episode[:, None] * (int(raw.max(initial=0)) + 1) + raw).ravel()
+    if (same[1:] > same[:-1]).all():  # all are different, and in order
+        number = first = np.arange(raw.size)
+    else:
+        _, first, number = np.unique(same, return_index=True, return_inverse=True)
     return number.reshape(raw.shape), first
 
 

@@ -94,11 +94,14 @@ def rows(t: Ints, offsets: Ints, steps: int | Ints, sample: SampleSpec) -> Windo
         sample: the sample block whose edges apply.
     """
     wanted = t[:, None] + offsets[None, :]
-    index = np.clip(wanted, 0, steps - 1)
-    before, after = wanted < 0, wanted >= steps
-    zeroed = (before & (sample.edges.start == "zero")) | (after & (sample.edges.end == "zero"))
-    realised = np.where(zeroed, wanted, index) - t[:, None]
-    return WindowRows(index, ~(before | after), zeroed, realised.astype(np.int32))
+    index = np.minimum(np.maximum(wanted, 0), steps - 1)
+    inside = index == wanted
+    start, end = sample.edges.start == "zero", sample.edges.end == "zero"
+    zeroed, realised = np.zeros_like(inside), index
+    if start or end:
+        zeroed = ((wanted < 0) & start) | ((wanted >= steps) & end)
+        realised = np.where(zeroed, wanted, index)
+    return WindowRows(index, inside, zeroed, (realised - t[:, None]).astype(np.int32))
 
 
 def action_rows(t: Ints, steps: int | Ints, sample: SampleSpec) -> tuple[Ints, WindowRows]:
