@@ -105,7 +105,8 @@ def _records(
         pass_ = number // count
         which = drawn_order(fold(key, PURPOSE_SHARDS, pass_), 0, count)[number % count]
         base = RECORDS * (pass_ * count + which)
-        return numbered_records(paths[which], starts[which], stops[which], base)
+        ahead = None if dataset.remote else 0
+        return numbered_records(paths[which], starts[which], stops[which], base, ahead)
 
     numbers = tf.data.Dataset.range(_ENDLESS if passes is None else passes * count)
     if shard is not None:
