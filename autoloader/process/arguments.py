@@ -45,8 +45,8 @@ _PATH = (str, os.PathLike)
 _ALLOWED: Mapping[str, tuple[tuple[type, ...], str]] = {
     "spec": (
         (PipelineSpec, Mapping, *_PATH),
-        "a PipelineSpec, the path of one, a dict that says the same, or a dataset: its folder, or "
-        "its id on the Hub such as 'lerobot/pusht'",
+        "the path of a spec file, a PipelineSpec, a dict with the same keys, or a dataset: its "
+        "folder, or its id on the Hub such as 'lerobot/pusht'",
     ),
     "profile": ((*_PATH, NoneType), "a host profile's name or path, or None"),
     "ram_floor": ((str, int, float, NoneType), 'a size such as "5GB" or "5GiB", bytes, or None'),
@@ -57,7 +57,7 @@ _ALLOWED: Mapping[str, tuple[tuple[type, ...], str]] = {
     "controller": ((bool,), "True or False"),
     "rank": ((int, NoneType), "a whole number from 0, or None"),
     "world_size": ((int, NoneType), "a whole number from 1, or None"),
-    "device_mesh": ((object,), "a DeviceMesh of the data-parallel dimensions, or None"),
+    "device_mesh": ((object,), "a torch DeviceMesh of the data-parallel dimensions, or None"),
     "output": ((str,), "'torch' or 'numpy'"),
     "reproducible": ((bool,), "True or False"),
     "replay_one_batch": ((bool,), "True or False"),
@@ -78,7 +78,7 @@ def check_arguments(given: Mapping[str, Any]) -> None:
         if name not in _ALLOWED:
             remedy = OTHER_WORDS.get(name) or nearest(name, _ALLOWED)
             if name in Knobs.model_fields:
-                remedy = f"it is a knob: knobs={{{name!r}: {shown(value)}}}"
+                remedy = f"this is a knob: pass knobs={{{name!r}: {shown(value)}}}"
             elif name == "num_workers":
                 fixed = f"knobs={{'decode_threads': {shown(value or 1)}}}"
                 remedy = f"leave it out: the loader sets its own threads (to fix them: {fixed})"
@@ -87,7 +87,8 @@ def check_arguments(given: Mapping[str, Any]) -> None:
         wrong = not isinstance(value, kinds) or (isinstance(value, bool) and bool not in kinds)
         wrong = wrong or (name == "batch_size" and value is not None and value < 1)
         if wrong or value not in _WORDS.get(name, (value,)):
-            raise UsageError(f"{name}={shown(value)} is not allowed", remedy=f"{name} is {allowed}")
+            remedy = f"{name} takes {allowed}"
+            raise UsageError(f"{name}={shown(value)} is not allowed", remedy=remedy)
     if given.get("output") == "torch":
         require("torch", 'output="torch"', instead='or use output="numpy"')
     for name in ("ram_floor", "disk_floor"):
