@@ -9,6 +9,8 @@ step does not feel.
 
 ``decoding``: samples a second and processor time a sample with fixed knobs, nobody computing.
 
+``climb``: how the controller comes from two threads to the host's pace.
+
 ``loop``: steps of several lengths with the controller on. ``share_of_ideal`` is the rate over that
 of the same loop whose first batch is repeated. ``gpu_busy`` is what the loader's probe reads. A
 step ends with the device, as ``loss.item()`` makes it; ``free`` ones run ahead of it.
@@ -24,7 +26,7 @@ import os
 import statistics
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -39,7 +41,10 @@ from bench.host import fingerprint
 from bench.processes import tree_cpu_s, tree_pss_bytes
 
 BATCH = 256
-WIDTHS = ((1, 1), (2, 1), (4, 1), (8, 1), (12, 1), (16, 1), (16, 2), (16, 4))
+PARTS = ("copies", "decoding", "climb", "loop")
+WIDTHS = (
+    (1, 1), (2, 1), (4, 1), (8, 1), (12, 1), (16, 1), (16, 2), (16, 4), (16, 8), (16, 16),
+)  # fmt: skip
 """Decode threads and processes."""
 Row = dict[str, Any]
 
@@ -146,7 +151,7 @@ def decoding(spec: PipelineSpec, seconds: float) -> Iterator[Row]:
                 "samples_per_s": count / (now - began),
                 "cpu_ms_a_sample": 1e3 * spent / count,
                 "cpus_busy": spent / (now - began),
-                "pss_mb": tree_pss_bytes(os.getpid()) / 1e6,
+                "loader_mb": (loader.statistics().loader_bytes or 0) / 1e6,
             }
 
 
@@ -180,6 +185,25 @@ def loop(spec: PipelineSpec, steps_s: list[float], seconds: float) -> Iterator[R
         }
 
 
+def climb(spec: PipelineSpec, seconds: float) -> Iterator[Row]:
+    """The controller's way up from two threads of one process, nobody computing."""
+    with _loader(spec, knobs={"decode_threads": 2, "decode_processes": 1}) as loader:
+        batches, began = _endless(loader), time.perf_counter()
+        looked, count, held = began, 0, None
+        while (now := time.perf_counter()) - began < seconds:
+            count += len(next(batches)["action"])
+            if now - looked < 1.0:
+                continue
+            seen = loader.statistics()
+            knobs = {
+                name: seen.knobs.get(name)
+                for name in ("decode_threads", "decode_processes", "ring_slots", "io_threads")
+            }
+            if knobs != held or now - began > seconds - 1.5:
+                yield {"at_s": now - began, "samples_per_s": count / (now - looked), **knobs}
+            looked, count, held = now, 0, knobs
+
+
 def _trained(batches: Iterator[Any], step: Step, seconds: float, free: bool) -> float:
     """Samples a second of some seconds' steps."""
     began, count = time.perf_counter(), 0
@@ -207,19 +231,26 @@ def main() -> int:
     parser.add_argument("--json", type=Path, help="file for all figures")
     parser.add_argument("--seconds", type=float, default=5.0, help="of one row of decoding")
     parser.add_argument("--loop-seconds", type=float, default=20.0, help="of one row of loop")
+    parser.add_argument("--only", nargs="+", choices=PARTS, default=PARTS)
+    parser.add_argument("--climb-seconds", type=float, default=60.0, help="of climb")
     arguments = parser.parse_args()
     if not torch.cuda.is_available():
         print("bench.gpu: this host has no CUDA device", file=sys.stderr)
         return 2
     spec = PipelineSpec.from_yaml(arguments.spec)
-    found: dict[str, Any] = {"gpus": gpu_names(), "host": fingerprint(), "copies": copies(spec)}
-    _show("copies", found["copies"])
-    found["decoding"] = list(decoding(spec, arguments.seconds))
-    _show("decoding", found["decoding"])
-    best = max(row["samples_per_s"] for row in found["decoding"])
+    found: dict[str, Any] = {"gpus": gpu_names(), "host": fingerprint()}
+
+    def keep(part: str, rows: Callable[[], Iterable[Row]]) -> None:
+        if part in arguments.only:
+            found[part] = list(rows())
+            _show(part, found[part])
+
+    keep("copies", lambda: copies(spec))
+    keep("decoding", lambda: decoding(spec, arguments.seconds))
+    keep("climb", lambda: climb(spec, arguments.climb_seconds))
+    best = max((row["samples_per_s"] for row in found.get("decoding", ())), default=1000.0)
     lengths = [times * BATCH / best for times in (0.5, 1.1, 2.0)]
-    found["loop"] = list(loop(spec, lengths, arguments.loop_seconds))
-    _show("loop", found["loop"])
+    keep("loop", lambda: loop(spec, lengths, arguments.loop_seconds))
     if arguments.json:
         arguments.json.write_text(json.dumps(found, indent=1))
     return 0

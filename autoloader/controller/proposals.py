@@ -46,11 +46,17 @@ from autoloader.controller.reflex import REOPEN_RATIO
 from autoloader.controller.states import ControllerState, Event
 from autoloader.errors import KnobError
 from autoloader.host.units import MIB
-from autoloader.spec.knobs import ORDER_KNOBS, REOPENING_KNOBS, THREADS_OF, Knobs
+from autoloader.spec.knobs import (
+    ORDER_KNOBS,
+    REOPENING_KNOBS,
+    THREADS_OF,
+    THREADS_OF_A_PROCESS,
+    Knobs,
+)
 from autoloader.telemetry.statistics import StageMoment
 
 LARGEST_STEP = 4
-"""Workers added at once: growth is additive."""
+"""Workers added at once, where no more processors are idle."""
 SHORT_RATIO = 1.15
 """A stage whose capacity is below the rate × this is short."""
 LEAST_GAIN_RATIO = 0.004
@@ -240,7 +246,8 @@ def _growths(here: Situation, rate: float, waits: float) -> Iterator[_Growth]:
             continue
         limit = max(next_per_s, rate * 1.05) if stage is slowest else rate * 1.05
         wanted = min(limit, here.ceiling_per_s, 1e9)
-        step = max(1, min(LARGEST_STEP, _needed(stage, wanted) - stage.workers))
+        most = max(LARGEST_STEP, int(idle)) if stage.stage == "decode" else LARGEST_STEP
+        step = max(1, min(most, _needed(stage, wanted) - stage.workers))
         rule = f"{stage.name} {'is the bottleneck' if short else 'is busy'}"
         for knob, changes, more in _of_stage(here, stage, step, idle):
             yield knob, changes, min(rate * more, limit), rule
@@ -317,14 +324,19 @@ def _of_stage(
     """(knob, changes, predicted factor of the rate) for more of one stage."""
     knobs, workers = here.seen.knobs, stage.workers
     if stage.stage == "decode":
-        to = knobs.decode_threads + step
-        yield "decode_threads", {"decode_threads": to}, 1 + min(step, 1.5 * idle) / workers
+        to, now = knobs.decode_threads + step, knobs.decode_processes
         gained = min(1.0, idle)
         private = here.seen.cache is not None and here.seen.cache.private
         lost = here.seen.saved_ratio if private else 0.0
-        if knobs.reader == "indexed" and idle >= PROCESS_CPUS and gained > lost:
-            processes = {"decode_processes": knobs.decode_processes + 1}
-            yield "decode_processes", processes, 1 + gained / workers
+        spread = knobs.reader == "indexed" and idle >= PROCESS_CPUS and gained > lost
+        threads = {"decode_threads": to}
+        if spread and to > THREADS_OF_A_PROCESS * now:
+            both = {**threads, "decode_processes": math.ceil(to / THREADS_OF_A_PROCESS)}
+            wider = here.legal(both)
+            threads = both if wider is not None and here.admits(wider) else threads
+        yield "decode_threads", threads, 1 + min(step, 1.5 * idle) / workers
+        if spread:
+            yield "decode_processes", {"decode_processes": now + 1}, 1 + gained / workers
         return
     if knobs.reader == "indexed":
         yield "io_threads", {"io_threads": knobs.io_threads + step}, 1 + step / workers

@@ -409,6 +409,9 @@ def plan_loader(
     if floor == 0:
         logger.warning("ram_floor is 0: the loader keeps no memory free for anything else")
     base = _profile_knobs(found, mixture, changes)
+    cpus = cores_of_rank(ranks_here)
+    if profile is None and found.origin == "shipped":
+        base = base.for_processors(cpus)
     given = dict(knobs or {})
     if given.get("cache_bytes") == "auto":
         del given["cache_bytes"]
@@ -430,7 +433,7 @@ def plan_loader(
         open_loaders=open_loaders,
     )
     limits = KnobLimits(
-        cpus=cores_of_rank(ranks_here),
+        cpus=cpus,
         shards=mixture.shards,
         block_length=spec.mixing.block_length,
         batch_bytes=mixture.layout.slot_bytes,

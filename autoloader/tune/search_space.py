@@ -24,7 +24,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from autoloader.cache.forecast import SAMPLE_S
-from autoloader.spec.knobs import KNOBS, UNUSED_KNOBS, KnobLimits, Knobs, Workload
+from autoloader.spec.knobs import (
+    KNOBS,
+    THREADS_OF_A_PROCESS,
+    UNUSED_KNOBS,
+    KnobLimits,
+    Knobs,
+    Workload,
+)
 from autoloader.tune.measurement import Trace
 
 if TYPE_CHECKING:
@@ -199,7 +206,11 @@ def guesses(space: SearchSpace, batch_size: int, trace: Trace | None = None) -> 
 
 
 def _processes(trace: Trace | None, cpus: int) -> int:
-    """Decode processes whose interpreters the bound's samples would keep seven tenths busy."""
+    """Decode processes whose interpreters the bound's samples would keep seven tenths busy.
+
+    At least as many as a thread for each cpu needs.
+    """
+    least = max(1, cpus // THREADS_OF_A_PROCESS)
     if trace is None or trace.cpu_s <= 0:
-        return 1
-    return max(1, min(cpus, round(cpus / trace.cpu_s * SAMPLE_S / 0.7)))
+        return least
+    return max(least, min(cpus, round(cpus / trace.cpu_s * SAMPLE_S / 0.7)))

@@ -99,10 +99,26 @@ def test_the_bottleneck_gets_workers_by_littles_law() -> None:
     )
 
 
-def test_growth_is_additive_however_much_would_be_needed() -> None:
+def test_threads_grow_by_the_idle_processors_with_a_process_for_every_four() -> None:
     answer = decide(growing(), seen(demand_per_s=1e6, idle_cpus=8.0), HELD)
-    assert answer.changes == {"decode_threads": 6}
+    assert answer.changes == {"decode_threads": 10, "decode_processes": 3}
     assert not decide(growing(), seen(demand_per_s=401.0), HELD).changes
+
+
+def test_threads_grow_without_processes_where_blocks_lie_in_one_or_memory_is_short() -> None:
+    here = seen(demand_per_s=1e6, idle_cpus=8.0)
+    alone = limits(knobs=replace(HELD.knobs, one_process=True))
+    assert decide(growing(), here, alone).changes == {"decode_threads": 10}
+    short = replace(here, room_bytes=here.prices.process_bytes)
+    assert decide(growing(), short, HELD).changes == {"decode_threads": 10}
+
+
+def test_growth_is_additive_where_few_processors_are_idle() -> None:
+    stages = (stage("read", 2, 0.05), stage("decode", 2, 0.001, busy_ratio=0.1))
+    answer = decide(growing(), seen(stages=stages, demand_per_s=1e6, idle_cpus=8.0), HELD)
+    assert answer.changes == {"io_threads": 8}
+    answer = decide(growing(), seen(demand_per_s=1e6, idle_cpus=0.4), HELD)
+    assert answer.changes["decode_threads"] == 6
 
 
 @pytest.mark.parametrize(

@@ -188,6 +188,22 @@ def test_every_knob_has_a_class_and_every_description_is_there() -> None:
         assert field.description, name
 
 
+@pytest.mark.parametrize(
+    ("cpus", "threads", "processes", "slots"),
+    [(1, 2, 1, 8), (2, 2, 1, 8), (6, 6, 1, 8), (8, 8, 2, 8), (16, 16, 4, 8), (256, 16, 4, 8)],
+)
+def test_a_host_begins_with_threads_for_its_processors(
+    cpus: int, threads: int, processes: int, slots: int
+) -> None:
+    knobs = Knobs().for_processors(cpus)
+    assert (knobs.decode_threads, knobs.decode_processes) == (threads, processes)
+    assert knobs.ring_slots == slots
+    small = Knobs(ring_slots=4).for_processors(cpus)
+    assert small.ring_slots == (4 if processes == 1 else 2 * processes)
+    wide = Knobs(decode_threads=24, decode_processes=8)
+    assert wide.for_processors(cpus).decode_threads == 24
+
+
 def test_a_dataset_has_its_own_values_over_the_common_ones() -> None:
     knobs = Knobs.build({"cycle_length": 4, "num_parallel_calls": 2, "a.cycle_length": 3})
     assert (knobs.for_dataset("a").cycle_length, knobs.for_dataset("b").cycle_length) == (3, 4)
