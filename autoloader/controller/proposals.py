@@ -329,9 +329,11 @@ def _of_stage(
         private = here.seen.cache is not None and here.seen.cache.private
         lost = here.seen.saved_ratio if private else 0.0
         spread = knobs.reader == "indexed" and idle >= PROCESS_CPUS and gained > lost
-        threads = {"decode_threads": to}
+        alone = max(knobs.decode_threads + LARGEST_STEP, 2 * THREADS_OF_A_PROCESS * now)
+        threads = {"decode_threads": min(to, alone)}
         if spread and to > THREADS_OF_A_PROCESS * now:
-            both = {**threads, "decode_processes": math.ceil(to / THREADS_OF_A_PROCESS)}
+            processes = math.ceil(to / THREADS_OF_A_PROCESS)
+            both = {"decode_threads": to, "decode_processes": processes}
             wider = here.legal(both)
             threads = both if wider is not None and here.admits(wider) else threads
         yield "decode_threads", threads, 1 + min(step, 1.5 * idle) / workers

@@ -79,6 +79,11 @@ def _refuses(error: ImportError) -> str | None:
     return None
 
 
+def is_installed(module: str) -> bool:
+    """True if a package is there to import; imports nothing."""
+    return find_spec(module) is not None
+
+
 def require(module: str, purpose: str, *, instead: str = "") -> None:
     """Refuse at once what would fail later for a missing package; imports nothing.
 
@@ -90,7 +95,7 @@ def require(module: str, purpose: str, *, instead: str = "") -> None:
     Raises:
         MissingExtraError: the package is not installed.
     """
-    if find_spec(module) is None:
+    if not is_installed(module):
         raise _missing(module, purpose, instead=instead)
 
 

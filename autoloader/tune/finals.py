@@ -31,6 +31,9 @@ from autoloader.tune.trial import Outcome, TrialResult
 TIE_RATIO = 0.02
 """Rates closer than this are told apart by memory."""
 
+UNDECIDED_RATIO = 0.2
+"""An interval that allows a larger gain than this says that the rounds were too few."""
+
 LEAST_ROUNDS = 2
 """Rounds that an interval needs."""
 
@@ -211,6 +214,8 @@ def compare(
         return FinalsResult(first, first, done, "nothing was compared with it")
     at_most = max(0.0, max(most) - 1)
     reason = f"nothing that was compared with it can be more than {at_most:.1%} faster"
+    if at_most > UNDECIDED_RATIO:
+        reason = f"{done} rounds did not show that anything is faster; a longer --budget may"
     return FinalsResult(first, first, done, reason, at_most)
 
 

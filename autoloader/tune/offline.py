@@ -32,6 +32,7 @@ from autoloader.controller.profiles import check_name, free_name, keep_profile
 from autoloader.errors import ProfileError, UsageError
 from autoloader.host import supervision
 from autoloader.host.clock import Clock, SystemClock
+from autoloader.host.extras import is_installed
 from autoloader.host.headroom import HeadroomProbe, HeadroomSource, headroom_or_none
 from autoloader.process.planning import LoaderPlan, chain_saves, choose_reader, kind_of, plan_loader
 from autoloader.spec import PipelineSpec
@@ -131,7 +132,7 @@ def tune(
     space = SearchSpace.around(
         plan.knobs,
         _cautious(plan.limits),
-        readers=("indexed", "stream") if open_reader else (),
+        readers=("indexed", "stream") if open_reader and is_installed("tensorflow") else (),
     )
     # The report's libraries take about as long as those of the start: they are in the budget, too.
     began_s -= min(clock.now_s() - began_s, _REPORT_SHARE * options.budget_s)

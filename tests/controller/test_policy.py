@@ -108,9 +108,9 @@ def test_threads_grow_by_the_idle_processors_with_a_process_for_every_four() -> 
 def test_threads_grow_without_processes_where_blocks_lie_in_one_or_memory_is_short() -> None:
     here = seen(demand_per_s=1e6, idle_cpus=8.0)
     alone = limits(knobs=replace(HELD.knobs, one_process=True))
-    assert decide(growing(), here, alone).changes == {"decode_threads": 10}
+    assert decide(growing(), here, alone).changes == {"decode_threads": 8}
     short = replace(here, room_bytes=here.prices.process_bytes)
-    assert decide(growing(), short, HELD).changes == {"decode_threads": 10}
+    assert decide(growing(), short, HELD).changes == {"decode_threads": 8}
 
 
 def test_growth_is_additive_where_few_processors_are_idle() -> None:
