@@ -53,17 +53,18 @@ BRIDGE = Path(__file__).parents[1].parent / "shared/data/bridge_dataset/1.0.0"
 
 
 COSTLY = (
-    "install/test_extras.py", "bench/test_regression_gate.py", "training/test_run.py",
-    "cluster/test_helpers_of_a_cluster.py", "trainers/test_trainers.py",
+    "install/test_extras.py", "bench/test_regression_gate.py", "slurm/test_page.py",
+    "training/test_run.py", "cluster/test_helpers_of_a_cluster.py", "trainers/test_trainers.py",
     "examples/test_worked_specs.py", "tfdata/test_tfdata_mixture.py", "jax/test_jax.py",
-    "slurm/test_page.py", "isolation/test_exactly_once.py", "isolation/test_state_machine.py",
-    "isolation/test_stopped_processes.py", "install/test_wheel.py", "bad_input/test_cases.py",
-    "examples/test_trainings.py", "lightning/test_lightning_ranks.py",
-    "reference/test_upstream_samples.py", "reference/test_project_styles.py",
+    "reference/test_upstream_samples.py", "install/test_wheel.py",
+    "isolation/test_state_machine.py", "reference/test_project_styles.py",
+    "remote/test_remote_streams.py", "loader/test_struck.py", "isolation/test_exactly_once.py",
+    "lerobot/test_changed_files.py", "graph/test_damage.py", "bad_input/test_cases.py",
+    "isolation/test_stopped_processes.py", "cli/test_cli_verify.py", "tune/test_study.py",
     "isolation/test_few_descriptors.py", "isolation/test_late_writers.py",
-    "cli/test_cli_verify.py", "lerobot/test_changed_files.py", "remote/test_remote_runs.py",
-    "tune/test_study.py", "lightning/test_lightning_batches.py", "tfdata/test_tfdata_service.py",
-    "ranks/test_one_child_per_node.py", "ranks/test_strangers.py", "loader/test_struck.py",
+    "cache/test_cached_batches.py", "lerobot/test_gr00t.py", "lerobot/test_lerobot_cases.py",
+    "examples/test_trainings.py", "lightning/test_lightning_ranks.py",
+    "remote/test_remote_runs.py", "tfdata/test_tfdata_service.py", "ranks/test_strangers.py",
 )  # fmt: skip
 """Files that run longest: they come first, so that all workers end together."""
 

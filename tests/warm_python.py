@@ -101,6 +101,7 @@ def pytest_runtestloop(session: pytest.Session) -> None:
         session.config.stash[_command] = command
         session.config.stash[_server] = _fork()
         if not session.config.stash[_server]:
+            atexit._clear()  # of the suite
             _in_fork(lambda: _serve(listener, _INSTALLED))
 
 
@@ -211,7 +212,6 @@ def _run(
     warnings.resetwarnings()  # then as Python begins
     for category in (DeprecationWarning, PendingDeprecationWarning, ImportWarning, ResourceWarning):
         warnings.simplefilter("ignore", category)
-    atexit._clear()
     sys.stdin, sys.stdout, sys.stderr = sys.__stdin__, sys.__stdout__, sys.__stderr__
     for log in logging.root.manager.loggerDict.values():
         for handler in getattr(log, "handlers", ()):
