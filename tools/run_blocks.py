@@ -66,6 +66,8 @@ SAID = {
     "loss = ...": "loss = model(batch['state'][:, 0], batch['action'][:, 0])['loss']",
     "/data/fractal20220817_data/0.1.0": "one/1.0.0",
     "/data/lab_pick/1.0.0": "one/1.0.0",
+    "robots.yaml": "mix.yaml",
+    "texts.yaml": "mix.yaml",
 }
 """What pages say → what is run."""
 

@@ -93,7 +93,12 @@ def evenly(spec: Any) -> Any:
             "augment": {},
             "batch": spec.batch.model_copy(update={"size": _BATCH, "drop_last": True}),
             "mixing": spec.mixing.model_copy(
-                update={"epoch": "forever", "block_length": 1, "on_stall": "wait"}
+                update={
+                    "epoch": "forever",
+                    "block_length": 1,
+                    "on_stall": "wait",
+                    "unit": "sample",
+                }
             ),
         }
     )

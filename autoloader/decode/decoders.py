@@ -63,12 +63,14 @@ class DecodeRequest:
         camera: size, resize, fit, and a depth frame's type.
         reversed: true if first and last channels change places.
         stored: feature of stored depth frames; ``None``: frames have colours.
+        white: true if pictures are white where they are transparent (image–text data).
         versions: versions of the decoder, and of the libraries that it calls.
     """
 
     camera: CameraSpec
     reversed: bool = False
     stored: Feature | None = None
+    white: bool = False
     versions: tuple[str, ...] = field(default_factory=_versions)
 
     @classmethod
@@ -76,7 +78,7 @@ class DecodeRequest:
         """The request of a dataset's frames of a camera."""
         choices = dataset.cameras.get(camera)
         stored = choices[0] if choices and spec.depth else None
-        return cls(spec, camera in dataset.reversed, stored)
+        return cls(spec, camera in dataset.reversed, stored, dataset.directory.still)
 
     @property
     def digest(self) -> bytes:
@@ -171,7 +173,7 @@ def _decoder_of(request: DecodeRequest, disk: FramesOnDisk | None) -> Decoder:
     """A decoder that knows its request, and nothing else."""
     decoder: Decoder
     if request.stored is None:
-        decoder = FrameDecoder(request.camera)
+        decoder = FrameDecoder(request.camera, white=request.white)
     else:
         from autoloader.decode.depth import DepthDecoder  # few datasets have depth
 

@@ -52,6 +52,7 @@ from autoloader.formats.frames import (
     VideoCodec,
     VideoFrame,
 )
+from autoloader.formats.pictures import check_picture
 from autoloader.host.allocator import reuse_freed
 from autoloader.host.extras import needs
 from autoloader.host.headroom import HeadroomProbe, headroom_or_none
@@ -88,10 +89,12 @@ class FrameDecoder:
 
     Args:
         camera: size, resize and fit.
+        white: whether pictures are white where they are transparent; else alpha is left out.
     """
 
-    def __init__(self, camera: CameraSpec) -> None:
+    def __init__(self, camera: CameraSpec, *, white: bool = False) -> None:
         self._camera = camera
+        self._white = white
         self._height, self._width = camera.size
         self._scratch = threading.local()
         self._videos = VideoDecoder()
@@ -117,6 +120,10 @@ class FrameDecoder:
         try:
             if is_jpeg:
                 self._jpeg_into(encoded, out)
+            elif self._white:
+                check_picture(lambda count, at: bytes(encoded[at : at + count]))
+                picture = on_white(decoded(encoded, cv2.IMREAD_UNCHANGED))
+                resize_into(picture, out, self._camera)
             else:
                 resize_into(decoded(encoded, _AS_STORED), out, self._camera)
         except UndecodableFrameError:
@@ -195,6 +202,19 @@ def decoded(encoded: bytes | memoryview, how: int) -> NDArray[Any]:
         with room.taken(pixels * _DECODED_BYTES):
             return _read(encoded, how)
     return _read(encoded, how)
+
+
+def on_white(picture: NDArray[Any]) -> Pixels:
+    """[H, W, 3] uint8 RGB of a picture as OpenCV reads it: grey, BGR or BGRA, of 8 or 16 bits."""
+    if picture.dtype == np.uint16:
+        picture = (picture >> 8).astype(np.uint8)
+    if picture.ndim == 2:
+        return np.repeat(picture[..., None], _RGB, axis=-1)
+    found = picture[..., 2::-1]
+    if picture.shape[-1] == _RGB:
+        return np.ascontiguousarray(found)
+    alpha = picture[..., 3:].astype(np.uint16)
+    return ((found * alpha + (255 - alpha) * 255 + 127) // 255).astype(np.uint8)
 
 
 def is_black(encoded: bytes | memoryview) -> bool:

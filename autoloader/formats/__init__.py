@@ -1,4 +1,4 @@
-"""Datasets on disk: TFDS directories, LeRobot and HDF5 datasets, read without any framework.
+"""Datasets on disk: TFDS, LeRobot, HDF5 and image–text data, read without any framework.
 
 TFDS metadata is JSON, TFRecord framing is a few bytes a record, and LeRobot is Parquet, MP4 and
 JSON. So nothing here imports TensorFlow. Damage is named with file, record and reason.

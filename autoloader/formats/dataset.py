@@ -122,6 +122,7 @@ class DatasetFormat(ABC):
         streamable: whether its records can be read as a stream; else by index alone.
         numbered: whether its episodes have numbers, and its rows have times.
         texts_only: whether only texts and single integers are read as language.
+        still: whether each record is an episode of one step without an action (image–text).
     """
 
     title: ClassVar[str]
@@ -130,6 +131,7 @@ class DatasetFormat(ABC):
     streamable: ClassVar[bool] = True
     numbered: ClassVar[bool] = False
     texts_only: ClassVar[bool] = False
+    still: ClassVar[bool] = False
 
     name: str
     version: str
@@ -259,6 +261,13 @@ class DatasetFormat(ABC):
     def with_episodes(self, numbers: Sequence[int]) -> DatasetFormat:
         """The dataset, whose splits have these episodes alone; asked where ``numbered``."""
         raise NotImplementedError(f"episodes {numbers} of a format without numbers")
+
+    def with_media(self, media: str) -> DatasetFormat:
+        """The dataset, whose pictures lie below another folder; asked of image–text data."""
+        raise SpecError(
+            f"datasets[{self.dataset}].media: {media}, and {self.path} is a {self.title} dataset",
+            remedy="leave media out: it is for kind: image_text",
+        )
 
     def check_first(
         self, slices: Sequence[ShardSlice], cameras: Collection[str], texts: Iterable[Feature]

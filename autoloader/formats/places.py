@@ -19,6 +19,8 @@ from autoloader.storage.places import CLIENTS
 VERSION = re.compile(r"\d+\.\d+\.\d+")
 _REPOSITORY = re.compile(r"(?:dataset|model|space)s--(?:.*--)?(?P<name>.+)")
 _COMMIT_CHARACTERS = 100
+RECORDS = (".jsonl", ".ndjson", ".json", ".parquet", ".tar")
+"""Endings of files of image–text records."""
 
 
 def existing_directory(path: str | Path, *, dataset: str, holds: str) -> str:
@@ -52,6 +54,8 @@ def existing_directory(path: str | Path, *, dataset: str, holds: str) -> str:
                 f"{text} is a file, not a directory",
                 f"give the directory, such as {there}",
             )
+            if text.endswith(RECORDS):
+                remedy += "; a spec reads image-text data with kind: image_text"
     raise SourceError(f"dataset {dataset}: {what}", remedy=remedy, dataset=dataset)
 
 

@@ -29,6 +29,7 @@ BUILT_IN = {
     "lerobot": ("meta/info.json", "autoloader.formats.lerobot:LeRobotDirectory"),
     "tfds": ("dataset_info.json", "autoloader.formats.tfds:TfdsDirectory"),
     "hdf5": ("*.h*5*", "autoloader.formats.hdf5:Hdf5Directory"),
+    "image_text": ("", "autoloader.formats.image_text:ImageTextDirectory"),  # named by kind alone
 }
 """Kind → (``DatasetFormat.marker``, class). Runs import the formats that they read alone."""
 DEEPEST = 5

@@ -93,6 +93,7 @@ class Section(enum.IntEnum):
     UNPACKED_BYTES = 21, "<i4"
     PICTURE_STARTS = 22, "<i4"
     PICTURE_BYTES = 23, "<i4"
+    PICTURE_FIRST = 24, "<i4"
 
 
 Key = tuple[Section, int]
@@ -132,7 +133,8 @@ class ShardTables:
 
     Attributes:
         source: state of the shard file when it was indexed.
-        record_offsets, record_lengths: [R] int64 first byte and number of bytes of each payload.
+        record_offsets, record_lengths: [R] int64 first byte and number of bytes of each payload;
+            no lengths where row k is record k, and an index then has no first rows either.
         steps: [R] int32 steps of each record; −1 for damaged records, which have no rows.
         damage: number of a record → reason; ``REST_OF_FILE`` stands for all behind the last record.
             Numbers from ``FIRST_NOTE`` down are notes.

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, ClassVar, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,6 +28,7 @@ from autoloader.index.shard import ShardIndex
 from autoloader.samples.resolve import ResolvedDataset
 from autoloader.samples.schema import RecordSchema
 from autoloader.samples.transforms.transform import VALID_KEY
+from autoloader.sampling.episodes import strided_steps
 
 _FEATURE_BITS = 10
 """Room for the number of a feature in a picture's key."""
@@ -57,7 +58,10 @@ class DatasetIndex:
         slice_of: [E] int32 number of the slice, which is a provenance's shard.
         record_of: [E] int64 record in the slice's file, which is a provenance's episode.
         damaged: quarantined records of the slices.
+        record_type: type of ``record_of``.
     """
+
+    record_type: ClassVar[type[np.integer[Any]]] = np.int64
 
     def __init__(
         self, dataset: ResolvedDataset, schema: RecordSchema, shards: Sequence[ShardIndex]
@@ -72,16 +76,20 @@ class DatasetIndex:
         damaged: list[DamagedRecord] = []
         for number, (piece, shard) in enumerate(zip(dataset.slices, shards, strict=True)):
             there = shard.front.steps[piece.start : piece.stop]
-            whole = np.flatnonzero(there >= 0)
-            steps.append(there[whole])
-            records.append(whole + piece.start)
+            whole = np.arange(piece.start, piece.start + len(there), dtype=self.record_type)
+            if not (there >= 0).all():
+                whole, there = whole[there >= 0], there[there >= 0]
+            steps.append(there)
+            records.append(whole)
             if len(whole) < piece.records:
                 damaged += _damaged(dataset, number, shard)
         counts = [len(part) for part in records]
         self._first = np.concatenate([[0], np.cumsum(counts, dtype=np.int64)])
-        self.steps = np.concatenate(steps)
-        self.slice_of = np.repeat(np.arange(len(counts), dtype=np.int32), counts)
-        self.record_of = np.concatenate(records)
+        one = len(counts) == 1  # a file of a million records costs no copies
+        self.steps = steps[0] if one else np.concatenate(steps)
+        zero = np.broadcast_to(np.int32(0), counts[:1])
+        self.slice_of = zero if one else np.repeat(np.arange(len(counts), dtype=np.int32), counts)
+        self.record_of = records[0] if one else np.concatenate(records)
         self.damaged = tuple(damaged)
 
     def of(self, dataset: ResolvedDataset) -> DatasetIndex:
@@ -98,7 +106,7 @@ class DatasetIndex:
     @property
     def strided(self) -> NDArray[np.int64]:
         """[E] int64 steps of each episode after the stride."""
-        return np.asarray(-(-self.steps.astype(np.int64) // self.dataset.stride))
+        return strided_steps(self.steps, self.dataset.stride)
 
     def text_ids(
         self, feature_path: str
@@ -316,14 +324,14 @@ class GatheredEpisodes:
         self,
         shards: Sequence[EpisodeTables] | Mapping[int, EpisodeTables],
         slices: NDArray[np.int32],
-        records: NDArray[np.int64],
+        records: NDArray[Any],
         steps: NDArray[np.int32],
         numbers: FeatureNumbers,
         rows: NDArray[np.int64] | None = None,
     ) -> None:
         self.slice_of = slices.astype(np.int64)
-        self.record_of = records
-        self._rows = records if rows is None else rows
+        self.record_of = records.astype(np.int64)
+        self._rows = self.record_of if rows is None else rows
         self.steps = steps.astype(np.int64)
         self._numbers = numbers
         of = self.slice_of

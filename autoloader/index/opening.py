@@ -214,7 +214,12 @@ def _joined(datasets: Sequence[ResolvedDataset], files: _Files) -> Iterator[Data
         schema = RecordSchema.of(dataset)
         shards = [files[one.path, schema.fingerprint].index for one in dataset.slices]
         there = [shard for shard in shards if shard is not None]
-        yield DatasetIndex(dataset, schema, there) if len(there) == len(shards) else None
+        make = DatasetIndex
+        if dataset.directory.still:
+            from autoloader.index.still import StillIndex  # few need it
+
+            make = StillIndex
+        yield make(dataset, schema, there) if len(there) == len(shards) else None
 
 
 def _data_of(folder: str, dataset: str) -> os.stat_result | None:

@@ -187,6 +187,8 @@ class RunPlanner:
                 file[np.broadcast_to(~there, file.shape)] = -1
         if self._layout.weighted:
             columns["sample_weight"][:] = _weights(work)
+        for part in work.parts if self._layout.flagged else ():
+            columns["has_action"][part.rows] = "action" in part.fields
         texts: Sequence[bytes]
         texts = [text for part in work.parts for text in _texts(work, part)]
         forms, rows = self._layout.features, self._layout.state_rows

@@ -119,13 +119,18 @@ def pack(tables: ShardTables, schema: RecordSchema) -> bytes:
     text_starts = np.zeros(len(tables.texts) + 1, np.int64)
     text_starts[1:] = np.cumsum([len(text) for text in tables.texts], dtype=np.int64)
     damage = json.dumps(sorted(tables.damage.items())).encode() if tables.damage else b""
+    rows: dict[Key, NDArray[Any]] = {
+        (Section.RECORD_LENGTHS, NO_FEATURE): tables.record_lengths,
+        (Section.FIRST_ROWS, NO_FEATURE): first_rows,
+    }
+    if len(tables.steps) and not len(tables.record_lengths):
+        rows = {}  # row k is record k
     parts: dict[Key, NDArray[Any]] = {
         (Section.STEPS, NO_FEATURE): tables.steps,
         (Section.DAMAGE, NO_FEATURE): np.frombuffer(damage, np.uint8),
         (Section.SCHEMA, NO_FEATURE): np.frombuffer(schema.document, np.uint8),
         (Section.RECORD_OFFSETS, NO_FEATURE): tables.record_offsets,
-        (Section.RECORD_LENGTHS, NO_FEATURE): tables.record_lengths,
-        (Section.FIRST_ROWS, NO_FEATURE): first_rows,
+        **rows,
         **tables.sections,
         (Section.TEXT_STARTS, NO_FEATURE): text_starts,
         (Section.TEXT_BYTES, NO_FEATURE): np.frombuffer(b"".join(tables.texts), np.uint8),
@@ -139,9 +144,9 @@ def pack(tables: ShardTables, schema: RecordSchema) -> bytes:
         listed += ENTRY.pack(kind, feature, crc, position, len(values), width, 0)
         bodies.append((position, body))
         position = _aligned(position + len(body))
-    records, rows = len(tables.steps), int(first_rows[-1])
+    records, steps = len(tables.steps), int(first_rows[-1])
     header = [MAGIC, VERSION, len(parts), *tables.source, schema.fingerprint]
-    header += [records, rows, position, 0]
+    header += [records, steps, position, 0]
     file = bytearray(position)
     file[: HEADER.size + len(listed)] = _sealed(header, listed) + listed
     for offset, body in bodies:
@@ -353,6 +358,37 @@ class ShardIndex:
         """Texts with these ids [n]."""
         starts, data = self.sections[_TEXT_STARTS].data, self.sections[_TEXT_BYTES].data
         return [bytes(data[starts[number] : starts[number + 1]]) for number in numbers.tolist()]
+
+    def take(self, key: Key, at: NDArray[Any]) -> NDArray[Any]:
+        """Values of a section at some places [n], which are read, and not mapped."""
+        with self._lock:
+            try:
+                return self._taken(self._entries[key], at)
+            except (OSError, UnusableIndexError):
+                if isinstance(self._source, bytes):
+                    raise
+                self._build_anew()
+                return self._taken(self._entries[key], at)
+
+    def _taken(self, entry: Entry, at: NDArray[Any]) -> NDArray[Any]:
+        dtype, key = entry.kind.dtype, (entry.kind, entry.feature)
+        if isinstance(self._source, bytes):
+            held: NDArray[Any] = np.frombuffer(self._source, dtype, entry.items, entry.offset)
+            return np.asarray(held[at])
+        with opened(self._source) as fd:
+            if (now := _identity(os.fstat(fd))) != self._seen or key not in self._verified:
+                if os.pread(fd, HEADER.size, 0) != self.front.header:
+                    raise UnusableIndexError("it was replaced")
+                if now != self._seen:
+                    self._seen = now
+                    self._verified.clear()
+                self._verify(entry)
+                self._verified.add(key)
+            places = (entry.offset + at * dtype.itemsize).tolist()
+            read = b"".join(os.pread(fd, dtype.itemsize, place) for place in places)
+        if len(read) != len(places) * dtype.itemsize:
+            raise UnusableIndexError("it is cut off")
+        return np.frombuffer(read, dtype)
 
     def content(self) -> bytes:
         """All bytes of the index file, after its checksums were verified."""

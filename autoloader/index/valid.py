@@ -92,8 +92,13 @@ def count_indexed(index: DatasetIndex) -> DatasetCount:
 
 
 def blanks(index: DatasetIndex) -> tuple[tuple[str, str], ...]:
-    """(clause, remedy) of each text and camera that all episodes of an indexed dataset lack."""
+    """(clause, remedy) of each text and camera that all episodes of an indexed dataset lack.
+
+    Image–text records often lack some, and their texts are not in the index.
+    """
     dataset = index.dataset
+    if dataset.directory.still:
+        return ()
     speaks = {one: matcher(r"\S") for one in dataset.held.values() if is_text(one)}
     speaks |= {one: dataset.words.speaks(one.path) for one in dataset.language}
     silent = [one.path for one, says in speaks.items() if not _speaks(index, one, says)]

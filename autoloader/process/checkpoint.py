@@ -24,7 +24,7 @@ import hashlib
 import json
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Any
 
 from autoloader.errors import UsageError, nearest, shown
@@ -33,9 +33,10 @@ from autoloader.process.planning import LoaderPlan
 from autoloader.samples.draws import dataset_key
 from autoloader.samples.resolve import ResolvedDataset
 from autoloader.sampling.dealing import Deal, Ranks
+from autoloader.sampling.kinds import KindsOfSteps
 from autoloader.sampling.mixture import MixtureOrder, phase_of, shares_of
 from autoloader.sampling.schedule import Change, Curriculum
-from autoloader.spec.block import is_number
+from autoloader.spec.block import adapter, is_number
 
 logger = logging.getLogger(__name__)
 
@@ -56,6 +57,7 @@ def fingerprint(plan: LoaderPlan) -> dict[str, Any]:
             "epoch": "pass" if order.pass_samples is not None else order.epoch_samples,
             **_curriculum(order, plan.mixture.names),
             **_locality(order, plan.mixture.names),
+            **({} if order.steps is None else {"unit": "batch"}),
         },
         "datasets": {
             dataset.name: {
@@ -243,12 +245,24 @@ def order_from(state: Mapping[str, Any], plan: LoaderPlan, order: MixtureOrder) 
             position,
             differing,
         )
-        return replace(order, base=position, given=tuple(given.get(n, 0) for n in names))
+        found = replace(order, base=position, given=tuple(given.get(n, 0) for n in names))
+        return _at(found, state)
     found = _saved_order(state, order, names)
+    if found.steps is not None and order.steps is not None:
+        other = (found.steps.batch, found.steps.world_size, found.steps.drop_last)
+        if other != (order.steps.batch, order.steps.world_size, order.steps.drop_last):
+            return _at(replace(found.from_position(position), steps=order.steps), state)
     moves = found.curriculum is not None or bool(found.changes)
     _, world_size = state.get("part") or (0, plan.world_size)
     # Streams that are dealt anew count their blocks from here.
     return found.from_position(position) if moves and world_size != plan.world_size else found
+
+
+def _at(order: MixtureOrder, state: Mapping[str, Any]) -> MixtureOrder:
+    """An order that begins at a state's position, whose steps begin there."""
+    if order.steps is None:
+        return order
+    return replace(order, steps=replace(order.steps, in_epoch=int(state["in_epoch"])))
 
 
 def _saved_order(
@@ -280,7 +294,19 @@ def _saved_order(
         given=tuple(rebased["given"].get(name, 0) for name in names) if base else (),
         curriculum=None if moves is None else Curriculum(shares(moves["to"]), moves["over"]),
         changes=tuple(Change(one["position"], shares(one["shares"])) for one in chosen["later"]),
+        steps=_saved_steps(state, order, names),
     )
+
+
+def _saved_steps(
+    state: Mapping[str, Any], order: MixtureOrder, names: Sequence[str]
+) -> KindsOfSteps | None:
+    """The steps of one kind each that a state was saved in; ``None``: kinds mixed in batches."""
+    if order.steps is None or "steps" not in state:
+        return None
+    own = {**state["steps"], "kinds": tuple(state["steps"]["kinds"][name] for name in names)}
+    found: KindsOfSteps = adapter(KindsOfSteps).validate_python(own)
+    return found
 
 
 def order_state(order: MixtureOrder, plan: LoaderPlan) -> dict[str, Any]:
@@ -290,6 +316,9 @@ def order_state(order: MixtureOrder, plan: LoaderPlan) -> dict[str, Any]:
     if order.base:
         given = dict(zip(names, order.given, strict=True))
         found["rebased"] = {"position": order.base, "given": given}
+    if order.steps is not None:
+        kinds = dict(zip(names, order.steps.kinds, strict=True))
+        found["steps"] = {**asdict(order.steps), "kinds": kinds}
     declared = plan.order
     as_declared = (order.shares, order.curriculum) == (declared.shares, declared.curriculum)
     if not as_declared or order.changes:

@@ -112,6 +112,11 @@ def _refuse_streams(mixture: ResolvedMixture, away: Sequence[ResolvedDataset], w
             f"mixture would be streamed: {why}",
             remedy="use reader: auto, copy remote data to a local disk, or set use: batch",
         )
+    if mixture.spec.mixing.unit == "batch":
+        raise SpecError(
+            f"mixing.unit: batch, which needs an index, and the mixture would be streamed: {why}",
+            remedy="use reader: auto, copy remote data to a local disk, or leave mixing.unit out",
+        )
     if indexed := [dataset for dataset in mixture.datasets if not dataset.streamable]:
         raise SpecError(
             f"datasets: {_and_others([one.name for one in indexed])} holds "
@@ -463,7 +468,8 @@ def plan_loader(
         counts = with_recorded_sizes(counts, spec, statistics)
         mixture = mixture if statistics is None else normalised(mixture, statistics)
         changes += file_differences(mixture, spec, split) if probe_only else ()
-    order = mixture_order(mixture, samples, {name: one.size for name, one in counts.items()})
+    sizes = {name: one.size for name, one in counts.items()}
+    order = mixture_order(mixture, samples, sizes, world_size)
     if order.epoch_samples is not None and order.epoch_samples < world_size:
         raise SpecError(
             f"an epoch has {order.epoch_samples} samples, too few for {world_size} ranks",

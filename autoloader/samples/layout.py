@@ -276,6 +276,7 @@ class BatchLayout:
         called: name → (dtype, shape of a sample) of what ``batch.call`` gives.
         depth: camera → type of its frames, of depth cameras, whose frames have one channel.
         weighted: whether samples come with a weight.
+        flagged: whether samples say that they have an action, beside image–text data.
     """
 
     batch_size: int
@@ -290,6 +291,7 @@ class BatchLayout:
     called: Mapping[str, tuple[str, tuple[int, ...]]] = field(default_factory=dict)
     depth: Mapping[str, str] = field(default_factory=dict)
     weighted: bool = False
+    flagged: bool = False
     arrays: Mapping[str, ArrayLayout] = field(init=False)
     slot_bytes: int = field(init=False)
 
@@ -314,6 +316,7 @@ class BatchLayout:
                 for name, (kind, shape) in self.called.items()
             ),
             *([("sample_weight", "float32", (b,))] if self.weighted else []),
+            *([("has_action", "bool", (b,))] if self.flagged else []),
             ("dataset_index", "int64", (b,)),
             ("provenance", "int64", (b, len(PROVENANCE))),
             ("ledger", "int64", (b, len(PROVENANCE) + 1)),
@@ -381,10 +384,11 @@ Array = Any
 
 
 class _AsTheSpecSays(TypedDict, total=False):
-    """Keys that only some specs ask for: by features, metadata, sample_weight."""
+    """Keys that only some specs ask for: features, image–text data, sample_weight, metadata."""
 
     features: dict[str, Any]
     feature_mask: dict[str, Array]
+    has_action: Array
     sample_weight: Array
     dataset_index: Array
     provenance: Array
@@ -405,6 +409,7 @@ class Batch(_AsTheSpecSays):
         language: list of B texts, one for each sample.
         features: name → ``[B, Fs, …]`` or ``[B, …]``, texts as lists (where the spec names any).
         feature_mask: name → ``[B, Fs]`` or ``[B]`` bool (where the spec names features).
+        has_action: ``[B] bool`` (in a mixture with image–text data).
         sample_weight: ``[B] float32`` (where a dataset gives its ``sample_weight``).
         dataset_index: ``[B] int64``, into ``loader.dataset_names`` (not with metadata none).
         provenance: ``[B, 5] int64``: dataset, pass, shard, episode, t (with metadata full).
@@ -460,8 +465,9 @@ def assemble(
     if features:
         batch.setdefault("features", {}).update(features)
     batch["language"] = [text.decode("utf-8", "replace") for text in texts]
-    if "sample_weight" in views:
-        batch["sample_weight"] = wrap(views["sample_weight"][:rows])
+    for name in ("has_action", "sample_weight"):
+        if name in views:
+            batch[name] = wrap(views[name][:rows])
     if metadata != "none":
         batch["dataset_index"] = wrap(views["dataset_index"][:rows])
     if metadata == "full":

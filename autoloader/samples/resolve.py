@@ -40,7 +40,7 @@ from autoloader.samples.transforms.transform import Transform, bind_episodes
 from autoloader.samples.weights import SampleWeights, read_weights
 from autoloader.spec import DatasetSpec, PipelineSpec, SampleSpec
 from autoloader.spec.fields import WIDTHS, FieldTerm
-from autoloader.spec.sample import DeltaTimestamps
+from autoloader.spec.sample import DeltaTimestamps, EdgesSpec
 from autoloader.storage.places import has_client
 from autoloader.telemetry.progress import doing, told
 
@@ -371,6 +371,8 @@ class DatasetSource:
         declared = self.declared
         directory = open_source(self.path(), dataset=declared.name, kind=declared.kind)
         directory = framed(directory, self.declared, self.spec.cameras)
+        if declared.media is not None:
+            directory = directory.with_media(declared.media)
         if self.declared.episodes is not None:
             directory = self._of_episodes(directory, self.declared.episodes)
         slices = directory.resolve(self.expression, field=f"{self.where}.split.{self.split}")
@@ -443,7 +445,8 @@ def bind_dataset(source: DatasetSource, index: int) -> ResolvedDataset:
     """
     declared = source.declared
     where = source.where
-    if not declared.images and declared.action is None and declared.state is None:
+    shown = declared.images or declared.action or declared.state
+    if not shown and declared.kind != "image_text":
         raise SpecError(
             f"{where}: the dataset has no images, no action and no state in the spec",
             remedy="add at least one of them, such as action: action",
@@ -589,6 +592,7 @@ def resolve(
         depth={name: camera.depth for name, camera in spec.cameras.items() if camera.depth},
         features=forms_of([(dataset.name, dataset.held) for dataset in datasets]),
         weighted=any(one.weights and not one.drawn_by_weight for one in datasets),
+        flagged=any(one.directory.still for one in datasets),
     )
     return ResolvedMixture(spec, split, datasets, layout)
 
@@ -628,6 +632,8 @@ def _width_of(spec: PipelineSpec, datasets: Sequence[ResolvedDataset], name: Fie
 
 
 _LARGEST_DIFFERENCE = 1e-6
+_STILL_FPS = 1e6
+"""Of records without a second step: any offset in seconds lies outside."""
 
 
 def sample_in_frames(
@@ -645,6 +651,9 @@ def sample_in_frames(
             its frames.
     """
     fps, where = _fps(declared, directory), f"datasets[{declared.name}]"
+    if directory.still:
+        sample = sample.model_copy(update={"edges": EdgesSpec(), "per_episode": "all"})
+        fps = _STILL_FPS
     if not sample.delta_timestamps:
         return sample
     if fps is None:

@@ -1,9 +1,9 @@
 """Weights of single samples, from a Parquet or npz file: given with the batch, or drawn by.
 
-A row of the file names an episode and a step. An episode's number is the dataset's own
-(LeRobot), or counts the episodes of the split's files in their order (TFDS), or those of all files
-(other formats). LeRobot's files may have the number of a frame over all episodes instead
-(``index``). A sample without a row weighs 1, as in LeRobot.
+A row of the file names an episode and a step. Episodes have LeRobot's own numbers. Those of TFDS
+count in their split, in the order of its files; those of other formats over all files. LeRobot's
+files may have the number of a frame over all episodes instead (``index``). A sample without a row
+weighs 1, as in LeRobot.
 
 Columns that begin with ``progress_`` are those of LeRobot's RA-BC files. They hold progress, and
 the weight of a step follows from the progress over the horizon of actions.
@@ -48,7 +48,7 @@ class SampleWeights:
     """The weights of a dataset's samples.
 
     Attributes:
-        use: "batch" or "draw".
+        use: "batch", given with each sample, or "draw", samples are drawn by them.
         digest: hash of all weights.
         keys: [K] int64 episode and step of each row, ascending.
         values: [K] float32 weights.
@@ -61,9 +61,9 @@ class SampleWeights:
     values: NDArray[np.float32]
     episodes: Sequence[Ints]
 
-    def at(self, slices: NDArray[Any], records: Ints, steps: Ints) -> NDArray[np.float32]:
+    def at(self, slices: NDArray[Any], records: NDArray[Any], steps: Ints) -> NDArray[np.float32]:
         """[n] the weight of each step, before the stride, of a record of a slice."""
-        episode = np.empty_like(records)
+        episode = np.empty(len(records), np.int64)
         for number in np.unique(slices).tolist():
             own = slices == number
             episode[own] = self.episodes[number][records[own]]

@@ -1,25 +1,6 @@
-"""Deals an epoch's positions to steps, and a step's positions to ranks.
+"""The part of each dataset that a rank streams, positions of a node, and rounds of batches.
 
-    positions   │← base                                               epoch's end →│
-    steps       │  0: W·B      │  1: W·B      │ …             │ last: what is left  │
-    ranks       │ B │ B │ … │ B │                             │ evenly, none empty  │
-
-Step s of rank r takes positions [(sW + r)B, (sW + r + 1)B), counted from the base: the position
-that all ranks of the former world size had reached together. The number of positions of a step
-depends only on the number that the epoch still has (``Steps.samples``). So a resume may change
-W and B anywhere.
-
-With ``drop_last`` every step takes W·B positions, and what is left of an epoch is carried into the
-next one. Without it the last step's positions are dealt evenly. Where they are fewer than ranks,
-the step before leaves one for each; where there is no such step, they are carried.
-
-Invariants:
-    1. The steps of an epoch are its positions, each once and in order; the ranks' parts of a step
-       are the step's positions.
-    2. Every rank makes the same number of steps, and no step of a rank is empty.
-    3. What is carried is less than W·B with ``drop_last``, less than W without.
-
-The part of each dataset that a rank streams: records, dealt so that no two ranks read one.
+Records are dealt so that no two ranks read one.
 
 A stream's order hangs on timing, so no rank could know what another one took; each has records of
 its own instead. A dataset's records, in the order of its shards, are cut into W pieces of equal
@@ -47,118 +28,9 @@ from autoloader.errors import SpecError
 from autoloader.samples.draws import Bools, Ints
 from autoloader.samples.resolve import ResolvedDataset, ResolvedMixture
 from autoloader.sampling.mixture import MixtureOrder
-from autoloader.spec import BatchSpec
-
-
-@dataclass(frozen=True, slots=True)
-class Ranks:
-    """Which of how many trainers.
-
-    Attributes:
-        rank: this one, from 0.
-        world_size: number of ranks that share the sequence.
-    """
-
-    rank: int = 0
-    world_size: int = 1
-
-
-@dataclass(frozen=True, slots=True)
-class Steps:
-    """Steps that an epoch is dealt in, over all ranks.
-
-    Attributes:
-        batch: rows of a full batch.
-        world_size: number of ranks that share the sequence.
-        drop_last: whether all batches are full.
-    """
-
-    batch: int
-    world_size: int
-    drop_last: bool
-
-    @classmethod
-    def of(cls, batch: BatchSpec, world_size: int) -> Steps:
-        """The steps of so many ranks."""
-        return cls(batch.size, world_size, batch.drop_last)
-
-    @property
-    def full(self) -> int:
-        """Positions of a full step."""
-        return self.batch * self.world_size
-
-    def samples(self, due: int) -> int:
-        """Positions of the next step, of an epoch that still has ``due``; 0 where it is over."""
-        if due >= 2 * self.full:
-            return self.full
-        if self.drop_last or self.batch == 1:
-            return self.full if due >= self.full else 0
-        if due <= self.full:
-            return due if due >= self.world_size else 0
-        return min(self.full, due - self.world_size)
-
-    def left(self, due: int) -> int:
-        """Steps that an epoch of ``due`` positions still has, for every rank."""
-        if self.drop_last or self.batch == 1 or due < self.world_size:
-            return max(0, due) // self.full
-        return -(-due // self.full)
-
-
-@dataclass(frozen=True, slots=True)
-class Deal:
-    """The steps of one rank from a base on, in constant time and memory.
-
-    Attributes:
-        ranks: rank of this trainer, and the world size.
-        batch: rows of a full batch.
-        drop_last: whether all batches are full.
-        epoch_samples: positions of an epoch; ``None`` is endless.
-        base: the position that the first step begins at.
-        in_epoch: positions of the epoch that lie behind the base; negative where some were
-            carried into it.
-        first_number: number of the first step.
-    """
-
-    ranks: Ranks
-    batch: int
-    drop_last: bool
-    epoch_samples: int | None
-    base: int = 0
-    in_epoch: int = 0
-    first_number: int = 0
-
-    @classmethod
-    def of(cls, order: MixtureOrder, batch: BatchSpec, ranks: Ranks, **at: int) -> Deal:
-        """The deal of a mixture's order; ``at``: ``base``, ``in_epoch`` and ``first_number``."""
-        return cls(ranks, batch.size, batch.drop_last, order.epoch_samples, **at)
-
-    def step(self, number: int) -> tuple[int, int]:
-        """The positions [start, stop) of step ``number``, over all ranks."""
-        k = number - self.first_number
-        steps = Steps(self.batch, self.ranks.world_size, self.drop_last)
-        if self.drop_last or self.batch == 1 or self.epoch_samples is None:
-            return self.base + k * steps.full, self.base + (k + 1) * steps.full
-        start, due = self.base, self.epoch_samples - self.in_epoch
-        if due < steps.world_size:
-            due += self.epoch_samples
-        if k >= steps.left(due):
-            start, due, k = start + due, self.epoch_samples, k - steps.left(due)
-            epochs, k = divmod(k, steps.left(due))
-            start += epochs * due
-        before = min(k * steps.full, due - steps.world_size)
-        return start + before, start + before + steps.samples(due - before)
-
-    def positions(self, number: int) -> tuple[int, int]:
-        """This rank's positions [start, stop) of step ``number``."""
-        start, stop = self.step(number)
-        rank, world_size = self.ranks.rank, self.ranks.world_size
-        whole = stop - start
-        return start + whole * rank // world_size, start + whole * (rank + 1) // world_size
-
-    def rows(self, number: int) -> int:
-        """Rows of this rank's batch in step ``number``."""
-        start, stop = self.positions(number)
-        return stop - start
+from autoloader.sampling.steps import Deal as Deal
+from autoloader.sampling.steps import Ranks as Ranks
+from autoloader.sampling.steps import Steps as Steps
 
 
 @dataclass(frozen=True, slots=True)

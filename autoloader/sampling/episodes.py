@@ -67,15 +67,17 @@ class DatasetTable:
     stride: int
     steps: NDArray[np.int32]
     slice_of: NDArray[np.int32]
-    record_of: Ints
+    record_of: NDArray[Any]
     kept: Ranges | None = field(default=None, repr=False)
     drawn: NDArray[np.int32] | None = field(default=None, repr=False)
     counts: NDArray[np.int32] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
-        strided = -(-self.steps // self.stride)
-        counts = samples_per_episode(self.sample, strided.astype(np.int64), self.kept)
-        object.__setattr__(self, "counts", counts.astype(np.int32))
+        counts = samples_per_episode(self.sample, strided_steps(self.steps, self.stride), self.kept)
+        if len(counts) > _COARSE and (counts == counts[0]).all():
+            counts = np.broadcast_to(np.int32(counts[0]), counts.shape)  # needs no running counts
+        counts = counts.astype(np.int32, copy=False)
+        object.__setattr__(self, "counts", counts)
 
     @property
     def samples(self) -> int:
@@ -87,8 +89,15 @@ class DatasetTable:
     @property
     def size(self) -> int:
         """Samples of a pass that takes every valid t."""
-        strided = -(-self.steps.astype(np.int64) // self.stride)
+        strided = strided_steps(self.steps, self.stride)
         return int(valid_per_episode(self.sample, strided, self.kept).sum())
+
+
+def strided_steps(steps: NDArray[np.int32], stride: int) -> Ints:
+    """[E] int64 steps of each episode after the stride; one number where all are one by form."""
+    if steps.strides == (0,) and len(steps):
+        return np.broadcast_to(np.int64(-(-int(steps[0]) // stride)), steps.shape)
+    return np.asarray(-(-steps.astype(np.int64) // stride))
 
 
 class EpisodeCounts:
@@ -103,6 +112,11 @@ class EpisodeCounts:
     """
 
     def __init__(self, counts: Sequence[NDArray[np.int32]]) -> None:
+        # Where all episodes have as many, the episode follows from the number alone.
+        even = [int(each[0]) if len(each) and each.strides == (0,) else 0 for each in counts]
+        self._even = np.asarray(even, np.int64)
+        totals = [each.sum(dtype=np.int64) for each in counts]
+        counts = [each[:0] if same else each for each, same in zip(counts, even, strict=True)]
         ends = np.cumsum([len(each) for each in counts], dtype=np.int64)
         self._first_episode = ends - [len(each) for each in counts]
         self._before = np.zeros(int(ends[-1]) + 1, dtype=np.int64)
@@ -112,7 +126,7 @@ class EpisodeCounts:
             running += self._before[first]
         self._first = self._before[self._first_episode]
         self._coarse = self._before[::_COARSE].copy()
-        self.totals: Ints = self._before[ends] - self._first
+        self.totals: Ints = np.asarray(totals, np.int64)
 
     def find(self, dataset: Ints, number: Ints) -> tuple[Ints, Ints]:
         """(episode of the dataset [n], number within the episode [n]) of thing ``number`` [n]."""
@@ -125,17 +139,22 @@ class EpisodeCounts:
             np.copyto(episode, further, where=self._before[further] <= place)
             half //= 2
         within = place - self._before[episode]
-        return episode - self._first_episode[dataset], within
+        episode -= self._first_episode[dataset]
+        if len(at := np.flatnonzero(self._even[dataset])):
+            episode[at], within[at] = np.divmod(number[at], self._even[dataset[at]])
+        return episode, within
 
     def number_of(self, dataset: Ints, episode: Ints, within: Ints) -> Ints:
         """The number [n] of each episode's thing ``within`` [n]: the inverse of ``find``."""
-        at = self._first_episode[dataset] + episode
-        return np.asarray(self._before[at] - self._first[dataset] + within)
+        even = self._even[dataset]
+        at = self._first_episode[dataset] + np.where(even, 0, episode)
+        return np.where(even, episode * even, self._before[at] - self._first[dataset]) + within
 
     def of_episode(self, dataset: Ints, episode: Ints) -> Ints:
         """The count of each episode [n]."""
-        at = self._first_episode[dataset] + episode
-        return np.asarray(self._before[at + 1] - self._before[at])
+        even = self._even[dataset]
+        at = self._first_episode[dataset] + np.where(even, -1, episode)
+        return np.where(even, even, self._before[at + 1] - self._before[at])
 
 
 class KeptT:

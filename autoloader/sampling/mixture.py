@@ -19,6 +19,7 @@ import numpy as np
 from autoloader.errors import SpecError
 from autoloader.samples.draws import PURPOSE_CHOICE, PURPOSE_PHASE, Ints, dataset_key, fold, unit
 from autoloader.samples.resolve import ResolvedMixture
+from autoloader.sampling.kinds import KindSchedule, KindsOfSteps
 from autoloader.sampling.schedule import (
     NEVER,
     SCALE_BITS,
@@ -76,6 +77,7 @@ class MixtureOrder:
             curriculum. None where an epoch is one pass of every dataset.
         locality: rule that samples which follow each other are stored near to each other; ``None``:
             any sample of a dataset may follow any other.
+        steps: steps of one kind each, from ``base`` on; ``None``: kinds mix in a batch.
     """
 
     shares: tuple[float, ...]
@@ -90,6 +92,7 @@ class MixtureOrder:
     curriculum: Curriculum | None = None
     changes: tuple[Change, ...] = ()
     locality: Locality | None = None
+    steps: KindsOfSteps | None = None
 
     @classmethod
     def from_plain(cls, plain: Mapping[str, Any]) -> MixtureOrder:
@@ -121,6 +124,9 @@ class MixtureOrder:
                 pairs = zip(phases, ahead, strict=True)
                 phases = tuple(u + a / (1 << SCALE_BITS) for u, a in pairs)
             schedule = Schedule(one.shares, phases)
+            if self.steps is not None:
+                steps = self.steps.after(one.start - self.base)
+                schedule = KindSchedule(one.shares, phases, steps)
             if self.draw_key is not None:
                 key = self.draw_key if one.number is None else fold(self.draw_key, one.number)
                 # Turns are drawn within the stretch, so that its shares are exact at its own end.
@@ -174,6 +180,7 @@ class MixtureOrder:
             shares=self.shares_at(position) if reached else self.shares,
             curriculum=None if reached else self.curriculum,
             changes=tuple(Change(start, shares) for start, shares in later.items()),
+            steps=None if self.steps is None else self.steps.after(position - self.base),
         )
 
     def changed(self, position: int, shares: tuple[float, ...]) -> MixtureOrder:
@@ -196,7 +203,10 @@ class MixtureOrder:
 
 
 def mixture_order(
-    mixture: ResolvedMixture, samples: Mapping[str, int], sizes: Mapping[str, int] | None = None
+    mixture: ResolvedMixture,
+    samples: Mapping[str, int],
+    sizes: Mapping[str, int] | None = None,
+    world_size: int = 1,
 ) -> MixtureOrder:
     """Shares and epoch of a mixture (design: "Epochs").
 
@@ -205,6 +215,7 @@ def mixture_order(
         samples: samples of a pass, by dataset name.
         sizes: dataset name → factor of its weight with ``natural_scaled`` (``DatasetCount.size``);
             ``None``: ``samples``.
+        world_size: number of ranks that share it.
     """
     sizes = samples if sizes is None else sizes
     spec = mixture.spec
@@ -219,19 +230,34 @@ def mixture_order(
     if epoch == "auto":
         epoch = "pass" if spec.weights == "natural" else sum(counts)
     by_pass = epoch == "pass"
+    epoch_samples = sum(counts) if by_pass else None if epoch == "forever" else int(epoch)
     return MixtureOrder(
         shares=shares,
         phases=tuple(phase_of(dataset.key) for dataset in mixture.datasets),
         block_length=spec.mixing.block_length,
         pass_samples=tuple(counts) if by_pass else None,
-        epoch_samples=sum(counts) if by_pass else None if epoch == "forever" else int(epoch),
+        epoch_samples=epoch_samples,
         chain=spec.mixing.chain,
         draw_key=fold(dataset_key(spec.seed, ""), PURPOSE_CHOICE)
         if spec.mixing.strategy == "sample"
         else None,
         curriculum=Curriculum(last, moves.over) if moves else None,
         locality=locality_of(mixture, samples),
+        steps=steps_of(mixture, epoch_samples, world_size),
     )
+
+
+def steps_of(
+    mixture: ResolvedMixture, epoch_samples: int | None, world_size: int
+) -> KindsOfSteps | None:
+    """Steps of one kind each, where the spec asks for them and there are two kinds."""
+    if mixture.spec.mixing.unit == "sample":
+        return None
+    kinds = tuple(int(one.directory.still) for one in mixture.datasets)
+    if len(set(kinds)) == 1:
+        return None
+    batch = mixture.spec.batch
+    return KindsOfSteps(kinds, batch.size, world_size, batch.drop_last, epoch_samples)
 
 
 def locality_of(mixture: ResolvedMixture, samples: Mapping[str, int]) -> Locality | None:

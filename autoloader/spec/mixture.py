@@ -53,7 +53,7 @@ from autoloader.spec.sample import Samples
 _Rows = Annotated[int, Field(ge=1, le=1_000_000)]
 OWN_KEYS = frozenset(
     ("images", "frame_mask", "frame_offset", "action", "action_mask", "state", "state_mask",
-     "language", "features", "feature_mask", "sample_weight",
+     "language", "features", "feature_mask", "has_action", "sample_weight",
      "dataset_index", "provenance")
 )  # fmt: skip
 """What a batch holds by itself; a function adds to it."""
@@ -194,6 +194,11 @@ class LocalitySpec(Block):
 class MixingSpec(Block):
     """Order of all datasets' samples in one sequence."""
 
+    unit: Literal["sample", "batch"] = Field(
+        default="sample",
+        description="sample: robots and image–text data mix in a batch; batch: each batch is of "
+        "one kind, the same on all ranks (indexed reader)",
+    )
     strategy: Literal["python", "sample", "choose"] = Field(
         default="python",
         description="turns of the datasets. python, choose: evenly, by weight, and choose never "
@@ -224,6 +229,15 @@ class MixingSpec(Block):
 
     @model_validator(mode="after")
     def _agrees_with_itself(self) -> MixingSpec:
+        others = {
+            "chain": self.chain, "locality": self.locality, "block_length": self.block_length > 1,
+            "strategy: sample": self.strategy == "sample", "epoch: pass": self.epoch == "pass",
+        }  # fmt: skip
+        if self.unit == "batch" and (given := [name for name, on in others.items() if on]):
+            raise wrong(
+                f"unit: batch with {given[0]}, which says otherwise which samples come together",
+                f"leave out {given[0]}, or unit",
+            )
         if self.strategy == "choose" and self.on_stall == "owe":
             raise wrong(
                 "strategy: choose with on_stall: owe: choose waits for a dataset that is not ready",

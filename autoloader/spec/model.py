@@ -6,11 +6,12 @@ Not here: field expressions (``fields``), files and their errors (``reading``).
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from dataclasses import replace
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import Field, ValidationError, field_validator, model_validator
+from pydantic import Field, ValidationError, ValidationInfo, field_validator, model_validator
 
 from autoloader.errors import SpecError, UsageError, nearest, shown
 from autoloader.spec.block import Block, wrong
@@ -45,6 +46,10 @@ Location = Annotated[str, Field(min_length=1, max_length=4096)]
 
 
 Size = tuple[Annotated[int, Field(ge=1, le=4096)], Annotated[int, Field(ge=1, le=4096)]]
+
+IMAGE_TEXT = "image_text"
+MOST_PICTURES = 32
+TEXTS = ("prompt", "answer", "conversation")
 
 Resize = Literal[
     "bilinear", "area", "lanczos3", "tf_bilinear", "tf_lanczos3", "pillow_bilinear", "nearest"
@@ -112,6 +117,19 @@ class CameraSpec(Block):
         return self
 
 
+class VisionSpec(Block):
+    """Cameras of image–text data, ``vision_0`` and so on."""
+
+    slots: int = Field(default=1, ge=1, le=MOST_PICTURES, description="pictures of a record")
+    size: Size = Field(description="height and width in pixels")
+    fit: Literal["stretch", "pad", "crop"] = Field(default="pad", description="as of a camera")
+
+    def cameras(self) -> dict[str, dict[str, Any]]:
+        """The cameras by name, as a spec writes them."""
+        own = {"size": list(self.size), "fit": self.fit, "placeholder": True}
+        return {f"vision_{slot}": dict(own) for slot in range(self.slots)}
+
+
 class DatasetSpec(Block):
     """One dataset of the mixture."""
 
@@ -121,8 +139,14 @@ class DatasetSpec(Block):
     )
     kind: Name | None = Field(
         default=None,
-        description="format at path: tfds, lerobot, hdf5, or one that an installed package brings; "
-        "null: the one whose files lie there",
+        description="format at path: tfds, lerobot, hdf5, image_text (which has to be said), or "
+        "one that an installed package brings; null: the one whose files lie there",
+    )
+    media: Location | None = Field(
+        default=None, description="of image_text: folder that paths of pictures start at"
+    )
+    vision: VisionSpec | None = Field(
+        default=None, description="of image_text: cameras of its own for its pictures"
     )
     tfds: Location | None = Field(default=None, description="name:version below data_dir")
     data_dir: Location | None = Field(default=None, description="where tfds names are looked up")
@@ -184,6 +208,33 @@ class DatasetSpec(Block):
     @classmethod
     def _plain_split_is_train(cls, raw: Any) -> Any:
         return {"train": raw} if isinstance(raw, str) else raw
+
+    @field_validator("images")
+    @classmethod
+    def _may_lack_pictures(cls, images: Any, info: ValidationInfo) -> Any:
+        if info.data.get("kind") != IMAGE_TEXT:
+            return images
+        one = {name for name, choice in images.items() if len(choice.paths) == 1}
+        return {
+            name: replace(choice, present=f"has_{choice.paths[0]}") if name in one else choice
+            for name, choice in images.items()
+        }
+
+    @model_validator(mode="after")
+    def _is_of_its_kind(self) -> DatasetSpec:
+        if self.kind == IMAGE_TEXT:
+            own: dict[str, Any] = {"action": self.action, "state": self.state, "keep": self.keep,
+                   "transform": self.transform, "episodes": self.episodes}  # fmt: skip
+            own["steps"] = None if self.steps.takes_all else self.steps
+        else:
+            own = {"vision": self.vision}
+        if given := [name for name, value in own.items() if value is not None]:
+            raise wrong(
+                f"dataset {self.name!r} of kind {self.kind} has {given[0]}",
+                f"leave {given[0]} out"
+                + ("" if self.kind == IMAGE_TEXT else f", or write kind: {IMAGE_TEXT}"),
+            )
+        return self
 
     @model_validator(mode="after")
     def _has_one_place(self) -> DatasetSpec:
@@ -288,6 +339,31 @@ class PipelineSpec(Block):
     errors: ErrorsSpec = Field(default_factory=ErrorsSpec)
     validation: ValidationSpec = Field(default_factory=ValidationSpec)
 
+    @model_validator(mode="before")
+    @classmethod
+    def _image_text_is_shown(cls, raw: Any) -> Any:
+        """Give image–text data its texts, and the cameras of ``vision``."""
+        listed = raw.get("datasets") if isinstance(raw, Mapping) else None
+        datasets: list[Any] = []
+        cameras: dict[str, Any] = {}
+        for one in listed if isinstance(listed, (list, tuple)) else ():
+            if isinstance(one, Mapping) and one.get("kind") == IMAGE_TEXT:
+                one = {"features": {name: name for name in TEXTS}, **one}
+                if one.get("vision"):
+                    own = VisionSpec.model_validate(one["vision"]).cameras()
+                    shown = {name: f"image_{k}" for k, name in enumerate(own)}
+                    one["images"] = {**shown, **(one.get("images") or {})}
+                    for name, camera in own.items():
+                        if cameras.setdefault(name, camera) != camera:
+                            raise wrong(
+                                f"vision of dataset {one.get('name')!r} differs from another's",
+                                "give all of them one size and fit",
+                            )
+            datasets.append(one)
+        if not cameras:
+            return {**raw, "datasets": datasets} if datasets else raw
+        return {**raw, "datasets": datasets, "cameras": {**cameras, **(raw.get("cameras") or {})}}
+
     @model_validator(mode="after")
     def _agrees_with_itself(self) -> PipelineSpec:
         names = [dataset.name for dataset in self.datasets]
@@ -317,6 +393,19 @@ class PipelineSpec(Block):
                     f"camera {name!r} has no dataset that fills it",
                     "name its feature in some dataset's images, leave the camera out, or write "
                     "placeholder: true for black frames",
+                )
+        if self.mixing.unit == "batch":
+            moves = isinstance(self.weights, CurriculumSpec)
+            passes = self.weights == "natural" and self.mixing.epoch == "auto"
+            if moves or passes or self.reader == "stream":
+                other = (
+                    "weights: a schedule" if moves else "weights: natural, whose epoch is a pass"
+                )
+                raise wrong(
+                    f"mixing.unit: batch with {other if moves or passes else 'reader: stream'}",
+                    "set mixing.epoch to a number of samples"
+                    if passes and not moves
+                    else "leave one of them out",
                 )
         if self.reader == "stream" and (self.mixing.chain or self.mixing.locality):
             raise wrong(

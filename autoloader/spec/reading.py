@@ -163,8 +163,8 @@ def _resolve_paths(plain: dict[str, Any], folder: Path) -> None:
         keep = dataset.get("keep") if isinstance(dataset, dict) else None
         ranges = keep.get("ranges") if isinstance(keep, dict) else None
         weights = dataset.get("sample_weight") if isinstance(dataset, dict) else None
-        places = (dataset, "path"), (dataset, "data_dir"), (ranges, "file"), (weights, "file")
-        for holder, key in places:
+        places = [(dataset, key) for key in ("path", "data_dir", "media")]
+        for holder, key in (*places, (ranges, "file"), (weights, "file")):
             if not isinstance(holder, dict):
                 continue
             value = holder.get(key)

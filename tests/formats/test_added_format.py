@@ -129,7 +129,7 @@ def test_a_kind_that_nobody_brings_is_refused_with_those_that_are_known(
 ) -> None:
     with pytest.raises(SpecError, match=r"datasets\[bench\].kind: .*'mp4'") as refused:
         AutoLoader(spec_of(recordings, kind="mp4"), ram_floor="200MB").state_dict()
-    assert "known: hdf5, lerobot, mp4_folder, tfds" in refused.value.what
+    assert "known: hdf5, image_text, lerobot, mp4_folder, tfds" in refused.value.what
     assert "mp4_folder" in refused.value.remedy
 
 

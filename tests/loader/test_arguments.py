@@ -125,7 +125,9 @@ def test_a_dict_is_a_spec_and_a_batch_has_the_keys_of_its_type(spec: PipelineSpe
     with AutoLoader(plain, **held) as loader:
         assert isinstance(loader, Iterable)
         batch = next(iter(loader))
-    assert set(get_type_hints(Batch)) - set(batch) == {"features", "feature_mask", "sample_weight"}
+    assert set(get_type_hints(Batch)) - set(batch) == {
+        "features", "feature_mask", "has_action", "sample_weight"
+    }  # fmt: skip
     assert set(batch) < set(get_type_hints(Batch))
     assert type(batch) is dict
     with pytest.raises(SpecError, match="camerass"):

@@ -92,6 +92,11 @@ def as_dataset(
             "weights: a schedule (from, to, over) is not supported in TensorFlow's graph",
             remedy="use AutoLoader, or weights: explicit",
         )
+    if spec.mixing.unit == "batch":
+        raise UnsupportedError(
+            "mixing.unit: batch is not supported in TensorFlow's graph",
+            remedy="use AutoLoader, or leave mixing.unit out",
+        )
     if spec.batch.call is not None:
         raise UnsupportedError(
             f"batch.call: {spec.batch.call} is not called in TensorFlow's graph",

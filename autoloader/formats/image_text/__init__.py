@@ -1,0 +1,406 @@
+"""Image–text data: records of texts and pictures, each an episode of one step without an action.
+
+A file of records is a shard. Records of JSONL files and JSON lists name pictures, which are files
+below the media root. Tar shards and Parquet files of the Hugging Face Hub hold their pictures.
+
+Theory of operation. Opening counts the records of each file once, and keeps the count in the user's
+cache. The index has 16 bytes for a record: one step, its place, its first picture. A picture has
+12 bytes, 24 in Parquet. Texts are read when a sample is planned, at their places; those of Parquet
+files lie in the index. Indexing looks at each record's JSON and at each picture's header.
+
+Invariants:
+    1. No path of a record leads out of the media root, by its letters.
+    2. A record is indexed whole or not at all.
+
+Not here: finding and parsing records (``records``), sizes of pictures (``formats.pictures``).
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+from array import array
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from functools import lru_cache, partial
+from itertools import islice
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from autoloader.errors import SourceError, UnsupportedError
+from autoloader.formats import files
+from autoloader.formats.cache import JsonCache
+from autoloader.formats.dataset import DatasetFormat, PlainReader, ShardSlice
+from autoloader.formats.features import Feature
+from autoloader.formats.frames import Encoded, UnpackableError
+from autoloader.formats.image_text.records import (
+    Record,
+    UnreadableRecordError,
+    records_in,
+    rows_at,
+    rows_of_parquet,
+    texts_at,
+)
+from autoloader.formats.lerobot.parquet import (
+    PictureTable,
+    UnreadableParquetError,
+    read_pictures,
+)
+from autoloader.formats.pictures import UnreadablePictureError, check_picture
+from autoloader.formats.places import RECORDS
+from autoloader.formats.records import FileChangedError, RecordPlace
+from autoloader.formats.tables import (
+    FIRST_NOTE,
+    NO_FEATURE,
+    ReadRecord,
+    Section,
+    ShardTables,
+    SourceIdentity,
+    Wanted,
+)
+from autoloader.formats.videos import mapped
+from autoloader.spec.model import MOST_PICTURES, TEXTS
+
+MOST_PICTURE_BYTES = 2**28
+_LATELY = 2**15
+"""Pictures whose headers were looked at last: several records may ask about one."""
+_OF_SPLIT = re.compile(r"(.+?)-\d+-of-\d+(-[0-9a-f]+)?")
+_DIGITS = re.compile(r"(\d*)(\D*)")
+_counts = JsonCache("image_text", version=1)
+
+
+def image(number: int) -> str:
+    """Path of the feature that is a record's picture of this number."""
+    return f"image_{number}"
+
+
+def _features() -> dict[str, Feature]:
+    found = [Feature(name, name, "text", "string", (), None, per_step=False) for name in TEXTS]
+    for name in map(image, range(MOST_PICTURES)):
+        found.append(Feature(name, name, "image", "uint8", (None, None, 3), None, per_step=True))
+        flag = f"has_{name}"
+        found.append(Feature(flag, flag, "tensor", "bool", (), None, per_step=False))
+    return {one.path: one for one in found}
+
+
+@dataclass(frozen=True)
+class ImageTextDirectory(DatasetFormat):
+    """A folder of files of records, or one of them; see ``DatasetFormat``.
+
+    Attributes:
+        media: folder that paths of pictures start at.
+        packed: Parquet file → name of its column of pictures; "": it has none.
+    """
+
+    title: ClassVar[str] = "image-text"
+    marker: ClassVar[str] = ""
+    streamable: ClassVar[bool] = False
+    still: ClassVar[bool] = True
+
+    media: str = ""
+    packed: dict[str, str] = field(default_factory=dict)
+
+    @classmethod
+    def check(cls, path: str | Path, *, dataset: str) -> str:
+        """See ``DatasetFormat``; the path may be one file."""
+        if files.is_remote(path):
+            raise UnsupportedError(
+                f"dataset {dataset}: {path} is remote; image-text data is read from local disks",
+                remedy="mount the bucket, or copy the files here",
+            )
+        text = files.normal(path)
+        if not _files_of(text):
+            raise SourceError(
+                f"dataset {dataset}: {text} has no file of records ({', '.join(RECORDS)})",
+                remedy="name such a file, or the folder that holds files of one kind",
+                dataset=dataset,
+            )
+        return text
+
+    @classmethod
+    def open(cls, path: str | Path, *, dataset: str) -> ImageTextDirectory:
+        """See ``DatasetFormat``."""
+        root = cls.check(path, dataset=dataset)
+        paths = _files_of(root)
+        kinds = {Path(one).suffix for one in paths}
+        if len(kinds) > 1 and not kinds <= {".jsonl", ".ndjson"}:
+            raise SourceError(
+                f"dataset {dataset}: {root} holds records in files of several kinds: "
+                f"{', '.join(sorted(kinds))}",
+                remedy="name one file, or have a folder for each kind",
+                dataset=dataset,
+            )
+        splits: dict[str, list[ShardSlice]] = {}
+        packed = {}
+        for one in paths:
+            found = partial(_count, one, dataset)
+            count, column = _counts.of_file(one, (one,), found, dataset=dataset)
+            if Path(one).suffix == ".parquet":
+                packed[one] = column
+            match = _OF_SPLIT.fullmatch(Path(one).stem)
+            split = match[1] if match else "train"
+            own = splits.setdefault(split, [])
+            own.append(ShardSlice(one, len(own), 0, count, split))
+        single = Path(root).is_file()
+        return cls(
+            name=Path(root).stem if single else Path(root).name,
+            version="1",
+            path=root,
+            features=_features(),
+            splits={name: tuple(own) for name, own in splits.items()},
+            dataset=dataset,
+            media=str(Path(root).parent) if single else root,
+            packed=packed,
+        )
+
+    def with_media(self, media: str) -> ImageTextDirectory:
+        """The dataset, whose pictures lie below another folder."""
+        return replace(self, media=files.normal(media))
+
+    def identity(self, path: str, wanted: Wanted) -> SourceIdentity:
+        """See ``DatasetFormat``; pictures in files of their own do not count."""
+        del wanted
+        return SourceIdentity.of(os.stat(path))  # noqa: PTH116
+
+    def tables(self, path: str, wanted: Wanted, read: ReadRecord) -> ShardTables:
+        """See ``DatasetFormat``; all are of one step, so rows are records."""
+        del read
+        source = self.identity(path, wanted)
+        shown = sum(one.role == "frames" for one in wanted.features)
+        try:
+            found = self._packed(path) if path in self.packed else self._found(path)
+        except (UnreadableRecordError, UnreadableParquetError) as error:
+            raise SourceError(
+                f"dataset {self.dataset}: {path}: {error}",
+                remedy="restore or mend the file, or take it out",
+                dataset=self.dataset,
+            ) from error
+        if self.identity(path, wanted) != source:
+            raise FileChangedError(f"{path} was written to")
+        return found.tables(source, shown)
+
+    def records(self, slices: Sequence[ShardSlice]) -> Iterator[tuple[RecordPlace, bytes]]:
+        """See ``DatasetFormat``; none is a ``tf.train.Example``."""
+        del slices
+        return iter(())
+
+    def first_frames(self, path: str, record: int, camera: str, count: int) -> Sequence[Encoded]:
+        """See ``DatasetFormat``; in place of a picture that is not there the record's last."""
+        del count
+        wanted = int(camera.rpartition("_")[2])
+        if column := self.packed.get(path, ""):
+            table = read_pictures(path, column, self._count_of(path), record + 1)
+            return table.pictures(mapped(path), slice(record, record + 1))
+        found = next(islice(records_in(path), record, None))
+        if found.pictures:
+            begin, size = found.pictures[min(wanted, len(found.pictures) - 1)]
+            return [mapped(path)[begin : begin + size]]
+        names = Record.parse(found.text, caption=found.caption).pictures
+        return [mapped(self.place_of(names[min(wanted, len(names) - 1)]))]
+
+    def plain_reader(self, *, by_row: bool = False) -> PlainReader:
+        """See ``DatasetFormat``."""
+        del by_row
+        from autoloader.formats.image_text.plain import ImageTextReader
+
+        return ImageTextReader(self)
+
+    def place_of(self, picture: str) -> str:
+        """The file of a picture that a record names. Raises UnreadableRecordError."""
+        if picture[0] != "/" and ".." not in picture:
+            return f"{self.media}/{picture}"
+        whole = os.path.normpath(os.path.join(self.media, picture))  # noqa: PTH118
+        if not whole.startswith(self.media.rstrip("/") + "/"):
+            raise UnreadableRecordError(f"{picture[:200]!r} lies outside of {self.media}")
+        return whole
+
+    def texts(self, path: str, places: NDArray[np.int64], ends: NDArray[np.int64]) -> list[Record]:
+        """Records whose texts lie at these places of a file.
+
+        Raises:
+            SourceError: the file is another one by now, or cannot be read.
+        """
+        try:
+            return texts_at(path, places, ends)
+        except (UnreadableRecordError, OSError) as error:
+            raise SourceError(
+                f"dataset {self.dataset}: {path} was written to since it was indexed: {error}",
+                remedy="put the file back as it was, or start anew",
+                dataset=self.dataset,
+            ) from error
+
+    def _found(self, path: str) -> _Tables:
+        found, within = _Tables(), path.endswith(".tar")
+        looked_at = lru_cache(_LATELY)(self._looked_at)
+        with files.opened(path) as file:
+            for one in records_in(path):
+                places, fault = one.pictures, one.fault
+                try:
+                    if not fault:
+                        record = Record.parse(one.text, caption=one.caption)
+                        if within:
+                            _look_within(file, places)
+                        else:
+                            places = [looked_at(name) for name in record.pictures]
+                        record.check_marks(len(places))
+                except UnreadableRecordError as error:
+                    fault = str(error)
+                found.add(one.place, fault, places)
+            found.places.append(os.fstat(file).st_size)
+        return found
+
+    def _looked_at(self, name: str) -> tuple[int, int]:
+        """(0, bytes) of a picture's file. Raises UnreadableRecordError."""
+        path = self.place_of(name)
+        try:
+            file = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)
+            try:
+                found = os.fstat(file)
+                if not stat.S_ISREG(found.st_mode) or found.st_size > MOST_PICTURE_BYTES:
+                    what = f"it has {found.st_size} bytes, or is no file"
+                    raise UnreadableRecordError(f"{name[:200]}: {what}")
+                check_picture(partial(os.pread, file))
+            finally:
+                os.close(file)
+        except OSError as error:
+            raise UnreadableRecordError(f"{name[:200]}: {error.strerror or error}") from error
+        except UnreadablePictureError as error:
+            raise UnreadableRecordError(f"{name[:200]}: {error}") from error
+        return 0, found.st_size
+
+    def _packed(self, path: str) -> _Tables:
+        """The tables of a Parquet file; texts go into the index."""
+        import pyarrow
+
+        found, column, count = _Tables(packed=True), self.packed[path], self._count_of(path)
+        table = read_pictures(path, column, count) if column else None
+        found.codec = table.codec if table is not None else None
+        data = mapped(path)
+        try:
+            for row, text in enumerate(rows_at(path)):
+                fault, places = "", list[tuple[int, ...]]()
+                try:
+                    record = Record.parse(text)
+                    if table is None:
+                        places += [self._looked_at(name) for name in record.pictures]
+                    elif table.offset[row] >= 0:
+                        places.append(_packed_place(table, row, data))
+                    record.check_marks(len(places))
+                except UnreadableRecordError as error:
+                    fault = str(error)
+                found.add(0, fault, places)
+                found.texts.append(text if not fault else b"")
+        except (pyarrow.ArrowException, OSError, ValueError) as error:
+            raise UnreadableRecordError(f"its texts cannot be read: {error}"[:160]) from error
+        return found
+
+    def _count_of(self, path: str) -> int:
+        return next(one.records for own in self.splits.values() for one in own if one.path == path)
+
+
+class _Tables:
+    """Tables of a file's records, as they are found."""
+
+    def __init__(self, *, packed: bool = False) -> None:
+        self.packed = packed
+        self.places = array("q")
+        self.first = array("i", [0])
+        self.pictures = array("q")
+        self.damage: dict[int, str] = {}
+        self.texts: list[bytes] = []
+        self.codec: str | None = None
+        self.most = 0
+
+    def add(self, place: int, fault: str, pictures: Sequence[tuple[int, ...]]) -> None:
+        """Add the next record; one with a fault has no pictures."""
+        if fault:
+            self.damage[len(self.first) - 1] = fault[:300]
+            pictures = ()
+        self.most = max(self.most, len(pictures))
+        for one in pictures:
+            self.pictures.extend(one)
+        self.places.append(place)
+        self.first.append(self.first[-1] + len(pictures))
+
+    def tables(self, source: SourceIdentity, shown: int) -> ShardTables:
+        """Tables for an index, of a dataset that shows so many pictures of a record."""
+        records, columns = len(self.first) - 1, _COLUMNS if self.codec is not None else _COLUMNS[:2]
+        damage = dict(self.damage)
+        if more := int((np.diff(self.first) > shown).sum()) if shown else 0:
+            few = f"{more} records have more pictures than the {shown} that are shown"
+            damage[FIRST_NOTE] = f"{few} (up to {self.most})"
+        steps = np.ones(records, np.int32)
+        steps[list(self.damage)] = -1
+        places = np.frombuffer(self.pictures, np.int64).reshape(-1, len(columns)).T
+        sections = {(kind, NO_FEATURE): own.astype(kind.dtype)
+                    for kind, own in zip(columns, places, strict=True)}  # fmt: skip
+        sections[Section.PICTURE_FIRST, NO_FEATURE] = np.frombuffer(self.first, np.int32)
+        own, none = np.frombuffer(self.places, np.int64), np.empty(0, np.int64)
+        if self.packed:
+            texts = [*self.texts, (self.codec or "").encode()]
+            return ShardTables(source, none, none, steps, damage, sections, texts)
+        return ShardTables(source, own, none, steps, damage, sections)
+
+
+_COLUMNS = (
+    Section.FRAME_OFFSETS,
+    Section.FRAME_LENGTHS,
+    Section.UNPACKED_BYTES,
+    Section.PICTURE_STARTS,
+    Section.PICTURE_BYTES,
+)
+
+
+def _look_within(file: int, places: Sequence[tuple[int, ...]]) -> None:
+    """Check pictures that lie in a file. Raises UnreadableRecordError."""
+    for begin, size in places:
+        if size > MOST_PICTURE_BYTES:
+            raise UnreadableRecordError(f"a picture has {size} bytes")
+        try:
+            check_picture(partial(_within, file, begin, size))
+        except (UnreadablePictureError, OSError) as error:
+            raise UnreadableRecordError(f"a picture: {error}") from error
+
+
+def _within(file: int, begin: int, size: int, count: int, at: int) -> bytes:
+    return os.pread(file, max(0, min(count, size - at)), begin + at)
+
+
+def _packed_place(table: PictureTable, row: int, data: memoryview) -> tuple[int, ...]:
+    """Place of a row's picture, once its header was looked at. Raises UnreadableRecordError."""
+    try:
+        (picture,) = table.pictures(data, slice(row, row + 1))
+        found = picture.picture()
+        check_picture(lambda n, at: bytes(found[at : at + n]))
+    except (UnreadablePictureError, UnpackableError) as error:
+        raise UnreadableRecordError(f"its picture: {error}") from error
+    columns = (table.offset, table.length, table.unpacked, table.start, table.size)
+    return tuple(int(one[row]) for one in columns)
+
+
+def _files_of(root: str) -> list[str]:
+    """The files of records at a path, in the order of their numbers."""
+    if os.path.isfile(root):  # noqa: PTH113
+        return [root] if root.endswith(RECORDS) else []
+    found = [str(one) for end in RECORDS for one in Path(root).glob(f"*{end}")]
+    found = found or [str(one) for one in Path(root).rglob("*.parquet")]
+    return sorted(found, key=lambda one: [(int(a or 0), b) for a, b in _DIGITS.findall(one)])
+
+
+def _count(path: str, dataset: str) -> list[Any]:
+    """[number of a file's records, name of its column of pictures]. Raises SourceError."""
+    try:
+        if path.endswith(".parquet"):
+            return list(rows_of_parquet(path))
+        return [sum(1 for _ in records_in(path)), ""]
+    except UnreadableRecordError as error:
+        told = files.told_stand_in(path) or str(error)
+        raise SourceError(
+            f"dataset {dataset}: {path}: {told}",
+            remedy="restore or mend the file, or take it out of the folder",
+            dataset=dataset,
+        ) from error

@@ -1,0 +1,158 @@
+"""Image–text data in each kind of file: texts, pictures, masks, sizes of the index."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from image_text_files import (
+    SIZE,
+    encoded,
+    pixels,
+    record,
+    records,
+    spec_of,
+    write_lines,
+    write_list,
+    write_parquet,
+    write_tar,
+)
+
+from autoloader import AutoLoader
+from autoloader.cli.verify import Comparer, evenly, taken
+from autoloader.formats.tables import NO_FEATURE, Section
+from autoloader.index.opening import open_dataset_index
+from autoloader.samples.resolve import resolve
+
+pytestmark = pytest.mark.usefixtures("one_child")
+
+COUNTS = [1, 0, 2, 1, 1, 3, 1]
+SINGLE = [1, 0, 1, 1, 1, 0, 1]
+HOW: dict[str, Any] = {"output": "numpy", "ram_floor": "64MiB"}
+
+
+def written(folder: Path, kind: str) -> tuple[Path, list[int], dict[str, Any]]:
+    """(path, pictures of each record, further fields of the dataset)."""
+    if kind in ("lines", "list"):
+        found = records(folder / "media", COUNTS)
+        write = write_lines if kind == "lines" else write_list
+        path = write(folder / ("talk.jsonl" if kind == "lines" else "talk.json"), found)
+        return path, COUNTS, {"media": str(folder / "media")}
+    if kind == "tar":
+        return write_tar(folder / "talk.tar", COUNTS, caption=3), COUNTS, {}
+    for number in range(2):
+        shard = f"data/train-{number:05}-of-00002.parquet"
+        write_parquet(folder / "hub" / shard, SINGLE, kind)
+    return folder / "hub", SINGLE * 2, {}
+
+
+@pytest.mark.parametrize("kind", ["lines", "list", "tar", "snappy", "none", "zstd"])
+def test_texts_and_pictures_come_as_they_are_stored(tmp_path: Path, kind: str) -> None:
+    path, counts, more = written(tmp_path, kind)
+    vision = {"slots": 2, "size": list(SIZE)}
+    spec = spec_of(path, vision=vision, batch={"size": 4, "drop_last": False}, **more)
+    firsts = np.cumsum([0, *counts])
+    if kind not in ("lines", "list", "tar"):
+        firsts = np.concatenate([np.cumsum([0, *SINGLE[:-1]])] * 2)
+    seen = []
+    with AutoLoader(spec, **HOW) as loader:
+        for batch in loader:
+            for row, (_, _, shard, number, t) in enumerate(batch["provenance"].tolist()):
+                k = shard * len(SINGLE) + number
+                seen.append(k)
+                said = {name: batch["features"][name][row] for name in batch["features"]}
+                turns = json.loads(said["conversation"])
+                assert said["answer"] == turns[-1]["text"]
+                assert (
+                    batch["language"][row]
+                    == said["prompt"]
+                    == "\n".join(turn["text"] for turn in turns[:-1])
+                )
+                if kind == "tar" and k == 3:
+                    assert (said["prompt"], said["answer"]) == ("", "a caption 3 é")
+                else:
+                    assert said["answer"].startswith(f"answer {number}")
+                for slot in range(2):
+                    there = slot < counts[k]
+                    assert batch["frame_mask"][f"vision_{slot}"][row].tolist() == [there]
+                    wanted = pixels(int(firsts[k]) + slot) if there else 0
+                    shown = batch["images"][f"vision_{slot}"][row, 0]
+                    assert (shown == wanted).all()
+                assert not batch["has_action"][row]
+                assert not t
+    assert sorted(seen) == list(range(len(counts)))
+
+
+@pytest.mark.parametrize("kind", ["lines", "tar", "snappy"])
+def test_the_index_is_small(tmp_path: Path, kind: str) -> None:
+    path, counts, more = written(tmp_path, kind)
+    (dataset,) = resolve(spec_of(path, **more)).datasets
+    index = open_dataset_index(dataset)
+    of_record = of_picture = 0
+    for shard in index.shards.values():
+        for (section, _), entry in shard.front.entries().items():
+            size = section.dtype.itemsize * entry.width
+            if section in (Section.STEPS, Section.RECORD_OFFSETS, Section.PICTURE_FIRST):
+                of_record += size * entry.items
+            elif section not in (Section.SCHEMA, Section.DAMAGE, Section.TEXT_BYTES):
+                of_picture += size * entry.items
+        assert not shard.has(Section.FIRST_ROWS, NO_FEATURE)
+    assert of_record <= 16 * (len(counts) + len(index.shards))
+    if kind != "snappy":
+        assert of_picture <= 16 * sum(counts) + 8
+
+
+@pytest.mark.parametrize("kind", ["lines", "list", "tar", "snappy"])
+def test_verify_agrees(tmp_path: Path, kind: str) -> None:
+    path, _, more = written(tmp_path, kind)
+    spec = evenly(spec_of(path, vision={"slots": 2, "size": list(SIZE)}, **more))
+    with AutoLoader(spec, rank=0, world_size=1, **HOW) as loader:
+        found = Comparer(spec, loader)
+        assert list(found.rows(list(taken(loader, 20))))
+    assert found.differences == []
+    assert found.texts == 20
+
+
+@pytest.mark.parametrize("kind", ["jpeg", "png", "webp", "gif", "grey", "alpha", "palette"])
+def test_pictures_of_each_kind_are_decoded(tmp_path: Path, kind: str) -> None:
+    (tmp_path / "a").write_bytes(encoded(2, kind))
+    path = write_lines(tmp_path / "t.jsonl", [record(0, ["a"])] * 4)
+    wanted = pixels(2).astype(float)
+    if kind == "grey":
+        wanted[:] = wanted[..., :1]
+    if kind == "alpha":
+        wanted = wanted * 0.2 + 255 * 0.8
+    with AutoLoader(spec_of(path), **HOW) as loader:
+        (batch,) = loader
+    assert np.abs(batch["images"]["top"][0, 0] - wanted).max() <= (8 if kind == "jpeg" else 1)
+
+
+def test_pictures_are_fitted_to_the_mixtures_cameras_or_to_their_own(tmp_path: Path) -> None:
+    (tmp_path / "a").write_bytes(encoded(2))
+    path = write_lines(tmp_path / "t.jsonl", [record(0, ["a"])] * 4)
+    spec = spec_of(
+        path, vision={"slots": 1, "size": [32, 32], "fit": "pad"}, images={"top": "image_0"},
+        cameras={"top": {"size": [6, 8]}},
+    )  # fmt: skip
+    with AutoLoader(spec, **HOW) as loader:
+        (batch,) = loader
+    assert batch["images"]["top"].shape == (4, 1, 6, 8, 3)
+    own = batch["images"]["vision_0"][0, 0]
+    assert own.shape == (32, 32, 3)
+    assert not own[:3].any()
+    assert (own[16] == pixels(2)[0, 0]).all()
+
+
+def test_records_weigh_as_any_sample(tmp_path: Path) -> None:
+    path, counts, more = written(tmp_path, "lines")
+    zero = np.zeros(len(counts))
+    zero[[1, 4]] = 2.0, 1.0
+    np.savez(tmp_path / "w.npz", episode=np.arange(len(counts)), step=0 * zero, w=zero)
+    weights = {"file": str(tmp_path / "w.npz"), "key": "w", "use": "draw"}
+    spec = spec_of(path, sample_weight=weights, mixing={"epoch": 8}, **more)
+    with AutoLoader(spec, **HOW) as loader:
+        seen = [number for batch in loader for *_, number, _ in batch["provenance"].tolist()]
+    assert sorted(seen) == [1] * 4 + [4] * 4
