@@ -134,7 +134,7 @@ def test_a_kind_that_nobody_brings_is_refused_with_those_that_are_known(
 
 
 def test_a_folder_of_another_format_is_refused_by_its_marker(site: Path, tmp_path: Path) -> None:
-    with pytest.raises(SourceError, match=r"no MP4 folder dataset.*recording\.json"):
+    with pytest.raises(SourceError, match=r"not a MP4 folder dataset.*recording\.json"):
         sources.check_source(tmp_path, dataset="bench", kind="mp4_folder")
 
 
