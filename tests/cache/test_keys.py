@@ -27,6 +27,7 @@ OTHERS: dict[str, Any] = {
     "camera": CameraSpec(size=(5, 6)),
     "reversed": True,
     "stored": Feature("depth", "steps/depth", "image", "uint16", (4, 4, 1), "png", True),
+    "white": True,
     "versions": ("decoder 0",),
 }
 """Another value of each field of a request: one that is missing here is in no key for sure."""
