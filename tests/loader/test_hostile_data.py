@@ -176,7 +176,7 @@ def test_a_nonsense_size_is_as_none(size: Any, tmp_path: Path) -> None:
 def test_a_version_that_its_directory_does_not_name_is_refused(tmp_path: Path) -> None:
     written = build(tmp_path)
     change(written.path / "dataset_info.json", lambda info: info.update(version="9.9.9"))
-    with pytest.raises(SourceError, match=r"robot.*is of version 9\.9\.9"):
+    with pytest.raises(SourceError, match=r"robot.*says version 9\.9\.9"):
         resolve(spec_of(written))
 
 
