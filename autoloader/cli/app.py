@@ -558,7 +558,7 @@ def verify(
     split: str = "train",
     ram_floor: Floor = None,
 ) -> None:
-    """Compare samples with what other libraries read of the same files; exits 4 if they differ.
+    """Compare samples with what TFDS, PyAV and h5py read of the same files; exits 4 if they differ.
 
     Options:
     samples: Samples to compare, spread over all datasets.
@@ -623,13 +623,14 @@ def index(
     disk_floor: Floor = None,
     verify: bool = False,
 ) -> None:
-    """Build the indexes (where each frame lies) for random reading; keep those up to date.
+    """Build the indexes (where each frame lies) now; else a loader does at its first start.
 
     Options:
     beside: Write the indexes next to the data as well as into the cache directory.
-    output: Also upload the indexes of a spec's only dataset to its copy in a bucket, such as
-        gs://BUCKET/NAME/1.0.0.
-    verify: Index the files again, and compare with the indexes that are there.
+    output: Upload the index to a copy of the dataset in a bucket, too, such as
+        gs://BUCKET/NAME/1.0.0; the spec names exactly one dataset then.
+    verify: Index the files again, and compare with the indexes that are there; exits 4 if they
+        differ.
     """
     from autoloader.cli.derived import show_index
 
@@ -675,7 +676,8 @@ def measure(
     warmup: Batches to discard before the measurement.
     batches: Batches to measure.
     step_time: Wait after each batch, as a trainer's step would, such as "120ms".
-    controller: Let the controller change the knobs meanwhile, as in training; default: they stay.
+    controller: Let autoloader change the knobs (threads, buffers) meanwhile, as in training;
+        default: they stay.
     """
     from autoloader.cli.tune import show_measurement
 
@@ -717,11 +719,11 @@ def report(
     """Draw one HTML page of a run: what limited it, what the controller did and why.
 
     Options:
-    run: Name of a run (each of 3 s or more is kept), "last", or the folder that the environment
-        variable AUTOLOADER_RUN_DIR named; default: list the runs that are kept.
-    other: A second run, shown beside the first. One with AutoLoader(…, replay_one_batch=True),
-        which gives one batch again and again, shows what the loader costs. Default: the latest
-        such run of the same spec on this host, if there is one.
+    run: Name of a run (those of 3 s or more are recorded), "last", or the folder that the
+        environment variable AUTOLOADER_RUN_DIR named; default: list the recorded runs.
+    other: A second run to compare with. Beside a run of AutoLoader(…, replay_one_batch=True), whose
+        loader costs nothing, the page says how much time the loader costs. Default: the latest
+        run of that kind, of the same spec on this host.
     output: File of the page; default: RUN.html in the working directory.
     """
     from autoloader.cli.report import list_runs, show_page
@@ -734,7 +736,9 @@ def report(
 
 @_command(_RUN, "replay run/decisions.jsonl")
 def replay(logs: Annotated[list[Path], typer.Argument(metavar="LOG")]) -> None:
-    """Check the controller: compute its logged decisions again, and say where they differ.
+    """Debug the controller: compute a run's decisions again from its log, and say which differ.
+
+    A difference means a fault of autoloader, or a log of another version.
 
     Options:
     logs: Decision logs, or folders with some. A run writes one if the environment variable
@@ -771,13 +775,13 @@ def tune(
     trials: Knob sets to measure at most, the starting one among them.
     budget: Time that the whole study takes at most, such as "10m".
     storage: Optuna storage URL, such as sqlite:///FILE or postgresql://HOST/NAME; default: a file
-        in your data folder.
+        in autoloader's own data folder (~/.local/share/autoloader).
     study: Name of the study: a new name begins one, the name of an earlier study continues it.
     resume: Continue --study, or the latest study; stop with an error if it is not there.
     name: Save the profile under this name. Default: replace the starting profile, or write
         NAME-tuned if that one came with autoloader.
-    output: Folder for the profile, the HTML report and the study; default: your config and data
-        folders.
+    output: Folder for the profile, the HTML report and the study; default: autoloader's own config
+        and data folders, where profiles are found by name.
     seed: Random seed of the choice of knob sets.
     warmup: Batches to discard before each measurement.
     batches: Batches of each measurement.

@@ -185,11 +185,13 @@ def admit_start(price: StartPrice, *, headroom_bytes: int, ram_floor_bytes: int)
         parts = (f"{name} {format_bytes(size)}" for name, size in price.parts.items() if size)
         needs = f"pipelines of the node's {price.ranks} ranks need"
         needs = "pipeline needs" if price.ranks == 1 else needs
+        floor = f" and {format_bytes(ram_floor_bytes)} of it must stay free"
+        kept = floor if ram_floor_bytes else ""
         raise BudgetInfeasibleError(
             f"the smallest {needs} about {format_bytes(price.total_bytes)} "
-            f"({', '.join(parts)}), but only {format_bytes(headroom_bytes)} are free and "
-            f"{format_bytes(ram_floor_bytes)} of it must stay free",
-            remedy="lower ram_floor or batch.size, use smaller frames or fewer datasets, "
+            f"({', '.join(parts)}), but only {format_bytes(headroom_bytes)} are free{kept}",
+            remedy=f"lower {'ram_floor or ' if kept else ''}batch.size, use smaller frames or "
+            "fewer datasets, "
             + ("lower mixing.locality.window or block, " if price.block_bytes else "")
             + ("" if price.ranks == 1 else "start fewer ranks on a node, ")
             + "or free memory",

@@ -150,7 +150,8 @@ def _plain(state: object) -> dict[str, Any]:
             json.dumps({key: value}, allow_nan=False)
         except (TypeError, ValueError, RecursionError) as error:
             raise UsageError(
-                f"the state's field {shown(key)} does not hold plain values: {error}",
+                f"the state's field {shown(key)} is {shown(value)}, which no state_dict() holds "
+                f"({error})",
                 remedy="load what state_dict() returned: numbers, text, lists and mappings, "
                 "none of them NaN or infinite",
             ) from error

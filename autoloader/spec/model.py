@@ -489,9 +489,9 @@ class PipelineSpec(Block):
             for key, count in shape(dataset).items():
                 if count != first[key]:
                     raise wrong(
-                        f"dataset {dataset.name!r} has {count} entries of {key}, "
-                        f"{self.datasets[0].name!r} has {first[key]}",
-                        "a batch has one shape: give every dataset the same number",
+                        f"datasets: {key} has length {count} for {dataset.name!r} and "
+                        f"{first[key]} for {self.datasets[0].name!r}; a batch has one shape",
+                        f"give every dataset a {key} of the same length, or none",
                     )
 
     def dataset(self, name: str) -> DatasetSpec:

@@ -184,8 +184,11 @@ def test_a_running_loader_goes_on_whatever_it_is_asked_to_load(
         ({"position": "9"}, r"its checksum is '\w+', and the rest of it gives"),
         ({"taken": {"a": 5, "b": 4}}, r"its checksum is '\w+', and the rest of it gives"),
         ({"more": 1}, r"its checksum is '\w+', and the rest of it gives"),
-        ({"seed": float("nan")}, r"field 'seed' does not hold plain values: Out of range float"),
-        ({"seed": object()}, r"field 'seed' does not hold plain values: Object of type object"),
+        (
+            {"seed": float("nan")},
+            r"field 'seed' is nan, which no state_dict\(\) holds \(Out of range float",
+        ),
+        ({"seed": object()}, r"field 'seed' is <object object at .*\(Object of type object"),
         ({"schema_version": 3}, r"schema_version 3; this version of autoloader reads 2"),
         ({"checksum": None}, r"its checksum is None"),
     ],

@@ -230,7 +230,10 @@ def _features(
     found: dict[str, tuple[str, str, list[int | None]]] = {}
     for place, one in _walk(file[name or "/"]):
         if len(found) >= _MOST_FEATURES:
-            raise UnreadableFileError(f"an episode has more than {_MOST_FEATURES} datasets")
+            raise UnreadableFileError(
+                f"an episode ({name or '/'}) has more than {_MOST_FEATURES} arrays, "
+                "or its groups link back to themselves"
+            )
         found[place] = ("other", one, []) if isinstance(one, str) else _feature(one, steps)
         if found[place][0] == "image" and _is_cut(one):
             found[place] = ("slab", *found[place][1:])
