@@ -543,6 +543,6 @@ def valid_per_episode(sample: SampleSpec, strided: Ints, kept: Ranges | None = N
     if kept is not None:
         return np.asarray(kept.counts(), dtype=np.int64)
     first, end = dropped_edges(sample)
-    if strided.strides == (0,):  # all alike: one number stands for all
+    if len(strided) and strided.strides == (0,):  # all alike: one number stands for all
         return np.broadcast_to(np.maximum(strided[:1] - (first + end), 0)[0], strided.shape)
     return np.maximum(strided - (first + end), 0).astype(np.int64)
