@@ -295,7 +295,8 @@ def every_command(
         host's profile.
     disk_floor: Space that must stay free on the disk that caches remote files, such as "50GB";
         default: 10 GiB.
-    split: The spec's split to read.
+    split: Which split to read: train, or another name that the datasets' field split gives, such
+        as val.
     """
 
 
@@ -466,8 +467,8 @@ def init(
     style: Project whose conventions the spec follows (fields, image sizes, actions): octo, openvla
         or openpi; gr00t (LeRobot datasets with meta/modality.json; see --version); lerobot (see
         --policy); robomimic, act or diffusion_policy (the windows of their dataset classes);
-        stage2 (pairs of frames about 1 s apart, for the bundled Stage-2 trainer); plain (none).
-        Default: the style of --mix, else plain.
+        stage2 (pairs of frames about 1 s apart, for training.stage2 of the repository); plain
+        (none). Default: the style of --mix, else plain.
     version: Release whose rules the style gr00t follows. Default: n1.6.
     policy: Policy whose windows and normalisation the style lerobot has. Default: act.
     mix: Take only the datasets and weights of a published mixture, such as oxe_magic_soup (octo
@@ -772,6 +773,8 @@ def tune(
     Options:
     spec: YAML file that describes your datasets (`autoloader init` writes one); default: the demo
         mixture.
+    settings: Where the search begins, and fields of the spec: ring_slots=8 batch.size=32
+        datasets.bridge.weight=2. `autoloader plan -v SPEC` lists the knobs.
     trials: Knob sets to measure at most, the starting one among them.
     budget: Time that the whole study takes at most, such as "10m".
     storage: Optuna storage URL, such as sqlite:///FILE or postgresql://HOST/NAME; default: a file

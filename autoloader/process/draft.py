@@ -421,7 +421,7 @@ def guess_language(features: Mapping[str, Feature]) -> list[str]:
 
 
 def _camera(features: Mapping[str, Feature], path: str) -> None:
-    check_camera(find_feature(features, path, field="images"), field="images")
+    check_camera(find_feature(features, path, field="images"), field="images", features=features)
 
 
 def _cameras(features: Mapping[str, Feature], images: Mapping[str, str]) -> None:

@@ -465,6 +465,8 @@ _SYNTAX = {
 
 def _syntax(error: Exception, mark: Any, whole: str) -> DocumentError:
     said = " ".join(str(getattr(error, "problem", None) or error).split())
+    if "integer string conversion" in said:
+        return DocumentError("it holds a number that is too long to read", "shorten or quote it")
     if mark is None or mark.line >= len(whole.splitlines()):
         return DocumentError(f"it is not YAML: {said}", "fix the file's syntax")
     told = [what for part, what in _SYNTAX.items() if part in said] or [f"is not YAML: {said}"]

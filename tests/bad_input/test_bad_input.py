@@ -12,7 +12,6 @@ import copy
 import json
 import os
 import shutil
-import threading
 import traceback
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -521,7 +520,6 @@ def folder(made: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     yield from (made for _ in no_thread_left_behind())
     assert files(made) == before
     assert set(psutil.Process().children(recursive=True)) <= running
-    assert not [one for one in threading.enumerate() if one.name.startswith("autoloader-")]
 
 
 def files(folder: Path) -> dict[str, tuple[int, int]]:

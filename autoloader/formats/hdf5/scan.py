@@ -143,7 +143,7 @@ def linked(group: Any, name: str) -> str:
         if isinstance(link, h5py.ExternalLink):
             return "an external link, which is not followed: copy the data into the file"
         if isinstance(link, h5py.SoftLink):
-            return "a soft link, which is not followed: give its target instead"
+            return "a soft link, which is not followed: name its target in the spec instead"
         group = group.get(part)
         if not isinstance(group, h5py.Group):
             break

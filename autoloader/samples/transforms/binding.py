@@ -100,7 +100,7 @@ def bind_cameras(
             _check_depth(cameras[camera], mixture[camera], field=field)
         else:
             for feature in cameras[camera]:
-                check_camera(feature, field=field)
+                check_camera(feature, field=field, features=features)
         if choice.present:
             flag = find_feature(features, choice.present, field=f"{field}.present")
             _check_flag(flag, field=f"{field}.present")

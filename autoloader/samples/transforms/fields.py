@@ -190,8 +190,13 @@ def check_encoding(
         raise unfit(feature, field, why, remedy, UnsupportedError)
 
 
-def check_camera(feature: Feature, *, field: str) -> None:
+def check_camera(feature: Feature, *, field: str, features: Mapping[str, Feature]) -> None:
     """Refuse what is no colour picture.
+
+    Args:
+        feature: feature that a camera shows.
+        field: field of the spec that names it.
+        features: features of the dataset, of which the error names the images.
 
     Raises:
         SpecError: not an image per step; a depth or float image, for a camera of colours.
@@ -201,7 +206,9 @@ def check_camera(feature: Feature, *, field: str) -> None:
         why = "has several pictures in every step, and a camera has one"
         raise unfit(feature, field, why, remedy)
     if feature.kind != "image" or not feature.per_step:
-        remedy = "name an image feature such as observation/image"
+        images = sorted(name for name, one in features.items() if one.kind == "image")
+        remedy = f"name an image feature of the dataset: {', '.join(images[:8])}"
+        remedy = remedy if images else "the dataset has no images"
         raise unfit(feature, field, "is not an image of the steps", remedy)
     channels = feature.shape[-1] if feature.shape else None
     remedy = "name a uint8 image with 3 channels (or 1); "
