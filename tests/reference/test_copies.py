@@ -85,7 +85,7 @@ def test_where_sizes_are_not_told_the_spec_must_say_which_files_they_are(tmp_pat
         ({"path": "observation/image", "ops": ["flip"]}, ["'flip'", "flip_channels"]),
         ({"path": "observation/image", "ops": [{"flip_channels": "never"}]}, ["public"]),
         ({"path": "observation/image", "ops": []}, ["flip_channels"]),
-        ({"ops": ["flip_channels"]}, ["write a path", "any_of"]),
+        ({"ops": ["flip_channels"]}, ["feature's path", "any_of"]),
         ({"path": "observation/image", "op": "flip_channels", "ops": []}, ["'op'", "ops"]),
     ],
 )
