@@ -80,7 +80,8 @@ def test_rows_may_lie_several_steps_apart(written: Written, reader: str) -> None
 
 def test_datasets_that_disagree_on_chunks_are_refused(written: Written) -> None:
     other = dataset_of(written, name="other", sample={"action_per": "sample"})
-    with pytest.raises(SpecError, match="'other' has 0 entries of action_per: step, 'robot' has 2"):
+    words = "action_per: step has length 0 for 'other' and 2 for 'robot'"
+    with pytest.raises(SpecError, match=words):
         spec_of(written, other, sample=OCTO)
 
 
