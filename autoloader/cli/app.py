@@ -471,8 +471,9 @@ def init(
         (none). Default: the style of --mix, else plain.
     version: Release whose rules the style gr00t follows. Default: n1.6.
     policy: Policy whose windows and normalisation the style lerobot has. Default: act.
-    mix: Take only the datasets and weights of a published mixture, such as oxe_magic_soup (octo
-        and openvla have one: add --style), or one dataset by its name; default: all of DATA.
+    mix: Take only the datasets and weights of a published mixture, such as oxe_magic_soup, or one
+        dataset by its name; default: all of DATA. Where two styles have a mixture of that name
+        (octo and openvla do), --style says whose.
     output: File to write the spec to; an error if it exists with other content. Default: stdout.
     """
     from autoloader.process.draft import draft
@@ -778,8 +779,9 @@ def tune(
     trials: Knob sets to measure at most, the starting one among them.
     budget: Time that the whole study takes at most, such as "10m".
     storage: Optuna storage URL, such as sqlite:///FILE or postgresql://HOST/NAME; default: a file
-        in autoloader's own data folder (~/.local/share/autoloader).
-    study: Name of the study: a new name begins one, the name of an earlier study continues it.
+        in --output, else in ~/.local/share/autoloader.
+    study: Name of the study: a new name begins one, the name of an earlier study continues it;
+        default: begin one with a name of its own.
     resume: Continue --study, or the latest study; stop with an error if it is not there.
     name: Save the profile under this name. Default: replace the starting profile, or write
         NAME-tuned if that one came with autoloader.

@@ -257,7 +257,8 @@ def run_folder(run: str) -> Path:
         f"{runs_folder()} keeps no run {run!r}{begin}" + ("" if kept else f": {why_no_run()}"),
         remedy="`autoloader report` lists the runs that are kept"
         if kept
-        else f"give the folder that the environment variable {VARIABLE} named when the run began",
+        else f"check the name; if the environment variable {VARIABLE} was set when the run began, "
+        "give the folder that it named",
     )
 
 

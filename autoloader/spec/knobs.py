@@ -230,7 +230,10 @@ class Knobs(BaseModel):
                 if knob not in STREAM_KNOBS:
                     raise KnobError(
                         f"{key}: the knob {knob!r} cannot be set for one dataset",
-                        remedy=nearest(knob, STREAM_KNOBS),
+                        remedy=f"set it for all datasets; a dataset may have its own "
+                        f"{', '.join(STREAM_KNOBS)}"
+                        if knob in cls.model_fields
+                        else nearest(knob, STREAM_KNOBS),
                     )
                 per_dataset.setdefault(dataset, {})[knob] = value
             elif key not in cls.model_fields:
