@@ -29,7 +29,7 @@ import operator
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast
 
 from autoloader.errors import UsageError
 from autoloader.host.units import format_bytes
@@ -559,12 +559,17 @@ class Statistics:
 _Counts = TypeVar("_Counts", Statistics, DatasetStatistics, CacheStatistics)
 
 
+@functools.cache
+def _merges(owner: type) -> tuple[tuple[str, Callable[[Any, Any], Any]], ...]:
+    """Fields that several builders count, each with what makes one value of two."""
+    return tuple((n, about.merge) for n, about in figures(owner).items() if about.merge is not None)
+
+
 def merged(one: _Counts, other: _Counts) -> _Counts:
     """Counts of two builders together; fields that builders do not count are those of ``one``."""
     found: dict[str, Any] = {
-        name: about.merge(getattr(one, name), getattr(other, name))
-        for name, about in figures(type(one)).items()
-        if about.merge is not None
+        name: merge(getattr(one, name), getattr(other, name))
+        for name, merge in _merges(cast("Any", type(one)))
     }
     if isinstance(one, Statistics) and isinstance(other, Statistics):
         found["cache"] = merged(one.cache, other.cache)
