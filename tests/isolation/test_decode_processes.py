@@ -41,6 +41,7 @@ def test_processes_come_and_go_without_a_change_of_the_order(
 ) -> None:
     drawn = random.Random(2)
     got: list[Row] = []
+    before = set(psutil.Process().children())
     with opened(small_spec) as loader:
         batches = endless(loader)
         for processes in (2, 1, 2):
@@ -51,9 +52,9 @@ def test_processes_come_and_go_without_a_change_of_the_order(
                 ring_slots=drawn.randint(4, 9),
             )
             got += rows(batches, 25)
-        assert len(psutil.Process().children()) == 2
+        assert len(set(psutil.Process().children()) - before) == 2
     assert got == expected[: len(got)]
-    assert psutil.Process().children() == []
+    assert set(psutil.Process().children()) <= before
 
 
 def test_a_process_killed_over_and_over_costs_no_sample(
