@@ -8,7 +8,6 @@ Not here: the clients (``storage.clients``).
 from __future__ import annotations
 
 import functools
-import importlib.util
 import os
 from collections.abc import Mapping
 from pathlib import Path
@@ -18,6 +17,7 @@ from urllib.parse import urlsplit
 import platformdirs
 
 from autoloader.errors import SpecError
+from autoloader.host.extras import is_installed
 from autoloader.host.units import GIB, expanded, parse_floor
 
 
@@ -99,7 +99,7 @@ def has_client(path: str) -> bool:
 
 @functools.cache
 def _installed(package: str) -> bool:
-    return importlib.util.find_spec(package) is not None
+    return is_installed(package)
 
 
 def check_address(path: str) -> None:
