@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, create_model
 
 from autoloader.errors import KnobError, nearest, shown
-from autoloader.host.units import size_of
+from autoloader.host.units import format_bytes, size_of
 
 KnobClass = Literal["free", "order", "fixed"]
 """A free knob never changes which samples come nor their order; an order knob changes the order,
@@ -84,7 +84,8 @@ def _block_fits(limits: KnobLimits) -> tuple[int, str]:
 def _ring_fits(limits: KnobLimits) -> tuple[int, str] | None:
     if not limits.batch_bytes or limits.budget_bytes is None:
         return None
-    rule = f"a batch is {limits.batch_bytes} bytes and the budget {limits.budget_bytes}"
+    batch, free = format_bytes(limits.batch_bytes), format_bytes(limits.budget_bytes)
+    rule = f"a batch has {batch}, and {free} of memory may be used"
     return max(4, int(limits.budget_bytes // limits.batch_bytes)), rule
 
 
@@ -343,7 +344,7 @@ class Knobs(BaseModel):
             if (most := about.most(limits)) is not None:
                 moves.lower(knob, *most)
         for name in self.datasets:
-            rule = f"dataset {name!r} has {shards[name]} shards in its split"
+            rule = f"dataset {name!r} has only {shards[name]} shards to read at a time"
             moves.lower(f"{name}.cycle_length", shards[name], rule)
         self._limit_total_cycle(moves, limits)
         for dataset in (None, *self.datasets):

@@ -201,8 +201,8 @@ class MixingSpec(Block):
     )
     strategy: Literal["python", "sample", "choose"] = Field(
         default="python",
-        description="turns of the datasets. python, choose: evenly, by weight, and choose never "
-        "owes one; sample: drawn by weight",
+        description="python: datasets take turns by weight; choose: the same, and waits for a "
+        "dataset that is not ready; sample: each is drawn at random, by weight",
     )
     block_length: int = Field(
         default=1, ge=1, le=4096, description="samples in a row from one dataset"

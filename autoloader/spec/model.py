@@ -313,7 +313,8 @@ class PipelineSpec(Block):
     seed: int = Field(default=0, ge=0, lt=2**63, description="of every draw and order")
     reader: Literal["auto", "stream", "indexed"] = Field(
         default="auto",
-        description="how files are read; pinned here when order must agree over hosts",
+        description="stream: whole files through tf.data; indexed: single frames by an index; "
+        "auto: what suits the data. Pinned here when order must agree over hosts",
     )
     datasets: tuple[DatasetSpec, ...] = Field(min_length=1)
     weights: Weights = Field(
@@ -333,7 +334,8 @@ class PipelineSpec(Block):
     )
     batch: BatchSpec = Field(default_factory=BatchSpec)
     metadata: Literal["none", "dataset_only", "full"] = Field(
-        default="full", description="none; dataset_index; dataset_index and provenance"
+        default="full",
+        description="none; dataset_only: each sample's dataset_index; full: its provenance, too",
     )
     mixing: MixingSpec = Field(default_factory=MixingSpec)
     errors: ErrorsSpec = Field(default_factory=ErrorsSpec)

@@ -210,7 +210,17 @@ def complaint(error: ValidationError, plain: Mapping[str, Any]) -> tuple[str, st
         return f"{where}{shown(first.get('input'))} lists no {path[:-1]}{more}", remedy, path
     allowed = dict.fromkeys(_allowed(fault) for other, fault in faults if other == path)
     what = f"{where}{shown(first.get('input'))} is not allowed{more}"
-    return what, "it should be " + ", or ".join(allowed), path
+    return what, "it should be " + ", or ".join(allowed) + _meaning(first), path
+
+
+def _meaning(fault: ErrorDetails) -> str:
+    """The description of a field that takes one of a few words, in brackets; else nothing."""
+    if fault["type"] != "literal_error":
+        return ""
+    keys = [part for part in fault["loc"] if isinstance(part, str) and not _is_marker(part)]
+    fields = (block.model_fields.get(keys[-1]) for block in Block.__subclasses__() if keys)
+    told = next((field.description for field in fields if field and field.description), None)
+    return f" ({told})" if told else ""
 
 
 def _to(block: str) -> str:

@@ -48,10 +48,10 @@ class EdgesSpec(Block):
     """Padding of a window that leaves its episode."""
 
     start: Literal["repeat", "zero", "drop"] = Field(
-        default="repeat", description="before the first frame"
+        default="repeat", description="before the first frame: it again, zeros, or no such sample"
     )
     end: Literal["repeat", "zero", "drop"] = Field(
-        default="repeat", description="after the last frame"
+        default="repeat", description="after the last frame: it again, zeros, or no such sample"
     )
 
 

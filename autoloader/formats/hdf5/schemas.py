@@ -35,7 +35,7 @@ from autoloader.errors import SourceError, SpecError, nearest
 from autoloader.formats.features import Feature
 from autoloader.formats.registry import KnownDataset
 from autoloader.spec.block import Block
-from autoloader.spec.reading import parse_yaml, read_document
+from autoloader.spec.reading import complaint, parse_yaml, read_document
 
 SCHEMA_FILE = "schema.hdf5.yaml"
 LANGUAGE = "language_instruction"
@@ -127,6 +127,7 @@ def declared_in(folder: str, *, dataset: str) -> Schema | None:
     place = Path(folder, SCHEMA_FILE)
     if not place.is_file():
         return None
+    own: dict[str, Any] = {}
     try:
         own = read_document(place)
         like = own.get("like")
@@ -139,9 +140,8 @@ def declared_in(folder: str, *, dataset: str) -> Schema | None:
         if isinstance(error, SpecError):
             what, remedy = error.what, error.remedy
         else:
-            first = error.errors()[0]
-            what = f"{place}: {'.'.join(map(str, first['loc']))}: {first['msg']}"
-            remedy = f"known fields: {', '.join(Schema.model_fields)}"
+            what, remedy, _ = complaint(error, own)
+            what = f"{place}: {what}"
         raise SourceError(f"dataset {dataset}: {what}", remedy=remedy, dataset=dataset) from error
 
 
