@@ -2,8 +2,8 @@
 
 Importing them takes three to five seconds of a processor for each script. The process that
 collected the tests has them, so a fork of it serves all of the session: it forks again for each
-script. A fork forgets every module that is not installed (autoloader's own among them). So a script
-runs our code from its files, beside installed packages that are there already.
+script. A fork forgets every module that is neither installed nor of autoloader, and autoloader too
+where another copy of it is asked for.
 
 ``warm_python`` is an executable that takes the words that ``python`` takes: a script, or ``-m`` and
 a module, or ``-c`` and code. Environment, folder, streams and the exit are the caller's. Signals
@@ -57,6 +57,12 @@ if status < 0:
 os._exit(status)
 """
 _ROOT = Path(__file__).parents[1]
+_SETS_TENSORFLOW = (
+    "autoloader.pipeline.graph",
+    "autoloader.integrations.tfdata",
+    "autoloader.tfdata",
+)
+"""Modules whose import changes TensorFlow's settings: a script's own import does."""
 _INSTALLED = tuple({sys.prefix, sys.base_prefix, *sysconfig.get_paths().values()})
 _command = pytest.StashKey[Path]()
 _server = pytest.StashKey[int]()
@@ -271,6 +277,7 @@ def _forget(given: set[str], installed: tuple[str, ...]) -> None:
         given: names of packages in other folders of ``PYTHONPATH``.
         installed: folders whose modules stay.
     """
+    kept = (*installed, *([] if "autoloader" in given else [str(_ROOT / "autoloader")]))
     gone = []
     for name, module in sys.modules.items():
         own = vars(module)
@@ -278,7 +285,8 @@ def _forget(given: set[str], installed: tuple[str, ...]) -> None:
         if (
             name == "__main__"
             or name.partition(".")[0] in given
-            or not all(place.startswith(installed) for place in places)
+            or not all(place.startswith(kept) for place in places)
+            or name.startswith(_SETS_TENSORFLOW)
         ):
             gone.append(name)
     for name in gone:  # a package's folders are looked up by its parent's, which is there until now

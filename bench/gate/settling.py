@@ -61,4 +61,5 @@ def _touched(batches: Iterator[Any], pids: Sequence[int]) -> int:
     for pid in pids:
         forget_touched(pid)
     next(batches)
-    return calm(lambda: sum(map(touched_bytes, pids)), operator.eq, pids)
+    calm(lambda: sum(map(page_faults, pids)), operator.eq, pids)
+    return sum(map(touched_bytes, pids))

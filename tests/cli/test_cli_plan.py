@@ -6,7 +6,6 @@ import json
 import os
 import re
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -257,14 +256,16 @@ def test_what_a_profile_says_gives_way_to_the_spec_with_a_note(
     assert all(why in note for note in told)
 
 
-def test_five_answers_have_at_most_fourteen_lines_of_whole_words_at_any_width(mix: Path) -> None:
+def test_five_answers_have_at_most_fourteen_lines_of_whole_words_at_any_width(
+    mix: Path, warm_python: Path
+) -> None:
     mix.write_text(SPEC + "mixing: {chain: true, block_length: 2, locality: {block: 1MiB}}\n")
     words = ["plan", mix.name, "--ram-floor", "64MiB", "--ranks", "4", "--nodes", "2"]
     words += ["--profile", Path(with_profile(mix, cycle_length=8, reader="stream")).name]
 
     def said(columns: int, colour: str) -> tuple[str, str]:
         done = subprocess.run(
-            [sys.executable, "-m", "autoloader", *words],
+            [warm_python, "-m", "autoloader", *words],
             cwd=mix.parent,
             env={**os.environ, "LC_ALL": "C", "COLUMNS": str(columns), colour: "1"},
             capture_output=True,

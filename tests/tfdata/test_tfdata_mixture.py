@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import itertools
-import os
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -303,9 +301,6 @@ else:
 """
 
 
-def test_importing_it_leaves_the_programs_tensorflow_as_it_is() -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", IMPORTS], capture_output=True, text=True, check=True,
-        env={**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3"},
-    )  # fmt: skip
+def test_importing_it_leaves_the_programs_tensorflow_as_it_is(warm_python: Path) -> None:
+    done = subprocess.run([warm_python, "-c", IMPORTS], capture_output=True, text=True, check=True)
     assert done.stdout.splitlines() == ["and in the loader's own process:", "hidden", "set"]
