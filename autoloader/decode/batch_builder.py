@@ -56,7 +56,7 @@ from autoloader.host.threads import LoaderThread, all_ended
 from autoloader.samples.block import Place, SampleBlock
 from autoloader.samples.resolve import ResolvedMixture
 from autoloader.spec.knobs import Knobs
-from autoloader.telemetry.statistics import CacheStatistics, Statistics, merged
+from autoloader.telemetry.statistics import CacheStatistics, Statistics
 
 logger = logging.getLogger(__name__)
 
@@ -283,7 +283,8 @@ class BatchBuilder:
         source = self._source.activity()
         datasets = {
             name: replace(
-                merged(source.datasets[name], worked[k]),
+                source.datasets[name],
+                **worked[k],
                 samples=self._decoded[k] + copied[k],
                 stalls=self._stalls[k],
             )
@@ -293,8 +294,8 @@ class BatchBuilder:
         return replace(
             source,
             datasets=datasets,
-            gather_s=copying.decode_s,
-            gathered=copying.decoded,
+            gather_s=copying["decode_s"],
+            gathered=copying["decoded"],
             cache=CacheStatistics(from_disk=loaded),
         )
 

@@ -23,7 +23,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import cv2
 import numpy as np
@@ -35,7 +35,6 @@ from autoloader.errors import as_fault
 from autoloader.formats.frames import Encoded
 from autoloader.host.threads import LoaderThread, all_ended
 from autoloader.samples.block import FrameLease, Place, SampleBlock
-from autoloader.telemetry.statistics import DatasetStatistics
 
 _BLACK = 0
 _COPIED_TOGETHER = 64
@@ -280,15 +279,15 @@ class DecodePool:
                 thread.start()
             self._threads = [thread for thread in self._threads if thread.is_alive()]
 
-    def service(self) -> list[DatasetStatistics]:
-        """[D] seconds of work, samples done and frames decoded so far."""
+    def service(self) -> list[dict[str, Any]]:
+        """[D] seconds of work, samples done and frames decoded so far, as statistics name them."""
         every = list(self._counts)
         return [
-            DatasetStatistics(
-                decode_s=sum(one.busy_s[k] for one in every),
-                decoded=sum(one.rows[k] for one in every),
-                frames=sum(one.frames[k] for one in every),
-            )
+            {
+                "decode_s": sum(one.busy_s[k] for one in every),
+                "decoded": sum(one.rows[k] for one in every),
+                "frames": sum(one.frames[k] for one in every),
+            }
             for k in range(self._datasets)
         ]
 

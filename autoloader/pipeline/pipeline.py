@@ -235,7 +235,7 @@ class Pipeline:
             from autoloader.pipeline.batch_call import BatchCall  # most mixtures have none
 
             self._call = BatchCall(mixture)
-        self._ended = Statistics(datasets={name: DatasetStatistics() for name in mixture.names})
+        self._ended = Statistics()
         self.at_close: Callable[[], object] = lambda: None
         self._dealing = LoaderThread(target=self._run, name="autoloader-deal")
 
@@ -560,12 +560,13 @@ class Pipeline:
             processes += helpers.pids
             for name in ("present", "possible", "compared", "different"):
                 counts[name] = getattr(helpers, name)
-        datasets = {
-            name: dataclasses.replace(
-                own, quarantined=self._quarantine.count(k), samples=own.samples + there[k]
-            )
-            for k, (name, own) in enumerate(done.datasets.items())
-        }
+        datasets = {name: DatasetStatistics() for name in self._mixture.names} | dict(done.datasets)
+        for k, (name, own) in enumerate(datasets.items()):
+            bad = self._quarantine.count(k)
+            if bad or there[k]:
+                datasets[name] = dataclasses.replace(
+                    own, quarantined=bad, samples=own.samples + there[k]
+                )
         return dataclasses.replace(
             done,
             datasets=datasets,

@@ -576,7 +576,7 @@ def merged(one: _Counts, other: _Counts) -> _Counts:
         found["datasets"] = {
             **one.datasets,
             **{
-                name: merged(one.datasets.get(name, DatasetStatistics()), own)
+                name: merged(one.datasets[name], own) if name in one.datasets else own
                 for name, own in other.datasets.items()
             },
         }
