@@ -49,8 +49,6 @@ from autoloader.sampling.plan import Reuse
 UseCounts = tuple[tuple[int, float], ...]
 """(uses in a pass, number of frames with so many uses); uses above zero and ascending."""
 
-SAMPLE_S = 5e-5
-"""Seconds of the interpreter for a sample without its frames (measured: 48 to 58 µs)."""
 _STEPS = 128
 """Points of a pass at which the law is tabled."""
 _TAIL, _MOST_PASSES = 1e-3, 64

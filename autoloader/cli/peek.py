@@ -40,7 +40,7 @@ from autoloader.process.augmentation import augmenter
 from autoloader.samples.resolve import ResolvedDataset
 from autoloader.samples.transforms.fields import BETWEEN, is_text
 from autoloader.samples.transforms.rlds import read_values
-from autoloader.spec import DatasetSpec, PipelineSpec
+from autoloader.spec import DatasetSpec, FieldTerm, PipelineSpec
 from autoloader.telemetry.charts import render
 
 SUFFIXES = (".png", ".html", ".svg", ".pdf")
@@ -131,28 +131,6 @@ class Shown:
 
 
 @dataclass
-class TermLook:
-    """One term of a field.
-
-    Attributes:
-        text: the term as the spec writes it.
-        stages: (what was done, values [n, width]), as stored first; an op may change the width.
-        is_gripper: whether its name or its ops say so.
-        names: names of its columns; (): the dataset has none, or an op changes their number.
-    """
-
-    text: str
-    stages: list[tuple[str, NDArray[np.float32]]]
-    is_gripper: bool
-    names: Sequence[str] = ()
-
-    @property
-    def width(self) -> int:
-        """Number of columns after all ops."""
-        return int(self.stages[-1][1].shape[1])
-
-
-@dataclass
 class FilteredEpisode:
     """Steps that rules remove of one episode.
 
@@ -189,12 +167,18 @@ class Column:
         stages: (what was done, its values [n]), as stored first.
         normalised: whether the statistics bring it to a scale; ``None`` where the spec has none.
         flag: remark on values that stand out; "": none do.
+        own: whether it is a column of the field; an op may take one away.
+        gripper: whether it is a gripper's, by its own name; ``None``: it has none.
+        of_gripper: whether the name or the ops of its term say so, which has two columns at most.
     """
 
     name: str
     stages: list[tuple[str, NDArray[np.float32]]] = field(default_factory=list)
     normalised: bool | None = None
     flag: str = ""
+    own: bool = True
+    gripper: bool | None = None
+    of_gripper: bool = False
 
     def plain(self) -> dict[str, Any]:
         """Document of the column for ``--json``."""
@@ -363,22 +347,26 @@ def _shown(batch: Mapping[str, Any], pictures: Mapping[str, Any], k: int, *, goa
 
 def _look_into(panel: Panel, dataset: ResolvedDataset, asked: PipelineSpec, episodes: int) -> None:
     """Add the first episodes, and the columns of both fields."""
-    terms: dict[str, list[TermLook]] = {}
+    found: dict[str, list[Column]] = {}
     if dataset.remote:
         note(f"{dataset.name}: remote; ops and removed steps are shown of local data alone")
     else:
-        terms, panel.episodes = look_at(dataset, asked.dataset(dataset.name), episodes)
+        found, panel.episodes = look_at(dataset, asked.dataset(dataset.name), episodes)
     for name, bound in (("action", dataset.action), ("state", dataset.state)):
         if bound is None:
             continue
+        model = np.concatenate(panel.rows[name])
+        columns = found.get(name) or [Column(str(at)) for at in range(model.shape[1])]
+        own = [column for column in columns if column.own]
         scaling, how = dataset.scaling.get(name), asked.normalize_of(dataset.name, name)
-        panel.fields[name] = columns_of(
-            terms.get(name, []),
-            np.concatenate(panel.rows[name]),
-            None if scaling is None else scaling.active.tolist(),
-            label=f"to the model: {how.method}" if how else "to the model",
-            grippers=name == "action",
-        )
+        for at, column in enumerate(own):
+            column.normalised = None if scaling is None else bool(scaling.active[at])
+        for column in gripper_columns(own) if name == "action" and name in found else ():
+            column.flag = not_binary(column.stages[-1][1])
+        for column, values in zip(own, model.T, strict=False):
+            label = f"to the model: {how.method}" if how else "to the model"
+            column.stages.append((label, values))
+        panel.fields[name] = columns
 
 
 def _odd(panel: Panel) -> list[str]:
@@ -421,32 +409,23 @@ def _plain(panel: Panel) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def gripper_columns(terms: Sequence[TermLook], masked: Sequence[bool] | None) -> set[int]:
-    """Columns of an action that are a gripper's, as far as names, ops and masks tell.
-
-    Args:
-        terms: terms of the action's expression.
-        masked: whether each column is normalised; ``None`` where none is.
-    """
-    found, named, at = set[int](), set[int](), 0
-    width = sum(term.width for term in terms)
-    for term in terms:
-        columns = range(at, at + term.width)
-        if term.names:
-            found |= {at + k for k, name in enumerate(term.names) if _is_gripper(name)}
-            named |= set(columns)
-        elif term.is_gripper and term.width <= 2:
-            found |= set(columns)
-        at += term.width
-    if masked is not None and any(masked):
-        found |= {k for k, normalised in enumerate(masked) if not normalised} - named
-    return found or ({width - 1} - named if width in _ARM_WIDTHS else set())
+def gripper_columns(columns: Sequence[Column]) -> list[Column]:
+    """Columns of an action that are a gripper's, as far as names, ops and masks tell."""
+    masks = any(column.normalised for column in columns)
+    found = [
+        column
+        for column in columns
+        if column.gripper
+        or (column.gripper is None and (column.of_gripper or (masks and not column.normalised)))
+    ]
+    last = columns[-1:] if len(columns) in _ARM_WIDTHS else ()
+    return found or [column for column in last if column.gripper is None]
 
 
 def look_at(
     dataset: ResolvedDataset, declared: DatasetSpec, count: int
-) -> tuple[dict[str, list[TermLook]], list[FilteredEpisode]]:
-    """Look at the first ``count`` episodes that are whole: terms of each field, removed steps.
+) -> tuple[dict[str, list[Column]], list[FilteredEpisode]]:
+    """Look at the first ``count`` episodes that are whole: columns of each field, removed steps.
 
     Raises:
         SourceError: a file cannot be read.
@@ -474,18 +453,38 @@ def look_at(
             own = [part[-1][-1] for part, (of, _) in zip(parts, terms, strict=True) if of == name]
             if own:
                 episodes[-1].fields[name] = np.concatenate(own, axis=1)
-    fields: dict[str, list[TermLook]] = {}
+    fields: dict[str, list[Column]] = {}
     for part, (name, term) in zip(parts, terms, strict=True) if any(parts) else ():
-        constant = f"{'ones' if term.value else 'zeros'}: {term.constants}"
         joined = [np.concatenate(values) for values in zip(*part, strict=True)]
-        told = list(zip([STORED, *map(_named, term.ops)], joined, strict=True))
-        text = constant if term.path is None else term.text()
         feature = None if dataset.transform else dataset.directory.features.get(term.path or "")
         names = feature.columns[term.slice()] if feature else ()
-        names = names if {len(names)} == {of.shape[1] for _, of in told} else ()
-        gripper = _is_gripper(term.path or "") or any(op.name in _GRIPPER_OPS for op in term.ops)
-        fields.setdefault(name, []).append(TermLook(text, told, gripper, names))
+        columns = _columns(term, list(zip([STORED, *map(_named, term.ops)], joined, strict=True)))
+        whole = {len(names)} == {of.shape[1] for of in joined}
+        for title, column in zip(names if whole else (), columns, strict=False):
+            column.name, column.gripper = title, _is_gripper(title)
+        fields.setdefault(name, []).extend(columns)
+    for columns in fields.values():
+        columns.sort(key=lambda column: not column.own)
+        for at, column in enumerate(columns):
+            column.name = f"{at}: {column.name}" if column.own else column.name
     return fields, episodes
+
+
+def _columns(term: FieldTerm, stages: list[tuple[str, NDArray[np.float32]]]) -> list[Column]:
+    """Columns of a term, with those that an op takes away, from its values behind each op."""
+    constant = f"{'ones' if term.value else 'zeros'}: {term.constants}"
+    text = constant if term.path is None else term.text()
+    width = stages[-1][1].shape[1]
+    gripper = _is_gripper(term.path or "") or any(op.name in _GRIPPER_OPS for op in term.ops)
+    return [
+        Column(
+            f"{text.rpartition('/')[2]} {number}",
+            [(label, of[:, number]) for label, of in stages if number < of.shape[1]],
+            own=number < width,
+            of_gripper=gripper and width <= 2,
+        )
+        for number in range(max(of.shape[1] for _, of in stages))
+    ]
 
 
 def _steps(dataset: ResolvedDataset, payload: bytes) -> tuple[list[Step], list[bool]]:
@@ -544,45 +543,6 @@ def _named(op: Any) -> str:
     """An op as words: its name and values."""
     plain = op.plain()
     return plain if isinstance(plain, str) else " ".join(map(str, *plain.items()))
-
-
-def columns_of(
-    terms: Sequence[TermLook],
-    model: NDArray[np.float32] | None,
-    masked: Sequence[bool] | None,
-    *,
-    label: str,
-    grippers: bool,
-) -> list[Column]:
-    """The columns of a field.
-
-    Args:
-        terms: terms of the field's expression.
-        model: [n, width] rows as the model gets them, or ``None`` where there are none.
-        masked: whether each column is normalised; ``None`` where none is.
-        label: label of the stage of ``model``.
-        grippers: whether a gripper with other values than 0 and 1 is flagged.
-    """
-    found: list[Column] = []
-    lost: list[Column] = []
-    wanted = gripper_columns(terms, masked) if grippers else set()
-    for term in terms:
-        tail = term.text.rpartition("/")[2]
-        for number in range(max(values.shape[1] for _, values in term.stages)):
-            at, own = len(found), number < term.width
-            stages = [(name, of[:, number]) for name, of in term.stages if number < of.shape[1]]
-            name = term.names[number] if term.names else f"{tail} {number}"
-            column = Column(f"{at}: {name}" if own else name, stages)
-            (found if own else lost).append(column)
-            if own and at in wanted:
-                column.flag = not_binary(stages[-1][1])
-    if model is not None and not terms:
-        found = [Column(str(at)) for at in range(model.shape[1])]
-    for at, column in enumerate(found):
-        column.normalised = None if masked is None else bool(masked[at])
-        if model is not None and at < model.shape[1]:
-            column.stages.append((label, model[:, at]))
-    return found + lost
 
 
 def not_binary(values: NDArray[np.float32]) -> str:

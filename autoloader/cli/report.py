@@ -38,6 +38,7 @@ from autoloader.controller.decisions import replay as replay_log
 from autoloader.controller.states import State
 from autoloader.errors import UsageError
 from autoloader.host.units import GIB, format_bytes
+from autoloader.spec.knobs import STAGES
 from autoloader.telemetry.charts import (
     Line,
     Mark,
@@ -179,21 +180,15 @@ def _replayed(log: Path) -> Replayed:
 
 LEAST_SHARE = 0.01
 """Least share of the time of a state that is told."""
-_REMEDIES = {
-    "decode": "More processors decode more; smaller images, `mixing.chain` and `cache_bytes` leave "
-    "less to decode. `autoloader plan` shows what each would give.",
-    "read": "The storage answers too slowly. A faster disk, more `io_threads` and `read_ahead`, or "
-    "a profile with a local `cache` disk help.",
+_REMEDIES = {name: one.remedy for name, one in STAGES.items()} | {
     "memory": "The loader had to stay small for the RAM floor. More memory, a lower `ram_floor`, "
     "or a quieter neighbour would let it grow.",
 }
 MOVERS = {"policy": "the controller", "reflex": "the memory reflex", "person": "a person"}
-_LIMITS = {
+_LIMITS = {name: one.work for name, one in STAGES.items()} | {
     "training": "the training step itself",
     "gpu": "the GPU",
     "memory": "memory: the loader had to stay small",
-    "decode": "decoding images",
-    "read": "reading from storage",
     "": "unknown",
 }
 _MOST_CHANGES = 4

@@ -16,7 +16,15 @@ from typing import Any
 from autoloader.cache.disk import DiskRoom
 from autoloader.host.units import MIB
 from autoloader.spec.block import adapter
-from autoloader.spec.knobs import LIGHT_KNOBS, ORDER_KNOBS, UNUSED_KNOBS, KnobLimits, Knobs
+from autoloader.spec.knobs import (
+    LIGHT_KNOBS,
+    ORDER_KNOBS,
+    STAGES,
+    THREADS_OF,
+    UNUSED_KNOBS,
+    KnobLimits,
+    Knobs,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -72,11 +80,12 @@ class ControllerLimits:
 
     def smaller(self, knobs: Knobs) -> Knobs:
         """Knobs for after the kernel killed the child for memory: half the ring, least streams."""
-        halved = ("ring_slots", "decode_threads", "queue_samples")
-        values = {
-            name: max(getattr(self.minimum, name), getattr(knobs, name) // 2) for name in halved
+        least = {name: getattr(self.minimum, name) for name in THREADS_OF.values()}
+        halved = [name for stage, name in THREADS_OF.items() if not STAGES[stage].waits]
+        values = least | {
+            name: max(getattr(self.minimum, name), getattr(knobs, name) // 2)
+            for name in ("ring_slots", "queue_samples", *halved)
         }
-        values["io_threads"] = self.minimum.io_threads
         smaller = Knobs.build(values, base=self.least(knobs))
         logger.warning("knobs after an out-of-memory kill: %s", smaller.changed(knobs))
         return smaller

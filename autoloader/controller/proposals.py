@@ -49,8 +49,10 @@ from autoloader.host.units import MIB
 from autoloader.spec.knobs import (
     ORDER_KNOBS,
     REOPENING_KNOBS,
+    STAGES,
     THREADS_OF,
     THREADS_OF_A_PROCESS,
+    UNUSED_KNOBS,
     Knobs,
 )
 from autoloader.telemetry.statistics import StageMoment
@@ -340,14 +342,14 @@ def _of_stage(
         if spread:
             yield "decode_processes", {"decode_processes": now + 1}, 1 + gained / workers
         return
-    if knobs.reader == "indexed":
-        yield "io_threads", {"io_threads": knobs.io_threads + step}, 1 + step / workers
+    if not stage.dataset:
+        knob = THREADS_OF[stage.stage]
+        yield knob, {knob: getattr(knobs, knob) + step}, 1 + step / workers
         return
-    name = stage.dataset
     alike = [one.bound_per_s or 0.0 for one in here.stages if one.stage == "read"]
     crowd = sum(bound < (stage.bound_per_s or 0.0) * 1.2 for bound in alike)
-    prefix = "" if crowd > len(alike) / 2 or not name else f"{name}."
-    own = knobs.for_dataset(name or None)
+    prefix = "" if crowd > len(alike) / 2 else f"{stage.dataset}."
+    own = knobs.for_dataset(stage.dataset)
     if not here.limits.order_fixed:
         cycle = own.cycle_length + min(step, max(1, own.cycle_length))
         both = {f"{prefix}cycle_length": cycle, f"{prefix}num_parallel_calls": cycle}
@@ -426,8 +428,8 @@ def best_cut(here: Situation) -> Change | None:
         return None
     for stage, knob in THREADS_OF.items():
         now = getattr(here.seen.knobs, knob)
-        # Readers mostly wait for storage: more of them than processors is no fault by itself.
-        if stage == "read" and (here.seen.knobs.reader != "indexed" or idle >= IDLE_CPUS):
+        unused = knob in UNUSED_KNOBS[here.seen.knobs.reader]
+        if unused or (STAGES[stage].waits and idle >= IDLE_CPUS):
             continue
         to = max(here.limits.knobs.cpus, math.ceil(now * 0.5))
         knobs = here.legal({knob: to}) if to < now and here.may(f"{knob}-") else None

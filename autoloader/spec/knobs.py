@@ -41,6 +41,39 @@ MOST_THREADS_AT_START = 16
 
 
 @dataclass(frozen=True, slots=True)
+class Stage:
+    """One stage of the loader's threads, declared with the knob that counts them.
+
+    Attributes:
+        name: name of the stage; its threads are called ``autoloader-NAME-0`` and so on.
+        work: its work in two words, for people.
+        remedy: what to do where the stage limits a run.
+        waits: whether its threads mostly wait for storage. Then more of them than processors are no
+            fault, and they go first after the kernel killed the loader for memory.
+    """
+
+    name: str
+    work: str
+    remedy: str
+    waits: bool = False
+
+
+_DECODE = Stage(
+    "decode",
+    "decoding images",
+    "More processors decode more; smaller images, `mixing.chain` and `cache_bytes` leave less to "
+    "decode. `autoloader plan` shows what each would give.",
+)
+_READ = Stage(
+    "read",
+    "reading from storage",
+    "The storage answers too slowly. A faster disk, more `io_threads` and `read_ahead`, or a "
+    "profile with a local `cache` disk help.",
+    waits=True,
+)
+
+
+@dataclass(frozen=True, slots=True)
 class Knob:
     """One knob, beside its range.
 
@@ -50,7 +83,7 @@ class Knob:
         own: whether a dataset may have a value of its own (``bridge.cycle_length``).
         reopens: whether a stream opens anew for it, beside its old self.
         light: whether it holds next to no memory, so that taking it away would free nothing.
-        stage: stage whose threads it counts, "read" or "decode"; "": it counts none.
+        stage: stage whose threads it counts; ``None``: it counts none.
         searched: least and most value that a study tries, beyond which only memory grows; ``None``:
             no study moves it.
         guess: value that a study tries first; ``None``: the start's.
@@ -63,7 +96,7 @@ class Knob:
     own: bool = False
     reopens: bool = False
     light: bool = False
-    stage: str = ""
+    stage: Stage | None = None
     searched: tuple[int, int] | None = None
     guess: Callable[[Workload], int] | None = None
     least: Callable[[KnobLimits], tuple[int, str] | None] = lambda _: None
@@ -154,12 +187,13 @@ class Knobs(BaseModel):
     )
     decode_threads: int = _knob(
         2, 1, 512, "threads of the shared decode pool; spread over the decode processes",
-        stage="decode", light=True, searched=(1, 512), guess=lambda at: at.limits.cpus,
+        stage=_DECODE, light=True, searched=(1, 512), guess=lambda at: at.limits.cpus,
         most=_threads_fit,
     )
     decode_processes: int = _knob(
         1, 1, 256, "light processes that fill batches, past one interpreter (indexed)",
-        used_by="indexed", searched=(1, 256), guess=lambda at: at.processes, most=_processes_fit,
+        used_by="indexed", searched=(1, 256), most=_processes_fit,
+        guess=lambda at: max(1, at.limits.cpus // THREADS_OF_A_PROCESS),
     )
     helper_slots: int = _knob(
         0, 0, 1024, "processors of other hosts that fill batches (indexed; Ray)",
@@ -193,7 +227,7 @@ class Knobs(BaseModel):
     )
     io_threads: int = _knob(
         4, 1, 64, "read threads of the indexed reader",
-        used_by="indexed", stage="read", light=True, searched=(1, 64), most=_reads_fit,
+        used_by="indexed", stage=_READ, light=True, searched=(1, 64), most=_reads_fit,
         guess=lambda at: at.limits.cpus * (4 if at.disk_bound else 1),
     )
     read_ahead: int = _knob(
@@ -395,8 +429,10 @@ STREAM_KNOBS = knobs_that(lambda knob: knob.own)
 ORDER_KNOBS = knobs_that(lambda knob: knob.kind == "order")
 REOPENING_KNOBS = knobs_that(lambda knob: knob.reopens)
 LIGHT_KNOBS = knobs_that(lambda knob: knob.light)
-THREADS_OF = {KNOBS[name].stage: name for name in knobs_that(lambda knob: bool(knob.stage))}
-"""Stage → knob that counts its threads."""
+STAGES = {about.stage.name: about.stage for about in KNOBS.values() if about.stage}
+"""Every stage by name."""
+THREADS_OF = {about.stage.name: name for name, about in KNOBS.items() if about.stage}
+"""Name of a stage → knob that counts its threads."""
 UNTUNED_KNOBS = knobs_that(lambda knob: knob.kind == "fixed")
 UNUSED_KNOBS: Mapping[str, tuple[str, ...]] = {
     "auto": (),
@@ -505,13 +541,11 @@ class Workload:
     Attributes:
         limits: limits of the knobs for the pipeline on the host.
         dataset_samples: samples of a batch from an average dataset.
-        processes: decode processes whose interpreters samples of that cost keep busy.
         disk_bound: whether reads wait for a disk.
     """
 
     limits: KnobLimits
     dataset_samples: int
-    processes: int = 1
     disk_bound: bool = False
 
 

@@ -39,6 +39,7 @@ from autoloader.errors import SpecError, UsageError
 from autoloader.host.headroom import HeadroomProbe
 from autoloader.host.processes import PeakSampler, ProcessorProbe
 from autoloader.host.supervision import ThreadVitals, read_vitals
+from autoloader.spec.knobs import STAGES
 from autoloader.tune.trial import TrialProgress
 
 if TYPE_CHECKING:
@@ -305,16 +306,12 @@ _POSITIONAL_READS = {
 }.get(os.uname().machine, ())
 """Numbers of pread64, preadv and preadv2: what files are read with, and pipes are not."""
 
-_STAGES = {
-    "loader-decode": "decode",
-    "loader-read": "read",
-    "loader-mix": "mix",
-    "loader-deal": "mix",
-    "loader-deliver": "mix",
-    "loader-fill": "mix",
-}
 _ONE_OF_A_KIND = ("loader-deal", "loader-deliver", "loader-mix")
 """Threads of which a loader's own child has one each, whatever the knobs say."""
+_STAGES = {f"loader-{name}": name for name in STAGES} | dict.fromkeys(
+    (*_ONE_OF_A_KIND, "loader-fill"), "mix"
+)
+"""Beginning of a thread's name → stage that its time counts for."""
 
 
 @dataclass(frozen=True, slots=True)

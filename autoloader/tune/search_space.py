@@ -23,10 +23,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from autoloader.cache.forecast import SAMPLE_S
 from autoloader.spec.knobs import (
     KNOBS,
-    THREADS_OF_A_PROCESS,
     UNUSED_KNOBS,
     KnobLimits,
     Knobs,
@@ -171,7 +169,7 @@ def guess(space: SearchSpace, batch_size: int, trace: Trace | None = None) -> Kn
     """A first knob set from reasoning: the processor is the bound, so keep it busy and no more.
 
     - One decode thread per cpu: the pool is shared, and more threads only switch.
-    - As many decode processes as interpreters are kept busy by samples that cost little.
+    - A decode process for as many of them as one interpreter keeps busy.
     - Read threads by Little's law, more where threads wait for a disk.
     - Queues for the samples that two batches take from an average dataset, at least two blocks:
       the time to refill is about a batch.
@@ -186,7 +184,6 @@ def guess(space: SearchSpace, batch_size: int, trace: Trace | None = None) -> Kn
     known = Workload(
         limits,
         math.ceil(batch_size / max(1, len(limits.shards))),
-        _processes(trace, limits.cpus),
         disk_bound=trace is not None and trace.disk_busy_ratio >= 0.5,
     )
     return space.clamped({knob: one.guess(known) for knob, one in KNOBS.items() if one.guess})
@@ -203,14 +200,3 @@ def guesses(space: SearchSpace, batch_size: int, trace: Trace | None = None) -> 
     second = Knobs.build({"decode_processes": most}, base=first)
     same = space.parameters(second) == space.parameters(first)
     return (first,) if same else (first, second)
-
-
-def _processes(trace: Trace | None, cpus: int) -> int:
-    """Decode processes whose interpreters the bound's samples would keep seven tenths busy.
-
-    At least as many as a thread for each cpu needs.
-    """
-    least = max(1, cpus // THREADS_OF_A_PROCESS)
-    if trace is None or trace.cpu_s <= 0:
-        return least
-    return max(least, min(cpus, round(cpus / trace.cpu_s * SAMPLE_S / 0.7)))

@@ -135,8 +135,9 @@ def test_an_op_that_sees_the_episode_is_shown_before_and_after(written: list[Wri
     action = [{"path": "observation/state[1:]", "ops": ["relabel"]}, {"zeros": 1}]
     spec = spec_of(dataset_of(written[0], action=action, steps={"drop_first": 2, "drop_last": 1}))
     fields, _ = look_at(resolve(spec).datasets[0], spec.datasets[0], 1)
-    term, constant = fields["action"]
-    (_, stored), (name, after) = term.stages
-    assert stored.tolist() == [[step, -step] for step in range(2, STEPS - 1)]
-    assert (name, after.tolist()) == ("relabel", [[1.0, -1.0]] * (STEPS - 3))
-    assert constant.stages[0][1].shape == (STEPS - 3, 1)
+    first, second, constant = fields["action"]
+    for column, sign in ((first, 1.0), (second, -1.0)):
+        (_, stored), (name, after) = column.stages
+        assert stored.tolist() == [sign * step for step in range(2, STEPS - 1)]
+        assert (name, after.tolist()) == ("relabel", [sign] * (STEPS - 3))
+    assert constant.stages[0][1].shape == (STEPS - 3,)
