@@ -179,15 +179,21 @@ def _slurm(machine: Machine, cgroup_bytes: int | None) -> Iterator[Seen]:
 
 
 def kills(machine: Machine) -> Iterator[Seen]:
-    """Processes that the kernel killed for memory, by its log."""
+    """Processes that the kernel killed for memory, by its log; those of other cgroups are facts."""
     try:
         log = b"".join(kernel_records(machine.kernel_log)).decode(errors="replace")
     except OSError as error:
         yield Fact(f"{machine.kernel_log} cannot be read ({error.strerror})")
         return
-    found = list(_KILLED.finditer(log))
-    if not found:
+    every = list(_KILLED.finditer(log))
+    if not every:
         yield Fact("the kernel's log names no process that was killed for memory")
+        return
+    own = _own_cgroups(machine)
+    found = [kill for kill in every if _binds_us(kill, log, own)]
+    if away := len(every) - len(found):
+        yield Fact(f"the kernel killed {_processes(away)} in other cgroups, at limits of their own")
+    if not found:
         return
     last = [
         f"{kill['name']} (pid {kill['pid']}"
@@ -195,8 +201,7 @@ def kills(machine: Machine) -> Iterator[Seen]:
         + (", in its cgroup)" if kill["where"].startswith("Memory") else ")")
         for kill in found[-_MOST_KILLS:]
     ]
-    processes = "1 process" if len(found) == 1 else f"{len(found)} processes"
-    own = sum(
+    python = sum(
         bool(_PYTHON.search(kill["name"])) and kill["uid"] in (None, str(os.getuid()))
         for kill in found
     )
@@ -206,11 +211,39 @@ def kills(machine: Machine) -> Iterator[Seen]:
         since_s = up_s - int(found[-1]["us"]) / 1e6
         ago = f", the last {format_seconds(since_s)} ago" if since_s >= 0 else ""
     yield Finding(
-        f"the kernel killed {processes} for memory since the log began{ago}; {own} of them were "
+        f"the kernel killed {_processes(len(found))} for memory since the log began{ago}; "
+        f"{python} of them were "
         "your Python, by name and user; the last: " + ", ".join(reversed(last)),
         "give the run a --ram-floor that the others on this machine need, and see what each "
         "process holds",
     )
+
+
+def _processes(count: int) -> str:
+    return "1 process" if count == 1 else f"{count} processes"
+
+
+def _own_cgroups(machine: Machine) -> list[str]:
+    """Paths of this process's memory cgroups; none where they cannot be told from others."""
+    try:
+        lines = (machine.proc / "self" / "cgroup").read_text().splitlines()
+    except OSError:
+        return []
+    groups = [line.split(":", 2) for line in lines]
+    paths = [path for _, of, path in groups if not of or "memory" in of.split(",")]
+    inner = [path for path in paths if path != "/"]
+    # A container may see its own group as the root, and the log names the host's path.
+    limited = HeadroomProbe(machine.proc, machine.cgroup_root).cgroup_limit_bytes() is not None
+    return inner or ([] if limited else paths)
+
+
+def _binds_us(kill: re.Match[str], log: str, own: Sequence[str]) -> bool:
+    """Tell whether the limit that a process was killed at binds this process too, or may."""
+    before = log.rfind("oom_memcg=", 0, kill.start("where"))
+    if not own or before < 0 or not kill["where"].startswith("Memory"):
+        return True
+    group = Path(re.split(r"[,\n]", log[before + len("oom_memcg=") :], maxsplit=1)[0])
+    return any(Path(path).is_relative_to(group) for path in own)
 
 
 def gpus(machine: Machine) -> Iterator[Seen]:
@@ -411,22 +444,25 @@ def readable(spec: PipelineSpec, split: str, into: list[ResolvedDataset]) -> Ite
 
 
 def mirrors(dataset: ResolvedDataset, max_corrupt_ratio: float) -> Iterator[Seen]:
-    """Videos of a LeRobot dataset that its metadata names and that are not there.
+    """Videos of a LeRobot dataset that the spec reads and that are not there.
 
     Args:
         dataset: dataset of any format.
         max_corrupt_ratio: the part of its episodes without which a run still goes on.
     """
-    videos = dataset.directory.missing_videos()
+    shown = {feature.key for of in dataset.cameras.values() for feature in of}
+    cameras = None if dataset.transform else shown  # a user's function may show others
+    videos = dataset.directory.missing_videos(cameras, dataset.slices)
     if videos is None:
         return
     stops = len(videos.without) > max_corrupt_ratio * videos.episodes
     yield Finding(
-        f"dataset {dataset.name!r}: {videos.missing} of {videos.named} videos that its metadata "
-        f"names are not there, such as {videos.example}: {len(videos.without)} of "
+        f"dataset {dataset.name!r}: {videos.missing} of {videos.named} videos that the spec "
+        f"reads are not there, such as {videos.example}: {len(videos.without)} of "
         f"{videos.episodes} episodes cannot be "
         + (f"read, more than errors.max_corrupt_ratio={max_corrupt_ratio}" if stops else "read"),
-        "fetch the rest of the dataset, or choose a split over the episodes that are whole",
+        "fetch the rest of the dataset, or list the episodes that are whole in the field episodes "
+        "(autoloader init does)",
         severity="error" if stops else "warning",
     )
 
@@ -457,7 +493,7 @@ def indexes(datasets: list[ResolvedDataset], spec: Path) -> Iterator[Seen]:
             f"reads {format_bytes(unread)} to build it"
         )
     if not stale and not without:
-        yield Fact(f"{len(local)} datasets are indexed")
+        yield Fact("every local dataset is indexed")
 
 
 def storage(machine: Machine, files: Sequence[str], clock: Clock | None = None) -> Iterator[Seen]:
@@ -542,7 +578,7 @@ def _of_data(machine: Machine, place: Path, split: str) -> list[Seen]:
     for dataset in datasets:
         seen += _run("data", partial(mirrors, dataset, spec.errors.max_corrupt_ratio))
     if not seen:
-        seen.append(Fact(f"all of {len(datasets)} datasets that their metadata names", "data"))
+        seen.append(Fact("every file that the spec reads is there", "data"))
     seen += _run("index", lambda: indexes(datasets, place))
     files = sorted({piece.path for one in datasets if not one.remote for piece in one.slices})
     return seen + _run("storage", lambda: storage(machine, files))

@@ -288,9 +288,18 @@ class DatasetFormat(ABC):
         """Refuse features whose texts cannot be told. Raises SourceError."""
         del texts
 
-    def missing_videos(self, cameras: Collection[str] | None = None) -> MissingVideos | None:
-        """The videos of cameras (default: all) that the metadata names and that are not there."""
-        del cameras
+    def missing_videos(
+        self,
+        cameras: Collection[str] | None = None,
+        slices: Sequence[ShardSlice] | None = None,
+    ) -> MissingVideos | None:
+        """The videos of cameras (default: all) that the metadata names and that are not there.
+
+        Args:
+            cameras: features that are shown; default: all.
+            slices: stretches of files whose episodes are read; default: all episodes.
+        """
+        del cameras, slices
         return None
 
     def resolve(self, split: str, *, field: str = "split") -> tuple[ShardSlice, ...]:

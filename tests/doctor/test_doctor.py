@@ -174,6 +174,20 @@ def test_kills_for_memory_are_read_from_the_kernels_log(healthy: Machine) -> Non
     assert "pt_data_worker (pid 812, 1.00 GiB, in its cgroup), train.py (pid 4711" in found.evidence
 
 
+def test_kills_at_the_limit_of_another_cgroup_are_no_finding(healthy: Machine) -> None:
+    (healthy.proc / "self").unlink()
+    (healthy.proc / "self").mkdir()
+    membership = healthy.proc / "self" / "cgroup"
+    kill = "6,3398,99012398,-;oom-kill:constraint=CONSTRAINT_MEMCG,oom_memcg=/jobs/{},pid=812\n"
+    killed = "6,3400,99012399,-;Memory cgroup out of memory: Killed process 812 (python3)\n"
+    healthy.kernel_log.write_text(kill.format("7") + killed)
+    membership.write_text("4:memory:/jobs/8/step\n0::/\n")
+    assert found_on(healthy) == []
+    membership.write_text("4:memory:/jobs/7/step\n0::/\n")
+    (found,) = found_on(healthy)
+    assert "killed 1 process for memory" in found.evidence
+
+
 @pytest.mark.parametrize(
     ("nvml", "said"),
     [
@@ -279,6 +293,17 @@ def test_missing_videos_are_found(healthy: Machine, tmp_path: Path) -> None:
     spec.write_text(json.dumps(allowing))
     (found,) = found_on(healthy, spec=spec)
     assert found.severity == "warning"
+
+
+def test_only_videos_that_the_spec_reads_are_looked_for(healthy: Machine, tmp_path: Path) -> None:
+    files = LeRobotFiles(version="v2.1")
+    root = files.write(tmp_path / "arm")
+    spec, camera = tmp_path / "arm.yaml", "observation.images.top"
+    entry = {"name": "arm", "path": str(root), "images": {"primary": camera}, "action": "action"}
+    files.video(root, camera, 2).unlink()
+    for less in ({"episodes": [0, 1, 3]}, {"split": {"train": "train[:2]"}}):
+        spec.write_text(json.dumps({"datasets": [entry | less], **REST}))
+        assert found_on(healthy, spec=spec) == []
 
 
 def test_a_slow_file_system_is_found(healthy: Machine, demo_mix: Path, tmp_path: Path) -> None:

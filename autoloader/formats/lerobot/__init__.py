@@ -170,8 +170,7 @@ class LeRobotDirectory(LeRobotMetadata):
         wanted = np.isin(episodes.index, np.asarray(numbers, np.int64))
         splits = {}
         for name, pieces in self.splits.items():
-            rows = [episodes.data.rows_in(one.path)[one.start : one.stop] for one in pieces]
-            every = np.concatenate([np.empty(0, np.int64), *rows])
+            every = episodes.data.rows_of(pieces)
             splits[name] = _slices(episodes, every[wanted[every]], name)
         return replace(self, splits=splits)
 
@@ -200,21 +199,28 @@ class LeRobotDirectory(LeRobotMetadata):
         if any(feature.encoding == TASKS for feature in texts):
             _ = self.tasks  # read now: a list that is missing or broken is refused here
 
-    def missing_videos(self, cameras: Collection[str] | None = None) -> MissingVideos | None:
+    def missing_videos(
+        self,
+        cameras: Collection[str] | None = None,
+        slices: Sequence[ShardSlice] | None = None,
+    ) -> MissingVideos | None:
         """See ``DatasetFormat``."""
-        every = self.episodes.videos.items()
-        videos = [of for key, of in every if cameras is None or key in cameras]
-        named = {path for of in videos for path in of.paths}
-        missing = {path for path in named if not Path(path).exists()}
+        episodes, rows = self.episodes, np.arange(len(self.episodes))
+        if slices is not None:
+            rows = episodes.data.rows_of(slices)
+        lost, named, missing = np.zeros(len(rows), np.bool_), set[str](), set[str]()
+        for key, of in episodes.videos.items():
+            if cameras is None or key in cameras:
+                taken = np.unique(of.number[rows])
+                paths = {of.paths[one] for one in taken.tolist() if one >= 0}
+                gone = [path in paths and not Path(path).exists() for path in of.paths]
+                lost |= np.asarray([*gone, False])[of.number[rows]]  # the last: no video is told
+                named |= paths
+                missing |= {path for path, away in zip(of.paths, gone, strict=True) if away}
         if not missing:
             return None
-        count = len(self.episodes)
-        lost = np.zeros(count, np.bool_)
-        for of in videos:
-            gone = [path in missing for path in of.paths]
-            lost |= np.asarray([*gone, False])[of.number]  # the last: no video is told
-        without = tuple(self.episodes.index[lost].tolist())
-        return MissingVideos(min(missing), len(missing), len(named), without, count)
+        without = tuple(episodes.index[rows[lost]].tolist())
+        return MissingVideos(min(missing), len(missing), len(named), without, len(rows))
 
 
 def _splits(

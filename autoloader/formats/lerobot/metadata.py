@@ -31,7 +31,7 @@ from numpy.typing import NDArray
 
 from autoloader.errors import SourceError
 from autoloader.formats import files
-from autoloader.formats.dataset import DatasetFormat, broken, read_json
+from autoloader.formats.dataset import DatasetFormat, ShardSlice, broken, read_json
 from autoloader.formats.features import PARQUET, TASK, TASKS, VIDEO, Feature, FeatureKind
 from autoloader.formats.lerobot.parquet import read_columns
 from autoloader.formats.lerobot.videos import Placement, Spans, place
@@ -116,6 +116,11 @@ class FileColumn:
         order, begins, numbers = self._by_file
         number = numbers[path]
         return order[begins[number] : begins[number + 1]]
+
+    def rows_of(self, slices: Iterable[ShardSlice]) -> NDArray[np.int64]:
+        """Episodes in stretches of files, in their order."""
+        rows = [self.rows_in(one.path)[one.start : one.stop] for one in slices]
+        return np.concatenate([np.empty(0, np.int64), *rows])
 
     @cached_property
     def records(self) -> Ints:
