@@ -565,14 +565,14 @@ def test_the_page_is_followed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     page = (Path(__file__).parents[2] / "docs/howto/gr00t.md").read_text()
     Gr00tFiles(lengths=(22, 18)).write(tmp_path / "data/arm")
     monkeypatch.chdir(tmp_path)
-    (commands,) = re.findall(r"^```sh\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
+    commands, _ = re.findall(r"^```sh\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
     for line in commands.splitlines():
         words = shlex.split(line, comments=True)
         assert words[0] == "autoloader"
         places = [one.replace("/data/gr00t", str(tmp_path / "data")) for one in words[1:]]
         assert main([*places, *(["-n", "6"] if "verify" in places else [])]) == 0, line
     assert (tmp_path / "statistics/dataset_statistics.json").is_file()
-    (block,) = re.findall(r"^```python\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
+    block, _ = re.findall(r"^```python\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
     kept = [line for line in block.splitlines() if not line.startswith("from gr00t")]
     ours = "\n".join(kept).replace("EmbodimentTag.NEW_EMBODIMENT", "'new_embodiment'")
     said = ours.replace(", step=VLAStepData", "").replace('"8GB"', '"64MiB"')

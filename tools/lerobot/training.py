@@ -107,6 +107,7 @@ class Release:
             "OMP_NUM_THREADS": "1",
         }
         more["GIVEN"] = str(self.place / f"{given}.0")
+        more["PYTHONPATH"] = str(ROOT)  # environments may be shared by checkouts
         done = subprocess.run(
             [*map(str, [*start, *words])],
             env={**os.environ, **more},
