@@ -55,7 +55,7 @@ from autoloader.sampling.episodes import DatasetTable
 from autoloader.sampling.mixture import mixture_order
 from autoloader.sampling.plan import Reuse, SamplePlan, foretell_reuse
 from autoloader.spec import PipelineSpec
-from autoloader.spec.knobs import KNOBS, UNUSED_KNOBS, Knobs
+from autoloader.spec.knobs import KNOBS, Knobs, used_knobs
 from autoloader.spec.reading import read_yaml_file
 
 DECODE_PROBE_S = 1.0
@@ -580,6 +580,7 @@ def _knob_origins(plan: LoaderPlan, sets: Mapping[str, Any]) -> dict[str, dict[s
     """Every knob's value, range, class, and where the value came from."""
     written = _written_knobs(plan.profile)
     default, values, rows = Knobs().flat(), plan.knobs.flat(), {}
+    used = used_knobs(values)
     for key, value in values.items():
         dataset, _, knob = key.rpartition(".")
         origin = f"profile {plan.profile.profile.name}" if key in written else "default"
@@ -596,7 +597,7 @@ def _knob_origins(plan: LoaderPlan, sets: Mapping[str, Any]) -> dict[str, dict[s
             "from": origin,
             "range": knob_range(knob),
             "class": KNOBS[knob].kind,
-            "used": knob not in UNUSED_KNOBS[plan.knobs.reader],
+            "used": key in used,
         }
     return rows
 

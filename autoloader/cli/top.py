@@ -25,7 +25,7 @@ from autoloader.cli.output import answered, emit, emit_rendered
 from autoloader.controller.states import State
 from autoloader.errors import UsageError, printable
 from autoloader.host.units import format_bytes, format_seconds
-from autoloader.spec.knobs import UNTUNED_KNOBS, UNUSED_KNOBS
+from autoloader.spec.knobs import UNTUNED_KNOBS, used_knobs
 from autoloader.telemetry.run_record import living_runs
 from autoloader.telemetry.statistics import FAULTS, DatasetStatistics, Move, Statistics
 from autoloader.telemetry.verdict import (
@@ -294,8 +294,7 @@ def _stages(moment: Statistics) -> list[Text]:
 def _knobs(moment: Statistics, frame: Frame) -> Iterator[Text]:
     """Values in force, two lines at most; moved knobs come first, with their former values."""
     moved = {knob: pair[0] for move in moment.moves for knob, pair in move.changes.items()}
-    unused = (*UNTUNED_KNOBS, *UNUSED_KNOBS.get(str(moment.knobs.get("reader")), ()))
-    names = [knob for knob in moment.knobs if knob.rpartition(".")[2] not in unused]
+    names = [knob for knob in used_knobs(moment.knobs) if knob not in UNTUNED_KNOBS]
     lines = [_line("knobs", "")]
     for knob in sorted(names, key=lambda knob: (knob not in moved, knob not in _FIRST)):
         word = f"{printable(knob)} {value_words(knob, moment.knobs[knob])}"

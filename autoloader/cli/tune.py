@@ -38,7 +38,7 @@ from autoloader.controller.profiles import (
     shipped_profiles_dir,
 )
 from autoloader.errors import ProfileError
-from autoloader.spec.knobs import UNUSED_KNOBS
+from autoloader.spec.knobs import used_knobs
 
 if TYPE_CHECKING:
     from autoloader.spec import PipelineSpec
@@ -88,9 +88,7 @@ def show_measurement(
         return
     latency = " / ".join(f"{one * 1e3:.1f} ms" for one in found.pop("batch_latency_s").values())
     del found["trace"]
-    unused = UNUSED_KNOBS[found["knobs"].get("reader", "auto")]
-    knobs = found["knobs"].items()
-    found["knobs"] = {knob: to for knob, to in knobs if knob.rpartition(".")[2] not in unused}
+    found["knobs"] = used_knobs(found["knobs"])
     said = {"wait_ratio": step_time_s, "batch_call_s": found["batch_call_s"]}
     said["cache"] = found["cache"] and found["cache"]["budget_bytes"]
     found = {name: value for name, value in found.items() if said.get(name, True)}

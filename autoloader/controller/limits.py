@@ -101,11 +101,6 @@ def lowered(knobs: Knobs, to: Callable[[str, int], int], *, keep: tuple[str, ...
     for key, value in values.items():
         if isinstance(value, int) and key.rpartition(".")[2] not in stay:
             values[key] = to(key, value)
-    for key in values:
-        dataset, _, knob = key.rpartition(".")
-        if knob == "num_parallel_calls" and knobs.reader != "indexed":
-            cycle = values.get(f"{dataset}.cycle_length" if dataset else "cycle_length")
-            values[key] = min(values[key], values["cycle_length"] if cycle is None else cycle)
     return Knobs.build(values)
 
 

@@ -106,24 +106,27 @@ def _refuse_streams(mixture: ResolvedMixture, away: Sequence[ResolvedDataset], w
                 "drops "
                 "episodes (return None) and steps (valid)",
             )
-    if drawn := [dataset for dataset in mixture.datasets if dataset.drawn_by_weight]:
+    if (needed := _index_needed(mixture)) is not None:
+        what, way_out = needed
         raise SpecError(
-            f"datasets[{drawn[0].name}].sample_weight.use: draw, which needs an index, and the "
-            f"mixture would be streamed: {why}",
-            remedy="use reader: auto, copy remote data to a local disk, or set use: batch",
+            f"{what}, and the mixture would be streamed: {why}",
+            remedy=f"use reader: auto, copy remote data to a local disk, or {way_out}",
         )
+
+
+def _index_needed(mixture: ResolvedMixture) -> tuple[str, str] | None:
+    """(what of a spec needs an index, how to do without); ``None``: the mixture may be streamed."""
+    for one in mixture.datasets:
+        if one.drawn_by_weight:
+            drawn = f"datasets[{one.name}].sample_weight.use: draw"
+            return f"{drawn}, which needs an index", "set use: batch"
     if mixture.spec.mixing.unit == "batch":
-        raise SpecError(
-            f"mixing.unit: batch, which needs an index, and the mixture would be streamed: {why}",
-            remedy="use reader: auto, copy remote data to a local disk, or leave mixing.unit out",
-        )
-    if indexed := [dataset for dataset in mixture.datasets if not dataset.streamable]:
-        raise SpecError(
-            f"datasets: {_and_others([one.name for one in indexed])} holds "
-            f"{indexed[0].directory.title} data, which is read by index only, "
-            f"and the mixture would be streamed: {why}",
-            remedy="use reader: auto, copy remote data to a local disk, or train on either",
-        )
+        return "mixing.unit: batch, which needs an index", "leave mixing.unit out"
+    if indexed := [one for one in mixture.datasets if not one.streamable]:
+        names, title = _and_others([one.name for one in indexed]), indexed[0].directory.title
+        told = f"datasets: {names} holds {title} data, which is read by index only"
+        return told, "train on either"
+    return None
 
 
 def reader_of_profile(mixture: ResolvedMixture, reader: str, notes: list[str]) -> str:
@@ -136,18 +139,16 @@ def reader_of_profile(mixture: ResolvedMixture, reader: str, notes: list[str]) -
     """
     spec = mixture.spec
     if reader != "auto" and spec.reader not in ("auto", reader):
-        why = f"the spec's reader: {spec.reader}"
+        why = f"reader: {spec.reader}"
     elif reader == "indexed" and not all(one.indexable for one in mixture.datasets):
-        why = "the spec's remote data, of which nothing here fetches ranges"
+        why = "remote data, of which nothing here fetches ranges"
     elif reader == "stream" and spec.mixing.chain and not any(d.remote for d in mixture.datasets):
-        why = "the spec's mixing.chain, which needs an index"
-    elif reader == "stream" and any(one.drawn_by_weight for one in mixture.datasets):
-        why = "the spec's sample_weight.use: draw, which needs an index"
-    elif reader == "stream" and (indexed := [d for d in mixture.datasets if not d.streamable]):
-        why = f"the spec's {indexed[0].directory.title} data, which is read by index only"
+        why = "mixing.chain, which needs an index"
+    elif reader == "stream" and (needed := _index_needed(mixture)) is not None:
+        why, _ = needed
     else:
         return reader
-    notes.append(f"reader: {reader} of the profile gives way to {why}")
+    notes.append(f"reader: {reader} of the profile gives way to the spec: {why}")
     return "auto"
 
 
@@ -449,7 +450,7 @@ def plan_loader(
     )
     legal, clamps = base.clamp(limits)
     changes += [f"{c.knob} {c.value} → {c.legal}: {c.rule}" for c in clamps]
-    chosen = Knobs.build({**with_fewer_calls(given, legal), "reader": reader}, base=legal)
+    chosen = Knobs.build({**given, "reader": reader}, base=legal, fewer_calls=True)
     chosen.check(limits)
     world_size = ranks.world_size
     with disk_floor_kept(disk_floor_bytes, mixture):
@@ -547,18 +548,6 @@ def _profile_knobs(found: ResolvedProfile, mixture: ResolvedMixture, notes: list
     return Knobs.build(values)
 
 
-def with_fewer_calls(wanted: dict[str, Any], base: Knobs) -> dict[str, Any]:
-    """Knob values that are wanted, which lower an inherited num_parallel_calls to cycle_length."""
-    for key, value in list(wanted.items()):
-        dataset, _, knob = key.rpartition(".")
-        calls = f"{dataset}.num_parallel_calls" if dataset else "num_parallel_calls"
-        if knob == "cycle_length" and calls not in wanted and str(value).isdigit():
-            inherited = base.for_dataset(dataset or None).num_parallel_calls
-            if inherited > int(value):
-                wanted[calls] = int(value)
-    return wanted
-
-
 def retuned(
     knobs: Knobs, values: Mapping[str, Any], named: Mapping[str, Any], limits: KnobLimits
 ) -> Knobs:
@@ -578,7 +567,7 @@ def retuned(
     for key, value in named.items():
         dataset, _, knob = key.rpartition("__")
         wanted[f"{dataset}.{knob}" if dataset and knob in STREAM_KNOBS else key] = value
-    found = Knobs.build(with_fewer_calls(wanted, knobs), base=knobs)
+    found = Knobs.build(wanted, base=knobs, fewer_calls=True)
     if "reader" in found.changed(knobs):
         raise UsageError("reader is fixed for a run", remedy="make a new AutoLoader to change it")
     found.check(limits)

@@ -163,6 +163,9 @@ def _knob(default: int, ge: int, le: int | None, description: str, **about: Any)
     return found
 
 
+_CALLS = "num_parallel_calls"
+
+
 class Knobs(BaseModel):
     """One full set of knob values; immutable.
 
@@ -244,8 +247,20 @@ class Knobs(BaseModel):
     )
 
     @classmethod
-    def build(cls, values: Mapping[str, Any] | None = None, *, base: Knobs | None = None) -> Knobs:
+    def build(
+        cls,
+        values: Mapping[str, Any] | None = None,
+        *,
+        base: Knobs | None = None,
+        fewer_calls: bool = False,
+    ) -> Knobs:
         """Knobs from ``values`` over ``base``; ``{"bridge.cycle_length": 4}`` names one dataset.
+
+        Args:
+            values: flat knob → value.
+            base: values of all other knobs; ``None``: their defaults.
+            fewer_calls: whether ``num_parallel_calls`` that ``values`` does not name follows a
+                smaller ``cycle_length`` down.
 
         Raises:
             KnobError: with the rule, the value found and the nearest legal choice.
@@ -283,13 +298,12 @@ class Knobs(BaseModel):
             first = error.errors()[0]
             where = ".".join(str(part) for part in first["loc"])
             raise _not_allowed(where, first.get("input"), _allowed(first["msg"])) from None
-        knobs._check_everywhere()  # noqa: SLF001 its own class
-        return knobs
-
-    def _check_everywhere(self) -> None:
-        for name in (None, *self.datasets):
-            own = self.for_dataset(name)
-            if own.num_parallel_calls > own.cycle_length:
+        lower = {}
+        for name in (None, *knobs.datasets):
+            own, key = knobs.for_dataset(name), f"{name}.num_parallel_calls" if name else _CALLS
+            if own.num_parallel_calls <= own.cycle_length:
+                continue
+            if not fewer_calls or key in (values or {}):
                 label = f"dataset {name!r}: " if name else ""
                 raise KnobError(
                     f"{label}num_parallel_calls={own.num_parallel_calls} with "
@@ -298,6 +312,8 @@ class Knobs(BaseModel):
                     remedy=f"set num_parallel_calls={own.cycle_length} or "
                     f"cycle_length={own.num_parallel_calls}",
                 )
+            lower[key] = own.cycle_length
+        return cls.build(lower, base=knobs) if lower else knobs
 
     def for_dataset(self, name: str | None) -> Knobs:
         """The knobs with those in force for one dataset as the common ones; ``None``: these."""
@@ -440,6 +456,13 @@ UNUSED_KNOBS: Mapping[str, tuple[str, ...]] = {
     "stream": knobs_that(lambda knob: knob.used_by == "indexed"),
 }
 """What each reader has no use for; of "auto" nothing is known."""
+
+
+def used_knobs(flat: Mapping[str, Any]) -> dict[str, Any]:
+    """Values of those flat knobs that the reader among them has a use for."""
+    unused = UNUSED_KNOBS.get(str(flat.get("reader")), ())
+    return {key: value for key, value in flat.items() if key.rpartition(".")[2] not in unused}
+
 
 if TYPE_CHECKING:
     DatasetKnobs: TypeAlias = BaseModel

@@ -25,7 +25,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from autoloader.host.clock import Clock
-from autoloader.spec.knobs import UNUSED_KNOBS, Knobs
+from autoloader.spec.knobs import Knobs, used_knobs
 from autoloader.tune.trial import Outcome, TrialResult
 
 TIE_RATIO = 0.02
@@ -221,12 +221,8 @@ def compare(
 
 def changed_knobs(start: Knobs, winner: Knobs) -> dict[str, tuple[Any, Any]]:
     """``{knob: (start's, winner's)}`` of what differs and the winner's reader uses."""
-    unused = UNUSED_KNOBS[winner.reader]
-    return {
-        key: values
-        for key, values in start.changed(winner).items()
-        if key.rpartition(".")[2] not in unused
-    }
+    used = used_knobs(start.flat() | winner.flat())
+    return {key: values for key, values in start.changed(winner).items() if key in used}
 
 
 def _mean_of(ratios: Sequence[float]) -> float:

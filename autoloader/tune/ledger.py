@@ -41,7 +41,7 @@ from sqlalchemy.engine import make_url
 from sqlalchemy.exc import ArgumentError, IntegrityError, SQLAlchemyError
 
 from autoloader.errors import KnobError, UsageError, nearest
-from autoloader.spec.knobs import UNUSED_KNOBS, KnobLimits, Knobs
+from autoloader.spec.knobs import KnobLimits, Knobs, used_knobs
 from autoloader.tune.finals import TIE_RATIO, Contender
 from autoloader.tune.search_space import SearchSpace
 from autoloader.tune.trial import Outcome, TrialResult
@@ -181,8 +181,7 @@ class TrialRecord:
     @property
     def used_knobs(self) -> dict[str, Any]:
         """Knobs that the trial's reader has a use for."""
-        unused = UNUSED_KNOBS.get(str(self.knobs.get("reader", "auto")), ())
-        return {k: v for k, v in self.knobs.items() if k.rpartition(".")[2] not in unused}
+        return used_knobs(self.knobs)
 
     def legal_knobs(self, limits: KnobLimits | None = None) -> Knobs | None:
         """Its knobs; ``None`` where this version, or a host of these limits, has no such set."""

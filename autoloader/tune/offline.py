@@ -36,7 +36,7 @@ from autoloader.host.extras import is_installed
 from autoloader.host.headroom import HeadroomProbe, HeadroomSource, headroom_or_none
 from autoloader.process.planning import LoaderPlan, chain_saves, choose_reader, kind_of, plan_loader
 from autoloader.spec import PipelineSpec
-from autoloader.spec.knobs import UNUSED_KNOBS, KnobLimits, Knobs
+from autoloader.spec.knobs import KnobLimits, Knobs, used_knobs
 from autoloader.tune.bound import Analyst, Supplies
 from autoloader.tune.finals import Contender
 from autoloader.tune.ledger import sqlite_url
@@ -308,18 +308,9 @@ def kept_knobs(winner: Knobs, start: Knobs, *, usual_reader: str) -> Knobs:
     Knobs that its reader has no use for are the start's, and the reader is ``auto`` where that
     takes the same one.
     """
-    values = winner.flat()
     before = start.flat()
-    unused = UNUSED_KNOBS[winner.reader]
-    for key in list(values):
-        dataset, _, knob = key.rpartition(".")
-        if knob not in unused:
-            continue
-        if key in before:
-            values[key] = before[key]
-        elif dataset:
-            del values[key]
-    values |= {key: value for key, value in before.items() if key.rpartition(".")[2] in unused}
+    used_then = used_knobs(before | {"reader": winner.reader})
+    values = used_knobs(winner.flat()) | {k: v for k, v in before.items() if k not in used_then}
     if values["reader"] == usual_reader:
         values["reader"] = "auto"
     return Knobs.build(values)

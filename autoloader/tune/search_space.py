@@ -106,7 +106,7 @@ class SearchSpace:
         if "cycle_length" in values:
             share = trial.suggest_float(CALLS_SHARE, 0.0, 1.0)
             values["num_parallel_calls"] = max(1, round(share * values["cycle_length"]))
-        return self._built(values)
+        return Knobs.build(values, base=self.start, fewer_calls=True)
 
     def clamped(self, wanted: Mapping[str, int]) -> Knobs:
         """Values within the box, over the start."""
@@ -114,21 +114,7 @@ class SearchSpace:
             knob: min(max(value, self.ranges[knob].low), self.ranges[knob].high)
             for knob, value in wanted.items()
         }
-        return self._built(inside)
-
-    def _built(self, values: Mapping[str, Any]) -> Knobs:
-        """Values over the start; no dataset has more calls than its cycle length."""
-        base = self.start
-        common = {name: getattr(base, name) for name in ("cycle_length", "num_parallel_calls")}
-        common |= {name: values[name] for name in common if name in values}
-        common["num_parallel_calls"] = min(common.values())
-        new = base.model_copy(update=common)
-        lowered = {
-            f"{name}.num_parallel_calls": own.cycle_length
-            for name, own in ((name, new.for_dataset(name)) for name in base.datasets)
-            if own.num_parallel_calls > own.cycle_length
-        }
-        return Knobs.build({**values, **common, **lowered}, base=base)
+        return Knobs.build(inside, base=self.start, fewer_calls=True)
 
     def parameters(self, knobs: Knobs) -> dict[str, Any]:
         """The point whose ``suggest`` gives the searched knobs of ``knobs`` back."""

@@ -230,9 +230,10 @@ def with_profile(mix: Path, **knobs: Any) -> str:
 @pytest.mark.parametrize(
     ("line", "reader", "instead", "why"),
     [
-        ("reader: stream", "indexed", "stream", "the spec's reader: stream"),
-        ("reader: indexed", "stream", "indexed", "the spec's reader: indexed"),
+        ("reader: stream", "indexed", "stream", "the spec: reader: stream"),
+        ("reader: indexed", "stream", "indexed", "the spec: reader: indexed"),
         ("mixing: {chain: true, block_length: 4}", "stream", "indexed", "mixing.chain"),
+        ("mixing: {unit: batch, epoch: forever}", "stream", "indexed", "mixing.unit: batch"),
         ("reader: stream", "stream", "stream", None),
         ("mixing: {strategy: sample}", "indexed", "indexed", None),
         ("mixing: {strategy: choose}", "stream", "stream", None),
