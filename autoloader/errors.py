@@ -176,6 +176,14 @@ def shown(value: Any) -> str:
         return f"a {type(value).__name__}"
 
 
+def in_our_words(message: str) -> str:
+    """A rule of pydantic's about a value, as "it should be at least 1"."""
+    words = message.partition(",")[0].replace("Input should be", "it should be")
+    words = words.replace("a valid integer", "an integer")
+    words = words.replace("greater than or equal to", "at least")
+    return words.replace("less than or equal to", "at most")
+
+
 def nearest(word: str, known: Iterable[str]) -> str:
     """A ready clause that names the closest known word, or lists them all when none is close."""
     import difflib  # in the failing case only: each process of a run would hold it

@@ -52,7 +52,14 @@ from autoloader.cli.output import (
     use_json,
     write_new,
 )
-from autoloader.errors import AutoloaderError, BudgetInfeasibleError, SpecError, UsageError, nearest
+from autoloader.errors import (
+    AutoloaderError,
+    BudgetInfeasibleError,
+    SpecError,
+    UsageError,
+    in_our_words,
+    nearest,
+)
 from autoloader.host.extras import needs
 from autoloader.host.units import format_bytes, parse_floor, parse_seconds
 
@@ -994,16 +1001,12 @@ def as_usage_error(error: Any, program: str, words: Sequence[str]) -> UsageError
     name = name or parameter.name.upper()
     if said.startswith("Missing"):
         return UsageError(f"{name} is required and missing", remedy=f"{parameter.help} {remedy}")
-    allowed = error.message.removeprefix("Value error, ").partition(",")
+    message = error.message.removeprefix("Value error, ")
     found = _value(parameter.opts, words)
     if found is None or repr(found) in error.message:
-        return UsageError(f"{name}: {''.join(allowed)}", remedy=remedy)
-    should = allowed[0].replace("Input should be", "it should be")
-    should = should.replace("greater than or equal to", "at least")
-    should = should.replace("a valid integer", "an integer").replace(
-        "less than or equal to", "at most"
-    )
-    return UsageError(f"{name}: {found!r} is not allowed", remedy=f"{should}; {remedy}")
+        return UsageError(f"{name}: {message}", remedy=remedy)
+    rule = in_our_words(message)
+    return UsageError(f"{name}: {found!r} is not allowed", remedy=f"{rule}; {remedy}")
 
 
 def _value(options: Sequence[str], words: Sequence[str]) -> str | None:

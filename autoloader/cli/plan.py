@@ -604,16 +604,11 @@ def _knob_origins(plan: LoaderPlan, sets: Mapping[str, Any]) -> dict[str, dict[s
 
 def knob_range(knob: str) -> str:
     """A knob's range as text: "1–64", or its words."""
-    field = Knobs.model_fields[knob]
-    words = [word for word in typing.get_args(field.annotation) if isinstance(word, str)]
-    if words:
-        return " | ".join(words)
-    bounds = {"ge": 0, "le": "datasets"}
-    bounds |= {k: getattr(one, k) for one in field.metadata for k in bounds if hasattr(one, k)}
-    least, most = bounds.values()
-    if isinstance(most, int) and most >= GIB:
-        most = f"{most // GIB} GiB"
-    return f"{least}–{most}"
+    low, high = KNOBS[knob].low, KNOBS[knob].high
+    if low is None:
+        return " | ".join(typing.get_args(Knobs.model_fields[knob].annotation))
+    most = "datasets" if high is None else f"{high // GIB} GiB" if high >= GIB else high
+    return f"{low}–{most}"
 
 
 def _written_knobs(found: ResolvedProfile) -> dict[str, Any]:

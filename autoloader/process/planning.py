@@ -40,7 +40,7 @@ from autoloader.sampling.chains import why_unchained
 from autoloader.sampling.dealing import Ranks, Steps, check_parts
 from autoloader.sampling.mixture import MixtureOrder, mixture_order
 from autoloader.spec import CurriculumSpec, PipelineSpec
-from autoloader.spec.knobs import STREAM_KNOBS, KnobLimits, Knobs
+from autoloader.spec.knobs import KNOBS, STREAM_KNOBS, KnobLimits, Knobs
 from autoloader.storage.places import CLIENTS, disk_floor_of_environment
 from autoloader.telemetry.progress import told
 
@@ -158,12 +158,7 @@ def _and_others(names: Sequence[str]) -> str:
 
 _ALONE = Ranks()
 _MINIMUM_SLOTS = 4
-_LEAST = {
-    name: bound.ge
-    for name, field in Knobs.model_fields.items()
-    for bound in field.metadata
-    if hasattr(bound, "ge")
-}
+_LEAST = {name: about.low for name, about in KNOBS.items() if about.low is not None}
 """Knob → least value that it may have."""
 
 

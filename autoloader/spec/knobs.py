@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, create_model
 
-from autoloader.errors import KnobError, nearest, shown
+from autoloader.errors import KnobError, in_our_words, nearest, shown
 from autoloader.host.units import format_bytes, size_of
 
 KnobClass = Literal["free", "order", "fixed"]
@@ -75,9 +75,10 @@ _READ = Stage(
 
 @dataclass(frozen=True, slots=True)
 class Knob:
-    """One knob, beside its range.
+    """One knob, beside its meaning and default.
 
     Attributes:
+        low, high: least and most value; ``None``: there is none, or it depends on the mixture.
         used_by: reader that has a use for it; "": both have.
         kind: what a change of it does to the samples.
         own: whether a dataset may have a value of its own (``bridge.cycle_length``).
@@ -91,6 +92,8 @@ class Knob:
             there is none.
     """
 
+    low: int | None = None
+    high: int | None = None
     used_by: Literal["", "stream", "indexed"] = ""
     kind: KnobClass = "free"
     own: bool = False
@@ -159,7 +162,7 @@ def _shards_there(limits: KnobLimits) -> tuple[int, str]:
 def _knob(default: int, ge: int, le: int | None, description: str, **about: Any) -> Any:
     """A field of ``Knobs``: its default, least and most value, meaning, and ``Knob``."""
     found: Any = Field(default=default, ge=ge, le=le, description=description)
-    found.metadata.append(Knob(**about))
+    found.metadata.append(Knob(ge, le, **about))
     return found
 
 
@@ -297,7 +300,7 @@ class Knobs(BaseModel):
         except ValidationError as error:
             first = error.errors()[0]
             where = ".".join(str(part) for part in first["loc"])
-            raise _not_allowed(where, first.get("input"), _allowed(first["msg"])) from None
+            raise _not_allowed(where, first.get("input"), in_our_words(first["msg"])) from None
         lower = {}
         for name in (None, *knobs.datasets):
             own, key = knobs.for_dataset(name), f"{name}.num_parallel_calls" if name else _CALLS
@@ -485,14 +488,6 @@ OTHER_WORDS = {
     "batch_size": "here this is batch: {size: 4} in the spec, or --set batch.size=4",
 }
 """What a setting of other loaders is called here."""
-
-
-def _allowed(message: str) -> str:
-    words = message.partition(",")[0].replace("Input should be", "it should be")
-    words = words.replace("a valid integer", "an integer")
-    return words.replace("greater than or equal to", "at least").replace(
-        "less than or equal to", "at most"
-    )
 
 
 def _not_allowed(key: object, value: object, why: str = "") -> KnobError:

@@ -23,6 +23,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from optuna.distributions import IntDistribution
+
 from autoloader.spec.knobs import (
     KNOBS,
     UNUSED_KNOBS,
@@ -40,15 +42,6 @@ CALLS_SHARE = "num_parallel_calls_share"
 
 
 @dataclass(frozen=True, slots=True)
-class IntRange:
-    """Whole numbers ``low`` to ``high``, both possible; ``log``: equal room to each doubling."""
-
-    low: int
-    high: int
-    log: bool = False
-
-
-@dataclass(frozen=True, slots=True)
 class SearchSpace:
     """The legal box around a start.
 
@@ -61,7 +54,7 @@ class SearchSpace:
 
     start: Knobs
     limits: KnobLimits
-    ranges: Mapping[str, IntRange]
+    ranges: Mapping[str, IntDistribution]
     readers: tuple[str, ...] = ()
 
     @classmethod
@@ -92,7 +85,7 @@ class SearchSpace:
             elif knob == "parse_parallel_calls":
                 high = min(high, 2 * limits.cpus)
             known = getattr(start, knob)
-            ranges[knob] = IntRange(min(low, known), max(low, high, known), log=low > 0)
+            ranges[knob] = IntDistribution(min(low, known), max(low, high, known), log=low > 0)
         return cls(start, limits, ranges, readers=tuple(sorted({start.reader, *readers})))
 
     def suggest(self, trial: BaseTrial) -> Knobs:
@@ -129,7 +122,7 @@ class SearchSpace:
             found["reader"] = reader
         return found
 
-    def searched(self, reader: str) -> dict[str, IntRange]:
+    def searched(self, reader: str) -> dict[str, IntDistribution]:
         """The box of what may be drawn for a reader; what cannot matter for it is not there."""
         unused = UNUSED_KNOBS[reader]
         return {
