@@ -66,6 +66,7 @@ Spans = Sequence[tuple[int, int]]
 READ_S = 1.5
 """Most seconds that ``close`` waits for threads that read: they write to no shared memory."""
 STALL_S = 5.0
+_NO_SLOT = -1
 
 
 class SampleSource(ABC):
@@ -88,6 +89,10 @@ class SampleSource(ABC):
         Returns:
             ``None`` where the next sample is not there yet.
         """
+
+    def read(self, span: tuple[int, int]) -> SampleBlock:
+        """Samples of a batch that was not assigned; only where batches have positions."""
+        raise NotImplementedError
 
     def finish(self, batch: BatchMessage) -> None:  # noqa: B027 a position needs no note
         """Note in the message of a batch, whose last sample was taken, how to resume behind it."""
@@ -155,9 +160,15 @@ class BatchBuilder:
         quarantine: told of undecodable frames.
         disk: decoded frames on a disk; ``None``: there are none.
         clock: time source for the detection of stalls.
+        begun: called on a thread that decodes when all frames of a further batch are under way.
+
+    Attributes:
+        here: True: it builds in this process.
+        pids: ids of its processes: none.
+        to_begin: 0: it is given every slot at once.
     """
 
-    here = True
+    here, to_begin = True, 0
     pids: tuple[int, ...] = ()
 
     def __init__(
@@ -170,8 +181,10 @@ class BatchBuilder:
         *,
         disk: FramesOnDisk | None = None,
         clock: Clock | None = None,
+        begun: Callable[[], object] | None = None,
     ) -> None:
         self._layout, self._names = mixture.layout, mixture.names
+        self._tell_begun = begun
         self._memory = memory
         self._quarantine = quarantine
         self._non_finite = mixture.spec.errors.non_finite
@@ -182,7 +195,8 @@ class BatchBuilder:
         self._failure: BaseException | None = None
         self._closed = self._ends_late = False
         self._rows: collections.deque[int] = collections.deque()
-        self._slots: queue.SimpleQueue[int | None] = queue.SimpleQueue()
+        self._slots: queue.SimpleQueue[tuple[int, tuple[int, int] | None] | None]
+        self._slots = queue.SimpleQueue()
         self._arrived = threading.Condition()
         self._line: list[PendingBatch] = []
         self._line_changed = threading.Condition()
@@ -209,9 +223,13 @@ class BatchBuilder:
         self._rows.extend(stop - start for start, stop in spans)
         self._source.assign(spans)
 
-    def give(self, slot: int) -> None:
-        """Give a slot to the next batch that has none; its run is assigned already."""
-        self._slots.put(slot)
+    def give(self, slot: int, span: tuple[int, int] | None = None) -> None:
+        """Give a slot to the next batch that has none, or to one that was not assigned."""
+        self._slots.put((slot, span))
+
+    def skip(self) -> None:
+        """Pass over the next batch that has no slot: another builder fills it."""
+        self._slots.put((_NO_SLOT, None))
 
     def next(self, timeout_s: float) -> BatchMessage | None:
         """The next filled batch, numbered from 0; ``None`` where none is ready in time.
@@ -368,22 +386,36 @@ class BatchBuilder:
 
     def _run(self) -> None:
         try:
-            while (slot := self._slots.get()) is not None and not self._is_ended:
-                batch = BatchMessage(slot, self._rows.popleft(), self._begun)
+            while (given := self._slots.get()) is not None and not self._is_ended:
+                slot, span = given
+                rows = self._rows.popleft() if span is None else span[1] - span[0]
+                if slot == _NO_SLOT:
+                    self._pass(rows)
+                    continue
+                batch = BatchMessage(slot, rows, self._begun)
                 pending = PendingBatch(batch, self._layout.views(self._memory.base(slot)))
                 self._begun += 1
                 with self._line_changed:
                     self._line.append(pending)
                     self._line_changed.notify_all()
-                self._fill(pending)
+                self._fill(pending, None if span is None else self._source.read(span))
         except BaseException as error:  # noqa: BLE001 the one boundary of this thread: the trainer must hear of it
             self._fail(as_fault(error, "mix"))
 
-    def _fill(self, pending: PendingBatch) -> None:
-        """Have all rows filled; returns early once closed."""
+    def _pass(self, rows: int) -> None:
+        """Take samples that another builder shows."""
+        while rows and (found := self._source.take(rows) or self._wait(rows)) is not None:
+            block, _, count = found
+            if block.lease is not None:
+                block.lease.filled(count)
+            rows -= count
+
+    def _fill(self, pending: PendingBatch, own: SampleBlock | None) -> None:
+        """Have all rows filled, by the samples of ``own`` if given; returns early once closed."""
         rows, row, texts = pending.batch.rows, 0, list[bytes]()
         while row < rows:
-            found = self._source.take(rows - row) or self._wait(rows - row)
+            found = (own, 0, rows) if own else self._source.take(rows - row)
+            found = found or self._wait(rows - row)
             if found is None:
                 return
             block, first, count = found
@@ -401,6 +433,13 @@ class BatchBuilder:
                 left = self._copy(pending, row, block, first, count)
             self._decode(pending, left, block, first - row)
             row += count
+        if self._tell_begun is not None:  # jobs are begun in their order
+            self._pool.submit(Job(self._note_begun, len(self._names), 0, pending.batch.slot))
+
+    def _note_begun(self) -> int:
+        assert self._tell_begun is not None
+        self._tell_begun()
+        return 0
 
     def _copy(
         self, pending: PendingBatch, row: int, block: SampleBlock, first: int, count: int

@@ -11,9 +11,10 @@ from __future__ import annotations
 import json
 import math
 import zlib
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass
-from functools import cached_property, lru_cache
+from functools import cache, cached_property, lru_cache
+from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,6 +22,7 @@ from numpy.typing import NDArray
 DEFLATE, SHUFFLE, FLETCHER32, LZF = 1, 2, 3, 32000
 """Numbers of HDF5's filters that are undone here."""
 FILTERS = (DEFLATE, SHUFFLE, FLETCHER32, LZF)
+_Packed: TypeAlias = "bytes | bytearray | memoryview"
 _CHECKSUM_BYTES = 4
 _WORDS = 2**22
 """16-bit words whose weighted sum fits 64 bits."""
@@ -108,7 +110,7 @@ class ArrayCodec:
             ValueError: the bytes are damaged.
         """
         whole = math.prod(self.chunk)
-        found: bytes | memoryview = data[start : start + size]
+        found: _Packed = data[start : start + size]
         for number, kind in reversed(list(enumerate(self.filters))):
             if not mask >> number & 1:
                 found = _undone(kind, found, whole, self.itemsize)
@@ -125,18 +127,11 @@ def codec_of(text: bytes) -> ArrayCodec:
     return ArrayCodec(**known)
 
 
-def _undone(kind: int, data: bytes | memoryview, whole: int, itemsize: int) -> bytes | memoryview:
+def _undone(kind: int, data: _Packed, whole: int, itemsize: int) -> _Packed:
     """A chunk before one filter; ``whole`` is its size without any."""
     most = whole + _CHECKSUM_BYTES
     if kind == DEFLATE:
-        inflater = zlib.decompressobj()
-        try:
-            found = inflater.decompress(data, most + 1)
-        except zlib.error as error:
-            raise ValueError(f"a chunk's gzip data is damaged: {error}") from error
-        if not inflater.eof:
-            raise ValueError("a chunk's gzip data is cut off, or larger than the chunk")
-        return found
+        return _inflate()(data, most)
     if kind == LZF:
         return lzf(bytes(data), most)
     if kind == SHUFFLE:
@@ -150,7 +145,41 @@ def _undone(kind: int, data: bytes | memoryview, whole: int, itemsize: int) -> b
     return body
 
 
-def _is_checksum(body: bytes | memoryview, told: bytes) -> bool:
+@cache
+def _inflate() -> Callable[[_Packed, int], bytes | bytearray]:
+    """Function that inflates a chunk: by libdeflate, in half of zlib's time, where it is there."""
+    try:
+        from deflate import DeflateError, zlib_decompress
+    except ImportError:
+        return inflated_by_zlib
+
+    def inflated(data: _Packed, most: int) -> bytes | bytearray:
+        try:
+            found: bytearray = zlib_decompress(data, most)
+        except DeflateError:
+            return inflated_by_zlib(data, most)  # says what is wrong
+        return found
+
+    return inflated
+
+
+def inflated_by_zlib(data: _Packed, most: int) -> bytes:
+    """Inflate a chunk of ``most`` bytes at most.
+
+    Raises:
+        ValueError: the data are damaged, or larger.
+    """
+    inflater = zlib.decompressobj()
+    try:
+        found = inflater.decompress(data, most + 1)
+    except zlib.error as error:
+        raise ValueError(f"a chunk's gzip data is damaged: {error}") from error
+    if not inflater.eof:
+        raise ValueError("a chunk's gzip data is cut off, or larger than the chunk")
+    return found
+
+
+def _is_checksum(body: _Packed, told: bytes) -> bool:
     """True if ``told`` is the Fletcher-32 sum of ``body``, by either order of bytes."""
     padded = bytes(body) + b"\0" * (len(body) % 2)
     words = np.frombuffer(padded, ">u2").astype(np.uint64)

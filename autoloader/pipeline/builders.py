@@ -225,6 +225,10 @@ class RemoteBuilder(BuilderProcess):
         ring: descriptor of the ring's memory.
         frames: the frame cache; its memory is mapped by the process too.
         bad: told of records to be quarantined; an error that it raises ends this builder.
+
+    Attributes:
+        to_begin: number of batches that have a slot, and frames that no thread decodes yet.
+        begun: called when the process has begun a further batch.
     """
 
     def __init__(
@@ -247,9 +251,10 @@ class RemoteBuilder(BuilderProcess):
         self._frames = frames
         self._leases: dict[int, Lease] = {}
         self._runs: collections.deque[collections.deque[tuple[int, int]]] = collections.deque()
-        self._given: collections.deque[int] = collections.deque()
+        self._given: collections.deque[Message] = collections.deque()
         self._filled: collections.deque[BatchMessage] = collections.deque()
-        self._count = 0
+        self._count = self.to_begin = 0
+        self.begun: Callable[[], object] = lambda: None
         self._parked = False
         self._failure: BaseException | None = None
         self._before = self._now = Statistics()
@@ -263,11 +268,26 @@ class RemoteBuilder(BuilderProcess):
             self._runs.append(collections.deque(spans))
             self.send(messages.BuildRun(0, [list(span) for span in spans]))
 
-    def give(self, slot: int) -> None:
-        """Give a slot to the next batch that has none; its run is assigned already."""
+    def give(self, slot: int, span: tuple[int, int] | None = None) -> None:
+        """Give a slot to the next batch that has none, or to one that was not assigned."""
         with self.condition:
-            self._given.append(slot)
-            self.send(messages.BuildSlot(0, slot))
+            self.to_begin += 1
+            self._say(messages.BuildSlot(0, slot, span=list(span or ())))
+
+    def skip(self) -> None:
+        """Pass over the next batch that has no slot: another builder fills it."""
+        with self.condition:
+            self._say(messages.BuildPast(0))
+
+    def _say(self, message: Message) -> None:
+        self._given.append(message)
+        self.send(message)
+
+    def _past_batch(self) -> None:
+        """The first batch of the runs is not waited for any more."""
+        self._runs[0].popleft()
+        if not self._runs[0]:
+            self._runs.popleft()
 
     def next(self, timeout_s: float) -> BatchMessage | None:
         """The next filled batch, numbered from 0; ``None`` where none is ready in time.
@@ -337,8 +357,9 @@ class RemoteBuilder(BuilderProcess):
             self.send(self._start)
             for run in self._runs:
                 self.send(messages.BuildRun(0, [list(span) for span in run]))
-            for slot in self._given:
-                self.send(messages.BuildSlot(0, slot))
+            for message in self._given:
+                self.send(message)
+            self.to_begin = sum(isinstance(one, messages.BuildSlot) for one in self._given)
             if self._parked:
                 self.send(messages.Park(0, True))
             return self.wire
@@ -348,15 +369,19 @@ class RemoteBuilder(BuilderProcess):
         if isinstance(message, messages.BatchReady):
             batch = BatchMessage.from_plain(message.batch)
             with self.condition:
-                self._runs[0].popleft()
-                if not self._runs[0]:
-                    self._runs.popleft()
-                self._given.popleft()
+                while not isinstance(given := self._given.popleft(), messages.BuildSlot):
+                    self._past_batch()
+                if not given.span:
+                    self._past_batch()
                 self.supervisor.progress()
                 batch.number = self._count
                 self._count += 1
                 self._filled.append(batch)
                 self.condition.notify_all()
+        elif isinstance(message, messages.BuildBegun):
+            with self.condition:
+                self.to_begin -= 1
+            self.begun()
         elif isinstance(message, messages.Activity):
             self._now = Statistics.from_plain(message.activity)
         elif isinstance(message, messages.AskFrames):

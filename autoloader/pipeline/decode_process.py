@@ -165,7 +165,10 @@ class DecodeProcess:
             elif isinstance(message, messages.BuildRun):
                 self._builder.assign([(start, stop) for start, stop in message.spans])
             elif isinstance(message, messages.BuildSlot):
-                self._builder.give(message.slot)
+                span = (message.span[0], message.span[1]) if message.span else None
+                self._builder.give(message.slot, span)
+            elif isinstance(message, messages.BuildPast):
+                self._builder.skip()
             elif isinstance(message, messages.Retune):
                 knobs = Knobs.build(message.knobs)
                 if self._frames is not None:
@@ -204,6 +207,7 @@ class DecodeProcess:
             RingMemory(mixture.layout, descriptor=self._ring),
             bad,
             disk=disk or None,
+            begun=lambda: self.send(messages.BuildBegun(0)),
         )
         LoaderThread(target=self._forward, args=(self._builder,), name="autoloader-deliver").start()
 

@@ -185,10 +185,22 @@ class BuildRun(Message):
 
 
 class BuildSlot(Message):
-    """Child → decode process: slot of the next batch that has none; → driver: of that number."""
+    """Child → decode process: slot of the next batch that has none; → driver: of that number.
+
+    With ``span`` the slot is for the batch of these positions, which another process had to fill.
+    """
 
     slot: int
     number: int = 0
+    span: list[int] = field(default_factory=list)
+
+
+class BuildPast(Message):
+    """Child → decode process: pass over the next batch that has no slot; another one fills it."""
+
+
+class BuildBegun(Message):
+    """Decode process → child: the frames of a further batch are decoded, or are being decoded."""
 
 
 class AskFrames(Message):

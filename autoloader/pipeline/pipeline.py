@@ -6,11 +6,14 @@ free. With ``decode_processes`` 1, and for streams, there is one builder, in thi
 there are as many light processes. A change of their number applies from the next round on: builders
 that get no more rounds are closed when their last batch is handed out.
 
-Without helpers, whole rounds go to the builders. With helpers on other hosts
-(``pipeline.builders``), batches wait in one line. A builder that has fewer than two batches to fill
-takes the next one that has a slot. Helpers take the next ones when they have room. A faster one
-fills more. A batch that does not come back in time is filled by a builder. So a slot has one
-writer, and training waits for no helper.
+Without helpers, whole rounds go to the builders. A builder is given a slot when it has begun the
+batches before. A builder that has nothing to begin takes over the first batch that waits for a
+builder which is late. So slow samples in one process hold up no other.
+
+With helpers on other hosts (``pipeline.builders``), batches wait in one line. A builder that has
+fewer than two batches to fill takes the next one that has a slot. Helpers take the next ones when
+they have room. A faster one fills more. A batch that does not come back in time is filled by a
+builder. So a slot has one writer, and training waits for no helper.
 
 ``process.control`` runs the pipeline: it calls ``next`` and gives slots back by ``release``.
 
@@ -33,6 +36,7 @@ from __future__ import annotations
 import collections
 import dataclasses
 import logging
+import operator
 import threading
 import time
 import weakref
@@ -73,6 +77,8 @@ logger = logging.getLogger(__name__)
 CLOSE_S = 1.5
 _HERE = 2
 """Batches that a builder has to fill at a time, while helpers work."""
+_LONG_RING = 4
+"""Slots for each builder, from which a builder may have two batches to begin, not one."""
 
 Builder: TypeAlias = "BatchBuilder | RemoteBuilder"
 """Builds batches on this host, in this process or in another one."""
@@ -86,6 +92,7 @@ class Task:
         number: number of the batch, in the order in which batches leave.
         span: positions [start, stop) of the batch.
         slot: number of the slot for the batch; ``None``: not known yet.
+        given: whether a builder has the slot, and keeps the batch.
         held_by: function that gives ``lane``; weak, as a lane holds its tasks.
         batch: message about the batch; ``None`` until it is filled.
     """
@@ -93,6 +100,7 @@ class Task:
     number: int
     span: tuple[int, int]
     slot: int | None = None
+    given: bool = False
     held_by: Callable[[], Lane | None] = lambda: None
     batch: BatchMessage | None = None
 
@@ -103,7 +111,11 @@ class Task:
 
 
 class Lane:
-    """A builder, and in order the batches that it has to fill or that were not taken from it."""
+    """A builder, and in order the batches that it has to fill or that were not taken from it.
+
+    A slot is given to the builder when that has begun the batches before it. Until then a builder
+    that has nothing to begin may take the batch over.
+    """
 
     def __init__(self, builder: Builder) -> None:
         self.builder = builder
@@ -115,9 +127,30 @@ class Lane:
             task.held_by = weakref.ref(self)
         self.tasks += tasks
         self.builder.assign([task.span for task in tasks])
-        for task in tasks:
-            if task.slot is not None:
-                self.builder.give(task.slot)
+
+    @property
+    def waiting(self) -> Task | None:
+        """The first batch that the builder has not been given, if that batch has its slot."""
+        task = next((one for one in self.tasks if not one.given), None)
+        return None if task is None or task.slot is None else task
+
+    def give(self, most: int) -> None:
+        """Give the builder slots of its next batches until it has ``most`` to begin."""
+        while self.builder.to_begin < most and (task := self.waiting) is not None:
+            assert task.slot is not None
+            task.given = True
+            self.builder.give(task.slot)
+
+    def take_over(self, task: Task) -> None:
+        """Fill the waiting batch of another lane, next."""
+        assert task.lane is not None
+        assert task.slot is not None
+        task.lane.tasks.remove(task)
+        task.lane.builder.skip()
+        task.held_by = weakref.ref(self)
+        task.given = True
+        self.tasks.insert(sum(one.given for one in self.tasks), task)
+        self.builder.give(task.slot, task.span)
 
     @property
     def to_fill(self) -> int:
@@ -141,7 +174,7 @@ class MixtureReader(ABC):
         del knobs
         return 1
 
-    def remote(self, knobs: Knobs, memory: RingMemory, quarantine: Quarantine) -> Builder:
+    def remote(self, knobs: Knobs, memory: RingMemory, quarantine: Quarantine) -> RemoteBuilder:
         """A builder in a process of its own; asked only where ``processes`` is more than 1."""
         raise NotImplementedError
 
@@ -258,14 +291,29 @@ class Pipeline:
                     self._deal()
                     task = self._unslotted.popleft()
                     task.slot = slot
-                    if task.lane is not None:
-                        task.lane.builder.give(slot)
-                    elif task.number in self._away and self._helpers is not None:
+                    if task.number in self._away and self._helpers is not None:
                         self._helpers.give(task.number, slot)
                     self._hand_on()
-                    self._changed.notify_all()
+                    self._give()
         except Exception as error:  # noqa: BLE001 the one boundary of this thread: the trainer must hear of it
             self._fail(error)
+
+    def _give(self) -> None:
+        """Give builders slots; one that has nothing to begin takes a batch over; under the lock."""
+        most = 2 if self.knobs.ring_slots >= _LONG_RING * len(self._lanes) else 1
+        for lane in (*self._lanes, *self._leaving):
+            lane.give(most)
+        for lane in self._lanes:
+            late = [task for other in self._lanes if (task := other.waiting) is not None]
+            if late and not lane.builder.to_begin:
+                lane.take_over(min(late, key=operator.attrgetter("number")))
+        self._changed.notify_all()
+
+    def _begun(self) -> None:
+        """Give a builder its next slot: it has begun the batches that it had."""
+        with self._lock:
+            if not self._closed:
+                self._give()
 
     def _hold(self) -> None:
         self._reader.hold(self.knobs.cache_bytes, self._frame_costs)
@@ -334,6 +382,7 @@ class Pipeline:
             alone = not (room or self._away)
             if alone or (first.slot is not None and lane.to_fill < _HERE):
                 lane.assign([self._line.popleft()])
+                self._give()
             elif len(self._away) < room and self._helpers is not None:
                 self._away[first.number] = self._line.popleft()
                 self._helpers.ask(first.number, first.span)
@@ -371,6 +420,7 @@ class Pipeline:
                     continue
                 if task.slot is not None:
                     self._shortest.assign([task])
+                    self._give()
                 else:
                     at = sum(waiting.number < number for waiting in self._line)
                     self._line.insert(at, task)
@@ -384,7 +434,9 @@ class Pipeline:
 
     def _new_builder(self, knobs: Knobs, here: bool) -> Builder:
         if not here:
-            return self._reader.remote(knobs, self._memory, self._quarantine)
+            remote = self._reader.remote(knobs, self._memory, self._quarantine)
+            remote.begun = self._begun
+            return remote
         return BatchBuilder(
             self._mixture,
             self._reader.source,
@@ -463,11 +515,9 @@ class Pipeline:
                 self._hand_on()
 
     def _first(self) -> Task | None:
-        """The first batch, if it is filled or will be by a builder; under the lock."""
+        """The first batch, if it is filled or a builder is at it; under the lock."""
         first = self._tasks[0] if self._tasks else None
-        if first is None or first.slot is None:
-            return None
-        return first if first.batch is not None or first.lane is not None else None
+        return first if first is not None and (first.batch is not None or first.given) else None
 
     def _hand_out(self) -> None:
         """Count the first batch as handed out; close builders that leave and have no other."""

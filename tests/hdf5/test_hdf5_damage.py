@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import tracemalloc
+import zlib
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -17,6 +19,7 @@ from autoloader import AutoLoader, PipelineSpec
 from autoloader.decode.frames import FrameDecoder, UndecodableFrameError
 from autoloader.errors import AutoloaderError, SourceError
 from autoloader.formats import open_source
+from autoloader.formats.arrays import DEFLATE, ArrayCodec, inflated_by_zlib
 from autoloader.formats.frames import ArrayPicture, SlabRead
 from autoloader.spec import CameraSpec
 
@@ -169,6 +172,28 @@ def test_a_flipped_byte_never_gives_another_picture(tmp_path: Path, layout: str)
                 if layout != "lzf":  # it has no checksum
                     np.testing.assert_array_equal(out, good[t])
     assert told > 0
+
+
+@pytest.mark.parametrize("hurt", ["whole", "cut", "larger", "shorter", "changed", "empty"])
+def test_gzip_is_undone_and_refused_as_by_zlib(hurt: str) -> None:
+    codec = ArrayCodec((8, 8, 3), (2, 8, 8, 3), (DEFLATE,))
+    size = math.prod(codec.chunk) + {"larger": 100, "shorter": -100}.get(hurt, 0)
+    data = zlib.compress(np.random.default_rng(1).integers(0, 9, size, np.uint8).tobytes())
+    if hurt == "changed":
+        data = data[:90] + bytes([data[90] ^ 4]) + data[91:]
+    data = {"cut": data[:-9], "empty": b""}.get(hurt, data)
+
+    def outcome(undo: Callable[[], Any]) -> bytes | str:
+        try:
+            return bytes(undo())
+        except ValueError as error:
+            return str(error)
+
+    found = outcome(lambda: codec.unpacked(memoryview(data), 0, len(data), 0).tobytes())
+    if hurt == "shorter":
+        assert found == "a chunk has 284 bytes, not 384"
+    else:
+        assert found == outcome(lambda: inflated_by_zlib(data, math.prod(codec.chunk) + 4))
 
 
 def test_a_damaged_slab_costs_the_samples_that_show_it(tmp_path: Path, one_child: None) -> None:

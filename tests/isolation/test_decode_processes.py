@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import random
 import signal
@@ -12,10 +13,11 @@ from typing import Any
 
 import psutil
 import pytest
-from streams import endless, rows
+from streams import endless, rows, until
 
 from autoloader import AutoLoader, PipelineSpec
 from autoloader.errors import WorkerError
+from autoloader.host.supervision import LIMITS_S, Kind
 
 Row = tuple[int, ...]
 
@@ -69,6 +71,27 @@ def test_a_process_killed_over_and_over_costs_no_sample(
             with suppress(ProcessLookupError):  # killed just before, and not yet replaced
                 os.kill(drawn.choice(loader.statistics().worker_pids), signal.SIGKILL)
         got += rows(batches, 30)
+    assert got == expected[: len(got)]
+
+
+def test_a_process_that_is_late_holds_up_no_other(
+    small_spec: PipelineSpec, expected: list[Row], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of twelve slots the trainer has one, and the process that is stopped keeps two."""
+    monkeypatch.setitem(LIMITS_S, Kind.STOPPED, math.inf)  # type: ignore[attr-defined]
+    with opened(small_spec, decode_processes=2, ring_slots=12) as loader:
+        batches = endless(loader)
+        got = rows(batches, 1)
+        until(lambda: loader.statistics().ring.filled == 11)
+        late = loader.statistics().worker_pids[-1]
+        os.kill(late, signal.SIGSTOP)
+        try:
+            got += rows(batches, 8)
+            until(lambda: loader.statistics().ring.filled == 9)
+        finally:
+            os.kill(late, signal.SIGCONT)
+        got += rows(batches, 40)
+        assert late in loader.statistics().worker_pids
     assert got == expected[: len(got)]
 
 

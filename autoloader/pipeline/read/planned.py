@@ -227,6 +227,10 @@ class PlannedSource(SampleSource):
             self._run = None
         return run, first, count
 
+    def read(self, span: tuple[int, int]) -> SampleBlock:
+        """See ``SampleSource.read``."""
+        return self._read([span])
+
     def stalled(self, waited_s: float) -> Sequence[int]:
         """See ``SampleSource.stalled``."""
         logger.warning("the files have given nothing for %.0f s", waited_s)
