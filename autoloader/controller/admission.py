@@ -65,7 +65,7 @@ HELPERS_BYTES = 150 * MIB
 SAMPLE_BYTES = 32 * 1024
 """Bytes of a further waiting sample: about one encoded frame, since frames are held once."""
 RUN_BYTES = 256 * 64 * 1024
-"""One run of planned samples read ahead, where it is longest."""
+"""One run of planned samples read ahead, where it is longest; a batch of slabs may be more."""
 _SHORTEST_RUN_OF = 4
 """Ranks of one child read shorter runs ahead, down to this part of a run."""
 TENSORFLOW_BYTES = 520 * MIB
@@ -138,7 +138,7 @@ def price_start(
         queued += encoded
     framework = TENSORFLOW_BYTES
     if not with_tensorflow:
-        queued = RUN_BYTES * (knobs.read_ahead + 1) * knobs.decode_processes
+        queued = max(RUN_BYTES, sizes.run_bytes) * (knobs.read_ahead + 1) * knobs.decode_processes
         framework = INTERPRETER_BYTES
         if knobs.decode_processes > 1:
             framework += DECODE_PROCESS_BYTES * knobs.decode_processes * ranks
@@ -328,7 +328,7 @@ class RollingPrices:
             slot_bytes=self._sizes.batch_bytes,
             sample_bytes=int(percentile(self._samples, 0.95) or SAMPLE_BYTES),
             record_bytes=self._sizes.record_bytes,
-            run_bytes=int(percentile(self._runs, 0.95) or RUN_BYTES),
+            run_bytes=int(percentile(self._runs, 0.95) or max(RUN_BYTES, self._sizes.run_bytes)),
             picture_bytes=self._sizes.picture_bytes,
             scale=percentile(self._scales, 0.95) or 1.0,
         )

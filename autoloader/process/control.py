@@ -703,9 +703,15 @@ class Control:
         request, knobs = setup.control, setup.knobs
         ring_bytes = setup.memory.allocated_bytes()  # pages that the ring holds already
 
+        sizes = setup.mixture.sizes
+        if knobs.reader == "indexed" and setup.mixture.in_slabs:
+            from autoloader.pipeline.read.planned import priced_sizes  # most have no slabs
+
+            sizes = priced_sizes(setup.mixture, setup.order.shares)
+
         def price(wanted: Knobs) -> int:
             joining = wanted.reader != "stream" or self._has_tensorflow
-            start = price_start(wanted, setup.mixture.sizes, joining=joining)
+            start = price_start(wanted, sizes, joining=joining)
             return start.total_bytes - min(ring_bytes, start.ring_bytes)
 
         opening = admit_opening(

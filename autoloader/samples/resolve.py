@@ -191,6 +191,8 @@ class MixtureSizes:
         request_bytes: most bytes of requests to stores under way, and of unpacked slabs that are
             kept; 0 of other local data.
         picture_bytes: bytes of the largest declared picture, decoded; 0: none is declared.
+        run_bytes: bytes that a batch of slabs reads, by the index; 0: no frames lie in slabs, or an
+            index is not built yet.
     """
 
     record_bytes: dict[str, int]
@@ -199,6 +201,7 @@ class MixtureSizes:
     block_bytes: int = 0
     request_bytes: int = 0
     picture_bytes: int = 0
+    run_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,6 +234,12 @@ class ResolvedMixture:
         return {dataset.name: len(dataset.slices) for dataset in self.datasets}
 
     @property
+    def in_slabs(self) -> bool:
+        """True if frames of a dataset lie in slabs: each is read and unpacked with others."""
+        cameras = (one for of in self.datasets for some in of.cameras.values() for one in some)
+        return any(one.encoding == SLAB for one in cameras)
+
+    @property
     def sizes(self) -> MixtureSizes:
         """Sizes that decide its memory; asks the file system."""
         remote = [one for one in self.datasets if one.remote]
@@ -239,8 +248,7 @@ class ResolvedMixture:
             from autoloader.storage.shards import IN_FLIGHT_BYTES
 
             request_bytes = IN_FLIGHT_BYTES
-        cameras = [one for of in self.datasets for some in of.cameras.values() for one in some]
-        if any(one.encoding == SLAB for one in cameras):
+        if self.in_slabs:
             request_bytes += MOST_SLAB_BYTES
         pictures = [
             prod(size or 0 for size in feature.shape)

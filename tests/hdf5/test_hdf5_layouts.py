@@ -13,10 +13,12 @@ from hdf5_files import HEIGHT, LAYOUTS, WIDTH, padded, write_aloha
 from numpy.typing import NDArray
 
 from autoloader import AutoLoader, PipelineSpec
+from autoloader.controller.admission import price_start
 from autoloader.decode.frames import FrameDecoder
 from autoloader.formats import open_source
 from autoloader.formats.arrays import lzf
 from autoloader.formats.frames import MOST_SLAB_BYTES
+from autoloader.pipeline.read.planned import priced_sizes
 from autoloader.samples.resolve import resolve
 from autoloader.spec import CameraSpec
 
@@ -113,6 +115,33 @@ def test_a_start_reckons_with_the_slabs_that_are_kept(folder: Path, camera: str)
     mixture = resolve(spec_of(folder, [camera]))
     kept = MOST_SLAB_BYTES if camera in ("gzip", "plain_chunks") else 0
     assert mixture.sizes.request_bytes == kept
+
+
+def test_a_start_is_priced_by_the_slabs_that_a_batch_reads(tmp_path: Path) -> None:
+    """A slab of noise has 2 MB, of which a batch of random samples reads more than 16 MiB."""
+    with h5py.File(tmp_path / "noise.hdf5", "w") as file:
+        for number in range(12):
+            noise = np.random.default_rng(number).integers(0, 256, (20, 200, 176, 3), np.uint8)
+            file.create_dataset(
+                f"data/demo_{number}/obs/top", data=noise, chunks=(20, 50, 176, 3),
+                compression="gzip", compression_opts=1,
+            )  # fmt: skip
+            file[f"data/demo_{number}"].attrs["num_samples"] = 20
+            file.create_dataset(f"data/demo_{number}/actions", data=np.zeros((20, 2)))
+    spec = PipelineSpec.from_mapping({
+        "datasets": [{"name": "noise", "path": str(tmp_path / "noise.hdf5"), "action": "actions",
+                      "images": {"top": "obs/top"}}],
+        "cameras": {"top": {"size": [200, 176]}}, "batch": {"size": 64},
+        "sample": {"frame_offsets": [-1, 0]}, "mixing": {"epoch": "forever"},
+    })  # fmt: skip
+    mixture = resolve(spec)
+    assert priced_sizes(mixture, [1.0]).run_bytes == 0  # before there is an index
+    with AutoLoader(spec, isolation="thread", output="numpy", ram_floor="64MiB") as loader:
+        next(iter(loader))
+        knobs, read = loader.knobs, loader.statistics().run_bytes
+    price = price_start(knobs, priced_sizes(mixture, [1.0]))
+    assert read > 16 * 2**20
+    assert (knobs.read_ahead + 1) * read <= price.queued_bytes
 
 
 def test_lzf_is_undone_as_h5py_does(tmp_path: Path) -> None:

@@ -42,7 +42,7 @@ import math
 import threading
 import time
 from collections.abc import Callable, Sequence, Set
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from itertools import pairwise
 from typing import TYPE_CHECKING
@@ -56,11 +56,13 @@ from autoloader.cache.table import FrameCosts, FrameTable
 from autoloader.decode.batch_builder import MakeSource, SampleSource, Spans
 from autoloader.decode.message import Quarantine
 from autoloader.decode.ring import RingMemory
+from autoloader.formats.features import SLAB
 from autoloader.formats.files import descriptors
 from autoloader.formats.frames import Encoded
 from autoloader.host.supervision import import_path
 from autoloader.host.threads import LoaderThread, all_ended
 from autoloader.index.dataset import DatasetIndex
+from autoloader.index.opening import find_indexes
 from autoloader.index.planned import PlannedReads
 from autoloader.index.shard import ShardIndex
 from autoloader.pipeline.builders import Helpers, RemoteBuilder, identity_of
@@ -76,7 +78,7 @@ from autoloader.pipeline.read.frame_reads import (
 )
 from autoloader.pipeline.read.open_mixture import CompiledMixture, OpenMixture
 from autoloader.samples.block import FrameLease, Place, SampleBlock
-from autoloader.samples.resolve import ResolvedMixture
+from autoloader.samples.resolve import MixtureSizes, ResolvedMixture
 from autoloader.sampling.dealing import NodePart
 from autoloader.sampling.mixture import MixtureOrder
 from autoloader.sampling.plan import PlannedSamples
@@ -474,7 +476,7 @@ def mean_encoded_bytes(
     """Mean bytes of all encoded frames of a sample of the mixture.
 
     Estimated from the first frames of a few episodes of each dataset; of a video these are
-    keyframes.
+    keyframes. The frames of a sample lie in one slab, or nearly so.
 
     Args:
         mixture: the resolved mixture.
@@ -490,10 +492,23 @@ def mean_encoded_bytes(
         episodes, first = index.episodes_at(some), np.zeros((len(some), 1), np.int64)
         for features in dataset.cameras.values():
             lengths = [
-                episodes.frames(feature.path, first, {}).length.mean() for feature in features
+                episodes.frames(feature.path, first, {}).length.mean()
+                * (1 if feature.encoding == SLAB else mixture.layout.frames)
+                for feature in features
             ]
-            found += share * mixture.layout.frames * float(np.mean(lengths))
+            found += share * float(np.mean(lengths))
     return found
+
+
+def priced_sizes(mixture: ResolvedMixture, shares: Sequence[float]) -> MixtureSizes:
+    """Sizes of a mixture, with the bytes that a batch of slabs reads, if indexes tell them."""
+    indexes = find_indexes(mixture.datasets) if mixture.in_slabs else ()
+    known = [index for index in indexes if index is not None]
+    if not known or len(known) < len(indexes):
+        return mixture.sizes
+    read = mixture.spec.batch.size * mean_encoded_bytes(mixture, known, shares)
+    whole = sum(one.record_bytes * one.records for one in mixture.datasets)
+    return replace(mixture.sizes, run_bytes=min(int(read), whole))
 
 
 @dataclass(eq=False)
