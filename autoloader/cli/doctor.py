@@ -28,7 +28,7 @@ from typing import Any, Literal
 import typer
 
 from autoloader.cli.output import answered, emit, wants_json
-from autoloader.controller.profiles import load_profile
+from autoloader.controller.profiles import UNTUNED, load_profile
 from autoloader.errors import AutoloaderError, PipelineError, ProfileError, UsageError
 from autoloader.host.clock import Clock, SystemClock
 from autoloader.host.gpu import gpu_name, open_nvml
@@ -591,7 +591,7 @@ def _profile(which: str | None) -> Iterator[Seen]:
     except ProfileError as error:
         yield Finding(error.what, error.remedy)
     else:
-        yield Fact("; ".join(found.notes))
+        yield Fact("; ".join(found.notes).replace(UNTUNED, "default knobs"))
 
 
 def _run(name: str, check: Callable[[], Iterable[Seen]]) -> list[Seen]:

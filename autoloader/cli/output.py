@@ -284,7 +284,7 @@ def _shown(name: str, value: Any) -> str:
 def progress_bar(label: str) -> Iterator[Advance]:
     """A bar on stderr, which goes if nothing was to be done.
 
-    Where stderr is no terminal, it says a line at each tenth instead, and every five seconds.
+    Where stderr is no terminal, it says a line every five seconds instead.
     """
     from rich.console import Console
 
@@ -293,7 +293,7 @@ def progress_bar(label: str) -> Iterator[Advance]:
     console = Console(stderr=True)
     if not console.is_terminal:
         with told(label):
-            yield _tenths(label, doing)
+            yield lambda done, total: doing(f"{done}/{total}")
         return
     from rich.progress import (
         BarColumn,
@@ -319,8 +319,9 @@ class _StderrHandler(logging.Handler):
     """Writes this library's log lines to the stderr of the time of writing."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Write a log record to stderr."""
-        note(self.format(record))
+        """Write a log record to stderr; a word of progress as where no logging is set up."""
+        progress = record.name == "autoloader.telemetry.progress"
+        note(f"autoloader: {record.getMessage()}" if progress else self.format(record))
 
 
 def log_to_stderr(verbose: int) -> None:
@@ -340,21 +341,6 @@ def log_to_stderr(verbose: int) -> None:
         handler = _StderrHandler()
         handler.setFormatter(logging.Formatter("%(levelname)s %(name)s: %(message)s"))
         log.addHandler(handler)
-
-
-def _tenths(label: str, doing: Callable[[str], None]) -> Advance:
-    """Give what says a line at each tenth, and tells ``doing`` the count."""
-    told = 0
-
-    def advance(done: int, total: int) -> None:
-        nonlocal told
-        doing(f"{done}/{total}")
-        tenth = 10 * done // total if total else 10
-        if tenth > told:
-            told = tenth
-            note(f"{label}: {done}/{total}")
-
-    return advance
 
 
 def _plain(value: Any) -> Any:

@@ -4,8 +4,9 @@ The answer is five lines: does it fit, how fast can it be, what limits it, what 
 try next. ``-v`` adds the tables; ``--json`` has all of it.
 
 The bound is of the decode stage alone: decode threads that can run at once, over the seconds that
-one thread needs for a sample. That is the mean over the datasets, weighted by their shares. No
-run is faster; readers, memory bandwidth or the trainer may make it slower.
+one thread needs for a sample. That is the mean over the datasets, weighted by their shares, of a
+few frames decoded now: a run may be a little faster. Readers, memory bandwidth or the trainer may
+make it slower, and frames from the cache faster.
 
 ``--ranks N --nodes M`` adds a rank's part of an epoch and a node's load. Ranks are dealt evenly
 over nodes, as launchers do. Every node is taken to be like this one: its memory, cores and limits.
@@ -36,7 +37,7 @@ from urllib.parse import urlsplit
 from autoloader.cache.forecast import forecast, frame_sets
 from autoloader.cli.output import answered, emit, emit_document, note
 from autoloader.controller.admission import price_start
-from autoloader.controller.profiles import ResolvedProfile, shipped_profiles_dir
+from autoloader.controller.profiles import UNTUNED, ResolvedProfile, shipped_profiles_dir
 from autoloader.decode.probe import DecodeCost, probe_decode
 from autoloader.errors import UsageError
 from autoloader.formats.files import unreadable
@@ -77,7 +78,7 @@ _TABLES = {
 _COUNTS = ("episodes", "frames", "samples", "estimated", "frames_estimated")
 _PRICED = ("framework", "streams", "queued", "ring", "cache")
 _SHARDS_SHOWN = 8
-_MEMORY = {"as set": "as cache_bytes is set", "above the floor": "with all memory above the floor"}
+_MEMORY = {"as set": "{:.0%} as cache_bytes is set", "above the floor": "up to {:.0%} in training"}
 _UNIT = re.compile(r"(?<=\d) (?=(?:[KMG]i)?B\b|m?s\b|samples/s)")
 _NO_TERMINAL = 1000
 """Columns where stdout is no terminal: lines are left whole."""
@@ -120,7 +121,10 @@ def show_plan(
     if answered(document):
         return
     width = shutil.get_terminal_size((_NO_TERMINAL, 24)).columns
+    why, _, remedy = (found.why_no_batch or "").partition("; ")
     lines = [*_answers(document, default_floor=given["ram_floor"] is None)]
+    if why:
+        lines[0], lines[-1] = ("Fits", f"no: {why}"), ("Next", remedy)
     if verbose:
         datasets = document["datasets"].items()
         lines += [("Lost", f"{name}: {why}") for name, one in datasets for why in one["lost"]]
@@ -136,7 +140,8 @@ def show_plan(
             shown["remote"] = {**remote, "order": remote["order"][:_SHARDS_SHOWN]}
         emit_document({key: part for key, part in shown.items() if part is not None}, _TABLES)
     room = _MOST_LINES - sum(one.count("\n") + 1 for one in answers)
-    notes = ["\n".join(_wrapped(one, width)) for one in document["notes"]]
+    hidden = (found.why_no_batch, "" if verbose else UNTUNED)
+    notes = ["\n".join(_wrapped(one, width)) for one in document["notes"] if one not in hidden]
     for number, told in enumerate(notes):
         room -= told.count("\n") + 1
         if room < (number + 1 < len(notes)) and not verbose:
@@ -219,7 +224,8 @@ class _Report:
                 name: {"shape": list(array.shape), "dtype": array.dtype}
                 for name, array in mixture.layout.arrays.items()
                 if name not in _INTERNAL
-            },
+            }
+            | {"language": {"shape": [mixture.layout.batch_size], "dtype": "str"}},
             "epoch": {
                 "samples": samples,
                 "batches": None if samples is None else self._epoch_batches(samples),
@@ -284,6 +290,11 @@ class _Report:
         if count.short_episodes:
             short = f"{about}{count.short_episodes} of {count.episodes} episodes"
             yield f"{short} are too short for a window"
+        own = self._mixture.spec.dataset(dataset.name)
+        if own.transform is None and (each := own.steps.drop_first + own.steps.drop_last):
+            out = each * int((frames > 0).sum())
+            of = f" of {out + frames.sum()}" if own.steps.every == 1 else ""
+            yield f"steps.drop_first and drop_last leave out {about}{out}{of} frames"
         if dataset.transform is None:  # its function may leave other frames
             if dataset.stride > 1:
                 taken = f"{about}{strided.sum()} of {frames.sum()}"
@@ -291,6 +302,8 @@ class _Report:
             if outside:
                 yield f"edges: drop leaves out {about}{outside} of {strided.sum()} frames"
         for rule in count.lost:
+            if not (rule.samples or rule.episodes):
+                continue
             whole = f"{rule.episodes} of {count.episodes} episodes whole"
             yield f"{rule.rule} leaves out {rule.samples} samples, and {whole}"
         if count.frames_estimated and dataset.keep is not None:
@@ -637,9 +650,9 @@ def _answers(document: Mapping[str, Any], *, default_floor: bool) -> Iterator[tu
     rate = bound["samples_per_s"]
     speed = "not known: no frame was decoded"
     if rate is not None:
-        speed = f"at most {rate:.0f} samples/s" + (" for each rank" if several else "")
+        speed = f"about {rate:.0f} samples/s" + (" for each rank" if several else "")
     hits = [
-        f"{one['hit_ratio']:.0%} {_MEMORY[one['memory']]}"
+        _MEMORY[one["memory"]].format(one["hit_ratio"])
         for one in (document["cache"] or {}).get("forecasts", ())
     ]
     yield "Speed", speed + (f"; frames from the cache: {', '.join(hits)}" if hits else "")
@@ -647,8 +660,10 @@ def _answers(document: Mapping[str, Any], *, default_floor: bool) -> Iterator[tu
     size = batches = "endless epochs"
     if epoch["samples"] is not None:
         size = f"{'about ' if epoch['estimated'] else ''}{epoch['samples']} samples"
-        batches = f"{epoch['batches']} batches and {ranks['rank']['samples']} samples an epoch"
-        size += "" if several else f", {epoch['batches']} batches an epoch"
+        count = epoch["batches"] or "no"
+        count = f"{count} batch" if count == 1 else f"{count} batches"
+        batches = f"{count} and {ranks['rank']['samples']} samples an epoch"
+        size += "" if several else f", {count} an epoch"
     datasets = list(document["datasets"].values())
     if lost := sum(bool(one["lost"]) for one in datasets):
         size += f", {_many(lost, 'dataset')} {'loses' if lost == 1 else 'lose'} frames (see -v)"

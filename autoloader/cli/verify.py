@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import typer
 
-from autoloader.cli.output import answered, emit_document, note_some, progress_bar
+from autoloader.cli.output import answered, emit_document, note, note_some, progress_bar
 from autoloader.cli.witness import (
     Episode,
     Sample,
@@ -47,6 +47,8 @@ _ARRAYS = ("frame_offset", "action", "action_mask", "state", "state_mask", "prov
 def show_differences(declared: PipelineSpec, samples: int, given: Mapping[str, Any]) -> None:
     """Compare samples with plain readers of the same files; exit code 4 if they differ.
 
+    Exit code 2 if the samples have frames of which none could be compared.
+
     Args:
         declared: spec of the mixture.
         samples: number of samples, shared over all datasets.
@@ -74,12 +76,18 @@ def show_differences(declared: PipelineSpec, samples: int, given: Mapping[str, A
         "differences": found.differences,
         "not_compared": list(found.left_out),
     }
+    every = map(found.left_out.get, map(_frames_of, declared.cameras))
+    blind = None if found.frames else next(every, None)
+    if blind is not None:
+        note(f"no frame was compared: {blind}")
     if not answered(document):
         emit_document(document | {"differences": len(found.differences)})
     note_some(f"{name}: not compared: {error.remedy}" for name, error in found.left_out.items())
     note_some(f"differs: {difference}" for difference in found.differences)
     if found.differences:
         raise typer.Exit(DIFFERS)
+    if blind is not None:
+        raise typer.Exit(blind.exit_code)
 
 
 def evenly(spec: Any) -> Any:
@@ -128,6 +136,10 @@ def labels_of(dataset: ResolvedDataset) -> dict[str, list[str]]:
     return {path: [text.decode() for text in names.values()] for path, names in every}
 
 
+def _frames_of(camera: str) -> str:
+    return f"frames of {camera}"
+
+
 def _seen(step: Any, flag: str) -> tuple[Any, bool]:
     """(the step whose picture is shown, ``None`` for a black one; whether a flag says absent)."""
     absent = bool(flag) and step is not None and not value_at(step, flag)
@@ -146,8 +158,8 @@ class Comparer:
         numbers, frames, texts: number of values compared.
         largest: largest difference of a frame, in grey levels.
         differences: differences found, a sentence each.
-        left_out: names of datasets, and "all frames", that cannot be compared → why; an error of
-            them is raised if no dataset can.
+        left_out: names of datasets, and "frames of CAMERA", that cannot be compared → why; an error
+            of them is raised if no dataset can.
     """
 
     def __init__(self, spec: Any, loader: Any) -> None:
@@ -168,10 +180,12 @@ class Comparer:
                 self.left_out[one.name] = error
         if not self._readers:
             raise next(iter(self.left_out.values()))
-        try:
-            require("tensorflow", "the comparison of frames")
-        except MissingExtraError as error:
-            self.left_out["all frames"] = error
+        for camera, how in spec.cameras.items():
+            try:
+                if how.resize.startswith("tf_"):  # else NumPy or Pillow resizes the witness
+                    require("tensorflow", f"the comparison of frames by resize: {how.resize}")
+            except MissingExtraError as error:
+                self.left_out[_frames_of(camera)] = error
         self._episode: tuple[tuple[int, int, int], Episode] | None = None
         self._place: tuple[int, ...] = ()
 
@@ -287,7 +301,9 @@ class Comparer:
             if row["frame_mask"][camera].tolist() != inside:
                 self._differs(f"frame_mask/{camera}", f"expected {inside}")
             turned = camera in self._mixture.datasets[int(row["provenance"][0])].reversed
-            for number, (step, _) in enumerate(seen if "all frames" not in self.left_out else ()):
+            for number, (step, _) in enumerate(
+                seen if _frames_of(camera) not in self.left_out else ()
+            ):
                 self.frames += 1
                 if self._spec.cameras[camera].depth:
                     self._depth(frames[number], step, choices, camera)

@@ -18,7 +18,7 @@ import importlib
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property, lru_cache
+from functools import cached_property, lru_cache, partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -324,18 +324,44 @@ def nearest_frame(stored: Any, camera: CameraSpec) -> NDArray[Any]:
 
 
 def fitted_picture(picture: NDArray[np.uint8], camera: CameraSpec) -> NDArray[np.uint8]:
-    """[H, W, 3] uint8 of a decoded picture [h, w, 3], resized by TensorFlow's kernels."""
+    """[H, W, 3] uint8 of a decoded picture [h, w, 3]; TensorFlow makes its own methods alone."""
+    origin, _, method = camera.resize.rpartition("_")
+    if camera.resize == "nearest":
+        return _fitted(picture, camera, _nearest)
+    plain = _weighed if method in ("bilinear", "area") else _by_pillow
+    how = {"": plain, "tf": _by_tensorflow, "pillow": _by_pillow}[origin]
+    return _fitted(picture, camera, partial(how, method=method))
+
+
+def _by_tensorflow(values: NDArray[Any], size: Sequence[int], method: str) -> NDArray[Any]:
     import tensorflow as tf
 
-    method = camera.resize.removeprefix("tf_").removeprefix("pillow_")
-    smooth = camera.resize not in ("bilinear", "area")
+    with tf.device("/CPU:0"):
+        found = tf.image.resize(values, size, method=method, antialias=True)
+        return np.asarray(tf.saturate_cast(tf.round(found), tf.uint8))
 
-    def resized(values: NDArray[Any], size: Sequence[int]) -> NDArray[Any]:
-        with tf.device("/CPU:0"):
-            found = tf.image.resize(values, size, method=method, antialias=smooth)
-            return np.asarray(tf.saturate_cast(tf.round(found), tf.uint8))
 
-    return _fitted(picture, camera, resized)
+def _by_pillow(values: NDArray[Any], size: Sequence[int], method: str) -> NDArray[Any]:
+    from PIL import Image
+
+    how = Image.Resampling[method.removesuffix("3").upper()]
+    picture = Image.fromarray(np.ascontiguousarray(values))
+    return np.asarray(picture.resize((size[1], size[0]), how))
+
+
+def _weighed(values: NDArray[Any], size: Sequence[int], method: str) -> NDArray[Any]:
+    """Each output pixel a weighted mean of the pixels it lies on, or of its two neighbours."""
+    for axis, count in enumerate(size):
+        pixel, out = np.arange(values.shape[axis]), np.arange(count)[:, None]
+        scale = len(pixel) / count
+        if method == "area":
+            ends = np.minimum((out + 1) * scale, pixel + 1) - np.maximum(out * scale, pixel)
+            weights = np.maximum(0, ends) / scale
+        else:
+            centre = np.clip((out + 0.5) * scale - 0.5, 0, pixel[-1])
+            weights = np.maximum(0, 1 - abs(centre - pixel))
+        values = np.moveaxis(np.tensordot(weights, values, (1, axis)), 0, axis)
+    return np.asarray(np.rint(values), np.uint8)
 
 
 def _fitted(values: NDArray[Any], camera: CameraSpec, resized: Callable[..., Any]) -> NDArray[Any]:

@@ -153,6 +153,32 @@ def test_what_rules_leave_out_is_told_rule_by_rule(
     ]
 
 
+def test_what_steps_take_away_is_told_and_rules_that_leave_nothing_out_are_not(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rlds_files.write_dataset(tmp_path, [[rlds_files.episode(number, 5) for number in range(3)]])
+    path = tmp_path / "mix.yaml"
+    path.write_text(
+        "datasets: [{name: robot, path: robot/1.0.0, images: {primary: observation/image},\n"
+        "  language: language_instruction, steps: {drop_first: 1, drop_last: 1},\n"
+        "  keep: {language: anywhere}}]\n"
+        "cameras: {primary: {size: [12, 16]}}\nbatch: {size: 16}\n"
+    )
+    assert main(["index", "--spec", str(path), "--json"]) == 0
+    capsys.readouterr()
+    told = plan_json(path, capsys)
+    assert told["datasets"]["robot"]["samples"] == 9
+    lost = ["steps.drop_first and drop_last leave out 6 of 15 frames"]
+    assert told["datasets"]["robot"]["lost"] == lost
+    assert told["batch"]["language"] == {"shape": [16], "dtype": "str"}
+    assert main(["plan", str(path)]) == 0
+    first, *_, last = capsys.readouterr().out.splitlines()
+    assert first.startswith(
+        "Fits   no: the first epoch gives no batch: it has 9 samples, and a batch"
+    )
+    assert last.startswith("Next   lower batch.size, set batch.drop_last: false")
+
+
 def test_what_gives_no_sample_is_told_with_the_reason(planned: dict[str, Any]) -> None:
     hand = planned["datasets"]["hand"]
     kept = sum(max(0, steps - 4) for steps in FRAMES)

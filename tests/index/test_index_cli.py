@@ -39,7 +39,7 @@ def test_the_index_is_built_then_found(
     ]
     assert out.splitlines()[1].split()[:4] == ["robot", "2", "3", "12"]
     assert "2 shard files indexed" in out
-    assert "indexing shard files: 2/2" in err
+    assert err == ""  # it took no five seconds
     assert main(["index", "--spec", str(spec), "--beside", "--verify"]) == 0
     out, err = capsys.readouterr()
     assert "all of it was there" in out

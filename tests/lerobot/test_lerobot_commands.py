@@ -67,7 +67,7 @@ def test_verify_compares_with_what_pyarrow_and_pyav_read(
     assert told["largest_frame_difference"] == 0
 
 
-def test_verify_without_tensorflow_compares_lerobots_numbers_and_says_what_it_left_out(
+def test_verify_without_tensorflow_compares_lerobots_frames_and_says_what_it_left_out(
     spec: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     found = importlib.util.find_spec
@@ -84,10 +84,22 @@ def test_verify_without_tensorflow_compares_lerobots_numbers_and_says_what_it_le
     assert main(["verify", str(mixed), *words]) == 0
     told = capsys.readouterr()
     answer = json.loads(told.out)
-    assert (answer["samples"], answer["not_compared"]) == ({"arm": 8}, ["rlds", "all frames"])
-    assert (answer["frames"], answer["differences"]) == (0, [])
+    assert (answer["samples"], answer["not_compared"]) == ({"arm": 8}, ["rlds"])
+    assert (answer["frames"], answer["differences"]) == (8 * 2 * 2, [])
     assert answer["numbers"] > 0
     assert "rlds: not compared: this needs `pip install 'autoloader-rlds[stream]'`" in told.err
+    for resize in ("bilinear", "area", "lanczos3", "pillow_bilinear"):
+        ways = [
+            f"cameras.{name}={{size: [40, 48], resize: {resize}}}" for name in document["cameras"]
+        ]
+        assert main(["verify", str(spec), *words, "--set", *ways]) == 0
+        answer = json.loads(capsys.readouterr().out)
+        assert (answer["frames"], answer["differences"]) == (16 * 2 * 2, [])
+    ways = [f"cameras.{name}.resize=tf_bilinear" for name in document["cameras"]]
+    assert main(["verify", str(spec), *words, "--set", *ways]) == 2
+    told = capsys.readouterr()
+    assert json.loads(told.out)["frames"] == 0
+    assert "no frame was compared: " in told.err
     document["datasets"], document["cameras"] = [plain | {"fps": 10}], {"top": {"size": [64, 96]}}
     alone.write_text(yaml.safe_dump(document))
     assert main(["verify", str(alone), *words]) == 2
