@@ -23,7 +23,7 @@ from autoloader.pipeline.read.streams import StreamsReader
 from autoloader.samples.block import EmptyEpisode, EpisodeStream, Place, SampleBlock
 from autoloader.samples.resolve import ResolvedDataset, ResolvedMixture, resolve
 from autoloader.sampling.cursor import DatasetCursor
-from autoloader.sampling.dealing import Deal, Ranks
+from autoloader.sampling.dealing import Ranks
 from autoloader.sampling.mixture import mixture_order
 from autoloader.spec import PipelineSpec
 from autoloader.spec.knobs import Knobs
@@ -154,14 +154,7 @@ class Running:
             StreamsReader(mixture, self.order, source or stream_reader(mixture), begin),
             Knobs.build({"ring_slots": 4, "queue_samples": 8, **(knobs or {})}),
             self.memory,
-            deal=Deal.of(
-                self.order,
-                mixture.spec.batch,
-                Ranks(),
-                base=begin.position,
-                in_epoch=begin.in_epoch,
-                first_number=begin.first_number,
-            ),
+            deal=begin.deal(mixture, self.order, Ranks()),
             clock=clock,
         )
         self.got = Got()

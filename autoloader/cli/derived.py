@@ -194,10 +194,7 @@ def show_statistics(spec: Path, split: str, *, output: Path | None, layout: str)
     files = written(by_name, layout)
     if output is not None:
         for place, content in _places(output, files, layout):
-            with file_errors("--output", place):
-                place.parent.mkdir(parents=True, exist_ok=True)
-                place.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
-            note(f"written to {place}")
+            _write(place, content)
     if answered(files.get("", files)):
         return
     if output is not None:
@@ -218,13 +215,17 @@ def _write_gr00t(spec: PipelineSpec, split: str, output: Path | None) -> None:
         )
     files = statistics_files(spec, split)
     for name, content in files.items():
-        place = output / name
-        with file_errors("--output", place):
-            place.parent.mkdir(parents=True, exist_ok=True)
-            place.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
-        note(f"written to {place}")
+        _write(output / name, content)
     if not answered(files):
         emit(str(output))
+
+
+def _write(place: Path, content: Any) -> None:
+    """Write a file of statistics, in folders that may have to be made, and say where it is."""
+    with file_errors("--output", place):
+        place.parent.mkdir(parents=True, exist_ok=True)
+        place.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+    note(f"written to {place}")
 
 
 def _places(output: Path, files: Mapping[str, Any], layout: str) -> Iterator[tuple[Path, Any]]:

@@ -30,7 +30,7 @@ import typer
 from autoloader.cli.output import answered, emit, wants_json
 from autoloader.controller.profiles import UNTUNED, load_profile
 from autoloader.errors import AutoloaderError, PipelineError, ProfileError, UsageError
-from autoloader.host.clock import Clock, SystemClock
+from autoloader.host.clock import SystemClock
 from autoloader.host.gpu import gpu_name, open_nvml
 from autoloader.host.headroom import HeadroomProbe, kernel_records
 from autoloader.host.machine import ROOT, CgroupProcessors
@@ -496,11 +496,11 @@ def indexes(datasets: list[ResolvedDataset], spec: Path) -> Iterator[Seen]:
         yield Fact("every local dataset is indexed")
 
 
-def storage(machine: Machine, files: Sequence[str], clock: Clock | None = None) -> Iterator[Seen]:
+def storage(machine: Machine, files: Sequence[str]) -> Iterator[Seen]:
     """Kind and speed of each file system that holds some of ``files``."""
     for kind, here in sorted(by_file_system(files, machine.proc).items()):
         place = str(Path(here[0]).parent)
-        rates = probe_reads(here, (clock or SystemClock()).now_s)
+        rates = probe_reads(here, SystemClock().now_s)
         if rates is None:
             yield Fact(f"{place} lies on {kind}; its files are too small to measure")
             continue

@@ -38,7 +38,7 @@ from typing import Protocol
 
 from autoloader.controller.admission import percentile
 from autoloader.controller.limits import MARGIN_BYTES, ControllerLimits
-from autoloader.host.clock import Clock, SystemClock
+from autoloader.host.clock import SystemClock
 from autoloader.host.headroom import HeadroomSource
 from autoloader.host.threads import LoaderThread, all_ended
 
@@ -184,16 +184,15 @@ class ControlLoop:
 
     Args:
         headroom: source that the reflex reads; ``None``: pipelines are only watched.
-        clock: time source of reflex and policy.
 
     Attributes:
         growth: meter of the falls of headroom.
         faults: number of errors in either thread.
     """
 
-    def __init__(self, headroom: HeadroomSource | None, *, clock: Clock | None = None) -> None:
+    def __init__(self, headroom: HeadroomSource | None) -> None:
         self._headroom = headroom
-        self._clock = clock or SystemClock()
+        self._clock = SystemClock()
         self._governed: tuple[Governed, ...] = ()
         self._lock = threading.Lock()
         self._done = threading.Event()

@@ -20,6 +20,8 @@ from autoloader.samples.layout import BatchLayout, split_texts
 from autoloader.samples.resolve import ResolvedMixture
 from autoloader.samples.transforms.keep import too_many_bad
 from autoloader.sampling.cursor import DatasetCursor
+from autoloader.sampling.dealing import Deal, Ranks
+from autoloader.sampling.mixture import MixtureOrder
 
 _CODEC = ("utf-8", "surrogateescape")
 
@@ -84,6 +86,11 @@ class PipelineStart:
     first_number: int = 0
     position: int = 0
     in_epoch: int = 0
+
+    def deal(self, mixture: ResolvedMixture, order: MixtureOrder, ranks: Ranks) -> Deal:
+        """The steps of a rank from here on."""
+        at = {"base": self.position, "in_epoch": self.in_epoch, "first_number": self.first_number}
+        return Deal.of(order, mixture.spec.batch, ranks, **at)
 
     def plain(self) -> dict[str, Any]:
         """Fields as values of JSON."""

@@ -32,7 +32,7 @@ from autoloader.pipeline.progress import DeliveryProgress
 from autoloader.process.planning import LoaderPlan
 from autoloader.samples.draws import dataset_key
 from autoloader.samples.resolve import ResolvedDataset
-from autoloader.sampling.dealing import Deal, Ranks
+from autoloader.sampling.dealing import Ranks
 from autoloader.sampling.kinds import KindsOfSteps
 from autoloader.sampling.mixture import MixtureOrder, phase_of, shares_of
 from autoloader.sampling.schedule import Change, Curriculum
@@ -412,14 +412,7 @@ def reweighted(
     shares = shares_of(plan.mixture, samples, sizes, weights)
     start = progress.start()
     number = _number(at_batch, start.first_number, ranks)
-    deal = Deal.of(
-        order,
-        plan.mixture.spec.batch,
-        ranks,
-        base=start.position,
-        in_epoch=start.in_epoch,
-        first_number=start.first_number,
-    )
+    deal = start.deal(plan.mixture, order, ranks)
     order = progress.told_from_last_change(order)
     return progress.told_from_last_change(order.changed(deal.step(number)[0], shares))
 

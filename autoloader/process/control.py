@@ -60,7 +60,7 @@ from autoloader.pipeline.read.open_mixture import CompiledMixture
 from autoloader.process.observer import Observer, Probes
 from autoloader.process.setup import PipelineSetup
 from autoloader.samples.resolve import resolve_plain
-from autoloader.sampling.dealing import Deal, NodePart, Ranks, mixture_part
+from autoloader.sampling.dealing import NodePart, Ranks, mixture_part
 from autoloader.sampling.mixture import MixtureOrder
 from autoloader.spec.knobs import Knobs
 from autoloader.telemetry.statistics import ControllerStatistics, Statistics
@@ -91,14 +91,7 @@ def open_pipeline(setup: PipelineSetup, compiled: CompiledMixture) -> Pipeline:
         SourceError: TensorFlow is needed and cannot be imported.
     """
     mixture, order, start = setup.mixture, setup.order, setup.position()
-    deal = Deal.of(
-        order,
-        mixture.spec.batch,
-        setup.ranks,
-        base=start.position,
-        in_epoch=start.in_epoch,
-        first_number=start.first_number,
-    )
+    deal = start.deal(mixture, order, setup.ranks)
     room = setup.control.frames_on_disk
     disk = None if room is None else FramesOnDisk(room, mixture.layout.colour_bytes)
     reader: MixtureReader
