@@ -13,7 +13,7 @@ PYTEST = env -u PYTHONDONTWRITEBYTECODE $(BIN)/pytest --workers $(WORKERS)
 QUICK := augmentation controller knobs profile runtime sampling spec statistics
 
 .DEFAULT_GOAL := help
-.PHONY: help setup peers tune test lint check format docs bench bench-full bench-control bench-check hunt mutants lerobot lerobot-train \
+.PHONY: help setup peers tune test lint check format docs bench bench-full bench-control bench-check hunt mutants lerobot lerobot-train trainers \
   compat endurance clean distclean
 
 help: ## list the verbs
@@ -98,6 +98,9 @@ lerobot: $(READY) ## hold samples against the real lerobot, which is installed b
 lerobot-train: $(READY) ## train by the real lerobot-train on both loaders' batches (gigabytes)
 	$(BIN)/python tools/lerobot/training.py $(ARGS)
 
+trainers: $(READY) ## run the trainers' pages in the projects' own sources, which lie below DIR (gigabytes)
+	$(BIN)/python tools/lerobot/trainers.py $(DIR) $(ARGS)
+
 compat: $(READY) ## try the wheel beside others' pins, and at both ends of its own (gigabytes, an hour)
 	$(BIN)/python tools/compat/compat.py $(ARGS)
 
@@ -109,4 +112,4 @@ clean: ## remove caches and build outputs
 	find . -path ./$(VENV) -prune -o -name __pycache__ -type d -print | xargs rm -rf
 
 distclean: clean ## remove .venv as well
-	rm -rf $(VENV) $(VENV)-peers $(VENV)-lerobot $(VENV)-lerobot-train $(VENV)-compat
+	rm -rf $(VENV) $(VENV)-peers $(VENV)-lerobot $(VENV)-lerobot-train $(VENV)-gr00t $(VENV)-compat

@@ -435,6 +435,22 @@ def test_n15_weighs_by_steps_and_an_alpha_over_lengths_is_a_weight(
         np.testing.assert_allclose(shares["b"] / (shares["a"] + shares["b"]), ratio / (1 + ratio))
 
 
+def test_an_alpha_of_n17_over_shards_is_a_weight(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Gr00tFiles(lengths=(1055, 20)).write(tmp_path / "data/a")  # two shards
+    Gr00tFiles(lengths=(16,)).write(tmp_path / "data/b")  # one
+    plain = drafted(tmp_path / "data", "n1.7", capsys)
+    plain |= {"mixing": {"epoch": "forever"}}
+    shards = [one["weight"] for one in plain["datasets"]]
+    for alpha in (0.0, 0.4):
+        for one, count in zip(plain["datasets"], shards, strict=True):
+            one["weight"] = count**alpha
+        with AutoLoader(plain, ram_floor="64MiB", isolation="thread") as loader:
+            shares = {key: one["share"] for key, one in loader.state_dict()["datasets"].items()}
+        np.testing.assert_allclose(shares["a"] / shares["b"], 2**alpha)
+
+
 @pytest.mark.parametrize(
     ("change", "told"),
     [

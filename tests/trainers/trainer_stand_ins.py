@@ -188,6 +188,8 @@ while step < cfg.trainer.max_train_steps:
     seam.seen.append(next(batches))
     step += 1
     epoch = round(step / len(loader), 2)
+    if step % 2 == 0:  # its evaluation takes a batch
+        seam.seen.append(next(batches))
     if step % cfg.trainer.save_interval == 0:
         (folder / f"steps_{step}_pytorch_model.pt").touch()
 """

@@ -85,8 +85,8 @@ def modality_of(root: Path) -> dict[str, list[str]]:
     return {**keys, "language": [f"annotation.{key}" for key in told["annotation"]]}
 
 
-def by_step(kind: str, root: Path, mode: str, horizon: int) -> tuple[list[Any], Any]:
-    """Samples and statistics of N1.5's dataset, or StarVLA's."""
+def module_of(kind: str) -> tuple[Any, Any, Any]:
+    """The modules of datasets, of transforms, and of transforms of numbers."""
     if kind == "starvla":
         from starVLA.dataloader.gr00t_lerobot import datasets as module
         from starVLA.dataloader.gr00t_lerobot.transform import base
@@ -98,6 +98,12 @@ def by_step(kind: str, root: Path, mode: str, horizon: int) -> tuple[list[Any], 
         from gr00t.utils import video
 
         vars(video).setdefault("decord", sys.modules["decord"])  # a fork left it out
+    return module, base, numbers
+
+
+def single(kind: str, root: Path, mode: str, horizon: int) -> tuple[Any, dict[str, list[str]]]:
+    """N1.5's dataset, or StarVLA's, with its transforms of numbers; and the keys."""
+    module, base, numbers = module_of(kind)
     keys = modality_of(root)
     deltas = {"action": list(range(horizon))}
     configs = {
@@ -114,6 +120,12 @@ def by_step(kind: str, root: Path, mode: str, horizon: int) -> tuple[list[Any], 
     data = module.LeRobotSingleDataset(
         root, configs, "new_embodiment", video_backend="decord", transforms=transform, **more
     )
+    return data, keys
+
+
+def by_step(kind: str, root: Path, mode: str, horizon: int) -> tuple[list[Any], Any]:
+    """Samples and statistics of N1.5's dataset, or StarVLA's."""
+    data, keys = single(kind, root, mode, horizon)
     found = []
     for episode, t in steps_of(root):
         raw = data.get_step_data(episode, t)
@@ -124,7 +136,7 @@ def by_step(kind: str, root: Path, mode: str, horizon: int) -> tuple[list[Any], 
             **{f"raw_{name}": np.concatenate([raw[key] for key in keys[name]], axis=1)
                for name in ("state", "action")},
         }  # fmt: skip
-        made = transform(raw)
+        made = data.transforms(raw)
         for name in ("state", "action"):
             sample[name] = np.concatenate([np.asarray(made[key]) for key in keys[name]], axis=1)
         if kind == "starvla":
@@ -134,13 +146,13 @@ def by_step(kind: str, root: Path, mode: str, horizon: int) -> tuple[list[Any], 
         found.append(sample)
     if kind != "starvla":
         return found, json.loads(data.metadata.model_dump_json())["statistics"]
-    mixture = module.LeRobotMixtureDataset([(data, 1.0)], mode="train", data_cfg=more["data_cfg"])
+    mixture = module_of(kind)[0].LeRobotMixtureDataset([(data, 1.0)], mode="train")
     mixture.save_dataset_statistics(root / "starvla.json")
     return found, json.loads((root / "starvla.json").read_text())
 
 
-def by_episode(kind: str, root: Path, horizon: int) -> tuple[list[Any], Any]:
-    """Samples and statistics of the loader and the processor of numbers of N1.6 and N1.7."""
+def configured(root: Path, tag: Any, horizon: int) -> tuple[dict[str, Any], dict[str, list[str]]]:
+    """The modalities of a tag of N1.6 and N1.7, with their statistics' files; and the keys."""
     from gr00t.configs.data.embodiment_configs import (
         MODALITY_CONFIGS,
         ActionConfig,
@@ -150,12 +162,7 @@ def by_episode(kind: str, root: Path, horizon: int) -> tuple[list[Any], Any]:
         ModalityConfig,
     )
     from gr00t.data import stats
-    from gr00t.data.dataset.lerobot_episode_loader import LeRobotEpisodeLoader
-    from gr00t.data.dataset.sharded_single_step_dataset import extract_step_data
-    from gr00t.data.embodiment_tags import EmbodimentTag
-    from gr00t.data.state_action.state_action_processor import StateActionProcessor
 
-    tag = EmbodimentTag.NEW_EMBODIMENT
     keys = {name: [key.partition(".")[2] for key in several] if name != "language" else several
             for name, several in modality_of(root).items()}  # fmt: skip
     relative = {True: ActionRepresentation.RELATIVE, False: ActionRepresentation.ABSOLUTE}
@@ -178,6 +185,18 @@ def by_episode(kind: str, root: Path, horizon: int) -> tuple[list[Any], Any]:
     MODALITY_CONFIGS[tag.value] = configs
     stats.generate_stats(root)
     stats.generate_rel_stats(root, tag)
+    return configs, keys
+
+
+def by_episode(kind: str, root: Path, horizon: int) -> tuple[list[Any], Any]:
+    """Samples and statistics of the loader and the processor of numbers of N1.6 and N1.7."""
+    from gr00t.data.dataset.lerobot_episode_loader import LeRobotEpisodeLoader
+    from gr00t.data.dataset.sharded_single_step_dataset import extract_step_data
+    from gr00t.data.embodiment_tags import EmbodimentTag
+    from gr00t.data.state_action.state_action_processor import StateActionProcessor
+
+    tag = EmbodimentTag.NEW_EMBODIMENT
+    configs, keys = configured(root, tag, horizon)
     loader = LeRobotEpisodeLoader(root, configs)
     statistics = {tag.value: loader.get_dataset_statistics()}
     processor = StateActionProcessor(
