@@ -697,7 +697,7 @@ def measure(
     given: dict[str, Any] = {"profile": profile, "split": split, "controller": controller}
     given |= {"knobs": knobs, "ram_floor": ram_floor, "disk_floor": disk_floor}
     show_measurement(
-        declared, given, warmup=warmup, batches=batches, step_time_s=step_time_s,
+        declared, spec, given, warmup=warmup, batches=batches, step_time_s=step_time_s,
         progress_fd=progress_fd,
     )  # fmt: skip
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import shlex
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
@@ -22,6 +22,7 @@ from autoloader.cli.output import (
     emit_document,
     emit_table,
     note,
+    progress_bar,
     write_new,
 )
 from autoloader.controller.profile import (
@@ -38,20 +39,26 @@ from autoloader.controller.profiles import (
     shipped_profiles_dir,
 )
 from autoloader.errors import ProfileError
+from autoloader.host.machine import usable_processors
+from autoloader.host.units import format_bytes
 from autoloader.spec.knobs import used_knobs
 
 if TYPE_CHECKING:
     from autoloader.spec import PipelineSpec
     from autoloader.tune.offline import TuneOptions
+    from autoloader.tune.trial import TrialProgress
 
 ENOUGH_WARMUP = 8
 ENOUGH_BATCHES = 160
+_BUSY_RATIO = 0.1
+"""Part of the processors from which on other processes change a measurement."""
 _CELL_CHARACTERS = 48
 _LISTED = ("name", "default", "origin", "source", "for", "mixture")
 
 
 def show_measurement(
     spec: PipelineSpec,
+    place: Path,
     given: Mapping[str, Any],
     *,
     warmup: int,
@@ -59,10 +66,11 @@ def show_measurement(
     step_time_s: float,
     progress_fd: int | None,
 ) -> None:
-    """Measure a loader and show the figures.
+    """Measure a loader and show the figures; of an interrupted measurement, those so far.
 
     Args:
         spec: spec of the mixture.
+        place: path of the spec file, for the answer.
         given: arguments of ``AutoLoader``, by name.
         warmup: number of batches before the measured ones.
         batches: number of batches that are measured.
@@ -76,28 +84,78 @@ def show_measurement(
 
     loader = partial(AutoLoader, spec, output="numpy", **given)
     with ExitStack() as stack:
-        tell = None
         if progress_fd is not None:
             tell = stack.enter_context(progress_to(progress_fd))
+        else:
+            advance = stack.enter_context(progress_bar("measuring batches"))
+
+            def tell(progress: TrialProgress) -> None:
+                advance(progress.batches, batches)
+
         measured = measure(
             loader, warmup=warmup, batches=batches, step_time_s=step_time_s,
-            settle=tell is not None, progress=tell,
+            settle=progress_fd is not None, progress=tell,
         )  # fmt: skip
     found = measured.as_dict()
-    if answered(found):
+    if not answered(found):
+        for label, told in _verdict(found, place, step_time_s):
+            emit(f"{label:<6} {told}")
+        emit("")
+        _show_figures(found, step_time_s)
+        if warmup < ENOUGH_WARMUP or batches < ENOUGH_BATCHES:
+            note(
+                f"{warmup} + {batches} batches say little; figures need a warm-up of "
+                f"{ENOUGH_WARMUP} and {ENOUGH_BATCHES} batches"
+            )
+    if measured.interrupted:
+        note(f"interrupted: the figures are of the first {measured.samples} samples")
+        raise KeyboardInterrupt
+
+
+def _verdict(
+    found: Mapping[str, Any], place: Path, step_time_s: float
+) -> Iterator[tuple[str, str]]:
+    """Yield what a person asks of a measurement: rate, memory, limit, next step."""
+    from autoloader.telemetry.verdict import MOSTLY_RATIO
+    from autoloader.tune.bound import Analyst, Supplies
+
+    rate, waits, lowest = (
+        found[key] for key in ("samples_per_s", "wait_ratio", "min_headroom_bytes")
+    )
+    cpus = usable_processors()
+    analyst = Analyst(Supplies(cpus))
+    analyst.learn(found)
+    bound = analyst.bound()
+    yield "Rate", f"{rate:.0f} samples/s, {found['batches_per_s']:.1f} batches/s"
+    free = "" if lowest is None else f"; {format_bytes(lowest)} could still be taken at the least"
+    yield "Memory", f"the loader took {format_bytes(found['peak_rss_bytes'])}{free}"
+    if step_time_s and waits < MOSTLY_RATIO:
+        yield "Limit", f"the step of {step_time_s * 1e3:g} ms: it waited {waits:.1%} of the time"
+        yield "Next", "train: a faster loader would change little"
         return
+    others = (found["trace"] or {}).get("others_cpus") or 0.0
+    if bound is None:
+        limit, then = "not known", ""
+    elif others > _BUSY_RATIO * cpus:
+        limit = f"other processes, which took {others:.1f} of {cpus} processors meanwhile"
+        then = "measure again when the machine is idle"
+    else:
+        limit = bound.describe(rate) if analyst.near(rate) else f"the knobs: {bound.near(rate)}"
+        best = bound.lifts[0] if bound.lifts and analyst.near(rate) else None
+        then = f"{best.change}: up to {best.samples_per_s:.0f} samples/s" if best else ""
+    yield "Limit", limit
+    yield "Next", then or f"autoloader tune {place}  # tries other knobs"
+
+
+def _show_figures(found: dict[str, Any], step_time_s: float) -> None:
+    """Show all figures of a measurement, except the trace."""
     latency = " / ".join(f"{one * 1e3:.1f} ms" for one in found.pop("batch_latency_s").values())
-    del found["trace"]
+    del found["trace"], found["interrupted"]
     found["knobs"] = used_knobs(found["knobs"])
     said = {"wait_ratio": step_time_s, "batch_call_s": found["batch_call_s"]}
     said["cache"] = found["cache"] and found["cache"]["budget_bytes"]
     found = {name: value for name, value in found.items() if said.get(name, True)}
     emit_document({**found, "batch latency p50 / p90 / p99": latency})
-    if warmup < ENOUGH_WARMUP or batches < ENOUGH_BATCHES:
-        note(
-            f"{warmup} + {batches} batches say little; figures need a warm-up of "
-            f"{ENOUGH_WARMUP} and {ENOUGH_BATCHES} batches"
-        )
 
 
 def show_study(options: TuneOptions, *, began_s: float) -> None:

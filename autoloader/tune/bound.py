@@ -151,7 +151,6 @@ class Bound:
 
     def describe(self, samples_per_s: float | None) -> str:
         """One line for people: how near a rate comes, what limits, and what would lift it."""
-        near = "" if samples_per_s is None else f"{samples_per_s / self.samples_per_s:.0%} of "
         lifts = "; ".join(
             f"{one.change}: +{one.samples_per_s - self.samples_per_s:.0f}" for one in self.lifts
         )
@@ -161,10 +160,14 @@ class Bound:
                 f"; files were waited for {self.trace.disk_busy_ratio:.0%} of the time, which more "
                 "io_threads may make less"
             )
+        near = self.near(samples_per_s)
+        return f"{near}{f'; what would lift it: {lifts}' if lifts else ''}{waits}"
+
+    def near(self, samples_per_s: float | None) -> str:
+        """Words for how near a rate comes."""
+        part = "" if samples_per_s is None else f"{samples_per_s / self.samples_per_s:.0%} of "
         return (
-            f"{near}the bound of {self.samples_per_s:.0f} samples/s, limited by {self.limited_by}"
-            + (f"; what would lift it: {lifts}" if lifts else "")
-            + waits
+            f"{part}the bound of {self.samples_per_s:.0f} samples/s, limited by {self.limited_by}"
         )
 
 

@@ -81,6 +81,7 @@ class Measurement:
         cache: decoded frames held at the end, and how many were shown from there
             (``telemetry.CacheStatistics``).
         trace: costs of a sample, stage by stage (``Trace``).
+        interrupted: whether Ctrl-C ended it early.
     """
 
     samples_per_s: float
@@ -99,6 +100,7 @@ class Measurement:
     cache: Mapping[str, Any] | None = None
     batch_call_s: float | None = None
     trace: Mapping[str, Any] | None = None
+    interrupted: bool = False
 
     def as_dict(self) -> dict[str, Any]:
         """Fields as values of JSON."""
@@ -148,11 +150,16 @@ def measure(
             recorder, before = TraceRecorder(), loader.statistics().as_dict()["datasets"]
             try:
                 recorder.begin()
-                consumer.measure(batches, progress)
+                try:
+                    consumer.measure(batches, progress)
+                except KeyboardInterrupt:
+                    if settle or not consumer.samples:  # a study ends whole
+                        raise
                 trace = recorder.end(consumer.samples)
             finally:
                 recorder.stop()
-            return _summary(consumer, loader, first_s, memory, trace, before)
+            found = _summary(consumer, loader, first_s, memory, trace, before)
+            return replace(found, interrupted=len(consumer.latencies_s) < batches)
         finally:
             loader.close()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import re
 from pathlib import Path
@@ -67,10 +68,25 @@ def test_people_get_a_table_and_are_told_when_it_says_little(
 ) -> None:
     assert main(["measure", "--spec", "mix.yaml", "--batches", "5"]) == 0
     said = capsys.readouterr()
+    first = [line.split(maxsplit=1)[0] for line in said.out.splitlines()[:4]]
+    assert first == ["Rate", "Memory", "Limit", "Next"]
+    assert "100 samples/s, 2.0 batches/s" in said.out
     assert "500.0 ms / 600.0 ms / 700.0 ms" in said.out
     assert "decode_threads" in said.out
     assert re.search(r"min headroom +-", said.out)
     assert "say little" in said.err
+
+
+def test_an_interrupted_measurement_is_shown_and_ends_as_ctrl_c_does(
+    asked: dict[str, Any], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        measurement, "measure", lambda *_, **__: dataclasses.replace(FOUND, interrupted=True)
+    )
+    assert main(["measure", "mix.yaml"]) == 130
+    said = capsys.readouterr()
+    assert said.out.startswith("Rate   100 samples/s")
+    assert "interrupted: the figures are of the first 960 samples" in said.err
 
 
 @pytest.mark.parametrize("word", ["decode_threads", "=4", "decode_threads="])

@@ -166,6 +166,26 @@ def test_a_loader_that_fails_is_closed_and_its_error_is_seen() -> None:
     assert loader.closed
 
 
+def test_ctrl_c_leaves_the_figures_of_the_batches_so_far() -> None:
+    clock = ManualClock()
+    loader = FakeLoader(clock)
+
+    def told(progress: TrialProgress) -> None:
+        raise KeyboardInterrupt
+
+    found = measure(
+        lambda: loader, warmup=1, batches=50, progress=told, now_s=clock.now_s, sleep=clock.sleep
+    )
+    assert loader.closed
+    assert (found.interrupted, found.samples) == (True, 4 * REPORT_BATCHES)
+    assert found.samples_per_s == pytest.approx(8.0)
+    with pytest.raises(KeyboardInterrupt):  # a study's trial ends whole
+        measure(
+            lambda: FakeLoader(clock), warmup=1, batches=50, progress=told, settle=True,
+            now_s=clock.now_s, sleep=clock.sleep,
+        )  # fmt: skip
+
+
 def test_the_document_has_the_keys_of_the_contract_and_is_json() -> None:
     found, _ = measured(ManualClock())
     document = json.loads(json.dumps(found.as_dict(), allow_nan=False))
@@ -173,6 +193,7 @@ def test_the_document_has_the_keys_of_the_contract_and_is_json() -> None:
         "samples_per_s",
         "batches_per_s",
         "batch_latency_s",
+        "interrupted",
         "time_to_first_batch_s",
         "peak_rss_bytes",
         "min_headroom_bytes",
