@@ -11,6 +11,7 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import av
@@ -93,6 +94,10 @@ def columns(episode: int, length: int, first: int, fps: float = FPS) -> dict[str
     }
 
 
+_MADE: dict[str, dict[str, bytes]] = {}
+"""Files of every dataset that was written, by what it is."""
+
+
 @dataclass
 class LeRobotFiles:
     """A dataset to be written.
@@ -123,8 +128,21 @@ class LeRobotFiles:
     tasks = ("pick up the cube", "put it down")
 
     def write(self, root: Path) -> Path:
-        """Write all files below ``root``."""
-        (root / "meta").mkdir(parents=True)
+        """Write all files below ``root``; what has been encoded once is copied."""
+        made = _MADE.get(repr(self))
+        if made is None:
+            with TemporaryDirectory() as folder:
+                self._encode(Path(folder))
+                files = [one for one in Path(folder).rglob("*") if one.is_file()]
+                made = {str(one.relative_to(folder)): one.read_bytes() for one in files}
+            _MADE[repr(self)] = made
+        for name, data in made.items():
+            (root / name).parent.mkdir(parents=True, exist_ok=True)
+            (root / name).write_bytes(data)
+        return root
+
+    def _encode(self, root: Path) -> None:
+        (root / "meta").mkdir()
         several = self.version == "v3.0"
         firsts = np.concatenate([[0], np.cumsum(self.lengths)]).tolist()
         rows: list[dict[str, Any]] = []
@@ -149,7 +167,6 @@ class LeRobotFiles:
             whole, rows_file = pa.concat_tables(tables), root / f"data/chunk-000/{place}.parquet"
             _write_table(whole, rows_file, **self.written)
         self._write_meta(root, rows)
-        return root
 
     def _rows(self, episode: int, first: int) -> dict[str, Any]:
         length = self.lengths[episode]

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from rlds_files import Written, episode, example, jpeg, write_dataset
+from rlds_files import Written, episode, example, jpeg, write_dataset, write_steps
 from streams import dataset_of, every_sample, mixture_of, spec_of
 
 from autoloader import AutoLoader, PipelineSpec
@@ -64,32 +64,45 @@ def epochs(loader: AutoLoader, count: int) -> list[collections.Counter[tuple[int
     ]
 
 
-@pytest.mark.parametrize("damage", [*RECORD_DAMAGE, *FILE_DAMAGE])
-def test_every_epoch_is_a_pass_of_what_is_really_there(
-    damage: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def damaged(folder: Path, damage: str) -> Written:
+    """A dataset with one damage, in record 1 of its second shard."""
     shards: list[list[Any]] = [
         [episode(RECORDS * shard + record, STEPS) for record in range(RECORDS)]
         for shard in range(SHARDS)
     ]
     if damage in RECORD_DAMAGE:
         shards[1][1] = RECORD_DAMAGE[damage]
-    broken = write_dataset(tmp_path, shards, name="broken")
-    whole = write_dataset(tmp_path, [[episode(20, STEPS), episode(21, STEPS)]], name="whole")
-    if damage in FILE_DAMAGE:
-        FILE_DAMAGE[damage](broken)
+    written = write_dataset(folder, shards, name=damage.replace(" ", "_"))
+    FILE_DAMAGE.get(damage, lambda _: None)(written)
+    return written
+
+
+def test_every_epoch_is_a_pass_of_what_is_really_there(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Of a dataset with each damage, and one that is whole."""
+    kinds = [*RECORD_DAMAGE, *FILE_DAMAGE]
+    datasets = [damaged(tmp_path, kind) for kind in kinds]
+    datasets.append(write_steps(tmp_path, [[STEPS] * 2], name="whole"))
+    lost = {one.name: LOST.get(kind, 1) for one, kind in zip(datasets, kinds, strict=False)}
+    there = {name: (SHARDS * RECORDS - records) * STEPS for name, records in lost.items()}
+    there["whole"] = 2 * STEPS
     top = {
         "weights": "natural",
         "mixing": {"epoch": "pass"},
         "batch": {"size": 5, "drop_last": False},
         "errors": {"max_corrupt_ratio": 0.5},
     }
-    there = (SHARDS * RECORDS - LOST.get(damage, 1)) * STEPS
-    spec = spec_of(broken, whole, **top)
-
+    spec = spec_of(*datasets, **top)
     file = tmp_path / "mix.yaml"
     file.write_text(json.dumps(spec.model_dump(mode="json", exclude_unset=True)))
-    mixture = mixture_of(broken, whole, **top)
+    mixture = mixture_of(*datasets, **top)
+    passes = [
+        collections.Counter(
+            sample for number in range(len(datasets)) for sample in every_sample(mixture, number, k)
+        )
+        for k in range(4)
+    ]
     for reader in ("stream", "indexed"):
         state = None
         for start in range(2):
@@ -97,23 +110,19 @@ def test_every_epoch_is_a_pass_of_what_is_really_there(
             with AutoLoader(counted, ram_floor=FLOOR, knobs=KNOBS, output="numpy") as loader:
                 if state is not None:
                     loader.load_state_dict(state)
-                samples = {name: one.samples for name, one in loader.plan.counts.items()}
-                assert samples == {"broken": there, "whole": 2 * STEPS}
-                for number, came in enumerate(epochs(loader, 2)):
-                    pass_ = 2 * start + number
-                    assert came == collections.Counter(
-                        every_sample(mixture, 0, pass_) | every_sample(mixture, 1, pass_)
-                    )
-                    assert came.total() == there + 2 * STEPS
-                assert len(loader.quarantined()) == LOST.get(damage, 1)
+                assert {name: one.samples for name, one in loader.plan.counts.items()} == there
+                assert epochs(loader, 2) == passes[2 * start : 2 * start + 2]
+                assert passes[0].total() == sum(there.values())
+                quarantined = collections.Counter(one.dataset for one in loader.quarantined())
+                assert quarantined == lost
                 state = loader.state_dict()
     planned = plan_loader(PipelineSpec.from_yaml(file), ram_floor=FLOOR, probe_only=True)
-    assert planned.counts["broken"].samples == there
-    assert not planned.counts["broken"].estimated
+    assert {name: one.samples for name, one in planned.counts.items()} == there
+    assert not any(one.estimated for one in planned.counts.values())
     assert main(["index", "--spec", str(file), "--json"]) == 0
-    document = json.loads(capsys.readouterr().out)["datasets"]["broken"]
-    assert document["frames"] == there
-    assert len(document["damaged"]) == LOST.get(damage, 1)
+    document = json.loads(capsys.readouterr().out)["datasets"]
+    assert {name: one["frames"] for name, one in document.items()} == there
+    assert {name: len(document[name]["damaged"]) for name in lost} == lost
 
 
 @pytest.fixture
