@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import gc
 import io
 import json
@@ -19,6 +20,7 @@ from typing import Any
 
 import leftovers
 import pytest
+import typer
 from hypothesis import HealthCheck, settings
 
 from autoloader.cli.demo import demo_directory, ensure_demo
@@ -39,6 +41,9 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "suite"))
 
 # Frameworks are imported while tests are collected: that makes a million objects and no garbage.
 gc.set_threshold(10_000)
+
+# A process of a user makes the commands once; here thousands of command lines run in one process.
+typer.main.get_command = functools.cache(typer.main.get_command)
 
 # A shell starts its background jobs with SIGINT ignored, and they all that they start themselves.
 signal.signal(signal.SIGINT, signal.default_int_handler)

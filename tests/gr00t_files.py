@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 from dataclasses import dataclass
 from pathlib import Path
@@ -81,6 +82,7 @@ class Gr00tFiles(LeRobotFiles):
         return root
 
 
+@functools.cache
 def table(root: Path, episode: int) -> dict[str, NDArray[Any]]:
     """Columns of an episode, [T, width] of the numbers."""
     file = root / f"data/chunk-000/episode_{episode:06d}.parquet"

@@ -4,7 +4,8 @@ Starting one takes 0.7 seconds of a processor, for imports alone, and the suite 
 So each process of the suite keeps one process that has made them, in a child's environment. It
 forks for each child that is asked for. The fork is a child of the process that asks, as one that
 ``host.supervision`` starts: its number, its command line, its streams, its end and its signals
-are the same. What it runs is the product's own ``main``.
+are the same. What it runs is the product's own ``main``. Tests of the stream reader, which needs
+TensorFlow, have a second such process, in which that is imported too.
 
 A folder or file of tests whose subject is the start has it as it is: ``COLD``. So has every script
 that a test runs. A fork would differ in the limits and the group of the process that keeps the
@@ -31,14 +32,19 @@ import subprocess
 import sys
 import threading
 import traceback
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
 import pytest
 
+from autoloader.host import supervision
+
 COLD = ("supervision", "isolation/test_start.py", "isolation/test_lifetime.py")
 _MODULE = "autoloader.process.worker"
+STREAMS = ("reference/test_one_count.py", "sampling/test_sample_weights.py")
+"""Beside tests with "stream" in their names."""
+_TENSORFLOW = "autoloader.pipeline.graph.tensorflow"
 _LATER = ("cv2", "autoloader.pipeline.pipeline", "autoloader.pipeline.read.planned")
 """Imported by a child once it opens a pipeline."""
 _CLONE = {"x86_64": 56, "aarch64": 220}.get(platform.machine(), 0)
@@ -61,16 +67,20 @@ class _Fork(subprocess.Popen[bytes]):
 class _Keeper:
     """The process that has the imports, as the process of the suite sees it."""
 
-    def __init__(self, environment: Mapping[str, str]) -> None:
-        self.inherited = _inherited(environment)
+    def __init__(self, environment: Mapping[str, str], *also: str) -> None:
+        self._owner, self._inherited = os.getpid(), _inherited(environment)
         self._link, theirs = socket.socketpair()
         with theirs:
             self.process = subprocess.Popen(
-                [sys.executable, __file__, str(theirs.fileno()), "." * _LINE_BYTES],
+                [sys.executable, __file__, str(theirs.fileno()), "." * _LINE_BYTES, *also],
                 pass_fds=[theirs.fileno()],
                 env=environment,
                 cwd="/",
             )
+
+    def fits(self, environment: Mapping[str, str]) -> bool:
+        """Whether a fork would have what a process that is started from here has."""
+        return self._owner == os.getpid() and self._inherited == _inherited(environment)
 
     def fork(
         self,
@@ -97,13 +107,9 @@ class WarmChildren:
     """Starts processes in the place of ``supervision.start``."""
 
     def __init__(self) -> None:
-        from autoloader.host import supervision
-
-        self.warm = True
-        self._supervision = supervision
+        self.warm, self.streams = True, False
         self._start = supervision.start
-        self._keeper: _Keeper | None = None
-        self._owner = os.getpid()
+        self._keepers: dict[bool, _Keeper] = {}
 
     def start(
         self,
@@ -114,21 +120,26 @@ class WarmChildren:
         **popen: Any,
     ) -> subprocess.Popen[Any]:
         """As ``supervision.start``."""
-        environment = self._supervision.environment(**(changes or {}))
-        if self._owner == os.getpid() and self.warm and module == _MODULE:
-            if self._keeper is None:
-                self._keeper = _Keeper(environment)
-            if self._keeper.inherited == _inherited(environment):
-                line = self._supervision.command(module, arguments)
+        environment = supervision.environment(**(changes or {}))
+        if self.warm and module == _MODULE:
+            if self.streams not in self._keepers:
+                also = [_TENSORFLOW] if self.streams else []
+                self._keepers[self.streams] = _Keeper(environment, *also)
+            keeper = self._keepers[self.streams]
+            if keeper.fits(environment):
+                line = supervision.command(module, arguments)
                 with Path(os.devnull).open("rb") as nothing:
                     streams = [nothing.fileno(), popen["stdout"], popen["stderr"]]
-                    return self._keeper.fork(line, environment, streams, popen["pass_fds"])
+                    return keeper.fork(line, environment, streams, popen["pass_fds"])
         return self._start(module, arguments, changes=changes, **popen)
 
     def close(self) -> None:
-        """End the process that has the imports."""
-        if self._keeper is not None and self._owner == os.getpid():
-            self._keeper.close()
+        """End the processes that have the imports."""
+        for keeper in self._keepers.values():
+            keeper.close()
+
+
+_children = WarmChildren()
 
 
 def _inherited(environment: Mapping[str, str]) -> object:
@@ -141,23 +152,21 @@ def _inherited(environment: Mapping[str, str]) -> object:
 
 
 @pytest.fixture(scope="session", autouse=True)
-def _warm_children() -> Any:
+def _warm_children() -> Iterator[None]:
     """Has loaders of this process start their children so."""
-    from autoloader.host import supervision
-
-    children = WarmChildren()
     with pytest.MonkeyPatch.context() as patch:
         if _CLONE:
-            patch.setattr(supervision, "start", children.start)
-        yield children
-    children.close()
+            patch.setattr(supervision, "start", _children.start)
+        yield
+    _children.close()
 
 
-@pytest.fixture(scope="module", autouse=True)
-def _cold_where_asked(request: pytest.FixtureRequest, _warm_children: WarmChildren) -> None:
-    """Children of this file are started as users' are, where their start is the subject."""
-    place = request.path.relative_to(Path(__file__).parent).as_posix()
-    _warm_children.warm = not place.startswith(COLD)
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Choose how children of a test are started."""
+    place = item.path.relative_to(Path(__file__).parent).as_posix()
+    _children.warm = not place.startswith(COLD)
+    _children.streams = "stream" in item.name or place in STREAMS
 
 
 def _serve(link: socket.socket, line: int) -> NoReturn:
@@ -236,7 +245,7 @@ if __name__ == "__main__":
     gc.set_threshold(10_000)
     path = json.loads(os.environ["AUTOLOADER_IMPORT_PATH"])
     sys.path[:] = [*path, *(entry for entry in sys.path[1:] if entry not in path)]
-    for name in (_MODULE, *_LATER):
+    for name in (_MODULE, *_LATER, *sys.argv[3:]):
         importlib.import_module(name)
     del sys.modules[_MODULE]  # a fork runs it
     _serve(socket.socket(fileno=int(sys.argv[1])), _own_line())

@@ -15,6 +15,7 @@ from pathlib import Path
 import psutil
 import pytest
 from installation import ROOT, project
+from package_folders import environment_with
 from views import closure, installed
 from written_pages import Follower, settled, steps
 
@@ -31,18 +32,13 @@ def pip(*words: str, python: Path | str = sys.executable) -> subprocess.Complete
 
 
 @pytest.fixture(scope="module")
-def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def wheel(pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The wheel, built from this tree."""
     folder = tmp_path_factory.mktemp("wheel")
-    asked = ("--retries", "0", "--timeout", "10")
-    reached = pip("install", "--quiet", "--target", str(folder / "tools"), *asked, "hatchling")
-    if reached.returncode:
-        last = reached.stderr.strip().splitlines()[-1:]
-        pytest.skip(f"no package index can be reached from here: {last}")
+    tools = environment_with(("hatchling", "pathspec", "trove-classifiers"), pytestconfig)
     built = subprocess.run(
         [sys.executable, "-m", "hatchling", "build", "--target", "wheel", "-d", str(folder)],
-        cwd=ROOT, env={**os.environ, "PYTHONPATH": str(folder / "tools")},
-        capture_output=True, text=True, check=False,
+        cwd=ROOT, env=tools, capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert built.returncode == 0, built.stderr
     (wheel,) = folder.glob("autoloader_rlds-*.whl")

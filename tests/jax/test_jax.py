@@ -33,10 +33,9 @@ WANTED = ("jax", "jaxlib", "opt_einsum", "scipy")
 
 
 @pytest.fixture(scope="module")
-def environment(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+def environment(pytestconfig: pytest.Config) -> dict[str, str]:
     """The environment of a process that can import JAX."""
-    folder = tmp_path_factory.mktemp("jax")
-    return environment_with(WANTED, folder, JAX_PLATFORMS="cpu")
+    return environment_with(WANTED, pytestconfig, JAX_PLATFORMS="cpu")
 
 
 @pytest.fixture(scope="module")

@@ -55,6 +55,7 @@ def written(folder: str, style: str, mix: str = "") -> str:
     return out.getvalue()
 
 
+@functools.cache
 def golden_of(file: str) -> dict[str, Any]:
     """What a project's code made: path → array."""
     with np.load(UPSTREAM / file) as arrays:

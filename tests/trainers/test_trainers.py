@@ -1,6 +1,6 @@
 """Hugging Face's ``Trainer`` and Accelerate on a loader: length, training, examples.
 
-Both are no part of ``.venv``: they are installed into a folder of their own, from the package
+Both are no part of ``.venv``: they are installed into a folder of their own, once, from the package
 index.
 """
 
@@ -22,10 +22,9 @@ WANTED = (
 
 
 @pytest.fixture(scope="module")
-def environment(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+def environment(pytestconfig: pytest.Config) -> dict[str, str]:
     """The environment of a process that can import both."""
-    folder = tmp_path_factory.mktemp("trainers")
-    return environment_with(WANTED, folder, OMP_NUM_THREADS="1", HF_HUB_OFFLINE="1")
+    return environment_with(WANTED, pytestconfig, OMP_NUM_THREADS="1", HF_HUB_OFFLINE="1")
 
 
 def test_the_example_of_the_trainer_goes_on_exactly_and_epochs_are_passes(

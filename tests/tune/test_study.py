@@ -74,8 +74,8 @@ class Machine:
             self.clock.advance(1)
             return failed
         rate = self.rate(knobs)
-        for batches in range(10, 170, 10):
-            self.clock.advance(self.each_s / 16)
+        for batches in range(20, 180, 20):
+            self.clock.advance(self.each_s / 8)
             if not watch(TrialProgress(batches, rate), 10**10):
                 return TrialResult(Outcome.PRUNED, duration_s=1, reason="slow")
         return TrialResult(
