@@ -255,7 +255,7 @@ def test_ctrl_c_ends_the_process_with_a_checkpoint_and_nothing_left(
             for process in psutil.process_iter()
             if f"OF_THE_RUN={tmp_path}".encode() in environment_of(process.pid)
         ]
-        assert any("worker" in str(process.cmdline()) for process in children)
+        assert len(children) >= 2, before  # the run, and the loader's child
         one.send_signal(signal.SIGINT)
         said = one.stderr.read()
         assert one.wait(60) == 128 + signal.SIGINT, said
