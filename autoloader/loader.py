@@ -211,6 +211,8 @@ class AutoLoader:
         except BaseException as error:  # whatever ended the start: nothing that it began stays
             if isinstance(error, AutoloaderError) and error.exit_code != AutoloaderError.exit_code:
                 error.__cause__ = None  # it says all that people need
+                if (frames := error.__traceback__) is not None:
+                    frames.tb_next = None  # and which of our functions saw it says nothing
             self._closed = self._ended = True
             self._parts.close()
             if self._child is not None:

@@ -728,8 +728,9 @@ def report(
     """Draw one HTML page of a run: what limited it, what the controller did and why.
 
     Options:
-    run: Name of a run (those of 3 s or more are recorded), "last", or the folder that the
-        environment variable AUTOLOADER_RUN_DIR named; default: list the recorded runs.
+    run: Name of a run (those of 3 s or more are recorded) or of its script, "last" (the last that
+        ended), or the folder that the environment variable AUTOLOADER_RUN_DIR named; default: list
+        the recorded runs.
     other: A second run to compare with. Beside a run of AutoLoader(…, replay_one_batch=True), whose
         loader costs nothing, the page says how much time the loader costs. Default: the latest
         run of that kind, of the same spec on this host.

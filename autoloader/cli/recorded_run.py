@@ -15,6 +15,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from autoloader.cli.output import note
 from autoloader.errors import UsageError
 from autoloader.storage.places import cache_root
 from autoloader.telemetry.run_record import (
@@ -124,8 +125,9 @@ class Run:
 
     @cached_property
     def bound_per_s(self) -> float | None:
-        """Mean samples/s that the slowest stage could give."""
-        return self._mean(lambda moment: moment.bound_per_s)
+        """Mean samples/s that the slowest stage could give, or that training took if it is more."""
+        bound = self._mean(lambda moment: moment.bound_per_s)
+        return None if bound is None else max(bound, self.samples_per_s or 0.0)
 
     @cached_property
     def most_bytes(self) -> int | None:
@@ -242,17 +244,38 @@ def runs_folder() -> Path:
     return cache_root() / "runs"
 
 
-def run_folder(run: str) -> Path:
-    """Find the folder of a run by its path, the beginning of a kept run's name, or "last"."""
-    if Path(run).exists():
-        return Path(run)
-    kept = {one.name: one for one in runs_folder().glob("*/")}
+def kept_runs() -> list[Run]:
+    """Runs that the cache directory keeps, the latest first; those that cannot be read are told."""
+    found = []
+    for folder in sorted(runs_folder().glob("*/"), key=lambda one: -one.stat().st_mtime):
+        try:
+            found.append(read_run(folder))
+        except UsageError as error:
+            if any(folder.glob("*.jsonl")):  # else it has just begun, or gave way to a later run
+                note(f"left out: {error.what}")
+    return found
+
+
+def find_run(run: str) -> Path:
+    """Find the folder or file of a run.
+
+    Args:
+        run: path of a folder or record, the beginning of a kept run's name, a part of its script's
+            name (the latest run counts), or "last": the latest that has ended.
+    """
+    path = Path(run)
+    if path.is_dir() or (path.exists() and path.suffix == ".jsonl"):
+        return path
+    kept = kept_runs()
     if run == "last" and kept:
-        return max(kept.values(), key=lambda one: one.stat().st_mtime)
-    matching = [run] if run in kept else [name for name in kept if name.startswith(run)]
-    if len(matching) == 1:
-        return kept[matching[0]]
-    begin = f", but {len(matching)} whose names begin so" if matching else ""
+        found = [next((one for one in kept if one.state != "runs"), kept[0])]
+    else:
+        found = [one for one in kept if one.name == run]
+        found = found or [one for one in kept if one.name.startswith(run)]
+        found = found or [one for one in kept if run in one.own.last.script][:1]
+    if len(found) == 1:
+        return runs_folder() / found[0].name
+    begin = f", but {len(found)} whose names begin so" if found else ""
     raise UsageError(
         f"{runs_folder()} keeps no run {run!r}{begin}" + ("" if kept else f": {why_no_run()}"),
         remedy="`autoloader report` lists the runs that are kept"

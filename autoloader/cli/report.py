@@ -27,9 +27,10 @@ from autoloader.cli.recorded_run import (
     Run,
     cost_of,
     find_ideal,
+    find_run,
     held_bytes,
+    kept_runs,
     read_run,
-    run_folder,
     runs_folder,
     why_no_run,
 )
@@ -71,8 +72,8 @@ def show_page(run: str, other: str | None, output: Path | None) -> None:
         other: a run to put beside it, maybe of the trainer alone; ``None``: no other.
         output: the page; ``None``: RUN.html in the working directory.
     """
-    folder = run_folder(run)
-    shown = [read_run(folder)] + ([] if other is None else [read_run(run_folder(other))])
+    folder = find_run(run)
+    shown = [read_run(folder)] + ([] if other is None else [read_run(find_run(other))])
     ideal = next((one for one in shown if one.replays), None)
     ideal = ideal or find_ideal(shown[0], folder.parent)
     target = output or Path(f"{shown[0].name}.html")
@@ -96,7 +97,10 @@ def show_page(run: str, other: str | None, output: Path | None) -> None:
     ]
     if answered({"page": str(target), "runs": rows}):
         return
-    for _, told in found:
+    for one, told in found:
+        note(
+            f"{one.name} ({one.own.last.script}): {'it runs' if one.state == 'runs' else one.state}"
+        )
         for finding in told:
             note(f"{finding.question} {finding.answer}")
     emit(str(target))
@@ -104,12 +108,7 @@ def show_page(run: str, other: str | None, output: Path | None) -> None:
 
 def list_runs() -> None:
     """Show the runs that the cache directory keeps."""
-    found, kept = [], runs_folder()
-    for folder in sorted(kept.glob("*/"), key=lambda one: one.stat().st_mtime):
-        try:
-            found.append(read_run(folder))
-        except UsageError as error:
-            note(f"left out: {error.what}")
+    kept = runs_folder()
     rows = [
         {
             "name": one.name,
@@ -120,7 +119,7 @@ def list_runs() -> None:
             "samples_per_s": one.samples_per_s,
             "wait_ratio": one.wait_ratio,
         }
-        for one in found
+        for one in reversed(kept_runs())
     ]
     if answered({"ring": str(kept), "runs": rows}):
         return
@@ -269,7 +268,7 @@ def _bound(run: Run) -> tuple[str, ...]:
     took, bound = run.samples_per_s, run.bound_per_s
     if took is None:
         return ()
-    if bound is None or bound < took:
+    if bound is None or bound <= took:
         return (f"Training took {took:,.0f} samples/s.",)
     return (f"Training took {took:,.0f} samples/s; the loader could give {bound:,.0f}.",)
 
@@ -297,8 +296,8 @@ def _cost(run: Run, ideal: Run | None) -> Finding | None:
     return Finding(
         f"The loader costs you {percent(waited)} by the time spent waiting.",
         (
-            "A run with `replay_one_batch=True` (`--ideal-loader`) measures it whole, with what "
-            "the loader takes of the processors: `autoloader report RUN IDEAL`.",
+            "A run with `AutoLoader(…, replay_one_batch=True)` measures it whole, with what the "
+            "loader takes of the processors: `autoloader report RUN IDEAL`.",
         ),
         level="good" if waited < LITTLE_RATIO else "notice",
     )

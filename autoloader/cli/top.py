@@ -32,6 +32,7 @@ from autoloader.telemetry.verdict import (
     LITTLE_RATIO,
     changes_words,
     cost_words,
+    limit_name,
     limit_words,
     value_words,
 )
@@ -166,7 +167,7 @@ def draw_list(groups: Sequence[Sequence[Statistics]], frame: Frame) -> list[Text
         rate = sum(one.samples_per_s or 0.0 for one in in_use(group))
         name = f"{moment.script} {moment.run}"
         phase = "not known yet" if moment.phase == "running" else moment.phase
-        limit = moment.limited_by or phase
+        limit = limit_name(moment) or phase
         rows.append((name, _number(rate), _percent(moment.wait_ratio), limit))
     return frame.fit([*_table(_RUNS, rows), Text("`autoloader top RUN` shows one of them", "dim")])
 
@@ -213,7 +214,7 @@ def _head(group: Sequence[Statistics], moment: Statistics, frame: Frame) -> Iter
     late_s = frame.now_s - moment.at_s
     if late_s > _LATE_S:
         yield Text(f"silent for {format_seconds(late_s)}: its process does not run", "bold red")
-    limit = moment.limited_by
+    limit = limit_name(moment)
     style = "bold green" if limit in ("training", "gpu") else "bold yellow"
     style = "bold red" if limit == "memory" else style
     for words, how in ((limit_words(moment), style), (cost_words(moment), "")):

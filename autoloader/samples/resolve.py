@@ -723,8 +723,11 @@ def locate(mixture: ResolvedMixture, provenance: Any) -> SampleLocation:
         dataset = dict(enumerate(mixture.datasets))[index]
         path = dict(enumerate(dataset.slices))[shard].path
     except (TypeError, ValueError, KeyError):
+        told, shape = f"provenance {provenance!r:.80}", tuple(getattr(provenance, "shape", ()))
+        if isinstance(provenance, Mapping) or len(shape) > 1:
+            told = f"an array of shape {list(shape)}" if shape else "a whole batch"
         raise UsageError(
-            f"provenance {provenance!r:.200} is not the place of a sample of this loader",
+            f"{told} is not the place of a sample of this loader",
             remedy='give one row of its batch["provenance"]: dataset, pass, shard, episode, t',
         ) from None
     return SampleLocation(dataset.name, path, record, t, t * dataset.stride, pass_)

@@ -62,7 +62,7 @@ _DECODE = Stage(
     "decode",
     "decoding images",
     "More processors decode more; smaller images, `mixing.chain` and `cache_bytes` leave less to "
-    "decode. `autoloader plan` shows what each would give.",
+    "decode.",
 )
 _READ = Stage(
     "read",

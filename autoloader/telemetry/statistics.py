@@ -470,14 +470,14 @@ class Statistics:
             ("rate", _figure(self.samples_per_s, "{:.0f} samples/s")),
             ("training waits", _figure(self.wait_ratio, "{:.1%} of its time")),
             ("delivered", f"{self.batches} batches, {self.samples} samples"),
-            ("a batch takes", _figure(latency.get("p50"), "{:.3f} s (median)")),
+            ("wait for a batch", _figure(latency.get("p50"), "{:.3f} s (median)")),
             ("memory held", _bytes(self.loader_bytes)),
             ("memory free", _bytes(self.headroom_bytes)),
             ("frame cache", _figure(self.cache.hit_ratio, "{:.0%} of frames")),
             ("bad records", str(sum(one.quarantined for one in self.datasets.values()))),
             ("restarts", str(self.restarts)),
         ]
-        return "\n".join(["Statistics", *(f"  {name:<16}{value}" for name, value in rows)])
+        return "\n".join(["Statistics", *(f"  {name:<18}{value}" for name, value in rows)])
 
     @property
     def worker_pids(self) -> tuple[int, ...]:

@@ -64,6 +64,12 @@ def limit_words(moment: Statistics) -> str:
     return "what limits this run is not known yet"
 
 
+def limit_name(moment: Statistics) -> str:
+    """Limit of the run in a word, as the run report counts it: training, where it waits little."""
+    little = moment.wait_ratio is not None and moment.wait_ratio < MOSTLY_RATIO
+    return "training" if little and moment.limited_by not in ("", "gpu") else moment.limited_by
+
+
 def wait_words(moment: Statistics | None, now_s: float) -> str:
     """Reason of a wait for a batch; "" if it is not known.
 

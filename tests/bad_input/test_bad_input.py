@@ -489,6 +489,9 @@ CALLS: dict[str, Case] = {
     "provenance": python(
         in_thread(lambda loader: loader.locate([9, 0, 0, 0, 0])), "[9, 0, 0, 0, 0]", "one row"
     ),
+    "a batch as provenance": python(
+        in_thread(lambda loader: loader.locate(next(iter(loader)))), "a whole batch", "one row"
+    ),
 }
 
 

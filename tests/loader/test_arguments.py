@@ -54,6 +54,12 @@ def test_an_argument_of_a_wrong_type_is_refused_by_name_before_anything_starts(
     assert caught.value.remedy
 
 
+def test_an_error_of_a_start_shows_the_callers_line_and_one_of_ours(spec: PipelineSpec) -> None:
+    with pytest.raises(KnobError) as caught:
+        AutoLoader(spec, knobs={"ring_slot": 3}, rank=0, world_size=1)
+    assert len(caught.traceback) == 2
+
+
 @pytest.mark.parametrize("wrong", [None, {}, [], True, 1.5, "many", -1], ids=repr)
 @pytest.mark.parametrize("knob", ["decode_threads", "reader", "datasets", "a.cycle_length"])
 def test_a_knob_of_a_wrong_type_is_refused_by_name(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import time
 from collections.abc import Callable, Iterable
@@ -328,6 +329,42 @@ def test_the_command_knows_the_runs_of_the_ring_by_name(
     capsys.readouterr()
     assert main(["report", "nothing"]) == 2
     assert "keeps no run" in capsys.readouterr().err
+
+
+def test_a_run_is_found_by_its_script_and_the_last_is_one_that_ended(
+    left: Callable[..., Path],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setenv("AUTOLOADER_CACHE_DIR", str(tmp_path))
+    monkeypatch.setenv("AUTOLOADER_RUNTIME_DIR", str(tmp_path / "runtime"))
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "train.py").write_text("import autoloader")
+    ended, going = left(moments(), "runs/host-17-a"), left(moments(), "runs/host-18-b")
+    (tmp_path / "runs" / "host-19-c").mkdir()  # of a run that has just begun
+    file = going / "train-0.jsonl"
+    text = file.read_text().replace("host-4711-20260101T120000", "host-18-b")
+    file.write_text("\n".join(text.splitlines()[:-1]))
+    os.utime(going, (2e9, 2e9))
+    seen = RunFile("host-18-b", 0)
+    seen.write(a_moment(time.time() - BEGAN_S, run="host-18-b"))
+    assert main(["report", "last"]) == 0
+    said = capsys.readouterr()
+    assert said.out.strip() == f"{ended.name}.html"
+    assert said.err.startswith("host-17-a (train.py): ended\nWhat limits this run?")
+    assert main(["report", "train.py"]) == 0
+    said = capsys.readouterr()
+    assert said.out.strip() == "host-18-b.html"
+    assert said.err.startswith("host-18-b (train.py): it runs\n")
+    seen.close()
+
+
+def test_a_loader_could_give_what_training_took(left: Callable[..., Path]) -> None:
+    slow = [replace(each, bound_per_s=100.0) for each in moments()]
+    run = read_run(left(slow))
+    assert run.samples_per_s
+    assert run.bound_per_s == run.samples_per_s
 
 
 def test_a_page_that_cannot_be_written_is_an_error_in_words(

@@ -139,3 +139,10 @@ def test_a_run_without_a_known_limit_is_not_said_to_be_limited_by_running() -> N
               for phase in ("running", "opening")]  # fmt: skip
     lines = [line.plain for line in draw_list(groups, FRAME)]
     assert [line.split("%")[1].strip() for line in lines[1:3]] == ["not known yet", "opening"]
+
+
+def test_a_run_that_waits_little_is_limited_by_training_as_its_report_says() -> None:
+    groups = [[a_moment(run=f"run {waits}", wait_ratio=waits, limited_by="decode")]
+              for waits in (0.25, 0.04)]  # fmt: skip
+    lines = [line.plain for line in draw_list(groups, FRAME)]
+    assert [line.split("%")[1].strip() for line in lines[1:3]] == ["decode", "training"]
