@@ -8,9 +8,16 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Annotated, Any, get_args, get_origin
 
-from pydantic import BaseModel, ConfigDict, TypeAdapter, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    TypeAdapter,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
 from pydantic_core import PydanticCustomError
 
 from autoloader.errors import nearest, shown
@@ -51,4 +58,16 @@ class Block(BaseModel):
                     words = OTHER_WORDS | dict.fromkeys(Knobs.model_fields, _KNOB)
                     remedy = words.get(str(key)) or nearest(str(key), known)
                     raise wrong(f"unknown key {shown(key)}", remedy)
+        return raw
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _truth_is_no_number(cls, raw: Any, info: ValidationInfo) -> Any:
+        """Refuse true and false where a number is meant: pydantic takes them for 1 and 0."""
+        if isinstance(raw, bool) and info.field_name:
+            kind = cls.model_fields[info.field_name].annotation
+            kinds = [get_args(one)[0] if get_origin(one) is Annotated else one
+                     for one in (kind, *get_args(kind))]  # fmt: skip
+            if bool not in kinds and (int in kinds or float in kinds):
+                raise wrong(f"{shown(raw)} is not allowed", "it should be a number")
         return raw
