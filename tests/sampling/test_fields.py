@@ -9,7 +9,7 @@ import pytest
 
 from autoloader.errors import SpecError, UnsupportedError
 from autoloader.formats.features import Feature, FeatureKind
-from autoloader.samples.transforms.fields import check_same_kind, numeric_field
+from autoloader.samples.transforms.fields import check_same_kind, find_feature, numeric_field
 from autoloader.spec import parse_expression
 
 
@@ -80,6 +80,15 @@ def test_a_field_that_cannot_be_bound_is_refused(raw: str, words: list[str]) -> 
     assert caught.value.path == "datasets[d].action"
     for word in words:
         assert word in str(caught.value)
+
+
+def test_of_many_features_an_error_lists_the_closest_and_where_all_are() -> None:
+    many = {f"image_{k}": FEATURES["image"] for k in range(60)} | {"prompt": FEATURES["words"]}
+    with pytest.raises(SpecError) as caught:
+        find_feature(many, "promt", field="f")
+    assert "did you mean 'prompt'?" in caught.value.remedy
+    assert "`autoloader inspect PATH` lists all 61" in caught.value.remedy
+    assert caught.value.remedy.count("image_") < 6
 
 
 @pytest.mark.parametrize("raw", ["ragged", "odd"])

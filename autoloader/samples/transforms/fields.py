@@ -97,15 +97,24 @@ def find_feature(features: Mapping[str, Feature], path: str, *, field: str) -> F
         return features[wanted]
     raise SpecError(
         f"{field}: {path!r} is not a feature of the dataset",
-        remedy=_nearest_and_all(path, features),
+        remedy=_closest(path, features),
     )
 
 
-def _nearest_and_all(path: str, features: Collection[str]) -> str:
-    """Remedy: the feature of the nearest name, or all of them."""
-    close, every = nearest(path, features), f"it has: {', '.join(sorted(features))}"
-    every += "; `autoloader init PATH` writes the fields of the dataset at PATH"
-    return f"{close} {every}" if close.startswith("did you mean") else every
+_LISTED, _CLOSE = 20, 5
+"""Features that an error lists; of a dataset with more, those of the closest names."""
+
+
+def _closest(path: str, features: Collection[str]) -> str:
+    """Remedy: the feature of the nearest name, and others that the dataset has."""
+    import difflib  # in the failing case only
+
+    close, listed, more = nearest(path, features), sorted(features), ""
+    if len(listed) > _LISTED:
+        listed = difflib.get_close_matches(path, listed, n=_CLOSE, cutoff=0)
+        more = f" and more; `autoloader inspect PATH` lists all {len(features)}"
+    told = f"it has: {', '.join(listed)}{more}; `autoloader init PATH` writes them as fields"
+    return f"{close} {told}" if close.startswith("did you mean") else told
 
 
 def numeric_field(
