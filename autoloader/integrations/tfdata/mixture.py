@@ -25,7 +25,7 @@ Not here: a dataset's samples (``integrations.tfdata.samples``), the schedule in
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -87,32 +87,15 @@ def as_dataset(
     spec = spec_of(spec)
     if seed is not None:
         spec = spec.model_copy(update={"seed": seed})
-    if isinstance(spec.weights, CurriculumSpec):
-        raise UnsupportedError(
-            "weights: a schedule (from, to, over) is not supported in TensorFlow's graph",
-            remedy="use AutoLoader, or weights: explicit",
-        )
-    if spec.mixing.unit == "batch":
-        raise UnsupportedError(
-            "mixing.unit: batch is not supported in TensorFlow's graph",
-            remedy="use AutoLoader, or leave mixing.unit out",
-        )
-    if spec.batch.call is not None:
-        raise UnsupportedError(
-            f"batch.call: {spec.batch.call} is not called in TensorFlow's graph",
-            remedy="map it over the dataset yourself, or use AutoLoader",
-        )
     mixture = resolve(spec, split)
-    _check_told(mixture)
+    if field := next(_unsupported(mixture), ""):
+        raise UnsupportedError(
+            f"{field}: as_dataset, TensorFlow's graph, does not support it",
+            remedy="remove it from the spec, or use AutoLoader",
+        )
     statistics = None if spec.normalize is None else statistics_of(spec, split)
     if statistics is not None:
         mixture = normalised(mixture, statistics)
-    if indexed := [one for one in mixture.datasets if not one.streamable]:
-        raise UnsupportedError(
-            f"datasets: {indexed[0].name!r} holds {indexed[0].directory.title} data, which "
-            "TensorFlow's graph does not read",
-            remedy="use AutoLoader, or remove that dataset from the spec",
-        )
     if any(dataset.remote for dataset in mixture.datasets):
         files.enter()
     counts = with_recorded_sizes(count_mixture(mixture), spec, statistics)
@@ -149,29 +132,28 @@ def as_dataset(
         return found.with_options(options)
 
 
-def _check_told(mixture: ResolvedMixture) -> None:
-    """Refuse what the loader's batches hold and these elements do not yet."""
-    for camera in mixture.layout.depth:
-        raise UnsupportedError(
-            f"cameras.{camera}.depth: as_dataset decodes no depth frames yet",
-            remedy="take the camera out of the spec, or read it with AutoLoader",
-        )
+def _unsupported(mixture: ResolvedMixture) -> Iterator[str]:
+    """Fields of the spec that a loader heeds and the graph does not."""
+    spec = mixture.spec
+    if isinstance(spec.weights, CurriculumSpec):
+        yield "weights: a schedule (from, to, over)"
+    if spec.mixing.unit == "batch":
+        yield "mixing.unit: batch"
+    if spec.batch.call is not None:
+        yield f"batch.call: {spec.batch.call}"
+    yield from (f"cameras.{camera}.depth" for camera in mixture.layout.depth)
     for dataset in mixture.datasets:
+        where = f"datasets[{dataset.name}]"
+        if not dataset.streamable:
+            yield f"{where}: {dataset.directory.title} data"
         if dataset.sample.action_steps:
-            raise UnsupportedError(
-                "sample.action_per is step, and as_dataset gives one chunk of actions a sample",
-                remedy="set action_per: sample, or read the spec with AutoLoader",
-            )
-        fields = [f"features.{name}" for name in dataset.held]
-        fields += [f"images.{camera}.present" for camera in dataset.present]
-        fields += ["sample_weight"] if dataset.weights else []
-        fields += ["language"] if dataset.words.names or dataset.words.several else []
-        for field in fields:
-            field = f"datasets[{dataset.name}].{field}"
-            raise UnsupportedError(
-                f"{field}: as_dataset does not support this field yet",
-                remedy="remove it from the spec, or use AutoLoader",
-            )
+            yield f"{where}.sample.action_per: step"
+        yield from (f"{where}.features.{name}" for name in dataset.held)
+        yield from (f"{where}.images.{camera}.present" for camera in dataset.present)
+        if dataset.weights:
+            yield f"{where}.sample_weight"
+        if dataset.words.names or dataset.words.several:
+            yield f"{where}.language"
 
 
 class _Finish:
