@@ -170,12 +170,11 @@ class Comparer:
         self._spec = spec
         self._mixture = loader.plan.mixture
         self._statistics: Mapping[str, Any] = loader.normalization or {}
-        self._readers: dict[int, PlainReader] = {}
+        self._readers: dict[int, PlainReader[Any]] = {}
         self.left_out: dict[str, MissingExtraError] = {}
         for index, one in enumerate(self._mixture.datasets):
             try:
-                more = {"nearest": True} if one.nearest else {}
-                self._readers[index] = one.directory.plain_reader(by_row=one.by_row, **more)
+                self._readers[index] = one.directory.plain_reader(one.timestamps)
             except MissingExtraError as error:
                 self.left_out[one.name] = error
         if not self._readers:
@@ -249,7 +248,8 @@ class Comparer:
             if declared.transform is not None:
                 made = TransformedEpisode(steps, dataset.directory.features, declared.transform)
                 steps, valid = made.steps, made.valid
-            sample = sample_in_frames(self._spec, dataset.name, reader.fps or declared.fps)
+            fps = dataset.directory.fps or declared.fps
+            sample = sample_in_frames(self._spec, dataset.name, fps)
             self._episode = key, Episode(
                 steps, declared, sample, valid=valid, labels=labels_of(dataset),
                 key=key_of(self._spec.seed, dataset.name),

@@ -43,12 +43,12 @@ import simplejpeg
 from numpy.typing import NDArray
 
 from autoloader.decode.resize import Pixels, resize_into
+from autoloader.formats.files import UnreadableError
 from autoloader.formats.frames import (
     ArrayPicture,
     Encoded,
     PackedPicture,
     SharedFrames,
-    UnpackableError,
     VideoCodec,
     VideoFrame,
 )
@@ -111,7 +111,7 @@ class FrameDecoder:
         if isinstance(encoded, PackedPicture):
             try:
                 encoded = encoded.picture()
-            except UnpackableError as error:
+            except UnreadableError as error:
                 raise UndecodableFrameError(str(error)) from error
         if isinstance(encoded, ArrayPicture):
             self._array_into(encoded, out)

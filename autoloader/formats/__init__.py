@@ -20,14 +20,13 @@ from __future__ import annotations
 
 from autoloader.formats.dataset import DatasetFormat, ShardSlice
 from autoloader.formats.features import Feature
-from autoloader.formats.sources import check_source, open_source
+from autoloader.formats.sources import open_source
 from autoloader.formats.tfds import locate_version
 
 __all__ = [
     "DatasetFormat",
     "Feature",
     "ShardSlice",
-    "check_source",
     "locate_version",
     "open_source",
 ]

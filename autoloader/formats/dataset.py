@@ -28,18 +28,20 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple, Protocol
+from typing import Any, ClassVar, Generic, NamedTuple, TypeVar
 
-from autoloader.errors import SourceError, SpecError, nearest
+from autoloader.errors import AutoloaderError, SourceError, SpecError, UnsupportedError, nearest
 from autoloader.formats import files
 from autoloader.formats.features import Feature
 from autoloader.formats.frames import Encoded
 from autoloader.formats.places import existing_directory
-from autoloader.formats.plain import Step
+from autoloader.formats.plain import PlainVideos, Step
 from autoloader.formats.records import RecordPlace
 from autoloader.formats.registry import KnownDataset
 from autoloader.formats.tables import ReadRecord, ShardTables, SourceIdentity, Wanted
+from autoloader.spec.model import Timestamps
 
 _TERM = re.compile(r"(?P<name>[\w-]+)(\[(?P<slice>[^\[\]]*)\])?")
 _BOUND = re.compile(r"(?P<value>-?[\d_.]+)(?P<unit>%|shard)?")
@@ -82,22 +84,56 @@ class MissingVideos(NamedTuple):
     episodes: int
 
 
-class PlainReader(Protocol):
-    """Reads the episodes of a dataset, one by one."""
+Format = TypeVar("Format", bound="DatasetFormat")
 
-    @property
-    def fps(self) -> float | None:
-        """Frames a second; ``None`` where the dataset does not say it."""
-        ...
+
+class PlainReader(ABC, Generic[Format]):
+    """Reads the episodes of a dataset, one by one.
+
+    Args:
+        directory: dataset that is read.
+        timestamps: rule by which rows of the dataset get their frames.
+
+    Attributes:
+        directory, timestamps: as given.
+        videos: frames of the dataset's videos.
+        reads_by: program that reads, for messages.
+        faults: errors of damaged files.
+    """
+
+    reads_by: ClassVar[str]
+    faults: ClassVar[tuple[type[Exception], ...]] = (OSError, ValueError, LookupError)
+
+    def __init__(self, directory: Format, timestamps: Timestamps = "check") -> None:
+        self.directory, self.timestamps = directory, timestamps
+        self.videos = PlainVideos()
+
+    @abstractmethod
+    def steps(self, piece: ShardSlice, record: int) -> list[Step]:
+        """The steps of an episode of a shard file; raises ``faults`` of a damaged one.
+
+        Raises:
+            MissingExtraError: a package that reads it is not installed.
+        """
 
     def episode(self, piece: ShardSlice, record: int) -> list[Step]:
-        """The steps of an episode of a shard file.
+        """See ``steps``.
 
         Raises:
             SourceError: the episode cannot be read.
             MissingExtraError: a package that reads it is not installed.
         """
-        ...
+        try:
+            return self.steps(piece, record)
+        except AutoloaderError:
+            raise
+        except self.faults as error:
+            raise SourceError(
+                f"{self.reads_by} cannot read episode {record} of {piece.path}: "
+                f"{type(error).__name__}: {error}",
+                remedy="restore the file from where the dataset came",
+                dataset=self.directory.dataset,
+            ) from error
 
 
 @dataclass(frozen=True)
@@ -119,9 +155,9 @@ class DatasetFormat(ABC):
         marker: file that every dataset of the format has, below its folder, or a pattern of such
             files ("*.csv"); by it a dataset is recognised.
         read_first: files below the folder that ``open`` reads.
-        streamable: whether its records can be read as a stream; else by index alone.
+        streamable: whether its records can be read as a stream, from anywhere; else they are read
+            by index alone, from local disks.
         numbered: whether its episodes have numbers, and its rows have times.
-        texts_only: whether only texts and single integers are read as language.
         still: whether each record is an episode of one step without an action (image–text).
     """
 
@@ -130,7 +166,6 @@ class DatasetFormat(ABC):
     read_first: ClassVar[tuple[str, ...]] = ()
     streamable: ClassVar[bool] = True
     numbered: ClassVar[bool] = False
-    texts_only: ClassVar[bool] = False
     still: ClassVar[bool] = False
 
     name: str
@@ -147,11 +182,11 @@ class DatasetFormat(ABC):
 
     @classmethod
     @abstractmethod
-    def open(cls, path: str | Path, *, dataset: str) -> DatasetFormat:
+    def open(cls, path: str, *, dataset: str) -> DatasetFormat:
         """Reads the metadata of the dataset in a folder.
 
         Args:
-            path: path of the folder, or its URL.
+            path: path of the folder, or its URL, as ``check`` gives it.
             dataset: the name that the spec gives this dataset, for messages.
 
         Raises:
@@ -177,25 +212,33 @@ class DatasetFormat(ABC):
         """
 
     @abstractmethod
-    def records(self, slices: Sequence[ShardSlice]) -> Iterator[tuple[RecordPlace, bytes]]:
-        """(place, ``tf.train.Example``) of each whole episode of a split; damaged ones are missing.
-
-        Raises:
-            OSError: a file cannot be opened.
-        """
-
-    @abstractmethod
-    def plain_reader(self, *, by_row: bool = False) -> PlainReader:
+    def plain_reader(self, timestamps: Timestamps = "check") -> PlainReader[Any]:
         """The slow reader of single episodes that ``autoloader verify`` compares with.
 
         Args:
-            by_row: whether frames are taken by the numbers of rows (``timestamps: ignore``).
+            timestamps: rule of the spec's dataset; of use where ``numbered``.
 
         Raises:
             MissingExtraError: a package that reads them is not installed.
         """
 
+    @cached_property
+    def cameras(self) -> tuple[str, ...]:
+        """Features that are pictures, in the order of their names."""
+        return tuple(sorted(path for path, one in self.features.items() if one.kind == "image"))
+
     # -- what some formats have -----------------------------------------------------------------
+
+    def records(self, slices: Sequence[ShardSlice]) -> Iterator[tuple[RecordPlace, bytes]]:
+        """(place, ``tf.train.Example``) of each whole episode of a split; damaged ones are missing.
+
+        None where episodes are no such records.
+
+        Raises:
+            OSError: a file cannot be opened.
+        """
+        del slices
+        return iter(())
 
     @classmethod
     def check(cls, path: str | Path, *, dataset: str) -> str:
@@ -203,8 +246,15 @@ class DatasetFormat(ABC):
 
         Raises:
             SourceError: the path is local, and is no dataset of this format.
+            UnsupportedError: the path is remote, and the format is read by index alone.
         """
         if files.is_remote(path):
+            if not cls.streamable:
+                raise UnsupportedError(
+                    f"dataset {dataset}: {path} is remote; {cls.title} data is read from local "
+                    "disks",
+                    remedy="mount the bucket, or copy the files here",
+                )
             return files.normal(path)
         folder = existing_directory(path, dataset=dataset, holds=cls.marker)
         if not has_file(folder, cls.marker):

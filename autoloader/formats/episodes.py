@@ -24,16 +24,17 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import islice
 from typing import Any, ClassVar, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from autoloader.errors import SourceError
 from autoloader.formats.dataset import DatasetFormat, PlainReader, ShardSlice
 from autoloader.formats.features import VIDEO, Feature
+from autoloader.formats.files import UnreadableError
 from autoloader.formats.frames import Encoded
-from autoloader.formats.plain import LazyPicture, PlainVideos, Step
+from autoloader.formats.plain import LazyPicture, Step
 from autoloader.formats.records import MalformedRecordError, RecordPlace, write_example
 from autoloader.formats.tables import (
     ONCE,
@@ -50,10 +51,10 @@ from autoloader.formats.tables import (
 )
 from autoloader.formats.videos import (
     PacketTable,
-    UnreadableVideoError,
     first_frames_of,
     read_packets,
 )
+from autoloader.spec.model import Timestamps
 
 Ints = NDArray[np.int64]
 MARK = struct.Struct("<II")
@@ -158,6 +159,9 @@ class FileTables:
         features: features of the dataset, by path.
         cameras: keys of its pictures, sorted.
         pictures: sections of cameras whose frames are in no video.
+
+    Attributes:
+        notes: facts about the file that a person should know, as keys; once all were read.
     """
 
     path: str
@@ -172,6 +176,7 @@ class FileTables:
         transform = self.wanted.transform
         given = self.features if transform is None else transform.features
         self._of_videos = {one.key for one in given.values() if one.encoding == VIDEO}
+        self.notes: dict[str, None] = {}
         self._packets: Counter[int] = Counter()
         self._begins: dict[tuple[int, str], int] = {}
 
@@ -187,6 +192,8 @@ class FileTables:
                 builder.leave_out(0, 0, str(error))
             else:
                 builder.add(one.offset, one.steps, steps, values, texts)
+        for note in self.notes:
+            builder.note(note)
         return builder
 
     def _sections(self, feature: StoredFeature) -> tuple[Section, ...]:
@@ -282,6 +289,49 @@ class FileTables:
         return found, [file, table.codec.encode() + b"\0" + table.setup]
 
 
+@dataclass(frozen=True)
+class StoredFormat(DatasetFormat):
+    """A format whose episodes become records, as this module says.
+
+    Attributes:
+        pictures: sections of cameras whose frames are in no video.
+    """
+
+    streamable: ClassVar[bool] = False
+    pictures: ClassVar[tuple[Section, ...]] = PICTURE_SECTIONS
+
+    @abstractmethod
+    def stored(
+        self, path: str, only: slice, wanted: Wanted | None, notes: dict[str, None]
+    ) -> Iterator[StoredEpisode | DamagedEpisodeError]:
+        """Episodes of a shard file as an index takes them, in their order; any thread may ask.
+
+        Args:
+            path: path of the shard file.
+            only: which of its episodes.
+            wanted: features that are indexed; ``None``: every one is read, and no frames.
+            notes: filled with facts about the file that a person should know, as keys.
+
+        Raises:
+            OSError: the file cannot be read.
+        """
+
+    def tables(self, path: str, wanted: Wanted, read: ReadRecord) -> ShardTables:
+        """See ``DatasetFormat``."""
+        source = self.identity(path, wanted)
+        tables = FileTables(path, wanted, read, self.features, self.cameras, self.pictures)
+        stored = self.stored(path, slice(None), wanted, tables.notes)
+        return tables.build(stored).tables(source)
+
+    def records(self, slices: Sequence[ShardSlice]) -> Iterator[tuple[RecordPlace, bytes]]:
+        """See ``DatasetFormat``; an episode's pictures are marks of the camera and the step."""
+        for piece in slices:
+            own = self.stored(piece.path, slice(piece.start, piece.stop), None, {})
+            for record, one in enumerate(own, start=piece.start):
+                if isinstance(one, StoredEpisode):
+                    yield RecordPlace(piece.path, record), one.record
+
+
 def identity_of(paths: Iterable[str], root: str, digest: bytes = b"") -> SourceIdentity:
     """State of several files, each of which may be missing; paths count from ``root``.
 
@@ -341,7 +391,7 @@ class Episode:
 
 
 @dataclass(frozen=True)
-class EpisodeFormat(DatasetFormat):
+class EpisodeFormat(StoredFormat):
     """A format to write in a few lines: numbers and texts from anywhere, frames from videos.
 
     A subclass says four things. Whatever else it knows of its folder may be a
@@ -370,8 +420,6 @@ class EpisodeFormat(DatasetFormat):
     names it: ``kind: NAME``.
     """
 
-    streamable: ClassVar[bool] = False
-
     @abstractmethod
     def episodes(self, path: str) -> Iterator[Episode]:
         """The episodes of a shard file, in their order; any thread may ask.
@@ -384,39 +432,32 @@ class EpisodeFormat(DatasetFormat):
     def videos_of(self, path: str) -> Collection[str]:
         """The videos that the episodes of a shard file show, there or not."""
 
-    @property
-    def cameras(self) -> tuple[str, ...]:
-        """Features that are pictures, in the order of their names."""
-        return tuple(sorted(path for path, one in self.features.items() if one.kind == "image"))
-
     def identity(self, path: str, wanted: Wanted) -> SourceIdentity:
         """See ``DatasetFormat``."""
         del wanted
         os.stat(path)  # noqa: PTH116  (raises where it is not there)
         return identity_of([path, *sorted(self.videos_of(path))], self.path)
 
-    def tables(self, path: str, wanted: Wanted, read: ReadRecord) -> ShardTables:
-        """See ``DatasetFormat``."""
-        source = self.identity(path, wanted)
-        tables = FileTables(path, wanted, read, self.features, self.cameras)
-        return tables.build(self._stored(path)).tables(source)
-
-    def records(self, slices: Sequence[ShardSlice]) -> Iterator[tuple[RecordPlace, bytes]]:
-        """See ``DatasetFormat``; an episode's pictures are marks of the camera and the step."""
-        for piece in slices:
-            for record, one in enumerate(self.episodes(piece.path)):
-                if piece.start <= record < piece.stop and not one.damage:
-                    yield RecordPlace(piece.path, record), self._record(one)
+    def stored(
+        self, path: str, only: slice, wanted: Wanted | None, notes: dict[str, None]
+    ) -> Iterator[StoredEpisode | DamagedEpisodeError]:
+        """See ``StoredFormat``."""
+        del wanted, notes
+        known: dict[str, PacketTable | str] = {}
+        for one in islice(self.episodes(path), only.start, only.stop):
+            if one.damage:
+                yield DamagedEpisodeError(one.damage)
+            else:
+                yield StoredEpisode(self._record(one), one.steps, partial(_frames, one, known))
 
     def first_frames(self, path: str, record: int, camera: str, count: int) -> Sequence[Encoded]:
         """See ``DatasetFormat``."""
         one = self.episode(path, record)
         return first_frames_of(*one.videos[camera], min(count, one.steps))
 
-    def plain_reader(self, *, by_row: bool = False) -> PlainReader:
+    def plain_reader(self, timestamps: Timestamps = "check") -> PlainReader[Any]:
         """See ``DatasetFormat``."""
-        del by_row
-        return EpisodeReader(self)
+        return EpisodeReader(self, timestamps)
 
     def episode(self, path: str, record: int) -> Episode:
         """An episode of a shard file; reads no further ones.
@@ -442,14 +483,6 @@ class EpisodeFormat(DatasetFormat):
                 values[path] = np.asarray(one.values[path], dtype).reshape(-1)
         return write_example(values)
 
-    def _stored(self, path: str) -> Iterator[StoredEpisode | DamagedEpisodeError]:
-        known: dict[str, PacketTable | str] = {}
-        for one in self.episodes(path):
-            if one.damage:
-                yield DamagedEpisodeError(one.damage)
-            else:
-                yield StoredEpisode(self._record(one), one.steps, partial(_frames, one, known))
-
 
 def _frames(one: Episode, known: dict[str, PacketTable | str], camera: str) -> VideoFrames:
     """Frames of an episode; ``known`` are the videos of the shard file that were looked at.
@@ -463,7 +496,7 @@ def _frames(one: Episode, known: dict[str, PacketTable | str], camera: str) -> V
     if path not in known:
         try:
             known[path] = read_packets(path)
-        except (UnreadableVideoError, OSError) as error:
+        except (UnreadableError, OSError) as error:
             known[path] = f"the video cannot be read: {error}"
     table, name = known[path], f"{camera}, {path.rpartition('/')[2]}"
     if isinstance(table, str):
@@ -476,37 +509,23 @@ def _frames(one: Episode, known: dict[str, PacketTable | str], camera: str) -> V
     return VideoFrames(path, table, first)
 
 
-class EpisodeReader:
-    """See ``PlainReader``: an episode's values as the format gives them, its frames by PyAV.
+class EpisodeReader(PlainReader[EpisodeFormat]):
+    """See ``PlainReader``: an episode's values as the format gives them, its frames by PyAV."""
 
-    Args:
-        directory: dataset that is read.
-    """
+    reads_by = "the format"
+    faults = (OSError,)
 
-    def __init__(self, directory: EpisodeFormat) -> None:
-        self._directory = directory
-        self._videos = PlainVideos()
-        self.fps = directory.fps
-
-    def episode(self, piece: ShardSlice, record: int) -> list[Step]:
+    def steps(self, piece: ShardSlice, record: int) -> list[Step]:
         """See ``PlainReader``."""
-        known = self._directory
-        try:
-            one = known.episode(piece.path, record)
-        except OSError as error:
-            raise SourceError(
-                f"{piece.path} cannot be read: {error}",
-                remedy="restore the file from where the dataset came",
-                dataset=known.dataset,
-            ) from error
+        one = self.directory.episode(piece.path, record)
         return [self._step(one, t) for t in range(one.steps)]
 
     def _step(self, one: Episode, t: int) -> Step:
         step: dict[str, Any] = {}
-        for path, feature in self._directory.features.items():
+        for path, feature in self.directory.features.items():
             if feature.kind == "image":
                 file, first = one.videos[path]
-                step[path] = LazyPicture(partial(self._videos.frame, file, first + t))
+                step[path] = LazyPicture(partial(self.videos.frame, file, first + t))
             else:
                 value: Any = one.values[path]
                 step[path] = str(value[t]).encode() if feature.kind == "text" else value[t]

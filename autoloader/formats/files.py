@@ -77,6 +77,20 @@ def enter(answer: Answer, window_bytes: int) -> None:
     _here, _window_bytes = answer, window_bytes
 
 
+class UnreadableError(ValueError):
+    """A file, or a part of one, cannot be used; the message says why. Internal: a quarantine."""
+
+
+@contextmanager
+def naming(what: str) -> Iterator[None]:
+    """Name what an ``UnreadableError``, or an ``OSError``, is about."""
+    try:
+        yield
+    except (UnreadableError, OSError) as error:
+        told = getattr(error, "strerror", None) or error
+        raise UnreadableError(f"{what}: {told}") from error
+
+
 def is_remote(path: str | Path) -> bool:
     """True if a path has a scheme, so that a client opens it; also of a ``Path`` of an URL."""
     return _SCHEME.match(str(path)) is not None

@@ -20,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from autoloader.formats.arrays import DEFLATE, ArrayCodec
+from autoloader.formats.files import UnreadableError
 from autoloader.host.extras import needs
 
 MOST_KEPT_BYTES = 32 * 2**20
@@ -138,10 +139,6 @@ def share(frames: Sequence[VideoFrame]) -> Iterator[VideoFrame]:
         yield replace(one, shared=shared.get((one.codec, one.origin)))
 
 
-class UnpackableError(ValueError):
-    """A Parquet page with a picture cannot be unpacked. Internal: it becomes a quarantine."""
-
-
 @dataclass(frozen=True, slots=True)
 class PackedPicture:
     """One encoded picture, and what it is packed with.
@@ -167,7 +164,7 @@ class PackedPicture:
         """The encoded picture.
 
         Raises:
-            UnpackableError: the stretch is damaged.
+            UnreadableError: the stretch is damaged.
             MissingExtraError: pyarrow is not installed.
         """
         whole = self.data
@@ -180,7 +177,7 @@ class PackedPicture:
             try:
                 found = pyarrow.decompress(packed, self.unpacked, self.codec)
             except (pyarrow.ArrowException, OSError, ValueError) as error:
-                raise UnpackableError(f"its page is damaged: {error}"[:120]) from error
+                raise UnreadableError(f"its page is damaged: {error}"[:120]) from error
             whole = memoryview(found)
         return whole[self.start : self.start + self.size]
 

@@ -8,14 +8,12 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable
 
+from autoloader.formats.files import UnreadableError
+
 MOST_PIXELS = 64_000_000
 FRONT_BYTES = 2048
 _STARTS = (*range(0xC0, 0xC4), *range(0xC5, 0xC8), *range(0xC9, 0xCC), *range(0xCD, 0xD0))
 _MOST_SEGMENTS = 1000
-
-
-class UnreadablePictureError(ValueError):
-    """Bytes are no picture that is read; the message says why."""
 
 
 def check_picture(read: Callable[[int, int], bytes]) -> tuple[int, int]:
@@ -25,15 +23,15 @@ def check_picture(read: Callable[[int, int], bytes]) -> tuple[int, int]:
         read: gives (count, offset) bytes of it, fewer at its end.
 
     Raises:
-        UnreadablePictureError: it is none, or larger than ``MOST_PIXELS``.
+        UnreadableError: it is none, or larger than ``MOST_PIXELS``.
     """
     front = read(FRONT_BYTES, 0)
     try:
         height, width = _size(front, read)
     except (struct.error, IndexError) as error:
-        raise UnreadablePictureError("its header is cut off") from error
+        raise UnreadableError("its header is cut off") from error
     if not 0 < height * width <= MOST_PIXELS:
-        raise UnreadablePictureError(f"it has {height}×{width} pixels")
+        raise UnreadableError(f"it has {height}×{width} pixels")
     return height, width
 
 
@@ -48,7 +46,7 @@ def _size(front: bytes, read: Callable[[int, int], bytes]) -> tuple[int, int]:
         return height, width
     if front[:4] == b"RIFF" and front[8:12] == b"WEBP":
         return _webp(front)
-    raise UnreadablePictureError("it is no JPEG, PNG, GIF or WebP")
+    raise UnreadableError("it is no JPEG, PNG, GIF or WebP")
 
 
 def _webp(front: bytes) -> tuple[int, int]:
@@ -61,7 +59,7 @@ def _webp(front: bytes) -> tuple[int, int]:
     elif kind == b"VP8 ":
         width, height = (one & 0x3FFF for one in struct.unpack_from("<HH", front, 26))
     else:
-        raise UnreadablePictureError("it is no WebP that is read")
+        raise UnreadableError("it is no WebP that is read")
     return height, width
 
 
@@ -76,8 +74,8 @@ def _jpeg(front: bytes, read: Callable[[int, int], bytes]) -> tuple[int, int]:
         if marker in _STARTS:
             height, width, colours = struct.unpack_from(">HHB", front, at - base + 5)
             if colours not in (1, 3):
-                raise UnreadablePictureError(f"it is a JPEG of {colours} colours (CMYK)")
+                raise UnreadableError(f"it is a JPEG of {colours} colours (CMYK)")
             return height, width
         size = int.from_bytes(front[at - base + 2 : at - base + 4], "big")
         at += 1 if marker == 0xFF else 2 + size
-    raise UnreadablePictureError("its JPEG header is damaged")
+    raise UnreadableError("its JPEG header is damaged")

@@ -7,6 +7,7 @@ Not here: what a sample should hold (``cli.witness``), readers themselves (``Pla
 
 from __future__ import annotations
 
+import io
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -52,6 +53,23 @@ class LazyPicture:
         del copy
         picture = self.decode()
         return picture if dtype is None else picture.astype(dtype)
+
+
+def pixels_of(data: bytes, *, white: bool = False) -> NDArray[np.uint8]:
+    """[H, W, 3] of a picture, by Pillow.
+
+    Args:
+        data: the encoded picture.
+        white: whether it is white where it is transparent; else alpha is left out.
+    """
+    from PIL import Image
+
+    with Image.open(io.BytesIO(data)) as file:
+        if white and ("A" in file.getbands() or "transparency" in file.info):
+            whole = file.convert("RGBA")
+            under = Image.new("RGBA", whole.size, "white")
+            return np.asarray(Image.alpha_composite(under, whole).convert("RGB"), np.uint8)
+        return np.asarray(file.convert("RGB"), np.uint8)
 
 
 @dataclass

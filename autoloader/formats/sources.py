@@ -117,25 +117,12 @@ def open_source(path: str | Path, *, dataset: str, kind: str | None = None) -> D
         SpecError: there is no such format.
         MissingExtraError: a package that reads it is not installed.
     """
-    return _format(path, dataset, kind).open(path, dataset=dataset)
+    found = format_for(path, dataset=dataset, kind=kind)
+    return found.open(found.check(path, dataset=dataset), dataset=dataset)
 
 
-def check_source(path: str | Path, *, dataset: str, kind: str | None = None) -> str:
-    """``path``, normal; where it is local, after a look that costs next to nothing.
-
-    Raises:
-        SourceError: the path is local, and is no dataset.
-        SpecError: there is no such format.
-    """
-    return _format(path, dataset, kind).check(path, dataset=dataset)
-
-
-def metadata_files(path: str, *, dataset: str, kind: str | None = None) -> list[str]:
-    """Files that are read when a dataset is opened."""
-    return [files.join(path, name) for name in _format(path, dataset, kind).read_first]
-
-
-def _format(path: str | Path, dataset: str, kind: str | None) -> type[DatasetFormat]:
+def format_for(path: str | Path, *, dataset: str, kind: str | None) -> type[DatasetFormat]:
+    """The format of a dataset; arguments and errors as of ``open_source``."""
     return format_at(path) if kind is None else format_of(kind, field=f"datasets[{dataset}].kind")
 
 

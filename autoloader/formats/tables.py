@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from autoloader.formats.features import Feature
+from autoloader.spec.model import Timestamps
 
 NO_FEATURE = 0xFFFF
 REST_OF_FILE = -1
@@ -162,28 +163,24 @@ class Rewriting(Protocol):
         ...
 
 
-class Wanted(Protocol):
-    """Features that an index takes of a shard file; see ``samples.schema.RecordSchema``."""
+@dataclass(frozen=True)
+class Wanted:
+    """Features that an index takes of a shard file.
+
+    Attributes:
+        features: features in the order of their sections.
+        transform: function that each episode goes through first, or ``None``.
+        timestamps: rule by which rows get their frames.
+    """
+
+    features: tuple[StoredFeature, ...]
+    transform: Rewriting | None = None
+    timestamps: Timestamps = "check"
 
     @property
-    def features(self) -> tuple[StoredFeature, ...]:
-        """Features in the order of their sections."""
-        ...
-
-    @property
-    def by_row(self) -> bool:
-        """True if frames are taken by the numbers of rows, whatever times say."""
-        ...
-
-    @property
-    def nearest(self) -> bool:
-        """True if each row has the frame nearest to its time."""
-        ...
-
-    @property
-    def transform(self) -> Rewriting | None:
-        """Function that each episode goes through first, or ``None``."""
-        ...
+    def stored(self) -> frozenset[str] | None:
+        """Keys of the stored features that are read; ``None``: all, as a function may read any."""
+        return None if self.transform else frozenset(one.key for one in self.features)
 
 
 ReadRecord = Callable[[Any, int], tuple[int, Values, Texts]]

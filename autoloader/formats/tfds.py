@@ -21,6 +21,7 @@ import stat
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -59,6 +60,7 @@ from autoloader.formats.tables import (
 )
 from autoloader.host.extras import require
 from autoloader.host.files import kind_of
+from autoloader.spec.model import Timestamps
 
 FEATURES_FILE = "features.json"
 MOST_RECORDS = 10**8
@@ -160,9 +162,53 @@ class TfdsDirectory(DatasetFormat):
     read_first: ClassVar[tuple[str, ...]] = (INFO_FILE, FEATURES_FILE)
 
     @classmethod
-    def open(cls, path: str | Path, *, dataset: str) -> TfdsDirectory:
+    def open(cls, path: str, *, dataset: str) -> TfdsDirectory:
         """See ``DatasetFormat``."""
-        return _opened(path, dataset=dataset)
+        info_file, features_file = (files.join(path, name) for name in cls.read_first)
+        try:
+            info = read_json(info_file, dataset=dataset)
+        except SourceError as error:
+            if isinstance(error.__cause__, FileNotFoundError):
+                existing_directory(path, dataset=dataset, holds=INFO_FILE)
+                raise not_a_version(path, dataset=dataset) from error
+            raise
+        features = parse_features(
+            read_json(features_file, dataset=dataset), source=f"dataset {dataset}: {features_file}"
+        )
+        _check_format(info, path, dataset=dataset)
+        name = str(info.get("name") or files.name_of(files.parent_of(path)))
+        config = info.get("configName")
+        version = str(info.get("version") or files.name_of(path))
+        if VERSION.fullmatch(files.name_of(path)) and version != files.name_of(path):
+            raise SourceError(
+                f"dataset {dataset}: {info_file} says version {version[:40]}, and its directory "
+                "has the name of another",
+                remedy="restore the file, or rename the directory to the version in the file",
+                dataset=dataset,
+            )
+        entries = info.get("splits")
+        if not isinstance(entries, list):
+            raise broken(info_file, "it lists no splits", dataset=dataset)
+        splits: dict[str, tuple[ShardSlice, ...]] = {}
+        sizes: dict[str, int] = {}
+        for entry in entries:
+            if not isinstance(entry, Mapping) or not entry.get("name"):
+                raise broken(info_file, "a split has no name", dataset=dataset)
+            split = str(entry["name"])
+            splits[split] = _shards(entry, directory=path, name=name, dataset=dataset)
+            records = sum(shard.records for shard in splits[split])
+            with contextlib.suppress(ValueError):  # a hint, for which there is a substitute
+                if records and (size := _whole(entry.get("numBytes") or 0)) > 0:
+                    sizes[split] = size // records
+        return cls(
+            name=f"{name}/{config}" if config else name,
+            version=version,
+            path=path,
+            features=features,
+            splits=splits,
+            record_bytes=sizes,
+            dataset=dataset,
+        )
 
     @classmethod
     def check(cls, path: str | Path, *, dataset: str) -> str:
@@ -178,11 +224,9 @@ class TfdsDirectory(DatasetFormat):
             raise not_a_version(directory, dataset=dataset)
         return directory
 
-    def plain_reader(self, *, by_row: bool = False) -> PlainReader:
+    def plain_reader(self, timestamps: Timestamps = "check") -> TfdsReader:
         """See ``DatasetFormat``."""
-        del by_row
-        require("tensorflow_datasets", "the comparison with plain TFDS")
-        return TfdsReader(self)
+        return TfdsReader(self, timestamps)
 
     def identity(self, path: str, wanted: Wanted) -> SourceIdentity:
         """See ``DatasetFormat``; of a remote file its generation."""
@@ -238,56 +282,6 @@ class TfdsDirectory(DatasetFormat):
                 "there, such as train[:1shard]",
                 dataset=dataset,
             )
-
-
-def _opened(path: str | Path, *, dataset: str) -> TfdsDirectory:
-    """The directory, with its metadata read."""
-    directory = TfdsDirectory.check(path, dataset=dataset)
-    info_file, features_file = (files.join(directory, name) for name in (INFO_FILE, FEATURES_FILE))
-    try:
-        info = read_json(info_file, dataset=dataset)
-    except SourceError as error:
-        if isinstance(error.__cause__, FileNotFoundError):
-            existing_directory(directory, dataset=dataset, holds=INFO_FILE)
-            raise not_a_version(directory, dataset=dataset) from error
-        raise
-    features = parse_features(
-        read_json(features_file, dataset=dataset), source=f"dataset {dataset}: {features_file}"
-    )
-    _check_format(info, directory, dataset=dataset)
-    name = str(info.get("name") or files.name_of(files.parent_of(directory)))
-    config = info.get("configName")
-    version = str(info.get("version") or files.name_of(directory))
-    if VERSION.fullmatch(files.name_of(directory)) and version != files.name_of(directory):
-        raise SourceError(
-            f"dataset {dataset}: {info_file} says version {version[:40]}, and its directory has "
-            "the name of another",
-            remedy="restore the file, or rename the directory to the version in the file",
-            dataset=dataset,
-        )
-    entries = info.get("splits")
-    if not isinstance(entries, list):
-        raise broken(info_file, "it lists no splits", dataset=dataset)
-    splits: dict[str, tuple[ShardSlice, ...]] = {}
-    sizes: dict[str, int] = {}
-    for entry in entries:
-        if not isinstance(entry, Mapping) or not entry.get("name"):
-            raise broken(info_file, "a split has no name", dataset=dataset)
-        split = str(entry["name"])
-        splits[split] = _shards(entry, directory=directory, name=name, dataset=dataset)
-        records = sum(shard.records for shard in splits[split])
-        with contextlib.suppress(ValueError):  # a hint, for which there is a substitute
-            if records and (size := _whole(entry.get("numBytes") or 0)) > 0:
-                sizes[split] = size // records
-    return TfdsDirectory(
-        name=f"{name}/{config}" if config else name,
-        version=version,
-        path=directory,
-        features=features,
-        splits=splits,
-        record_bytes=sizes,
-        dataset=dataset,
-    )
 
 
 def _check_format(info: Mapping[str, Any], directory: str, *, dataset: str) -> None:
@@ -433,45 +427,35 @@ def read_tables(path: str, wanted: Wanted, read: ReadRecord) -> ShardTables:
 # -- the plain reader ---------------------------------------------------------------------------
 
 
-class TfdsReader:
-    """See ``PlainReader``: TFDS finds the record, parses and decodes it, and no code of ours.
+class TfdsReader(PlainReader[TfdsDirectory]):
+    """See ``PlainReader``: TFDS finds the record, parses and decodes it, and no code of ours."""
 
-    Args:
-        directory: dataset that is read.
-    """
+    reads_by = "plain TFDS"
+    faults = (Exception,)  # TFDS and TensorFlow raise errors of any kind
 
-    fps: float | None = None
-    """Frames a second; RLDS datasets do not say them."""
+    def __init__(self, directory: TfdsDirectory, timestamps: Timestamps = "check") -> None:
+        super().__init__(directory, timestamps)
+        require("tensorflow_datasets", "the comparison with plain TFDS")
 
-    def __init__(self, directory: DatasetFormat) -> None:
-        self._directory = directory
-        self._builder: Any = None
-
-    def episode(self, piece: ShardSlice, record: int) -> list[Step]:
-        """See ``PlainReader``."""
-        shards = self._directory.splits[piece.split]
-        number = sum(shard.records for shard in shards[: piece.index]) + record
-        try:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")
-                return self._read(f"{piece.split}[{number}:{number + 1}]")
-        except Exception as error:  # TFDS and TensorFlow raise errors of any kind
-            raise SourceError(
-                f"plain TFDS cannot read episode {number} of {piece.split} in "
-                f"{self._directory.path}: {type(error).__name__}: {error}",
-                remedy="check that tensorflow_datasets is installed and reads this directory",
-                dataset=self._directory.dataset,
-            ) from error
-
-    def _read(self, split: str) -> list[Step]:
+    @cached_property
+    def _builder(self) -> Any:
         import tensorflow_datasets as tfds
 
-        if self._builder is None:
-            self._builder = tfds.builder_from_directory(self._directory.path)
+        return tfds.builder_from_directory(self.directory.path)
+
+    def steps(self, piece: ShardSlice, record: int) -> list[Step]:
+        """See ``PlainReader``."""
+        import tensorflow_datasets as tfds
+
+        shards = self.directory.splits[piece.split]
+        number = sum(shard.records for shard in shards[: piece.index]) + record
+        split = f"{piece.split}[{number}:{number + 1}]"
         config = tfds.ReadConfig(try_autocache=False, interleave_cycle_length=1)
-        (episode,) = self._builder.as_dataset(split=split, read_config=config)
-        above = {key: _plain(value) for key, value in episode.items() if key != "steps"}
-        return [{**above, **step} for step in tfds.as_numpy(episode["steps"])]
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            (episode,) = self._builder.as_dataset(split=split, read_config=config)
+            above = {key: _plain(value) for key, value in episode.items() if key != "steps"}
+            return [{**above, **step} for step in tfds.as_numpy(episode["steps"])]
 
 
 def _plain(value: Any) -> Any:

@@ -17,17 +17,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from autoloader.formats import files
-from autoloader.formats.files import told_stand_in
+from autoloader.formats.files import UnreadableError, told_stand_in
 from autoloader.formats.frames import VideoCodec, VideoFrame
 from autoloader.host.extras import needs
 
 _REORDERED = 32
 """Packets that may lie behind a frame that is shown before theirs."""
 MOST_PACKETS = 2**24
-
-
-class UnreadableVideoError(ValueError):
-    """A file is no video that can be read; the message says why. Internal: a quarantine."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +62,7 @@ def read_packets(path: str, most: int | None = None) -> PacketTable:
         most: read only so many, the first in decoding order; default: all.
 
     Raises:
-        UnreadableVideoError: the file is no video, or damaged.
+        UnreadableError: the file is no video, or damaged.
         OSError: the file cannot be opened.
         MissingExtraError: PyAV is not installed.
     """
@@ -77,11 +73,11 @@ def read_packets(path: str, most: int | None = None) -> PacketTable:
             pass  # anything else but a file would be waited for
         with av.open(path) as container:
             if not container.streams.video:
-                raise UnreadableVideoError("it has no video track")
+                raise UnreadableError("it has no video track")
             stream = container.streams.video[0]
             context, base = stream.codec_context, stream.time_base
             if context is None or base is None:
-                raise UnreadableVideoError("its video track has no known codec or time base")
+                raise UnreadableError("its video track has no known codec or time base")
             codec, setup = context.codec.canonical_name, context.extradata
             rows: list[tuple[int, int, int, bool]] = []
             for packet in container.demux(stream):
@@ -90,38 +86,38 @@ def read_packets(path: str, most: int | None = None) -> PacketTable:
                 if not packet.size:
                     continue
                 if packet.pts is None or packet.pos is None or packet.pos < 0:
-                    raise UnreadableVideoError(
+                    raise UnreadableError(
                         "a packet has no timestamp (pts) or no position in the file; mend it with "
                         "ffmpeg -fflags +genpts -i IN -c copy OUT.mp4"
                     )
                 rows.append((packet.pos, packet.size, packet.pts, packet.is_keyframe))
                 if len(rows) > MOST_PACKETS:
-                    raise UnreadableVideoError(f"it has more than {MOST_PACKETS} packets")
+                    raise UnreadableError(f"it has more than {MOST_PACKETS} packets")
     except (av.error.FileNotFoundError, av.error.PermissionError):
         raise
     except (av.error.FFmpegError, ValueError, OverflowError) as error:
         why = told_stand_in(path) or f"{type(error).__name__}: {error}"[:200]
-        raise UnreadableVideoError(why) from error
+        raise UnreadableError(why) from error
     if not rows:
-        raise UnreadableVideoError("it has no frame")
+        raise UnreadableError("it has no frame")
     if max(place + size for place, size, *_ in rows) > Path(path).stat().st_size:
-        raise UnreadableVideoError("it is cut off")
+        raise UnreadableError("it is cut off")
     offset, size, time, key = (np.asarray(column, np.int64) for column in zip(*rows, strict=True))
     packet_of = np.argsort(time, kind="stable")
     shown = time[packet_of]
     if (np.diff(shown) <= 0).any():
-        raise UnreadableVideoError("two of its frames are shown at one time")
+        raise UnreadableError("two of its frames are shown at one time")
     number = np.empty_like(packet_of)
     number[packet_of] = np.arange(len(packet_of))
     # Frames that come behind a keyframe and are shown before it depend on the keyframe before.
     keys = np.flatnonzero(key != 0)
     keys = keys[np.argsort(number[keys])]
     if not len(keys) or number[keys[0]] != 0:
-        raise UnreadableVideoError("it does not begin with a keyframe")
+        raise UnreadableError("it does not begin with a keyframe")
     nearest = np.searchsorted(number[keys], np.arange(len(time)), side="right") - 1
     key_of = keys[nearest]
     if (key_of > packet_of).any():
-        raise UnreadableVideoError("a frame lies before its keyframe")
+        raise UnreadableError("a frame lies before its keyframe")
     shown_s = (shown - shown[0]) * float(base)
     return PacketTable(codec, bytes(setup or b""), offset, size, number, shown_s, packet_of, key_of)
 
@@ -130,7 +126,7 @@ def first_frames_of(path: str, first: int, count: int) -> Sequence[VideoFrame]:
     """``count`` frames of a video from frame ``first`` on; reads no packets far behind them.
 
     Raises:
-        UnreadableVideoError: the file is no video, or damaged.
+        UnreadableError: the file is no video, or damaged.
         OSError: the file cannot be opened.
         IndexError: the video has fewer frames.
         MissingExtraError: PyAV is not installed.

@@ -18,9 +18,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from autoloader.errors import SourceError
+from autoloader.formats.files import UnreadableError
 from autoloader.formats.frames import PackedPicture
 from autoloader.formats.image_text import ImageTextDirectory
-from autoloader.formats.image_text.records import Record, UnreadableRecordError
+from autoloader.formats.image_text.records import Record
 from autoloader.formats.tables import NO_FEATURE, Section
 from autoloader.index.dataset import DatasetIndex, FramePlaces, GatheredEpisodes
 from autoloader.index.shard import ShardIndex
@@ -94,7 +95,7 @@ class _GatheredRecords(GatheredEpisodes):
             if shard.path in self._directory.packed:
                 try:
                     found += map(Record.parse, shard.texts(own.astype(np.int32)))
-                except UnreadableRecordError as error:
+                except UnreadableError as error:
                     raise SourceError(
                         f"dataset {self._directory.dataset}: the index of {shard.path} is damaged",
                         remedy="delete it, and start anew",
@@ -157,7 +158,7 @@ class _GatheredRecords(GatheredEpisodes):
     def _place_of(self, row: int, k: int) -> str:
         try:
             return self._directory.place_of(self._told[row].pictures[k])
-        except (UnreadableRecordError, IndexError) as error:
+        except (UnreadableError, IndexError) as error:
             raise SourceError(
                 f"dataset {self._directory.dataset}: a record names other pictures than when it "
                 "was indexed",

@@ -21,14 +21,12 @@ from autoloader.formats import (
     DatasetFormat,
     Feature,
     ShardSlice,
-    check_source,
     files,
     locate_version,
-    open_source,
 )
 from autoloader.formats.features import SLAB
 from autoloader.formats.frames import MOST_SLAB_BYTES
-from autoloader.formats.sources import metadata_files
+from autoloader.formats.sources import format_for, open_source
 from autoloader.host.units import MIB
 from autoloader.samples.draws import dataset_key
 from autoloader.samples.layout import BatchLayout, forms_of
@@ -40,6 +38,7 @@ from autoloader.samples.transforms.transform import Transform, bind_episodes
 from autoloader.samples.weights import SampleWeights, read_weights
 from autoloader.spec import DatasetSpec, PipelineSpec, SampleSpec
 from autoloader.spec.fields import WIDTHS, FieldTerm
+from autoloader.spec.model import Timestamps
 from autoloader.spec.sample import DeltaTimestamps, EdgesSpec
 from autoloader.storage.places import has_client
 from autoloader.telemetry.progress import doing, told
@@ -74,8 +73,7 @@ class ResolvedDataset:
         reversed: cameras whose first and last channels change places.
         files_are: copy of the dataset that the files were taken for, and the reason; "" where the
             copy makes no difference.
-        by_row: whether frames are taken by the numbers of rows, whatever times say.
-        nearest: whether each row has the frame nearest to its time.
+        timestamps: rule by which rows get their frames.
         num_samples: number of samples of a pass, as the spec says; ``None``: an index counts.
         weights: weights of its samples, or ``None``.
     """
@@ -100,8 +98,7 @@ class ResolvedDataset:
     turn: tuple[int, int] = (0, 1)
     reversed: frozenset[str] = frozenset()
     files_are: str = ""
-    by_row: bool = False
-    nearest: bool = False
+    timestamps: Timestamps = "check"
     num_samples: int | None = None
     weights: SampleWeights | None = field(default=None, compare=False)
     words: Words = field(default_factory=Words)
@@ -361,13 +358,16 @@ class DatasetSource:
             return self.declared.path
         return locate_version(self.declared.tfds or "", self.declared.data_dir or "", dataset=name)
 
+    def format(self, path: str) -> type[DatasetFormat]:
+        """The format of its directory. Raises SpecError where there is no such format."""
+        return format_for(path, dataset=self.declared.name, kind=self.declared.kind)
+
     def metadata_files(self) -> list[str]:
         """Files of a remote dataset that opening it reads, where the spec names its directory."""
-        if not self.remote or self.declared.path is None:
+        path = self.declared.path
+        if not self.remote or path is None:
             return []
-        return metadata_files(
-            self.declared.path, dataset=self.declared.name, kind=self.declared.kind
-        )
+        return [files.join(path, name) for name in self.format(path).read_first]
 
     def open(self) -> tuple[DatasetFormat, tuple[ShardSlice, ...]]:
         """Open the directory, and the records of the split, by shard.
@@ -378,11 +378,11 @@ class DatasetSource:
         """
         declared = self.declared
         directory = open_source(self.path(), dataset=declared.name, kind=declared.kind)
-        directory = framed(directory, self.declared, self.spec.cameras)
+        directory = framed(directory, declared, self.spec.cameras)
         if declared.media is not None:
             directory = directory.with_media(declared.media)
-        if self.declared.episodes is not None:
-            directory = self._of_episodes(directory, self.declared.episodes)
+        if declared.episodes is not None:
+            directory = self._of_episodes(directory, declared.episodes)
         slices = directory.resolve(self.expression, field=f"{self.where}.split.{self.split}")
         return directory, slices
 
@@ -433,8 +433,8 @@ def find_sources(spec: PipelineSpec, split: str) -> tuple[DatasetSource, ...]:
         )
     for source in found:
         if not source.remote:
-            one = source.declared
-            check_source(source.path(), dataset=one.name, kind=one.kind)
+            path = source.path()
+            source.format(path).check(path, dataset=source.declared.name)
     return tuple(found)
 
 
@@ -502,8 +502,7 @@ def bind_dataset(source: DatasetSource, index: int) -> ResolvedDataset:
         state=numbers.get("state"),
         transform=episodes.transform,
         held=held,
-        by_row=timed == "ignore",
-        nearest=timed == "nearest",
+        timestamps=timed,
         num_samples=declared.num_samples,
         weights=weights,
         **cameras._asdict(),

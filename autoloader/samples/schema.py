@@ -21,7 +21,7 @@ from typing import Literal
 
 from autoloader.formats import Feature
 from autoloader.formats.records import FeatureValue, MalformedRecordError
-from autoloader.formats.tables import Role, StoredFeature
+from autoloader.formats.tables import Role, StoredFeature, Wanted
 from autoloader.samples.resolve import ResolvedDataset
 from autoloader.samples.transforms.fields import SINGLE, is_several, is_text, texts_a_step
 from autoloader.samples.transforms.rlds import agreed_steps
@@ -29,21 +29,15 @@ from autoloader.samples.transforms.transform import VALID_KEY, Transform
 
 
 @dataclass(frozen=True)
-class RecordSchema:
+class RecordSchema(Wanted):
     """The features that are read of a record: by role, then by key.
 
     Attributes:
-        features: features that are read; an index has its sections in their order.
         transform: transform that rewrites an episode first, or ``None``. With one, a further column
             (``VALID_KEY``) says which steps may be t.
-        by_row: whether frames are taken by the numbers of rows, whatever times say.
-        nearest: whether each row has the frame nearest to its time.
     """
 
-    features: tuple[StoredFeature, ...]
     transform: Transform | None = None
-    by_row: bool = False
-    nearest: bool = False
 
     @classmethod
     def of(cls, dataset: ResolvedDataset) -> RecordSchema:
@@ -62,7 +56,7 @@ class RecordSchema:
         if dataset.transform is not None:
             found.add(StoredFeature("column", VALID_KEY, VALID_KEY, "int64", 1, True))
         features = tuple(sorted(found, key=lambda one: (one.role, one.key)))
-        return cls(features, dataset.transform, dataset.by_row, dataset.nearest)
+        return cls(features, dataset.transform, dataset.timestamps)
 
     @cached_property
     def document(self) -> bytes:
@@ -79,8 +73,8 @@ class RecordSchema:
         ]
         if self.transform is not None:
             rows.append({"transform": self.transform.identity, "given": self.transform.input_types})
-        if self.by_row or self.nearest:
-            rows.append({"timestamps": "ignore" if self.by_row else "nearest"})
+        if self.timestamps != "check":
+            rows.append({"timestamps": self.timestamps})
         return json.dumps(rows, separators=(",", ":"), ensure_ascii=False).encode(
             errors="surrogatepass"
         )

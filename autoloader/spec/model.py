@@ -56,6 +56,9 @@ Resize = Literal[
 ]
 
 
+Timestamps = Literal["check", "ignore", "nearest"]
+
+
 class CameraSpec(Block):
     """Form in which a canonical camera's frames reach the batch."""
 
@@ -192,7 +195,7 @@ class DatasetSpec(Block):
     steps: StepsSpec = Field(
         default_factory=StepsSpec, description="which steps of an episode there are, then"
     )
-    timestamps: Literal["check", "ignore", "nearest"] = Field(
+    timestamps: Timestamps = Field(
         default="check",
         description="of LeRobot data: times must agree with fps, or frames are taken by the "
         "numbers of rows, or each row has the frame nearest to its time, as in GR00T N1",

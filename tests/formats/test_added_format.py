@@ -16,7 +16,7 @@ from lerobot_files import picture, shown, write_video
 
 from autoloader import AutoLoader, PipelineSpec
 from autoloader.cli.app import main
-from autoloader.errors import SourceError, SpecError
+from autoloader.errors import SourceError, SpecError, UnsupportedError
 from autoloader.formats import open_source, sources
 
 EXAMPLE = Path(__file__).resolve().parents[2] / "examples/mp4_folder"
@@ -135,7 +135,7 @@ def test_a_kind_that_nobody_brings_is_refused_with_those_that_are_known(
 
 def test_a_folder_of_another_format_is_refused_by_its_marker(site: Path, tmp_path: Path) -> None:
     with pytest.raises(SourceError, match=r"not a MP4 folder dataset.*recording\.json"):
-        sources.check_source(tmp_path, dataset="bench", kind="mp4_folder")
+        sources.format_of("mp4_folder", field="kind").check(tmp_path, dataset="bench")
 
 
 @pytest.mark.parametrize(
@@ -152,6 +152,13 @@ def test_a_package_whose_format_cannot_be_loaded_is_named(
 @pytest.mark.parametrize("kind", sources.BUILT_IN)
 def test_the_registry_and_a_format_agree_on_its_marker(kind: str) -> None:
     assert sources.format_of(kind, field="kind").marker == sources.BUILT_IN[kind][0]
+
+
+@pytest.mark.parametrize("kind", ["lerobot", "hdf5", "image_text", "mp4_folder"])
+def test_what_is_read_by_index_alone_is_refused_in_a_bucket(site: Path, kind: str) -> None:
+    with pytest.raises(UnsupportedError, match=r"is remote; .* read from local disks") as refused:
+        open_source("gs://bucket/data", dataset="far", kind=kind)
+    assert "mount the bucket" in refused.value.remedy
 
 
 def test_rows_are_numbers_as_the_file_has_them(site: Path, recordings: Path) -> None:

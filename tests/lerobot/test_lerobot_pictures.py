@@ -14,12 +14,9 @@ import pytest
 from lerobot_checks import SIDE, TOP, check, samples_of, spec_of
 from lerobot_files import LeRobotFiles, stored
 
-from autoloader.formats.frames import PackedPicture, UnpackableError
-from autoloader.formats.lerobot.parquet import (
-    PictureTable,
-    UnreadableParquetError,
-    read_pictures,
-)
+from autoloader.formats.files import UnreadableError
+from autoloader.formats.frames import PackedPicture
+from autoloader.formats.lerobot.parquet import PictureTable, read_pictures
 
 ROWS = "data/chunk-000/file-000.parquet"
 BEARS = {"max_corrupt_ratio": 0.9}
@@ -57,7 +54,7 @@ def picture_at(table: PictureTable, file: bytes, row: int) -> PackedPicture:
 
 
 def test_pages_of_version_2_are_refused_by_name(tmp_path: Path) -> None:
-    with pytest.raises(UnreadableParquetError, match="pages are of version 2"):
+    with pytest.raises(UnreadableError, match="pages are of version 2"):
         table_of(tmp_path, data_page_version="2.0")
 
 
@@ -77,7 +74,7 @@ def test_each_value_is_found_however_pages_are_packed(
 def test_a_damaged_stretch_is_told_and_gives_no_picture(tmp_path: Path) -> None:
     table, file = table_of(tmp_path, compression="zstd")
     picture = picture_at(table, b"\7" * len(file), 0)
-    with pytest.raises(UnpackableError, match="page is damaged"):
+    with pytest.raises(UnreadableError, match="page is damaged"):
         picture.picture()
 
 

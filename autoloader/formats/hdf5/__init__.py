@@ -13,7 +13,6 @@ Not here: the words for layouts (``schemas``), looking into a file (``scan``).
 from __future__ import annotations
 
 import fnmatch
-import io
 import os
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -25,24 +24,24 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from autoloader.errors import SourceError, UnsupportedError
+from autoloader.errors import SourceError
 from autoloader.formats import files
 from autoloader.formats.cache import JsonCache
-from autoloader.formats.dataset import DatasetFormat, PlainReader, ShardSlice
+from autoloader.formats.dataset import PlainReader, ShardSlice
 from autoloader.formats.episodes import (
     ARRAY_SECTIONS,
     DamagedEpisodeError,
-    FileTables,
     StoredEpisode,
+    StoredFormat,
     identity_of,
     marks_of,
 )
 from autoloader.formats.features import ARRAY, SLAB, Feature
+from autoloader.formats.files import UnreadableError
 from autoloader.formats.frames import ArrayPicture, Encoded, SlabRead
 from autoloader.formats.hdf5.places import ArrayFrames, frames_of, refuse
 from autoloader.formats.hdf5.scan import (
     FAULTS,
-    UnreadableFileError,
     language,
     linked,
     natural,
@@ -50,13 +49,14 @@ from autoloader.formats.hdf5.scan import (
     scan,
 )
 from autoloader.formats.hdf5.schemas import LANGUAGE, SCHEMA_FILE, Schema, declared_in, schemas
-from autoloader.formats.plain import LazyPicture, Step
-from autoloader.formats.records import RecordPlace, write_example
+from autoloader.formats.plain import LazyPicture, Step, pixels_of
+from autoloader.formats.records import write_example
 from autoloader.formats.registry import KnownDataset
-from autoloader.formats.tables import ReadRecord, ShardTables, SourceIdentity, Wanted
+from autoloader.formats.tables import SourceIdentity, Wanted
 from autoloader.formats.videos import mapped
 from autoloader.host.extras import needs
 from autoloader.host.units import MIB
+from autoloader.spec.model import Timestamps
 
 MOST_NUMBER_BYTES = 256 * MIB
 """Of one feature in one episode."""
@@ -66,7 +66,7 @@ _scans = JsonCache("hdf5", version=3)
 
 
 @dataclass(frozen=True)
-class Hdf5Directory(DatasetFormat):
+class Hdf5Directory(StoredFormat):
     """A folder of HDF5 files, or one of them; see ``DatasetFormat``.
 
     Attributes:
@@ -76,7 +76,7 @@ class Hdf5Directory(DatasetFormat):
 
     title: ClassVar[str] = "HDF5"
     marker: ClassVar[str] = "*.h*5*"
-    streamable: ClassVar[bool] = False
+    pictures = ARRAY_SECTIONS
 
     schema: Schema = field(default_factory=Schema)
     scans: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
@@ -84,28 +84,22 @@ class Hdf5Directory(DatasetFormat):
     @classmethod
     def check(cls, path: str | Path, *, dataset: str) -> str:
         """See ``DatasetFormat``; the path may be one file."""
-        if files.is_remote(path):
-            raise UnsupportedError(
-                f"dataset {dataset}: {path} is remote, and HDF5 files are read from local disks",
-                remedy="mount the bucket, or copy the files here",
-            )
         text = files.normal(path)
         if Path(text).is_file() and fnmatch.fnmatch(Path(text).name, "*.h*5"):
             return text
         return super().check(path, dataset=dataset)
 
     @classmethod
-    def open(cls, path: str | Path, *, dataset: str) -> Hdf5Directory:
+    def open(cls, path: str, *, dataset: str) -> Hdf5Directory:
         """See ``DatasetFormat``."""
-        root = cls.check(path, dataset=dataset)
-        single = Path(root).is_file()
-        declared = declared_in(str(Path(root).parent) if single else root, dataset=dataset)
+        single = Path(path).is_file()
+        declared = declared_in(str(Path(path).parent) if single else path, dataset=dataset)
         pattern = declared.files if declared else "*.h*5"
-        names = [root] if single else map(str, Path(root).glob(pattern))
+        names = [path] if single else map(str, Path(path).glob(pattern))
         paths = sorted(map(os.path.normpath, names), key=natural)
         if not paths:
             raise SourceError(
-                f"dataset {dataset}: {root} has no file {pattern}",
+                f"dataset {dataset}: {path} has no file {pattern}",
                 remedy=f"give the folder with the HDF5 files, or write their pattern (files:) in "
                 f"{SCHEMA_FILE}",
                 dataset=dataset,
@@ -120,9 +114,9 @@ class Hdf5Directory(DatasetFormat):
         _refuse_broken(scans, schema, dataset=dataset)
         features, notes = _merged(scans)
         return cls(
-            name=Path(root).stem if single else Path(root).name,
+            name=Path(path).stem if single else Path(path).name,
             version="1",
-            path=root,
+            path=path,
             features=features,
             splits=_splits(scans),
             dataset=dataset,
@@ -131,11 +125,6 @@ class Hdf5Directory(DatasetFormat):
             schema=schema,
             scans=scans,
         )
-
-    @property
-    def cameras(self) -> tuple[str, ...]:
-        """Features that are pictures, in the order of their names."""
-        return tuple(sorted(path for path, one in self.features.items() if one.kind == "image"))
 
     @property
     def known(self) -> KnownDataset | None:
@@ -166,30 +155,19 @@ class Hdf5Directory(DatasetFormat):
         root = os.path.dirname(path) if path == self.path else self.path  # noqa: PTH120
         return identity_of([path, *more], root, self.schema.model_dump_json().encode())
 
-    def tables(self, path: str, wanted: Wanted, read: ReadRecord) -> ShardTables:
-        """See ``DatasetFormat``."""
-        source = self.identity(path, wanted)
-        tables = FileTables(path, wanted, read, self.features, self.cameras, ARRAY_SECTIONS)
-        only = None if wanted.transform is not None else {one.key for one in wanted.features}
+    def stored(
+        self, path: str, only: slice, wanted: Wanted | None, notes: dict[str, None]
+    ) -> Iterator[StoredEpisode | DamagedEpisodeError]:
+        """See ``StoredFormat``."""
+        del notes
+        records = range(len(self.episodes_of(path)))[only]
+        stored = None if wanted is None else wanted.stored
         try:
             with opened(path) as file:
-                stored = (self._stored(file, path, k, only) for k in range(self._count(path)))
-                return tables.build(stored).tables(source)
-        except UnreadableFileError as error:
-            every = [DamagedEpisodeError(str(error))] * self._count(path)
-            return tables.build(every).tables(source)
-
-    def records(self, slices: Sequence[ShardSlice]) -> Iterator[tuple[RecordPlace, bytes]]:
-        """See ``DatasetFormat``; an episode's pictures are marks of the camera and the step."""
-        for piece in slices:
-            try:
-                with opened(piece.path) as file:
-                    for record in range(piece.start, piece.stop):
-                        one = self._stored(file, piece.path, record, None)
-                        if isinstance(one, StoredEpisode):
-                            yield RecordPlace(piece.path, record), one.record
-            except UnreadableFileError:
-                continue
+                for record in records:
+                    yield self._stored(file, path, record, stored)
+        except UnreadableError as error:
+            yield from [DamagedEpisodeError(str(error))] * len(records)
 
     def first_frames(self, path: str, record: int, camera: str, count: int) -> Sequence[Encoded]:
         """See ``DatasetFormat``."""
@@ -222,20 +200,16 @@ class Hdf5Directory(DatasetFormat):
             try:
                 with opened(path) as file:
                     self._frames(file, path, record, camera)
-            except (DamagedEpisodeError, UnreadableFileError) as error:
+            except (DamagedEpisodeError, UnreadableError) as error:
                 raise SourceError(
                     f"dataset {self.dataset}: {path}: {group}{': ' if group else ''}{error}",
                     remedy="write the file again, move it away, or give the camera another feature",
                     dataset=self.dataset,
                 ) from error
 
-    def plain_reader(self, *, by_row: bool = False) -> PlainReader:
+    def plain_reader(self, timestamps: Timestamps = "check") -> Hdf5Reader:
         """See ``DatasetFormat``."""
-        del by_row
-        return Hdf5Reader(self)
-
-    def _count(self, path: str) -> int:
-        return len(self.episodes_of(path))
+        return Hdf5Reader(self, timestamps)
 
     def _stored(
         self, file: Any, path: str, record: int, only: Collection[str] | None
@@ -377,42 +351,30 @@ def _numbers(array: Any, name: str, feature: Feature) -> Any:
     return array[()].astype(dtype).reshape(-1)
 
 
-class Hdf5Reader:
+class Hdf5Reader(PlainReader[Hdf5Directory]):
     """See ``PlainReader``: h5py slices, Pillow decodes, and no code of ours.
 
     Only the list of episodes is the loader's.
-
-    Args:
-        directory: dataset that is read.
     """
 
-    def __init__(self, directory: Hdf5Directory) -> None:
-        self._directory = directory
-        self.fps = directory.fps
+    reads_by = "h5py"
 
-    def episode(self, piece: ShardSlice, record: int) -> list[Step]:
-        """The steps of an episode; raises as ``dataset.PlainReader.episode`` does."""
+    def steps(self, piece: ShardSlice, record: int) -> list[Step]:
+        """See ``PlainReader``."""
         with needs("an HDF5 dataset", extra="hdf5"):
             import h5py
-        group, count, _ = self._directory.episodes_of(piece.path)[record]
-        try:
-            with h5py.File(piece.path, "r", locking=False) as file:
-                whole = {
-                    path: file[group or "/"][path][()]
-                    for path, one in self._directory.features.items()
-                    if one.kind == "tensor" and one.encoding is None
-                }
-        except (OSError, KeyError, ValueError) as error:
-            raise SourceError(
-                f"h5py cannot read episode {record} of {piece.path}: {error}",
-                remedy="restore the file from where the dataset came",
-                dataset=self._directory.dataset,
-            ) from error
-        said = self._directory.language_of(piece.path, record)
+        group, count, _ = self.directory.episodes_of(piece.path)[record]
+        with h5py.File(piece.path, "r", locking=False) as file:
+            whole = {
+                path: file[group or "/"][path][()]
+                for path, one in self.directory.features.items()
+                if one.kind == "tensor" and one.encoding is None
+            }
+        said = self.directory.language_of(piece.path, record)
         steps: list[Step] = []
         for t in range(count):
             step: dict[str, Any] = {path: values[t] for path, values in whole.items()}
-            for path, one in self._directory.features.items():
+            for path, one in self.directory.features.items():
                 if one.kind == "image":
                     place = f"{group}/{path}"
                     step[path] = LazyPicture(partial(self._picture, piece.path, place, t))
@@ -422,9 +384,8 @@ class Hdf5Reader:
     def _picture(self, path: str, place: str, t: int) -> NDArray[np.uint8]:
         """[H, W, 3] pixels of a row."""
         import h5py
-        from PIL import Image
 
-        schema = self._directory.schema
+        schema = self.directory.schema
         with h5py.File(path, "r", locking=False) as file:
             row = np.asarray(file[place][t])
         if row.dtype.itemsize > 1 and row.dtype.kind != "S":  # depth
@@ -432,7 +393,6 @@ class Hdf5Reader:
         order = schema.channel_order
         if row.ndim < 3:
             order = schema.encoded_order or order
-            with Image.open(io.BytesIO(row.tobytes())) as picture:
-                row = np.asarray(picture.convert("RGB"), np.uint8)
+            row = pixels_of(row.tobytes())
         row = row[::-1, ::-1] if schema.rotate else row
         return row[..., ::-1] if order == "bgr" else row

@@ -17,6 +17,7 @@ import numpy as np
 
 from autoloader.errors import MissingExtraError
 from autoloader.formats import files
+from autoloader.formats.files import UnreadableError
 from autoloader.formats.hdf5.schemas import (
     LANGUAGE,
     MOST_TEXT_BYTES,
@@ -47,16 +48,12 @@ _DEPTHS = ("uint16", "int16", "float16", "float32")
 _MAGIC = (b"\xff\xd8\xff", b"\x89PNG")
 
 
-class UnreadableFileError(ValueError):
-    """An HDF5 file cannot be used; the message says why. Internal."""
-
-
 @contextmanager
 def opened(path: str) -> Iterator[Any]:
     """An ``h5py.File``, without locks.
 
     Raises:
-        UnreadableFileError: the file is no HDF5 file, or is cut off.
+        UnreadableError: the file is no HDF5 file, or is cut off.
         OSError: the file is not there, or cannot be read.
         MissingExtraError: h5py is not installed.
     """
@@ -67,7 +64,7 @@ def opened(path: str) -> Iterator[Any]:
     try:
         file = h5py.File(path, "r", locking=False)
     except FAULTS as error:
-        raise UnreadableFileError(files.told_stand_in(path) or _why(error)) from error
+        raise UnreadableError(files.told_stand_in(path) or _why(error)) from error
     with file:
         yield file
 
@@ -119,7 +116,7 @@ def scan(path: str, schema: Schema | None) -> dict[str, Any]:
             whole = next((one for one in found["episodes"] if not one[2]), None)
             if whole is not None:
                 found["features"] = _features(file, path, whole[0], whole[1], schema)
-    except UnreadableFileError as error:
+    except UnreadableError as error:
         found["fault"] = str(error)
     except MissingExtraError:
         raise
@@ -155,12 +152,12 @@ def _episodes(file: Any, schema: Schema) -> Iterator[tuple[str, int, str]]:
     names = [""]
     if schema.episodes:
         if schema.episodes not in file:
-            raise UnreadableFileError(f"it has no group {schema.episodes!r}, but {few(file)}")
+            raise UnreadableError(f"it has no group {schema.episodes!r}, but {few(file)}")
         if fault := linked(file, schema.episodes):
-            raise UnreadableFileError(f"{schema.episodes} is {fault}")
+            raise UnreadableError(f"{schema.episodes} is {fault}")
         group = file[schema.episodes]
         if len(group) > MOST_EPISODES:
-            raise UnreadableFileError(f"it has more than {MOST_EPISODES} episodes")
+            raise UnreadableError(f"it has more than {MOST_EPISODES} episodes")
         names = [f"{schema.episodes}/{name}" for name in sorted(group, key=natural)]
     for name in names:
         steps, fault = 0, f"{name} is {link}" if name and (link := linked(file, name)) else ""
@@ -230,7 +227,7 @@ def _features(
     found: dict[str, tuple[str, str, list[int | None]]] = {}
     for place, one in _walk(file[name or "/"]):
         if len(found) >= _MOST_FEATURES:
-            raise UnreadableFileError(
+            raise UnreadableError(
                 f"an episode ({name or '/'}) has more than {_MOST_FEATURES} arrays, "
                 "or its groups link back to themselves"
             )

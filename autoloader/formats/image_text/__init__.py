@@ -17,11 +17,13 @@ Not here: finding and parsing records (``records``), sizes of pictures (``format
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import stat
+import tarfile
 from array import array
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache, partial
 from itertools import islice
@@ -31,15 +33,16 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from autoloader.errors import SourceError, UnsupportedError
+from autoloader.errors import SourceError
 from autoloader.formats import files
 from autoloader.formats.cache import JsonCache
 from autoloader.formats.dataset import DatasetFormat, PlainReader, ShardSlice
 from autoloader.formats.features import Feature
-from autoloader.formats.frames import Encoded, UnpackableError
+from autoloader.formats.files import UnreadableError, naming
+from autoloader.formats.frames import Encoded
 from autoloader.formats.image_text.records import (
+    PICTURES,
     Record,
-    UnreadableRecordError,
     records_in,
     rows_at,
     rows_of_parquet,
@@ -47,12 +50,12 @@ from autoloader.formats.image_text.records import (
 )
 from autoloader.formats.lerobot.parquet import (
     PictureTable,
-    UnreadableParquetError,
     read_pictures,
 )
-from autoloader.formats.pictures import UnreadablePictureError, check_picture
+from autoloader.formats.pictures import check_picture
 from autoloader.formats.places import RECORDS
-from autoloader.formats.records import FileChangedError, RecordPlace
+from autoloader.formats.plain import Step, pixels_of
+from autoloader.formats.records import FileChangedError
 from autoloader.formats.tables import (
     FIRST_NOTE,
     NO_FEATURE,
@@ -63,7 +66,7 @@ from autoloader.formats.tables import (
     Wanted,
 )
 from autoloader.formats.videos import mapped
-from autoloader.spec.model import MOST_PICTURES, TEXTS
+from autoloader.spec.model import MOST_PICTURES, TEXTS, Timestamps
 
 MOST_PICTURE_BYTES = 2**28
 _LATELY = 2**15
@@ -108,10 +111,7 @@ class ImageTextDirectory(DatasetFormat):
     def check(cls, path: str | Path, *, dataset: str) -> str:
         """See ``DatasetFormat``; the path may be one file."""
         if files.is_remote(path):
-            raise UnsupportedError(
-                f"dataset {dataset}: {path} is remote; image-text data is read from local disks",
-                remedy="mount the bucket, or copy the files here",
-            )
+            return super().check(path, dataset=dataset)
         text = files.normal(path)
         if not _files_of(text):
             raise SourceError(
@@ -122,14 +122,13 @@ class ImageTextDirectory(DatasetFormat):
         return text
 
     @classmethod
-    def open(cls, path: str | Path, *, dataset: str) -> ImageTextDirectory:
+    def open(cls, path: str, *, dataset: str) -> ImageTextDirectory:
         """See ``DatasetFormat``."""
-        root = cls.check(path, dataset=dataset)
-        paths = _files_of(root)
+        paths = _files_of(path)
         kinds = {Path(one).suffix for one in paths}
         if len(kinds) > 1 and not kinds <= {".jsonl", ".ndjson"}:
             raise SourceError(
-                f"dataset {dataset}: {root} holds records in files of several kinds: "
+                f"dataset {dataset}: {path} holds records in files of several kinds: "
                 f"{', '.join(sorted(kinds))}",
                 remedy="name one file, or have a folder for each kind",
                 dataset=dataset,
@@ -145,15 +144,15 @@ class ImageTextDirectory(DatasetFormat):
             split = match[1] if match else "train"
             own = splits.setdefault(split, [])
             own.append(ShardSlice(one, len(own), 0, count, split))
-        single = Path(root).is_file()
+        single = Path(path).is_file()
         return cls(
-            name=Path(root).stem if single else Path(root).name,
+            name=Path(path).stem if single else Path(path).name,
             version="1",
-            path=root,
+            path=path,
             features=_features(),
             splits={name: tuple(own) for name, own in splits.items()},
             dataset=dataset,
-            media=str(Path(root).parent) if single else root,
+            media=str(Path(path).parent) if single else path,
             packed=packed,
         )
 
@@ -173,7 +172,7 @@ class ImageTextDirectory(DatasetFormat):
         shown = sum(one.role == "frames" for one in wanted.features)
         try:
             found = self._packed(path) if path in self.packed else self._found(path)
-        except (UnreadableRecordError, UnreadableParquetError) as error:
+        except UnreadableError as error:
             raise SourceError(
                 f"dataset {self.dataset}: {path}: {error}",
                 remedy="restore or mend the file, or take it out",
@@ -182,11 +181,6 @@ class ImageTextDirectory(DatasetFormat):
         if self.identity(path, wanted) != source:
             raise FileChangedError(f"{path} was written to")
         return found.tables(source, shown)
-
-    def records(self, slices: Sequence[ShardSlice]) -> Iterator[tuple[RecordPlace, bytes]]:
-        """See ``DatasetFormat``; none is a ``tf.train.Example``."""
-        del slices
-        return iter(())
 
     def first_frames(self, path: str, record: int, camera: str, count: int) -> Sequence[Encoded]:
         """See ``DatasetFormat``; in place of a picture that is not there the record's last."""
@@ -202,20 +196,17 @@ class ImageTextDirectory(DatasetFormat):
         names = Record.parse(found.text, caption=found.caption).pictures
         return [mapped(self.place_of(names[min(wanted, len(names) - 1)]))]
 
-    def plain_reader(self, *, by_row: bool = False) -> PlainReader:
+    def plain_reader(self, timestamps: Timestamps = "check") -> ImageTextReader:
         """See ``DatasetFormat``."""
-        del by_row
-        from autoloader.formats.image_text.plain import ImageTextReader
-
-        return ImageTextReader(self)
+        return ImageTextReader(self, timestamps)
 
     def place_of(self, picture: str) -> str:
-        """The file of a picture that a record names. Raises UnreadableRecordError."""
+        """The file of a picture that a record names. Raises UnreadableError."""
         if picture[0] != "/" and ".." not in picture:
             return f"{self.media}/{picture}"
         whole = os.path.normpath(os.path.join(self.media, picture))  # noqa: PTH118
         if not whole.startswith(self.media.rstrip("/") + "/"):
-            raise UnreadableRecordError(f"{picture[:200]!r} lies outside of {self.media}")
+            raise UnreadableError(f"{picture[:200]!r} lies outside of {self.media}")
         return whole
 
     def texts(self, path: str, places: NDArray[np.int64], ends: NDArray[np.int64]) -> list[Record]:
@@ -226,7 +217,7 @@ class ImageTextDirectory(DatasetFormat):
         """
         try:
             return texts_at(path, places, ends)
-        except (UnreadableRecordError, OSError) as error:
+        except (UnreadableError, OSError) as error:
             raise SourceError(
                 f"dataset {self.dataset}: {path} was written to since it was indexed: {error}",
                 remedy="put the file back as it was, or start anew",
@@ -247,29 +238,24 @@ class ImageTextDirectory(DatasetFormat):
                         else:
                             places = [looked_at(name) for name in record.pictures]
                         record.check_marks(len(places))
-                except UnreadableRecordError as error:
+                except UnreadableError as error:
                     fault = str(error)
                 found.add(one.place, fault, places)
             found.places.append(os.fstat(file).st_size)
         return found
 
     def _looked_at(self, name: str) -> tuple[int, int]:
-        """(0, bytes) of a picture's file. Raises UnreadableRecordError."""
+        """(0, bytes) of a picture's file. Raises UnreadableError."""
         path = self.place_of(name)
-        try:
+        with naming(name[:200]):
             file = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)
             try:
                 found = os.fstat(file)
                 if not stat.S_ISREG(found.st_mode) or found.st_size > MOST_PICTURE_BYTES:
-                    what = f"it has {found.st_size} bytes, or is no file"
-                    raise UnreadableRecordError(f"{name[:200]}: {what}")
+                    raise UnreadableError(f"it has {found.st_size} bytes, or is no file")
                 check_picture(partial(os.pread, file))
             finally:
                 os.close(file)
-        except OSError as error:
-            raise UnreadableRecordError(f"{name[:200]}: {error.strerror or error}") from error
-        except UnreadablePictureError as error:
-            raise UnreadableRecordError(f"{name[:200]}: {error}") from error
         return 0, found.st_size
 
     def _packed(self, path: str) -> _Tables:
@@ -290,12 +276,12 @@ class ImageTextDirectory(DatasetFormat):
                     elif table.offset[row] >= 0:
                         places.append(_packed_place(table, row, data))
                     record.check_marks(len(places))
-                except UnreadableRecordError as error:
+                except UnreadableError as error:
                     fault = str(error)
                 found.add(0, fault, places)
                 found.texts.append(text if not fault else b"")
         except (pyarrow.ArrowException, OSError, ValueError) as error:
-            raise UnreadableRecordError(f"its texts cannot be read: {error}"[:160]) from error
+            raise UnreadableError(f"its texts cannot be read: {error}"[:160]) from error
         return found
 
     def _count_of(self, path: str) -> int:
@@ -356,14 +342,12 @@ _COLUMNS = (
 
 
 def _look_within(file: int, places: Sequence[tuple[int, ...]]) -> None:
-    """Check pictures that lie in a file. Raises UnreadableRecordError."""
+    """Check pictures that lie in a file. Raises UnreadableError."""
     for begin, size in places:
         if size > MOST_PICTURE_BYTES:
-            raise UnreadableRecordError(f"a picture has {size} bytes")
-        try:
+            raise UnreadableError(f"a picture has {size} bytes")
+        with naming("a picture"):
             check_picture(partial(_within, file, begin, size))
-        except (UnreadablePictureError, OSError) as error:
-            raise UnreadableRecordError(f"a picture: {error}") from error
 
 
 def _within(file: int, begin: int, size: int, count: int, at: int) -> bytes:
@@ -371,13 +355,11 @@ def _within(file: int, begin: int, size: int, count: int, at: int) -> bytes:
 
 
 def _packed_place(table: PictureTable, row: int, data: memoryview) -> tuple[int, ...]:
-    """Place of a row's picture, once its header was looked at. Raises UnreadableRecordError."""
-    try:
+    """Place of a row's picture, once its header was looked at. Raises UnreadableError."""
+    with naming("its picture"):
         (picture,) = table.pictures(data, slice(row, row + 1))
         found = picture.picture()
         check_picture(lambda n, at: bytes(found[at : at + n]))
-    except (UnreadablePictureError, UnpackableError) as error:
-        raise UnreadableRecordError(f"its picture: {error}") from error
     columns = (table.offset, table.length, table.unpacked, table.start, table.size)
     return tuple(int(one[row]) for one in columns)
 
@@ -397,10 +379,78 @@ def _count(path: str, dataset: str) -> list[Any]:
         if path.endswith(".parquet"):
             return list(rows_of_parquet(path))
         return [sum(1 for _ in records_in(path)), ""]
-    except UnreadableRecordError as error:
+    except UnreadableError as error:
         told = files.told_stand_in(path) or str(error)
         raise SourceError(
             f"dataset {dataset}: {path}: {told}",
             remedy="restore or mend the file, or take it out of the folder",
             dataset=dataset,
         ) from error
+
+
+# -- the plain reader ---------------------------------------------------------------------------
+
+
+class ImageTextReader(PlainReader[ImageTextDirectory]):
+    """See ``PlainReader``: json, tarfile, pyarrow and Pillow read whole files.
+
+    Only the rules for turns are the loader's.
+    """
+
+    reads_by = "Pillow"
+
+    def steps(self, piece: ShardSlice, record: int) -> list[Step]:
+        """See ``PlainReader``."""
+        raw, pictures = _loaded(piece.path, self.directory.packed.get(piece.path, ""))[record]
+        found = Record.parse(raw) if isinstance(raw, bytes) else raw
+        if not pictures:
+            root = Path(self.directory.media)
+            pictures = [(root / one).read_bytes() for one in found.pictures]
+        shown = [pixels_of(one, white=True) for one in pictures]
+        step: dict[str, Any] = {name: getattr(found, name).encode() for name in TEXTS}
+        for number in range(MOST_PICTURES):
+            there = number < len(shown)
+            step[image(number)] = shown[number] if there else np.zeros((1, 1, 3), np.uint8)
+            step[f"has_{image(number)}"] = there
+        return [step]
+
+
+@lru_cache(maxsize=2)
+def _loaded(path: str, column: str) -> list[tuple[Any, list[bytes]]]:
+    """(text of a record, its pictures where they lie in the file) of every record of a file."""
+    if path.endswith(".parquet"):
+        from pyarrow import parquet
+
+        rows = parquet.read_table(path).to_pylist()
+        packed = [(row.pop(column) or {}) if column else {} for row in rows]
+        return [
+            (json.dumps(row, default=str).encode(), [one["bytes"]] if one.get("bytes") else [])
+            for row, one in zip(rows, packed, strict=True)
+        ]
+    if not path.endswith(".tar"):
+        text = Path(path).read_text(encoding="utf-8-sig")
+        if text.lstrip().startswith("["):
+            return [(json.dumps(one).encode(), []) for one in json.loads(text)]
+        return [(line.encode(), []) for line in text.split("\n") if line.strip()]
+    samples: dict[str, dict[str, bytes]] = {}
+    with tarfile.open(path) as tar:
+        for member in tar:
+            file = tar.extractfile(member)
+            folder, _, name = member.name.rpartition("/")
+            stem, _, suffix = name.partition(".")
+            if file is not None:
+                samples.setdefault(f"{folder}/{stem}", {})[suffix.lower()] = file.read()
+    return [(_told(one), _shown(one)) for one in samples.values()]
+
+
+def _told(members: dict[str, bytes]) -> Any:
+    told = next((one for key, one in members.items() if key.endswith("json")), None)
+    if told is not None:
+        return told
+    return Record.parse(
+        next(one for key, one in members.items() if key.endswith("txt")), caption=True
+    )
+
+
+def _shown(members: dict[str, bytes]) -> list[bytes]:
+    return [members[key] for key in sorted(members) if key.rpartition(".")[2] in PICTURES]

@@ -20,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from autoloader.formats import files
+from autoloader.formats.files import UnreadableError
 from autoloader.host.extras import needs
 from autoloader.host.files import read_whole
 
@@ -40,10 +41,6 @@ _PLAIN = 1
 """Added to the place of a tar member, which is even: the member is a caption, and no JSON."""
 
 
-class UnreadableRecordError(ValueError):
-    """A record, or a file of records, cannot be used; the message says why."""
-
-
 @dataclass(frozen=True, slots=True)
 class Record:
     """Texts and pictures of a record.
@@ -58,19 +55,19 @@ class Record:
 
     @classmethod
     def parse(cls, text: bytes, *, caption: bool = False) -> Record:
-        """The record in a text: JSON, or a caption as it is. Raises UnreadableRecordError."""
+        """The record in a text: JSON, or a caption as it is. Raises UnreadableError."""
         try:
             raw = {"caption": text.decode()} if caption else json.loads(text)
         except (ValueError, RecursionError) as error:
             what = "text" if caption else "JSON"
-            raise UnreadableRecordError(f"it is no {what}: {error}"[:160]) from error
+            raise UnreadableError(f"it is no {what}: {error}"[:160]) from error
         if not isinstance(raw, Mapping):
-            raise UnreadableRecordError("it is no JSON object")
+            raise UnreadableError("it is no JSON object")
         if any(raw.get(key) for key in _VIDEOS):
-            raise UnreadableRecordError("it has videos, which are not read")
+            raise UnreadableError("it has videos, which are not read")
         turns = tuple(_turns(raw))
         if not turns:
-            raise UnreadableRecordError(f"it has no text: none of {', '.join(_TEXTS)}")
+            raise UnreadableError(f"it has no text: none of {', '.join(_TEXTS)}")
         return cls(turns, tuple(_pictures(raw)))
 
     @property
@@ -96,10 +93,10 @@ class Record:
         return json.dumps(turns, ensure_ascii=False)
 
     def check_marks(self, pictures: int) -> None:
-        """Refuse marks that disagree with the pictures. Raises UnreadableRecordError."""
+        """Refuse marks that disagree with the pictures. Raises UnreadableError."""
         marks = sum(text.count(MARK) for _, text in self.turns)
         if marks and marks != pictures:
-            raise UnreadableRecordError(f"it has {pictures} pictures and {marks} marks {MARK}")
+            raise UnreadableError(f"it has {pictures} pictures and {marks} marks {MARK}")
 
 
 def _turns(raw: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
@@ -111,16 +108,14 @@ def _turns(raw: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         return
     for turn in said if isinstance(said, list) else ():
         if not isinstance(turn, Mapping):
-            raise UnreadableRecordError(f"a turn of {key} is no object")
+            raise UnreadableError(f"a turn of {key} is no object")
         if key == "texts":
             pairs = [(role, turn.get(role)) for role in ("user", "assistant")]
         else:
             pairs = [(turn.get("from", turn.get("role")), turn.get("value", turn.get("content")))]
         for role, text in pairs:
             if not isinstance(text, str) or not isinstance(role, str) or role not in _ROLES:
-                raise UnreadableRecordError(
-                    f"a turn of {key} has the role {role!r:.40}, or no text"
-                )
+                raise UnreadableError(f"a turn of {key} has the role {role!r:.40}, or no text")
             yield _ROLES[role], text
 
 
@@ -128,7 +123,7 @@ def _pictures(raw: Mapping[str, Any]) -> Iterator[str]:
     named = raw.get("images") or raw.get("image") or []
     for one in named if isinstance(named, list) else [named]:
         if not isinstance(one, str) or not one or "\0" in one:
-            raise UnreadableRecordError("a picture is no path")
+            raise UnreadableError("a picture is no path")
         yield one
 
 
@@ -155,7 +150,7 @@ def records_in(path: str) -> Iterator[Found]:
     """The records of a JSONL, JSON or tar file, in their order.
 
     Raises:
-        UnreadableRecordError: the file is no such file.
+        UnreadableError: the file is no such file.
         OSError: the file cannot be read.
     """
     if path.endswith(".tar"):
@@ -207,7 +202,7 @@ def _in_list(file: BinaryIO, at: int) -> Iterator[Found]:
             more = "" if ended else file.read(size).decode("latin-1")
             ended = not more
             if (ended and end < 0) or len(text) - k > 2 * MOST_BYTES:
-                raise UnreadableRecordError(f"the JSON list is broken from byte {base + k} on")
+                raise UnreadableError(f"the JSON list is broken from byte {base + k} on")
             text, base, k = text[k:] + more, base + k, 0
             continue
         whole = end - k <= MOST_BYTES
@@ -223,18 +218,18 @@ def _in_tar(path: str) -> Iterator[Found]:
         try:
             tar = tarfile.open(fileobj=file, mode="r:")  # noqa: SIM115
         except (tarfile.TarError, EOFError) as error:
-            raise UnreadableRecordError(f"it is no tar file: {error}"[:160]) from error
+            raise UnreadableError(f"it is no tar file: {error}"[:160]) from error
         known, members = "", dict[str, tuple[int, int]]()
         while True:
             try:
                 member = tar.next()
             except (tarfile.TarError, ValueError, OverflowError, EOFError) as error:
-                raise UnreadableRecordError(f"its member is damaged: {error}"[:160]) from error
+                raise UnreadableError(f"its member is damaged: {error}"[:160]) from error
             tar.__dict__["members"] = []  # it would keep them all
             if member is None:  # tarfile ends at a damaged header, too
                 rest = os.pread(file.fileno(), _TAR_BLOCK, tar.offset)
                 if rest.strip(b"\0") or 0 < len(rest) < _TAR_BLOCK:
-                    raise UnreadableRecordError(f"it is damaged or cut off at byte {tar.offset}")
+                    raise UnreadableError(f"it is damaged or cut off at byte {tar.offset}")
             elif not member.isreg():
                 continue
             name = "" if member is None else member.name
@@ -246,7 +241,7 @@ def _in_tar(path: str) -> Iterator[Found]:
             if member is None:
                 return
             if member.offset_data + member.size > size:
-                raise UnreadableRecordError(f"it is cut off in {name[:80]}")
+                raise UnreadableError(f"it is cut off in {name[:80]}")
             known = f"{folder}/{stem}"
             members[suffix.lower()] = member.offset_data, member.size
 
@@ -277,7 +272,7 @@ def texts_at(path: str, places: NDArray[np.int64], ends: NDArray[np.int64]) -> l
     """Records whose texts lie at places of a file, up to ``ends`` where it is no tar.
 
     Raises:
-        UnreadableRecordError: the file is another one by now.
+        UnreadableError: the file is another one by now.
         OSError: the file cannot be read.
     """
     found = []
@@ -290,7 +285,7 @@ def texts_at(path: str, places: NDArray[np.int64], ends: NDArray[np.int64]) -> l
                 try:
                     size = tarfile.TarInfo.frombuf(header, "utf-8", "surrogateescape").size
                 except tarfile.TarError as error:
-                    raise UnreadableRecordError("a member is not where it was") from error
+                    raise UnreadableError("a member is not where it was") from error
                 end = place + min(size, MOST_BYTES)
             text = os.pread(file, end - place, place)
             found.append(Record.parse(text if caption else _trimmed(text), caption=caption))
@@ -309,7 +304,7 @@ def rows_of_parquet(path: str) -> tuple[int, str]:
     """(rows of a Parquet file, the name of its column of pictures or "").
 
     Raises:
-        UnreadableRecordError: it is no Parquet file, or has lists of pictures.
+        UnreadableError: it is no Parquet file, or has lists of pictures.
         OSError: it is not there.
         MissingExtraError: pyarrow is not installed.
     """
@@ -322,13 +317,13 @@ def rows_of_parquet(path: str) -> tuple[int, str]:
     except (pyarrow.ArrowException, OSError) as error:
         if isinstance(error, FileNotFoundError):
             raise
-        raise UnreadableRecordError(f"it is no Parquet file: {error}"[:160]) from error
+        raise UnreadableError(f"it is no Parquet file: {error}"[:160]) from error
     if not set(_TEXTS) & set(schema.names):
-        raise UnreadableRecordError(f"it has no column of texts: none of {', '.join(_TEXTS)}")
+        raise UnreadableError(f"it has no column of texts: none of {', '.join(_TEXTS)}")
     for name in {"image", "images"} & set(schema.names):
         of = schema.field(name).type
         if types.is_list(of) and types.is_struct(of.value_type):
-            raise UnreadableRecordError(
+            raise UnreadableError(
                 f"{name} holds lists of pictures, which are read of JSON and tar files alone"
             )
         if types.is_struct(of):

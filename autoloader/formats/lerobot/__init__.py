@@ -8,8 +8,6 @@ Not here: TFDS directories (``formats.tfds``), decoding (``decode.frames``).
 
 from __future__ import annotations
 
-import contextlib
-import io
 import os
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -21,10 +19,9 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from autoloader.errors import SourceError
 from autoloader.formats import files
 from autoloader.formats.dataset import DatasetFormat, MissingVideos, PlainReader, ShardSlice, broken
-from autoloader.formats.episodes import DamagedEpisodeError, FileTables, identity_of
+from autoloader.formats.episodes import DamagedEpisodeError, StoredEpisode, identity_of
 from autoloader.formats.features import TASKS, VIDEO, Feature
 from autoloader.formats.frames import Encoded
 from autoloader.formats.lerobot.metadata import (
@@ -40,13 +37,13 @@ from autoloader.formats.lerobot.metadata import (
     task_column,
 )
 from autoloader.formats.lerobot.parquet import read_pictures
-from autoloader.formats.lerobot.tables import EpisodeRows, EpisodesOfFile, Videos
+from autoloader.formats.lerobot.tables import EpisodesOfFile, Videos
 from autoloader.formats.places import folder_name
-from autoloader.formats.plain import LazyPicture, PlainVideos, Step
-from autoloader.formats.records import RecordPlace
-from autoloader.formats.tables import ReadRecord, ShardTables, SourceIdentity, Wanted
+from autoloader.formats.plain import LazyPicture, Step, pixels_of
+from autoloader.formats.tables import SourceIdentity, Wanted
 from autoloader.formats.videos import first_frames_of, mapped
 from autoloader.host.extras import needs
+from autoloader.spec.model import Timestamps
 
 _RANGE = re.compile(r"(\d+):(\d+)")
 
@@ -57,14 +54,12 @@ class LeRobotDirectory(LeRobotMetadata):
 
     title: ClassVar[str] = "LeRobot"
     marker: ClassVar[str] = INFO_FILE
-    streamable: ClassVar[bool] = False
     numbered: ClassVar[bool] = True
-    texts_only: ClassVar[bool] = True
 
     @classmethod
-    def open(cls, path: str | Path, *, dataset: str) -> LeRobotDirectory:
+    def open(cls, path: str, *, dataset: str) -> LeRobotDirectory:
         """See ``DatasetFormat``; the metadata of v3.0 is Parquet, for which pyarrow is needed."""
-        root = Path(files.normal(path))
+        root = Path(path)
         digest = metadata_digest(root)  # of what is read after it: an edit meanwhile makes it stale
         info = read_info(root, dataset=dataset)
         features = features_of(info, root, dataset=dataset)
@@ -101,31 +96,11 @@ class LeRobotDirectory(LeRobotMetadata):
         videos = sorted(self.episodes.videos_of(path, cameras))
         return identity_of([path, *videos], self.path, self.digest)
 
-    def tables(self, path: str, wanted: Wanted, read: ReadRecord) -> ShardTables:
-        """See ``DatasetFormat``."""
-        source = self.identity(path, wanted)
-        episodes = EpisodesOfFile(path, wanted, self, self._videos)
-        builder = FileTables(path, wanted, read, self.features, self.cameras).build(episodes)
-        for note in episodes.notes:
-            builder.note(note)
-        return builder.tables(source)
-
-    def records(self, slices: Sequence[ShardSlice]) -> Iterator[tuple[RecordPlace, bytes]]:
-        """See ``DatasetFormat``; an episode's pictures are marks of the camera and the step.
-
-        Raises:
-            OSError: a file cannot be opened.
-            MissingExtraError: pyarrow is not installed.
-        """
-        for piece in slices:
-            try:
-                rows = EpisodeRows(piece.path, self)
-            except DamagedEpisodeError:
-                continue
-            of = self.episodes.in_file(piece.path, piece.start, piece.stop)
-            for record, one in enumerate(of, start=piece.start):
-                with contextlib.suppress(DamagedEpisodeError):
-                    yield RecordPlace(piece.path, record), rows.record(one)[1]
+    def stored(
+        self, path: str, only: slice, wanted: Wanted | None, notes: dict[str, None]
+    ) -> Iterator[StoredEpisode | DamagedEpisodeError]:
+        """See ``StoredFormat``. Raises MissingExtraError where pyarrow is not installed."""
+        return EpisodesOfFile(path, wanted, self, self._videos).episodes(only, notes)
 
     def first_frames(self, path: str, record: int, camera: str, count: int) -> Sequence[Encoded]:
         """See ``DatasetFormat``; of a video the first packets are read, of pictures the pages."""
@@ -139,9 +114,9 @@ class LeRobotDirectory(LeRobotMetadata):
         table = read_pictures(path, camera, int(lengths.sum()), most=first + count)
         return table.pictures(mapped(path), slice(first, first + count))
 
-    def plain_reader(self, *, by_row: bool = False, nearest: bool = False) -> PlainReader:
-        """See ``DatasetFormat``; ``nearest``: each row has the frame nearest to its time."""
-        return LeRobotReader(self, by_row=by_row, nearest=nearest)
+    def plain_reader(self, timestamps: Timestamps = "check") -> LeRobotReader:
+        """See ``DatasetFormat``."""
+        return LeRobotReader(self, timestamps)
 
     @cached_property
     def cameras_without_files(self) -> tuple[str, ...]:
@@ -276,62 +251,46 @@ def _slices(episodes: EpisodeList, rows: NDArray[np.int64], split: str) -> tuple
     )
 
 
-class LeRobotReader:
+class LeRobotReader(PlainReader[LeRobotDirectory]):
     """See ``PlainReader``: pyarrow reads an episode's rows, PyAV its frames, and no code of ours.
 
     Only the list of episodes, and where they lie in videos, is the loader's.
-
-    Args:
-        directory: dataset that is read.
-        by_row: whether frames are taken by the numbers of rows (``timestamps: ignore``).
-        nearest: whether each row has the frame nearest to its time (``timestamps: nearest``).
     """
 
-    def __init__(
-        self, directory: LeRobotMetadata, *, by_row: bool = False, nearest: bool = False
-    ) -> None:
-        self._directory = directory
-        self._by_row, self._nearest = by_row, nearest
-        self._videos = PlainVideos()
-        self.fps: float | None = directory.fps
+    reads_by = "pyarrow"
 
-    def episode(self, piece: ShardSlice, record: int) -> list[Step]:
-        """The steps of an episode; raises as ``dataset.PlainReader.episode`` does."""
-        one = self._directory.episodes.at(piece.path, record)
+    def steps(self, piece: ShardSlice, record: int) -> list[Step]:
+        """See ``PlainReader``."""
+        one = self.directory.episodes.at(piece.path, record)
         with needs("a LeRobot dataset", extra="lerobot"):
             import av  # noqa: F401  (asked for at once, not at the first picture)
             import pyarrow.parquet as parquet
-        try:
-            table = parquet.read_table(piece.path, filters=[("episode_index", "=", one.index)])
-            ordered = "frame_index" in table.column_names
-            rows = (table.sort_by("frame_index") if ordered else table).to_pylist()
-        except (OSError, ValueError, KeyError) as error:
-            raise SourceError(
-                f"pyarrow cannot read episode {one.index} of {piece.path}: {error}",
-                remedy="restore the file from where the dataset came",
-                dataset=self._directory.dataset,
-            ) from error
+        table = parquet.read_table(piece.path, filters=[("episode_index", "=", one.index)])
+        ordered = "frame_index" in table.column_names
+        rows = (table.sort_by("frame_index") if ordered else table).to_pylist()
         return [self._step(row, number, one) for number, row in enumerate(rows)]
 
     def _frame_of(
         self, camera: str, one: Episode, number: int, time_s: float | None
     ) -> NDArray[np.uint8]:
         """The frame that a camera shows at a step of an episode, at a time if it matters."""
-        path, known = one.videos[camera].path, self._directory
-        frames = len(self._videos.times(path))
-        placed = known.episodes.placed(camera, path, frames, known.fps, by_row=self._by_row)
+        path, known = one.videos[camera].path, self.directory
+        frames = len(self.videos.times(path))
+        placed = known.episodes.placed(
+            camera, path, frames, known.fps, by_row=self.timestamps == "ignore"
+        )
         first = placed.first.get(one.index, 0)
         if time_s is not None:
             number = round(time_s * known.fps)  # of a steady clock, as the index requires
             number = min(max(number, 0), one.length - 1)
-        return self._videos.frame(path, first + number)
+        return self.videos.frame(path, first + number)
 
     def _step(self, row: Mapping[str, Any], number: int, one: Episode) -> Step:
         step: dict[str, Any] = {EPISODE: np.asarray(one.index)}
-        time_s = row.get("timestamp") if self._nearest else None
-        for path, feature in self._directory.features.items():
+        time_s = row.get("timestamp") if self.timestamps == "nearest" else None
+        for path, feature in self.directory.features.items():
             if feature.encoding == TASKS:
-                if (told := self._directory.tasks_if_listed) is not None:
+                if (told := self.directory.tasks_if_listed) is not None:
                     step[path] = told.get(row[task_column(path)], b"")
             elif feature.kind == "text":
                 step[path] = str(row[path] or "").encode()
@@ -341,13 +300,5 @@ class LeRobotReader:
             elif feature.kind == "image" and feature.encoding == VIDEO and path in one.videos:
                 step[path] = LazyPicture(partial(self._frame_of, path, one, number, time_s))
             elif feature.kind == "image" and path in row:
-                step[path] = LazyPicture(partial(_picture_of, row[path]))
+                step[path] = LazyPicture(partial(pixels_of, row[path]["bytes"]))
         return step
-
-
-def _picture_of(stored: Mapping[str, Any]) -> NDArray[np.uint8]:
-    """Pixels of a picture that Parquet stores, by Pillow."""
-    from PIL import Image
-
-    with Image.open(io.BytesIO(stored["bytes"])) as picture:
-        return np.asarray(picture.convert("RGB"), np.uint8)

@@ -31,7 +31,8 @@ from numpy.typing import NDArray
 
 from autoloader.errors import SourceError
 from autoloader.formats import files
-from autoloader.formats.dataset import DatasetFormat, ShardSlice, broken, read_json
+from autoloader.formats.dataset import ShardSlice, broken, read_json
+from autoloader.formats.episodes import StoredFormat
 from autoloader.formats.features import PARQUET, TASK, TASKS, VIDEO, Feature, FeatureKind
 from autoloader.formats.lerobot.parquet import read_columns
 from autoloader.formats.lerobot.videos import Placement, Spans, place
@@ -186,9 +187,9 @@ class EpisodeList:
         """An episode of a Parquet file."""
         return self[int(self.data.rows_in(path)[record])]
 
-    def in_file(self, path: str, start: int = 0, stop: int | None = None) -> Iterator[Episode]:
-        """The episodes of a Parquet file in their order, or a stretch of them."""
-        return map(self.__getitem__, self.data.rows_in(path)[start:stop].tolist())
+    def in_file(self, path: str, only: slice) -> Iterator[Episode]:
+        """Some of the episodes of a Parquet file, in their order."""
+        return map(self.__getitem__, self.data.rows_in(path)[only].tolist())
 
     def videos_of(self, path: str, cameras: Iterable[str]) -> set[str]:
         """The videos of a Parquet file's episodes; a camera that has none is passed over."""
@@ -226,7 +227,7 @@ class EpisodeList:
 
 
 @dataclass(frozen=True)
-class LeRobotMetadata(DatasetFormat):
+class LeRobotMetadata(StoredFormat):
     """A LeRobot dataset as its metadata has it; see ``DatasetFormat``.
 
     Attributes:
@@ -261,11 +262,6 @@ class LeRobotMetadata(DatasetFormat):
             return self.tasks
         except SourceError:
             return None
-
-    @cached_property
-    def cameras(self) -> tuple[str, ...]:
-        """Features that are pictures, in the order of their names."""
-        return tuple(sorted(path for path, one in self.features.items() if one.kind == "image"))
 
 
 def metadata_digest(root: Path) -> bytes:

@@ -28,7 +28,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from autoloader.formats import files
-from autoloader.formats.files import told_stand_in
+from autoloader.formats.files import UnreadableError, told_stand_in
 from autoloader.formats.frames import PackedPicture
 from autoloader.formats.records import read_varint
 from autoloader.host.extras import needs
@@ -55,10 +55,6 @@ _FOOTER = struct.Struct("<I4s")
 """End of the file: length of the footer before it, and Parquet's mark."""
 
 
-class UnreadableParquetError(ValueError):
-    """A file is no Parquet file that can be read; the message says why."""
-
-
 def read_columns(
     path: str | Path, wanted: Callable[[Sequence[str]], Sequence[str]], most: str = ""
 ) -> Any:
@@ -71,7 +67,7 @@ def read_columns(
             for no bound.
 
     Raises:
-        UnreadableParquetError: the file is damaged, or no Parquet file.
+        UnreadableError: the file is damaged, or no Parquet file.
         OSError: the file is not there, or may not be read.
         MissingExtraError: pyarrow is not installed.
     """
@@ -93,7 +89,7 @@ def read_columns(
             raise
         except (pyarrow.ArrowException, OSError, ValueError, OverflowError, MemoryError) as error:
             why = told_stand_in(path) or " ".join(str(error).split())[:160]
-            raise UnreadableParquetError(why) from error
+            raise UnreadableError(why) from error
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,7 +138,7 @@ def read_pictures(path: str, feature: str, rows: int, most: int | None = None) -
         most: number of rows, from the first on, that are enough; ``None`` for all.
 
     Raises:
-        UnreadableParquetError: the file is damaged, or packed in a way that is not read.
+        UnreadableError: the file is damaged, or packed in a way that is not read.
         OSError: the file cannot be opened.
         MissingExtraError: pyarrow is not installed.
     """
@@ -161,16 +157,16 @@ def read_pictures(path: str, feature: str, rows: int, most: int | None = None) -
                 first += len(number)
                 if first > rows or (most is not None and first >= most):
                     break
-    except UnreadableParquetError:
+    except UnreadableError:
         raise
     except (LookupError, TypeError, struct.error) as error:
-        raise UnreadableParquetError("its footer, or the header of a page, is damaged") from error
+        raise UnreadableError("its footer, or the header of a page, is damaged") from error
     except (pyarrow.ArrowException, ValueError, OverflowError, MemoryError) as error:
-        raise UnreadableParquetError(" ".join(str(error).split())[:160]) from error
+        raise UnreadableError(" ".join(str(error).split())[:160]) from error
     if not enough <= first <= rows:
-        raise UnreadableParquetError(f"{feature} has {first} values, and the file {rows} rows")
+        raise UnreadableError(f"{feature} has {first} values, and the file {rows} rows")
     if len(codecs) > 1:
-        raise UnreadableParquetError(f"{feature} is packed in several ways: {sorted(codecs)}")
+        raise UnreadableError(f"{feature} is packed in several ways: {sorted(codecs)}")
     offset, length, *within = found
     return PictureTable(
         next(iter(codecs), PLAIN), offset, length, *(one.astype(np.int32) for one in within)
@@ -203,7 +199,7 @@ class _Values:
         """[5, n] offset, length and unpacked bytes of each stretch; start and size within it."""
         start, size, none = self.start, self.size, np.zeros_like(self.size)
         if len(size) and int(size.max()) > _LARGEST_PICTURE_BYTES:
-            raise UnreadableParquetError("a picture has more than 2 GiB")
+            raise UnreadableError("a picture has more than 2 GiB")
         if self.codec == PLAIN:
             return np.stack([self.offset + start, size, size, none, size])
         whole = len(self.data)
@@ -230,12 +226,12 @@ def _pages(source: BinaryIO, column: str) -> Iterator[tuple[_Values, Ints]]:
             schema, columns = file.metadata.schema, file.metadata.num_columns
             paths = [schema.column(k).path for k in range(columns)]
             if column not in paths:
-                raise UnreadableParquetError(f"it has no column {column!r}")
+                raise UnreadableError(f"it has no column {column!r}")
             described = schema.column(paths.index(column))
     except OSError as error:  # pyarrow's word for damaged bytes
-        raise UnreadableParquetError(" ".join(str(error).split())[:160]) from error
+        raise UnreadableError(" ".join(str(error).split())[:160]) from error
     if described.physical_type != "BYTE_ARRAY" or described.max_repetition_level:
-        raise UnreadableParquetError(f"{column} holds no byte strings")
+        raise UnreadableError(f"{column} holds no byte strings")
     file_bytes = os.fstat(source.fileno()).st_size
     end = max(0, file_bytes - _FOOTER.size)
     size, _ = _FOOTER.unpack(os.pread(source.fileno(), _FOOTER.size, end))
@@ -260,7 +256,7 @@ class _Chunk:
         self._level = level
         codec = _CODECS[chunk[4]]
         if codec not in _READ:
-            raise UnreadableParquetError(
+            raise UnreadableError(
                 f"its pictures are packed by {codec}; read are {', '.join(sorted(_READ))}"
             )
         self._codec = PLAIN if codec == "uncompressed" else codec
@@ -269,7 +265,7 @@ class _Chunk:
         self._at = min(chunk[9], chunk.get(11) or chunk[9])
         self._stop = self._at + chunk[7]
         if self._at < 4 or chunk[7] < 0 or self._stop > file_bytes:
-            raise UnreadableParquetError("a column lies behind the end of the file")
+            raise UnreadableError("a column lies behind the end of the file")
 
     def __iter__(self) -> Iterator[tuple[_Values, Ints]]:
         """See ``_pages``."""
@@ -280,12 +276,12 @@ class _Chunk:
             kind, unpacked, packed = header[1], header[2], header[3]
             body, at = at + size, at + size + packed
             if packed < 0 or unpacked < 0 or at > self._stop:
-                raise UnreadableParquetError("a page lies behind the end of its column")
+                raise UnreadableError("a page lies behind the end of its column")
             if kind == _DICTIONARY:
                 data = self._unpacked(body, packed, unpacked)
                 dictionary = _values(body, self._codec, *data, 0, header[7][1])
             elif kind == _DATA_V2:
-                raise UnreadableParquetError(
+                raise UnreadableError(
                     'its pages are of version 2: write it with data_page_version="1.0"'
                 )
             elif kind == _DATA:
@@ -300,7 +296,7 @@ class _Chunk:
         told, first = header[5], 0
         count, encoding = told[1], told[2]
         if not 0 < count <= self._values:
-            raise UnreadableParquetError(f"a page claims {count} values")
+            raise UnreadableError(f"a page claims {count} values")
         raw, data = self._unpacked(body, packed, unpacked)
         if self._level:  # levels are packed with the values
             first = 4 + int.from_bytes(data[:4], "little")
@@ -313,15 +309,13 @@ class _Chunk:
             number[there] = np.arange(present)
             return _values(body, self._codec, raw, data, first, present), number
         if encoding not in _DICTIONARY_VALUES or dictionary is None:
-            raise UnreadableParquetError(f"its byte strings have Parquet's encoding {encoding}")
+            raise UnreadableError(f"its byte strings have Parquet's encoding {encoding}")
         if present:
             if first >= len(data) or data[first] > 32:
-                raise UnreadableParquetError(
-                    "a page does not say how wide its dictionary numbers are"
-                )
+                raise UnreadableError("a page does not say how wide its dictionary numbers are")
             number[there] = _runs(data[first + 1 :], data[first], present)
             if int(number.max()) >= len(dictionary.start):
-                raise UnreadableParquetError("a page names a value that its dictionary lacks")
+                raise UnreadableError("a page names a value that its dictionary lacks")
         return dictionary, number
 
     def _header(self, at: int) -> tuple[dict[int, Any], int]:
@@ -330,7 +324,7 @@ class _Chunk:
             reader = _Thrift(os.pread(self._descriptor, min(size, self._stop - at), at))
             with contextlib.suppress(IndexError):
                 return reader.struct(), reader.at
-        raise UnreadableParquetError("the header of a page is damaged")
+        raise UnreadableError("the header of a page is damaged")
 
     def _unpacked(self, offset: int, packed: int, unpacked: int) -> tuple[bytes, bytes]:
         """(bytes of a stretch of the file, the same unpacked)."""
@@ -338,27 +332,27 @@ class _Chunk:
 
         data = os.pread(self._descriptor, packed, offset)
         if len(data) < packed:
-            raise UnreadableParquetError("a page is cut off")
+            raise UnreadableError("a page is cut off")
         if self._codec == PLAIN:
             return data, data
         if not 0 <= unpacked <= min(_MOST_UNPACKED_BYTES, _LARGEST_RATIO * packed + 2**20):
-            raise UnreadableParquetError(f"a page of {packed} bytes claims {unpacked} unpacked")
+            raise UnreadableError(f"a page of {packed} bytes claims {unpacked} unpacked")
         try:
             return data, pyarrow.decompress(data, unpacked, self._codec, asbytes=True)
         except OSError as error:  # pyarrow's word for damaged bytes
-            raise UnreadableParquetError(f"a page cannot be unpacked: {error}"[:160]) from error
+            raise UnreadableError(f"a page cannot be unpacked: {error}"[:160]) from error
 
 
 def _values(offset: int, codec: str, packed: bytes, data: bytes, at: int, count: int) -> _Values:
     """The ``count`` values from ``at`` on in unpacked bytes, each behind its length."""
     if not 0 <= count <= len(data) // 4:
-        raise UnreadableParquetError(f"a page of {len(data)} bytes claims {count} values")
+        raise UnreadableError(f"a page of {len(data)} bytes claims {count} values")
     start, size = np.empty(count, np.int64), np.empty(count, np.int64)
     for k in range(count):
         start[k], size[k] = at + 4, int.from_bytes(data[at : at + 4], "little")
         at = int(start[k] + size[k])
         if at > len(data):
-            raise UnreadableParquetError("a value lies behind the end of its page")
+            raise UnreadableError("a value lies behind the end of its page")
     return _Values(offset, codec, packed, data, start, size)
 
 
@@ -368,7 +362,7 @@ def _pieces(packed: bytes, whole: int) -> tuple[list[int], int]:
     The whole stream is one piece if a piece needs another.
 
     Raises:
-        UnreadableParquetError: the bytes are no such stream.
+        UnreadableError: the bytes are no such stream.
     """
     try:
         at = next(k for k, byte in enumerate(packed) if not byte & 0x80) + 1
@@ -397,7 +391,7 @@ def _pieces(packed: bytes, whole: int) -> tuple[list[int], int]:
     except (IndexError, StopIteration):
         at, done = -1, -1
     if done != whole or at != len(packed):
-        raise UnreadableParquetError("a page is no whole snappy stream")
+        raise UnreadableError("a page is no whole snappy stream")
     if not alone:
         return [begin, at], max(1, whole)
     return places if places[-1] == at else [*places, at], PIECE_BYTES
@@ -423,7 +417,7 @@ def _runs(data: bytes, width: int, count: int) -> Ints:
             found[done : done + some] = int.from_bytes(data[at : at + size], "little")
         at += size
         if some <= 0:
-            raise UnreadableParquetError("a run of a page is empty")
+            raise UnreadableError("a run of a page is empty")
         done += some
     return found
 

@@ -33,6 +33,7 @@ from autoloader.formats.episodes import (
     marks_of,
 )
 from autoloader.formats.features import PARQUET, TASKS, VIDEO
+from autoloader.formats.files import UnreadableError
 from autoloader.formats.lerobot.metadata import (
     EPISODE,
     Episode,
@@ -42,7 +43,6 @@ from autoloader.formats.lerobot.metadata import (
 )
 from autoloader.formats.lerobot.parquet import (
     PictureTable,
-    UnreadableParquetError,
     read_columns,
     read_pictures,
 )
@@ -52,7 +52,8 @@ from autoloader.formats.tables import (
     Section,
     Wanted,
 )
-from autoloader.formats.videos import PacketTable, UnreadableVideoError, read_packets
+from autoloader.formats.videos import PacketTable, read_packets
+from autoloader.spec.model import Timestamps
 
 Ints = NDArray[np.int64]
 MOST_KEPT_PACKETS = 2**21
@@ -90,40 +91,34 @@ class EpisodesOfFile:
 
     Args:
         path: path of the Parquet file.
-        wanted: features that are indexed.
+        wanted: features that are indexed; ``None``: every one is read, and no frames.
         known: the dataset that the file belongs to.
         videos: packets of the dataset's videos.
-
-    Attributes:
-        notes: facts about the file that a person should know, as keys; once all were read.
     """
 
     path: str
-    wanted: Wanted
+    wanted: Wanted | None
     known: LeRobotMetadata
     videos: Videos
 
     def __post_init__(self) -> None:
         """Prepare what is found once a file; nothing is read yet."""
-        self.notes: dict[str, None] = {}
+        self._timestamps = self.wanted.timestamps if self.wanted else "check"
+        self._notes: dict[str, None] = {}
         self._pictures: dict[str, PictureTable | str] = {}
         self._placed: dict[tuple[str, str], tuple[PacketTable, Placement] | str] = {}
 
-    def __iter__(self) -> Iterator[StoredEpisode | DamagedEpisodeError]:
-        """In the order of the list; an episode that does not fit the metadata is damaged.
-
-        Raises:
-            OSError: the file cannot be read.
-        """
-        rewritten = self.wanted.transform is not None
-        only = None if rewritten else [one.key for one in self.wanted.features]
+    def episodes(
+        self, only: slice, notes: dict[str, None]
+    ) -> Iterator[StoredEpisode | DamagedEpisodeError]:
+        """See ``StoredFormat.stored``; an episode that does not fit the metadata is damaged."""
+        stored = self.wanted.stored if self.wanted else None
         rows: EpisodeRows | DamagedEpisodeError
         try:
-            how = {"by_row": self.wanted.by_row, "nearest": self.wanted.nearest}
-            rows = EpisodeRows(self.path, self.known, only, **how)
+            rows = EpisodeRows(self.path, self.known, stored, self._timestamps)
         except DamagedEpisodeError as error:
             rows = error
-        for one in self.known.episodes.in_file(self.path):
+        for one in self.known.episodes.in_file(self.path, only):
             try:
                 if isinstance(rows, DamagedEpisodeError):
                     raise rows
@@ -131,11 +126,11 @@ class EpisodesOfFile:
             except DamagedEpisodeError as error:
                 yield error
             else:
-                shown_s = rows.times_s(own) if self.wanted.nearest else None
+                shown_s = rows.times_s(own) if self._timestamps == "nearest" else None
                 frames = partial(self._frames, one, own, rows.count, shown_s)
                 yield StoredEpisode(record, one.length, frames, own.start)
         if not isinstance(rows, DamagedEpisodeError):
-            self.notes = rows.notes | self.notes
+            notes |= rows.notes | self._notes
 
     def _frames(
         self, one: Episode, rows: slice, count: int, times_s: Any, camera: str
@@ -155,7 +150,7 @@ class EpisodesOfFile:
         if camera not in self._pictures:
             try:
                 self._pictures[camera] = read_pictures(self.path, camera, count)
-            except UnreadableParquetError as error:
+            except UnreadableError as error:
                 self._pictures[camera] = str(error)
         table = self._pictures[camera]
         if isinstance(table, str):
@@ -173,7 +168,8 @@ class EpisodesOfFile:
         Raises:
             DamagedEpisodeError: the frames are not there, or not at their times.
         """
-        place, by_row, fps = one.videos.get(camera), self.wanted.by_row, self.known.fps
+        place, fps = one.videos.get(camera), self.known.fps
+        by_row = self._timestamps == "ignore"
         if place is None:
             raise DamagedEpisodeError(
                 f"{camera}: the list of episodes does not say in which video episode "
@@ -196,7 +192,7 @@ class EpisodesOfFile:
             raise DamagedEpisodeError(f"{name}: {placed.lost[one.index]}")
         first = placed.first[one.index]
         if placed.note:
-            self.notes[f"{name}: {placed.note}"] = None
+            self._notes[f"{name}: {placed.note}"] = None
         if not by_row:
             stop = first + one.length
             off = np.abs(table.shown_s[first:stop] * fps - np.arange(first, stop))
@@ -247,7 +243,7 @@ class Videos:
             if found is None:
                 try:
                     found = read_packets(path)
-                except UnreadableVideoError as error:
+                except UnreadableError as error:
                     found = str(error)
                 except OSError as error:
                     found = str(error.strerror or error)
@@ -280,8 +276,7 @@ class EpisodeRows:
         known: the dataset that the file belongs to.
         only: features that are wanted; ``None``: every one, without texts of tasks if no list says
             what they are. Columns of pictures must be there, and are not read.
-        by_row: whether times are ignored (``timestamps: ignore``).
-        nearest: whether frames are those nearest to the times (``timestamps: nearest``).
+        timestamps: rule by which rows get their frames.
 
     Attributes:
         count: number of the file's rows.
@@ -299,12 +294,9 @@ class EpisodeRows:
         path: str,
         known: LeRobotMetadata,
         only: Collection[str] | None = None,
-        *,
-        by_row: bool = False,
-        nearest: bool = False,
+        timestamps: Timestamps = "check",
     ) -> None:
-        self._known = known
-        self._by_row, self._nearest = by_row, nearest
+        self._known, self._timestamps = known, timestamps
         self.notes: dict[str, None] = {}
         self._features = {
             one.path: one
@@ -330,7 +322,7 @@ class EpisodeRows:
 
         try:
             table = read_columns(path, there)
-        except UnreadableParquetError as error:
+        except UnreadableError as error:
             raise DamagedEpisodeError(f"its Parquet file cannot be read: {error}") from error
         except FileNotFoundError as error:
             name = "/".join(path.split("/")[-2:])
@@ -404,7 +396,7 @@ class EpisodeRows:
             raise DamagedEpisodeError(
                 f"the rows of episode {one.index} are not its frames in order"
             )
-        if self._time_s is not None and not self._by_row:
+        if self._time_s is not None and self._timestamps != "ignore":
             self._check_times(self._time_s[rows] * self._known.fps, one)
         for key, (_, bad) in self._numbers.items():
             if bad[rows].any():
@@ -431,7 +423,8 @@ class EpisodeRows:
             return
         offset = float(np.median(off))
         if abs(offset) <= _LARGEST_OFFSET_FRAMES and np.abs(off - offset).max() <= _STEADY_FRAMES:
-            done = "frames are those nearest to them" if self._nearest else "that is taken off"
+            nearest = self._timestamps == "nearest"
+            done = "frames are those nearest to them" if nearest else "that is taken off"
             self.notes[
                 f"the times of its rows begin at {offset / fps:.3f} s and not at 0; {done}"
             ] = None

@@ -24,7 +24,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, NamedTuple
 
-from autoloader.errors import SpecError, UnsupportedError
+from autoloader.errors import SpecError
 from autoloader.formats import DatasetFormat, Feature, files
 from autoloader.samples.draws import Keys
 from autoloader.samples.transforms.fields import (
@@ -38,7 +38,6 @@ from autoloader.samples.transforms.fields import (
     find_feature,
     is_code,
     is_several,
-    is_text,
     unfit,
 )
 from autoloader.samples.transforms.keep import Keep
@@ -301,15 +300,6 @@ def _features_of(
     features = tuple(find_feature(found, path, field=place) for path in choice.paths)
     names = {}
     for feature in features:
-        as_stored = declared.transform is None and directory.texts_only
-        if as_stored and not is_text(feature) and not is_code(feature):
-            why = (
-                f"cannot be language: a {directory.title} dataset has texts and single integers "
-                f"for "
-                "that"
-            )
-            remedy = "name task, the text of each frame's task"
-            raise unfit(feature, place, why, remedy, UnsupportedError)
         if is_code(feature):
             names[feature.path] = _names_of(choice, feature, directory, place)
             continue

@@ -424,15 +424,6 @@ class Ranges:
         start, stop = -(-self.start // stride), -(-self.stop // stride)
         return Ranges.of(self.episodes, self.episode(), start, stop)
 
-    def take(self, episodes: Ints) -> Ranges:
-        """The sets of some episodes [E'], which ascend."""
-        each = np.diff(self.first)[episodes]
-        at = np.arange(int(each.sum())) + np.repeat(
-            self.first[episodes] - (np.cumsum(each) - each), each
-        )
-        first = np.concatenate([[0], np.cumsum(each)]).astype(np.int64)
-        return Ranges(first, self.start[at], self.stop[at])
-
     def numbers(self, episode: int) -> Ints:
         """The numbers of one episode, ascending."""
         at = range(int(self.first[episode]), int(self.first[episode + 1]))
