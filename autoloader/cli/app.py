@@ -454,7 +454,7 @@ def inspect(
 
 @_command(_LOOK, "init /data/oxe --style octo --mix oxe_magic_soup -o mix.yaml")
 def init(
-    data_dir: Annotated[Path, typer.Argument(metavar="DATA")],
+    data_dir: Annotated[list[Path], typer.Argument(metavar="DATA")],
     style: Annotated[
         str | None,
         typer.Option(
@@ -466,11 +466,11 @@ def init(
     mix: str | None = None,
     output: OutputFile = None,
 ) -> None:
-    """Write a spec of the TFDS, LeRobot and HDF5 datasets of a folder or of the Hugging Face Hub.
+    """Write a spec of the TFDS, LeRobot and HDF5 datasets of folders or of the Hugging Face Hub.
 
     Options:
-    data_dir: Where datasets lie, at any depth: a folder, or an address such as gs://BUCKET/oxe.
-        Or a dataset of the Hub, such as lerobot/pusht or lerobot/pusht@REVISION.
+    data_dir: Where datasets lie, at any depth: folders, or addresses such as gs://BUCKET/oxe.
+        Or datasets of the Hub, such as lerobot/pusht or lerobot/pusht@REVISION.
     style: Project whose conventions the spec follows (fields, image sizes, actions): octo, openvla
         or openpi; gr00t (LeRobot datasets with meta/modality.json; see --version); lerobot (see
         --policy); robomimic, act or diffusion_policy (the windows of their dataset classes);

@@ -32,6 +32,7 @@ from autoloader.index.statistics_files import FILE_OF, FORMATS, statistics_docum
 from autoloader.process.planning import admit_disk_floor, disk_floor_kept
 from autoloader.samples.resolve import normalised, resolve
 from autoloader.spec import PipelineSpec
+from autoloader.spec.reading import flow
 
 THREADS = 2
 """Shard files indexed at a time."""
@@ -195,13 +196,16 @@ def show_statistics(spec: Path, split: str, *, output: Path | None, layout: str)
     if output is not None:
         for place, content in _places(output, files, layout):
             _write(place, content)
+        if layout == FORMATS[0] and named is None:
+            use = flow({"statistics": str(output), "action": {"method": "q01_q99"}})
+            note(f"to use it, write in the spec: normalize: {use}")
     if answered(files.get("", files)):
         return
     if output is not None:
         emit(str(output))
     else:
         emit_table(
-            ("dataset", "field", "column", "mean", "std", "min", "q01", "q99", "max", "mask"),
+            ("dataset", "field", "column", "mean", "std", "min", "q01", "q99", "max", "normalised"),
             _rows(document),
         )
 
@@ -248,8 +252,8 @@ def _places(output: Path, files: Mapping[str, Any], layout: str) -> Iterator[tup
 def _rows(document: Mapping[str, Any]) -> Iterator[tuple[Any, ...]]:
     """Rows of the table of statistics: one for each column of each field of each dataset."""
     for name, entry in document.items():
-        for field in ("action", "proprio"):
-            found = entry.get(field)
+        for key, field in (("action", "action"), ("proprio", "state")):
+            found = entry.get(key)
             for column in range(len(found["mean"]) if found else 0):
                 numbers = (
                     f"{found[key][column]:.5g}" if key in found else ""

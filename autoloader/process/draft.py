@@ -78,6 +78,7 @@ _STYLE_OF = {"gr00t": "gr00t-n1.6", "lerobot": "lerobot-act"}
 _CHUNK = 100
 """Actions of a sample in a style that takes all, where the metadata says no lengths."""
 _Faults = dict[str, AutoloaderError]
+_Place = str | os.PathLike[str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,17 +132,17 @@ def styles() -> Mapping[str, Style]:
 
 
 def draft(
-    data_dir: str | os.PathLike[str],
+    data_dir: _Place | Sequence[_Place],
     say: Callable[[str], object],
     style: str | None = None,
     mix: str | None = None,
     *,
     whole: bool = False,
 ) -> dict[str, Any]:
-    """Draft a spec of the datasets below a folder.
+    """Draft a spec of the datasets below folders.
 
     Args:
-        data_dir: folder or address where datasets lie, at any depth; or a dataset's id on the Hub.
+        data_dir: folders or addresses where datasets lie, at any depth; or ids of the Hub.
         say: is told what a person should know of the draft, a line each.
         style: convention of the spec; ``None``: plain, or the mixture's own.
         mix: name of a published mixture, or of one of its datasets; ``None``: all datasets.
@@ -152,16 +153,11 @@ def draft(
         "left_out": name → why, of datasets that cannot be used.
     """
     name, weights = _style_and_mix(_STYLE_OF.get(style or "", style), mix)
-    root = located(data_dir, say)
-    if not is_remote(root) and not (os.path.isdir(root) or is_file(root)):  # noqa: PTH112  (never raises)
-        there, address = os.path.lexists(root), address_meant(os.fspath(data_dir))
-        raise SourceError(
-            f"{data_dir} is not a directory" if there else f"{data_dir} does not exist",
-            remedy=(f"did you mean the address {address}? Else " if address else "")
-            + "give the directory that holds the datasets, or a dataset of the Hub: ORG/NAME",
-        )
+    places = [data_dir] if isinstance(data_dir, (str, os.PathLike)) else data_dir
+    roots = [_root(place, say) for place in places]
+    root = ", ".join(roots)
     how, faults, left = styles()[name], _Faults(), dict[str, str]()
-    found = list(_entries(root, how, say, faults, left))
+    found = list(_entries(roots, how, say, faults, left))
     if not found and len(faults) == 1:
         raise next(iter(faults.values()))
     every, whys = len(found) + len(left), "; ".join(left.values())
@@ -189,7 +185,8 @@ def draft(
             f"{root} holds no TFDS, LeRobot or HDF5 dataset {f'of {mix} ' if mix else ''}that can "
             "be read",
             remedy="give a directory with version directories such as my_dataset/1.0.0, or with "
-            "LeRobot datasets, below it; the lines above say what was left out and why",
+            "LeRobot datasets, below it"
+            + ("; the lines above say what was left out and why" if faults or mix else ""),
         )
     for one in found:
         if one.proposed:
@@ -224,6 +221,23 @@ def draft(
     if left:
         say(shortage)
     return {"spec": text, "style": name, "mix": known, "datasets": datasets, "left_out": left}
+
+
+def _root(place: _Place, say: Callable[[str], object]) -> str:
+    """The folder, file or address that a person named.
+
+    Raises:
+        SourceError: there is none.
+    """
+    root = located(place, say)
+    if not is_remote(root) and not (os.path.isdir(root) or is_file(root)):  # noqa: PTH112  (never raises)
+        there, address = os.path.lexists(root), address_meant(os.fspath(place))
+        raise SourceError(
+            f"{place} is not a directory" if there else f"{place} does not exist",
+            remedy=(f"did you mean the address {address}? Else " if address else "")
+            + "give the directory that holds the datasets, or a dataset of the Hub: ORG/NAME",
+        )
+    return root
 
 
 def _style_and_mix(style: str | None, mix: str | None) -> tuple[str, KnownMix | None]:
@@ -267,16 +281,17 @@ def _mixes_of(project: str) -> dict[str, KnownMix]:
 
 
 def _entries(
-    root: str, style: Style, say: Callable[[str], object], faults: _Faults, left: dict[str, str]
-) -> Iterator[Entry]:
-    """Yield the newest readable version of every dataset below ``root``.
+    roots: Sequence[str], style: Style, say: Callable[[str], object], faults: _Faults,
+    left: dict[str, str],
+) -> Iterator[Entry]:  # fmt: skip
+    """Yield the newest readable version of every dataset below ``roots``.
 
     Why others cannot be used is added to ``faults`` by path, and to ``left`` by name if no version
     of a dataset can.
     """
     taken: list[Entry] = []
     names: set[str] = set()
-    for versions in dataset_versions(root, say):
+    for versions in (one for root in roots for one in dataset_versions(root, say)):
         found = (_entry(place, style, faults) for place in versions)
         entry = next((one for one in found if one is not None), None)
         if entry is None:
@@ -345,7 +360,7 @@ def propose(
         elif guessed := guess(features):
             values[name] = guessed
             does_not_fit = "the known recipe does not fit these files"
-            guesses[name] = does_not_fit if known else "no recipe for this dataset"
+            guesses[name] = does_not_fit if known else "not a known dataset"
     return values, guesses
 
 
@@ -535,14 +550,18 @@ def entry_of(directory: DatasetFormat, style: Style) -> Entry:
         misfits.append((made, misfit.what))
     entry = _proposed(directory, style)
     if not misfits:
-        entry.proposed = dict.fromkeys(entry.values, f"{style.project} has no recipe for it")
+        entry.proposed = dict.fromkeys(_guessable(entry), f"{style.project} has no recipe for it")
         return entry
     made, told = misfits[0]
     entry.known_as = made.known_as
     why = f"the recipe of {style.project} does not fit these files"
-    entry.proposed = dict.fromkeys(entry.values, why)
+    entry.proposed = dict.fromkeys(_guessable(entry), why)
     entry.notes.append(f"{why}: {told}")
     return entry
+
+
+def _guessable(entry: Entry) -> list[str]:
+    return [key for key in entry.values if key != "episodes"]
 
 
 def _names(directory: DatasetFormat) -> list[str]:
@@ -571,9 +590,9 @@ def _entry_with(
     """
     split = _split(directory, style)
     images = with_flags(values.get("images", {}), directory.features)
-    faults = list(_without_false_flags(images, directory, str(split["train"]).partition("[")[0]))
     if style.only_cameras:
         images = {camera: path for camera, path in images.items() if camera in style.cameras}
+    faults = list(_without_false_flags(images, directory, str(split["train"]).partition("[")[0]))
     fields = {key: images if key == "images" else value for key, value in values.items()}
     keys = [directory.features[one].key for one in _words(images) if one in directory.features]
     missing, numbers = directory.missing_videos(keys), directory.episode_numbers
@@ -582,7 +601,10 @@ def _entry_with(
         whole = sorted({*numbers} - {*missing.without})
         fields["episodes"], split = whole, _split(directory.with_episodes(whole), style)
         which = f"episodes {few(missing.without)} of {len(numbers)} have no video"
-        faults.append(f"{which} ({missing.example}: no such file): episodes lists the others")
+        faults.append(
+            f"{which} ({missing.example}: no such file): episodes lists the others, "
+            "from which split takes its share"
+        )
     _, slash, config = directory.name.partition("/")
     name = f"{found_by}{slash}{config}" if found_by else directory.name
     return Entry(
@@ -836,7 +858,7 @@ def spec_text(
         how = style.cameras.get(name) or style.cameras.get("primary") or _as_stored(entries, name)
         if name in empty:  # the project has the camera, so it is black
             how = how.replace("}", ", placeholder: true}", 1)
-        lines.append(f"  {name}: {how}")
+        lines.append(f"  {name}: {how}{_files_have(entries, name, how, style)}")
     augmented = [name for name in ordered if name in style.augment and name not in empty]
     if augmented:
         lines.append(f"augment:                          # {style.augmented}")
@@ -845,13 +867,33 @@ def spec_text(
     return "\n".join([*lines, *style.rest.splitlines()]) + "\n"
 
 
+def _stored(entries: Sequence[Entry], camera: str) -> list[list[int]]:
+    """[height, width] of a camera's frames in the files, of each dataset that says it."""
+    found = []
+    for one in entries:
+        named = [word for word in _words(one.values.get("images", {}).get(camera, ""))
+                 if word in one.directory.features]  # fmt: skip
+        size = list(one.directory.features[named[0]].shape[:2]) if named else []
+        if len(size) == 2 and all(size):
+            found.append(size)
+    return found
+
+
 def _as_stored(entries: Sequence[Entry], camera: str) -> str:
     """A camera's line with the size of the frames in the files of the first dataset that has it."""
-    one = next(one for one in entries if camera in one.cameras)
-    features = one.directory.features
-    named = (word for word in _words(one.values["images"][camera]) if word in features)
-    shape = features[next(named)].shape
-    return flow({"size": [side or 256 for side in shape[:2]] or [256, 256]})
+    return flow({"size": next(iter(_stored(entries, camera)), [256, 256])})
+
+
+def _files_have(entries: Sequence[Entry], camera: str, how: str, style: Style) -> str:
+    """A comment on a camera's line, where its frames have another size in the files."""
+    wanted = parse_yaml(how)
+    sizes = [size for size in _stored(entries, camera) if size != wanted["size"]]
+    if not sizes or "#" in how:
+        return ""
+    height, width = wanted["size"]
+    told = few(list(dict.fromkeys("{}×{}".format(*size) for size in sizes)))
+    bent = style.project is None and any(h * width != w * height for h, w in sizes)
+    return f"  # frames of {told}" + (", stretched; fit: pad or crop keeps their shape" * bent)
 
 
 def _dataset(one: Entry, weight: float | None, style: Style) -> Iterator[str]:

@@ -117,7 +117,7 @@ def test_what_is_known_comes_from_the_registry_and_the_rest_is_proposed_and_mark
     assert found["pour_tea"]["state"] == ["observation/joint_position", "observation/gripper"]
     assert found["pour_tea"]["language"] == "task"
     assert "broken" in notes
-    assert "pour_tea: no recipe for this dataset: images, action, state, language were" in notes
+    assert "pour_tea: not a known dataset: images, action, state, language were" in notes
     assert "check them with autoloader peek" in notes
     assert "viola" not in notes
     for split in ("train", "val"):

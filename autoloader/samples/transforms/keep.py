@@ -509,7 +509,7 @@ def too_many_bad(
     )
 
 
-def few(numbers: Sequence[int]) -> str:
+def few(numbers: Sequence[object]) -> str:
     """The first numbers, such as "0, 3" or "0, 1, …"."""
     return ", ".join([*map(str, numbers[:_MOST_NUMBERS]), *["…"] * (len(numbers) > _MOST_NUMBERS)])
 
