@@ -28,7 +28,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Iterator, Mapping
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, NoReturn, TypeVar
@@ -60,6 +60,8 @@ from autoloader.process.checkpoint import (
     read_state,
     reweighted,
     sealed,
+    tell_of_values,
+    values_of,
 )
 from autoloader.process.child import Child, ChildPipeline, ThreadChild
 from autoloader.process.delivery import Delivery, InHand, Iteration
@@ -628,7 +630,11 @@ class AutoLoader:
         progress = self._delivery.progress
         order = progress.as_saved(self._order)
         place = {**progress.state(), **order_state(order, self.plan)}
-        return sealed({**fingerprint(self.plan), **place})
+        return sealed({**fingerprint(self.plan), "values": self._values, **place})
+
+    @cached_property
+    def _values(self) -> dict[str, str]:
+        return values_of(self.plan.mixture.spec)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go to where ``state`` was saved, by any rank of any number of ranks.
@@ -647,6 +653,7 @@ class AutoLoader:
 
     def _go_to(self, saved: Mapping[str, Any]) -> None:
         order = order_from(saved, self.plan, self._declared)
+        tell_of_values(saved, self._values)
         delivery = self._delivery
         delivery.count()
         progress = delivery.progress.copy()

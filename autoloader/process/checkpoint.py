@@ -36,6 +36,7 @@ from autoloader.sampling.dealing import Ranks
 from autoloader.sampling.kinds import KindsOfSteps
 from autoloader.sampling.mixture import MixtureOrder, phase_of, shares_of
 from autoloader.sampling.schedule import Change, Curriculum
+from autoloader.spec import PipelineSpec
 from autoloader.spec.block import adapter, is_number
 
 logger = logging.getLogger(__name__)
@@ -72,6 +73,37 @@ def fingerprint(plan: LoaderPlan) -> dict[str, Any]:
     }
 
 
+_VALUES = ("sample", "cameras", "augment", "normalize", "pad_to")
+_DATASET_VALUES = (
+    "images", "action", "state", "language", "features", "normalize", "transform", "steps", "vision",
+)  # fmt: skip
+
+
+def values_of(spec: PipelineSpec) -> dict[str, str]:
+    """Digest of each part of a spec that decides what samples hold, not which come.
+
+    A resume takes other values, and ``tell_of_values`` names the parts. Places of files are left
+    out, as they differ from host to host.
+    """
+    whole = spec.model_dump(mode="json")
+    if whole["normalize"]:
+        whole["normalize"]["statistics"] = None
+    parts = {key: whole[key] for key in _VALUES}
+    for one in whole["datasets"]:
+        parts[f"datasets[{one['name']}]"] = {key: one[key] for key in _DATASET_VALUES}
+    return {path: _checksum(value)[:8] for path, value in parts.items()}
+
+
+def tell_of_values(state: Mapping[str, Any], here: Mapping[str, str]) -> None:
+    """Log a line where samples behind a state hold other values than those before it."""
+    saved = state.get("values", {})  # a state that an earlier version saved has none
+    if changed := [path for path, value in saved.items() if here.get(path, value) != value]:
+        logger.warning(
+            "samples hold other values from here on: the run that saved the state had another %s",
+            ", ".join(changed),
+        )
+
+
 def _weights(dataset: ResolvedDataset) -> dict[str, Any]:
     """Fields of a state about weights that samples are drawn by; {}: there are none."""
     known = dataset.weights
@@ -105,7 +137,7 @@ def sealed(state: Mapping[str, Any]) -> dict[str, Any]:
     return {**whole, "checksum": _checksum(whole)}
 
 
-def _checksum(whole: Mapping[str, Any]) -> str:
+def _checksum(whole: Any) -> str:
     canonical = json.dumps(whole, sort_keys=True, separators=(",", ":"))
     return hashlib.blake2b(canonical.encode(), digest_size=16).hexdigest()
 

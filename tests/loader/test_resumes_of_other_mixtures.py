@@ -14,6 +14,7 @@ from trios import mixture, opened
 
 from autoloader import PipelineSpec
 from autoloader.errors import UsageError
+from autoloader.process.checkpoint import sealed
 
 Row = tuple[int, ...]
 
@@ -118,3 +119,20 @@ def test_what_hangs_on_whole_passes_or_on_the_seed_is_refused_with_the_differenc
     with pytest.raises(UsageError, match=said) as caught:
         run(mixture(trio, [1, 1, 1], **top), 1, state)
     assert "mixing.chain" in caught.value.remedy
+
+
+def test_a_resume_says_which_values_are_others_from_here_on(
+    trio: list[Written], caplog: pytest.LogCaptureFixture
+) -> None:
+    a, b, c = trio
+    _, state = run(mixture([a, b], [1, 1]), 2)
+    run(mixture([a, b], [1, 1]), 1, state)
+    run(mixture([a, c, b], [1, 1, 4]), 1, state)
+    assert "other values" not in caplog.text
+    other = mixture([a, b], [1, 1], normalize={"action": {"method": "min_max"}})
+    run(other, 1, state)
+    assert "the run that saved the state had another normalize" in caplog.text
+    older = {key: value for key, value in state.items() if key != "values"}
+    caplog.clear()
+    run(other, 1, sealed(older))
+    assert "other values" not in caplog.text
