@@ -75,7 +75,8 @@ def fingerprint(plan: LoaderPlan) -> dict[str, Any]:
 
 _VALUES = ("sample", "cameras", "augment", "normalize", "pad_to")
 _DATASET_VALUES = (
-    "images", "action", "state", "language", "features", "normalize", "transform", "steps", "vision",
+    "images", "action", "state", "language", "features", "normalize", "transform", "steps",
+    "vision",
 )  # fmt: skip
 
 
