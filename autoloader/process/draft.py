@@ -869,12 +869,12 @@ def spec_text(
 
 def _stored(entries: Sequence[Entry], camera: str) -> list[list[int]]:
     """[height, width] of a camera's frames in the files, of each dataset that says it."""
-    found = []
+    found = list[list[int]]()
     for one in entries:
         named = [word for word in _words(one.values.get("images", {}).get(camera, ""))
                  if word in one.directory.features]  # fmt: skip
-        size = list(one.directory.features[named[0]].shape[:2]) if named else []
-        if len(size) == 2 and all(size):
+        shape = one.directory.features[named[0]].shape if named else ()
+        if len(size := [side for side in shape[:2] if side]) == 2:
             found.append(size)
     return found
 
