@@ -10,6 +10,7 @@ read AV1. The tree itself chooses the frames. There are no rotations, so pytorch
 from __future__ import annotations
 
 import functools
+import importlib.machinery
 import json
 import sys
 import types
@@ -62,6 +63,7 @@ def stand_in() -> None:
         ("pytorch3d.transforms", {}),
     ):
         sys.modules[name] = types.ModuleType(name)
+        sys.modules[name].__spec__ = importlib.machinery.ModuleSpec(name, None)
         vars(sys.modules[name]).update(members)
     vars(sys.modules["torchcodec"])["decoders"] = sys.modules["torchcodec.decoders"]
     vars(sys.modules["pytorch3d"])["transforms"] = sys.modules["pytorch3d.transforms"]

@@ -12,7 +12,8 @@ The last line printed is JSON: how many batches came, and whether the resumed on
 
 from __future__ import annotations
 
-import importlib
+import importlib.machinery
+import importlib.util
 import json
 import runpy
 import shutil
@@ -40,13 +41,16 @@ class Empty(types.ModuleType):
 
 
 def missing(*names: str) -> None:
-    """Have an empty module for each of these that cannot be imported."""
+    """Have an empty module for each of these that is not installed."""
+    empty(*(name for name in names if importlib.util.find_spec(name) is None))
+
+
+def empty(*names: str) -> None:
+    """Have an empty module for each of these."""
     for name in names:
-        try:
-            importlib.import_module(name)
-        except (ImportError, RuntimeError, OSError):
-            sys.modules[name] = Empty(name)
-            sys.stderr.write(f"not here, empty: {name}\n")
+        sys.modules[name] = Empty(name)
+        sys.modules[name].__spec__ = importlib.machinery.ModuleSpec(name, None)
+        sys.stderr.write(f"an empty module: {name}\n")
 
 
 class Numbers(torch.nn.Module):
@@ -142,7 +146,7 @@ def first_gr00t(folder: Path) -> Any:
     import gr00t_script
 
     gr00t_script.stand_in()
-    missing("gr00t.model.gr00t_n1", "gr00t.model.transforms")
+    empty("gr00t.model.gr00t_n1", "gr00t.model.transforms")
     lines(folder, "lines", "scripts/gr00t_finetune.py")
     from gr00t.experiment.runner import DualBrainTrainer
 
@@ -163,7 +167,7 @@ def starvla(folder: Path) -> Any:
     import gr00t_script
 
     gr00t_script.stand_in()
-    missing("deepspeed", "qwen_vl_utils", "wandb", "timm", "diffusers")
+    missing("qwen_vl_utils", "wandb")
     whole = accelerate.Accelerator
     vars(accelerate)["DeepSpeedPlugin"] = lambda: None
     vars(accelerate)["Accelerator"] = lambda deepspeed_plugin=None: whole(cpu=True)
@@ -211,10 +215,19 @@ def openpi(folder: Path, *, in_torch: bool) -> Any:
     for name in ("lerobot.common", "lerobot.common.datasets",
                  "lerobot.common.datasets.lerobot_dataset"):  # fmt: skip
         sys.modules.setdefault(name, Empty(name))
-    if in_torch:
-        missing("openpi.models_pytorch.pi0_pytorch")
-    else:
-        sys.modules["openpi.models_pytorch.pi0_pytorch"] = Empty("pi0_pytorch")
+
+    class Model(Numbers):
+        def __init__(self, _: Any) -> None:
+            super().__init__()
+
+        def forward(self, observation: Any, actions: torch.Tensor) -> torch.Tensor:
+            assert observation.images["base_0_rgb"].shape[1] == 3
+            return self.around(actions)
+
+    made = Empty("openpi.models_pytorch.pi0_pytorch")  # theirs wants a patched transformers
+    vars(made)["PI0Pytorch"] = Model
+    sys.modules[made.__name__] = made
+    vars(importlib.import_module("openpi.models_pytorch"))["pi0_pytorch"] = made
     from openpi.models import siglip, tokenizer
     from openpi.training import config as configs
 
@@ -233,9 +246,10 @@ def openpi(folder: Path, *, in_torch: bool) -> Any:
     data = configs.FakeDataConfig
 
     def create(self: Any, assets_dirs: Any, model: Any) -> Any:
-        made = configs.ModelTransformFactory()(model)
-        return configs.DataConfig(repo_id="fake", asset_id="arm", norm_stats={},
-                                  model_transforms=made)  # fmt: skip
+        return configs.DataConfig(
+            repo_id="fake", asset_id="arm", norm_stats={},
+            model_transforms=configs.ModelTransformFactory()(model),
+        )  # fmt: skip
 
     data.create = create
     seen: list[Any] = []
@@ -248,13 +262,13 @@ def openpi(folder: Path, *, in_torch: bool) -> Any:
             folder, "lines", str(tree / script), "debug_pi05", "--exp-name=run", "--batch-size=2",
             f"--num-train-steps={STEPS}", f"--save-interval={SAVED}", "--log-interval=1",
             f"--checkpoint-base-dir={folder}", "--no-wandb-enabled", "--model.action-horizon=4",
-            *more,
+            f"--keep-period={SAVED}", *more,
         )  # fmt: skip
         batches = scope["Batches"]
-        made = batches.made
+        whole = batches.made
 
         def recorded(self: Any, batch: Any) -> Any:
-            found = made(self, batch)
+            found = whole(self, batch)
             seen.append(digest(found[1], found[0].state))
             return found
 

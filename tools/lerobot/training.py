@@ -94,7 +94,7 @@ class Release:
                 f"--policy.type={policy}", "--policy.device=cpu", "--policy.push_to_hub=false",
                 "--policy.pretrained_backbone_weights=null", f"--batch_size={BATCH}",
                 "--num_workers=0", f"--steps={steps}", "--save_freq=5", "--log_freq=1",
-                "--wandb.enable=false", f"--output_dir={out}",
+                "--wandb.enable=false", f"--output_dir={out}", "--dataset.video_backend=pyav",
                 "--eval_freq=0" if self.version == "0.4.4" else "--env_eval_freq=0",
                 *(f"--policy.{flag}" for flag in FLAGS[policy]), *flags,
             ]  # fmt: skip
