@@ -37,7 +37,7 @@ def test_whatever_the_consumer_does_it_trains_on_the_sequence(
     """Dropped iterators, batches fetched ahead, states saved and gone back to: nothing is lost."""
     drawn = random.Random(seed)
     with opened(mix) as loader:
-        consumer = Consumer(counts=True, hands=True, moves=True)
+        consumer = Consumer(counts=True, moves=True)
         stream = TrainStream(loader, mix.batch.size, None, lambda: consumer, lambda: None)
         trained = 0
         saved = (0, loader.state_dict())

@@ -330,9 +330,8 @@ class AutoLoaderDataModule(LightningDataModule):
             trainer.state.fn == TrainerFn.FITTING and trainer.state.status == TrainerStatus.RUNNING
         ):
             return PLAIN_LOOP
-        moves = self._moves("training_step")
         overfits = getattr(trainer, "overfit_batches", 0) > 0
-        return Consumer(counts=True, hands=moves, repeats=overfits, moves=moves)
+        return Consumer(counts=True, repeats=overfits, moves=self._moves("training_step"))
 
     def transfer_batch_to_device(
         self, batch: Any, device: torch.device, dataloader_idx: int

@@ -38,15 +38,13 @@ class Consumer:
 
     Attributes:
         counts: whether the consumer counts batches and stops in time (a Lightning fit).
-        hands: it says when it hands a batch to the training step (``AutoLoader.shown``); until
-            then the batch counts as not delivered.
         repeats: every iteration begins with the first sample again (``overfit_batches``).
         moves: the data module moves every batch to the device for it, and brings the batch into
-            the trainer's layout then. For other consumers the stream does that.
+            the trainer's layout then. For other consumers the stream does that. In training the
+            module tells each such batch (``AutoLoader.shown``), which counts as delivered then.
     """
 
     counts: bool = False
-    hands: bool = False
     repeats: bool = False
     moves: bool = False
 
@@ -215,7 +213,7 @@ class _Training(_Cut):
 
     def _enter(self, consumer: Consumer) -> None:
         resumed, self._stream.resumed = self._stream.resumed, False
-        self._holds = consumer.hands
+        self._holds = consumer.moves
         try:
             left = None if consumer.counts or resumed else len(self._stream)
             endless = consumer.counts

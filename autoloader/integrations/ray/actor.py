@@ -61,12 +61,11 @@ class Helper:
 
     Args:
         start: ``pipeline.messages.HelpersStart`` as a mapping.
-        threads: number of threads that decode.
     """
 
-    def __init__(self, start: Mapping[str, Any], threads: int = 1) -> None:
+    def __init__(self, start: Mapping[str, Any]) -> None:
         self._wanted = start
-        self._knobs = Knobs.build({**_KNOBS, "decode_threads": threads})
+        self._knobs = Knobs.build(_KNOBS)
         self._lock, self._taking = threading.Lock(), threading.Lock()
         self._begun = 0
         self._looked_s = 0.0
