@@ -11,6 +11,7 @@ Not here: the texts, which are each command's own.
 from __future__ import annotations
 
 import contextlib
+import errno
 import io
 import json
 import logging
@@ -177,6 +178,17 @@ def file_errors(option: str, path: Path) -> Iterator[None]:
         raise UsageError(
             f"{option} {path}: {error.strerror or error}", remedy="give a file that can be written"
         ) from error
+
+
+def check_writable(option: str, path: Path) -> None:
+    """Refuse a file that could not be written at the end; raises as ``file_errors`` does."""
+    with file_errors(option, path):
+        if path.is_dir():
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+        there = path if path.exists() else path.parent
+        there.stat()
+        if not os.access(there, os.W_OK):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
 
 
 def write_new(path: Path, text: str) -> None:

@@ -14,6 +14,7 @@ Not here: what a sample holds (``samples``), a mixture whose datasets come evenl
 from __future__ import annotations
 
 import base64
+import re
 import textwrap
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
@@ -26,7 +27,7 @@ import simplejpeg
 from numpy.typing import NDArray
 
 from autoloader.cli.inspect import column_range
-from autoloader.cli.output import answered, emit, file_errors, note, progress_bar
+from autoloader.cli.output import answered, check_writable, emit, file_errors, note, progress_bar
 from autoloader.cli.verify import evenly, labels_of
 from autoloader.cli.witness import Episode, stages
 from autoloader.errors import UsageError
@@ -41,6 +42,7 @@ from autoloader.samples.resolve import ResolvedDataset
 from autoloader.samples.transforms.fields import BETWEEN, is_text
 from autoloader.samples.transforms.rlds import read_values
 from autoloader.spec import DatasetSpec, FieldTerm, PipelineSpec
+from autoloader.spec.reading import flow
 from autoloader.telemetry.charts import render
 
 SUFFIXES = (".png", ".html", ".svg", ".pdf")
@@ -53,18 +55,21 @@ MOST_DRAWN = 32
 """Columns of a field that are drawn; ``--json`` has all."""
 _COLOURS = "viridis"
 _GRIPPER_WORDS = ("gripper", "grasp", "open", "close")
+_BETWEEN = "gripper has values between 0 and 1"
 _GRIPPER_OPS = ("rel2abs", "binarise")
 _ARM_WIDTHS = (7, 8)
 """Widths of an action whose last column is a gripper where no name says otherwise."""
 _PER_ROW = 13
 """Columns of a field that a row of the picture holds."""
 _BINS = 20
+_NAME = 16
+"""Characters of a line of a column's name."""
 _FINE, _WRONG, _PLAIN = "#30638e", "#d1495b", "#8d99ae"
 _GAP = 4
 """Pixels between frames."""
-_STRIP, _CELL, _STAGE, _EPISODES = 3.2, 0.62, 0.5, 2.6
-"""Inches: of a sample's frames, a histogram's width and height, the removed steps."""
-_MARGIN, _TITLE = 0.35, 0.7
+_STRIP, _CELL, _STAGE, _EPISODES, _WIDE = 3.2, 0.9, 0.55, 2.6, 12.6
+"""Inches: of a sample's frames, a histogram's width and height, the removed steps, a line."""
+_MARGIN, _TITLE = 0.35, 0.8
 
 
 def show_sheet(
@@ -91,6 +96,7 @@ def show_sheet(
             f"--output {output}: peek cannot write a file with this ending",
             remedy=f"end the file's name in one of: {', '.join(SUFFIXES)}",
         )
+    check_writable("--output", output)  # before samples are read
     panels = _panels(declared, samples, episodes, given)
     with file_errors("--output", output):
         draw_sheet(panels, output, title=title)
@@ -115,7 +121,8 @@ class Shown:
 
     Attributes:
         cameras: camera → [F, H, W, 3] uint8.
-        labels: labels of the F frames: "t", "t+5", "goal t+9".
+        labels: labels of the F frames: "t", "t+5", "goal t+9"; "" for a frame that is alone.
+        episode: place of the episode that the sample is of.
         absent: cameras that the dataset lacks, or whose frames are all padding.
         t: step of the episode at which the sample stands.
         text: instruction of the sample.
@@ -127,6 +134,7 @@ class Shown:
     absent: frozenset[str]
     t: int
     text: str
+    episode: tuple[int, int] = (0, 0)
     scales: Mapping[str, Scale] = field(default_factory=dict)
 
 
@@ -170,6 +178,8 @@ class Column:
         own: whether it is a column of the field; an op may take one away.
         gripper: whether it is a gripper's, by its own name; ``None``: it has none.
         of_gripper: whether the name or the ops of its term say so, which has two columns at most.
+        place: its term, its number there, and the term's width.
+        remedy: what to do about ``flag``.
     """
 
     name: str
@@ -179,6 +189,8 @@ class Column:
     own: bool = True
     gripper: bool | None = None
     of_gripper: bool = False
+    place: tuple[FieldTerm, int, int] | None = None
+    remedy: str = ""
 
     def plain(self) -> dict[str, Any]:
         """Document of the column for ``--json``."""
@@ -241,18 +253,28 @@ class Panel:
         fields = ((name, len(columns)) for name, columns in self.fields.items())
         return [
             *[("frames", _STRIP)] * len(self.shown),
-            *((name, _CELL * min(count, _PER_ROW) + 0.3) for name, count in fields),
             *[("episodes", _EPISODES)] * bool(self.removed()),
+            *((name, _CELL * min(count, _PER_ROW) + 0.3) for name, count in fields),
         ]
 
-    def height(self) -> float:
-        """Height of the row in inches."""
+    def lines(self) -> list[list[tuple[str, float]]]:
+        """Blocks, in lines that are no wider than the sheet."""
+        found: list[list[tuple[str, float]]] = [[]]
+        for what, width in self.blocks():
+            if found[-1] and sum(inches for _, inches in found[-1]) + width > _WIDE:
+                found.append([])
+            found[-1].append((what, width))
+        return found
+
+    def height(self, line: Sequence[tuple[str, float]]) -> float:
+        """Height of a line of blocks in inches."""
         found = [1.2]
-        for one in self.shown:
+        for one in self.shown if line[:1] and line[0][0] == "frames" else ():
             picture = strip(list(one.cameras.values()))
             found.append((_STRIP - 0.6) * picture.shape[0] / picture.shape[1] + 0.3)
         found = [min(max(found), 8.0)]
-        found += [_STAGE * _rows(columns) + 0.3 for columns in self.fields.values()]
+        columns = [self.fields[what] for what, _ in line if what in self.fields]
+        found += [_STAGE * _rows(of) + 0.3 for of in columns]
         return max(found) + _TITLE
 
 
@@ -290,14 +312,15 @@ def _panels(
                     panel = Panel(says=dict.fromkeys(texts, False), flags=flags)
                     found[dataset.name] = panel
                 _take(batch, k, panel)
-                if len(panel.shown) < MOST_SHOWN:
+                place = _place_for(panel.shown, batch["language"][k], _episode_of(batch, k))
+                if place is not None:
                     alone: Any = {
                         "images": {name: of[k : k + 1] for name, of in batch["images"].items()},
                         "provenance": batch["provenance"][k : k + 1],
                     }
                     pictures = {name: of[0] for name, of in augment(alone)["images"].items()}
                     goal = dataset.sample.goal != "none"
-                    panel.shown.append(_shown(batch, pictures, k, goal=goal))
+                    panel.shown[place : place + 1] = [_shown(batch, pictures, k, goal=goal)]
             done += len(indices)
             advance(min(done, wanted), wanted)
             if done >= wanted:
@@ -326,12 +349,33 @@ def _take(batch: Mapping[str, Any], k: int, panel: Panel) -> None:
             panel.says[name] = panel.says[name] or bool("".join(texts[k]).strip())
 
 
+def _episode_of(batch: Mapping[str, Any], k: int) -> tuple[int, int]:
+    """Shard and record of sample ``k`` of a batch."""
+    shard, record = np.asarray(batch["provenance"][k])[2:4].tolist()
+    return shard, record
+
+
+def _place_for(shown: Sequence[Shown], text: str, episode: tuple[int, int]) -> int | None:
+    """Place at which a sample is shown: different instructions, then episodes; ``None``: not."""
+    if len(shown) < MOST_SHOWN:
+        return len(shown)
+    every = [(one.text, one.episode) for one in shown]
+
+    def different(pairs: Sequence[tuple[str, tuple[int, int]]]) -> tuple[int, int]:
+        return len({one for one, _ in pairs}), len({one for _, one in pairs})
+
+    swapped = [[*every[:at], (text, episode), *every[at + 1 :]] for at in range(len(every))]
+    best = max(range(len(every)), key=lambda at: different(swapped[at]))
+    return best if different(swapped[best]) > different(every) else None
+
+
 def _shown(batch: Mapping[str, Any], pictures: Mapping[str, Any], k: int, *, goal: bool) -> Shown:
     """Pictures and labels of sample ``k`` of a batch."""
     offsets = np.asarray(batch["frame_offset"][k]).tolist()
     labels = [f"t{offset:+d}" if offset else "t" for offset in offsets]
     if goal:
         labels[-1] = f"goal {labels[-1]}"
+    labels = [""] if labels == ["t"] else labels
     masks = {name: np.asarray(mask[k]) for name, mask in batch["frame_mask"].items()}
     cameras = {name: np.asarray(of).copy() for name, of in pictures.items()}
     depth = {name: coloured(of) for name, of in cameras.items() if of.shape[-1] == 1}
@@ -341,6 +385,7 @@ def _shown(batch: Mapping[str, Any], pictures: Mapping[str, Any], k: int, *, goa
         absent=frozenset(name for name, mask in masks.items() if not mask.any()),
         t=int(batch["provenance"][k][4]),
         text=batch["language"][k],
+        episode=_episode_of(batch, k),
         scales={name: scale for name, (_, scale) in depth.items() if scale is not None},
     )
 
@@ -363,8 +408,12 @@ def _look_into(panel: Panel, dataset: ResolvedDataset, asked: PipelineSpec, epis
             column.normalised = None if scaling is None else bool(scaling.active[at])
         for column in gripper_columns(own) if name == "action" and name in found else ():
             column.flag = not_binary(column.stages[-1][1])
+            line = binary_line(name, column, getattr(asked.dataset(dataset.name), name).terms)
+            fits = line and column.flag.startswith(_BETWEEN)
+            how_to = f"write {line}" if fits else "make it binary by an op (binarise, clip)"
+            column.remedy = f"to have it open or closed, {how_to}; leave it if it is a width"
         for column, values in zip(own, model.T, strict=False):
-            label = f"to the model: {how.method}" if how else "to the model"
+            label = f"to the model: {how.method}" if how and column.normalised else "to the model"
             column.stages.append((label, values))
         panel.fields[name] = columns
 
@@ -382,8 +431,8 @@ def _odd(panel: Panel) -> list[str]:
     found += [f"{name} is empty in all {panel.samples} samples" for name in panel.silent]
     for name, columns in panel.fields.items():
         found += [
-            f"{name} {column.name.replace(f'{at}: {name} {at}', str(at))}: {column.flag} → make it "
-            "binary by an op (binarise, clip); leave it if it is a width"
+            f"{name} {column.name.replace(f'{at}: {name} {at}', str(at))}: {column.flag} → "
+            f"{column.remedy}"
             for at, column in enumerate(columns)
             if column.flag
         ]
@@ -482,6 +531,7 @@ def _columns(term: FieldTerm, stages: list[tuple[str, NDArray[np.float32]]]) -> 
             [(label, of[:, number]) for label, of in stages if number < of.shape[1]],
             own=number < width,
             of_gripper=gripper and width <= 2,
+            place=(term, number, width),
         )
         for number in range(max(of.shape[1] for _, of in stages))
     ]
@@ -552,7 +602,27 @@ def not_binary(values: NDArray[np.float32]) -> str:
         return ""
     told = column_range(finite)
     few = ", ".join(f"{one:g}" for one in told["values"] or ())
+    if told["low"] >= 0 and told["high"] <= 1:
+        return _BETWEEN + (f": {few}" if few else "")
     return f"gripper not only 0 and 1: {few or 'from {low:.3g} to {high:.3g}'.format(**told)}"
+
+
+def binary_line(name: str, column: Column, terms: Sequence[FieldTerm]) -> str:
+    """Line of the spec that makes a column binary; "" where its term has to be taken apart."""
+    if column.place is None or column.place[0].path is None:
+        return ""
+    own, number, width = column.place
+    parts: list[Any] = [{"path": own.text(), "ops": [*(op.plain() for op in own.ops), "binarise"]}]
+    if width > 1:
+        if own.ops or own.columns is not None:
+            return ""
+        end = "" if number + 1 == width else str(number + 1)
+        parts = [{"path": f"{own.path}[{number}:{end}]", "ops": ["binarise"]}]
+        parts = [f"{own.path}[:{number}]"] * bool(number) + parts
+        parts += [f"{own.path}[{end}:]"] * bool(end)
+    every = [one for term in terms for one in (parts if term is own else [term.plain()])]
+    plain = every[0] if len(every) == 1 else every
+    return f"{name}: {flow(plain)}"
 
 
 def stage_rows(columns: Sequence[Column]) -> int:
@@ -570,7 +640,7 @@ def draw_columns(axes: Any, columns: Sequence[Column], title: str) -> None:
     """Draw histograms into ``axes``: a column for each number, a row for each op."""
     drawn, rows = columns[:MOST_DRAWN], stage_rows(columns)
     more = f" ({len(columns) - len(drawn)} more)" if len(columns) > len(drawn) else ""
-    axes.set_title(title + more, fontsize=7, loc="left", pad=16)
+    axes.set_title(title + more, fontsize=8, loc="left", pad=28)
     axes.set_xlim(0, max(min(len(drawn), _PER_ROW), 1))
     axes.set_ylim(_rows(drawn), 0)
     axes.set_axis_off()
@@ -578,16 +648,26 @@ def draw_columns(axes: Any, columns: Sequence[Column], title: str) -> None:
         band, at = divmod(number, _PER_ROW)
         top = band * (rows + 1)
         mark = "" if column.normalised is not False else "\nnot normalised"
-        axes.text(at + 0.05, top - 0.02, textwrap.fill(column.name, 17) + mark, fontsize=4.5,
+        axes.text(at + 0.05, top - 0.02, _in_lines(column.name) + mark, fontsize=6,
                   va="bottom", color=_WRONG if column.flag else "black")  # fmt: skip
         last = len(column.stages) - 1
         for row, (label, values) in enumerate(column.stages):
             colour = _PLAIN if label == STORED else _FINE
             _draw(axes, at, top + row, values, _WRONG if column.flag and row == last else colour)
-            axes.text(at + 0.05, top + row + 0.03, label, fontsize=4, va="top", color="#555555")
+            axes.text(at + 0.05, top + row + 0.03, label, fontsize=5, va="top", color="#555555")
         if column.flag:
-            axes.text(at + 1, top + rows, column.flag, fontsize=4.5, va="top", ha="right",
+            axes.text(at + 1, top + rows, column.flag, fontsize=6, va="top", ha="right",
                       color=_WRONG)  # fmt: skip
+
+
+def _in_lines(name: str) -> str:
+    """A name in lines, broken behind spaces and signs, and before capitals."""
+    parts = re.split(r"(?<=[ _./-])|(?<=[a-z0-9])(?=[A-Z])", name)
+    lines = [""]
+    for part in parts:
+        lines += [""] * (bool(lines[-1]) and len(lines[-1] + part) > _NAME)
+        lines[-1] += part
+    return "\n".join(lines)
 
 
 def _draw(axes: Any, at: int, row: int, values: NDArray[np.float32], colour: str) -> None:
@@ -597,7 +677,7 @@ def _draw(axes: Any, at: int, row: int, values: NDArray[np.float32], colour: str
         heights = row + 0.82 - 0.6 * np.array(bars) / max(bars)
         edges = at + 0.05 + 0.85 * np.arange(_BINS + 1) / _BINS
         axes.stairs(heights, edges, baseline=row + 0.82, fill=True, color=colour, linewidth=0)
-    axes.text(at + 0.05, row + 0.84, words, fontsize=4, va="top")
+    axes.text(at + 0.05, row + 0.84, words, fontsize=5, va="top")
 
 
 def _histogram(values: NDArray[np.float32]) -> tuple[list[float], str]:
@@ -661,16 +741,17 @@ def draw_sheet(panels: Mapping[str, Panel], out: Path, *, title: str) -> None:
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    heights = [panel.height() for panel in panels.values()]
-    widths = [sum(inches for _, inches in panel.blocks()) for panel in panels.values()]
+    lines = [(name, of, line) for name, of in panels.items() for line in of.lines()]
+    heights = [panel.height(line) for _, panel, line in lines]
+    widths = [sum(inches for _, inches in line) for _, _, line in lines]
     size = (max(widths) + 2 * _MARGIN, sum(heights) + _MARGIN)
     figure = Figure(figsize=size)
     FigureCanvasAgg(figure)
     figure.text(_MARGIN / size[0], 1 - 0.25 / size[1], title, fontsize=10, va="top")
     top = size[1] - _MARGIN
-    for (name, panel), height in zip(panels.items(), heights, strict=True):
+    for (name, panel, line), height in zip(lines, heights, strict=True):
         left, drawn = _MARGIN, 0
-        for what, width in panel.blocks():
+        for what, width in line:
             legend = 0.3 if what == "episodes" else 0.0
             place = [left, top - height + 0.2 + legend, width - 0.2, height - _TITLE - legend]
             axes = figure.add_axes((place[0] / size[0], place[1] / size[1],
@@ -684,7 +765,7 @@ def draw_sheet(panels: Mapping[str, Panel], out: Path, *, title: str) -> None:
                 draw_columns(axes, panel.fields[what], f"{name}: {what}, {panel.samples} samples")
             left += width
         top -= height
-    figure.savefig(out, format=out.suffix[1:], dpi=180)
+    figure.savefig(out, format=out.suffix[1:], dpi=160)
 
 
 def _draw_frames(axes: Any, panel: Panel, number: int, name: str) -> None:
@@ -728,13 +809,11 @@ def _draw_episodes(axes: Any, panel: Panel) -> None:
         for rule, steps in episode.removed.items():
             axes.broken_barh([(step, 1) for step in steps], (row + 0.1, 0.8), color=colours[rule])
     for rule, colour in colours.items():
-        axes.plot([], [], color=colour, linewidth=3, label=f"{rule}: {removed[rule]}")
+        axes.plot([], [], color=colour, linewidth=3, label=f"{rule} removes {removed[rule]} steps")
     axes.set_ylim(len(panel.episodes), 0)
     axes.set_yticks([])
     if colours:
-        axes.legend(
-            fontsize=5, loc="upper right", bbox_to_anchor=(1, -0.06), ncols=2, frameon=False
-        )
+        axes.legend(fontsize=5, loc="upper right", bbox_to_anchor=(1, -0.06), frameon=False)
 
 
 def _page(panels: Mapping[str, Panel], title: str) -> str:

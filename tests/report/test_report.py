@@ -348,7 +348,7 @@ def test_a_run_is_found_by_its_script_and_the_last_is_one_that_ended(
     file.write_text("\n".join(text.splitlines()[:-1]))
     os.utime(going, (2e9, 2e9))
     seen = RunFile("host-18-b", 0)
-    seen.write(a_moment(time.time() - BEGAN_S, run="host-18-b"))
+    seen.write(a_moment(time.time() - BEGAN_S, run="host-18-b", worker_pid=os.getpid()))
     assert main(["report", "last"]) == 0
     said = capsys.readouterr()
     assert said.out.strip() == f"{ended.name}.html"
