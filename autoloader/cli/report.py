@@ -522,7 +522,8 @@ def _gib(count: int | None) -> float | None:
 def _bound_then(run: Run, moment: Statistics) -> float | None:
     """The bound; ``None`` where it is so high that training's line would lie flat."""
     took, bound = run.samples_per_s, moment.bound_per_s
-    return None if took and bound and bound > _FAR * took else bound
+    far = took and bound and bound > _FAR * took
+    return None if far or bound is None else max(bound, moment.samples_per_s or 0.0)
 
 
 def _hits(_: Run, moment: Statistics) -> float | None:
