@@ -213,13 +213,18 @@ def complaint(error: ValidationError, plain: Mapping[str, Any]) -> tuple[str, st
     return what, "it should be " + ", or ".join(allowed) + _meaning(first), path
 
 
+_QUOTED = re.compile(r"'(\w+)'")
+
+
 def _meaning(fault: ErrorDetails) -> str:
     """The description of a field that takes one of a few words, in brackets; else nothing."""
     if fault["type"] != "literal_error":
         return ""
     keys = [part for part in fault["loc"] if isinstance(part, str) and not _is_marker(part)]
+    words = _QUOTED.findall(fault["ctx"]["expected"])
     fields = (block.model_fields.get(keys[-1]) for block in Block.__subclasses__() if keys)
-    told = next((field.description for field in fields if field and field.description), None)
+    same = (field for field in fields if field and _QUOTED.findall(str(field.annotation)) == words)
+    told = next((field.description for field in same), None)
     return f" ({told})" if told else ""
 
 
