@@ -51,7 +51,10 @@ _CLONE = {"x86_64": 56, "aarch64": 220}.get(platform.machine(), 0)
 _CLONE_PARENT = 0x8000
 _LINE_BYTES = 4096
 _SIZE = struct.Struct("<I")
-_READ_AT_START = ("MALLOC_", "GLIBC_", "LD_", "OPENBLAS_", "OMP_", "OPENCV_", "PYTHON", "PYDANTIC")
+_READ_AT_START = (
+    "AUTOLOADER_PICTURE_COST", "GLIBC_", "LD_", "MALLOC_", "OMP_", "OPENBLAS_", "OPENCV_",
+    "PYDANTIC_", "PYTHON",
+)  # fmt: skip
 
 
 class _Fork(subprocess.Popen[bytes]):
@@ -68,7 +71,7 @@ class _Keeper:
     """The process that has the imports, as the process of the suite sees it."""
 
     def __init__(self, environment: Mapping[str, str], *also: str) -> None:
-        self._owner, self._inherited = os.getpid(), _inherited(environment)
+        self.owner = os.getpid()
         self._link, theirs = socket.socketpair()
         with theirs:
             self.process = subprocess.Popen(
@@ -77,10 +80,6 @@ class _Keeper:
                 env=environment,
                 cwd="/",
             )
-
-    def fits(self, environment: Mapping[str, str]) -> bool:
-        """Whether a fork would have what a process that is started from here has."""
-        return self._owner == os.getpid() and self._inherited == _inherited(environment)
 
     def fork(
         self,
@@ -108,6 +107,7 @@ class WarmChildren:
 
     def __init__(self) -> None:
         self.warm, self.streams = True, False
+        self.usual: object = None
         self._start = supervision.start
         self._keepers: dict[bool, _Keeper] = {}
 
@@ -120,13 +120,13 @@ class WarmChildren:
         **popen: Any,
     ) -> subprocess.Popen[Any]:
         """As ``supervision.start``."""
-        environment = supervision.environment(**(changes or {}))
-        if self.warm and module == _MODULE:
+        if self.warm and module == _MODULE and _inherited() == self.usual:
+            environment = supervision.environment(**(changes or {}))
             if self.streams not in self._keepers:
                 also = [_TENSORFLOW] if self.streams else []
                 self._keepers[self.streams] = _Keeper(environment, *also)
             keeper = self._keepers[self.streams]
-            if keeper.fits(environment):
+            if keeper.owner == os.getpid():  # no fork of a test
                 line = supervision.command(module, arguments)
                 with Path(os.devnull).open("rb") as nothing:
                     streams = [nothing.fileno(), popen["stdout"], popen["stderr"]]
@@ -142,12 +142,17 @@ class WarmChildren:
 _children = WarmChildren()
 
 
-def _inherited(environment: Mapping[str, str]) -> object:
-    """What a process has from the one that forks it, or reads once in its life."""
+def _inherited() -> object:
+    """What a process has from the one that forks it, or reads once in its life.
+
+    Every child raises its own limit of open files.
+    """
+    limits = Path("/proc/self/limits").read_text().splitlines()
     return (
-        {name: value for name, value in environment.items() if name.startswith(_READ_AT_START)},
+        {name: value for name, value in os.environ.items() if name.startswith(_READ_AT_START)},
+        [line for line in limits if not line.startswith("Max open files")],
         os.sched_getaffinity(0),
-        [Path("/proc/self", name).read_text() for name in ("limits", "cgroup")],
+        Path("/proc/self/cgroup").read_text(),
     )
 
 
@@ -155,6 +160,7 @@ def _inherited(environment: Mapping[str, str]) -> object:
 def _warm_children() -> Iterator[None]:
     """Has loaders of this process start their children so."""
     with pytest.MonkeyPatch.context() as patch:
+        _children.usual = _inherited()
         if _CLONE:
             patch.setattr(supervision, "start", _children.start)
         yield

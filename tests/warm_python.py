@@ -218,7 +218,12 @@ def _run(
     warnings.resetwarnings()  # then as Python begins
     for category in (DeprecationWarning, PendingDeprecationWarning, ImportWarning, ResourceWarning):
         warnings.simplefilter("ignore", category)
-    sys.stdin, sys.stdout, sys.stderr = sys.__stdin__, sys.__stdout__, sys.__stderr__
+    # Those of the suite know whether its own output was a file, which cannot be sought in a pipe.
+    for name, number in (("stdin", 0), ("stdout", 1), ("stderr", 2)):
+        errors = "backslashreplace" if number == 2 else "strict"
+        stream = os.fdopen(number, "w" if number else "r", 1, errors=errors, closefd=False)
+        setattr(sys, name, stream)
+        setattr(sys, f"__{name}__", stream)
     for log in logging.root.manager.loggerDict.values():
         for handler in getattr(log, "handlers", ()):
             if type(handler) is logging.StreamHandler:
