@@ -21,7 +21,7 @@ from pathlib import Path
 from autoloader.errors import SourceError, SpecError, nearest
 from autoloader.formats import files
 from autoloader.formats.dataset import DatasetFormat, has_file
-from autoloader.formats.places import VERSION, hub_revision, version_order
+from autoloader.formats.places import RECORDS, VERSION, hub_revision, version_order
 
 GROUP = "autoloader.formats"
 """Group of the entry points by which packages bring formats."""
@@ -129,6 +129,11 @@ def format_for(path: str | Path, *, dataset: str, kind: str | None) -> type[Data
 def is_file(path: str | Path) -> bool:
     """True if a local file is a dataset by itself."""
     return os.path.isfile(path) and any(has_file(str(path), one) for one, _ in BUILT_IN.values())  # noqa: PTH113
+
+
+def is_records(path: str | Path) -> bool:
+    """True if a local path is a file that may hold records of texts."""
+    return str(path).endswith(RECORDS) and os.path.isfile(path)  # noqa: PTH113
 
 
 # -- below a folder -----------------------------------------------------------------------------

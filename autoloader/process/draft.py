@@ -40,7 +40,7 @@ from autoloader.formats.registry import (
     known_mixes,
     pair_offset,
 )
-from autoloader.formats.sources import dataset_versions, is_file, same_files
+from autoloader.formats.sources import dataset_versions, is_file, is_records, same_files
 from autoloader.index.counting import PROBE_RECORDS, count_mixture, of_first_records
 from autoloader.process import gr00t
 from autoloader.samples.resolve import resolve
@@ -156,8 +156,14 @@ def draft(
     places = [data_dir] if isinstance(data_dir, (str, os.PathLike)) else data_dir
     roots = [_root(place, say) for place in places]
     root = ", ".join(roots)
+    of_texts = len(roots) == 1 and name == "plain" and mix is None
+    if of_texts and is_records(root):
+        return _of_records(root, say)
     how, faults, left = styles()[name], _Faults(), dict[str, str]()
     found = list(_entries(roots, how, say, faults, left))
+    if of_texts and not found and not faults:
+        with suppress(AutoloaderError):  # a folder of other JSON is none
+            return _of_records(root, say)
     if not found and len(faults) == 1:
         raise next(iter(faults.values()))
     every, whys = len(found) + len(left), "; ".join(left.values())
@@ -230,7 +236,7 @@ def _root(place: _Place, say: Callable[[str], object]) -> str:
         SourceError: there is none.
     """
     root = located(place, say)
-    if not is_remote(root) and not (os.path.isdir(root) or is_file(root)):  # noqa: PTH112  (never raises)
+    if not is_remote(root) and not (os.path.isdir(root) or is_file(root) or is_records(root)):  # noqa: PTH112  (never raises)
         there, address = os.path.lexists(root), address_meant(os.fspath(place))
         raise SourceError(
             f"{place} is not a directory" if there else f"{place} does not exist",
@@ -238,6 +244,37 @@ def _root(place: _Place, say: Callable[[str], object]) -> str:
             + "give the directory that holds the datasets, or a dataset of the Hub: ORG/NAME",
         )
     return root
+
+
+def _of_records(root: str, say: Callable[[str], object]) -> dict[str, Any]:
+    """As ``draft``, of image-text data at a path."""
+    from autoloader.formats.image_text import ImageTextDirectory
+
+    directory = ImageTextDirectory.open(root, dataset=folder_name(root))
+    try:
+        most, missing = directory.look()
+    except ValueError as error:
+        raise SourceError(
+            f"{root}: its records are not read: {error}",
+            remedy="each needs conversations, messages, texts, caption or text",
+        ) from error
+    if missing:
+        say(f"{directory.name}: no picture {missing!r} below {directory.media}; set media")
+    split = "train" if "train" in directory.splits else next(iter(directory.splits))
+    entry = {
+        "name": directory.name, "path": root, "kind": "image_text", "split": split,
+        "media": directory.media,
+        "vision": {"slots": max(1, most), "size": [336, 336], "fit": "pad"}, "language": "prompt",
+    }  # fmt: skip
+    lines = "".join(f"    {key}: {flow(value)}\n" for key, value in entry.items())
+    text = (
+        "# Written by autoloader init. Each record is an episode of one step, without an action.\n"
+        "# Put the entry beside robots' datasets; their cameras stay as they are.\n"
+        f"schema_version: 1\ndatasets:\n  - {lines.lstrip()}cameras: {{}}\nbatch: {{size: 48}}\n"
+    )
+    PipelineSpec.from_mapping(parse_yaml(text))  # what is written, holds
+    datasets = {directory.name: {"path": root, "proposed": {}}}
+    return {"spec": text, "style": "plain", "mix": None, "datasets": datasets, "left_out": {}}
 
 
 def _style_and_mix(style: str | None, mix: str | None) -> tuple[str, KnownMix | None]:

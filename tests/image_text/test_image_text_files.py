@@ -21,11 +21,14 @@ from image_text_files import (
     write_tar,
 )
 
-from autoloader import AutoLoader
+from autoloader import AutoLoader, PipelineSpec
 from autoloader.cli.verify import Comparer, evenly, taken
+from autoloader.errors import SourceError
 from autoloader.formats.tables import NO_FEATURE, Section
 from autoloader.index.opening import open_dataset_index
+from autoloader.process.draft import draft
 from autoloader.samples.resolve import resolve
+from autoloader.spec.reading import parse_yaml
 
 pytestmark = pytest.mark.usefixtures("one_child")
 
@@ -47,6 +50,26 @@ def written(folder: Path, kind: str) -> tuple[Path, list[int], dict[str, Any]]:
         shard = f"data/train-{number:05}-of-00002.parquet"
         write_parquet(folder / "hub" / shard, SINGLE, kind)
     return folder / "hub", SINGLE * 2, {}
+
+
+@pytest.mark.parametrize("kind", ["lines", "list", "tar", "snappy"])
+def test_a_spec_is_drafted_of_records(tmp_path: Path, kind: str) -> None:
+    path, counts, more = written(tmp_path, kind)
+    said: list[str] = []
+    spec = PipelineSpec.from_mapping(parse_yaml(draft(path, said.append)["spec"]))
+    entry = spec.datasets[0]
+    assert entry.kind == "image_text"
+    assert entry.vision is not None
+    assert entry.vision.slots == max(counts)
+    assert said == ([f"talk: no picture 'p0.png' below {tmp_path}; set media"] if more else [])
+
+
+def test_other_json_is_no_file_of_records(tmp_path: Path) -> None:
+    (tmp_path / "info.json").write_text('{"robot": 1}')
+    with pytest.raises(SourceError, match=r"info\.json: its records are not read: it has no text"):
+        draft(tmp_path / "info.json", print)
+    with pytest.raises(SourceError, match="holds no TFDS, LeRobot or HDF5 dataset"):
+        draft(tmp_path, print)
 
 
 @pytest.mark.parametrize("kind", ["lines", "list", "tar", "snappy", "none", "zstd"])

@@ -42,6 +42,7 @@ from autoloader.formats.files import UnreadableError, naming
 from autoloader.formats.frames import Encoded
 from autoloader.formats.image_text.records import (
     PICTURES,
+    Found,
     Record,
     records_in,
     rows_at,
@@ -69,6 +70,8 @@ from autoloader.formats.videos import mapped
 from autoloader.spec.model import MOST_PICTURES, TEXTS, Timestamps
 
 MOST_PICTURE_BYTES = 2**28
+_LOOKED_AT = 64
+"""Records by which a spec is drafted."""
 _LATELY = 2**15
 """Pictures whose headers were looked at last: several records may ask about one."""
 _OF_SPLIT = re.compile(r"(.+?)-\d+-of-\d+(-[0-9a-f]+)?")
@@ -155,6 +158,26 @@ class ImageTextDirectory(DatasetFormat):
             media=str(Path(path).parent) if single else path,
             packed=packed,
         )
+
+    def look(self) -> tuple[int, str]:
+        """(most pictures of one of the first records, path of one that is not there or "").
+
+        Raises:
+            UnreadableError: the file holds no records of texts.
+        """
+        path, most, missing = next(iter(self.splits.values()))[0].path, 0, ""
+        column = self.packed.get(path, "")
+        every = (Found(0, text) for text in rows_at(path)) if path in self.packed else None
+        for one in islice(every or records_in(path), _LOOKED_AT):
+            names: Sequence[str] = ()
+            if one.text:  # a record that is broken may stand among others
+                names = Record.parse(one.text, caption=one.caption).pictures
+            if one.pictures or column:
+                names = ()
+            most = max(most, len(names), len(one.pictures), 1 if column else 0)
+            away = (name for name in names if not Path(self.place_of(name)).is_file())
+            missing = missing or next(away, "")
+        return most, missing
 
     def with_media(self, media: str) -> ImageTextDirectory:
         """The dataset, whose pictures lie below another folder."""
