@@ -3,7 +3,8 @@
     python tools/hunt/formats_hunt.py --kills 100 --seed 0
 
 A run goes on from the state of the run before, on 1, 2 or 3 ranks. All its processes that train are
-killed (SIGKILL) after a drawn step, at whatever they do then. Every row of every step, its pixels
+killed (SIGKILL) after a drawn step, at whatever they do then: with the loader in a process or on
+threads, with one or two decode processes. Every row of every step, its pixels
 too, is held against one run that nobody killed. Ends with 1 where one differs.
 
 Not here: forks, stops and signals of one format (``hunt``).
@@ -78,11 +79,9 @@ def rows_of(batch: Any) -> list[list[int]]:
     ]
 
 
-def told(spec: PipelineSpec, state: Any, knobs: dict[str, int], **ranks: int) -> Iterator[Any]:
+def told(spec: PipelineSpec, state: Any, **how: Any) -> Iterator[Any]:
     """(rows, state behind them) of each step."""
-    with AutoLoader(
-        spec, output="numpy", ram_floor="64MiB", knobs={"reader": "indexed", **knobs}, **ranks
-    ) as loader:
+    with AutoLoader(spec, output="numpy", ram_floor="64MiB", **how) as loader:
         if state is not None:
             loader.load_state_dict(state)
         for batch in loader:
@@ -92,14 +91,14 @@ def told(spec: PipelineSpec, state: Any, knobs: dict[str, int], **ranks: int) ->
 class Rank:
     """A process that trains, and tells each step."""
 
-    def __init__(self, *given: Any, **ranks: int) -> None:
+    def __init__(self, *given: Any, **how: Any) -> None:
         read, write = os.pipe()
         self.pid = os.fork()
         if not self.pid:
             try:
                 os.close(read)
                 with os.fdopen(write, "w") as file:
-                    for step in told(*given, **ranks):
+                    for step in told(*given, **how):
                         print(json.dumps(step), file=file, flush=True)
             finally:
                 os._exit(1)
@@ -127,14 +126,15 @@ def hunt(folder: Path, kills: int, seed: int) -> int:
     spec, drawn = written(folder), random.Random(seed)
     runs = [(drawn.randint(1, 3), drawn.randint(1, LONGEST)) for _ in range(kills)]
     wanted, whole = sum(world * steps for world, steps in runs), []
-    for rows, _ in told(spec, None, {}):
+    for rows, _ in told(spec, None):
         whole += rows
         if len(whole) >= wanted * BATCH:
             break
     state, at = None, 0
     for number, (world, steps) in enumerate(runs):
-        knobs = {"decode_processes": drawn.randint(1, 2), "ring_slots": drawn.randint(4, 9)}
-        ranks = [Rank(spec, state, knobs, rank=k, world_size=world) for k in range(world)]
+        knobs = {"decode_processes": drawn.choice((1, 1, 2)), "ring_slots": drawn.randint(4, 9)}
+        own = {"knobs": knobs, "isolation": drawn.choice(("thread", "thread", "process"))}
+        ranks = [Rank(spec, state, rank=k, world_size=world, **own) for k in range(world)]
         try:
             for _ in range(steps):
                 found = [rank.step() for rank in ranks]
