@@ -292,7 +292,7 @@ def every_command(
     no_transforms: Refuse a spec that names a transform (a Python function) instead of running it.
     json: Write one JSON document to stdout.
     spec: YAML file that describes your datasets (`autoloader init` writes one).
-    settings: Change knobs of the profile or fields of the spec: ring_slots=8 batch.size=32
+    settings: Change knobs of the host profile or fields of the spec: ring_slots=8 batch.size=32
         datasets.bridge.weight=2. `autoloader plan -v SPEC` lists the knobs.
     profile: Host profile (a machine's limits and knobs): a name from `autoloader profile list`,
         or a path; default: the one that fits this host.
@@ -474,9 +474,9 @@ def init(
     style: Project whose conventions the spec follows (fields, image sizes, actions): octo, openvla
         or openpi; gr00t (LeRobot datasets with meta/modality.json; see --version); lerobot (see
         --policy); robomimic, act or diffusion_policy (the windows of their dataset classes);
-        stage2 (pairs of frames about 1 s apart, for training.stage2 of the repository); plain
-        (none). Default: the style of --mix, else plain.
-    version: Release whose rules the style gr00t follows. Default: n1.6.
+        stage2 (pairs of frames about 1 s apart, which training/stage2, the example trainer in
+        autoloader's repository, reads); plain (none). Default: the style of --mix, else plain.
+    version: Release of GR00T whose rules the style gr00t follows. Default: n1.6.
     policy: Policy whose windows and normalisation the style lerobot has. Default: act.
     mix: Take only the datasets and weights of a published mixture, such as oxe_magic_soup, or one
         dataset by its name; default: all of DATA. Where two styles have a mixture of that name
@@ -591,8 +591,8 @@ def doctor(
     Options:
     spec: Spec of a mixture whose data and memory are checked as well.
     ram_floor: Check that a loader can keep this memory free, such as "5GB"; default: the profile's.
-    kernel_log: File with the kernel's log, such as one that `dmesg > kernel.log` wrote; default:
-        /dev/kmsg.
+    kernel_log: File with the kernel's log, such as one that `dmesg > kernel.log` wrote, in which
+        processes killed for lack of memory are looked up; default: /dev/kmsg.
     """
     from autoloader.cli.doctor import show_findings
 
@@ -610,7 +610,9 @@ def demo(
     scale: float = 1.0,
     seed: int = 0,
 ) -> None:
-    """Make datasets of drawn robots (TFDS/RLDS files) and their mix.yaml; keep existing files.
+    """Make small datasets of drawn robots (TFDS/RLDS files) with a mix.yaml, to try autoloader on.
+
+    Files that are there are kept.
 
     Options:
     directory: Folder to write to; default: one in your cache directory.
@@ -781,8 +783,8 @@ def tune(
 
     Options:
     spec: YAML file that describes your datasets (`autoloader init` writes one); default: the demo
-        mixture.
-    settings: Where the search begins, and fields of the spec: ring_slots=8 batch.size=32
+        mixture, which is written first where it is not there (about 770 MB).
+    settings: Knobs to begin the search with, or fields of the spec: ring_slots=8 batch.size=32
         datasets.bridge.weight=2. `autoloader plan -v SPEC` lists the knobs.
     trials: Knob sets to measure at most, the starting one among them.
     budget: Time that the whole study takes at most, such as "10m".

@@ -233,9 +233,15 @@ class DatasetSpec(Block):
             own = {"vision": self.vision}
         if given := [name for name, value in own.items() if value is not None]:
             raise wrong(
-                f"dataset {self.name!r} of kind {self.kind} has {given[0]}",
-                f"leave {given[0]} out"
-                + ("" if self.kind == IMAGE_TEXT else f", or write kind: {IMAGE_TEXT}"),
+                f"the field {given[0]} beside kind: {IMAGE_TEXT}, whose records are no episodes"
+                if self.kind == IMAGE_TEXT
+                else f"the field {given[0]} without kind: {IMAGE_TEXT}",
+                f"leave {given[0]} out, or "
+                + (
+                    f"change kind if dataset {self.name!r} holds episodes"
+                    if self.kind == IMAGE_TEXT
+                    else f"write kind: {IMAGE_TEXT}"
+                ),
             )
         return self
 

@@ -200,6 +200,7 @@ def complaint(error: ValidationError, plain: Mapping[str, Any]) -> tuple[str, st
     if isinstance(cause := context.get("error"), AutoloaderError):
         return f"{where}{cause.what}{more}", cause.remedy, path
     if "remedy" in context:
+        where = where or "at the top level: " * context["what"].startswith("unknown key")
         return f"{where}{context['what']}{more}", context["remedy"], path
     if first["type"] == "missing":
         above, _, key = path.rpartition(".")
