@@ -5,7 +5,8 @@
 DIR holds checkouts; what each is, its files tell. Of each is looked up whether the script still
 takes the name that the page replaces. openpi, GR00T and StarVLA then train six steps on the CPU,
 and the last three again from a checkpoint, as far as that goes without downloads
-(``trainers_script.py``). A tree, or a package, that is not here is skipped by name.
+(``trainers_script.py``). A tree, or a package in
+its release, that is not here is skipped by name.
 
 ``--g1`` is a LeRobot dataset of v2.1 with videos. ``--python`` has the projects' packages; default:
 the environment of ``gr00t_trees.py``, which lacks those of openpi.
@@ -107,7 +108,7 @@ def run(kind: str, name: str, tree: Path, python: Path, g1: Path) -> tuple[str, 
             [python, HERE / "trainers_script.py", name, folder],
             cwd=folder, env={**os.environ, **more}, capture_output=True, text=True,
         )  # fmt: skip
-    lacks = re.search(r"^ModuleNotFoundError: (.*)$", done.stderr, re.MULTILINE)
+    lacks = re.search(r"^(?:ModuleNotFound|Import)Error: (.*)$", done.stderr, re.MULTILINE)
     if done.returncode:
         if lacks is not None:
             return f"skipped: {lacks[1]}", False
