@@ -162,7 +162,7 @@ def test_demo_says_where_its_spec_lies(
     assert told["spec"] == str(tmp_path / "mix.yaml")
     assert told["built"] is True
     assert seen == {"directory": tmp_path, "datasets": 3, "scale": 0.1, "seed": 7}
-    assert "10/10" in captured.err
+    assert captured.err == ""  # it took no five seconds
 
 
 def test_python_dash_m_autoloader_is_the_same_command() -> None:
