@@ -40,7 +40,10 @@ import pytest
 
 from autoloader.host import supervision
 
-COLD = ("supervision", "isolation/test_start.py", "isolation/test_lifetime.py")
+COLD = (
+    "supervision", "ranks/test_discovery.py", "isolation/test_lifetime.py",
+    "isolation/test_restart_small.py", "isolation/test_start.py",
+)  # fmt: skip
 _MODULE = "autoloader.process.worker"
 STREAMS = ("reference/test_one_count.py", "sampling/test_sample_weights.py")
 """Beside tests with "stream" in their names."""
