@@ -82,6 +82,14 @@ _MEMORY = {"as set": "{:.0%} as cache_bytes is set", "above the floor": "up to {
 _UNIT = re.compile(r"(?<=\d) (?=(?:[KMG]i)?B\b|m?s\b|samples/s)")
 _NO_TERMINAL = 1000
 """Columns where stdout is no terminal: lines are left whole."""
+_CHAIN_PAYS = 0.9
+_MANY_DECODES = 3
+_ENCODE = (
+    "about 1.5 decodes a frame with a keyframe every 2 frames: lerobot-edit-dataset --repo_id REPO "
+    "--operation.type reencode_videos --operation.rgb_encoder.vcodec h264 "
+    "--operation.rgb_encoder.g 2"
+)
+_NO_AV1 = "decoding is the processors' work: the decoders (NVDEC) of A100 and H100 know no AV1"
 _MOST_LINES, _LINES_EACH = 14, 2
 """Lines without ``-v``: of answers and notes together, and of one answer."""
 
@@ -274,6 +282,7 @@ class _Report:
             "decode_s": cost and cost.decode_s,
             "decoded_frames": cost and cost.frames,
             "encoded_frame_bytes": cost and cost.encoded_bytes,
+            "video": cost and cost.video and asdict(cost.video),
             "chained": chained,
             "unchained_why": why,
             "decodes_per_sample": reuse and reuse.decodes[dataset.index] * len(dataset.cameras),
@@ -657,6 +666,7 @@ def _answers(document: Mapping[str, Any], *, default_floor: bool) -> Iterator[tu
     ]
     yield "Speed", speed + (f"; frames from the cache: {', '.join(hits)}" if hits else "")
     yield "Limit", _limit(document)
+    yield from _videos(document)
     size = batches = "endless epochs"
     if epoch["samples"] is not None:
         size = f"{'about ' if epoch['estimated'] else ''}{epoch['samples']} samples"
@@ -698,6 +708,31 @@ def _limit(document: Mapping[str, Any]) -> str:
     if bound["datasets_probed"] < every:
         told += f" ({bound['datasets_probed']} of {every} datasets probed)"
     return told
+
+
+def _videos(document: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """Yield lines about the dataset whose videos take most decodes for a frame of a sample."""
+    found = [(name, one) for name, one in document["datasets"].items() if one["video"]]
+    if not found:
+        return
+    name, one = max(found, key=lambda pair: float(pair[1]["video"]["decodes"]))
+    video, threads = one["video"], document["bound"]["threads"]
+    decodes, chained = video["decodes"], video["chained_decodes"]
+    told = (
+        f"{name}: {video['codec']}, a keyframe every {video['keyframe_frames']} frames: "
+        f"{decodes:.1f} decodes for each frame of a sample"
+    )
+    if chained is not None and chained < _CHAIN_PAYS * decodes:
+        how = "in its chained blocks" if one["chained"] else "with mixing.chain: true"
+        told += f", {chained:.1f} {how}"
+    if one["decode_s"]:
+        rate = threads * one["decoded_frames"] / one["decode_s"]
+        told += f"; {_many(threads, 'thread')} give {rate:.0f} frames/s"
+    yield "Video", told
+    if decodes > _MANY_DECODES:
+        yield "Encode", _ENCODE
+    elif video["codec"] == "av1":
+        yield "Encode", _NO_AV1
 
 
 def _files(document: Mapping[str, Any]) -> Iterator[str]:

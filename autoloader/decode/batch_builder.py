@@ -46,6 +46,7 @@ from autoloader.decode.jobs import (
     RowDecoding,
     cached_rows,
     copy_rows,
+    joined_by_keyframes,
     stretches,
 )
 from autoloader.decode.message import BatchMessage, Quarantine, languages
@@ -461,18 +462,17 @@ class BatchBuilder:
     ) -> None:
         """Have rows decoded; ``shift`` is the number of a row's sample in the block, less the row.
 
-        A row that shares a frame with the row before goes into its job.
+        A row that shares a frame with the row before goes into its job, and so do rows that show
+        frames of one keyframe of a video.
         """
         linked, datasets, slot = block.linked, block.datasets, pending.batch.slot
         chains: list[list[int]] = []
-        if linked is None:
-            chains = [[row] for row in rows]
-        else:
-            for row in rows:
-                if chains and linked[row + shift]:
-                    chains[-1].append(row)
-                else:
-                    chains.append([row])
+        for row in rows:
+            if linked is not None and chains and linked[row + shift]:
+                chains[-1].append(row)
+            else:
+                chains.append([row])
+        chains = joined_by_keyframes(chains, block, shift)
         seen: dict[str, dict[int, np.ndarray]] = {camera: {} for camera in self._layout.cameras}
         runs: dict[int, Callable[[Sequence[int]], int]] = {}
         for chain in chains:

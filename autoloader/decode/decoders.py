@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from functools import cache
 from importlib.metadata import version
@@ -31,7 +31,7 @@ from autoloader.decode.frames import FrameDecoder
 from autoloader.decode.jobs import Decoder
 from autoloader.decode.resize import Pixels
 from autoloader.formats import Feature
-from autoloader.formats.frames import Encoded
+from autoloader.formats.frames import Encoded, VideoFrame
 from autoloader.samples.resolve import ResolvedDataset, ResolvedMixture
 from autoloader.spec import CameraSpec
 
@@ -101,6 +101,13 @@ class ReversedDecoder:
         self._decoder.decode_into(encoded, out)
         out[...] = out[..., ::-1].copy()
 
+    def decode_together(self, frames: Sequence[VideoFrame], out: Sequence[Pixels]) -> Set[int]:
+        """See ``FrameDecoder.decode_together``."""
+        came = self._decoder.decode_together(frames, out)
+        for k in came:
+            out[k][...] = out[k][..., ::-1].copy()
+        return came
+
 
 class StoredDecoder:
     """Decoder that takes decoded frames from the disk, and stores others there; thread-safe.
@@ -134,6 +141,10 @@ class StoredDecoder:
         self._seconds[kind] = known + (seconds - known) * _LATELY
         if key is not None:
             self._disk.store(key, out)
+
+    def decode_together(self, frames: Sequence[VideoFrame], out: Sequence[Pixels]) -> Set[int]:
+        """See ``FrameDecoder.decode_together``."""
+        return self._decoder.decode_together(frames, out)
 
     def _key(self, encoded: bytes | memoryview) -> bytes:
         found = self._hash.copy()

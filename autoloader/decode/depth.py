@@ -10,6 +10,7 @@ Not here: which features are depth frames (``samples.transforms.binding``), pict
 from __future__ import annotations
 
 import zlib
+from collections.abc import Sequence, Set
 from typing import Any
 
 import cv2
@@ -66,6 +67,13 @@ class DepthDecoder:
             values = values[::-1, ::-1]
         part, place = fitted(values, out[..., 0], self._camera)
         nearest_into(part, place)
+
+    def decode_together(
+        self, frames: Sequence[VideoFrame], out: Sequence[NDArray[Any]]
+    ) -> Set[int]:
+        """None of these frames: ``decode_into`` says why."""
+        del frames, out
+        return frozenset()
 
 
 def depth_values(encoded: bytes | memoryview, feature: Feature) -> NDArray[Any]:

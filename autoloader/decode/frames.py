@@ -7,9 +7,10 @@ orientation in its EXIF data, as in TensorFlow.
 
 *Videos* by PyAV (FFmpeg), one decoder a thread, codec and setup. A decoder begins at a frame's
 keyframe and is fed until the frame comes out. It stays where it is: a later frame of the same
-keyframe goes on from there, so that neighbours are decoded once. If samples of a run show several
-frames of a keyframe, decoding the first one decodes the others too, which wait for their samples.
-Each decoder runs in the thread that calls it.
+keyframe goes on from there, so that neighbours are decoded once. Frames of one keyframe that a job
+wants are decoded together. Of H.264 and HEVC those frames are left out that nobody wants and no
+other frame refers to: the pixels of the others are the same. Each decoder runs in the thread that
+calls it.
 
 *Costs.* libjpeg goes over the whole picture once for each scan, and a scan may have few bytes. So
 pixels × scans may be ``MOST_COST`` at most: ten seconds or so of a processor. A picture with more
@@ -34,7 +35,7 @@ import struct
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence, Set
 from typing import Any
 
 import cv2
@@ -48,7 +49,6 @@ from autoloader.formats.frames import (
     ArrayPicture,
     Encoded,
     PackedPicture,
-    SharedFrames,
     VideoCodec,
     VideoFrame,
 )
@@ -76,6 +76,8 @@ _REUSED_BYTES = 2**20
 of that size, and a sixth of windows of H.264. Mixtures without videos gain nothing from it."""
 MOST_DECODERS = 8
 """Decoders that a thread keeps; each holds a few pictures."""
+_SKIPPING = frozenset({"h264", "hevc"})
+"""Formats whose decoders can leave out frames that no other frame refers to."""
 _DECODERS = {"av1": "libdav1d"}
 """Which of several decoders of a format; FFmpeg's own for AV1 needs a GPU."""
 
@@ -106,7 +108,8 @@ class FrameDecoder:
             UndecodableFrameError: ``encoded`` is no picture that can be decoded.
         """
         if isinstance(encoded, VideoFrame):
-            resize_into(self._videos.picture(encoded), out, self._camera)
+            if not self.decode_together([encoded], [out], alone=True):
+                raise UndecodableFrameError(f"{len(encoded.packets)} packets give no frame")
             return
         if isinstance(encoded, PackedPicture):
             try:
@@ -132,6 +135,23 @@ class FrameDecoder:
             raise UndecodableFrameError(str(error)) from error
         except (ValueError, LookupError, cv2.error, OverflowError, MemoryError) as error:
             raise UndecodableFrameError(_why(error, encoded, is_jpeg=is_jpeg)) from error
+
+    def decode_together(
+        self, frames: Sequence[VideoFrame], out: Sequence[Pixels], *, alone: bool = False
+    ) -> Set[int]:
+        """Decode frames of one keyframe, each into its ``out``; the numbers of those that came.
+
+        A damaged frame may keep others from coming, which may still be decoded alone.
+
+        Raises:
+            UndecodableFrameError: the frame is to be decoded ``alone``, and is damaged.
+        """
+        came = set()
+        with contextlib.suppress(*() if alone else (UndecodableFrameError,)):
+            for k, picture in self._videos.pictures(frames):
+                resize_into(picture, out[k], self._camera)
+                came.add(k)
+        return came
 
     def _jpeg_into(
         self, encoded: bytes | memoryview, out: Pixels, *, admitted: bool = False
@@ -251,21 +271,25 @@ class VideoDecoder:
     def __init__(self) -> None:
         self._threads = threading.local()
 
-    def picture(self, frame: VideoFrame) -> Pixels:
-        """[H, W, 3] uint8 RGB; not to be written to, and valid until the thread's next call.
+    def pictures(self, frames: Sequence[VideoFrame]) -> Iterator[tuple[int, Pixels]]:
+        """Numbers of ``frames``, all of one keyframe, and their pictures, as they come.
+
+        A picture [H, W, 3] uint8 RGB is not to be written to. Frames are left out which the packets
+        do not give.
 
         Raises:
             UndecodableFrameError: the packets are damaged.
             MissingExtraError: PyAV is not installed.
         """
+        codec = frames[0].codec
         known: OrderedDict[VideoCodec, _Stream] | None = getattr(self._threads, "known", None)
         if known is None:
             known = self._threads.known = OrderedDict()
-        stream = known.pop(frame.codec, None) or _Stream(frame.codec)
-        known[frame.codec] = stream
+        stream = known.pop(codec, None) or _Stream(codec)
+        known[codec] = stream
         if len(known) > MOST_DECODERS:
             known.popitem(last=False)
-        return stream.picture(frame)
+        return stream.pictures(frames)
 
 
 class _Stream:
@@ -281,75 +305,61 @@ class _Stream:
         self._reformatter = VideoReformatter()
         self._context: Any = None
         self._origin: tuple[str, int] | None = None
+        self._skips = False
         self._fed = 0
         self._last: tuple[int, Pixels] | None = None
 
-    def picture(self, frame: VideoFrame) -> Pixels:
-        """See ``VideoDecoder.picture``."""
-        shared = frame.shared
-        if shared is None:
-            return self._picture(frame, None)
-        with shared.lock:
-            if (kept := shared.take(frame.number)) is not None:
-                return kept
-            if not shared.begun:
-                shared.begun = True
-                # Where another frame's packets are damaged this one may still be decoded alone.
-                with contextlib.suppress(UndecodableFrameError):
-                    return self._picture(frame, shared)
-            return self._picture(frame, None)
-
-    def _picture(self, frame: VideoFrame, shared: SharedFrames | None) -> Pixels:
-        if self._origin == frame.origin and self._last and self._last[0] == frame.number:
-            return self._last[1]
+    def pictures(self, frames: Sequence[VideoFrame]) -> Iterator[tuple[int, Pixels]]:
+        """See ``VideoDecoder.pictures``."""
+        first = frames[0]
+        if self._origin == first.origin and self._last and len(frames) == 1:
+            number, picture = self._last
+            if number == first.number:
+                yield 0, picture
+                return
+        left = {one.number: k for k, one in enumerate(frames)}
         try:
-            found = self._decoded(frame, shared)
-            if found is None:
-                raise UndecodableFrameError(f"{len(frame.packets)} packets give no frame")
-            picture = self._pixels(found)
+            for skipping in (True, False) if self._codec.name in _SKIPPING else (False,):
+                if not left:
+                    break
+                for found in self._coming([frames[k] for k in left.values()], skipping):
+                    k = left.pop(found.pts, -1)
+                    if k < 0:
+                        continue
+                    picture = np.asarray(
+                        self._reformatter.reformat(found, format="rgb24").to_ndarray(), np.uint8
+                    )
+                    self._last = found.pts, picture
+                    yield k, picture
+                    if not left:
+                        break
         except (self._av.error.FFmpegError, ValueError) as error:
             self._origin, self._last, self._context = None, None, None
-            if isinstance(error, UndecodableFrameError):
-                raise
             raise UndecodableFrameError(f"the video is damaged: {error}"[:120]) from error
-        self._last = frame.number, picture
-        return picture
 
-    def _pixels(self, found: Any) -> Pixels:
-        picture: Pixels = np.asarray(
-            self._reformatter.reformat(found, format="rgb24").to_ndarray(), np.uint8
-        )
-        return picture
+    def _coming(self, frames: Sequence[VideoFrame], skipping: bool) -> Iterator[Any]:
+        """Frames that come out, to the last packet of ``frames`` and what is held back then.
 
-    def _decoded(self, frame: VideoFrame, shared: SharedFrames | None) -> Any:
-        """The decoded frame; ``None`` where the packets do not give it.
-
-        With ``shared``, all of its frames are decoded, and kept for who shows them.
+        With ``skipping`` none of those that are not wanted and no other frame refers to.
         """
-        wanted = [number for _, _, number in frame.packets].index(frame.number)
-        if self._origin != frame.origin or self._fed > wanted:
-            self._begin(frame)
-        mine = None
-        for found in self._coming(frame if shared is None else shared.last):
-            if found.pts == frame.number:
-                mine = found
-                if shared is None:
-                    break
-            if shared is not None and shared.wants(found.pts):
-                shared.keep(found.pts, self._pixels(found))
-        return mine
-
-    def _coming(self, frame: VideoFrame) -> Iterator[Any]:
-        """The frames that come out until ``frame`` has, or the decoder holds none back."""
-        for start, size, number in frame.packets[self._fed :]:
-            packet = self._av.Packet(frame.data[start : start + size])
+        wanted = {len(one.packets) - 1 for one in frames}
+        longest = max(frames, key=lambda one: len(one.packets))
+        if self._origin != longest.origin or self._fed > min(wanted):
+            self._begin(longest)
+        for start, size, number in longest.packets[self._fed :]:
+            packet = self._av.Packet(longest.data[start : start + size])
             packet.pts = packet.dts = number
+            if self._codec.name in _SKIPPING:
+                self._skip(skipping and self._fed not in wanted)
             self._fed += 1
-            for found in self._context.decode(packet):
-                yield found
-                if found.pts == frame.number:
-                    return
-        yield from self._drained()
+            yield from self._context.decode(packet)
+        self._origin = None  # a decoder that was drained begins anew
+        yield from self._context.decode(None)
+
+    def _skip(self, skips: bool) -> None:
+        if skips != self._skips:
+            self._skips = skips
+            self._context.skip_frame = "NONREF" if skips else "DEFAULT"
 
     def _begin(self, frame: VideoFrame) -> None:
         if self._context is None:
@@ -357,15 +367,10 @@ class _Stream:
             self._context = self._av.CodecContext.create(name, "r")
             self._context.extradata = self._codec.setup or None
             self._context.thread_count = 1
+            self._skips = False
         else:
             self._context.flush_buffers()
         self._origin, self._fed, self._last = frame.origin, 0, None
-
-    def _drained(self) -> list[Any]:
-        """Frames that the decoder still holds back; it begins anew then."""
-        left = list(self._context.decode(None))
-        self._origin = None
-        return left
 
 
 MOST_COST = 2**28

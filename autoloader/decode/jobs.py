@@ -10,6 +10,10 @@ decode it. Rows of a chained dataset that share frames and follow each other are
 Where a batch ends within a chain the frame at the cut is decoded twice, unless the frame cache has
 it.
 
+Rows that show frames of one keyframe of a video are one job too, which decodes these frames in one
+go. With them it decodes frames that later batches of the run show. They wait, as far as there is
+room (``formats.frames.SharedFrames``).
+
 A frame that cannot be decoded fails for every row that shows it.
 
 Not here: decoding one frame (``decode.frames``), which sample a row takes
@@ -21,7 +25,7 @@ from __future__ import annotations
 import queue
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -32,7 +36,7 @@ from numpy.typing import NDArray
 from autoloader.decode.frames import UndecodableFrameError
 from autoloader.decode.message import BatchMessage
 from autoloader.errors import as_fault
-from autoloader.formats.frames import Encoded
+from autoloader.formats.frames import Encoded, SharedFrames, VideoFrame
 from autoloader.host.threads import LoaderThread, all_ended
 from autoloader.samples.block import FrameLease, Place, SampleBlock
 
@@ -47,6 +51,10 @@ class Decoder(Protocol):
 
     def decode_into(self, encoded: Encoded, out: np.ndarray) -> None:
         """Decode and resize into ``out`` [H, W, C]."""
+        ...
+
+    def decode_together(self, frames: Sequence[VideoFrame], out: Sequence[np.ndarray]) -> Set[int]:
+        """Decode frames of one keyframe; the numbers of those that came."""
         ...
 
 
@@ -104,7 +112,7 @@ class RowDecoding:
 
     def run(self, rows: Sequence[int]) -> int:
         """Decode these rows of the batch; the number of frames decoded."""
-        decoded = 0
+        decoded = sum(self._videos(camera, rows) for camera in self.decoders)
         for row in rows:
             number = row + self.shift
             try:
@@ -122,6 +130,87 @@ class RowDecoding:
                 raise as_fault(error, "decode", self.name) from error
             self.pending.rows_done(1)
         return decoded
+
+    def _videos(self, camera: str, rows: Sequence[int]) -> int:
+        """Decode the frames of these rows that share a keyframe with others; how many they are.
+
+        Frames that cannot be decoded together are left.
+        """
+        frames, seen = self.block.frames.get(camera), self.seen[camera]
+        if frames is None or not any(isinstance(one, VideoFrame) for one in frames):
+            return 0
+        wanted: dict[SharedFrames, dict[int, np.ndarray]] = {}
+        for row in rows:
+            out = self.pending.views[f"images/{camera}"][row]
+            number = row + self.shift
+            zeroed = self.block.frame_zeroed[number]
+            for f, at in enumerate(self.block.frame_row[number].tolist()):
+                one = frames[at]
+                if not isinstance(one, VideoFrame) or one.shared is None:
+                    continue
+                if not zeroed[f] and at not in seen and not self._is_cached(camera, at):
+                    wanted.setdefault(one.shared, {}).setdefault(at, out[f])
+        return sum(self._shared(camera, shared, outs) for shared, outs in wanted.items())
+
+    def _shared(self, camera: str, shared: SharedFrames, outs: dict[int, np.ndarray]) -> int:
+        """Decode or take frames of one keyframe; the number of those decoded for this batch."""
+        left = {}
+        with shared.lock:
+            for at, out in outs.items():
+                waiting = shared.take(at, self.shift)
+                if waiting is None:
+                    left[at] = out
+                else:
+                    out[...] = waiting
+            came = self._together(camera, shared, left) if left else set()
+        for at, out in outs.items():
+            if at not in left or at in came:
+                self._has(camera, at, out)
+        return len(came & left.keys())
+
+    def _together(
+        self, camera: str, shared: SharedFrames, outs: Mapping[int, np.ndarray]
+    ) -> set[int]:
+        """Decode ``outs``, and what batches to come show and there is room for; what came."""
+        out = next(iter(outs.values()))
+        waiting = dict.fromkeys(shared.choose(self._to_come(shared), out.nbytes))
+        into = {at: np.empty_like(out) for at in waiting if at not in outs} | dict(outs)
+        rows, came = list(into), set()
+        try:
+            together = [shared.frames[at] for at in rows]
+            found = self.decoders[camera].decode_together(together, list(into.values()))
+            came = {rows[k] for k in found}
+        finally:
+            for at in waiting:
+                picture = into[at].copy() if at in outs else into[at]
+                shared.keep(at, picture if at in came else None)
+        return came
+
+    def _to_come(self, shared: SharedFrames) -> dict[int, list[int]]:
+        """Number of each later batch of the block that shows frames of a keyframe → which."""
+        size = self.pending.batch.rows
+        start = self.shift + size
+        shown = np.zeros(1 + int(self.block.frame_row.max()), np.bool_)
+        shown[list(shared.frames)] = True
+        later = self.block.frame_row[start:]
+        number, f = np.nonzero(shown[later] & ~self.block.frame_zeroed[start:])
+        found: dict[int, dict[int, None]] = {}
+        for batch, at in zip((number // size).tolist(), later[number, f].tolist(), strict=True):
+            found.setdefault(start + batch * size, {})[at] = None
+        return {batch: list(rows) for batch, rows in found.items()}
+
+    def _is_cached(self, camera: str, at: int) -> bool:
+        lease = self.block.lease
+        slot = -1 if lease is None else int(lease.slots[camera][at])
+        return lease is not None and slot >= 0 and bool(lease.written[camera][slot])
+
+    def _has(self, camera: str, at: int, picture: np.ndarray) -> None:
+        """Note a decoded frame, for other rows and for the frame cache."""
+        self.seen[camera][at] = picture
+        lease = self.block.lease
+        slot = -1 if lease is None else int(lease.slots[camera][at])
+        if lease is not None and slot >= 0:
+            lease.put(camera, slot, picture)
 
     def _camera(
         self,
@@ -142,16 +231,42 @@ class RowDecoding:
                 lease.gather(camera, lease.slots[camera][at : at + 1], out[f].reshape(1, -1))
             elif encoded is None:
                 out[f] = 0
-            elif at in seen:
-                out[f] = seen[at]
-            else:
-                picture = out[f]
-                decoder.decode_into(encoded, picture)
-                seen[at] = picture
+            elif at not in seen:
+                decoder.decode_into(encoded, out[f])
                 decoded += 1
-                if lease is not None and slot >= 0:
-                    lease.put(camera, slot, picture)
+                self._has(camera, at, out[f])
+            elif not np.shares_memory(seen[at], out[f]):
+                out[f] = seen[at]
         return decoded
+
+
+def joined_by_keyframes(chains: list[list[int]], block: SampleBlock, shift: int) -> list[list[int]]:
+    """Chains of rows, those joined that show frames of one keyframe; see ``RowDecoding.shift``."""
+    kinds = [
+        [one.shared if isinstance(one, VideoFrame) else None for one in frames]
+        for frames in block.frames.values()
+        if any(isinstance(one, VideoFrame) for one in frames)
+    ]
+    if not kinds:
+        return chains
+    joined = list(range(len(chains)))
+
+    def root(k: int) -> int:
+        while joined[k] != k:
+            k = joined[k]
+        return k
+
+    first: dict[SharedFrames, int] = {}
+    for k, chain in enumerate(chains):
+        shown = set(block.frame_row[[row + shift for row in chain]].ravel().tolist())
+        for shared in {kind[at] for kind in kinds for at in shown}:
+            if shared is not None:
+                one, other = sorted((root(k), root(first.setdefault(shared, k))))
+                joined[other] = one
+    found: dict[int, list[int]] = {}
+    for k, chain in enumerate(chains):
+        found.setdefault(root(k), []).extend(chain)
+    return list(found.values())
 
 
 def copy_rows(

@@ -16,9 +16,11 @@ from __future__ import annotations
 
 import contextlib
 import statistics
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
+from typing import TypeGuard
 
 import cv2
 import numpy as np
@@ -26,7 +28,7 @@ import numpy as np
 from autoloader.decode.decoders import decoders_of
 from autoloader.decode.frames import UndecodableFrameError
 from autoloader.decode.jobs import Decoder
-from autoloader.formats.frames import Encoded
+from autoloader.formats.frames import Encoded, VideoFrame
 from autoloader.formats.records import MalformedRecordError
 from autoloader.host.clock import Clock
 from autoloader.index.records import RecordSamples
@@ -35,17 +37,37 @@ from autoloader.samples.resolve import ResolvedDataset, ResolvedMixture
 from autoloader.samples.transforms import transform
 from autoloader.samples.transforms.rlds import FunctionFailedError
 from autoloader.samples.windows import frame_rows
+from autoloader.sampling.chains import CHAIN_BLOCK, chain_difference
 
 _TRIES = 4
 _LEAST_ROUNDS, _MOST_ROUNDS = 4, 8
 _SAMPLES = 128
 """Samples decoded in all, where that many rounds allow it."""
 FRAMES = 96
-"""Frames of the first episode that are read: a few times a keyframe's distance."""
+"""Frames of the first episode that are read."""
+VIDEO_FRAMES = 512
+"""The same of a video, whose keyframes may lie 250 frames apart."""
 _EPISODE_TRIES = 4
 """Episodes that may be damaged before the probe gives up."""
-_SAMPLE_STEP = 37
-"""Distance of probed samples, so that a decoder seldom goes on from the sample before."""
+_SAMPLE_STEP = -37
+"""Distance of probed samples: back, as a decoder could go on from a sample before."""
+
+
+@dataclass(frozen=True, slots=True)
+class VideoCost:
+    """Decodes that the windows of a dataset with videos take.
+
+    Attributes:
+        codec: format of the video by FFmpeg's name.
+        keyframe_frames: frames from a keyframe to the next, at most.
+        decodes: frames decoded for a frame that a sample shows, each sample alone.
+        chained_decodes: the same in chained blocks; ``None`` where samples cannot be chained.
+    """
+
+    codec: str
+    keyframe_frames: int
+    decodes: float
+    chained_decodes: float | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,12 +79,14 @@ class DecodeCost:
         frames: frames decoded for a sample (a frame used twice counts once).
         encoded_bytes: mean bytes of an encoded frame.
         samples: samples this was measured on.
+        video: decodes of its videos; ``None`` where it has none.
     """
 
     decode_s: float
     frames: float
     encoded_bytes: int
     samples: int
+    video: VideoCost | None = None
 
     @property
     def frame_s(self) -> float:
@@ -95,6 +119,9 @@ def probe_decode(
             found = _first_episode(dataset, mixture)
             if found is not None:
                 episodes[dataset.name] = found
+    chained = mixture.spec.mixing.block_length if mixture.spec.mixing.chain else CHAIN_BLOCK
+    by_name = {dataset.name: dataset for dataset in mixture.datasets}
+    videos = {name: video_cost(by_name[name], one, chained) for name, one in episodes.items()}
     decoders = dict(zip(mixture.names, decoders_of(mixture), strict=True))
     scratch = {
         name: np.empty(camera.shape, camera.dtype) for name, camera in mixture.spec.cameras.items()
@@ -105,13 +132,13 @@ def probe_decode(
         for name, episode in episodes.items():
             began = clock.now_s()
             if began >= deadline:
-                return _summary(seen)
+                return _summary(seen, videos)
             try:
                 count, size = _decode(episode, round_ % len(episode), decoders[name], scratch)
             except UndecodableFrameError:
                 continue
             seen[name].append((clock.now_s() - began, count, size))
-    return _summary(seen)
+    return _summary(seen, videos)
 
 
 def _first_episode(dataset: ResolvedDataset, mixture: ResolvedMixture) -> SampleBlock | None:
@@ -150,7 +177,57 @@ def _decode(
     return count, size
 
 
-def _summary(seen: Mapping[str, list[tuple[float, int, int]]]) -> dict[str, DecodeCost]:
+def video_cost(dataset: ResolvedDataset, episode: SampleBlock, chained: int) -> VideoCost | None:
+    """Decodes of a dataset's windows, by an episode's frames; ``None``: they lie in no video.
+
+    Args:
+        dataset: the dataset.
+        episode: its frames.
+        chained: samples of a chained block.
+    """
+    of_cameras = ([*filter(_is_video, stored)] for stored in episode.frames.values())
+    frames: list[VideoFrame] = max(of_cameras, key=len, default=[])
+    if not frames:
+        return None
+    steps = len(episode)
+    window = frame_rows(np.arange(steps), steps, dataset.sample, np.zeros(steps, np.uint64))
+    shown = [set(row) for row in (window.index * dataset.stride).tolist()]
+
+    def decodes(together: Iterable[Sequence[int]]) -> float:
+        packets = asked = 0
+        for block in together:
+            last: dict[object, int] = {}
+            for row in set().union(*(shown[t] for t in block)):
+                one = frames[row]
+                last[one.origin] = max(last.get(one.origin, 0), len(one.packets))
+            packets += sum(last.values())
+            asked += sum(len(shown[t]) for t in block)
+        return packets / asked
+
+    step, blocks = chain_difference(dataset.sample), None
+    if step and dataset.keep is None:
+        length = step * chained
+        blocks = [
+            range(first + k, min(first + length, steps), step)
+            for first in range(0, steps, length)
+            for k in range(min(step, steps - first))
+        ]
+    distances = Counter(one.origin for one in frames)
+    return VideoCost(
+        frames[0].codec.name,
+        max(distances.values()),
+        decodes([t] for t in range(steps)),
+        None if blocks is None else decodes(blocks),
+    )
+
+
+def _is_video(frame: Encoded | None) -> TypeGuard[VideoFrame]:
+    return isinstance(frame, VideoFrame)
+
+
+def _summary(
+    seen: Mapping[str, list[tuple[float, int, int]]], videos: Mapping[str, VideoCost | None]
+) -> dict[str, DecodeCost]:
     """Costs of decoding, by dataset, without each one's first measurement."""
     costs = {}
     for name, measured in seen.items():
@@ -163,6 +240,7 @@ def _summary(seen: Mapping[str, list[tuple[float, int, int]]]) -> dict[str, Deco
             frames=frames / len(counted),
             encoded_bytes=sum(size for _, _, size in counted) // frames,
             samples=len(counted),
+            video=videos[name],
         )
     return costs
 
@@ -177,7 +255,10 @@ def _first_samples(dataset: ResolvedDataset) -> SampleBlock | None:
         with contextlib.suppress(ValueError, LookupError, OSError):
             for camera, features in dataset.cameras.items():
                 key = features[0].key
-                frames[camera] = [*dataset.directory.first_frames(path, record, key, FRAMES)]
+                found = dataset.directory.first_frames(path, record, key, FRAMES)
+                if found and isinstance(found[0], VideoFrame):
+                    found = dataset.directory.first_frames(path, record, key, VIDEO_FRAMES)
+                frames[camera] = [*found]
             break
     else:
         return None

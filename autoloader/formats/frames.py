@@ -12,8 +12,8 @@ from __future__ import annotations
 import os
 import threading
 import zlib
-from collections import Counter, OrderedDict
-from collections.abc import Iterator, Sequence
+from collections import OrderedDict
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -25,6 +25,8 @@ from autoloader.host.extras import needs
 
 MOST_KEPT_BYTES = 32 * 2**20
 """Most bytes of decoded frames that wait, in a process, for the samples that show them."""
+_SAVES_MUCH = 8
+"""Decodes that a picture must save for all of this room; fewer have a part of it."""
 
 MOST_SLAB_BYTES = 64 * 2**20
 """Most bytes of unpacked slabs that wait, in a process, for further samples."""
@@ -55,8 +57,8 @@ class VideoFrame:
         number: number in the video of the frame that is wanted.
         codec: parameters of the video decoder.
         origin: file and place of the keyframe; frames with one keyframe are decoded together.
-        shared: pictures that this frame shares with others of its keyframe that were read with it;
-            ``None`` where there are no others.
+        shared: this frame and others of its keyframe that were read with it; ``None`` where there
+            are no others.
     """
 
     data: memoryview
@@ -72,71 +74,100 @@ class VideoFrame:
 
 
 class SharedFrames:
-    """Frames of one keyframe that samples show which were read together.
+    """Frames of one keyframe that the samples of a run show, by one camera.
 
-    The thread that decodes one of them first decodes all. Their pictures wait here for the samples
-    that show them, as long as there is room.
+    A thread that decodes some of them also decodes those of later batches, as far as there is room
+    for their pictures, which wait here. A batch's frames wait together or not at all: one that does
+    not wait has all before it decoded again. A picture that saves few decodes may take a small part
+    of the room only.
 
     Args:
-        frames: the encoded frames, one for each sample that shows one.
+        frames: row among the run's frames of the camera → the encoded frame.
 
     Attributes:
-        last: the frame that is decoded last.
-        lock: held by the thread that decodes; ``keep`` and ``take`` need it.
-        begun: whether a thread has tried to decode all.
+        frames: the same.
+        lock: held by the thread that decodes; all methods need it.
     """
 
     _room_lock = threading.Lock()
     _kept_bytes = 0
 
-    def __init__(self, frames: Sequence[VideoFrame]) -> None:
-        self.last = max(frames, key=lambda one: len(one.packets))
+    def __init__(self, frames: Mapping[int, VideoFrame]) -> None:
+        self.frames = frames
         self.lock = threading.Lock()
-        self.begun = False
-        self._uses = Counter(one.number for one in frames)
+        self._batches: set[int] = set()
+        self._uses: dict[int, int] = {}
         self._kept: dict[int, NDArray[np.uint8]] = {}
+        self._picture_bytes = 0
 
-    def wants(self, number: int) -> bool:
-        """True if a sample has yet to show a frame."""
-        return self._uses[number] > 0
+    def choose(self, batches: Mapping[int, Collection[int]], picture_bytes: int) -> list[int]:
+        """Rows of the frames that are to wait from now on; ``keep`` has to follow.
 
-    def keep(self, number: int, picture: NDArray[np.uint8]) -> None:
-        """Keep a decoded picture for the samples that show it, where there is room."""
-        with self._room_lock:
-            if SharedFrames._kept_bytes + picture.nbytes > MOST_KEPT_BYTES:
-                return
-            SharedFrames._kept_bytes += picture.nbytes
-        self._kept[number] = picture
-
-    def take(self, number: int) -> NDArray[np.uint8] | None:
-        """The decoded picture of a frame, or ``None`` where it is not kept: decode it then.
-
-        Counts as one use, also with ``None``; with the last one the picture is let go of.
+        Args:
+            batches: number of a batch to come → rows of its frames; the next batch first.
+            picture_bytes: bytes of a picture.
         """
-        self._uses[number] -= 1
-        found = self._kept.get(number)
-        if found is not None and not self.wants(number):
-            self._let_go(number)
+        found: list[int] = []
+        self._picture_bytes = picture_bytes
+        for batch, rows in batches.items():
+            if batch in self._batches:
+                continue
+            more = [row for row in rows if row not in self._uses]
+            saved = max(len(self.frames[row].packets) for row in rows) / len(rows)
+            room = int(MOST_KEPT_BYTES * min(1.0, saved / _SAVES_MUCH))
+            with self._room_lock:
+                if SharedFrames._kept_bytes + len(more) * picture_bytes > room:
+                    break
+                SharedFrames._kept_bytes += len(more) * picture_bytes
+            self._batches.add(batch)
+            for row in rows:
+                self._uses[row] = self._uses.get(row, 0) + 1
+            found += more
         return found
 
-    def _let_go(self, number: int) -> None:
-        nbytes = self._kept.pop(number).nbytes
+    def keep(self, row: int, picture: NDArray[np.uint8] | None) -> None:
+        """Keep the picture of a chosen frame; ``None``: it did not come with the others."""
+        if picture is None:
+            self._let_go([row])
+        else:
+            self._kept[row] = picture
+
+    def take(self, row: int, batch: int) -> NDArray[np.uint8] | None:
+        """The picture of a frame, for a batch; ``None`` where it does not wait."""
+        found = self._kept.get(row)
+        if found is not None and batch in self._batches:
+            self._uses[row] -= 1
+            if not self._uses[row]:
+                self._let_go([row])
+        return found
+
+    def _let_go(self, rows: Collection[int]) -> None:
+        for row in rows:
+            del self._uses[row]
+            self._kept.pop(row, None)
         with self._room_lock:
-            SharedFrames._kept_bytes -= nbytes
+            SharedFrames._kept_bytes -= len(rows) * self._picture_bytes
 
     def __del__(self) -> None:
-        for number in list(self._kept):  # of a run that was dropped
-            self._let_go(number)
+        self._let_go(list(self._uses))  # of a run that was dropped
 
 
-def share(frames: Sequence[VideoFrame]) -> Iterator[VideoFrame]:
-    """``frames``, which were read together, in their order; those of one keyframe are shared."""
-    of: dict[tuple[VideoCodec, tuple[str, int]], list[VideoFrame]] = {}
-    for one in frames:
-        of.setdefault((one.codec, one.origin), []).append(one)
-    shared = {key: SharedFrames(some) for key, some in of.items() if len(some) > 1}
-    for one in frames:
-        yield replace(one, shared=shared.get((one.codec, one.origin)))
+def share(
+    frames: Mapping[int, VideoFrame], datasets: Sequence[int]
+) -> Iterator[tuple[int, VideoFrame]]:
+    """Frames of a run by their rows, which are shared where they have one keyframe.
+
+    Args:
+        frames: row → frame.
+        datasets: index of each row's dataset; another dataset may decode the same frame otherwise.
+    """
+    of: dict[tuple[int, VideoCodec, tuple[str, int]], dict[int, VideoFrame]] = {}
+    for row, one in frames.items():
+        of.setdefault((datasets[row], one.codec, one.origin), {})[row] = one
+    for some in of.values():
+        shared = SharedFrames(some) if len(some) > 1 else None
+        for row, one in some.items():
+            yield row, replace(one, shared=shared)
 
 
 @dataclass(frozen=True, slots=True)

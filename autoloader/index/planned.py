@@ -83,16 +83,20 @@ class FrameRanges:
             self.file[rows], self.offset[rows], self.length[rows], self.key[rows], make
         )
 
-    def finish(self, frames: list[Encoded | None]) -> None:
-        """Make frames of the bytes that were read, in place; ``None`` stays."""
+    def finish(self, frames: list[Encoded | None], datasets: Sequence[int]) -> None:
+        """Make frames of the bytes that were read, in place; ``None`` stays.
+
+        Args:
+            frames: bytes of the frames.
+            datasets: index of the dataset of each frame.
+        """
         for row, make in enumerate(self.make):
             data = frames[row]
             if make is not None and isinstance(data, memoryview):
                 frames[row] = make(data)
         videos = {row: one for row, one in enumerate(frames) if isinstance(one, VideoFrame)}
-        if videos:
-            for row, one in zip(videos, share(list(videos.values())), strict=True):
-                frames[row] = one
+        for row, one in share(videos, datasets):
+            frames[row] = one
 
 
 @dataclass(slots=True)

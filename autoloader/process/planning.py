@@ -36,7 +36,7 @@ from autoloader.pipeline.batch_call import check_call
 from autoloader.process.child import ChildPipeline, preempt
 from autoloader.samples.resolve import ResolvedDataset, ResolvedMixture, normalised, resolve
 from autoloader.samples.transforms.keep import DatasetCount
-from autoloader.sampling.chains import why_unchained
+from autoloader.sampling.chains import CHAIN_BLOCK, why_unchained
 from autoloader.sampling.dealing import Ranks, Steps, check_parts
 from autoloader.sampling.mixture import MixtureOrder, mixture_order
 from autoloader.spec import CurriculumSpec, PipelineSpec
@@ -653,10 +653,6 @@ def disk_floor_kept(floor_bytes: int | None, mixture: ResolvedMixture) -> Iterat
 def _is_cached(mixture: ResolvedMixture) -> bool:
     """True if shards of the mixture come through the cache; local data goes without."""
     return any(one.remote and one.indexable for one in mixture.datasets)
-
-
-CHAIN_BLOCK = 4
-"""Samples of a chain that is reckoned with: longer ones share hardly more."""
 
 
 def chain_saves(mixture: ResolvedMixture) -> float:

@@ -146,3 +146,35 @@ def test_peek_calls_columns_by_their_names_and_finds_the_gripper_by_them(
         assert "to have it open or closed, " in told["odd"][0]
     else:
         assert told["odd"] == []
+
+
+@pytest.mark.parametrize(
+    ("codec", "gop", "sample", "told"),
+    [
+        ("libsvtav1", 20, {"frame_offsets": [0]}, "av1, a keyframe every 20 frames: 10.5 decodes"),
+        ("libsvtav1", 2, {"frame_offsets": [0]}, "NVDEC"),
+        ("libx264", 20, {"frame_offsets": [0, 4]}, "with mixing.chain: true"),
+        ("libx264", 20, {"frame_offsets": [0, 4]}, "reencode_videos"),
+    ],
+)
+def test_plan_tells_how_many_decodes_a_frame_of_a_video_takes(
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    codec: str,
+    gop: int,
+    sample: dict[str, Any],
+    told: str,
+) -> None:
+    root = LeRobotFiles(lengths=(40,), codec=codec, gop=gop).write(tmp_path / "arm")
+    dataset = {"name": "arm", "path": str(root), "images": {"top": TOP}, "action": "action"}
+    document = {"datasets": [dataset], "cameras": {"top": {"size": [64, 96]}}, "sample": sample}
+    spec = tmp_path / "mix.yaml"
+    spec.write_text(yaml.safe_dump(document))
+    words = ["plan", "--spec", str(spec), "--ram-floor", "64MiB"]
+    assert main(words) == 0
+    assert told in capsys.readouterr().out
+    assert main([*words, "--json"]) == 0
+    video = json.loads(capsys.readouterr().out)["datasets"]["arm"]["video"]
+    assert video["keyframe_frames"] == gop
+    chained = video["chained_decodes"]
+    assert (chained is None) if sample["frame_offsets"] == [0] else (chained < video["decodes"])

@@ -1,4 +1,4 @@
-"""Frames of one keyframe that a run shows are decoded once, whatever the order and the threads."""
+"""Frames of one keyframe are decoded together, and few decodes are made twice; pixels stay."""
 
 from __future__ import annotations
 
@@ -11,12 +11,17 @@ from typing import Any
 import av
 import numpy as np
 import pytest
-from lerobot_checks import TOP, spec_of
-from lerobot_files import LeRobotFiles
+from lerobot_checks import TOP, check, samples_of, spec_of
+from lerobot_files import HEIGHT, WIDTH, LeRobotFiles
 
-from autoloader.decode.frames import UndecodableFrameError, VideoDecoder
-from autoloader.formats.frames import VideoFrame, share
+from autoloader.decode.frames import FrameDecoder, UndecodableFrameError
+from autoloader.decode.jobs import PendingBatch, RowDecoding, joined_by_keyframes
+from autoloader.decode.message import BatchMessage
+from autoloader.formats import frames as stored_frames
+from autoloader.formats.frames import SharedFrames, VideoFrame, share
+from autoloader.samples.block import SampleBlock
 from autoloader.samples.resolve import resolve
+from autoloader.spec import CameraSpec
 
 FILES = LeRobotFiles(lengths=(40,), gop=20)
 
@@ -26,11 +31,10 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return FILES.write(tmp_path_factory.mktemp("decoding") / "arm")
 
 
-@pytest.fixture
-def frames(root: Path) -> list[VideoFrame]:
-    """Every frame of an episode of two keyframes, in any order."""
+def frames_of(root: Path, count: int = 40) -> list[VideoFrame]:
+    """Frames of the first episode, in any order."""
     (dataset,) = resolve(spec_of(root)).datasets
-    found: list[Any] = [*dataset.directory.first_frames(dataset.slices[0].path, 0, TOP, 40)]
+    found: list[Any] = [*dataset.directory.first_frames(dataset.slices[0].path, 0, TOP, count)]
     random.Random(3).shuffle(found)
     return found
 
@@ -49,33 +53,50 @@ def packets(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return fed
 
 
-def check(root: Path, shown: Sequence[VideoFrame], pictures: Sequence[Any]) -> None:
-    wanted = FILES.frames(root, TOP, 0)
-    for frame, picture in zip(shown, pictures, strict=True):
-        np.testing.assert_array_equal(picture, wanted[frame.number])
+def together(shown: Sequence[VideoFrame]) -> dict[int, Any]:
+    """Number of a frame → its pixels, of those that came."""
+    out = [np.empty((HEIGHT, WIDTH, 3), np.uint8) for _ in shown]
+    decoder = FrameDecoder(CameraSpec(size=(HEIGHT, WIDTH)))
+    return {shown[k].number: out[k] for k in decoder.decode_together(shown, out)}
 
 
-def test_each_packet_is_fed_once_for_all_frames_of_a_run(
-    root: Path, frames: list[VideoFrame], packets: list[int]
-) -> None:
-    decoder = VideoDecoder()
-    check(root, frames, [decoder.picture(one) for one in share(frames)])
-    assert len(packets) == len(frames)
+def test_frames_of_a_keyframe_take_each_packet_once(root: Path, packets: list[int]) -> None:
+    shown, wanted = frames_of(root), FILES.frames(root, TOP, 0)
+    for first in (0, 20):
+        found = together([one for one in shown if first <= one.number < first + 20])
+        for number in range(first, first + 20):
+            np.testing.assert_array_equal(found[number], wanted[number])
+    assert len(packets) == len(shown)
 
 
-def test_a_damaged_frame_does_not_take_those_before_it_along(
-    root: Path, frames: list[VideoFrame]
-) -> None:
-    first = [one for one in frames if one.number < 20]
+@pytest.mark.parametrize("codec", ["libx264", "libx265", "libsvtav1"])
+def test_frames_that_nobody_wants_change_no_pixel(tmp_path: Path, codec: str) -> None:
+    files = LeRobotFiles(lengths=(40,), gop=40, codec=codec)
+    made = files.write(tmp_path / "arm")
+    wanted = files.frames(made, TOP, 0)
+    shown = {one.number: one for one in frames_of(made)}
+    for numbers in ((0,), (5, 17), (1, 2, 3), (39,), (7, 22, 23, 38)):
+        found = together([shown[number] for number in numbers])
+        for number in numbers:
+            np.testing.assert_array_equal(found[number], wanted[number])
+
+
+def test_a_damaged_frame_does_not_take_those_before_it_along(root: Path) -> None:
+    first = [one for one in frames_of(root) if one.number < 20]
     damaged = [one if one.number < 12 else replace(one, data=cut(one, 12)) for one in first]
-    decoder, pictures = VideoDecoder(), {}
-    for one in share(damaged):
+    wanted, out = FILES.frames(root, TOP, 0), np.empty((HEIGHT, WIDTH, 3), np.uint8)
+    assert len(together(damaged)) < len(damaged)
+    decoder, alone = FrameDecoder(CameraSpec(size=(HEIGHT, WIDTH))), set()
+    for one in damaged:
         try:
-            pictures[one.number] = decoder.picture(one).copy()
+            decoder.decode_into(one, out)
         except UndecodableFrameError:
             assert one.number >= 12
-    whole = [one for one in first if one.number < 12 - 3]  # frames may depend on some that follow
-    check(root, whole, [pictures[one.number] for one in whole])
+        else:
+            alone.add(one.number)
+            if one.number < 12 - 3:  # frames may depend on some that follow
+                np.testing.assert_array_equal(out, wanted[one.number])
+    assert alone >= set(range(12 - 3))
 
 
 def cut(frame: VideoFrame, number: int) -> memoryview:
@@ -84,3 +105,95 @@ def cut(frame: VideoFrame, number: int) -> memoryview:
     at = next(start for start, _, held in frame.packets if held >= number)
     data[at:] = b"\xff" * (len(data) - at)
     return memoryview(bytes(data))
+
+
+def run_of(root: Path, rows: Sequence[Sequence[int]]) -> SampleBlock:
+    """Samples of a run that show these frames of the first episode."""
+    stored = sorted(frames_of(root), key=lambda one: one.number)
+    shared = dict(share(dict(enumerate(stored)), [0] * len(stored)))
+    shown = np.asarray(rows)
+    return SampleBlock(
+        columns={},
+        texts=[b""],
+        frames={"top": [shared[number] for number in range(len(stored))]},
+        frame_row=shown,
+        frame_zeroed=np.zeros(shown.shape, np.bool_),
+        datasets=[0] * len(shown),
+    )
+
+
+def decoded_batch(run: SampleBlock, first: int, size: int) -> Any:
+    """[size, F, H, W, 3] what a batch shows of samples of a run."""
+    images = np.zeros((size, run.frame_row.shape[1], HEIGHT, WIDTH, 3), np.uint8)
+    pending = PendingBatch(BatchMessage(0, size, 0), {"images/top": images})
+    decoders = {"top": FrameDecoder(CameraSpec(size=(HEIGHT, WIDTH)))}
+    decoding = RowDecoding(pending, run, first, decoders, "arm", {"top": {}})
+    for rows in joined_by_keyframes([[row] for row in range(size)], run, first):
+        decoding.run(rows)
+    assert pending.done.is_set()
+    assert not pending.bad
+    return images
+
+
+@pytest.mark.parametrize(("room", "fed_again"), [(2**25, False), (0, True)])
+def test_frames_of_later_batches_are_decoded_with_the_first_and_wait_where_there_is_room(
+    root: Path,
+    packets: list[int],
+    monkeypatch: pytest.MonkeyPatch,
+    room: int,
+    fed_again: bool,
+) -> None:
+    monkeypatch.setattr(stored_frames, "MOST_KEPT_BYTES", room)
+    rows = [[0, 5, 5], [3, 18, 30], [4, 16, 18], [7, 9, 30]]
+    wanted, run, fed = FILES.frames(root, TOP, 0), run_of(root, rows), []
+    for first in (0, 2):
+        images = decoded_batch(run, first, 2)
+        fed.append(len(packets))
+        for row in range(2):
+            np.testing.assert_array_equal(images[row], [wanted[k] for k in rows[first + row]])
+    assert fed[0] <= 40
+    assert (fed[1] > fed[0]) == fed_again
+    del run
+    assert SharedFrames._kept_bytes == 0
+
+
+def test_rows_that_show_frames_of_one_keyframe_are_one_job(root: Path) -> None:
+    run = run_of(root, [[0, 1], [25, 26], [2, 3], [27, 28], [1, 4]])
+    assert joined_by_keyframes([[k] for k in range(5)], run, 0) == [[0, 2, 4], [1, 3]]
+    across = run_of(root, [[0, 1], [25, 26], [19, 20]])
+    assert joined_by_keyframes([[k] for k in range(3)], across, 0) == [[0, 1, 2]]
+
+
+def test_a_loader_over_long_keyframe_distances_gives_every_sample_right(
+    root: Path,
+) -> None:
+    check(FILES, root, samples_of(spec_of(root), decode_threads=2), {"top": TOP})
+    assert SharedFrames._kept_bytes == 0
+
+
+def test_batches_wait_whole_and_in_their_order(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shared = SharedFrames({one.number: one for one in frames_of(root, 20)})
+    monkeypatch.setattr(stored_frames, "MOST_KEPT_BYTES", 6 * 100)
+    batches = {5: [16, 17], 10: [17, 18, 19], 15: [12, 13, 14], 20: [15]}
+    chosen = shared.choose(batches, 100)
+    assert chosen == [16, 17, 18, 19]  # the third has no room, and what follows does not go first
+    picture = np.zeros(100, np.uint8)
+    for row in chosen:
+        shared.keep(row, picture if row != 18 else None)
+    assert shared.take(17, 5) is picture
+    assert shared.take(17, 10) is picture
+    assert shared.take(17, 10) is None  # both have had it
+    assert shared.take(18, 10) is None
+    assert shared.take(16, 15) is picture  # of a batch that waits for nothing: it stays
+    assert SharedFrames._kept_bytes == 2 * 100
+    del shared
+    assert SharedFrames._kept_bytes == 0
+
+
+def test_pictures_that_save_little_have_a_part_of_the_room(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shared = SharedFrames({one.number: one for one in frames_of(root, 20)})
+    monkeypatch.setattr(stored_frames, "MOST_KEPT_BYTES", 4 * 100)
+    assert shared.choose({5: [0, 1]}, 100) == []
+    assert sorted(shared.choose({5: [19]}, 100)) == [19]

@@ -354,8 +354,9 @@ class PlannedSource(SampleSource):
             if self._blocks is not None:
                 rows = self._blocks.fill(self._user, into, reads, wanted, spans)
             self._read_frames(into, reads, rows)
+            datasets = [block.datasets[number] for number in reads.sample.tolist()]
             for camera, ranges in reads.ranges.items():
-                ranges.finish(block.frames[camera])
+                ranges.finish(block.frames[camera], datasets)
         return block
 
     def _planned(self, spans: Spans) -> tuple[PlannedSamples, SampleBlock, PlannedReads]:
