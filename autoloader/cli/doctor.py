@@ -29,6 +29,7 @@ import typer
 
 from autoloader.cli.output import answered, emit, wants_json
 from autoloader.controller.profiles import UNTUNED, load_profile
+from autoloader.decode.probe import probe_video
 from autoloader.errors import AutoloaderError, PipelineError, ProfileError, UsageError
 from autoloader.host.clock import SystemClock
 from autoloader.host.gpu import gpu_name, open_nvml
@@ -74,6 +75,8 @@ _FEW_DESCRIPTORS = 512
 _FULL = 0.8
 _FEW_PROCESSORS = 2
 _MANY_TIMES = 4
+_FAR_KEYFRAMES = 8
+"""Decodes for a frame that a run feels."""
 _CHILD = b"autoloader.process.worker"
 _RING = "/memfd:autoloader"
 
@@ -467,6 +470,18 @@ def mirrors(dataset: ResolvedDataset, max_corrupt_ratio: float) -> Iterator[Seen
     )
 
 
+def videos(dataset: ResolvedDataset) -> Iterator[Seen]:
+    """Frames to be decoded for each frame that a sample of a dataset shows."""
+    found = probe_video(dataset)
+    if found is None:
+        return
+    told = f"dataset {dataset.name!r}: {found.told}"
+    if found.decodes > _FAR_KEYFRAMES:
+        yield Finding(told, found.advice or "")
+    else:
+        yield Fact(f"{told}; {found.advice}" if found.advice else told)
+
+
 def indexes(datasets: list[ResolvedDataset], spec: Path) -> Iterator[Seen]:
     """Indexes of local datasets: missing, stale, and texts and cameras that all episodes lack."""
     local = [dataset for dataset in datasets if not dataset.remote]
@@ -579,6 +594,8 @@ def _of_data(machine: Machine, place: Path, split: str) -> list[Seen]:
         seen += _run("data", partial(mirrors, dataset, spec.errors.max_corrupt_ratio))
     if not seen:
         seen.append(Fact("every file that the spec reads is there", "data"))
+    for dataset in datasets:
+        seen += _run("video", partial(videos, dataset))
     seen += _run("index", lambda: indexes(datasets, place))
     files = sorted({piece.path for one in datasets if not one.remote for piece in one.slices})
     return seen + _run("storage", lambda: storage(machine, files))

@@ -38,7 +38,7 @@ from autoloader.cache.forecast import forecast, frame_sets
 from autoloader.cli.output import answered, emit, emit_document, note
 from autoloader.controller.admission import price_start
 from autoloader.controller.profiles import UNTUNED, ResolvedProfile, shipped_profiles_dir
-from autoloader.decode.probe import DecodeCost, probe_decode
+from autoloader.decode.probe import DecodeCost, VideoCost, probe_decode
 from autoloader.errors import UsageError
 from autoloader.formats.files import unreadable
 from autoloader.host.clock import SystemClock
@@ -83,13 +83,6 @@ _UNIT = re.compile(r"(?<=\d) (?=(?:[KMG]i)?B\b|m?s\b|samples/s)")
 _NO_TERMINAL = 1000
 """Columns where stdout is no terminal: lines are left whole."""
 _CHAIN_PAYS = 0.9
-_MANY_DECODES = 3
-_ENCODE = (
-    "about 1.5 decodes a frame with a keyframe every 2 frames: lerobot-edit-dataset --repo_id REPO "
-    "--operation.type reencode_videos --operation.rgb_encoder.vcodec h264 "
-    "--operation.rgb_encoder.g 2"
-)
-_NO_AV1 = "decoding is the processors' work: the decoders (NVDEC) of A100 and H100 know no AV1"
 _MOST_LINES, _LINES_EACH = 14, 2
 """Lines without ``-v``: of answers and notes together, and of one answer."""
 
@@ -716,23 +709,17 @@ def _videos(document: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     if not found:
         return
     name, one = max(found, key=lambda pair: float(pair[1]["video"]["decodes"]))
-    video, threads = one["video"], document["bound"]["threads"]
-    decodes, chained = video["decodes"], video["chained_decodes"]
-    told = (
-        f"{name}: {video['codec']}, a keyframe every {video['keyframe_frames']} frames: "
-        f"{decodes:.1f} decodes for each frame of a sample"
-    )
-    if chained is not None and chained < _CHAIN_PAYS * decodes:
+    video, threads = VideoCost(**one["video"]), document["bound"]["threads"]
+    told, chained = f"{name}: {video.told}", video.chained_decodes
+    if chained is not None and chained < _CHAIN_PAYS * video.decodes:
         how = "in its chained blocks" if one["chained"] else "with mixing.chain: true"
         told += f", {chained:.1f} {how}"
     if one["decode_s"]:
         rate = threads * one["decoded_frames"] / one["decode_s"]
         told += f"; {_many(threads, 'thread')} give {rate:.0f} frames/s"
     yield "Video", told
-    if decodes > _MANY_DECODES:
-        yield "Encode", _ENCODE
-    elif video["codec"] == "av1":
-        yield "Encode", _NO_AV1
+    if video.advice:
+        yield "Encode", video.advice
 
 
 def _files(document: Mapping[str, Any]) -> Iterator[str]:

@@ -112,7 +112,10 @@ class RowDecoding:
 
     def run(self, rows: Sequence[int]) -> int:
         """Decode these rows of the batch; the number of frames decoded."""
-        decoded = sum(self._videos(camera, rows) for camera in self.decoders)
+        try:
+            decoded = sum(self._videos(camera, rows) for camera in self.decoders)
+        except Exception as error:  # as below
+            raise as_fault(error, "decode", self.name) from error
         for row in rows:
             number = row + self.shift
             try:

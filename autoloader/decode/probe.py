@@ -53,6 +53,16 @@ _SAMPLE_STEP = -37
 """Distance of probed samples: back, as a decoder could go on from a sample before."""
 
 
+MANY_DECODES = 3
+"""Decodes for a frame above which keyframes lie too far apart."""
+_ENCODE = (
+    "about 1.5 decodes a frame with a keyframe every 2 frames: lerobot-edit-dataset --repo_id REPO "
+    "--operation.type reencode_videos --operation.rgb_encoder.vcodec h264 "
+    "--operation.rgb_encoder.g 2"
+)
+_NO_AV1 = "decoding is the processors' work: the decoders (NVDEC) of A100 and H100 know no AV1"
+
+
 @dataclass(frozen=True, slots=True)
 class VideoCost:
     """Decodes that the windows of a dataset with videos take.
@@ -68,6 +78,21 @@ class VideoCost:
     keyframe_frames: int
     decodes: float
     chained_decodes: float | None
+
+    @property
+    def told(self) -> str:
+        """Codec, keyframes and decodes in words."""
+        return (
+            f"{self.codec}, a keyframe every {self.keyframe_frames} frames: {self.decodes:.1f} "
+            "decodes for each frame of a sample"
+        )
+
+    @property
+    def advice(self) -> str | None:
+        """Command that makes other videos, or why it must be processors that decode these."""
+        if self.decodes > MANY_DECODES:
+            return _ENCODE
+        return _NO_AV1 if self.codec == "av1" else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +146,7 @@ def probe_decode(
                 episodes[dataset.name] = found
     chained = mixture.spec.mixing.block_length if mixture.spec.mixing.chain else CHAIN_BLOCK
     by_name = {dataset.name: dataset for dataset in mixture.datasets}
-    videos = {name: video_cost(by_name[name], one, chained) for name, one in episodes.items()}
+    videos = {name: _video_cost(by_name[name], one, chained) for name, one in episodes.items()}
     decoders = dict(zip(mixture.names, decoders_of(mixture), strict=True))
     scratch = {
         name: np.empty(camera.shape, camera.dtype) for name, camera in mixture.spec.cameras.items()
@@ -177,7 +202,15 @@ def _decode(
     return count, size
 
 
-def video_cost(dataset: ResolvedDataset, episode: SampleBlock, chained: int) -> VideoCost | None:
+def probe_video(dataset: ResolvedDataset) -> VideoCost | None:
+    """Decodes of a dataset's windows, by its first episode; ``None``: its frames are no videos."""
+    if dataset.streamable or not dataset.cameras:
+        return None
+    episode = _first_samples(dataset)
+    return None if episode is None else _video_cost(dataset, episode, CHAIN_BLOCK)
+
+
+def _video_cost(dataset: ResolvedDataset, episode: SampleBlock, chained: int) -> VideoCost | None:
     """Decodes of a dataset's windows, by an episode's frames; ``None``: they lie in no video.
 
     Args:

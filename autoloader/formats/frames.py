@@ -89,7 +89,7 @@ class SharedFrames:
         lock: held by the thread that decodes; all methods need it.
     """
 
-    _room_lock = threading.Lock()
+    _room_lock = threading.RLock()  # the collector may call ``__del__`` anywhere
     _kept_bytes = 0
 
     def __init__(self, frames: Mapping[int, VideoFrame]) -> None:

@@ -178,3 +178,18 @@ def test_plan_tells_how_many_decodes_a_frame_of_a_video_takes(
     assert video["keyframe_frames"] == gop
     chained = video["chained_decodes"]
     assert (chained is None) if sample["frame_offsets"] == [0] else (chained < video["decodes"])
+
+
+@pytest.mark.parametrize(("gop", "where"), [(2, "facts"), (40, "findings")])
+def test_doctor_tells_how_far_apart_the_keyframes_lie(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], gop: int, where: str
+) -> None:
+    root = LeRobotFiles(lengths=(40,), codec="libsvtav1", gop=gop).write(tmp_path / "arm")
+    dataset = {"name": "arm", "path": str(root), "images": {"top": TOP}, "action": "action"}
+    document = {"datasets": [dataset], "cameras": {"top": {"size": [64, 96]}}}
+    spec = tmp_path / "mix.yaml"
+    spec.write_text(yaml.safe_dump(document))
+    main(["doctor", str(spec), "--json"])
+    found = json.loads(capsys.readouterr().out)[where]
+    (told,) = (one for one in found if one["check"] == "video")
+    assert f"a keyframe every {gop} frames" in (told.get("text") or told["evidence"])
