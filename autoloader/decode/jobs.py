@@ -176,7 +176,7 @@ class RowDecoding:
     ) -> set[int]:
         """Decode ``outs``, and what batches to come show and there is room for; what came."""
         out = next(iter(outs.values()))
-        waiting = dict.fromkeys(shared.choose(self._to_come(shared), out.nbytes))
+        waiting = dict.fromkeys(shared.choose(self._to_come(camera, shared), out.nbytes))
         into = {at: np.empty_like(out) for at in waiting if at not in outs} | dict(outs)
         rows, came = list(into), set()
         try:
@@ -189,11 +189,11 @@ class RowDecoding:
                 shared.keep(at, picture if at in came else None)
         return came
 
-    def _to_come(self, shared: SharedFrames) -> dict[int, list[int]]:
+    def _to_come(self, camera: str, shared: SharedFrames) -> dict[int, list[int]]:
         """Number of each later batch of the block that shows frames of a keyframe → which."""
         size = self.pending.batch.rows
         start = self.shift + size
-        shown = np.zeros(1 + int(self.block.frame_row.max()), np.bool_)
+        shown = np.zeros(len(self.block.frames[camera]), np.bool_)
         shown[list(shared.frames)] = True
         later = self.block.frame_row[start:]
         number, f = np.nonzero(shown[later] & ~self.block.frame_zeroed[start:])
