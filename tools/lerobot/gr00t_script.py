@@ -38,6 +38,7 @@ class Video:
 
     def __init__(self, path: Any, **_: Any) -> None:
         self._frames, self._times = decoded(str(path))
+        self.metadata = types.SimpleNamespace(num_frames=len(self._frames))
 
     def __len__(self) -> int:
         return len(self._frames)
