@@ -112,7 +112,7 @@ class WarmChildren:
         self.warm, self.streams = True, False
         self.usual: object = None
         self._start = supervision.start
-        self._keepers: dict[bool, _Keeper] = {}
+        self.keepers: dict[bool, _Keeper] = {}
 
     def start(
         self,
@@ -125,10 +125,10 @@ class WarmChildren:
         """As ``supervision.start``."""
         if self.warm and module == _MODULE and _inherited() == self.usual:
             environment = supervision.environment(**(changes or {}))
-            if self.streams not in self._keepers:
+            if self.streams not in self.keepers:
                 also = [_TENSORFLOW] if self.streams else []
-                self._keepers[self.streams] = _Keeper(environment, *also)
-            keeper = self._keepers[self.streams]
+                self.keepers[self.streams] = _Keeper(environment, *also)
+            keeper = self.keepers[self.streams]
             if keeper.owner == os.getpid():  # no fork of a test
                 line = supervision.command(module, arguments)
                 with Path(os.devnull).open("rb") as nothing:
@@ -138,11 +138,16 @@ class WarmChildren:
 
     def close(self) -> None:
         """End the processes that have the imports."""
-        for keeper in self._keepers.values():
+        for keeper in self.keepers.values():
             keeper.close()
 
 
 _children = WarmChildren()
+
+
+def keepers() -> set[int]:
+    """Process ids of the processes that keep imports, which outlive a test."""
+    return {keeper.process.pid for keeper in _children.keepers.values()}
 
 
 def _inherited() -> object:
