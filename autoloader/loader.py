@@ -515,6 +515,8 @@ class AutoLoader:
     def transfer(self, device: Any) -> Transfer:
         """The way to a CUDA device that does not stop for the copy: ``batch = move(batch)``.
 
+        To "cpu" batches stay as they are, so that a script is the same without a GPU.
+
         Slots of the ring are pinned for it, so every batch must go through it while it is
         ``active``. There is one for a loader; ``close`` ends it.
 

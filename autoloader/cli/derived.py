@@ -204,10 +204,10 @@ def show_statistics(spec: Path, split: str, *, output: Path | None, layout: str)
     if output is not None:
         emit(str(output))
     else:
-        emit_table(
-            ("dataset", "field", "column", "mean", "std", "min", "q01", "q99", "max", "normalised"),
-            _rows(document),
-        )
+        titles = ("dataset", "field", "column", "mean", "std", "min", "q01", "q99", "max")
+        which = () if declared.normalize is None else ("normalised",)
+        shown = (*titles, *which)
+        emit_table(shown, (cells[: len(shown)] for cells in _rows(document)))
 
 
 def _write_gr00t(spec: PipelineSpec, split: str, output: Path | None) -> None:

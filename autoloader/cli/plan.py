@@ -673,6 +673,14 @@ def _answers(document: Mapping[str, Any], *, default_floor: bool) -> Iterator[tu
     how = "by index" if datasets[0]["reader"] == "indexed" else "as a stream"
     read = f"read {how} ({datasets[0]['reader_why']})"
     yield "Data", f"{_many(len(datasets), 'dataset')}, {size}, {read}"
+    for key in ("action", "state"):
+        widths = sorted({one[f"{key}_width"] for one in datasets} - {0})
+        if len(widths) > 1:
+            several_widths = ", ".join(map(str, widths))
+            yield (
+                key.capitalize(),
+                f"{several_widths} columns, with zeros to {widths[-1]} where {key}_mask is False",
+            )
     if several:
         on = "one node" if ranks["nodes"] == 1 else f"{ranks['nodes']} nodes like this one"
         yield "Ranks", f"{ranks['world_size']} on {on}, {ranks['per_node']} on each: {batches}"

@@ -265,9 +265,9 @@ def order_from(state: Mapping[str, Any], plan: LoaderPlan, order: MixtureOrder) 
             raise UsageError(
                 f"the state was saved for another loader: {differing}",
                 remedy="resume with the spec and split of the saved run. World size, batch size "
-                "and "
-                "knobs may differ. Weights and the list of datasets may differ too, except with "
-                "mixing.epoch: pass, mixing.chain or lanes in mixing.locality",
+                "and knobs may differ. Weights and the list of datasets may differ too where "
+                "mixing.epoch is a number of samples or forever, without mixing.chain and lanes of "
+                "mixing.locality",
             )
         saved = tuple(state["datasets"])
         before = _saved_order(state, order, saved).samples_before(position)
@@ -409,7 +409,10 @@ def _differences(path: str, saved: Any, here: Any) -> list[str]:
         for key in dict.fromkeys([*saved, *here]):
             found += _differences(f"{path}.{key}", saved.get(key), here.get(key))
         return found
-    return [] if saved == here else [f"{path}: saved {saved!r}, here {here!r}"]
+    if isinstance(saved, Mapping) or isinstance(here, Mapping):
+        return [f"{path}: only in {'this spec' if saved is None else 'the saved run'}"]
+    told = [f"{one:.5g}" if isinstance(one, float) else repr(one) for one in (saved, here)]
+    return [] if saved == here else [f"{path}: saved {told[0]}, here {told[1]}"]
 
 
 def reweighted(

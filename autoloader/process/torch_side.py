@@ -123,8 +123,36 @@ class CudaDevice:
         return event
 
 
+class NoDevice:
+    """Stands for a CUDA device where a program runs on the CPU: batches stay as they are."""
+
+    def register(self, address: int, nbytes: int) -> bool:
+        """See ``Device.register``; nothing is pinned."""
+        del address, nbytes
+        return False
+
+    def unregister(self, address: int) -> None:
+        """See ``Device.unregister``."""
+
+    def copy(self, tensor: torch.Tensor) -> torch.Tensor:
+        """See ``Device.copy``; the tensor itself."""
+        return tensor
+
+    def event(self, copies: list[torch.Tensor]) -> CopyEvent:
+        """See ``Device.event``; one that is reached."""
+        del copies
+        return self
+
+    def query(self) -> bool:
+        """See ``CopyEvent.query``."""
+        return True
+
+    def synchronize(self) -> None:
+        """See ``CopyEvent.synchronize``."""
+
+
 def open_device(device: torch.device | str) -> Device:
-    """The adapter that copies batches to a CUDA device.
+    """The adapter that copies batches to a CUDA device, or leaves them on the CPU.
 
     Raises:
         UsageError: there is none for this kind of device.
@@ -136,10 +164,12 @@ def open_device(device: torch.device | str) -> Device:
             f"device={device!r:.80} is not allowed",
             remedy='pass a torch.device, or its name: "cuda:0"',
         ) from error
+    if wanted.type == "cpu":
+        return NoDevice()
     if wanted.type != "cuda":
         raise UsageError(
             f"transfer to {wanted}: only CUDA devices have a transfer of their own",
-            remedy="use the batches as they are on the CPU, or tensor.to(device) on others",
+            remedy="move the tensors yourself: tensor.to(device)",
         )
     return CudaDevice(wanted)
 

@@ -485,7 +485,7 @@ OTHER_WORDS = {
     "num_workers": "the loader starts its own threads; the knob decode_threads fixes their number",
     "prefetch_factor": "here this is the knob ring_slots, which counts batches",
     "shuffle_buffer_size": "here this is the knob shuffle_samples; the indexed reader needs none",
-    "batch_size": "here this is batch: {size: 4} in the spec, or --set batch.size=4",
+    "batch_size": "here this is batch: {size: N} in the spec, or --set batch.size=N",
 }
 """What a setting of other loaders is called here."""
 

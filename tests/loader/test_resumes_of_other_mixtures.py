@@ -100,14 +100,14 @@ def test_a_state_of_other_datasets_alone_is_refused_with_the_difference(
     trio: list[Written],
 ) -> None:
     _, state = run(mixture([trio[0]], [1]), 1)
-    with pytest.raises(UsageError, match=r"datasets\.a: saved \{.*\}, here None"):
+    with pytest.raises(UsageError, match=r"datasets\.a: only in the saved run"):
         run(mixture([trio[1]], [1]), 1, state)
 
 
 @pytest.mark.parametrize(
     ("top", "said"),
     [
-        ({"mixing": {"epoch": "pass"}}, r"datasets\.c: saved None"),
+        ({"mixing": {"epoch": "pass"}}, r"datasets\.c: only in this spec"),
         ({"mixing": {"chain": True, "block_length": 3, "epoch": "forever"}}, r"datasets\.c"),
         ({"seed": 3}, "seed: saved 0, here 3"),
     ],

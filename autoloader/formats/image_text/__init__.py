@@ -165,7 +165,10 @@ class ImageTextDirectory(DatasetFormat):
         Raises:
             UnreadableError: the file holds no records of texts.
         """
-        path, most, missing = next(iter(self.splits.values()))[0].path, 0, ""
+        first = next((slices[0] for slices in self.splits.values() if slices), None)
+        if first is None:
+            raise UnreadableError("no file of records has any")
+        path, most, missing = first.path, 0, ""
         column = self.packed.get(path, "")
         every = (Found(0, text) for text in rows_at(path)) if path in self.packed else None
         for one in islice(every or records_in(path), _LOOKED_AT):
