@@ -479,7 +479,7 @@ def init(
     version: Release of GR00T whose rules the style gr00t follows. Default: n1.6.
     policy: Policy whose windows and normalisation the style lerobot has. Default: act.
     mix: Take only the datasets and weights of a published mixture, such as oxe_magic_soup, or one
-        dataset by its name; default: all of DATA. Where two styles have a mixture of that name
+        dataset by the name under which it was published, such as droid; default: all of DATA. Where two styles have a mixture of that name
         (octo and openvla do), --style says whose.
     output: File to write the spec to; an error if it exists with other content. Default: stdout.
     """
@@ -655,10 +655,11 @@ def stats(
     layout: Annotated[str, typer.Option("--format")] = "autoloader",
     split: str = "train",
 ) -> None:
-    """Compute each dataset's statistics of action and state, which normalize uses.
+    """Compute statistics of action and state now; else a loader that normalizes does so.
 
     Options:
-    output: File to write them to, for the spec's field normalize.statistics; default: only print.
+    output: File to write them to, which the spec may name then (normalize: {statistics: FILE});
+        default: only print.
     layout: Layout of the file: autoloader, octo, openvla, openpi, lerobot or gr00t (a folder).
     """
     from autoloader.cli.derived import show_statistics
@@ -733,9 +734,9 @@ def report(
     run: Name of a run (those of 3 s or more are recorded) or of its script, "last" (the last that
         ended), or the folder that the environment variable AUTOLOADER_RUN_DIR named; default: list
         the recorded runs.
-    other: A second run to compare with. Beside a run of AutoLoader(…, replay_one_batch=True), whose
-        loader costs nothing, the page says how much time the loader costs. Default: the latest
-        run of that kind, of the same spec on this host.
+    other: A second run to compare with. If it is one of AutoLoader(…, replay_one_batch=True), which
+        repeats one batch and so loads nothing, the page says how much time loading costs.
+        Default: the latest such run of the same spec on this host, if there is one.
     output: File of the page; default: RUN.html in the working directory.
     """
     from autoloader.cli.report import list_runs, show_page

@@ -561,7 +561,9 @@ def _strength(name: OpName, raw: Any) -> AugmentOp:
     if is_number(raw):
         if raw < 0 or (not shifts and raw > 1):
             raise wrong(
-                f"{name}: {raw} is not allowed", "give a strength from 0 to 1, or both bounds"
+                f"{name}: {raw} is not allowed",
+                f"give a strength from 0 to 1, such as {name}: 0.1, or the least and the most: "
+                f"{name}: {'[-0.1, 0.1]' if shifts else '[0.9, 1.1]'}",
             )
         low, high = (-float(raw), float(raw)) if shifts else (1 - float(raw), 1 + float(raw))
     else:

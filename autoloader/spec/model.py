@@ -233,12 +233,13 @@ class DatasetSpec(Block):
             own = {"vision": self.vision}
         if given := [name for name, value in own.items() if value is not None]:
             raise wrong(
-                f"the field {given[0]} beside kind: {IMAGE_TEXT}, whose records are no episodes"
+                f"the field {given[0]!r} is not allowed with kind: {IMAGE_TEXT}, whose records are "
+                "no episodes"
                 if self.kind == IMAGE_TEXT
-                else f"the field {given[0]} without kind: {IMAGE_TEXT}",
+                else f"the field {given[0]!r} is for kind: {IMAGE_TEXT} alone",
                 f"leave {given[0]} out, or "
                 + (
-                    f"change kind if dataset {self.name!r} holds episodes"
+                    f"kind, if dataset {self.name!r} holds episodes"
                     if self.kind == IMAGE_TEXT
                     else f"write kind: {IMAGE_TEXT}"
                 ),
@@ -435,10 +436,10 @@ class PipelineSpec(Block):
         for one in self.datasets if moves == "natural" else ():
             if one.weight not in (0, 1):
                 raise wrong(
-                    f"datasets[{one.name}].weight: {one.weight:g} changes nothing under weights: "
-                    "natural, where shares follow the numbers of samples",
-                    "set weights: natural_scaled (weight × samples) or explicit (weight alone), or "
-                    "leave weight out",
+                    f"datasets[{one.name}].weight: {one.weight:g} changes nothing while the spec has "
+                    "weights: natural, where shares follow the numbers of samples",
+                    "change its line weights to natural_scaled (weight × samples) or explicit "
+                    "(weight alone), or leave weight out",
                 )
         if isinstance(moves, CurriculumSpec):
             for name in (*moves.from_, *moves.to):

@@ -294,7 +294,6 @@ _ALLOWED = {
     "list_type": _LIST,
     "bool_parsing": "true or false",
     "bool_type": "true or false",
-    "string_type": "text",
     "string_too_short": "text of at least {min_length} character",
     "string_too_long": "text of at most {max_length} characters",
     "byte_size": 'a size such as "5GB"',
@@ -323,6 +322,9 @@ def _allowed(fault: ErrorDetails) -> str:
     if fault["type"] in ("dict_type", "mapping_type", "model_type", "model_attributes_type"):
         return _block(fault)
     known = _ALLOWED.get(fault["type"])
+    if fault["type"] == "string_type":
+        block = next((part for part in reversed(fault["loc"][:-1]) if part in _EXAMPLES), None)
+        return f"text, as in {block}: {_EXAMPLES[str(block)]}" if block else "text"
     if known is not None:
         context = fault.get("ctx") or {}
         return _PATTERNS.get(

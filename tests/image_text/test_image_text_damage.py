@@ -200,11 +200,11 @@ def test_a_folder_of_several_kinds_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("own", "said"),
     [
-        ({"action": "action"}, "the field action"),
-        ({"keep": {"match": {"prompt": "a"}}}, "the field keep"),
-        ({"steps": {"every": 2}}, "the field steps"),
+        ({"action": "action"}, "the field 'action'"),
+        ({"keep": {"match": {"prompt": "a"}}}, "the field 'keep'"),
+        ({"steps": {"every": 2}}, "the field 'steps'"),
         ({"images": {"top": "image_99"}}, "image_99"),
-        ({"kind": "hdf5", "vision": {"size": [4, 4]}, "action": "a"}, "the field vision"),
+        ({"kind": "hdf5", "vision": {"size": [4, 4]}, "action": "a"}, "the field 'vision'"),
         ({"kind": "tfds", "media": "/x", "action": "a"}, "media"),
         ({"path": "gs://bucket/t.jsonl", "images": {"top": "image_0"}}, "remote"),
         ({"path": "t.csv"}, "no file of records"),

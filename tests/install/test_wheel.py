@@ -103,7 +103,9 @@ def test_the_quickstart_prints_what_it_shows(quickstart: Follower, number: int) 
     printed = quickstart.printed(number).replace(str(quickstart.place), ON_THE_PAGE)
     shown = STEPS[number].shown
     if shown is not None:
-        of_the_host = ("Speed", "Limit")
+        of_the_host = ("Speed", "Limit", "Rate")
+        if "measure" in STEPS[number].commands:
+            of_the_host += ("Next",)
         assert settled(printed, of_the_host=of_the_host) == settled(shown, of_the_host=of_the_host)
 
 

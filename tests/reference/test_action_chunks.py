@@ -88,7 +88,7 @@ def test_datasets_that_disagree_on_chunks_are_refused(written: Written) -> None:
 def test_the_graph_says_that_it_has_no_such_chunks(written: Written) -> None:
     from autoloader.tfdata import as_dataset
 
-    with pytest.raises(UnsupportedError, match="action_per is step"):
+    with pytest.raises(UnsupportedError, match="action_per: step"):
         as_dataset(spec_of(written, sample=OCTO))
 
 

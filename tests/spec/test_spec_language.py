@@ -127,7 +127,7 @@ def test_a_weight_that_would_change_nothing_is_refused_with_what_to_do() -> None
     natural = PLAIN | {"weights": "natural"}
     error = refused(changed("datasets.0.weight", 2, natural))
     assert "datasets[bridge].weight: 2 changes nothing" in str(error)
-    assert "weights: natural_scaled" in error.remedy
+    assert "natural_scaled (weight × samples)" in error.remedy
     for weight in (0, 1):  # no samples for now, and the usual
         spec = PipelineSpec.from_mapping(changed("datasets.0.weight", weight, natural))
         assert spec.datasets[0].weight == weight

@@ -50,7 +50,7 @@ def start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Start]:
     saved = dict(sys.modules)
 
     def begun(page: str, script: str = "", **own: Any) -> list[Any]:
-        forget(saved)
+        forget()
         seam = importlib.import_module("seam")
         vars(seam).update(own, seen=[])
         monkeypatch.setattr(sys, "argv", ["train_on_loader.py", *([script] if script else [])])
@@ -62,14 +62,14 @@ def start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Start]:
         return seen
 
     yield begun
-    forget(saved)
+    forget()
+    sys.modules.update({k: v for k, v in saved.items() if k.split(".")[0] in STAND_INS})
 
 
-def forget(saved: Mapping[str, Any]) -> None:
-    """Take the stand-ins out of the imported modules."""
+def forget() -> None:
+    """Take the stand-ins, and others of their names, out of the imported modules."""
     for name in [name for name in sys.modules if name.split(".")[0] in STAND_INS]:
         del sys.modules[name]
-    sys.modules.update({k: v for k, v in saved.items() if k.split(".")[0] in STAND_INS})
 
 
 def rlds(folder: Path, **more: Any) -> dict[str, Any]:

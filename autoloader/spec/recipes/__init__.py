@@ -127,7 +127,7 @@ def _published(name: str, known: Sequence[str], style: str) -> str:
     if close.startswith("did you mean"):
         return close
     return (
-        f"give the name under which the dataset was published, such as {some}; "
+        f"pass the name under which the dataset was published, such as {some}; "
         f"autoloader.recipes.names({style!r}) lists them all"
     )
 
