@@ -479,8 +479,8 @@ def init(
     version: Release of GR00T whose rules the style gr00t follows. Default: n1.6.
     policy: Policy whose windows and normalisation the style lerobot has. Default: act.
     mix: Take only the datasets and weights of a published mixture, such as oxe_magic_soup, or one
-        dataset by the name under which it was published, such as droid; default: all of DATA. Where two styles have a mixture of that name
-        (octo and openvla do), --style says whose.
+        dataset by the name under which it was published, such as droid; default: all of DATA.
+        Where two styles have a mixture of that name (octo and openvla do), --style says whose.
     output: File to write the spec to; an error if it exists with other content. Default: stdout.
     """
     from autoloader.process.draft import draft

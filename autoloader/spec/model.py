@@ -436,8 +436,8 @@ class PipelineSpec(Block):
         for one in self.datasets if moves == "natural" else ():
             if one.weight not in (0, 1):
                 raise wrong(
-                    f"datasets[{one.name}].weight: {one.weight:g} changes nothing while the spec has "
-                    "weights: natural, where shares follow the numbers of samples",
+                    f"datasets[{one.name}].weight: {one.weight:g} changes nothing while the spec "
+                    "has weights: natural, where shares follow the numbers of samples",
                     "change its line weights to natural_scaled (weight × samples) or explicit "
                     "(weight alone), or leave weight out",
                 )

@@ -42,7 +42,7 @@ WRONG = [
     ({"augment": {"primary": {"blur": 1}}}, "augment.primary", "'blur'", "known:"),
     ({"augment": {"primary": {"hue": 0.6}}}, "augment.primary", "[-0.6, 0.6]", "between -0.5"),
     ({"augment": {"primary": {"brightness": -0.1}}}, "augment.primary", "-0.1", "strength"),
-    ({"augment": {"primary": {"contrast": 1.5}}}, "augment.primary", "1.5", "the least and the most"),
+    ({"augment": {"primary": {"contrast": 1.5}}}, "augment.primary", "1.5", "the least"),
     ({"augment": {"primary": {"saturation": [2, 1]}}}, "augment.primary", "[2, 1]", "smaller"),
     ({"augment": {"primary": {"contrast": [-1, 1]}}}, "augment.primary", "[-1.0, 1.0]", "0 or"),
     (crop(scale=[0, 1]), "augment.primary", "scale: [0.0, 1.0]", "above 0"),
