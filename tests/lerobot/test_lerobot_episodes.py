@@ -13,6 +13,8 @@ from lerobot_checks import SIDE, TOP, samples_of, spec_of
 from lerobot_files import FPS, LeRobotFiles
 
 from autoloader import AutoLoader
+from autoloader.formats import open_source
+from autoloader.formats.lerobot.metadata import EpisodeList
 from autoloader.samples.resolve import resolve
 
 FILES = LeRobotFiles(pictures=[SIDE])
@@ -41,6 +43,19 @@ def test_steps_and_ops_along_the_episode_see_what_lies_in_the_rows(root: Path) -
         last = list(range(1, FILES.lengths[number], 2))[-2]
         shown = [frames[step], frames[min(step + 2, last)]]
         np.testing.assert_array_equal(sample["frames"]["top"], shown)
+
+
+def test_records_alone_ask_for_no_video(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked, videos_of = list[str](), EpisodeList.videos_of
+
+    def noted(episodes: EpisodeList, path: str, cameras: Any) -> Any:
+        asked.append(path)
+        return videos_of(episodes, path, cameras)
+
+    monkeypatch.setattr(EpisodeList, "videos_of", noted)
+    directory = open_source(root, dataset="arm")
+    assert len(list(directory.records(directory.splits["train"]))) == len(FILES.lengths)
+    assert asked == []
 
 
 def test_a_function_may_turn_drop_and_rename_what_an_episode_holds(root: Path) -> None:

@@ -11,9 +11,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import yaml
 from lerobot_checks import SIDE, TOP, check, samples_of, spec_of
 from lerobot_files import LeRobotFiles, stored
 
+from autoloader.cli.app import main
 from autoloader.formats.files import UnreadableError
 from autoloader.formats.frames import PackedPicture
 from autoloader.formats.lerobot.parquet import PictureTable, read_pictures
@@ -111,6 +113,15 @@ def test_an_episode_with_a_row_without_a_picture_is_left_out(
     spec = spec_of(root, dataset={"images": {"top": SIDE}}, errors=BEARS)
     check(files, root, samples_of(spec), {"top": SIDE}, without={1})
     assert "row 2 of episode 1 has no picture" in caplog.text
+
+
+def test_verify_bears_a_camera_without_pictures_that_the_spec_does_not_use(tmp_path: Path) -> None:
+    files = LeRobotFiles(cameras={}, pictures=[TOP, SIDE])
+    root = files.write(tmp_path / "arm")
+    rewritten(root, [None] * sum(files.lengths[:3]))
+    spec = tmp_path / "mix.yaml"
+    spec.write_text(yaml.safe_dump(spec_of(root).model_dump(mode="json", exclude_unset=True)))
+    assert main(["verify", "--spec", str(spec), "-n", "20", "--ram-floor", "64MiB"]) == 0
 
 
 def test_a_picture_that_is_damaged_later_is_a_flagged_repeat(tmp_path: Path) -> None:

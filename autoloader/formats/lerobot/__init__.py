@@ -300,5 +300,10 @@ class LeRobotReader(PlainReader[LeRobotDirectory]):
             elif feature.kind == "image" and feature.encoding == VIDEO and path in one.videos:
                 step[path] = LazyPicture(partial(self._frame_of, path, one, number, time_s))
             elif feature.kind == "image" and path in row:
-                step[path] = LazyPicture(partial(pixels_of, row[path]["bytes"]))
+                step[path] = LazyPicture(partial(_stored_picture, row[path]))
         return step
+
+
+def _stored_picture(value: Mapping[str, Any]) -> NDArray[np.uint8]:
+    """The picture in a row; null stands in the rows of a camera that no sample shows."""
+    return pixels_of(value["bytes"])

@@ -20,7 +20,7 @@ import threading
 from collections import Counter, OrderedDict
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
@@ -231,8 +231,13 @@ class Videos:
         self._lock = threading.Lock()
         self._reading: dict[str, threading.Lock] = {}
         self._kept: OrderedDict[str, PacketTable | str] = OrderedDict()
-        every = (episodes.videos_of(path, episodes.videos) for path in episodes.data.paths)
-        self._left = Counter(video for of_file in every for video in of_file)
+        self._episodes = episodes
+
+    @cached_property
+    def _left(self) -> Counter[str]:
+        """Video → Parquet files that have yet to ask; counted once the first asks."""
+        of, paths = self._episodes, self._episodes.data.paths
+        return Counter(video for path in paths for video in of.videos_of(path, of.videos))
 
     def table(self, path: str) -> PacketTable | str:
         """The packets of a video, or why there are none; a Parquet file asks once."""
