@@ -270,15 +270,19 @@ def _shard_paths(directory: DatasetFormat) -> list[str]:
 
 
 def _edges(directory: DatasetFormat) -> object:
-    """Names and sizes of all shard files, and a hash of the edges of the first and the last."""
+    """Names and sizes of all shard files, and a hash of the edges of the first and last there."""
     paths = _shard_paths(directory)
+    sizes = _sizes(directory.path, paths)
+    there = [path for path, (_, size) in zip(paths, sizes, strict=True) if size >= 0]
+    if not there:
+        return os.path.realpath(directory.path)
     digest = hashlib.blake2b()
-    for path in {*paths[:1], *paths[-1:]}:
+    for path in {there[0], there[-1]}:
         with files.opened(path) as file:
             size = os.fstat(file).st_size
             digest.update(os.pread(file, _EDGE_BYTES, 0))
             digest.update(os.pread(file, _EDGE_BYTES, max(0, size - _EDGE_BYTES)))
-    return _sizes(directory.path, paths), digest.digest()
+    return sizes, digest.digest()
 
 
 def _sizes(root: str, paths: Iterable[str]) -> tuple[tuple[str, int], ...]:

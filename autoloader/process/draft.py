@@ -56,6 +56,7 @@ from autoloader.samples.transforms.fields import (
 )
 from autoloader.samples.transforms.keep import few
 from autoloader.spec import PipelineSpec, parse_expression
+from autoloader.spec.model import MOST_PICTURES
 from autoloader.spec.reading import flow, parse_yaml
 from autoloader.spec.recipes import mixtures, names, other_names, recipe
 
@@ -258,13 +259,15 @@ def _of_records(root: str, say: Callable[[str], object]) -> dict[str, Any]:
             f"{root}: its records are not read: {error}",
             remedy="each needs conversations, messages, texts, caption or text",
         ) from error
+    name = _name_of(directory.name)
     if missing:
-        say(f"{directory.name}: no picture {missing!r} below {directory.media}; set media")
+        say(f"{name}: no picture {missing[:200]!r} below {directory.media}; set media")
     split = "train" if "train" in directory.splits else next(iter(directory.splits))
     entry = {
-        "name": directory.name, "path": root, "kind": "image_text", "split": split,
+        "name": name, "path": root, "kind": "image_text", "split": split,
         "media": directory.media,
-        "vision": {"slots": max(1, most), "size": [336, 336], "fit": "pad"}, "language": "prompt",
+        "vision": {"slots": min(MOST_PICTURES, max(1, most)), "size": [336, 336], "fit": "pad"},
+        "language": "prompt",
     }  # fmt: skip
     lines = "".join(f"    {key}: {flow(value)}\n" for key, value in entry.items())
     text = (
@@ -273,7 +276,7 @@ def _of_records(root: str, say: Callable[[str], object]) -> dict[str, Any]:
         f"schema_version: 1\ndatasets:\n  - {lines.lstrip()}cameras: {{}}\nbatch: {{size: 48}}\n"
     )
     PipelineSpec.from_mapping(parse_yaml(text))  # what is written, holds
-    datasets = {directory.name: {"path": root, "proposed": {}}}
+    datasets = {name: {"path": root, "proposed": {}}}
     return {"spec": text, "style": "plain", "mix": None, "datasets": datasets, "left_out": {}}
 
 
@@ -327,6 +330,7 @@ def _entries(
     of a dataset can.
     """
     taken: list[Entry] = []
+    places: dict[str, str] = {}
     names: set[str] = set()
     for versions in (one for root in roots for one in dataset_versions(root, say)):
         found = (_entry(place, style, faults) for place in versions)
@@ -336,6 +340,12 @@ def _entries(
             if not getattr(faults[path], "foreign", False):
                 left[folder_name(path)] = faults[path].what
             continue
+        path = entry.directory.path
+        place = path if is_remote(path) else os.path.realpath(path)
+        if (kept := places.get(place)) is not None:
+            say(f"{path}: left out: " + ("named twice" if kept == path else f"a link to {kept}"))
+            continue
+        places[place] = path
         pairs = same_files([*(one.directory for one in taken), entry.directory])
         if pairs:
             other = taken[pairs[0][0]].directory.path
@@ -609,6 +619,11 @@ def _names(directory: DatasetFormat) -> list[str]:
     return list(dict.fromkeys([folder, own]))
 
 
+def _name_of(text: str) -> str:
+    """A name that a spec may give a dataset."""
+    return re.sub(r"\W+", "_", text, flags=re.ASCII).strip("_")[:90] or "dataset"
+
+
 def _entry_with(
     values: Mapping[str, Any],
     directory: DatasetFormat,
@@ -645,7 +660,7 @@ def _entry_with(
     _, slash, config = directory.name.partition("/")
     name = f"{found_by}{slash}{config}" if found_by else directory.name
     return Entry(
-        name=re.sub(r"\W+", "_", name).strip("_")[:90] or "dataset",
+        name=_name_of(name),
         known_as=known_as,
         directory=directory,
         values={key: value for key, value in fields.items() if value},

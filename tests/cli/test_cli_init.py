@@ -489,6 +489,28 @@ def test_links_and_copies_of_a_dataset_count_once(
     assert notes.count("left out: it holds the same data as") == 2
 
 
+@pytest.mark.parametrize("copied", [False, True])
+def test_a_dataset_that_is_partly_there_counts_once(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], copied: bool
+) -> None:
+    records = [[{"observation/rgb": [jpeg(0, 0)], "action": [0.0, 0.0]}]]
+    features = {"observation/rgb": image(), "action": numbers(2)}
+    data = tmp_path / "data"
+    version = write_dataset(data, records * 3, name="bridge", features=features).path
+    sorted(version.glob("*tfrecord*"))[-1].unlink()
+    places = [data, data, data / "bridge"]
+    if copied:
+        places = [data, shutil.copytree(version, tmp_path / "spare" / "1.0.0")]
+    else:
+        (tmp_path / "link").symlink_to(data)
+        places.append(tmp_path / "link")
+    plain, notes = spec_of_init([*map(str, places)], capsys)
+    assert [one["path"] for one in plain["datasets"]] == [str(version)]
+    assert notes.count("left out: named twice") == 2 * (not copied)
+    assert notes.count(f"left out: a link to {version}") == (not copied)
+    assert notes.count(f"left out: it holds the same data as {version}") == copied
+
+
 def test_plan_says_where_two_entries_read_the_same_files(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -64,6 +64,36 @@ def test_a_spec_is_drafted_of_records(tmp_path: Path, kind: str) -> None:
     assert said == ([f"talk: no picture 'p0.png' below {tmp_path}; set media"] if more else [])
 
 
+def test_a_draft_has_a_name_and_slots_that_a_spec_may_have(tmp_path: Path) -> None:
+    folder = tmp_path / "añ o"
+    found = records(folder, [33])
+    for path in (write_lines(folder / "my data.v2.jsonl", found), folder):
+        drafted = draft(path, print)
+        spec = PipelineSpec.from_mapping(parse_yaml(drafted["spec"]))
+        (entry,) = spec.datasets
+        assert entry.name == ("a_o" if path == folder else "my_data_v2")
+        assert [*drafted["datasets"]] == [entry.name]
+        assert entry.vision is not None
+        assert entry.vision.slots == 32
+
+
+def test_a_draft_bears_records_that_indexing_leaves_out(tmp_path: Path) -> None:
+    good = records(tmp_path, [2])
+    bad = [record(1, ["/elsewhere/p0.png"]), record(2, ["../p0.png"]), record(3, ["iVBOR" * 2000])]
+    for name, lines in (("../p0.png", bad[1:]), ("iVBOR", bad[2:]), ("/elsewhere/p0.png", bad)):
+        other = write_lines(tmp_path / f"talk_{len(lines)}.jsonl", [*lines, *good])
+        other.write_text('{"conversations": [\n' + other.read_text())
+        said: list[str] = []
+        spec = PipelineSpec.from_mapping(parse_yaml(draft(other, said.append)["spec"]))
+        vision = spec.datasets[0].vision
+        assert vision is not None
+        assert vision.slots == 2
+        (told,) = said
+        assert f"no picture '{name}" in told
+        assert told.endswith(f"below {tmp_path}; set media")
+        assert len(told) < 500
+
+
 def test_other_json_is_no_file_of_records(tmp_path: Path) -> None:
     (tmp_path / "info.json").write_text('{"robot": 1}')
     with pytest.raises(SourceError, match=r"info\.json: its records are not read: it has no text"):

@@ -124,3 +124,15 @@ def test_init_finds_datasets_in_a_bucket_and_what_it_writes_is_a_spec(
     mix = tmp_path / "mix.yaml"
     mix.write_text(found["spec"])
     assert answer(capsys, "plan", "--spec", str(mix), "--ram-floor", "64MiB")[0] == 0
+
+
+def test_init_takes_a_dataset_of_a_bucket_once_however_often_it_is_named(
+    here: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    url = here.url(here.small)
+    for places in (["gs://lab", url], [url, f"{url}/"]):
+        code, found = answer(capsys, "init", *places)
+        assert code == 0, found
+        paths = [one["path"] for one in found["datasets"].values()]
+        assert paths.count("gs://lab/robot/1.0.0") == 1
+        assert len(set(paths)) == len(paths)

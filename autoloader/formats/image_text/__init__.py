@@ -163,24 +163,38 @@ class ImageTextDirectory(DatasetFormat):
         """(most pictures of one of the first records, path of one that is not there or "").
 
         Raises:
-            UnreadableError: the file holds no records of texts.
+            UnreadableError: none of the first records can be read.
         """
         first = next((slices[0] for slices in self.splits.values() if slices), None)
         if first is None:
             raise UnreadableError("no file of records has any")
         path, most, missing = first.path, 0, ""
+        read, fault = False, ""
         column = self.packed.get(path, "")
         every = (Found(0, text) for text in rows_at(path)) if path in self.packed else None
         for one in islice(every or records_in(path), _LOOKED_AT):
             names: Sequence[str] = ()
-            if one.text:  # a record that is broken may stand among others
-                names = Record.parse(one.text, caption=one.caption).pictures
+            try:  # a record that is broken may stand among others, and indexing leaves it out
+                if one.text:
+                    names = Record.parse(one.text, caption=one.caption).pictures
+            except UnreadableError as error:
+                fault = fault or str(error)
+                continue
+            read = True
             if one.pictures or column:
                 names = ()
             most = max(most, len(names), len(one.pictures), 1 if column else 0)
-            away = (name for name in names if not Path(self.place_of(name)).is_file())
-            missing = missing or next(away, "")
+            missing = missing or next((name for name in names if not self._has(name)), "")
+        if fault and not read:
+            raise UnreadableError(fault)
         return most, missing
+
+    def _has(self, picture: str) -> bool:
+        """True if a picture that a record names is there, and may be read."""
+        try:
+            return Path(self.place_of(picture)).is_file()
+        except (UnreadableError, OSError):  # outside of the media root, or too long for a path
+            return False
 
     def with_media(self, media: str) -> ImageTextDirectory:
         """The dataset, whose pictures lie below another folder."""
