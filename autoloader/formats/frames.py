@@ -99,6 +99,7 @@ class SharedFrames:
         self._uses: dict[int, int] = {}
         self._kept: dict[int, NDArray[np.uint8]] = {}
         self._picture_bytes = 0
+        self._made_under = self._room_lock
 
     def choose(self, batches: Mapping[int, Collection[int]], picture_bytes: int) -> list[int]:
         """Rows of the frames that are to wait from now on; ``keep`` has to follow.
@@ -145,11 +146,18 @@ class SharedFrames:
         for row in rows:
             del self._uses[row]
             self._kept.pop(row, None)
+        if self._made_under is not self._room_lock:
+            return  # in a fork, whose room has none of its parent's pictures
         with self._room_lock:
             SharedFrames._kept_bytes -= len(rows) * self._picture_bytes
 
     def __del__(self) -> None:
         self._let_go(list(self._uses))  # of a run that was dropped
+
+    @classmethod
+    def forget(cls) -> None:
+        """Have an empty room, whose lock no thread holds."""
+        cls._room_lock, cls._kept_bytes = threading.RLock(), 0
 
 
 def share(
@@ -327,6 +335,7 @@ def _forget() -> None:
     """In a fork: a thread that is not here may hold a lock."""
     global _slabs
     _slabs = _Slabs()
+    SharedFrames.forget()
 
 
 os.register_at_fork(after_in_child=_forget)

@@ -70,6 +70,12 @@ def test_extras_of_the_project_bring_what_the_core_does_without() -> None:
     assert "autoloader-rlds[stream]" in declared_extras["remote"]
 
 
+def test_a_deflate_that_keeps_the_interpreter_while_it_inflates_is_not_enough() -> None:
+    ours = {one.name: one for one in map(Requirement, requirements("hdf5"))}
+    assert not ours["deflate"].specifier.contains("0.8.1")
+    assert ours["deflate"].specifier.contains("0.9.0")
+
+
 def test_a_broken_package_is_not_taken_for_a_missing_extra() -> None:
     with pytest.raises(ModuleNotFoundError, match="numpy_of_nobody"), needs("a part"):
         import numpy_of_nobody  # noqa: F401

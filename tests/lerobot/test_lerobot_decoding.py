@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import gc
+import os
 import random
+import signal
+import threading
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -199,3 +202,36 @@ def test_pictures_that_save_little_have_a_part_of_the_room(
     monkeypatch.setattr(stored_frames, "MOST_KEPT_BYTES", 4 * 100)
     assert shared.choose({5: [0, 1]}, 100) == []
     assert sorted(shared.choose({5: [19]}, 100)) == [19]
+
+
+@pytest.mark.filterwarnings("ignore:.*multi-threaded:DeprecationWarning")  # from Python 3.12 on
+def test_a_fork_has_a_room_of_its_own(root: Path) -> None:
+    """The lock of the room is held, and the room is full, when the process forks."""
+    frames = {one.number: one for one in frames_of(root, 20)}
+    whole = stored_frames.MOST_KEPT_BYTES
+    of_the_parent = SharedFrames(frames)
+    assert of_the_parent.choose({5: [19]}, whole) == [19]
+    held, over = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        with SharedFrames._room_lock:
+            held.set()
+            over.wait()
+
+    thread = threading.Thread(target=hold)
+    thread.start()
+    held.wait()
+    child = os.fork()
+    if child == 0:
+        signal.alarm(30)  # ends a child that waits for the lock
+        own = SharedFrames(frames)
+        chosen = own.choose({5: [19]}, whole)
+        del of_the_parent
+        gc.collect()
+        os._exit(chosen != [19] or SharedFrames._kept_bytes != whole)
+    over.set()
+    thread.join()
+    assert os.waitpid(child, 0)[1] == 0
+    assert SharedFrames._kept_bytes == whole
+    del of_the_parent
+    assert SharedFrames._kept_bytes == 0

@@ -61,7 +61,7 @@ from autoloader.formats.files import descriptors
 from autoloader.formats.frames import Encoded
 from autoloader.host.supervision import import_path
 from autoloader.host.threads import LoaderThread, all_ended
-from autoloader.index.dataset import DatasetIndex
+from autoloader.index.dataset import DatasetIndex, GatheredEpisodes
 from autoloader.index.opening import find_indexes
 from autoloader.index.planned import PlannedReads
 from autoloader.index.shard import ShardIndex
@@ -78,7 +78,8 @@ from autoloader.pipeline.read.frame_reads import (
 )
 from autoloader.pipeline.read.open_mixture import CompiledMixture, OpenMixture
 from autoloader.samples.block import FrameLease, Place, SampleBlock
-from autoloader.samples.resolve import MixtureSizes, ResolvedMixture
+from autoloader.samples.resolve import MixtureSizes, ResolvedDataset, ResolvedMixture
+from autoloader.samples.windows import frame_rows
 from autoloader.sampling.dealing import NodePart
 from autoloader.sampling.mixture import MixtureOrder
 from autoloader.sampling.plan import PlannedSamples
@@ -440,6 +441,9 @@ _LEAST_HELD = 0.25
 _NEARLY_ALL = 0.75
 """From this share of the frames on what is not held, and wants room, becomes less and less."""
 _LOOKED_AT = 4  # episodes of each dataset
+_WINDOWS = 16  # of each of these episodes, where frames lie in slabs
+_GOLDEN = (5**0.5 - 1) / 2
+"""Multiples of it, modulo 1, are spread evenly, and in step with no chunks."""
 
 
 def run_samples(
@@ -477,7 +481,7 @@ def mean_encoded_bytes(
     """Mean bytes of all encoded frames of a sample of the mixture.
 
     Estimated from the first frames of a few episodes of each dataset; of a video these are
-    keyframes. The frames of a sample lie in one slab, or nearly so.
+    keyframes. Of frames in slabs, windows all over the episode are looked at.
 
     Args:
         mixture: the resolved mixture.
@@ -493,12 +497,28 @@ def mean_encoded_bytes(
         episodes, first = index.episodes_at(some), np.zeros((len(some), 1), np.int64)
         for features in dataset.cameras.values():
             lengths = [
-                episodes.frames(feature.path, first, {}).length.mean()
-                * (1 if feature.encoding == SLAB else mixture.layout.frames)
+                _slab_bytes(dataset, episodes, feature.path)
+                if feature.encoding == SLAB
+                else episodes.frames(feature.path, first, {}).length.mean() * mixture.layout.frames
                 for feature in features
             ]
             found += share * float(np.mean(lengths))
     return found
+
+
+def _slab_bytes(dataset: ResolvedDataset, episodes: GatheredEpisodes, feature_path: str) -> float:
+    """Mean bytes of the slabs that a sample's frames lie in; each slab is read once."""
+    count = len(episodes.steps)
+    steps = np.repeat(-(-episodes.steps // dataset.stride), _WINDOWS)
+    t = (steps * np.tile(np.arange(_WINDOWS) * _GOLDEN % 1, count)).astype(np.int64)
+    keys = np.arange(len(t), dtype=np.uint64)  # any goals will do
+    window = frame_rows(t, steps[:, None], dataset.sample, keys).index
+    places = episodes.frames(feature_path, window.reshape(count, -1) * dataset.stride, {})
+    offset = places.offset.reshape(window.shape)
+    order = np.argsort(offset, axis=1)  # an episode lies in one file
+    first = np.diff(np.take_along_axis(offset, order, axis=1), prepend=-1) > 0
+    length = np.take_along_axis(places.length.reshape(window.shape), order, axis=1)
+    return float(length.sum(axis=1, where=first).mean())
 
 
 def priced_sizes(mixture: ResolvedMixture, shares: Sequence[float]) -> MixtureSizes:
