@@ -457,9 +457,7 @@ def init(
     data_dir: Annotated[list[Path], typer.Argument(metavar="DATA")],
     style: Annotated[
         str | None,
-        typer.Option(
-            metavar="plain|octo|openvla|openpi|gr00t|lerobot|robomimic|act|diffusion_policy|stage2"
-        ),
+        typer.Option(metavar="STYLE"),
     ] = None,
     version: Annotated[str | None, typer.Option(metavar="n1.5|n1.6|n1.7")] = None,
     policy: Annotated[str | None, typer.Option(metavar="act|diffusion|smolvla|pi0|pi05")] = None,

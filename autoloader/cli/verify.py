@@ -47,7 +47,7 @@ _ARRAYS = ("frame_offset", "action", "action_mask", "state", "state_mask", "prov
 def show_differences(declared: PipelineSpec, samples: int, given: Mapping[str, Any]) -> None:
     """Compare samples with plain readers of the same files; exit code 4 if they differ.
 
-    Exit code 2 if the samples have frames of which none could be compared.
+    Exit code 2 if some part of them could not be compared.
 
     Args:
         declared: spec of the mixture.
@@ -63,6 +63,7 @@ def show_differences(declared: PipelineSpec, samples: int, given: Mapping[str, A
         user_functions.enter()  # TensorFlow comes here anyway, with TFDS
     with AutoLoader(declared, output="numpy", rank=0, world_size=1, **given) as loader:
         found = Comparer(declared, loader)
+        note_some(f"{name}: not compared: {one.remedy}" for name, one in found.left_out.items())
         rows = list(taken(loader, samples))
         with progress_bar("comparing with the files") as advance:
             for done in found.rows(rows):
@@ -76,18 +77,16 @@ def show_differences(declared: PipelineSpec, samples: int, given: Mapping[str, A
         "differences": found.differences,
         "not_compared": list(found.left_out),
     }
-    every = map(found.left_out.get, map(_frames_of, declared.cameras))
-    blind = None if found.frames else next(every, None)
-    if blind is not None:
-        note(f"no frame was compared: {blind}")
+    blind = map(found.left_out.get, map(_frames_of, declared.cameras))
+    if not found.frames and (why := next(blind, None)) is not None:
+        note(f"no frame was compared: {why}")
     if not answered(document):
         emit_document(document | {"differences": len(found.differences)})
-    note_some(f"{name}: not compared: {error.remedy}" for name, error in found.left_out.items())
     note_some(f"differs: {difference}" for difference in found.differences)
     if found.differences:
         raise typer.Exit(DIFFERS)
-    if blind is not None:
-        raise typer.Exit(blind.exit_code)
+    if found.left_out:
+        raise typer.Exit(next(iter(found.left_out.values())).exit_code)
 
 
 def evenly(spec: Any) -> Any:

@@ -24,7 +24,7 @@ Modification times are no part of it: a copy of the data is as good.
 Invariants:
     1. ``BuilderProcess.gone`` is called when the process has ended, so that it writes nothing any
        more, and before another one starts.
-    2. Batches of a decode process come in the order in which they were assigned, each once.
+    2. Batches of a decode process come in the order in which it was given their slots, each once.
     3. A slot is filled by one process at a time: the dead one is waited for before another starts,
        and before the frame cache has back what it had lent to it.
 
@@ -57,7 +57,7 @@ from autoloader.cache.slab import CameraFrames, Lease, plain_slots
 from autoloader.cache.table import FrameTable
 from autoloader.decode.batch_builder import Spans
 from autoloader.decode.message import BatchMessage
-from autoloader.errors import AutoloaderError, as_fault
+from autoloader.errors import as_fault
 from autoloader.host.machine import versions
 from autoloader.host.supervision import Supervisor, waited
 from autoloader.host.threads import LoaderThread, all_ended
@@ -180,9 +180,9 @@ class BuilderProcess(ABC):
                 self._end()
                 if reason and not self.over:
                     self.supervisor.try_again(reason)
-        except (AutoloaderError, OSError) as error:
+        except Exception as error:  # noqa: BLE001 the one boundary of this thread: who waits must hear of it
             with self.condition:
-                self.failed(error)
+                self.failed(as_fault(error, "decode"))
                 self.condition.notify_all()
         finally:
             self._end()
@@ -359,10 +359,14 @@ class RemoteBuilder(BuilderProcess):
                 self.send(messages.BuildRun(0, [list(span) for span in run]))
             for message in self._given:
                 self.send(message)
-            self.to_begin = sum(isinstance(one, messages.BuildSlot) for one in self._given)
+            self.to_begin = self._slots_given()
             if self._parked:
                 self.send(messages.Park(0, True))
-            return self.wire
+        self.begun()  # what its forerunner said of beginning may have been lost with it
+        return self.wire
+
+    def _slots_given(self) -> int:
+        return sum(isinstance(one, messages.BuildSlot) for one in self._given)
 
     def take(self, message: Message) -> None:
         """See ``BuilderProcess.take``."""
@@ -409,6 +413,7 @@ class RemoteBuilder(BuilderProcess):
             if not self.closed:
                 self._before = self.activity().over()
                 self._now = Statistics()
+                self.to_begin = self._slots_given()  # it is not idle before another has begun them
 
     def failed(self, error: BaseException) -> None:
         """The next ``next`` behind what is filled raises it."""

@@ -320,7 +320,8 @@ class Pipeline:
 
     def _frame_costs(self) -> NDArray[np.float64]:
         """[D] seconds of a decode, so far; NaN where there was none."""
-        done = self._builder_activity().datasets.values()
+        known = self._builder_activity().datasets
+        done = [known.get(name, DatasetStatistics()) for name in self._mixture.names]
         decode_s = np.asarray([one.decode_s for one in done])
         frames = np.asarray([one.frames or np.nan for one in done])
         return np.asarray(decode_s / frames)

@@ -73,10 +73,10 @@ def fingerprint(plan: LoaderPlan) -> dict[str, Any]:
     }
 
 
-_VALUES = ("sample", "cameras", "augment", "normalize", "pad_to")
+_VALUES = ("sample", "cameras", "augment", "normalize", "pad_to", "batch", "errors")
 _DATASET_VALUES = (
-    "images", "action", "state", "language", "features", "normalize", "transform", "steps",
-    "vision",
+    "images", "files", "action", "state", "language", "features", "normalize", "transform", "steps",
+    "sample", "stride", "timestamps", "vision",
 )  # fmt: skip
 
 
@@ -86,12 +86,15 @@ def values_of(spec: PipelineSpec) -> dict[str, str]:
     A resume takes other values, and ``tell_of_values`` names the parts. Places of files are left
     out, as they differ from host to host.
     """
-    whole = spec.model_dump(mode="json")
-    if whole["normalize"]:
-        whole["normalize"]["statistics"] = None
-    parts = {key: whole[key] for key in _VALUES}
+    # Without defaults, so that a field that a later version adds makes no difference.
+    whole = spec.model_dump(mode="json", exclude_defaults=True)
+    whole.get("normalize", {}).pop("statistics", None)
+    for block, key in (("batch", "size"), ("batch", "drop_last"), ("errors", "dead_dataset"),
+                       ("errors", "max_corrupt_ratio")):  # fmt: skip
+        whole.get(block, {}).pop(key, None)
+    parts = {key: whole.get(key) for key in _VALUES}
     for one in whole["datasets"]:
-        parts[f"datasets[{one['name']}]"] = {key: one[key] for key in _DATASET_VALUES}
+        parts[f"datasets[{one['name']}]"] = {key: one.get(key) for key in _DATASET_VALUES}
     return {path: _checksum(value)[:8] for path, value in parts.items()}
 
 
@@ -411,8 +414,7 @@ def _differences(path: str, saved: Any, here: Any) -> list[str]:
         return found
     if isinstance(saved, Mapping) or isinstance(here, Mapping):
         return [f"{path}: only in {'this spec' if saved is None else 'the saved run'}"]
-    told = [f"{one:.5g}" if isinstance(one, float) else repr(one) for one in (saved, here)]
-    return [] if saved == here else [f"{path}: saved {told[0]}, here {told[1]}"]
+    return [] if saved == here else [f"{path}: saved {saved!r}, here {here!r}"]
 
 
 def reweighted(

@@ -16,8 +16,10 @@ import pytest
 from streams import endless, rows, until
 
 from autoloader import AutoLoader, PipelineSpec
-from autoloader.errors import WorkerError
+from autoloader.errors import PipelineError, WorkerError
 from autoloader.host.supervision import LIMITS_S, Kind
+from autoloader.pipeline.builders import RemoteBuilder
+from autoloader.pipeline.read.planned import IndexedReader
 
 Row = tuple[int, ...]
 
@@ -92,6 +94,36 @@ def test_a_process_that_is_late_holds_up_no_other(
         got += rows(batches, 40)
         assert late in loader.statistics().worker_pids
     assert got == expected[: len(got)]
+
+
+def test_costs_of_frames_are_one_for_each_dataset_before_any_process_has_told_them(
+    small_spec: PipelineSpec, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shapes: list[tuple[int, ...]] = []
+    hold = IndexedReader.hold
+
+    def looked(self: IndexedReader, cache_bytes: int, costs: Any) -> None:
+        shapes.append(costs().shape)
+        hold(self, cache_bytes, costs)
+
+    monkeypatch.setattr(IndexedReader, "hold", looked)
+    with opened(small_spec, decode_processes=2, cache_bytes=32 << 20) as loader:
+        rows(endless(loader), 2)
+    assert set(shapes) == {(len(small_spec.datasets),)}
+
+
+def test_a_fault_in_what_a_process_is_answered_reaches_the_trainer(
+    small_spec: PipelineSpec, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def wrong(self: RemoteBuilder, message: Any) -> None:
+        raise ValueError("columns of two lengths")
+
+    monkeypatch.setattr(RemoteBuilder, "take", wrong)
+    with (
+        opened(small_spec, decode_processes=2) as loader,
+        pytest.raises(PipelineError, match="columns of two lengths"),
+    ):
+        next(iter(loader))
 
 
 def test_a_process_that_cannot_live_ends_the_loader_with_the_reason(
