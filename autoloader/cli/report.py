@@ -22,7 +22,7 @@ from typing import Any
 
 import typer
 
-from autoloader.cli.output import answered, emit, emit_document, file_errors, note
+from autoloader.cli.output import answered, emit, emit_document, file_errors, note, note_some
 from autoloader.cli.recorded_run import (
     Run,
     cost_of,
@@ -51,6 +51,7 @@ from autoloader.telemetry.charts import (
     render,
     rows_over_time,
 )
+from autoloader.telemetry.run_record import files_of
 from autoloader.telemetry.statistics import FAULTS, Move, Statistics
 from autoloader.telemetry.verdict import LITTLE_RATIO, MOSTLY_RATIO, changes_words, value_words
 
@@ -97,6 +98,9 @@ def show_page(run: str, other: str | None, output: Path | None) -> None:
     ]
     if answered({"page": str(target), "runs": rows}):
         return
+    on_page = {rank.path for one in shown for rank in one.ranks}
+    if folder.is_dir() and (others := [one for one in files_of(folder) if one not in on_page]):
+        note_some(f"another loader of this run, not on the page: {one}" for one in others)
     for one, told in found:
         note(
             f"{one.name} ({one.own.last.script}): {'it runs' if one.state == 'runs' else one.state}"

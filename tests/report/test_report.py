@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import replace
@@ -295,6 +296,13 @@ def test_the_command_writes_the_page_and_tells_where(
     assert told.out.strip() == str(target)
     assert "What limits this run?" in told.err
     assert target.read_text().startswith("<!DOCTYPE html>")
+    assert "another loader" not in told.err
+    second = folder / "train-1.jsonl"
+    shutil.copy(folder / "train-0.jsonl", second)
+    assert main(["report", str(folder), "--output", str(target)]) == 0
+    assert "another loader of this run, not on the page: " in capsys.readouterr().err
+    second.unlink()
+    capsys.readouterr()
     assert main(["report", str(folder), str(folder), "--output", str(target), "--json"]) == 0
     document = json.loads(capsys.readouterr().out)
     assert len(document["runs"]) == 2
