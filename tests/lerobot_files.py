@@ -48,11 +48,16 @@ def shown(frame: NDArray[np.uint8]) -> tuple[int, int, int]:
 
 
 def write_video(
-    path: Path, frames: Sequence[NDArray[np.uint8]], codec: str, gop: int, fps: float = FPS
+    path: Path,
+    frames: Sequence[NDArray[np.uint8]],
+    codec: str,
+    gop: int,
+    fps: float = FPS,
+    **more: str,
 ) -> None:
-    """One MP4 file."""
+    """One MP4 file; ``more`` are options of the encoder."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    options = {**OPTIONS[codec], "g": str(gop)}
+    options = {**OPTIONS[codec], "g": str(gop), **more}
     scheduled = os.sched_getscheduler(0), os.sched_getparam(0)
     try:
         with av.open(str(path), "w") as container:
@@ -106,6 +111,7 @@ class LeRobotFiles:
         lengths: of its episodes.
         version: "v2.1" or "v3.0".
         codec, gop: of its videos.
+        options: of the encoder, instead of the usual ones.
         fps: frames a second.
         cameras: feature → how many episodes each of its video files holds (v3.0).
         rows_a_file: episodes of a Parquet file (v3.0).
@@ -118,6 +124,7 @@ class LeRobotFiles:
     version: str = "v3.0"
     codec: str = "libx264"
     gop: int = 2
+    options: Mapping[str, str] = field(default_factory=dict)
     fps: float = FPS
     cameras: Mapping[str, int] = field(default_factory=lambda: {"observation.images.top": 2})
     rows_a_file: int = 3
@@ -191,7 +198,8 @@ class LeRobotFiles:
                         / self.fps,
                     }
                 frames += [picture(number, episode, k) for k in range(self.lengths[episode])]
-            write_video(self.video(root, camera, first), frames, self.codec, self.gop, self.fps)
+            path = self.video(root, camera, first)
+            write_video(path, frames, self.codec, self.gop, self.fps, **self.options)
 
     def video(self, root: Path, camera: str, episode: int) -> Path:
         """The file that holds an episode of a camera."""

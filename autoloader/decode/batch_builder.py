@@ -48,6 +48,7 @@ from autoloader.decode.jobs import (
     copy_rows,
     joined_by_keyframes,
     stretches,
+    video_cameras,
 )
 from autoloader.decode.message import BatchMessage, Quarantine, languages
 from autoloader.decode.ring import RingMemory
@@ -472,14 +473,15 @@ class BatchBuilder:
                 chains[-1].append(row)
             else:
                 chains.append([row])
-        chains = joined_by_keyframes(chains, block, shift)
+        videos = video_cameras(block)  # here, not for every row: it may look at all frames
+        chains = joined_by_keyframes(chains, block, shift, videos)
         seen: dict[str, dict[int, np.ndarray]] = {camera: {} for camera in self._layout.cameras}
         runs: dict[int, Callable[[Sequence[int]], int]] = {}
         for chain in chains:
             dataset = datasets[chain[0] + shift]
             if dataset not in runs:
                 own = self._decoders[dataset], self._names[dataset]
-                runs[dataset] = RowDecoding(pending, block, shift, *own, seen).run
+                runs[dataset] = RowDecoding(pending, block, shift, *own, seen, videos).run
             count = len(chain)
             self._decoded[dataset] += count
             self._pool.submit(Job(partial(runs[dataset], chain), dataset, count, slot))

@@ -10,7 +10,8 @@ keyframe and is fed until the frame comes out. It stays where it is: a later fra
 keyframe goes on from there, so that neighbours are decoded once. Frames of one keyframe that a job
 wants are decoded together. Of H.264 and HEVC those frames are left out that nobody wants and no
 other frame refers to: the pixels of the others are the same. Each decoder runs in the thread that
-calls it.
+calls it. A HEVC stream with temporal sub-layers is decoded whole: its packets that say that nothing
+refers to them speak of their own sub-layer only.
 
 *Costs.* libjpeg goes over the whole picture once for each scan, and a scan may have few bytes. So
 pixels × scans may be ``MOST_COST`` at most: ten seconds or so of a processor. A picture with more
@@ -76,8 +77,9 @@ _REUSED_BYTES = 2**20
 of that size, and a sixth of windows of H.264. Mixtures without videos gain nothing from it."""
 MOST_DECODERS = 8
 """Decoders that a thread keeps; each holds a few pictures."""
-_SKIPPING = frozenset({"h264", "hevc"})
-"""Formats whose decoders can leave out frames that no other frame refers to."""
+_LAYERS_AT = 21
+"""Byte of HEVC's setup (``hvcC``) with the number of temporal sub-layers, in bits 3 to 5; 0:
+unknown."""
 _DECODERS = {"av1": "libdav1d"}
 """Which of several decoders of a format; FFmpeg's own for AV1 needs a GPU."""
 
@@ -292,6 +294,14 @@ class VideoDecoder:
         return stream.pictures(frames)
 
 
+def _may_skip(codec: VideoCodec) -> bool:
+    """Tell whether the decoder leaves out only frames that no other frame refers to."""
+    if codec.name != "hevc":
+        return codec.name == "h264"
+    setup = codec.setup
+    return len(setup) > _LAYERS_AT and setup[0] == 1 and setup[_LAYERS_AT] >> 3 & 7 == 1
+
+
 class _Stream:
     """A video decoder, and the place in the video that it has reached."""
 
@@ -305,6 +315,7 @@ class _Stream:
         self._reformatter = VideoReformatter()
         self._context: Any = None
         self._origin: tuple[str, int] | None = None
+        self._may_skip = _may_skip(codec)
         self._skips = False
         self._fed = 0
         self._last: tuple[int, Pixels] | None = None
@@ -319,7 +330,7 @@ class _Stream:
                 return
         left = {one.number: k for k, one in enumerate(frames)}
         try:
-            for skipping in (True, False) if self._codec.name in _SKIPPING else (False,):
+            for skipping in (True, False) if self._may_skip else (False,):
                 if not left:
                     break
                 for found in self._coming([frames[k] for k in left.values()], skipping):
@@ -349,7 +360,7 @@ class _Stream:
         for start, size, number in longest.packets[self._fed :]:
             packet = self._av.Packet(longest.data[start : start + size])
             packet.pts = packet.dts = number
-            if self._codec.name in _SKIPPING:
+            if self._may_skip:
                 self._skip(skipping and self._fed not in wanted)
             self._fed += 1
             yield from self._context.decode(packet)

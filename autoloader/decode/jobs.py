@@ -101,6 +101,7 @@ class RowDecoding:
         name: name of the dataset.
         seen: camera → number of a frame in the block → pixels of a row that has it decoded. All
             rows of a block add to it.
+        videos: see ``video_cameras``.
     """
 
     pending: PendingBatch
@@ -109,11 +110,12 @@ class RowDecoding:
     decoders: Mapping[str, Decoder]
     name: str
     seen: Mapping[str, dict[int, np.ndarray]]
+    videos: Set[str]
 
     def run(self, rows: Sequence[int]) -> int:
         """Decode these rows of the batch; the number of frames decoded."""
         try:
-            decoded = sum(self._videos(camera, rows) for camera in self.decoders)
+            decoded = sum(self._videos(one, rows) for one in self.decoders if one in self.videos)
         except Exception as error:  # as below
             raise as_fault(error, "decode", self.name) from error
         for row in rows:
@@ -139,9 +141,7 @@ class RowDecoding:
 
         Frames that cannot be decoded together are left.
         """
-        frames, seen = self.block.frames.get(camera), self.seen[camera]
-        if frames is None or not any(isinstance(one, VideoFrame) for one in frames):
-            return 0
+        frames, seen = self.block.frames[camera], self.seen[camera]
         wanted: dict[SharedFrames, dict[int, np.ndarray]] = {}
         for row in rows:
             out = self.pending.views[f"images/{camera}"][row]
@@ -243,15 +243,22 @@ class RowDecoding:
         return decoded
 
 
-def joined_by_keyframes(chains: list[list[int]], block: SampleBlock, shift: int) -> list[list[int]]:
-    """Chains of rows, those joined that show frames of one keyframe; see ``RowDecoding.shift``."""
-    kinds = [
-        [one.shared if isinstance(one, VideoFrame) else None for one in frames]
-        for frames in block.frames.values()
-        if any(isinstance(one, VideoFrame) for one in frames)
-    ]
-    if not kinds:
+def video_cameras(block: SampleBlock) -> Set[str]:
+    """Cameras of which a block has frames of videos; it looks at every frame of data without."""
+    every = block.frames.items()
+    return {camera for camera, frames in every if any(isinstance(k, VideoFrame) for k in frames)}
+
+
+def joined_by_keyframes(
+    chains: list[list[int]], block: SampleBlock, shift: int, videos: Set[str]
+) -> list[list[int]]:
+    """Chains of rows, those joined that show frames of one keyframe; see ``RowDecoding``."""
+    if not videos:
         return chains
+    kinds = [
+        [one.shared if isinstance(one, VideoFrame) else None for one in block.frames[camera]]
+        for camera in videos
+    ]
     joined = list(range(len(chains)))
 
     def root(k: int) -> int:

@@ -116,10 +116,11 @@ class SharedFrames:
             more = [row for row in rows if row not in self._uses]
             saved = max(len(self.frames[row].packets) for row in rows) / len(rows)
             room = int(MOST_KEPT_BYTES * min(1.0, saved / _SAVES_MUCH))
+            size = len(more) * picture_bytes
             with self._room_lock:
-                if SharedFrames._kept_bytes + len(more) * picture_bytes > room:
+                if SharedFrames._kept_bytes + size > room:
                     break
-                SharedFrames._kept_bytes += len(more) * picture_bytes
+                SharedFrames._kept_bytes += size  # no call inside: ``__del__`` could run there
             self._batches.add(batch)
             for row in rows:
                 self._uses[row] = self._uses.get(row, 0) + 1
@@ -148,8 +149,9 @@ class SharedFrames:
             self._kept.pop(row, None)
         if self._made_under is not self._room_lock:
             return  # in a fork, whose room has none of its parent's pictures
+        size = len(rows) * self._picture_bytes
         with self._room_lock:
-            SharedFrames._kept_bytes -= len(rows) * self._picture_bytes
+            SharedFrames._kept_bytes -= size  # as in ``choose``
 
     def __del__(self) -> None:
         self._let_go(list(self._uses))  # of a run that was dropped

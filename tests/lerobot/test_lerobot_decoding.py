@@ -19,7 +19,7 @@ from lerobot_checks import TOP, check, samples_of, spec_of
 from lerobot_files import HEIGHT, WIDTH, LeRobotFiles
 
 from autoloader.decode.frames import FrameDecoder, UndecodableFrameError
-from autoloader.decode.jobs import PendingBatch, RowDecoding, joined_by_keyframes
+from autoloader.decode.jobs import PendingBatch, RowDecoding, joined_by_keyframes, video_cameras
 from autoloader.decode.message import BatchMessage
 from autoloader.formats import frames as stored_frames
 from autoloader.formats.frames import SharedFrames, VideoFrame, share
@@ -85,6 +85,50 @@ def test_frames_that_nobody_wants_change_no_pixel(tmp_path: Path, codec: str) ->
             np.testing.assert_array_equal(found[number], wanted[number])
 
 
+@pytest.fixture
+def skips(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Which frames decoders are told to leave out from now on."""
+    told: list[str] = []
+    real = av.CodecContext
+
+    class Context:
+        """A decoder that notes it."""
+
+        def __init__(self, context: Any) -> None:
+            super().__setattr__("_context", context)
+
+        @classmethod
+        def create(cls, name: str, mode: Any) -> Context:
+            return cls(real.create(name, mode))
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(self._context, name)
+
+        def __setattr__(self, name: str, value: Any) -> None:
+            if name == "skip_frame":
+                told.append(value)
+            setattr(self._context, name, value)
+
+    monkeypatch.setattr(av, "CodecContext", Context)
+    return told
+
+
+@pytest.mark.parametrize(("layers", "leaves_out"), [(1, True), (3, False)])
+def test_of_a_stream_with_temporal_sub_layers_no_frame_is_left_out(
+    tmp_path: Path, skips: list[str], layers: int, leaves_out: bool
+) -> None:
+    params = f"log-level=none:bframes=3:b-pyramid=1:temporal-layers={layers}"
+    options = {"x265-params": params}
+    files = LeRobotFiles(lengths=(40,), gop=40, codec="libx265", options=options)
+    made = files.write(tmp_path / "arm")
+    shown, wanted = {one.number: one for one in frames_of(made)}, files.frames(made, TOP, 0)
+    for numbers in ((17,), (7, 22, 23, 38)):
+        found = together([shown[number] for number in numbers])
+        for number in numbers:
+            np.testing.assert_array_equal(found[number], wanted[number])
+    assert ("NONREF" in skips) == leaves_out
+
+
 def test_a_damaged_frame_does_not_take_those_before_it_along(root: Path) -> None:
     first = [one for one in frames_of(root) if one.number < 20]
     damaged = [one if one.number < 12 else replace(one, data=cut(one, 12)) for one in first]
@@ -131,8 +175,8 @@ def decoded_batch(run: SampleBlock, first: int, size: int) -> Any:
     images = np.zeros((size, run.frame_row.shape[1], HEIGHT, WIDTH, 3), np.uint8)
     pending = PendingBatch(BatchMessage(0, size, 0), {"images/top": images})
     decoders = {"top": FrameDecoder(CameraSpec(size=(HEIGHT, WIDTH)))}
-    decoding = RowDecoding(pending, run, first, decoders, "arm", {"top": {}})
-    for rows in joined_by_keyframes([[row] for row in range(size)], run, first):
+    decoding = RowDecoding(pending, run, first, decoders, "arm", {"top": {}}, video_cameras(run))
+    for rows in joined_by_keyframes([[row] for row in range(size)], run, first, {"top"}):
         decoding.run(rows)
     assert pending.done.is_set()
     assert not pending.bad
@@ -163,9 +207,9 @@ def test_frames_of_later_batches_are_decoded_with_the_first_and_wait_where_there
 
 def test_rows_that_show_frames_of_one_keyframe_are_one_job(root: Path) -> None:
     run = run_of(root, [[0, 1], [25, 26], [2, 3], [27, 28], [1, 4]])
-    assert joined_by_keyframes([[k] for k in range(5)], run, 0) == [[0, 2, 4], [1, 3]]
+    assert joined_by_keyframes([[k] for k in range(5)], run, 0, {"top"}) == [[0, 2, 4], [1, 3]]
     across = run_of(root, [[0, 1], [25, 26], [19, 20]])
-    assert joined_by_keyframes([[k] for k in range(3)], across, 0) == [[0, 1, 2]]
+    assert joined_by_keyframes([[k] for k in range(3)], across, 0, {"top"}) == [[0, 1, 2]]
 
 
 def test_a_loader_over_long_keyframe_distances_gives_every_sample_right(
@@ -191,6 +235,30 @@ def test_batches_wait_whole_and_in_their_order(root: Path, monkeypatch: pytest.M
     assert shared.take(18, 10) is None
     assert shared.take(16, 15) is picture  # of a batch that waits for nothing: it stays
     assert SharedFrames._kept_bytes == 2 * 100
+    del shared
+    assert SharedFrames._kept_bytes == 0
+
+
+def test_no_room_is_lost_where_the_collector_drops_a_run_while_it_is_counted(root: Path) -> None:
+    frames = {one.number: one for one in frames_of(root, 20)}
+    dropped = [SharedFrames(frames) for _ in range(4)]
+    for one in dropped:
+        assert one.choose({5: [19]}, 100) == [19]
+    del one
+
+    class Collecting(int):
+        """A number of bytes at whose product a run is dropped."""
+
+        def __rmul__(self, other: int) -> int:
+            if dropped:
+                dropped.pop()
+            return int(self) * other
+
+    shared = SharedFrames(frames)
+    assert shared.choose({5: [18, 19]}, Collecting(100)) == [18, 19]
+    shared.keep(18, None)
+    dropped.clear()
+    assert SharedFrames._kept_bytes == 100
     del shared
     assert SharedFrames._kept_bytes == 0
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,7 @@ from autoloader.index import DatasetIndex, open_dataset_index
 from autoloader.index.counting import count_mixture
 from autoloader.index.planned import RunPlanner
 from autoloader.pipeline.pipeline import Pipeline
-from autoloader.pipeline.read.planned import IndexedReader
+from autoloader.pipeline.read.planned import IndexedReader, PlannedSource
 from autoloader.samples.block import SampleBlock
 from autoloader.samples.resolve import ResolvedMixture
 from autoloader.sampling.dealing import Deal, Ranks
@@ -109,6 +109,34 @@ def test_every_row_that_needs_an_undecodable_frame_is_replaced_and_counted(tmp_p
         assert came.quarantined == 1
 
 
+def test_a_run_without_videos_is_looked_through_once_a_batch(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looked: list[int] = []
+    taken: list[SampleBlock] = []
+    real = PlannedSource.take
+
+    class Frames(list[Any]):
+        """Frames of a run that count who looks through them."""
+
+        def __iter__(self) -> Iterator[Any]:
+            looked.append(len(self))
+            return super().__iter__()
+
+    def take(source: PlannedSource, count: int) -> tuple[SampleBlock, int, int] | None:
+        found = real(source, count)
+        if found is not None:
+            block = found[0]
+            for camera, frames in block.frames.items():
+                block.frames[camera] = Frames(frames[:])
+            taken.append(block)
+        return found
+
+    monkeypatch.setattr(PlannedSource, "take", take)
+    drained(mixture_of(write_steps(tmp_path, [[STEPS] * 3]), batch={"size": 12}), 2)
+    assert 0 < len(looked) <= len(taken)
+
+
 # --- rows gathered into jobs, without threads
 
 
@@ -167,7 +195,7 @@ def test_a_frame_of_a_chain_that_cannot_be_decoded_fails_for_each_row_that_shows
     pending = PendingBatch(BatchMessage(0, 3, 0), {"images/primary": images})
     decoder = CountingDecoder(mixture)
     seen: dict[str, dict[int, np.ndarray]] = {"primary": {}}
-    decoding = RowDecoding(pending, group, 0, {"primary": decoder}, "robot", seen)
+    decoding = RowDecoding(pending, group, 0, {"primary": decoder}, "robot", seen, set())
     decoding.run(range(3))
     assert [row for row, _, _ in pending.bad] == [0, 1]
     assert pending.done.is_set()
