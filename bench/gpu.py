@@ -1,6 +1,7 @@
 """A GPU host: copies beside the step, waits of a training loop, and decoding by threads.
 
     .venv/bin/python -m bench.gpu mix.yaml --json OUT.json    # four minutes; needs a CUDA device
+                     [--reader stream] [--only decoding loop] [--widths 16x4 16x8]
 
 ``copies``: one batch is repeated, so nothing is decoded. A step of matrix products runs with the
 batch on the device already (``alone``), copied by ``AutoLoader.transfer`` from its pinned slot
@@ -42,9 +43,7 @@ from bench.processes import tree_cpu_s, tree_pss_bytes
 
 BATCH = 256
 PARTS = ("copies", "decoding", "climb", "loop")
-WIDTHS = (
-    (1, 1), (2, 1), (4, 1), (8, 1), (12, 1), (16, 1), (16, 2), (16, 4), (16, 8), (16, 16),
-)  # fmt: skip
+WIDTHS = ("1x1", "2x1", "4x1", "8x1", "12x1", "16x1", "16x2", "16x4", "16x8", "16x16")
 """Decode threads and processes."""
 Row = dict[str, Any]
 
@@ -127,16 +126,15 @@ def copies(spec: PipelineSpec) -> list[Row]:
     ]
 
 
-def decoding(spec: PipelineSpec, seconds: float) -> Iterator[Row]:
-    """A row for each of ``WIDTHS``."""
-    for threads, processes in WIDTHS:
+def decoding(
+    spec: PipelineSpec, seconds: float, widths: list[str], reader: dict[str, Any]
+) -> Iterator[Row]:
+    """A row for each of ``widths``, such as ``16x4``: threads and processes."""
+    for threads, processes in (map(int, width.split("x")) for width in widths):
         if threads > (os.cpu_count() or 1):
             continue
-        knobs = {
-            "reader": "indexed", "decode_threads": threads, "decode_processes": processes,
-            "ring_slots": 16, "cache_bytes": 0,
-        }  # fmt: skip
-        with _loader(spec, knobs=knobs, controller=False) as loader:
+        fixed = {"decode_threads": threads, "decode_processes": processes, "ring_slots": 16}
+        with _loader(spec, knobs=fixed | {"cache_bytes": 0} | reader, controller=False) as loader:
             batches = _endless(loader)
             for _ in range(20):
                 next(batches)
@@ -155,12 +153,14 @@ def decoding(spec: PipelineSpec, seconds: float) -> Iterator[Row]:
             }
 
 
-def loop(spec: PipelineSpec, steps_s: list[float], seconds: float) -> Iterator[Row]:
+def loop(
+    spec: PipelineSpec, steps_s: list[float], seconds: float, reader: dict[str, Any]
+) -> Iterator[Row]:
     """A row for each length of a step, the controller on; the last once more, not synchronized."""
     for wanted, free in [*((one, False) for one in steps_s), (steps_s[-1], True)]:
         step, rates = Step(wanted), []
         for ideal in (True, False):
-            with _loader(spec, replay_one_batch=ideal) as loader:
+            with _loader(spec, replay_one_batch=ideal, knobs=reader) as loader:
                 move, batches = loader.transfer("cuda:0"), _endless(loader)
                 moved = map(move, batches)
                 _trained(moved, step, seconds / (10 if ideal else 2), free)
@@ -185,9 +185,9 @@ def loop(spec: PipelineSpec, steps_s: list[float], seconds: float) -> Iterator[R
         }
 
 
-def climb(spec: PipelineSpec, seconds: float) -> Iterator[Row]:
+def climb(spec: PipelineSpec, seconds: float, reader: dict[str, Any]) -> Iterator[Row]:
     """The controller's way up from two threads of one process, nobody computing."""
-    with _loader(spec, knobs={"decode_threads": 2, "decode_processes": 1}) as loader:
+    with _loader(spec, knobs={"decode_threads": 2, "decode_processes": 1} | reader) as loader:
         batches, began = _endless(loader), time.perf_counter()
         looked, count, held = began, 0, None
         while (now := time.perf_counter()) - began < seconds:
@@ -232,6 +232,8 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=5.0, help="of one row of decoding")
     parser.add_argument("--loop-seconds", type=float, default=20.0, help="of one row of loop")
     parser.add_argument("--only", nargs="+", choices=PARTS, default=PARTS)
+    parser.add_argument("--reader", choices=("indexed", "stream"), default="indexed")
+    parser.add_argument("--widths", nargs="+", default=list(WIDTHS), help="of decoding: 16x4 ...")
     parser.add_argument("--climb-seconds", type=float, default=60.0, help="of climb")
     arguments = parser.parse_args()
     if not torch.cuda.is_available():
@@ -246,11 +248,12 @@ def main() -> int:
             _show(part, found[part])
 
     keep("copies", lambda: copies(spec))
-    keep("decoding", lambda: decoding(spec, arguments.seconds))
-    keep("climb", lambda: climb(spec, arguments.climb_seconds))
+    reader = {"reader": arguments.reader}
+    keep("decoding", lambda: decoding(spec, arguments.seconds, arguments.widths, reader))
+    keep("climb", lambda: climb(spec, arguments.climb_seconds, reader))
     best = max((row["samples_per_s"] for row in found.get("decoding", ())), default=1000.0)
     lengths = [times * BATCH / best for times in (0.5, 1.1, 2.0)]
-    keep("loop", lambda: loop(spec, lengths, arguments.loop_seconds))
+    keep("loop", lambda: loop(spec, lengths, arguments.loop_seconds, reader))
     if arguments.json:
         arguments.json.write_text(json.dumps(found, indent=1))
     return 0
