@@ -536,7 +536,7 @@ def _refuse_clamps(profile: str | None) -> None:
 def peek(
     spec: SpecFile,
     settings: Settings = None,
-    output: Annotated[Path, typer.Option("-o", "--output")] = Path("contact-sheet.png"),
+    output: Annotated[Path, typer.Option("-o", "--output")] = Path("contact-sheet.html"),
     samples: AtLeast1 = 64,
     episodes: AtLeast1 = 8,
     split: str = "train",
@@ -545,7 +545,7 @@ def peek(
     """Draw a contact sheet of the model's input: frames, instructions, actions, dropped steps.
 
     Options:
-    output: File of the sheet: .png, .html, .svg or .pdf.
+    output: HTML file of the sheet; a browser opens and prints it.
     samples: Samples of each dataset in the histograms; frames of the first ones are drawn.
     episodes: Episodes of each dataset that the plots over time show: the action after each
         operation of the spec, and the steps that the spec drops.

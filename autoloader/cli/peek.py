@@ -1,12 +1,10 @@
 """``autoloader peek``: a contact sheet of a mixture, as it reaches the model.
 
-A dataset has a row: labelled frames, histograms and removed steps. Histograms have a column for
+An HTML page (``peek.html.jinja``). A dataset has a section: labelled frames, the fields of its
+first episodes as lines over time with removed steps, and histograms. Histograms have a column for
 each number of a field: as stored, behind each op, and as the model gets it. For histograms and
-removed steps the first records are read as they lie. The witness does to them what a loader does,
-one op at a time.
-
-matplotlib draws it, without a display. An HTML page (``peek.html.jinja``) has larger frames, and
-the fields of each of the first episodes as lines over time.
+lines the first records are read as they lie. The witness does to them what a loader does, one op
+at a time.
 
 Not here: what a sample holds (``samples``), a mixture whose datasets come evenly (``cli.verify``).
 """
@@ -14,8 +12,6 @@ Not here: what a sample holds (``samples``), a mixture whose datasets come evenl
 from __future__ import annotations
 
 import base64
-import re
-import textwrap
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -45,7 +41,6 @@ from autoloader.spec import DatasetSpec, FieldTerm, PipelineSpec
 from autoloader.spec.reading import flow
 from autoloader.telemetry.charts import render
 
-SUFFIXES = (".png", ".html", ".svg", ".pdf")
 _RANGE = ("low", "high", "mean", "values")
 MOST_SHOWN = 3
 """Samples of a dataset whose frames are shown."""
@@ -59,17 +54,7 @@ _BETWEEN = "gripper has values between 0 and 1"
 _GRIPPER_OPS = ("rel2abs", "binarise")
 _ARM_WIDTHS = (7, 8)
 """Widths of an action whose last column is a gripper where no name says otherwise."""
-_PER_ROW = 13
-"""Columns of a field that a row of the picture holds."""
 _BINS = 20
-_NAME = 16
-"""Characters of a line of a column's name."""
-_FINE, _WRONG, _PLAIN = "#30638e", "#d1495b", "#8d99ae"
-_GAP = 4
-"""Pixels between frames."""
-_STRIP, _CELL, _STAGE, _EPISODES, _WIDE = 3.2, 0.9, 0.55, 2.6, 12.6
-"""Inches: of a sample's frames, a histogram's width and height, the removed steps, a line."""
-_MARGIN, _TITLE = 0.35, 0.8
 
 
 def show_sheet(
@@ -84,22 +69,23 @@ def show_sheet(
 
     Args:
         declared: spec of the mixture.
-        output: the sheet, a .png, .html, .svg or .pdf file.
-        title: text at the top of the sheet.
+        output: file of the page.
+        title: text at the top of the page.
         samples: number of samples of each dataset in the histograms.
         episodes: number of episodes of each dataset whose ops and rules are shown.
         given: arguments of the loader, by name.
     """
     require("matplotlib", "the contact sheet")
-    if output.suffix not in SUFFIXES:
+    if output.suffix != ".html":
         raise UsageError(
-            f"--output {output}: peek cannot write a file with this ending",
-            remedy=f"end the file's name in one of: {', '.join(SUFFIXES)}",
+            f"--output {output}: peek writes an HTML page",
+            remedy=f"write -o {output.with_suffix('.html')}; print the page to make a PDF or a "
+            "picture of it",
         )
     check_writable("--output", output)  # before samples are read
     panels = _panels(declared, samples, episodes, given)
     with file_errors("--output", output):
-        draw_sheet(panels, output, title=title)
+        output.write_text(_page(panels, title), encoding="utf-8")
     odd = [f"{name}: {line}" for name, panel in panels.items() for line in _odd(panel)]
     datasets = {name: _plain(panel) for name, panel in panels.items()}
     if not answered({"sheet": output, "datasets": datasets, "odd": odd}):
@@ -204,7 +190,7 @@ class Column:
 
 @dataclass
 class Panel:
-    """Row of the sheet: one dataset.
+    """Section of the page: one dataset.
 
     Attributes:
         shown: samples whose frames are drawn.
@@ -248,40 +234,11 @@ class Panel:
             found.update({rule: len(steps) for rule, steps in episode.removed.items()})
         return dict(found)
 
-    def blocks(self) -> list[tuple[str, float]]:
-        """(what, inches wide) of the blocks in its row."""
-        fields = ((name, len(columns)) for name, columns in self.fields.items())
-        return [
-            *[("frames", _STRIP)] * len(self.shown),
-            *[("episodes", _EPISODES)] * bool(self.removed()),
-            *((name, _CELL * min(count, _PER_ROW) + 0.3) for name, count in fields),
-        ]
-
-    def lines(self) -> list[list[tuple[str, float]]]:
-        """Blocks, in lines that are no wider than the sheet."""
-        found: list[list[tuple[str, float]]] = [[]]
-        for what, width in self.blocks():
-            if found[-1] and sum(inches for _, inches in found[-1]) + width > _WIDE:
-                found.append([])
-            found[-1].append((what, width))
-        return found
-
-    def height(self, line: Sequence[tuple[str, float]]) -> float:
-        """Height of a line of blocks in inches."""
-        found = [1.2]
-        for one in self.shown if line[:1] and line[0][0] == "frames" else ():
-            picture = strip(list(one.cameras.values()))
-            found.append((_STRIP - 0.6) * picture.shape[0] / picture.shape[1] + 0.3)
-        found = [min(max(found), 8.0)]
-        columns = [self.fields[what] for what, _ in line if what in self.fields]
-        found += [_STAGE * _rows(of) + 0.3 for of in columns]
-        return max(found) + _TITLE
-
 
 def _panels(
     asked: PipelineSpec, samples: int, episodes: int, given: Mapping[str, Any]
 ) -> dict[str, Panel]:
-    """Read samples and episodes, and give a row of the sheet for each dataset.
+    """Read samples and episodes, and give a section of the page for each dataset.
 
     Args:
         asked: spec whose datasets are shown.
@@ -625,61 +582,6 @@ def binary_line(name: str, column: Column, terms: Sequence[FieldTerm]) -> str:
     return f"{name}: {flow(plain)}"
 
 
-def stage_rows(columns: Sequence[Column]) -> int:
-    """Rows of histograms of each column."""
-    return max((len(column.stages) for column in columns), default=0)
-
-
-def _rows(columns: Sequence[Column]) -> int:
-    """Rows of histograms in the picture, with the gaps between rows of columns."""
-    bands = -(-min(len(columns), MOST_DRAWN) // _PER_ROW)
-    return bands * (stage_rows(columns) + 1) - 1
-
-
-def draw_columns(axes: Any, columns: Sequence[Column], title: str) -> None:
-    """Draw histograms into ``axes``: a column for each number, a row for each op."""
-    drawn, rows = columns[:MOST_DRAWN], stage_rows(columns)
-    more = f" ({len(columns) - len(drawn)} more)" if len(columns) > len(drawn) else ""
-    axes.set_title(title + more, fontsize=8, loc="left", pad=28)
-    axes.set_xlim(0, max(min(len(drawn), _PER_ROW), 1))
-    axes.set_ylim(_rows(drawn), 0)
-    axes.set_axis_off()
-    for number, column in enumerate(drawn):
-        band, at = divmod(number, _PER_ROW)
-        top = band * (rows + 1)
-        mark = "" if column.normalised is not False else "\nnot normalised"
-        axes.text(at + 0.05, top - 0.02, _in_lines(column.name) + mark, fontsize=6,
-                  va="bottom", color=_WRONG if column.flag else "black")  # fmt: skip
-        last = len(column.stages) - 1
-        for row, (label, values) in enumerate(column.stages):
-            colour = _PLAIN if label == STORED else _FINE
-            _draw(axes, at, top + row, values, _WRONG if column.flag and row == last else colour)
-            axes.text(at + 0.05, top + row + 0.03, label, fontsize=5, va="top", color="#555555")
-        if column.flag:
-            axes.text(at + 1, top + rows, column.flag, fontsize=6, va="top", ha="right",
-                      color=_WRONG)  # fmt: skip
-
-
-def _in_lines(name: str) -> str:
-    """A name in lines, broken behind spaces and signs, and before capitals."""
-    parts = re.split(r"(?<=[ _./-])|(?<=[a-z0-9])(?=[A-Z])", name)
-    lines = [""]
-    for part in parts:
-        lines += [""] * (bool(lines[-1]) and len(lines[-1] + part) > _NAME)
-        lines[-1] += part
-    return "\n".join(lines)
-
-
-def _draw(axes: Any, at: int, row: int, values: NDArray[np.float32], colour: str) -> None:
-    """Draw the histogram of a column's values, in one cell of the chart."""
-    bars, words = _histogram(values)
-    if bars:
-        heights = row + 0.82 - 0.6 * np.array(bars) / max(bars)
-        edges = at + 0.05 + 0.85 * np.arange(_BINS + 1) / _BINS
-        axes.stairs(heights, edges, baseline=row + 0.82, fill=True, color=colour, linewidth=0)
-    axes.text(at + 0.05, row + 0.84, words, fontsize=5, va="top")
-
-
 def _histogram(values: NDArray[np.float32]) -> tuple[list[float], str]:
     """Heights of its bars, 30 for the highest, and its range in words; no bar without a number."""
     finite = values[np.isfinite(values)]
@@ -710,110 +612,6 @@ def coloured(frames: NDArray[Any]) -> tuple[NDArray[np.uint8], Scale | None]:
     share = (values[there] - scale.low) / ((scale.high - scale.low) or 1.0)
     pictures[there] = colormaps[_COLOURS](share, bytes=True)[:, :3]
     return pictures, scale
-
-
-def strip(cameras: Sequence[NDArray[np.uint8]]) -> NDArray[np.uint8]:
-    """Cameras [F, H, W, 3] below each other, their frames in a row; white in between."""
-    gaps = ((0, 0), (0, _GAP), (0, _GAP), (0, 0))
-    rows = [np.concatenate(list(np.pad(of, gaps, constant_values=255)), axis=1) for of in cameras]
-    filled = np.full((sum(map(len, rows)), max(row.shape[1] for row in rows), 3), 255, np.uint8)
-    down = 0
-    for row in rows:
-        filled[down : down + len(row), : row.shape[1]] = row
-        down += len(row)
-    return filled
-
-
-def draw_sheet(panels: Mapping[str, Panel], out: Path, *, title: str) -> None:
-    """Write the sheet to ``out``; its suffix says what kind of file.
-
-    Args:
-        panels: panels by dataset, in the order of the rows.
-        out: a .png, .html, .svg or .pdf file.
-        title: text at the top of the sheet.
-
-    Raises:
-        OSError: the file cannot be written.
-    """
-    if out.suffix == ".html":
-        out.write_text(_page(panels, title), encoding="utf-8")
-        return
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
-    lines = [(name, of, line) for name, of in panels.items() for line in of.lines()]
-    heights = [panel.height(line) for _, panel, line in lines]
-    widths = [sum(inches for _, inches in line) for _, _, line in lines]
-    size = (max(widths) + 2 * _MARGIN, sum(heights) + _MARGIN)
-    figure = Figure(figsize=size)
-    FigureCanvasAgg(figure)
-    figure.text(_MARGIN / size[0], 1 - 0.25 / size[1], title, fontsize=10, va="top")
-    top = size[1] - _MARGIN
-    for (name, panel, line), height in zip(lines, heights, strict=True):
-        left, drawn = _MARGIN, 0
-        for what, width in line:
-            legend = 0.3 if what == "episodes" else 0.0
-            place = [left, top - height + 0.2 + legend, width - 0.2, height - _TITLE - legend]
-            axes = figure.add_axes((place[0] / size[0], place[1] / size[1],
-                                    place[2] / size[0], place[3] / size[1]))  # fmt: skip
-            if what == "frames":
-                _draw_frames(axes, panel, drawn, name)
-                drawn += 1
-            elif what == "episodes":
-                _draw_episodes(axes, panel)
-            else:
-                draw_columns(axes, panel.fields[what], f"{name}: {what}, {panel.samples} samples")
-            left += width
-        top -= height
-    figure.savefig(out, format=out.suffix[1:], dpi=160)
-
-
-def _draw_frames(axes: Any, panel: Panel, number: int, name: str) -> None:
-    """Draw the pictures of one sample, with its instruction."""
-    one = panel.shown[number]
-    axes.set_axis_off()
-    axes.imshow(strip(list(one.cameras.values())), interpolation="nearest")
-    words = textwrap.shorten(one.text or "(no language)", 60, placeholder=" …")
-    words = words.replace("$", r"\$")  # no formulas
-    axes.set_title(f"{name}, t = {one.t}\n{words}", fontsize=7, loc="left", pad=10)
-    down = 0
-    for camera, frames in one.cameras.items():
-        _, height, width, _ = frames.shape
-        said = camera
-        if camera in panel.absent:
-            flag = panel.absent[camera].rpartition("/")[2]
-            said += f"\nabsent in all samples:\n{flag} is 0"
-        elif camera in one.absent:
-            said += " (none)"
-        elif camera in panel.black:
-            said += " (BLACK)"
-        elif (scale := one.scales.get(camera)) is not None:  # of the first and the last colour
-            said += f"\n{scale.low:.3g} … {scale.high:.3g}"
-        colour = _WRONG if camera in {*panel.black, *panel.absent} else "black"
-        axes.text(-_GAP, down + height / 2, said, fontsize=5, rotation=90, ha="right",
-                  va="center", color=colour)  # fmt: skip
-        for at, label in enumerate(one.labels if down == 0 else ()):
-            axes.text(at * (width + _GAP) + width / 2, -_GAP, label, fontsize=5, ha="center",
-                      va="bottom")  # fmt: skip
-        down += height + _GAP
-
-
-def _draw_episodes(axes: Any, panel: Panel) -> None:
-    """Draw the steps of the first episodes, with removed ones in colour."""
-    removed = panel.removed()
-    axes.set_title("steps of its first episodes; removed ones in colour", fontsize=7, loc="left")
-    axes.tick_params(labelsize=5)
-    colours = {rule: f"C{number + 1}" for number, rule in enumerate(removed)}
-    for row, episode in enumerate(panel.episodes):
-        axes.broken_barh([(0, episode.steps)], (row + 0.1, 0.8), color="#cfd8dc")
-        for rule, steps in episode.removed.items():
-            axes.broken_barh([(step, 1) for step in steps], (row + 0.1, 0.8), color=colours[rule])
-    for rule, colour in colours.items():
-        axes.plot([], [], color=colour, linewidth=3, label=f"{rule} removes {removed[rule]} steps")
-    axes.set_ylim(len(panel.episodes), 0)
-    axes.set_yticks([])
-    if colours:
-        axes.legend(fontsize=5, loc="upper right", bbox_to_anchor=(1, -0.06), frameon=False)
 
 
 def _page(panels: Mapping[str, Panel], title: str) -> str:

@@ -252,7 +252,7 @@ COMMANDS = [
     command("measure --spec large.yaml", "batch.size", "fewer samples", "drop_last"),
     command("measure --spec mix.yaml --warmup -1", "warmup=-1", "0 or more"),
     command("measure --spec mix.yaml --step-time soon", "--step-time", "'soon'", '"250ms"'),
-    command("peek --spec mix.yaml --out sheet.txt", "--out", "sheet.txt", ".png"),
+    command("peek --spec mix.yaml --out sheet.txt", "--out", "sheet.txt", "sheet.html"),
     command("verify --spec mix.yaml -n 0", "-n", "'0'", AT_LEAST_1),
     command("stats --spec mix.yaml --format csv", "--format", "csv", "openpi"),
     command("tune --spec mix.yaml --trials 0", "--trials 0", "at least one trial"),

@@ -159,7 +159,7 @@ class Uses:
         ran(["verify", *self.words, "--ram-floor", "100MB"])
 
     def peek(self) -> None:
-        ran(["peek", *self.words, "--ram-floor", "100MB", "--out", str(self.folder / "sheet.png")])
+        ran(["peek", *self.words, "--ram-floor", "100MB", "--out", str(self.folder / "sheet.html")])
 
     def tune(self) -> None:
         small = ["--trials", "1", "--warmup", "1", "--batches", "2", "--ram-floor", "100MB"]

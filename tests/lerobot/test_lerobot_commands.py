@@ -137,7 +137,7 @@ def test_peek_calls_columns_by_their_names_and_finds_the_gripper_by_them(
     }  # fmt: skip
     spec = {"datasets": [dataset], "cameras": {"primary": {"size": [8, 8]}}}
     (tmp_path / "mix.json").write_text(json.dumps(spec))
-    words = ["peek", str(tmp_path / "mix.json"), "-o", str(tmp_path / "sheet.png"), "--json"]
+    words = ["peek", str(tmp_path / "mix.json"), "-o", str(tmp_path / "sheet.html"), "--json"]
     assert main([*words, "--samples", "8", "--ram-floor", "64MiB"]) == 0
     told = json.loads(capsys.readouterr().out)
     assert told["datasets"]["arm"]["fields"]["action"][0]["name"] == f"0: {shown}"
