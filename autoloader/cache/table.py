@@ -36,7 +36,6 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -157,10 +156,6 @@ class CameraSlots:
         """Slots whose frames are cached, and that nobody has pinned."""
         return np.flatnonzero((self._state == _CACHED) & (self._pins == 0))
 
-    def unused(self) -> Ints:
-        """Slots with pages that nobody needs once the cache is left, ascending."""
-        return np.sort(np.concatenate([self.idle(), np.asarray(self.free, np.int64)]))
-
     def unpin(self, slots: Ints) -> None:
         """Count one user less of each of these slots [n]; a slot may come twice.
 
@@ -236,7 +231,6 @@ class FrameTable:
         made: camera → [datasets] a number for how the dataset's frames are decoded: datasets with
             equal numbers share frames. Default: all do.
         room_bytes: most bytes of one camera's frames; default: all of the machine's memory.
-        private: keep the frames in this process's own memory until another process shares them.
 
     Attributes:
         lately_cached: share of the frames of the last runs that were cached.
@@ -250,7 +244,6 @@ class FrameTable:
         *,
         made: Mapping[str, Sequence[int]] | None = None,
         room_bytes: int | None = None,
-        private: bool = False,
     ) -> None:
         self.lately_cached = 0.0
         self._frame_bytes = frame_bytes
@@ -259,7 +252,6 @@ class FrameTable:
             for camera in frame_bytes
         }
         self._room = room_bytes or machine_bytes()
-        self._private = private
         self._slab: FrameSlab | None = None
         self._slots: dict[str, CameraSlots] = {}
         self._lock = threading.Lock()
@@ -279,15 +271,12 @@ class FrameTable:
         Raises:
             PipelineError: the kernel refuses it.
         """
-        return self._slab or self._begin(private=self._private)
-
-    def _begin(self, *, private: bool) -> FrameSlab:
-        """Make memory in which no frame lies yet."""
-        slab = FrameSlab(self._frame_bytes, room_bytes=self._room, private=private)
-        sizes = self._frame_bytes.items()
-        self._slots = {camera: CameraSlots(size, slab.written[camera]) for camera, size in sizes}
-        self._slab = slab
-        return slab
+        if self._slab is None:
+            slab = FrameSlab(self._frame_bytes, room_bytes=self._room)
+            sizes = self._frame_bytes.items()
+            self._slots = {name: CameraSlots(size, slab.written[name]) for name, size in sizes}
+            self._slab = slab
+        return self._slab
 
     def ask(
         self,
@@ -310,7 +299,7 @@ class FrameTable:
         self._refresh_costs()
         wanted = dict[str, Ints]()
         with self._lock:
-            lease = Lease(self.slab, rows, partial(self._settle, self._slots), self)
+            lease = Lease(self.slab, rows, self._settle, self)
             self._now = max(self._now, now)
             frames = {c: self._numbered(files, one, self._made[c]) for c, one in frames.items()}
             for camera, one in frames.items():
@@ -347,16 +336,14 @@ class FrameTable:
         self._misses += decoded
         self.lately_cached += (1 - decoded / max(1, uses) - self.lately_cached) * _LATELY
 
-    def _settle(self, slots_of: Mapping[str, CameraSlots], lease: Lease) -> None:
+    def _settle(self, lease: Lease) -> None:
         """Unpin the slots of a run whose batches are all filled, or given up."""
         with self._lock:
             if lease.over:
                 return
             lease.over = True
             for camera, slots in lease.slots.items():
-                slots_of[camera].unpin(slots[slots > BLACK])
-            if slots_of is not self._slots:
-                _punch_unused(lease.slab, slots_of)
+                self._slots[camera].unpin(slots[slots > BLACK])
             self._keep_budget()
         self._give_back()
 
@@ -397,7 +384,7 @@ class FrameTable:
         Where the kernel refuses the memory nothing is cached, and the log says so.
         """
         with self._lock:
-            if budget_bytes and not self._has_memory(private=self._private):
+            if budget_bytes and self._shared() is None:
                 return
             if not budget_bytes:
                 self.lately_cached = 0.0
@@ -433,33 +420,20 @@ class FrameTable:
                 None if self._limit == float("inf") else self._limit,
                 late_bytes=sum(own.frame_bytes * own.late(self._now - _LATE) for own in every),
                 allocated_bytes=0 if self._slab is None else self._slab.allocated_bytes(),
-                private=self._slab is not None and self._slab.private,
             )
 
     def shared_slab(self) -> FrameSlab | None:
-        """The memory, for a process that shares it; ``None`` where the kernel refuses it.
-
-        Private memory is left behind, and its frames are decoded again. Leases that are under way
-        keep the slots that they need.
-        """
+        """The memory, for a process that shares it; ``None`` where the kernel refuses it."""
         with self._lock:
-            left, slots = self._slab, self._slots
-            if not self._has_memory(private=False):
-                return None
-            if left is not None and left is not self._slab:
-                _punch_unused(left, slots)
-            return self._slab
+            return self._shared()
 
-    def _has_memory(self, *, private: bool) -> bool:
-        """True if there is memory, private or not; under the lock."""
-        if self._slab is not None and (private or not self._slab.private):
-            return True
+    def _shared(self) -> FrameSlab | None:
+        """The same, under the lock."""
         try:
-            self._begin(private=private)
+            return self.slab
         except PipelineError as error:
             logger.warning("decoded frames are not cached: %s", error)
-            return False
-        return True
+            return None
 
     def _numbered(self, files: Sequence[str], one: CameraFrames, made: Ints) -> CameraFrames:
         """The same frames with keys that are valid for all readers; under the lock."""
@@ -580,9 +554,3 @@ class FrameTable:
         with self._lock:  # pages that neighbours shared go with the last of them
             for camera, own, slots in taken:
                 slab.punch(camera, own.pages_gone(slots))
-
-
-def _punch_unused(slab: FrameSlab, slots_of: Mapping[str, CameraSlots]) -> None:
-    """Give back the unused pages of memory in which no frame is looked for any more."""
-    for camera, own in slots_of.items():
-        slab.punch(camera, own.unused())

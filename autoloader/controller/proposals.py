@@ -328,9 +328,7 @@ def _of_stage(
     if stage.stage == "decode":
         to, now = knobs.decode_threads + step, knobs.decode_processes
         gained = min(1.0, idle)
-        private = here.seen.cache is not None and here.seen.cache.private
-        lost = here.seen.saved_ratio if private else 0.0
-        spread = knobs.reader == "indexed" and idle >= PROCESS_CPUS and gained > lost
+        spread = knobs.reader == "indexed" and idle >= PROCESS_CPUS
         alone = max(knobs.decode_threads + LARGEST_STEP, 2 * THREADS_OF_A_PROCESS * now)
         threads = {"decode_threads": min(to, alone)}
         if spread and to > THREADS_OF_A_PROCESS * now:

@@ -458,7 +458,6 @@ class ControlPage:
         map: memory of the page, mapped here.
         heartbeat_ns: last sign of life of the child, of the monotonic clock.
         oom_kills_at_start: kills that the child's memory cgroup had counted when it first looked.
-        frame_bytes: bytes of the child's own memory that decoded frames take.
         gives_way: 1 once the child ends for another one to begin where it cannot.
         batches: number of batches that the consumer has got, or that are in its hand.
         waited_ns: nanoseconds that the consumer has waited for them.
@@ -468,7 +467,6 @@ class ControlPage:
 
     heartbeat_ns = _Word(0)
     oom_kills_at_start = _Word(1)
-    frame_bytes = _Word(2)
     gives_way = _Word(3)
     batches = _Word(8)
     waited_ns = _Word(9)
@@ -502,7 +500,7 @@ class ControlPage:
     def renew(self) -> None:
         """Trainer: make the page ready for another child."""
         self.restarts += 1
-        self.heartbeat_ns = self.frame_bytes = self.gives_way = 0
+        self.heartbeat_ns = self.gives_way = 0
         self.map[_TEXT_AT] = 0
 
     def close(self) -> None:

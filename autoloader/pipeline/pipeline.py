@@ -48,7 +48,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from autoloader.cache.disk import FramesOnDisk
-from autoloader.cache.slab import private_bytes
 from autoloader.cache.table import FrameCosts
 from autoloader.decode.batch_builder import BatchBuilder, MakeSource
 from autoloader.decode.message import BadRecord, BatchMessage, Quarantine
@@ -628,9 +627,7 @@ class Pipeline:
                 out=self._slots.out,
             ),
             processes=tuple(processes),
-            cache=dataclasses.replace(
-                merged(self.frames_held(), done.cache), private_bytes=private_bytes()
-            ),
+            cache=merged(self.frames_held(), done.cache),
             call_s=self._call.seconds if self._call else 0.0,
             calls=self._call.calls if self._call else 0,
             helpers=HelperStatistics(**counts),

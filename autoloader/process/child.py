@@ -176,10 +176,8 @@ class Child:
         return (self.supervisor.pid,) if self.supervisor.pid else ()
 
     def held_bytes(self) -> int:
-        """Bytes that child and decode processes hold beside shared memory and cached frames."""
-        if not self.pid:
-            return 0
-        return max(0, tree_own_bytes(self.pid) - self.page.frame_bytes)
+        """Bytes that child and decode processes hold beside shared memory."""
+        return tree_own_bytes(self.pid) if self.pid else 0
 
     def join(self, client: ChildPipeline) -> int:
         """Register a loader's pipeline; returns the number of the pipeline."""

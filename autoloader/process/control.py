@@ -30,7 +30,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from autoloader.cache.disk import FramesOnDisk
-from autoloader.cache.slab import private_bytes
 from autoloader.controller.admission import (
     Opening,
     SharedBudget,
@@ -502,8 +501,8 @@ def stuck_slots(closed: Sequence[ControlledPipeline]) -> frozenset[int]:
 class DeclaredMixture(CompiledMixture):
     """A mixture as a trainer declared it, its rank's part, and what that was compiled to."""
 
-    def __init__(self, start: messages.Start, *, own_process: bool) -> None:
-        super().__init__(own_process=own_process)
+    def __init__(self, start: messages.Start) -> None:
+        super().__init__()
         self.declared = start.mixture
         datasets, streamed = start.mixture["spec"]["datasets"], start.knobs["reader"] == "stream"
         if streamed and any(is_remote(one["path"] or one["data_dir"]) for one in datasets):
@@ -587,7 +586,6 @@ class TrainerService:
         if page is not None:
             with contextlib.suppress(ValueError):  # closed in between
                 page.heartbeat_ns = now_ns
-                page.frame_bytes = private_bytes()
                 self._note_cgroup(page)
 
     def _handle(self, message: Message) -> None:
@@ -627,7 +625,7 @@ class TrainerService:
             if declared is None or declared.declared != start.mixture:
                 if declared is not None:
                     declared.let_go()
-                declared = DeclaredMixture(start, own_process=self.own_process)
+                declared = DeclaredMixture(start)
                 self._declared[number] = declared
             memory = RingMemory(declared.mixture.layout, descriptor=ring)
             self.served[number] = served = ControlledPipeline(

@@ -26,7 +26,6 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from autoloader.cache.slab import private_bytes
 from autoloader.controller.admission import Prices, RollingPrices, price_knobs, price_start
 from autoloader.controller.limits import ControllerLimits
 from autoloader.controller.observation import FlowMeter, FlowTotals, Observation, StageTotal
@@ -144,8 +143,8 @@ _MEMORY_EVERY_S = 2.0
 
 
 def held_here() -> int:
-    """Bytes that this process and its children hold beside shared memory and frames."""
-    return max(0, tree_own_bytes(os.getpid()) - private_bytes())
+    """Bytes that this process and its children hold beside shared memory."""
+    return tree_own_bytes(os.getpid())
 
 
 class Probes:

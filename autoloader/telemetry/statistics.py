@@ -181,13 +181,10 @@ class CacheStatistics:
             seconds that a hit saves; ``None`` while it holds every frame with a next use.
         from_disk: number of frames of this loader that were read from a disk, already decoded (the
             profile's ``cache``); they are among the misses.
-        private_bytes: bytes of the child's own memory in frames of all its loaders, without what
-            decode processes share.
         stuck: number of frames out of use until a thread that was told to end has ended, see
             ``RingStatistics.stuck``.
         late_bytes: bytes of held frames whose next use is past, and did not come.
         allocated_bytes: bytes that the kernel holds for it, without slots that are still empty.
-        private: whether decode processes would begin without the held frames.
     """
 
     budget_bytes: int = figure(0)
@@ -197,11 +194,9 @@ class CacheStatistics:
     misses: int = figure(0, unit="frames", counter=True)
     threshold: float | None = None
     from_disk: int = _counted()
-    private_bytes: int = 0
     stuck: int = 0
     late_bytes: int = 0
     allocated_bytes: int = 0
-    private: bool = False
 
     @property
     def hit_ratio(self) -> float | None:

@@ -281,8 +281,7 @@ def _summary(
         batches_per_s=len(consumer.latencies_s) / consumer.measured_s,
         batch_latency_s={"p50": float(p50), "p90": float(p90), "p99": float(p99)},
         time_to_first_batch_s=first_s,
-        peak_rss_bytes=memory.peak_rss_bytes
-        + (max(0, cache["held_bytes"] - cache["private_bytes"]) if cache else 0),
+        peak_rss_bytes=memory.peak_rss_bytes + (cache["held_bytes"] if cache else 0),
         min_headroom_bytes=memory.min_headroom_bytes,
         wait_ratio=min(1.0, sum(consumer.latencies_s) / consumer.measured_s),
         mixture={

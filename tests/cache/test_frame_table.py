@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import gc
 import os
 import resource
 from collections.abc import Iterator
@@ -13,7 +12,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from autoloader.cache.slab import FILE_BITS, CameraFrames, FrameSlab, Lease, private_bytes
+from autoloader.cache.slab import FILE_BITS, CameraFrames, FrameSlab, Lease
 from autoloader.cache.table import FrameTable
 from autoloader.errors import PipelineError
 from autoloader.sampling.schedule import NEVER
@@ -30,9 +29,9 @@ def picture(key: int, camera: str = "primary") -> np.ndarray:
     return shown
 
 
-@pytest.fixture(params=[False, True], ids=["shared", "private"])
-def table(request: pytest.FixtureRequest) -> Iterator[FrameTable]:
-    made = FrameTable(FRAME_BYTES, 2, room_bytes=2**26, private=request.param)
+@pytest.fixture
+def table() -> Iterator[FrameTable]:
+    made = FrameTable(FRAME_BYTES, 2, room_bytes=2**26)
     yield made
     made.close()
 
@@ -150,23 +149,16 @@ def test_after_forgetting_nothing_old_is_shown(table: FrameTable) -> None:
 def test_whatever_budget_moves_to_shown_pixels_are_right_and_bytes_stay_within(
     data: st.DataObject,
 ) -> None:
-    private = data.draw(st.booleans())
-    table = FrameTable(FRAME_BYTES, 1, room_bytes=2**24, private=private)
+    table = FrameTable(FRAME_BYTES, 1, room_bytes=2**24)
     player = Player(table, passes(30, 5, data.draw(st.integers(0, 9))), run=6)
     try:
         while player.at + 6 <= len(player.order) or player.under_way:
             moves = ["fill", "lose"] if player.under_way else []
             if player.at + 6 <= len(player.order) and len(player.under_way) < 3:
                 moves += ["begin", "begin"]
-            moves += ["share"] if private else []
             move = data.draw(st.sampled_from([*moves, "resize"]))
             if move == "begin":
                 player.begin()
-            elif move == "share":
-                private = False
-                slab = table.shared_slab()
-                assert slab is not None
-                assert not slab.private
             elif move == "resize":
                 table.resize(data.draw(st.integers(0, 35)) * FRAME)
             else:
@@ -197,44 +189,6 @@ def test_frames_of_a_mapped_slab_are_those_that_another_mapping_put_there(
     assert not out[1].any()
 
 
-def test_leases_under_way_keep_the_memory_that_is_left_behind() -> None:
-    gc.collect()
-    before = private_bytes()
-    table = FrameTable(FRAME_BYTES, 1, room_bytes=2**24, private=True)
-    table.resize(50 * FRAME)
-    keys, later = np.arange(10), np.full(10, 500)
-    first = table.ask(["file"], {"primary": frames(keys, later)}, 0, 1)
-    for key, slot in zip(keys.tolist(), first.slots["primary"].tolist(), strict=True):
-        first.put("primary", slot, picture(key))
-    first.give_up()
-    reading = table.ask(["file"], {"primary": frames(keys[:5], later[:5])}, 1, 1)
-    assert reading.cached["primary"].all()
-    late = table.ask(["file"], {"primary": frames(keys + 20, later)}, 1, 1)
-    slab = table.shared_slab()
-    assert slab is not None
-    assert (slab.private, slab is table.shared_slab()) == (False, True)
-    assert table.counts().slots == 0
-    assert 5 * FRAME <= private_bytes() - before < 7 * FRAME  # what nobody shows is gone
-    new = table.ask(["file"], {"primary": frames(keys, later)}, 2, 1)
-    assert not new.cached["primary"].any()
-    for slot in new.slots["primary"].tolist():
-        new.put("primary", slot, picture(99))
-    out = np.empty((5, FRAME), np.uint8)
-    reading.gather("primary", reading.slots["primary"], out)
-    for key in range(5):
-        np.testing.assert_array_equal(out[key], picture(key).reshape(-1))
-    late.put("primary", int(late.slots["primary"][0]), picture(20))
-    reading.give_up()
-    late.give_up()
-    assert private_bytes() - before <= 2 * 4096  # with the lease that needed it, not with the last
-    new.give_up()
-    assert table.counts().slots == 10
-    del first, reading, late
-    gc.collect()
-    assert private_bytes() == before
-    table.close()
-
-
 @contextlib.contextmanager
 def limited(limit: int, to: int) -> Iterator[None]:
     """A limit of this process for a while."""
@@ -246,26 +200,15 @@ def limited(limit: int, to: int) -> Iterator[None]:
         resource.setrlimit(limit, before)
 
 
-def test_where_the_kernel_refuses_what_processes_would_share_frames_stay_this_process_own(
+def test_where_the_kernel_refuses_the_memory_nothing_is_cached_and_the_log_says_so(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    table = FrameTable(FRAME_BYTES, 1, room_bytes=2**26, private=True)
-    table.resize(50 * FRAME)
-    held = {"primary": frames(np.arange(10), np.full(10, 500))}
-    first = table.ask(["file"], held, 0, 1)
-    filled(first)
-    first.give_up()
+    table = FrameTable(FRAME_BYTES, 1, room_bytes=2**26)
     with limited(resource.RLIMIT_FSIZE, 2**20):
+        table.resize(50 * FRAME)
         assert table.shared_slab() is None
-        assert "ulimit -f" in caplog.text
-        second = table.ask(["file"], held, 1, 1)
-        assert second.cached["primary"].all()
-        second.give_up()
-        table.resize(5 * FRAME)
-        assert table.counts().slots <= 5
-    slab = table.shared_slab()
-    assert slab is not None
-    assert not slab.private
+    assert table.budget_bytes == 0
+    assert "ulimit -f" in caplog.text
     table.close()
 
 
@@ -273,18 +216,6 @@ def test_address_space_that_cannot_be_had_is_told_with_the_remedy() -> None:
     with pytest.raises(PipelineError, match="address space") as raised:
         FrameSlab(FRAME_BYTES, room_bytes=2**50)
     assert "ulimit -v" in raised.value.remedy
-    assert FrameSlab(FRAME_BYTES, room_bytes=2**24, private=True).private
-
-
-@pytest.mark.parametrize("room_bytes", [2**30, 2**36])
-def test_where_a_limit_counts_address_space_frames_are_no_memory_of_the_process_own(
-    room_bytes: int,
-) -> None:
-    with limited(resource.RLIMIT_DATA, 2**34):
-        slab = FrameSlab(FRAME_BYTES, room_bytes=room_bytes, private=True)
-    assert not slab.private
-    slab.put("wrist", 3, picture(3, "wrist"))
-    assert slab.allocated_bytes() > 0
 
 
 def test_files_are_the_same_for_all_who_ask_however_each_of_them_numbers_them(

@@ -19,7 +19,7 @@ from autoloader.controller.limits import ControllerLimits
 from autoloader.controller.observation import Observation
 from autoloader.controller.policy import decide
 from autoloader.controller.proposals import grown_cache, lowered_cache, missing_bytes
-from autoloader.controller.states import ControllerState, Failure, State
+from autoloader.controller.states import ControllerState, State
 from autoloader.host.processes import StorageReads
 from autoloader.host.units import GIB, MIB
 from autoloader.pipeline.read.planned import RUN_SAMPLES
@@ -57,13 +57,11 @@ def hungry(cache: CacheStatistics | None, cache_bytes: int = 0, **own: Any) -> O
     )
 
 
-def frames(
-    held_bytes: int, wanting: bool, late_bytes: int = 0, private: bool = False
-) -> CacheStatistics:
+def frames(held_bytes: int, wanting: bool, late_bytes: int = 0) -> CacheStatistics:
     """A frame cache; one that wants more leaves out frames that are shown again."""
     return CacheStatistics(
         held_bytes=held_bytes, allocated_bytes=held_bytes, late_bytes=late_bytes,
-        threshold=1.0 if wanting else None, private=private,
+        threshold=1.0 if wanting else None,
     )  # fmt: skip
 
 
@@ -98,25 +96,6 @@ def test_it_does_not_grow_where_hits_that_were_foretold_did_not_come() -> None:
     for late, grows in ((0, True), (60, True), (70, False), (250, False)):
         full = hungry(frames(250 * MIB, True, late * MIB), 256 * MIB)
         assert ("cache_bytes" in decide(GROWING, full, limits()).changes) == grows
-
-
-def tried_process(saved_ratio: float, *, private: bool) -> bool:
-    """Whether a second decode process is tried, once more threads have not paid."""
-    cache = frames(200 * MIB, wanting=False, private=private)
-    seen = replace(hungry(cache, 256 * MIB), idle_cpus=1.0, saved_ratio=saved_ratio)
-    failures: dict[str, Failure] = {}
-    for _ in range(6):
-        tried = decide(replace(GROWING, failures=failures), seen, limits()).changes
-        failures |= {f"{knob}+": Failure(1e9, 1, ("decode", 0.02)) for knob in tried}
-        if "decode_processes" in tried:
-            return True
-    return False
-
-
-def test_held_frames_are_not_lost_for_a_process_that_decodes_less_than_they_save() -> None:
-    assert not tried_process(3.0, private=True)
-    assert tried_process(0.5, private=True)
-    assert tried_process(3.0, private=False)
 
 
 def test_frames_that_cost_more_reading_than_they_save_are_given_back_and_do_not_come_again() -> (

@@ -91,9 +91,9 @@ def test_a_process_that_is_gone_holds_nothing() -> None:
     assert descendants(process.pid) == []
 
 
-def test_frames_in_the_process_own_memory_are_not_what_it_holds() -> None:
+def test_frames_are_not_what_the_process_holds() -> None:
     before = held_here()
-    slab = FrameSlab({"primary": MIB}, room_bytes=2**30, private=True)
+    slab = FrameSlab({"primary": MIB}, room_bytes=2**30)
     for slot in range(1, 65):
         slab.put("primary", slot, np.ones((MIB, 1, 1), np.uint8))
     assert abs(held_here() - before) < 8 * MIB

@@ -57,7 +57,7 @@ class OpenMixture:
         self.frames: FrameTable
         self.blocks: Blocks | None = None
 
-    def open(self, mixture: ResolvedMixture, order: MixtureOrder, *, own_process: bool) -> None:
+    def open(self, mixture: ResolvedMixture, order: MixtureOrder) -> None:
         """Open what is not open; waits where another thread is opening it."""
         with self._lock:
             if not self._is_open:
@@ -69,7 +69,6 @@ class OpenMixture:
                     mixture.layout.frame_bytes,
                     len(mixture.datasets),
                     made=_made(mixture, self.indexes),
-                    private=own_process,
                 )
                 if order.locality is not None:
                     self.blocks = Blocks(mixture, order, self.plan, self.planner(mixture))
@@ -107,13 +106,10 @@ class CompiledMixture:
     Attributes:
         readers: the stream reader of each dataset, by name.
         open_mixture: the indexes and the plan over them.
-        own_process: true if the process is the loader's alone. A fork of a trainer would copy
-            private memory.
     """
 
     readers: dict[str, EpisodeStream] = field(default_factory=dict)
     open_mixture: OpenMixture | None = None
-    own_process: bool = False
 
     def open(self, mixture: ResolvedMixture, order: MixtureOrder) -> OpenMixture:
         """The indexes and the plan of a mixture, built where they are missing.
@@ -127,7 +123,7 @@ class CompiledMixture:
             opened = _open_mixtures.get(key)
             if opened is None:
                 opened = _open_mixtures[key] = OpenMixture()
-        opened.open(mixture, order, own_process=self.own_process)
+        opened.open(mixture, order)
         if self.open_mixture is not opened:
             self.let_go()
         self.open_mixture = opened
