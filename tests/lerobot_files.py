@@ -10,6 +10,7 @@ import json
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from fractions import Fraction
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -53,18 +54,22 @@ def write_video(
     codec: str,
     gop: int,
     fps: float = FPS,
+    hidden: int = 0,
     **more: str,
 ) -> None:
-    """One MP4 file; ``more`` are options of the encoder."""
+    """One file; ``more`` are options of the encoder. The first ``hidden`` frames lie before 0 s."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    options = {**OPTIONS[codec], "g": str(gop), **more}
+    options = {**OPTIONS.get(codec, {}), "g": str(gop), **more}
     scheduled = os.sched_getscheduler(0), os.sched_getparam(0)
     try:
         with av.open(str(path), "w") as container:
             stream = container.add_stream(codec, rate=round(fps), options=options)
-            stream.width, stream.height, stream.pix_fmt = WIDTH, HEIGHT, "yuv420p"
-            for frame in frames:
-                container.mux(stream.encode(av.VideoFrame.from_ndarray(frame, format="rgb24")))
+            stream.width, stream.height = WIDTH, HEIGHT
+            stream.pix_fmt = "rgb24" if codec == "png" else "yuv420p"
+            for number, shown in enumerate(frames, start=-hidden):
+                frame = av.VideoFrame.from_ndarray(shown, format="rgb24")
+                frame.pts, frame.time_base = number, 1 / Fraction(round(fps))
+                container.mux(stream.encode(frame))
             container.mux(stream.encode())
     finally:
         # For root SVT-AV1 makes the thread that opens it real-time, and so all that it starts.

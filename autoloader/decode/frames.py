@@ -360,6 +360,7 @@ class _Stream:
         for start, size, number in longest.packets[self._fed :]:
             packet = self._av.Packet(longest.data[start : start + size])
             packet.pts = packet.dts = number
+            packet.is_keyframe = not self._fed
             if self._may_skip:
                 self._skip(skipping and self._fed not in wanted)
             self._fed += 1

@@ -269,7 +269,7 @@ class FileTables:
         new = (number, frames.path) not in self._begins
         if new:
             self._begins[number, frames.path] = self._packets[number]
-            self._packets[number] += len(table)
+            self._packets[number] += len(table.offset)
         base = self._begins[number, frames.path]
         ends = np.maximum.accumulate(table.offset + table.size)
         found: dict[Section, Any] = {

@@ -85,7 +85,7 @@ class PlainVideos:
         if path not in self._times:
             with av.open(path) as container:
                 packets = container.demux(container.streams.video[0])
-                told = [one.pts for one in packets if one.size]
+                told = [one.pts for one in packets if one.size and not one.is_discard]
                 self._times[path] = sorted(pts for pts in told if pts is not None)
         return self._times[path]
 

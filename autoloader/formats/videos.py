@@ -9,6 +9,7 @@ Not here: decoding (``decode.frames``), which episode lies where (each format).
 from __future__ import annotations
 
 import mmap
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,21 +25,25 @@ from autoloader.host.extras import needs
 _REORDERED = 32
 """Packets that may lie behind a frame that is shown before theirs."""
 MOST_PACKETS = 2**24
+_SLICE, _INTRA = (1, 5), (2, 5, 12, 13, 14, 15)
+"""H.264's types of units that are slices; the first five bits of an intra slice's type."""
 
 
 @dataclass(frozen=True, slots=True)
 class PacketTable:
-    """The packets of a video's one picture track, in decoding order; P of them.
+    """The packets of a video's one picture track, in decoding order: P of them, and F frames.
+
+    An edit list may hide packets, on which frames that are shown may still depend: P ≥ F.
 
     Attributes:
         codec: FFmpeg's name of the decoder's format: "av1", "h264", "hevc" …
         setup: bytes that the decoder needs before the first packet.
         offset: [P] int64 place in the file.
         size: [P] int64 bytes of the packet.
-        number: [P] int64 which frame it is, by the time at which it is shown.
-        shown_s: [P] float64 when frame k is shown, from the first one on; ascending.
-        packet_of: [P] int64 the packet of frame k.
-        key_of: [P] int64 the packet from which decoders must begin for frame k.
+        number: [P] int64 which frame it is, by the time at which it is shown; -1: it is hidden.
+        shown_s: [F] float64 when frame k is shown, from the first one on; ascending.
+        packet_of: [F] int64 the packet of frame k.
+        key_of: [F] int64 the packet from which decoders must begin for frame k.
     """
 
     codec: str
@@ -51,7 +56,8 @@ class PacketTable:
     key_of: NDArray[np.int64]
 
     def __len__(self) -> int:
-        return len(self.offset)
+        """F."""
+        return len(self.packet_of)
 
 
 def read_packets(path: str, most: int | None = None) -> PacketTable:
@@ -59,7 +65,7 @@ def read_packets(path: str, most: int | None = None) -> PacketTable:
 
     Args:
         path: path of the video.
-        most: read only so many, the first in decoding order; default: all.
+        most: read only so many that are not hidden, the first in decoding order; default: all.
 
     Raises:
         UnreadableError: the file is no video, or damaged.
@@ -69,9 +75,8 @@ def read_packets(path: str, most: int | None = None) -> PacketTable:
     with needs("a video", extra="lerobot"):
         import av
     try:
-        with files.opened_regular(path):
-            pass  # anything else but a file would be waited for
-        with av.open(path) as container:
+        # Anything else but a file would be waited for.
+        with files.opened_regular(path) as file, av.open(path) as container:
             if not container.streams.video:
                 raise UnreadableError("it has no video track")
             stream = container.streams.video[0]
@@ -79,9 +84,10 @@ def read_packets(path: str, most: int | None = None) -> PacketTable:
             if context is None or base is None:
                 raise UnreadableError("its video track has no known codec or time base")
             codec, setup = context.codec.canonical_name, context.extradata
-            rows: list[tuple[int, int, int, bool]] = []
+            rows: list[tuple[int, int, int, bool, bool]] = []
+            left = -1 if most is None else most
             for packet in container.demux(stream):
-                if len(rows) == most:
+                if not left:
                     break
                 if not packet.size:
                     continue
@@ -90,19 +96,28 @@ def read_packets(path: str, most: int | None = None) -> PacketTable:
                         "a packet has no timestamp (pts) or no position in the file; mend it with "
                         "ffmpeg -fflags +genpts -i IN -c copy OUT.mp4"
                     )
-                rows.append((packet.pos, packet.size, packet.pts, packet.is_keyframe))
+                if not rows and os.pread(file.fileno(), packet.size, packet.pos) != bytes(packet):
+                    raise UnreadableError(
+                        f"its packets do not lie in the file as decoders take them "
+                        f"({container.format.name}); mend it with ffmpeg -i IN -c copy OUT.mp4"
+                    )
+                is_key = packet.is_keyframe and (codec != "h264" or _is_intra(bytes(packet), setup))
+                rows.append((packet.pos, packet.size, packet.pts, is_key, packet.is_discard))
+                left -= not packet.is_discard
                 if len(rows) > MOST_PACKETS:
                     raise UnreadableError(f"it has more than {MOST_PACKETS} packets")
     except (av.error.FileNotFoundError, av.error.PermissionError):
         raise
     except (av.error.FFmpegError, ValueError, OverflowError) as error:
-        why = told_stand_in(path) or f"{type(error).__name__}: {error}"[:200]
-        raise UnreadableError(why) from error
+        name = "" if isinstance(error, UnreadableError) else f"{type(error).__name__}: "
+        raise UnreadableError(told_stand_in(path) or f"{name}{error}"[:200]) from error
     if not rows:
         raise UnreadableError("it has no frame")
     if max(place + size for place, size, *_ in rows) > Path(path).stat().st_size:
         raise UnreadableError("it is cut off")
-    offset, size, time, key = (np.asarray(column, np.int64) for column in zip(*rows, strict=True))
+    offset, size, time, key, hidden = (
+        np.asarray(column, np.int64) for column in zip(*rows, strict=True)
+    )
     packet_of = np.argsort(time, kind="stable")
     shown = time[packet_of]
     if (np.diff(shown) <= 0).any():
@@ -118,8 +133,32 @@ def read_packets(path: str, most: int | None = None) -> PacketTable:
     key_of = keys[nearest]
     if (key_of > packet_of).any():
         raise UnreadableError("a frame lies before its keyframe")
+    kept = hidden[packet_of] == 0
+    if not kept.any():
+        raise UnreadableError("its edit list shows no frame")
+    packet_of, key_of, shown = packet_of[kept], key_of[kept], shown[kept]
+    number[:] = -1
+    number[packet_of] = np.arange(len(packet_of))
     shown_s = (shown - shown[0]) * float(base)
     return PacketTable(codec, bytes(setup or b""), offset, size, number, shown_s, packet_of, key_of)
+
+
+def _is_intra(packet: bytes, setup: bytes | None) -> bool:
+    """Tell whether a packet of H.264 that is called a keyframe depends on no other.
+
+    With intra refresh it is the first of several, which together make a whole picture.
+    """
+    setup, at = bytes(setup or b""), 0
+    size = setup[4] % 4 + 1 if len(setup) > 4 and setup[0] == 1 else 0
+    if not size:  # units lie behind start codes
+        return True
+    while at + size + 1 < len(packet):
+        unit = packet[at + size : at + size + 2]
+        if unit[0] % 32 in _SLICE:
+            first_and_type = unit[1]
+            return unit[0] % 32 == _SLICE[1] or first_and_type >> 2 & 31 in _INTRA
+        at += size + int.from_bytes(packet[at : at + size])
+    return True
 
 
 def first_frames_of(path: str, first: int, count: int) -> Sequence[VideoFrame]:

@@ -106,9 +106,9 @@ def statistics_of(
     if how.statistics is not None:
         return read_statistics(how.statistics, spec)
     groups = _groups(spec, split)
-    datasets = [one for group in groups.values() for one in group]
+    datasets = [one for _, group in groups for one in group]
     found: dict[str, NormalizationStatistics] = {}
-    for key, shared in groups.items():
+    for key, shared in groups:
         kept = _load(key)
         if kept is None:
             for one in shared:
@@ -131,12 +131,15 @@ def statistics_of(
     return found
 
 
-def _groups(spec: PipelineSpec, split: str) -> dict[str, list[ResolvedDataset]]:
-    """Datasets that share statistics, by the key under which these are kept."""
+def _groups(spec: PipelineSpec, split: str) -> list[tuple[str, list[ResolvedDataset]]]:
+    """Datasets that share statistics, each group with the key under which these are kept.
+
+    Groups over the same data have one key.
+    """
     how, mixture = normalize_of(spec), measured(spec, split)
     datasets = {dataset.name: dataset for dataset in mixture.datasets}
     seen: set[str] = set()
-    groups: dict[str, list[ResolvedDataset]] = {}
+    groups: list[tuple[str, list[ResolvedDataset]]] = []
     for name in datasets:
         if name in seen:
             continue
@@ -151,7 +154,7 @@ def _groups(spec: PipelineSpec, split: str) -> dict[str, list[ResolvedDataset]]:
             )
             for one in shared
         ]
-        groups[keys[0] if len(keys) == 1 else json.dumps(keys)] = shared
+        groups.append((keys[0] if len(keys) == 1 else json.dumps(keys), shared))
     return groups
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -88,6 +88,30 @@ def test_init_knows_every_layout_and_verify_agrees_with_h5py(
     assert read["first"]["obs/agentview_image"]["stored_as"] == "raw"
     read = told("inspect", str(tmp_path / "data/aloha"))["read"]
     assert read["first"]["observations/images/cam_high"]["stored_as"] == "jpeg"
+
+
+@pytest.mark.parametrize("layouts", [("contiguous", "jpeg_rows"), ("jpeg_rows", "gzip")])
+def test_a_folder_may_have_raw_and_encoded_pictures(
+    tmp_path: Path, told: Told, layouts: Sequence[str], one_child: None
+) -> None:
+    for episode, layout in enumerate(layouts):
+        write_aloha(tmp_path / f"d/episode_{episode}.hdf5", episode, 8, {"top": layout})
+    mix = tmp_path / "mix.yaml"
+    drafted = told("init", str(tmp_path / "d"))["spec"].replace("train[:-1]", "train")
+    mix.write_text(drafted.replace("[256, 256]", "[24, 32]"))
+    held = told("verify", "--spec", str(mix), "--ram-floor", "64MiB", "-n", "16")
+    assert (held["differences"], held["frames"]) == ([], 16)
+
+
+def test_numbers_that_the_first_episode_s_type_cannot_hold_cost_the_episode(tmp_path: Path) -> None:
+    write_robomimic(tmp_path / "d.hdf5", {"demo_0": 5, "demo_1": 6})
+    with h5py.File(tmp_path / "d.hdf5", "r+") as file:
+        del file["data/demo_0/actions"]
+        file["data/demo_0/actions"] = np.ones((5, 7), np.int64)
+    directory: Any = open_source(tmp_path, dataset="d")
+    whole, damaged = directory.stored(str(tmp_path / "d.hdf5"), slice(None), None, {})
+    assert whole.steps == 5
+    assert "actions is float64, and int64 in the first one" in str(damaged)
 
 
 def test_demos_come_by_their_numbers_and_splits_by_masks(tmp_path: Path) -> None:

@@ -253,6 +253,16 @@ def test_statistics_are_computed_once_and_again_when_something_changes(
     assert len(computed) == 4
 
 
+def test_entries_over_the_same_files_have_the_same_statistics(written: Written) -> None:
+    twice = [dataset_of(written, name=name, sample={"action_start": at}) for name, at in
+             (("near", 0), ("far", 3))]  # fmt: skip
+    found = statistics_of(spec_of(*twice, normalize=NORMALIZE))
+    assert found is not None
+    assert found["near"] == found["far"]
+    alone = statistics_of(spec_of(written, normalize=NORMALIZE))
+    assert alone == {written.name: found["near"]}
+
+
 def test_validation_is_normalised_by_what_was_trained_on(written: Written) -> None:
     dataset = {"split": {"train": "train[:3]", "val": "train[3:]"}}
     spec = spec_of({**spec_of(written).datasets[0].model_dump(), **dataset})

@@ -245,10 +245,11 @@ class Hdf5Directory(StoredFormat):
             DamagedEpisodeError: there are none, or their layout is not read.
         """
         group, steps, _ = self.episodes_of(path)[record]
-        schema, encoded = self.schema, self.features[camera].shape[:1] == (None,)
-        order = (schema.encoded_order if encoded else "") or schema.channel_order
+        schema = self.schema
         try:
             array = _array(file, group, camera, steps)
+            encoded = array.ndim < 3  # a folder may have both
+            order = (schema.encoded_order if encoded else "") or schema.channel_order
             try:
                 return frames_of(array, path, bgr=order == "bgr", rotated=schema.rotate > 0)
             except DamagedEpisodeError as error:
@@ -348,6 +349,8 @@ def _numbers(array: Any, name: str, feature: Feature) -> Any:
     if array.nbytes > MOST_NUMBER_BYTES:
         raise DamagedEpisodeError(f"{name} says that it has {array.nbytes:,} bytes")
     dtype = np.float32 if "float" in feature.dtype else np.int64
+    if dtype == np.int64 and array.dtype.kind == "f":
+        raise DamagedEpisodeError(f"{name} is {array.dtype}, and {feature.dtype} in the first one")
     return array[()].astype(dtype).reshape(-1)
 
 
