@@ -168,11 +168,6 @@ def _places(
     )
     if episode is not None and step is not None:
         return episode, step
-    if frame is not None and episode is not None:
-        which, of = np.unique(episode, return_inverse=True)
-        first = np.full(len(which), np.iinfo(np.int64).max)
-        np.minimum.at(first, of, frame)
-        return episode, frame - first[of]
     if frame is not None and directory.numbered and directory.steps:
         lengths = {
             _number_of(directory, path, record): steps
@@ -182,7 +177,13 @@ def _places(
         numbers = np.asarray(sorted(lengths), np.int64)
         ends = np.cumsum([lengths[one] for one in numbers.tolist()])
         of = np.minimum(np.searchsorted(ends, frame, side="right"), len(numbers) - 1)
-        return numbers[of], frame - (ends[of] - [lengths[one] for one in numbers[of].tolist()])
+        if episode is None or np.array_equal(numbers[of], episode):
+            return numbers[of], frame - (ends[of] - [lengths[one] for one in numbers[of].tolist()])
+    if frame is not None and episode is not None:
+        which, of = np.unique(episode, return_inverse=True)
+        first = np.full(len(which), np.iinfo(np.int64).max)
+        np.minimum.at(first, of, frame)
+        return episode, frame - first[of]
     raise SpecError(
         f"{where} does not say which steps its rows are of",
         remedy="write columns episode and step (or episode_index and frame_index; of LeRobot data "

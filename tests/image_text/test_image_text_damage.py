@@ -115,9 +115,29 @@ def test_a_picture_that_fails_in_decoding_is_a_repeat(tmp_path: Path) -> None:
     assert "cannot be decoded" in bad.reason
 
 
+def test_a_row_whose_picture_lies_elsewhere_is_left_out_by_name(tmp_path: Path) -> None:
+    path = write_parquet(tmp_path / "t.parquet", [1, 1, 0, 1])
+    table = parquet.read_table(path)
+    pictures = table["image"].to_pylist()
+    pictures[1]["bytes"] = None
+    table = table.set_column(0, "image", pa.array(pictures, table.schema.field("image").type))
+    parquet.write_table(table, path)
+    with AutoLoader(spec_of(path), **HOW) as loader:
+        (bad,) = loader.quarantined()
+        seen = {place[3] for batch in loader for place in batch["provenance"].tolist()}
+    assert (bad.record, seen) == (1, {0, 2, 3})
+    assert "a path and no bytes" in bad.reason
+
+
 def broken_list(path: Path) -> Path:
     text = json.dumps([record(k, []) for k in range(4)])
     path.write_text(text[: len(text) // 2])
+    return path
+
+
+def second_list(path: Path) -> Path:
+    text = json.dumps([record(0, [])])
+    path.write_text(f"{text}\n{text}\n")
     return path
 
 
@@ -158,6 +178,7 @@ def textless(path: Path) -> Path:
     ("name", "make", "said"),
     [
         ("a.json", broken_list, "broken from byte"),
+        ("b.json", second_list, "more lies behind"),
         ("a.tar", junk, "no tar"),
         ("b.tar", lambda path: cut(write_tar(path, [1] * 9)), "cut off|damaged"),
         ("c.tar", lying_tar, "cut off|damaged"),

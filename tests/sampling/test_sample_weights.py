@@ -138,10 +138,15 @@ def test_a_state_of_other_weights_is_refused(folder: Path, tmp_path: Path) -> No
         loader.load_state_dict(state)
 
 
-def test_lerobot_knows_its_frames_by_index(tmp_path: Path) -> None:
+@pytest.mark.parametrize("first", [0, 3])
+def test_lerobot_knows_its_frames_by_index(tmp_path: Path, first: int) -> None:
     path = LeRobotFiles(lengths=(12, 7)).write(tmp_path / "lero")
-    weights = np.arange(19) / 8
-    parquet.write_table(pa.table({"index": np.arange(19), "w": weights}), tmp_path / "w.parquet")
+    weights, rows = np.ones(19), np.arange(19)[first:]
+    weights[first:] = rows / 8
+    table = {"index": rows, "w": weights[first:]}
+    if first:
+        table["episode_index"] = (rows >= 12).astype(np.int64)
+    parquet.write_table(pa.table(table), tmp_path / "w.parquet")
     dataset = {
         "name": "lero", "path": str(path), "action": "action[:2]",
         "images": {"top": "observation.images.top"},

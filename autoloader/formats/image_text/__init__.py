@@ -44,6 +44,7 @@ from autoloader.formats.image_text.records import (
     PICTURES,
     Found,
     Record,
+    names_pictures,
     records_in,
     rows_at,
     rows_of_parquet,
@@ -307,13 +308,14 @@ class ImageTextDirectory(DatasetFormat):
         found.codec = table.codec if table is not None else None
         data = mapped(path)
         try:
+            named = names_pictures(path, column) if column else ()
             for row, text in enumerate(rows_at(path)):
                 fault, places = "", list[tuple[int, ...]]()
                 try:
                     record = Record.parse(text)
                     if table is None:
                         places += [self._looked_at(name) for name in record.pictures]
-                    elif table.offset[row] >= 0:
+                    elif table.offset[row] >= 0 or named[row]:
                         places.append(_packed_place(table, row, data))
                     record.check_marks(len(places))
                 except UnreadableError as error:
@@ -397,6 +399,8 @@ def _within(file: int, begin: int, size: int, count: int, at: int) -> bytes:
 def _packed_place(table: PictureTable, row: int, data: memoryview) -> tuple[int, ...]:
     """Place of a row's picture, once its header was looked at. Raises UnreadableError."""
     with naming("its picture"):
+        if table.offset[row] < 0:
+            raise UnreadableError("it has a path and no bytes; write the bytes into the file")
         (picture,) = table.pictures(data, slice(row, row + 1))
         found = picture.picture()
         check_picture(lambda n, at: bytes(found[at : at + n]))

@@ -190,6 +190,8 @@ def _in_list(file: BinaryIO, at: int) -> Iterator[Found]:
             comma = comma or text[k] == ","
             k += 1
         if k < len(text) and text[k] == "]":
+            if text[k + 1 :].strip() or file.read(_CHUNK_BYTES).strip():
+                raise UnreadableError(f"more lies behind the JSON list's end, byte {base + k}")
             return
         size = _CHUNK_BYTES
         end = -1
@@ -329,6 +331,18 @@ def rows_of_parquet(path: str) -> tuple[int, str]:
         if types.is_struct(of):
             return rows, name
     return rows, ""
+
+
+def names_pictures(path: str, column: str) -> NDArray[np.bool_]:
+    """[rows] whether each row of a Parquet file has a picture's path; errors are pyarrow's."""
+    from pyarrow import parquet
+
+    with files.opened_regular(path) as source, parquet.ParquetFile(source) as file:
+        of, rows = file.schema_arrow.field(column).type, file.metadata.num_rows
+        if of.get_field_index("path") < 0:
+            return np.zeros(rows, np.bool_)
+        (told,) = file.read([f"{column}.path"], use_threads=False).column(column).flatten()
+        return np.asarray(told.is_valid().to_numpy(), np.bool_)
 
 
 def rows_at(path: str) -> Iterator[bytes]:
