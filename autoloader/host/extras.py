@@ -56,6 +56,11 @@ def needs(purpose: str, *, extra: str = "") -> Iterator[None]:
         missing = (error.name or "").partition(".")[0]
         if missing not in EXTRA_OF:
             raise  # an installation that is broken, not one that is smaller
+        if missing != error.name and is_installed(missing):
+            raise MissingExtraError(
+                f"{purpose} needs {missing}, and its installation is incomplete: {error}",
+                remedy=f"this needs `pip install --force-reinstall {missing.replace('_', '-')}`",
+            ) from error
         raise _missing(missing, purpose, extra) from error
     except MissingExtraError:
         raise

@@ -93,6 +93,19 @@ def test_a_package_that_wants_another_numpy_is_asked_for_in_a_version_that_fits(
     assert "pip install 'autoloader-rlds[lerobot]'` with a version of" in caught.value.remedy
 
 
+def test_a_package_that_lacks_a_part_of_its_own_is_not_called_missing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "flow_of_nobody").mkdir()
+    (tmp_path / "flow_of_nobody/__init__.py").write_text("import flow_of_nobody.lite")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setattr(extras, "EXTRA_OF", {"flow_of_nobody": "stream"})
+    fault = r"a part needs flow_of_nobody, and its installation is incomplete: .*\.lite"
+    with pytest.raises(MissingExtraError, match=fault) as caught, needs("a part"):
+        import flow_of_nobody  # noqa: F401
+    assert "pip install --force-reinstall flow-of-nobody" in caught.value.remedy
+
+
 @pytest.mark.parametrize("pins", ["openpi", "openvla"])
 def test_what_other_projects_pin_is_within_our_bounds(pins: str) -> None:
     ours = {one.name: one for one in map(Requirement, requirements("torch", "stream"))}

@@ -56,7 +56,7 @@ from typing import TYPE_CHECKING
 
 from autoloader.decode.batch_builder import MakeSource, SampleSource
 from autoloader.decode.message import BatchMessage, PipelineStart, Quarantine
-from autoloader.errors import AutoloaderError, SourceError, as_fault
+from autoloader.errors import AutoloaderError, MissingExtraError, SourceError, as_fault
 from autoloader.host.machine import usable_processors
 from autoloader.host.threads import LoaderThread, all_ended
 from autoloader.index import open_dataset_index
@@ -666,6 +666,8 @@ def opener(mixture: ResolvedMixture, compiled: CompiledMixture) -> OpenStream:
         with _importing:
             try:
                 from autoloader.pipeline.graph.reader import StreamReader
+            except MissingExtraError as error:
+                raise SourceError(error.what, remedy=error.remedy) from error
             except ImportError as error:
                 raise SourceError(
                     f"TensorFlow cannot be imported: {error}",
