@@ -147,7 +147,15 @@ class BuilderProcess(ABC):
                 [f"--socket={theirs.fileno()}", f"--parent={os.getpid()}", *arguments],
                 descriptors=(theirs.fileno(), *descriptors),
             )
-        return Wire(ours)
+        return Wire(ours, self._unread)
+
+    def _unread(self) -> None:
+        """Kill a process that hangs, or is to end: who watches it may be who sends to it."""
+        reason = "" if self.closed else self.supervisor.watch.hung()
+        if reason:
+            logger.warning("%s is killed: %s", self.supervisor.what, reason)
+        if reason or self.closed:
+            self.kill()
 
     def send(self, message: Message) -> None:
         """Send; a process that is gone is noticed by the thread."""
@@ -163,8 +171,8 @@ class BuilderProcess(ABC):
 
     def close(self, within_s: float) -> bool:
         """End the process; true if it has ended in time, and writes nothing any more."""
+        self.closed = True  # first: a thread that has the lock may wait for the process to read
         with self.condition:
-            self.closed = True
             self.condition.notify_all()
             if self.wire is not None:
                 self.wire.shut_down()

@@ -21,6 +21,8 @@ import select
 import socket
 import struct
 import threading
+from array import array
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -34,6 +36,7 @@ _LENGTH = struct.Struct("<I")
 _CREDENTIALS = struct.Struct("3i")
 _LARGEST_BYTES = 256 * 2**20
 _SHORT_BYTES = 16_384
+UNREAD_S = 1.0
 
 
 @dataclass_transform(frozen_default=True)
@@ -291,9 +294,12 @@ class Wire:
 
     Attributes:
         socket: a connected stream socket.
+        unread: called every ``UNREAD_S`` while ``send`` waits for the other side to read; may end
+            the other side, or raise an ``OSError``, which ends the sending.
     """
 
     socket: socket.socket
+    unread: Callable[[], object] = lambda: None
     _sending: threading.Lock = field(default_factory=threading.Lock)
     _later: collections.deque[bytes] = field(default_factory=lambda: collections.deque(maxlen=64))
     _buffer: bytearray = field(default_factory=bytearray)
@@ -306,11 +312,18 @@ class Wire:
             OSError: the other side is gone.
         """
         data = _packed(message)
+        beside = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array("i", descriptors))]
         with self._sending:
-            if descriptors:
-                sent = socket.send_fds(self.socket, [data], list(descriptors))
-                data = data[sent:]
-            self.socket.sendall(data)
+            while data:
+                try:
+                    sent = self.socket.sendmsg(
+                        [data], beside if descriptors else [], socket.MSG_DONTWAIT
+                    )
+                except BlockingIOError:
+                    if not _ready(self.socket, select.POLLOUT, UNREAD_S):
+                        self.unread()
+                else:
+                    data, descriptors = data[sent:], ()
         self.send_waiting()
 
     def send_later(self, message: Message) -> None:

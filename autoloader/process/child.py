@@ -281,17 +281,28 @@ class Child:
     def _connect(self) -> None:
         run = json.dumps(script_name())[1:-1]  # for ``ps``
         self._link = find_or_start(self.neighbours, [f"--run={run}"], self.supervisor)
+        self._link.wire.unread = self._unread
+
+    def _unread(self) -> None:
+        """Kill a child that hangs and so reads nothing; ``receive`` starts the next one."""
+        if reason := self._hung():
+            logger.warning("%s is killed: %s", self.supervisor.what, reason)
+            self._link.end()
+        elif self._closed:
+            raise TimeoutError  # ``close`` waits no longer
 
     def _look_for_life(self) -> None:
-        if ended := self.supervisor.how_it_ended(0.0):
-            self._restart(ended)
-            return
+        if reason := self.supervisor.how_it_ended(0.0) or self._hung():
+            self._restart(reason)
+
+    def _hung(self) -> str:
+        """Reason for which the child is taken for hung; "" while it is not."""
         beat_ns = self.page.heartbeat_ns
         if beat_ns != self._beat_ns:
             self._beat_ns = beat_ns
             self.supervisor.watch.saw_life()
-        elif reason := self.supervisor.watch.hung():
-            self._restart(reason)
+            return ""
+        return self.supervisor.watch.hung()
 
     def _restart(self, reason: str) -> None:
         self._link.kill()
@@ -393,8 +404,9 @@ class ThreadChild(Child):
         """Bytes that this process holds, without frames, beyond those when this was made."""
         return max(0, self._held_here() - self._baseline_bytes)
 
-    def _look_for_life(self) -> None:
+    def _hung(self) -> str:
         """Nothing: a thread ends with this process."""
+        return ""
 
     def _restart(self, reason: str) -> None:
         self.close()

@@ -92,8 +92,12 @@ class Link:
         return self.supervisor.process is not None
 
     def kill(self) -> None:
-        """End the child for good, whoever started it, and the connection."""
+        """End the child for good, and the connection."""
         self.wire.close()
+        self.end()
+
+    def end(self) -> None:
+        """End the child for good, whoever started it."""
         if self.started_here:
             self.supervisor.end()
         elif self.supervisor.pid:

@@ -15,7 +15,8 @@ whole against the store's, where it has one. Then it is linked to ``KEY.shard``.
 
 Invariants:
     1. Bytes of a chunk that the map has are the store's.
-    2. A chunk has one fetcher at a time, and none once it is there.
+    2. A chunk has one fetcher at a time, except beside a process that may be stopped, and none
+       once it is there.
     3. ``KEY.shard`` is whole, and never written to.
 
 Not here: fetching, and when shards are deleted (``storage.shards``).
@@ -152,12 +153,21 @@ class ShardPart:
         """The bytes of chunks [first, stop)."""
         return first * CHUNK_BYTES, min(self.size, stop * CHUNK_BYTES)
 
-    def claim(self, chunks: Iterable[int]) -> list[int]:
-        """Claim the missing chunks that nobody fetches; the caller fills each, or lets it go."""
+    def claim(self, chunks: Iterable[int], *, shared: bool = False) -> list[int]:
+        """Claim the missing chunks that nobody fetches; the caller fills each, or lets it go.
+
+        Args:
+            chunks: numbers of the chunks.
+            shared: claim also those that another process fetches; what both write is the same.
+        """
         got = []
         with self._lock:
             for chunk in chunks:
-                if chunk not in self._mine and not self.has(chunk) and self._try_lock(chunk):
+                if (
+                    chunk not in self._mine
+                    and not self.has(chunk)
+                    and (self._try_lock(chunk) or shared)
+                ):
                     if self.has(chunk):  # filled just before
                         self._unlock(chunk)
                         continue

@@ -50,6 +50,7 @@ import platform
 import re
 import stat
 import threading
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_EXCEPTION, Future, wait
 from functools import partial
@@ -93,6 +94,9 @@ IN_FLIGHT = 48
 """Requests under way in a process: of 256 KiB, enough to keep 1 Gb/s busy over 100 ms."""
 _LOOK_S = 0.02
 """Seconds between two looks whether another process has brought a chunk."""
+_STOPPED_S = 60.0
+"""Seconds after which chunks that another process fetches are fetched here too: a scheduler, or
+Ctrl-Z, may have stopped that process."""
 _TRIES = 2
 """Times that a shard is fetched whose checksum is wrong."""
 
@@ -530,11 +534,11 @@ class RemoteShard:
 
     def _bring(self, part: ShardPart, first: int, stop: int, wanted: Wanted) -> None:
         """Bring chunks [first, stop), or wait until others have; a job of ``Requests``."""
-        left = list(range(first, stop))
+        left, stopped_s = list(range(first, stop)), time.monotonic() + _STOPPED_S
         while left:
             if not wanted():
                 raise OSError(errno.ECANCELED, "nobody waits for it", self.path)
-            claimed = part.claim(left)
+            claimed = part.claim(left, shared=time.monotonic() > stopped_s)
             try:
                 for begin, end in runs(claimed, stop - first):
                     start, behind = part.span(begin, end)

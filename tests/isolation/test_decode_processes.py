@@ -6,6 +6,7 @@ import math
 import os
 import random
 import signal
+import socket
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -19,6 +20,7 @@ from autoloader import AutoLoader, PipelineSpec
 from autoloader.errors import PipelineError, WorkerError
 from autoloader.host.supervision import LIMITS_S, Kind
 from autoloader.pipeline.builders import RemoteBuilder
+from autoloader.pipeline.messages import AskFrames
 from autoloader.pipeline.read.planned import IndexedReader
 
 Row = tuple[int, ...]
@@ -94,6 +96,32 @@ def test_a_process_that_is_late_holds_up_no_other(
         got += rows(batches, 40)
         assert late in loader.statistics().worker_pids
     assert got == expected[: len(got)]
+
+
+def test_a_process_that_stops_before_it_has_read_its_answer_is_replaced(
+    small_spec: PipelineSpec,
+    expected: list[Row],
+    stopped_is_found_soon: None,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The thread that would find the process stopped is the one that answers it."""
+    take, stopped = RemoteBuilder.take, list[int]()
+
+    def stops(self: RemoteBuilder, message: Any) -> None:
+        if isinstance(message, AskFrames) and message.number == 3 and not stopped:
+            stopped.extend(self.pids)
+            os.kill(*stopped, signal.SIGSTOP)
+            assert self.wire is not None
+            with suppress(BlockingIOError):  # nobody reads this: the process is killed
+                while self.wire.socket.send(bytes(1000), socket.MSG_DONTWAIT):
+                    pass
+        take(self, message)
+
+    monkeypatch.setattr(RemoteBuilder, "take", stops)
+    with opened(small_spec, decode_processes=2, cache_bytes=32 << 20) as loader:
+        got = rows(endless(loader), 60)
+    assert got == expected[: len(got)]
+    assert stopped
 
 
 def test_costs_of_frames_are_one_for_each_dataset_before_any_process_has_told_them(

@@ -57,3 +57,21 @@ def test_stopped_processes_are_found_and_replaced(
     assert got == expected[: len(got)]
     assert longest_s <= FOUND_WITHIN_S, longest_s
     assert all(ends_within(pid, 1.0) for pid in pids)
+
+
+def test_a_stopped_child_that_has_no_room_for_messages_is_replaced(
+    small_spec: PipelineSpec, expected: list[Row], stopped_is_found_soon: None
+) -> None:
+    """Sixty starts are more than a socket holds that nobody reads."""
+    knobs = {"reader": "indexed", "ring_slots": 4}
+    with AutoLoader(
+        small_spec, output="numpy", ram_floor="1GB", knobs=knobs, controller=False
+    ) as loader:
+        got = rows(endless(loader), 10)
+        os.kill(loader.statistics().worker_pid, signal.SIGSTOP)
+        state = loader.state_dict()
+        for _ in range(60):
+            loader.load_state_dict(state)
+        got += rows(endless(loader), 10)
+        assert loader.statistics().restarts == 1
+    assert got == expected[: len(got)]

@@ -228,6 +228,19 @@ def test_a_chunk_has_one_fetcher_and_who_ends_lets_go_of_it(tmp_path: Path) -> N
     second.close()
 
 
+def test_chunks_that_a_stopped_process_fetches_are_fetched_here_too(
+    address: str, content: bytes, cache: ShardCache, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shards, "_STOPPED_S", 0.0)
+    shard = cache.shard(address)
+    stopped = ShardPart(cache.room.folder, shard.key, SIZE)
+    assert stopped.claim([0, 1]) == [0, 1]
+    assert read(cache, address, 0, SIZE) == content
+    stopped.fill(0, memoryview(content[: 2 * CHUNK_BYTES]))  # it goes on
+    stopped.close()
+    assert shard.fetch_whole().read_bytes() == content
+
+
 class SmallDisk(Room):
     """A disk with room for so many bytes."""
 
