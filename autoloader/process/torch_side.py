@@ -31,6 +31,7 @@ from __future__ import annotations
 import collections
 import contextlib
 import copy
+import dataclasses
 import logging
 import threading
 from collections.abc import Callable, Iterator, Mapping
@@ -174,6 +175,21 @@ def open_device(device: torch.device | str) -> Device:
     return CudaDevice(wanted)
 
 
+@dataclasses.dataclass(slots=True, eq=False)
+class _UnderWay:
+    """Copies of a batch that are under way; equal to itself alone.
+
+    Attributes:
+        event: the point at which they are done.
+        sources: host tensors that are copied.
+        slots: pinned slots that these lie in.
+    """
+
+    event: CopyEvent
+    sources: list[torch.Tensor]
+    slots: frozenset[int]
+
+
 class Transfer:
     """Copies a loader's batches to a device: ``batch = transfer(batch)``.
 
@@ -192,8 +208,7 @@ class Transfer:
         self._memory = memory
         self._lock = threading.RLock()
         self._pinned: set[int] = set()
-        self._under_way: collections.deque[tuple[CopyEvent, list[torch.Tensor], frozenset[int]]]
-        self._under_way = collections.deque()
+        self._under_way: collections.deque[_UnderWay] = collections.deque()
         self._refused = False
         self._closed = False
         self._owner = Owner("the transfer of a loader")
@@ -232,7 +247,7 @@ class Transfer:
         moved = mapped(batch, move)
         if copies:
             event = self._device.event(copies)
-            self._under_way.append((event, sources, frozenset(used)))
+            self._under_way.append(_UnderWay(event, sources, frozenset(used)))
         return moved
 
     def _pin(self, tensor: torch.Tensor) -> int | None:
@@ -264,17 +279,20 @@ class Transfer:
                 unless a copy from them is under way. ``None``: none is unregistered.
         """
         for entry in tuple(self._under_way):
-            if not entry[0].query():
+            if not entry.event.query():
                 break
-            with contextlib.suppress(ValueError):  # another thread was sooner
-                self._under_way.remove(entry)
+            self._drop(entry)
         for slot in [s for s in tuple(self._pinned) if ring_slots is not None and s >= ring_slots]:
             self.unpin(slot)
+
+    def _drop(self, entry: _UnderWay) -> None:
+        with contextlib.suppress(ValueError):  # another thread was sooner
+            self._under_way.remove(entry)
 
     def unpin(self, slot: int) -> bool:
         """Unregister a slot unless a copy from it is under way; true if it is unregistered then."""
         with self._lock:
-            if any(slot in used for _, _, used in list(self._under_way)):
+            if any(slot in one.slots for one in list(self._under_way)):
                 return False
             if slot in self._pinned:
                 self._device.unregister(self._memory.address + slot * self._memory.slot_bytes)
@@ -286,8 +304,9 @@ class Transfer:
         """Wait for the copies under way and unregister everything; may be called twice."""
         self._closed = True
         while self._under_way:
-            self._under_way[0][0].synchronize()
-            self._under_way.popleft()
+            for entry in tuple(self._under_way):
+                entry.event.synchronize()
+                self._drop(entry)
         for slot in list(self._pinned):
             self.unpin(slot)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -12,7 +12,7 @@ from rlds_files import episode, write_dataset
 from streams import dataset_of, spec_of
 
 from autoloader import AutoLoader, PipelineSpec
-from autoloader.process.torch_side import CudaDevice, Transfer, mapped
+from autoloader.process.torch_side import CudaDevice, NoDevice, Transfer, mapped
 
 pytestmark = pytest.mark.usefixtures("one_child")
 
@@ -191,3 +191,23 @@ def test_a_transfer_works_over_anything_with_slots() -> None:
     assert memory.flags == {1: False}
     assert moved[1].tolist() == [1.0, 1.0]
     assert device.registered == {}
+
+
+def test_two_threads_that_drop_a_copy_at_once_do_not_meet(here: AutoLoader) -> None:
+    """The training loop moves the next batch just when the loader's thread has found one copied."""
+
+    class Meets(NoDevice):
+        between: Callable[[], object] = staticmethod(lambda: None)
+
+        def query(self) -> bool:
+            between, self.between = self.between, lambda: None
+            between()
+            return True
+
+    device, batches = Meets(), iter(here)
+    transfer = here.transfer(device)
+    transfer(next(batches))
+    device.between = lambda: transfer(next(batches))
+    transfer.drop_copied()
+    transfer.drop_copied()
+    assert next(batches)["action"].shape == transfer(next(batches))["action"].shape
