@@ -45,7 +45,7 @@ from autoloader.host.storage import (
 )
 from autoloader.host.units import GIB, MIB, format_bytes, format_seconds
 from autoloader.index import find_indexes
-from autoloader.index.counting import count_mixture, probed_blanks
+from autoloader.index.counting import count_mixture
 from autoloader.index.shard import any_index
 from autoloader.index.valid import blanks
 from autoloader.samples.resolve import ResolvedDataset, resolve
@@ -489,9 +489,9 @@ def indexes(datasets: list[ResolvedDataset], spec: Path) -> Iterator[Seen]:
     stale: list[str] = []
     unread = 0
     for dataset, found in zip(local, find_indexes(local), strict=True):
-        for clause, remedy in probed_blanks(dataset) if found is None else blanks(found):
-            yield Finding(f"dataset {dataset.name!r}: {clause}", remedy, check="data")
         if found is not None:
+            for clause, remedy in blanks(found):
+                yield Finding(f"dataset {dataset.name!r}: {clause}", remedy, check="data")
             continue
         paths = {piece.path for piece in dataset.slices}
         unread += sum(Path(path).stat().st_size for path in paths if Path(path).exists())

@@ -39,7 +39,7 @@ from autoloader.formats.records import (
 )
 from autoloader.host.units import MIB
 from autoloader.index.opening import find_indexes, open_indexes, versions_of
-from autoloader.index.valid import absent_camera, count_indexed, table_of
+from autoloader.index.valid import count_indexed, table_of
 from autoloader.samples.resolve import ResolvedDataset, ResolvedMixture
 from autoloader.samples.transforms.keep import DatasetCount, few, too_many_bad
 from autoloader.sampling.episodes import DatasetTable
@@ -162,7 +162,6 @@ def _estimate(dataset: ResolvedDataset) -> DatasetCount:
         damaged=(),
         estimated=given is None,
         frames_estimated=True,
-        blanks=probed_blanks(dataset),
     )
 
 
@@ -241,24 +240,6 @@ def mean_frames(
     mean = _mean(slices, countable, REMOTE_PROBE_RECORDS, dataset)
     _cache.save(key, mean)
     return mean
-
-
-def probed_blanks(dataset: ResolvedDataset) -> tuple[tuple[str, str], ...]:
-    """As ``index.valid.blanks``: cameras that the first records of a few local shards lack."""
-    known = dataset.streamable and not dataset.remote and not dataset.directory.steps
-    if not (known and dataset.present) or dataset.transform is not None:
-        return ()
-    keys = {flag.key for flag in dataset.present.values()}
-    seen = of_first_records(
-        dataset.slices, PROBE_RECORDS, dataset.name,
-        lambda file, start, size: parse_example(file, start=start, stop=start + size, only=keys),
-    )  # fmt: skip
-    return tuple(
-        absent_camera(camera, flag.path, f"the {len(seen)} episodes that were looked at")
-        for camera, flag in dataset.present.items()
-        for values in [[one[flag.key].values for one in seen if flag.key in one]]
-        if values and not any(one is None or one.any() for one in values)
-    )
 
 
 def _mean(

@@ -37,10 +37,9 @@ from __future__ import annotations
 import json
 import logging
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
@@ -57,7 +56,7 @@ from autoloader.samples import windows
 from autoloader.samples.block import field_rows, field_windows
 from autoloader.samples.resolve import ResolvedDataset, ResolvedMixture, resolve
 from autoloader.samples.schema import RecordSchema
-from autoloader.samples.statistics import FieldStatistics, NormalizationStatistics, scaling_of
+from autoloader.samples.statistics import FieldStatistics, NormalizationStatistics
 from autoloader.samples.transforms.fields import FieldName
 from autoloader.samples.transforms.keep import DatasetCount, valid_per_episode
 from autoloader.spec import DatasetSpec, PipelineSpec
@@ -66,9 +65,6 @@ from autoloader.telemetry.progress import doing
 TRAIN = "train"
 StatisticsOf = Literal["steps", "samples", "recorded"]
 _FIELDS: tuple[FieldName, ...] = ("action", "state")
-APART = 0.01
-"""Of a normalised value: a difference that is told."""
-_NAMED = 3
 _IRRELEVANT = frozenset(
     ("name", "path", "kind", "tfds", "data_dir", "split", "weight", "images", "features",
      "sample", "num_samples", "normalize")
@@ -268,72 +264,6 @@ def _load(key: str) -> NormalizationStatistics | None:
         return NormalizationStatistics.from_plain(_cache.load(key))
     except ValueError:  # there are none
         return None
-
-
-def file_differences(mixture: ResolvedMixture, spec: PipelineSpec, split: str) -> tuple[str, ...]:
-    """Where the statistics that ``mixture`` is normalised by differ from its data's, for people.
-
-    Nothing is computed for it: data whose statistics are not cached is not compared.
-
-    Args:
-        mixture: normalised by the file that the spec names.
-        spec: the same pipeline spec as before.
-        split: name of the split that is read.
-    """
-    how = spec.normalize
-    if how is None or how.statistics is None or mixture.statistics is None:
-        return ()
-    name = Path(how.statistics).name
-    own = spec.model_copy(update={"normalize": how.model_copy(update={"statistics": None})})
-    found = None
-    if not any(dataset.remote for dataset in mixture.datasets):
-        found = statistics_of(own, split, cached_only=True)
-    if found is None:
-        return (
-            f"normalize.statistics: {name} was not compared with the data, whose statistics were "
-            "not computed here: autoloader stats computes them",
-        )
-    told = []
-    for dataset in mixture.datasets:
-        for field in ("action", "state"):
-            given: FieldStatistics | None = getattr(mixture.statistics[dataset.name], field, None)
-            computed = getattr(found[dataset.name], field, None)
-            if field in dataset.scaling and given is not None and computed is not None:
-                told += list(_difference(spec, dataset, field, given, computed))
-    if not told:
-        return ()
-    more = f" and {len(told) - _NAMED} more" if len(told) > _NAMED else ""
-    return (
-        f"normalize.statistics: {name} differs from the {how.statistics_of} of this data: "
-        + "; ".join(told[:_NAMED])
-        + more
-        + ". Keep it for a model that was trained with it; else write it anew: autoloader stats",
-    )
-
-
-def _difference(
-    spec: PipelineSpec,
-    dataset: ResolvedDataset,
-    field: FieldName,
-    given: FieldStatistics,
-    computed: FieldStatistics,
-) -> Iterator[str]:
-    """The column whose normalised values differ most, where they do."""
-    how = spec.normalize_of(dataset.name, field)
-    assert how is not None
-    plain = tuple(one for one in how.columns if not one.by_row)
-    how = how.model_copy(update={"columns": plain})
-    width = len(computed.mean)
-    a, b = (
-        scaling_of(how, one, width, field=field, dataset=dataset.name) for one in (given, computed)
-    )
-    points = np.asarray([computed.q01, computed.mean, computed.q99], dtype=np.float64)
-    scaled = [(points - one.centre) * one.factor + one.shift for one in (a, b)]
-    apart = np.abs(scaled[0] - scaled[1]).max(axis=0)
-    apart[~(a.active & b.active)] = 0.0
-    worst = int(apart.argmax())
-    if apart[worst] > APART:
-        yield f"{dataset.name}: {field} column {worst} by {apart[worst]:.2g}"
 
 
 # -- one dataset's numbers -----------------------------------------------------------------------

@@ -107,19 +107,14 @@ def blanks(index: DatasetIndex) -> tuple[tuple[str, str], ...]:
     texts = [(f"{path} is empty in {every}: its samples have no such text", remedy)
              for path in silent]  # fmt: skip
     absent = [
-        absent_camera(camera, flag.path, every)
+        (
+            f"camera {camera} is absent in {every} ({flag.path} is 0): its frames are zeros",
+            'take out "present", or choose another camera',
+        )
         for camera, flag in dataset.present.items()
         if not any(part.any() for part in index.values(held_role(flag), flag.path))
     ]
     return (*texts, *absent)
-
-
-def absent_camera(camera: str, flag: str, where: str) -> tuple[str, str]:
-    """(clause, remedy) of a camera whose flag is 0 in all episodes that ``where`` names."""
-    return (
-        f"camera {camera} is absent in {where} ({flag} is 0): its frames are zeros",
-        'take out "present", or choose another camera',
-    )
 
 
 def _decoded(text: bytes) -> str:

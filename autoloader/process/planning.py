@@ -31,7 +31,7 @@ from autoloader.host.machine import CgroupProcessors
 from autoloader.host.units import format_bytes, parse_floor
 from autoloader.index.counting import count_mixture
 from autoloader.index.opening import find_indexes
-from autoloader.index.statistics import file_differences, statistics_of, with_recorded_sizes
+from autoloader.index.statistics import statistics_of, with_recorded_sizes
 from autoloader.pipeline.batch_call import check_call
 from autoloader.process.child import ChildPipeline, preempt
 from autoloader.samples.resolve import ResolvedDataset, ResolvedMixture, normalised, resolve
@@ -180,8 +180,7 @@ class LoaderPlan:
         profile: host profile that the knobs come from.
         ram_floor_bytes: bytes of memory that must stay free.
         knobs: values of all knobs to begin with.
-        changes: remarks for people: values of the profile that were clamped or left out, and where
-            a statistics file differs from the data (a quick plan looks).
+        changes: remarks for people, such as values of the profile that were clamped or left out.
         limits: limits that the knobs were compared with.
         reader_reason: reason for the reader, for people.
         world_size: number of trainers that share the order.
@@ -463,7 +462,6 @@ def plan_loader(
             statistics = statistics_of(spec, split, cached_only=probe_only)
         counts = with_recorded_sizes(counts, spec, statistics)
         mixture = mixture if statistics is None else normalised(mixture, statistics)
-        changes += file_differences(mixture, spec, split) if probe_only else ()
     sizes = {name: one.size for name, one in counts.items()}
     order = mixture_order(mixture, samples, sizes, world_size)
     if order.epoch_samples is not None and order.epoch_samples < world_size:

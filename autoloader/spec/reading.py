@@ -211,22 +211,7 @@ def complaint(error: ValidationError, plain: Mapping[str, Any]) -> tuple[str, st
         return f"{where}{shown(first.get('input'))} lists no {path[:-1]}{more}", remedy, path
     allowed = dict.fromkeys(_allowed(fault) for other, fault in faults if other == path)
     what = f"{where}{shown(first.get('input'))} is not allowed{more}"
-    return what, "it should be " + ", or ".join(allowed) + _meaning(first), path
-
-
-_QUOTED = re.compile(r"'(\w+)'")
-
-
-def _meaning(fault: ErrorDetails) -> str:
-    """The description of a field that takes one of a few words, in brackets; else nothing."""
-    if fault["type"] != "literal_error":
-        return ""
-    keys = [part for part in fault["loc"] if isinstance(part, str) and not _is_marker(part)]
-    words = _QUOTED.findall(fault["ctx"]["expected"])
-    fields = (block.model_fields.get(keys[-1]) for block in Block.__subclasses__() if keys)
-    same = (field for field in fields if field and _QUOTED.findall(str(field.annotation)) == words)
-    told = next((field.description for field in same), None)
-    return f" ({told})" if told else ""
+    return what, "it should be " + ", or ".join(allowed), path
 
 
 def _to(block: str) -> str:
@@ -246,42 +231,19 @@ _EXAMPLES = {
     "augment": "{primary: {brightness: 0.1}}",
     "from": "{bridge: 1.0}",
     "to": "{bridge: 2.0}",
-    "DatasetSpec": "{name: bridge, path: /data/bridge/1.0.0, action: action}",
-    "CameraSpec": "{size: [256, 256]}",
-    "SampleSpec": "{frame_offsets: [-1, 0], action_horizon: 4}",
-    "EdgesSpec": "{start: repeat, end: drop}",
-    "DeltaTimestamps": "{frames: [-0.1, 0.0]}",
-    "StepsSpec": "{drop_last: 1}",
-    "SampleWeightSpec": "{file: weights.parquet, key: weight}",
-    "KeepSpec": "{language: required}",
-    "RangesSpec": "{file: ranges.json, key: '{episode_metadata/file_path}'}",
-    "MovingSpec": "{path: 'action[:6]', above: 0.001}",
-    "TransformSpec": "{call: 'my_module:my_function'}",
-    "BatchSpec": "{size: 32}",
-    "GivesSpec": "{dtype: int32, shape: [32]}",
-    "MixingSpec": "{epoch: pass}",
-    "LocalitySpec": "{block: 64MB, window: 64}",
-    "CurriculumSpec": "{to: {bridge: 2.0}, over: 100000}",
-    "NormalizeSpec": "{action: {method: q01_q99}}",
-    "NormalizeOverride": "{action: {dims: [0, 1, 2]}}",
-    "FieldNormalizeSpec": "{method: q01_q99}",
-    "ColumnsNormalizeSpec": "{dims: [0, 1, 2], method: q01_q99}",
-    "DimsSpec": "{dims: [0, 1, 2]}",
-    "ErrorsSpec": "{dead_dataset: drop}",
-    "ValidationSpec": "{samples: 960}",
 }
-"""Example of a block, by its class or by its key where it has any keys."""
+"""Example of a field, by its key."""
 
 
 def _block(fault: ErrorDetails) -> str:
-    """Say what a block looks like: an example, and its keys."""
+    """Say what a block looks like: its keys, or an example where it may have any."""
     name = (fault.get("ctx") or {}).get("class_name") or str(("", *fault["loc"])[-1])
     known = next((one for one in Block.__subclasses__() if one.__name__ == name), None)
     keys = [field.alias or key for key, field in known.model_fields.items()] if known else []
-    told = f"a block of keys and values, such as {_EXAMPLES[name]}" if name in _EXAMPLES else ""
+    told = f", such as {_EXAMPLES[name]}" if name in _EXAMPLES else ""
     more = ", …" if len(keys) > _KEYS else ""
-    told += f"; its keys: {', '.join(keys[:_KEYS])}{more}" if told and keys else ""
-    return told or "a block of keys and values"
+    told += f"; its keys: {', '.join(keys[:_KEYS])}{more}" if keys else ""
+    return f"a block of keys and values{told}"
 
 
 _LIST = "a list: [a, b], or one line '- …' for each entry"
@@ -431,7 +393,6 @@ def parse_yaml(text: str | bytes) -> Any:
         if root is None:
             return None
         _measured(root, {}, 1)
-        _refuse_doubled(root)
         return yaml.constructor.construct_document(root)
     except _LimitError as error:
         raise DocumentError(str(error), "write it shorter and flatter") from error
@@ -448,35 +409,13 @@ def parse_yaml(text: str | bytes) -> Any:
         raise _syntax(error, mark, whole) from error
 
 
-def _refuse_doubled(node: Any, seen: set[int] | None = None) -> None:
-    """Refuse a key that a block has twice; names the lines of both.
-
-    Raises:
-        DocumentError: a block of the document has a key twice.
-    """
-    seen, first = set() if seen is None else seen, dict[tuple[str, str], int]()
-    if not isinstance(node, CollectionNode) or id(node) in seen:
-        return
-    seen.add(id(node))
-    for one in node.value:
-        if isinstance(one, tuple):
-            key, line = (str(one[0].tag), str(one[0].value)), one[0].start_mark.line + 1
-            if key in first and key[1] != "<<":
-                raise DocumentError(
-                    f"line {line}: the key {shown(key[1])} is there already, in line {first[key]}",
-                    "join the two, or remove one of them",
-                )
-            first[key] = line
-        for inner in one if isinstance(one, tuple) else (one,):
-            _refuse_doubled(inner, seen)
-
-
 _SYNTAX = {
     "expected <block end>": "is indented differently from the lines above",
     "mapping values": "has a colon where no key can stand: indent it alike, or quote the text",
     "'\\t'": "has a tab: indent with spaces",
     "expected ','": "follows a bracket that is not closed",
     "expected ':'": "follows a line without a colon, or without a space behind it",
+    "duplicate key": "has a key that is there already",
 }
 """Part of what the parser says → what is wrong with the line."""
 

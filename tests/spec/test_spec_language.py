@@ -402,7 +402,7 @@ LINES = [
     ("    path", "   path", "line 4: 'path: bridge/1.0.0' is indented differently"),
     ("primary: {", "\tprimary: {", "line 7: 'primary: {size: [32, 48]}' has a tab"),
     ("[32, 48]", "[32, 48", "line 7: 'primary: {size: [32, 48}' follows a bracket"),
-    ("batch:", "cameras:", "line 8: the key 'cameras' is there already, in line 6"),
+    ("batch:", "cameras:", "line 8: 'cameras: {size: 4}' has a key that is there already"),
     ("path: bridge", "path: a: b", "line 4: 'path: a: b/1.0.0' has a colon"),
 ]
 
@@ -431,7 +431,9 @@ BLOCKS = (
 
 
 @pytest.mark.parametrize("place", BLOCKS)
-def test_what_is_no_block_is_refused_with_an_example_that_may_stand_there(place: str) -> None:
+def test_what_is_no_block_is_refused_with_its_keys_or_an_example_that_holds(
+    place: str,
+) -> None:
     plain: dict[str, Any] = copy.deepcopy(PLAIN)
     plain["datasets"][0] |= {"action": "action", "language": "text", "images": {"primary": "image"}}
     *above, key = place.split(".")
@@ -446,7 +448,10 @@ def test_what_is_no_block_is_refused_with_an_example_that_may_stand_there(place:
     holder[which] = 3.5
     with pytest.raises(SpecError, match="is not allowed") as caught:
         PipelineSpec.from_mapping(plain)
-    told = caught.value.remedy.partition("such as ")[2].partition("; its keys")[0]
+    told = caught.value.remedy.partition("such as ")[2]
+    if not told:
+        assert "a block of keys and values; its keys: " in caught.value.remedy
+        return
     holder[which] = parse_yaml(told)
     if which == 0:
         holder[0]["images"] = {"primary": "image"}

@@ -16,8 +16,6 @@ from streams import dataset_of, spec_of
 
 from autoloader.errors import SpecError
 from autoloader.index.statistics import statistics_of
-from autoloader.index.statistics_files import statistics_document
-from autoloader.process.planning import plan_loader
 from autoloader.samples.statistics import FieldStatistics
 
 STEPS = (6, 9, 1, 13, 4)
@@ -202,44 +200,3 @@ def test_a_feature_of_numbers_is_counted_as_the_field_expression_gives_it(
     found = statistics(dataset_of(written, action=[action]))["robot"]
     raw = values_of(1)["action"][:, :1]
     assert_of(found.action, np.float32(1) - np.clip(raw, np.float32(0), np.float32(1)))
-
-
-def notes_of(spec: Any) -> str:
-    return "\n".join(plan_loader(spec, ram_floor=0, probe_only=True).notes)
-
-
-def test_a_plan_says_where_a_file_of_samples_differs_from_the_steps(
-    written: Written, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("AUTOLOADER_CACHE_DIR", str(tmp_path / "cache"))
-    sample = {"action_horizon": 5}
-    file = tmp_path / "old.json"
-    how = {"action": {"method": "q01_q99"}, "state": {"method": "mean_std"}}
-    of_samples = spec_of(written, sample=sample, normalize={**how, "statistics_of": "samples"})
-    found = statistics_of(of_samples)
-    assert found is not None
-    file.write_text(json.dumps(statistics_document(of_samples, found, found)))
-    given = spec_of(written, sample=sample, normalize={**how, "statistics": str(file)})
-    assert "old.json was not compared" in notes_of(given)
-    own = statistics(written, sample=sample)
-    told = notes_of(given)
-    assert "old.json differs from the steps of this data: robot: action column" in told
-    assert "state" not in told
-    wanted = max(
-        abs((x - (low + high) / 2) * 2 / (high - low) - (x - (a + b) / 2) * 2 / (b - a))
-        for q01, q99, mean, a, b in zip(
-            own["robot"].action.q01, own["robot"].action.q99, own["robot"].action.mean,
-            found["robot"].action.q01, found["robot"].action.q99, strict=True,
-        )
-        for low, high in [(q01, q99)]
-        for x in (q01, mean, q99)
-    )  # fmt: skip
-    assert f"by {wanted:.2g}" in told
-    file.write_text(json.dumps(statistics_document(given, own, own)))
-    assert "differs" not in notes_of(given)
-    samples = spec_of(
-        written,
-        sample=sample,
-        normalize={**how, "statistics": str(file), "statistics_of": "samples"},
-    )
-    assert "old.json differs from the samples of this data" in notes_of(samples)
