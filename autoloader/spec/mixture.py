@@ -491,7 +491,11 @@ class NormalizeSpec(Block):
 OpName = Literal["random_resized_crop", "brightness", "contrast", "saturation", "hue"]
 _OPERATIONS: tuple[OpName, ...] = get_args(OpName)
 _CROP = {"scale": (0.8, 1.0), "ratio": (0.9, 1.1)}
-_SHIFTS = {"brightness": (-1.0, 1.0), "hue": (-0.5, 0.5)}
+_SHIFTS = ("brightness", "hue")
+_WITHIN = {
+    "scale": (1e-6, 1.0), "ratio": (1e-6, math.inf), "brightness": (-1.0, 1.0), "hue": (-0.5, 0.5),
+    "contrast": (0.0, math.inf), "saturation": (0.0, math.inf),
+}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -520,14 +524,18 @@ class AugmentOp:
 Operations = tuple[AugmentOp, ...]
 
 
-def _pair(raw: Any, what: str) -> tuple[float, float]:
-    if isinstance(raw, (list, tuple)) and len(raw) == 2 and all(map(is_number, raw)):
-        low, high = float(raw[0]), float(raw[1])
-        if low <= high:
+def _bounds(raw: Any, name: str, around: float | None = None) -> tuple[float, float]:
+    """The least and the most; a number is a strength ``around`` 0 (a shift) or 1 (a factor)."""
+    pair = raw if around is None or not is_number(raw) else (around - raw, around + raw)
+    least, most = _WITHIN[name.rpartition(".")[2]]
+    if isinstance(pair, (list, tuple)) and len(pair) == 2 and all(map(is_number, pair)):
+        low, high = float(pair[0]), float(pair[1])
+        if least <= low <= high <= most:
             return low, high
     raise wrong(
-        f"{what}: {shown(raw)} is not allowed",
-        "write two numbers, the smaller first, such as [0.8, 1.0]",
+        f"{name}: {shown(raw)} is not allowed",
+        f"write the least and the most, such as {'[0.9, 1.0]' if around != 0 else '[-0.1, 0.1]'}, "
+        f"between {least:g} and {most:g}",
     )
 
 
@@ -540,43 +548,8 @@ def _crop(raw: Any) -> AugmentOp:
     for key in raw:
         if key not in _CROP:
             raise wrong(f"{name}: unknown key {shown(key)}", nearest(str(key), _CROP))
-    low, high = _pair(raw.get("scale", _CROP["scale"]), f"{name}.scale")
-    narrow, wide = _pair(raw.get("ratio", _CROP["ratio"]), f"{name}.ratio")
-    if low <= 0 or high > 1:
-        raise wrong(
-            f"{name}.scale: [{low}, {high}] is not allowed",
-            "give parts of the picture's area, above 0 and at most 1",
-        )
-    if narrow <= 0:
-        raise wrong(
-            f"{name}.ratio: [{narrow}, {wide}] is not allowed",
-            "give ratios above 0; 1 keeps the aspect",
-        )
-    return AugmentOp("random_resized_crop", low, high, (narrow, wide))
-
-
-def _strength(name: OpName, raw: Any) -> AugmentOp:
-    """Brightness and hue are shifts around 0, contrast and saturation factors around 1."""
-    shifts = name in _SHIFTS
-    if is_number(raw):
-        if raw < 0 or (not shifts and raw > 1):
-            raise wrong(
-                f"{name}: {raw} is not allowed",
-                f"give a strength from 0 to 1, such as {name}: 0.1, or the least and the most: "
-                f"{name}: {'[-0.1, 0.1]' if shifts else '[0.9, 1.1]'}",
-            )
-        low, high = (-float(raw), float(raw)) if shifts else (1 - float(raw), 1 + float(raw))
-    else:
-        low, high = _pair(raw, name)
-    least, most = _SHIFTS.get(name, (0.0, math.inf))
-    if low < least or high > most:
-        raise wrong(
-            f"{name}: [{low}, {high}] is not allowed",
-            f"stay between {least:g} and {most:g}"
-            if most < math.inf
-            else f"give {least:g} or more",
-        )
-    return AugmentOp(name, low, high)
+    scale, ratio = (_bounds(raw.get(key, own), f"{name}.{key}") for key, own in _CROP.items())
+    return AugmentOp("random_resized_crop", *scale, ratio)
 
 
 def parse_operations(raw: Any) -> Operations:
@@ -591,8 +564,11 @@ def parse_operations(raw: Any) -> Operations:
     for name, value in raw.items():
         if name not in _OPERATIONS:
             raise wrong(f"unknown operation {shown(name)}", nearest(str(name), _OPERATIONS))
-        known = cast("OpName", name)
-        operations.append(_crop(value) if known == _OPERATIONS[0] else _strength(known, value))
+        if name == _OPERATIONS[0]:
+            operations.append(_crop(value))
+        else:
+            around = 0.0 if name in _SHIFTS else 1.0
+            operations.append(AugmentOp(cast("OpName", name), *_bounds(value, name, around)))
     return tuple(operations)
 
 

@@ -29,7 +29,8 @@ FEATURES = {
     FLAG: numbers(dtype="bool"),
 }
 FLOOR = ["--ram-floor", "64MiB"]
-ABSENT = f"robot: camera primary is absent in all 3 episodes ({FLAG} is 0): its frames are zeros → take out"
+WHERE = "primary is absent in all 3 episodes"
+ABSENT = f"robot: camera {WHERE} ({FLAG} is 0): its frames are zeros → take out"
 BLACK = bytes(cv2.imencode(".jpg", np.zeros((12, 16, 3), np.uint8))[1])
 
 
