@@ -60,8 +60,6 @@ SLACK = 64
 """An eviction frees this part of the budget more than it must, so that evictions are rare."""
 _STALE = 65_536
 """Positions after which a frame whose use did not come counts as never shown again."""
-_LATE = 8192
-"""Positions by which a use is late: runs are asked about out of order, and some uses estimated."""
 _EMPTY = 0.5
 """Part of the budget that is unused when there is no threshold."""
 _LATELY = 0.1
@@ -147,10 +145,6 @@ class CameraSlots:
         self.used += count
         self.pending += count
         return found
-
-    def late(self, position: int) -> int:
-        """Number of cached frames that were to be shown before a position."""
-        return int(((self._state == _CACHED) & (self.next_use < position)).sum())
 
     def idle(self) -> Ints:
         """Slots whose frames are cached, and that nobody has pinned."""
@@ -418,7 +412,6 @@ class FrameTable:
                 self._hits,
                 self._misses,
                 None if self._limit == float("inf") else self._limit,
-                late_bytes=sum(own.frame_bytes * own.late(self._now - _LATE) for own in every),
                 allocated_bytes=0 if self._slab is None else self._slab.allocated_bytes(),
             )
 

@@ -458,8 +458,6 @@ def halved(here: Situation) -> Knobs:
 STEP_BYTES = 256 * MIB
 """Least step of growth, where so much is there."""
 LEAST_STEP_BYTES = 32 * MIB
-LATE_RATIO = 0.25
-"""With such a part of what is held late, the hits fall short of those foretold."""
 CACHE_FULL_RATIO = 0.9
 """From so full on it may grow."""
 GROWN_RATIO = 0.5
@@ -494,15 +492,13 @@ def shrunk_cache(seen: Observation) -> Knobs | None:
 def grown_cache(seen: Observation, limits: ControllerLimits) -> Knobs | None:
     """The knobs with a larger frame cache.
 
-    ``None`` where the cache is not full, hits less than was foretold, or has no room to grow.
+    ``None`` where the cache is not full, or has no room to grow.
     """
     cache, now = seen.cache, seen.knobs.cache_bytes
     if cache is None or seen.headroom_bytes is None:
         return None
     wanting = cache.threshold is not None  # it left out frames that are shown again
     if now and not (wanting and cache.held_bytes >= CACHE_FULL_RATIO * now):
-        return None
-    if cache.late_bytes > LATE_RATIO * cache.held_bytes:
         return None
     left = seen.headroom_bytes - limits.ram_floor_bytes - margin(seen, limits)
     room = min(left * limits.budget_ratio, left if seen.room_bytes is None else seen.room_bytes)

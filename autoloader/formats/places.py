@@ -114,8 +114,8 @@ def folder_name(path: str | Path) -> str:
     return place.name
 
 
-def hub_revision(folder: Path, wanted: str | None = None) -> tuple[str, Path, list[str]] | None:
-    """(name, snapshot that its refs point to, names of the others) of a repository of the Hub.
+def hub_revision(folder: Path, wanted: str | None = None) -> tuple[str, Path] | None:
+    """(name, snapshot that its refs point to) of a repository of the Hub.
 
     ``main`` comes first, then any other ref, then the snapshot that was written last.
 
@@ -140,8 +140,4 @@ def hub_revision(folder: Path, wanted: str | None = None) -> tuple[str, Path, li
     commit = next((one for one in first if one in snapshots), "")
     if wanted is not None and not commit:
         return None
-    by_commit = {of: ref for ref, of in refs.items()}
-    others = [
-        f"{by_commit[one]} ({one})" if one in by_commit else one for one in latest if one != commit
-    ]
-    return found["name"], home / "snapshots" / commit, others
+    return found["name"], home / "snapshots" / commit

@@ -196,9 +196,8 @@ def _versions_below(
     if _is_dataset(place, names, markers):
         yield folder
     elif repository is not None:
-        name, taken, others = repository
-        if others:
-            note(f"{name}: takes revision {taken.name}; also there: {', '.join(others)}")
+        name, taken = repository
+        note(f"{name}: takes revision {taken.name}")
         yield from _versions_below(taken, DEEPEST, markers, note)
     elif depth:
         children = [folder / name for name in below if not name.startswith(".")]

@@ -24,8 +24,8 @@ from autoloader.formats import (
     files,
     locate_version,
 )
-from autoloader.formats.features import SLAB
-from autoloader.formats.frames import MOST_SLAB_BYTES
+from autoloader.formats.features import SLAB, VIDEO
+from autoloader.formats.frames import MOST_KEPT_BYTES, MOST_SLAB_BYTES
 from autoloader.formats.sources import format_for, open_source
 from autoloader.host.units import MIB
 from autoloader.samples.draws import dataset_key
@@ -185,8 +185,8 @@ class MixtureSizes:
         batch_bytes: bytes of one ring slot.
         buffer_bytes: dataset → bytes that each open file holds beside; absent: none.
         block_bytes: most bytes of the blocks of ``mixing.locality``; 0 without it.
-        request_bytes: most bytes of requests to stores under way, and of unpacked slabs that are
-            kept; 0 of other local data.
+        request_bytes: most bytes of requests to stores under way, and of unpacked slabs and decoded
+            frames of videos that wait; 0 of other local data.
         picture_bytes: bytes of the largest declared picture, decoded; 0: none is declared.
         run_bytes: bytes that a batch of slabs reads, by the index; 0: no frames lie in slabs, or an
             index is not built yet.
@@ -231,10 +231,15 @@ class ResolvedMixture:
         return {dataset.name: len(dataset.slices) for dataset in self.datasets}
 
     @property
+    def _encodings(self) -> set[str | None]:
+        """Encodings of the features that cameras show."""
+        cameras = (one for of in self.datasets for some in of.cameras.values() for one in some)
+        return {one.encoding for one in cameras}
+
+    @property
     def in_slabs(self) -> bool:
         """True if frames of a dataset lie in slabs: each is read and unpacked with others."""
-        cameras = (one for of in self.datasets for some in of.cameras.values() for one in some)
-        return any(one.encoding == SLAB for one in cameras)
+        return SLAB in self._encodings
 
     @property
     def sizes(self) -> MixtureSizes:
@@ -245,8 +250,8 @@ class ResolvedMixture:
             from autoloader.storage.shards import IN_FLIGHT_BYTES
 
             request_bytes = IN_FLIGHT_BYTES
-        if self.in_slabs:
-            request_bytes += MOST_SLAB_BYTES
+        request_bytes += MOST_SLAB_BYTES * self.in_slabs
+        request_bytes += MOST_KEPT_BYTES * (VIDEO in self._encodings)
         pictures = [
             prod(size or 0 for size in feature.shape)
             for dataset in self.datasets

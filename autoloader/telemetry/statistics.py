@@ -183,7 +183,6 @@ class CacheStatistics:
             profile's ``cache``); they are among the misses.
         stuck: number of frames out of use until a thread that was told to end has ended, see
             ``RingStatistics.stuck``.
-        late_bytes: bytes of held frames whose next use is past, and did not come.
         allocated_bytes: bytes that the kernel holds for it, without slots that are still empty.
     """
 
@@ -195,7 +194,6 @@ class CacheStatistics:
     threshold: float | None = None
     from_disk: int = _counted()
     stuck: int = 0
-    late_bytes: int = 0
     allocated_bytes: int = 0
 
     @property

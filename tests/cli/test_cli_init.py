@@ -464,7 +464,7 @@ def test_of_a_cache_of_the_hub_one_revision_is_taken_by_its_refs_and_named_by_it
         (dataset,) = plain["datasets"]
         assert dataset["name"] == "stack_cups"
         assert dataset["path"] == str(home / "snapshots" / taken)
-        assert f"stack-cups: takes revision {taken}; also there: " in notes
+        assert f"stack-cups: takes revision {taken}" in notes
     assert main(["inspect", str(home)]) == 0
     assert capsys.readouterr().out.split()[:4] == ["name", "stack-cups", "version", "v2.1"]
     plain, _ = spec_of_init([str(home / "snapshots" / ("a" * 40))], capsys)

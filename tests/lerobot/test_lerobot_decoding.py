@@ -273,6 +273,10 @@ def test_pictures_that_save_little_have_a_part_of_the_room(
 
 
 @pytest.mark.filterwarnings("ignore:.*multi-threaded:DeprecationWarning")  # from Python 3.12 on
+def test_a_start_reckons_with_the_frames_that_wait(root: Path) -> None:
+    assert resolve(spec_of(root)).sizes.request_bytes == stored_frames.MOST_KEPT_BYTES
+
+
 def test_a_fork_has_a_room_of_its_own(root: Path) -> None:
     """The lock of the room is held, and the room is full, when the process forks."""
     frames = {one.number: one for one in frames_of(root, 20)}
