@@ -534,8 +534,8 @@ def _bounds(raw: Any, name: str, around: float | None = None) -> tuple[float, fl
             return low, high
     raise wrong(
         f"{name}: {shown(raw)} is not allowed",
-        f"write the least and the most, such as {'[0.9, 1.0]' if around != 0 else '[-0.1, 0.1]'}, "
-        f"between {least:g} and {most:g}",
+        "write two numbers, the smaller first, such as "
+        f"{'[0.9, 1.0]' if around != 0 else '[-0.1, 0.1]'}, within [{least:g}, {most:g}]",
     )
 
 
