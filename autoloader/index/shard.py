@@ -360,35 +360,11 @@ class ShardIndex:
         return [bytes(data[starts[number] : starts[number + 1]]) for number in numbers.tolist()]
 
     def take(self, key: Key, at: NDArray[Any]) -> NDArray[Any]:
-        """Values of a section at some places [n], which are read, and not mapped."""
-        with self._lock:
-            try:
-                return self._taken(self._entries[key], at)
-            except (OSError, UnusableIndexError):
-                if isinstance(self._source, bytes):
-                    raise
-                self._build_anew()
-                return self._taken(self._entries[key], at)
-
-    def _taken(self, entry: Entry, at: NDArray[Any]) -> NDArray[Any]:
-        dtype, key = entry.kind.dtype, (entry.kind, entry.feature)
-        if isinstance(self._source, bytes):
-            held: NDArray[Any] = np.frombuffer(self._source, dtype, entry.items, entry.offset)
-            return np.asarray(held[at])
-        with opened(self._source) as fd:
-            if (now := _identity(os.fstat(fd))) != self._seen or key not in self._verified:
-                if os.pread(fd, HEADER.size, 0) != self.front.header:
-                    raise UnusableIndexError("it was replaced")
-                if now != self._seen:
-                    self._seen = now
-                    self._verified.clear()
-                self._verify(entry)
-                self._verified.add(key)
-            places = (entry.offset + at * dtype.itemsize).tolist()
-            read = b"".join(os.pread(fd, dtype.itemsize, place) for place in places)
-        if len(read) != len(places) * dtype.itemsize:
-            raise UnusableIndexError("it is cut off")
-        return np.frombuffer(read, dtype)
+        """Values of a section at some places [n]; no page of the map stays resident for them."""
+        found: NDArray[Any] = self.sections[key][at]
+        if isinstance(data := self._data, mmap.mmap):
+            data.madvise(mmap.MADV_DONTNEED)
+        return found
 
     def content(self) -> bytes:
         """All bytes of the index file, after its checksums were verified."""

@@ -1,8 +1,8 @@
 """The index of records that are episodes of one step: texts and pictures in place.
 
 An index file has no row for each step: row k is record k. Texts are parsed when samples are
-planned, at their places in the shard file, or from the index where it holds them (Parquet). Values
-of the index are read one by one: pages of a map would all stay resident.
+planned, at their places in the shard file, or from the index where it holds them (Parquet). Pages
+of the index's map go back after each look: they would all stay resident.
 
 Not here: what a record says (``formats.image_text``).
 """

@@ -34,7 +34,6 @@ from autoloader.controller.proposals import known_stages, margin
 from autoloader.controller.states import State
 from autoloader.decode.message import BadRecord
 from autoloader.errors import printable
-from autoloader.formats.files import is_remote
 from autoloader.host.clock import Watched
 from autoloader.host.gpu import GpuProbe
 from autoloader.host.headroom import PressureProbe
@@ -47,7 +46,6 @@ from autoloader.host.processes import (
 )
 from autoloader.host.units import MIB, format_bytes
 from autoloader.process.setup import PipelineSetup
-from autoloader.samples.resolve import ResolvedMixture
 from autoloader.spec.knobs import Knobs
 from autoloader.telemetry.progress import current
 from autoloader.telemetry.run_record import RunFile, RunLog
@@ -124,16 +122,6 @@ class Displaced:
             return saved, 0.0
         would_be_there = asked * self._held / self._file_bytes
         return saved, took_s / span_s * min(1.0, would_be_there / stored)
-
-
-def bytes_of_files(mixture: ResolvedMixture) -> int:
-    """Of all local files of a mixture; one that is gone counts nothing."""
-    paths = {part.path for dataset in mixture.datasets for part in dataset.slices}
-    found = 0
-    for path in paths:
-        if not is_remote(path) and (file := Path(path)).exists():
-            found += file.stat().st_size
-    return found
 
 
 _PROBES_EVERY_S = 0.5
@@ -354,7 +342,10 @@ class Observer:
         self._meter = FlowMeter(self._batch_size)
         self._page_before = (setup.page.batches, setup.page.waited_ns)
         self._own = (0, 0)
-        self._displaced = Displaced(StorageReads().read, lambda: bytes_of_files(mixture))
+        local = [one for one in mixture.datasets if not one.remote]
+        self._displaced = Displaced(
+            StorageReads().read, lambda: sum(one.record_bytes * one.records for one in local)
+        )
         self.pressure = Pressure(request.limits.ram_floor_bytes)
         self._moves: deque[Move] = deque(maxlen=_KEPT_MOVES)
         self._headrooms: deque[int | None] = deque(maxlen=_KEPT_MOMENTS)

@@ -273,7 +273,7 @@ class TransformSpec(Block):
     )
 
 
-Dims = tuple[int, ...] | str
+Dims = str | tuple[int, ...]
 GroupName = Annotated[str, Field(min_length=1, max_length=100)]
 
 
@@ -297,15 +297,6 @@ NormalizedDims = Annotated[
     Dims | None,
     BeforeValidator(_dims),
     PlainSerializer(lambda value: list(value) if isinstance(value, tuple) else value),
-    WithJsonSchema(
-        {
-            "anyOf": [
-                {"type": "string"},
-                {"type": "array", "items": {"type": "integer"}},
-                {"type": "null"},
-            ]
-        }
-    ),
 ]
 
 
