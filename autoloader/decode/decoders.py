@@ -86,29 +86,6 @@ class DecodeRequest:
         return hashlib.sha256(repr(self).encode(errors="surrogateescape")).digest()
 
 
-class ReversedDecoder:
-    """A decoder of frames whose first and last channels change places.
-
-    Args:
-        decoder: decodes and resizes them as they are.
-    """
-
-    def __init__(self, decoder: Decoder) -> None:
-        self._decoder = decoder
-
-    def decode_into(self, encoded: Encoded, out: Pixels) -> None:
-        """See ``FrameDecoder.decode_into``."""
-        self._decoder.decode_into(encoded, out)
-        out[...] = out[..., ::-1].copy()
-
-    def decode_together(self, frames: Sequence[VideoFrame], out: Sequence[Pixels]) -> Set[int]:
-        """See ``FrameDecoder.decode_together``."""
-        came = self._decoder.decode_together(frames, out)
-        for k in came:
-            out[k][...] = out[k][..., ::-1].copy()
-        return came
-
-
 class StoredDecoder:
     """Decoder that takes decoded frames from the disk, and stores others there; thread-safe.
 
@@ -184,11 +161,9 @@ def _decoder_of(request: DecodeRequest, disk: FramesOnDisk | None) -> Decoder:
     """A decoder that knows its request, and nothing else."""
     decoder: Decoder
     if request.stored is None:
-        decoder = FrameDecoder(request.camera, white=request.white)
+        decoder = FrameDecoder(request.camera, white=request.white, turned=request.reversed)
     else:
         from autoloader.decode.depth import DepthDecoder  # few datasets have depth
 
         decoder, disk = DepthDecoder(request.camera, request.stored), None
-    if request.reversed:
-        decoder = ReversedDecoder(decoder)
     return decoder if disk is None else StoredDecoder(decoder, request.digest, disk)

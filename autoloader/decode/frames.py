@@ -94,11 +94,12 @@ class FrameDecoder:
     Args:
         camera: size, resize and fit.
         white: whether pictures are white where they are transparent; else alpha is left out.
+        turned: whether first and last channels change places.
     """
 
-    def __init__(self, camera: CameraSpec, *, white: bool = False) -> None:
+    def __init__(self, camera: CameraSpec, *, white: bool = False, turned: bool = False) -> None:
         self._camera = camera
-        self._white = white
+        self._white, self._turned = white, turned
         self._height, self._width = camera.size
         self._scratch = threading.local()
         self._videos = VideoDecoder()
@@ -113,6 +114,14 @@ class FrameDecoder:
             if not self.decode_together([encoded], [out], alone=True):
                 raise UndecodableFrameError(f"{len(encoded.packets)} packets give no frame")
             return
+        self._picture_into(encoded, out)
+        if self._turned:
+            _turn(out)
+
+    def _picture_into(
+        self, encoded: bytes | memoryview | PackedPicture | ArrayPicture, out: Pixels
+    ) -> None:
+        """Decode what is no frame of a video, with its channels as they are stored."""
         if isinstance(encoded, PackedPicture):
             try:
                 encoded = encoded.picture()
@@ -133,8 +142,6 @@ class FrameDecoder:
                 resize_into(decoded(encoded, _AS_STORED), out, self._camera)
         except UndecodableFrameError:
             raise
-        except CostlyPictureError as error:
-            raise UndecodableFrameError(str(error)) from error
         except (ValueError, LookupError, cv2.error, OverflowError, MemoryError) as error:
             raise UndecodableFrameError(_why(error, encoded, is_jpeg=is_jpeg)) from error
 
@@ -152,6 +159,8 @@ class FrameDecoder:
         with contextlib.suppress(*() if alone else (UndecodableFrameError,)):
             for k, picture in self._videos.pictures(frames):
                 resize_into(picture, out[k], self._camera)
+                if self._turned:
+                    _turn(out[k])
                 came.add(k)
         return came
 
@@ -185,7 +194,7 @@ class FrameDecoder:
         except (ValueError, LookupError, cv2.error, MemoryError) as error:
             raise UndecodableFrameError(str(error)) from error
         if codec.encoded and not codec.rotated:
-            self.decode_into(stored.data, out)
+            self._picture_into(stored.data, out)
         else:
             if codec.rotated:
                 stored = np.ascontiguousarray(stored[::-1, ::-1])
@@ -193,7 +202,7 @@ class FrameDecoder:
                 stored = np.repeat(stored, _RGB, axis=-1)
             resize_into(stored, out, self._camera)
         if codec.bgr:
-            out[...] = out[..., ::-1].copy()
+            _turn(out)
 
     def _buffer(self, size: int) -> Pixels:
         if size > _KEPT_BYTES:
@@ -202,6 +211,11 @@ class FrameDecoder:
         if buffer is None or len(buffer) < size:
             buffer = self._scratch.buffer = np.empty(size, np.uint8)
         return np.asarray(buffer)
+
+
+def _turn(out: Pixels) -> None:
+    """Have first and last channels of a frame change places."""
+    out[...] = out[..., ::-1].copy()
 
 
 def decoded(encoded: bytes | memoryview, how: int) -> NDArray[Any]:
@@ -404,8 +418,8 @@ _ONE_AFTER_THE_OTHER = (0xC0, 0xC1, 0xC9)
 _ALONE = (0x01, *range(0xD0, 0xD8))
 
 
-class CostlyPictureError(ValueError):
-    """Decoding a picture would take too much time or memory; becomes a quarantine."""
+class CostlyPictureError(UndecodableFrameError):
+    """Decoding a picture would take too much time or memory."""
 
 
 def most_cost() -> int:
