@@ -210,7 +210,7 @@ class DatasetCursor:
             state: result of ``state``, of the right types.
 
         Raises:
-            UsageError: the state was saved for other files, or says what they cannot hold.
+            UsageError: the state was saved for other files.
         """
         if state["records"] != self._shape:
             raise UsageError(
@@ -218,47 +218,21 @@ class DatasetCursor:
                 f"{self._shape!r}: episodes, shards, and a hash of which)",
                 remedy="resume with the same split and files as the state was saved with",
             )
-        passes = {}
-        for number, saved in state["passes"].items():
-            restored = self._restored(int(number), saved)
-            if restored is None or (int(number) == state["pass"] and not restored.left):
-                raise UsageError(
-                    f"the state is damaged: passes.{number}: saved {str(saved)[:200]}, and the "
-                    f"dataset has {sum(self._counts)} episodes in {len(self._counts)} shards",
-                    remedy="load what state_dict() returned, unchanged; if the file is damaged, "
-                    "load an earlier checkpoint",
-                )
-            passes[int(number)] = restored
-        self.pass_, self._passes = int(state["pass"]), passes
+        self.pass_ = int(state["pass"])
+        saved = state["passes"].items()
+        self._passes = {int(number): self._restored(int(number), one) for number, one in saved}
 
-    def _restored(self, number: int, saved: Mapping[str, Any]) -> _PassState | None:
-        """Pass that ``state`` describes; ``None`` where no pass over these files can be meant."""
-        shards, counts = len(self._counts), self._counts
-        upto = [0] * shards
-        done = self._order(number)[: saved["shards_done"]]
-        records_done, beyond = dict(saved["records_done"]), dict(saved["beyond"])
-        open_ = {(shard, record): taken for shard, record, taken in saved["open"]}
-        named = [*records_done, *beyond, *(shard for shard, _ in open_)]
-        if len(done) != saved["shards_done"] or not all(0 <= shard < shards for shard in named):
-            return None
-        for shard in done:
-            upto[shard] = counts[shard]
-        for shard, records in records_done.items():
-            if upto[shard] or not 0 < records <= counts[shard]:
-                return None
+    def _restored(self, number: int, saved: Mapping[str, Any]) -> _PassState:
+        """Pass that ``state`` describes."""
+        upto = [0] * len(self._counts)
+        for shard in self._order(number)[: saved["shards_done"]]:
+            upto[shard] = self._counts[shard]
+        for shard, records in saved["records_done"]:
             upto[shard] = records
-        for shard, numbers in beyond.items():
-            if not all(upto[shard] < number < counts[shard] for number in numbers):
-                return None
-        pass_ = _PassState(upto, {shard: set(numbers) for shard, numbers in beyond.items()}, open_)
-        for shard, record in open_:
-            within = record - self._starts[shard]
-            if not upto[shard] <= within < counts[shard] or within in pass_.beyond.get(shard, ()):
-                return None
-        pass_.left = sum(counts) - sum(upto) - sum(map(len, pass_.beyond.values()))
-        entries = [saved["records_done"], saved["beyond"], saved["open"], *beyond.values()]
-        distinct = [records_done, beyond, open_, *pass_.beyond.values()]
-        return pass_ if list(map(len, entries)) == list(map(len, distinct)) else None
+        beyond = {shard: set(records) for shard, records in saved["beyond"]}
+        open_ = {(shard, record): taken for shard, record, taken in saved["open"]}
+        left = sum(self._counts) - sum(upto) - sum(map(len, beyond.values()))
+        return _PassState(upto, beyond, open_, left)
 
     def _order(self, pass_: int) -> list[int]:
         key = draws.fold(self._key, PURPOSE_SHARDS, pass_)
