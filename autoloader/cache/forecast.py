@@ -59,8 +59,6 @@ class FrameSet:
     """The frames of one camera of one dataset.
 
     Attributes:
-        dataset: name of the dataset.
-        camera: name of the camera.
         pass_positions: positions of the mixture that a pass of the dataset takes.
         uses: number of frames by uses in a pass.
         frame_bytes: bytes of a decoded frame.
@@ -69,8 +67,6 @@ class FrameSet:
         goals: goal frames for each position; they are drawn, so their next use is unknown.
     """
 
-    dataset: str
-    camera: str
     pass_positions: float
     uses: UseCounts
     frame_bytes: int
@@ -199,8 +195,6 @@ def frame_sets(
         for camera, choices in dataset.cameras.items():
             for _ in choices:
                 yield FrameSet(
-                    dataset.name,
-                    camera,
                     table.samples / share,
                     counts,
                     mixture.layout.frame_bytes[camera],

@@ -90,8 +90,6 @@ def walked(weights: str, offsets: Sequence[int], datasets: int) -> Walk:
     )
     sets = [
         FrameSet(
-            str(number),
-            "primary",
             table.samples / order.shares[number],
             frames_by_uses(table),
             1200 + 1200 * (number % 2),
@@ -156,7 +154,7 @@ def test_intervals_are_as_long_as_those_of_drawn_uses(uses: int, chance: float) 
 
 
 def frame_set(**changes: object) -> FrameSet:
-    base = FrameSet("a", "primary", 1000.0, ((2, 500.0),), 100, 1e-3)
+    base = FrameSet(1000.0, ((2, 500.0),), 100, 1e-3)
     return replace(base, **changes)
 
 
@@ -173,7 +171,7 @@ def test_a_goal_hits_where_its_frame_happens_to_be_held() -> None:
 
 
 def test_a_dear_dataset_is_held_before_a_cheap_one() -> None:
-    often, seldom = frame_set(), frame_set(dataset="b", pass_positions=4000.0)
+    often, seldom = frame_set(), frame_set(pass_positions=4000.0)
     alike = forecast([often, seldom], 50_000)
     dear = forecast([often, replace(seldom, decode_s=1e-2)], 50_000)
     assert dear.hit_ratio < alike.hit_ratio - 0.2, "its frames take the room of others"
