@@ -32,6 +32,7 @@ import mmap
 import os
 import struct
 import threading
+import weakref
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
@@ -73,7 +74,7 @@ class ShardPart:
     Attributes:
         path: path of the sparse file; it stays open as ``descriptor`` when it is published.
         chunks: number of chunks, the last one maybe shorter.
-        users: number of uses in this process; the last use closes it (``storage.shards``).
+        close: closes the files; called when nothing refers to the part any more.
 
     Raises:
         OSError: the file cannot be made or written.
@@ -84,7 +85,6 @@ class ShardPart:
         self.path = folder / f"{key}.part"
         self.whole_path = folder / f"{key}.shard"
         self.chunks = -(-size // CHUNK_BYTES)
-        self.users = 0
         self._mine: set[int] = set()
         self._leads = False
         self._lock = threading.Lock()
@@ -100,6 +100,9 @@ class ShardPart:
             self._open_map()
         finally:
             fcntl.flock(self._map_file, fcntl.LOCK_UN)
+        files = self._map_file, self.descriptor
+        self.close = weakref.finalize(self, _close, self._crcs, self._map, *files)
+        self.close.atexit = False  # threads may still use them
 
     def _open_map(self) -> None:
         crcs = _HEADER_BYTES + self.chunks
@@ -260,13 +263,6 @@ class ShardPart:
                 if is_at(path, descriptor):
                     path.unlink()
 
-    def close(self) -> None:
-        """Close the files; the last use of it."""
-        self._crcs.release()
-        self._map.close()
-        os.close(self._map_file)
-        os.close(self.descriptor)
-
     def _crc_of(self, chunk: int) -> int:
         return int.from_bytes(self._crcs[4 * chunk : 4 * chunk + 4], "little")
 
@@ -284,6 +280,14 @@ class ShardPart:
 
     def _unlock(self, chunk: int) -> None:
         try_lock(self._map_file, fcntl.F_UNLCK, chunk)
+
+
+def _close(crcs: memoryview, chunks: mmap.mmap, *files: int) -> None:
+    """Close the map and the files of a part."""
+    crcs.release()
+    chunks.close()
+    for file in files:
+        os.close(file)
 
 
 def discard_unused(folder: Path, key: str) -> bool:

@@ -379,13 +379,12 @@ class RemoteShard:
         """Ask for the chunks of stretches that the disk lacks.
 
         Returns:
-            Function that waits for them and fills the stretches. It raises as ``fetch_whole``, and
-            must be called.
+            Function that waits for them and fills the stretches. It raises as ``fetch_whole``.
 
         Raises:
             OSError: the disk cannot be written, or a foreign file lies in the shard's place.
         """
-        part = self._enter()
+        part = self._open()
         if part is None:
             return partial(self._fill_from_whole, stretches)
         chunks = sorted({c for at, view in stretches for c in part.lacks(at, at + len(view))})
@@ -400,13 +399,9 @@ class RemoteShard:
             ]
 
         def end() -> None:
-            try:
-                _finish(requests)
-                if room:
-                    for at, view in stretches:
-                        part.read_into(view, at)
-            finally:
-                self._leave(part)
+            _finish(requests)
+            for at, view in stretches if room else ():
+                part.read_into(view, at)
 
         return end
 
@@ -423,7 +418,7 @@ class RemoteShard:
             OSError: the shard may not be read, or is not there; ENOSPC: no room above the floor.
         """
         tries = _TRIES
-        while tries and (part := self._enter()) is not None:
+        while tries and (part := self._open()) is not None:
             try:
                 if not self._room.make(part.missing_bytes, self._needed):
                     self._room.say_full()
@@ -433,8 +428,6 @@ class RemoteShard:
             except DamagedError as error:
                 tries -= 1
                 logger.warning("%s: %s; it is fetched again", self.path, error.strerror)
-            finally:
-                self._leave(part)
         if tries or self.whole_path.exists():
             return self.whole_path
         raise changed(self.path)
@@ -445,12 +438,12 @@ class RemoteShard:
         Raises:
             OSError: an error of ``fetch_whole``.
         """
-        with self._entered() as part:
-            if part is not None and part.lead():
-                try:
-                    self.fetch_whole(urgency, wanted)
-                finally:
-                    part.follow()
+        part = self._open()
+        if part is not None and part.lead():
+            try:
+                self.fetch_whole(urgency, wanted)
+            finally:
+                part.follow()
 
     @property
     def missing_bytes(self) -> int:
@@ -460,52 +453,25 @@ class RemoteShard:
                 return 0
             if not self.whole_path.with_suffix(".map").exists():
                 return self.identity.size
-        with self._entered() as part:
-            return 0 if part is None else part.missing_bytes
+        part = self._open()
+        return 0 if part is None else part.missing_bytes
 
     @property
     def _needed(self) -> float:
         return self._room.needed(self.key, -math.inf)
 
-    def _enter(self) -> ShardPart | None:
-        """The part, which stays open until ``_leave``; ``None`` where the shard is whole."""
+    def _open(self) -> ShardPart | None:
+        """The part, open while anything refers to it; ``None`` where the shard is whole."""
         with self._lock:
             if self._part is not None and self._part.spent:
-                self._let_go(self._part)
-            if self._part is None:
-                if self._is_whole():
-                    return None
+                self._part = None
+            if self._part is None and not self._is_whole():
                 part = ShardPart(self._room.folder, self.key, self.identity.size)
                 if self._is_whole():  # published between the two looks
                     part.discard()
-                    part.close()
-                    return None
-                self._part = part
-            self._part.users += 1
+                else:
+                    self._part = part
             return self._part
-
-    @contextlib.contextmanager
-    def _entered(self) -> Iterator[ShardPart | None]:
-        part = self._enter()
-        try:
-            yield part
-        finally:
-            if part is not None:
-                self._leave(part)
-
-    def _leave(self, part: ShardPart) -> None:
-        """End a use of the part; the last use of a published part closes it."""
-        with self._lock:
-            part.users -= 1
-            if part is not self._part or part.spent:
-                self._let_go(part)
-
-    def _let_go(self, part: ShardPart) -> None:
-        """Nobody enters a part that was published any more; under the lock."""
-        if self._part is part:
-            self._part = None
-        if not part.users:
-            part.close()
 
     def _is_whole(self) -> bool:
         try:
@@ -572,6 +538,9 @@ class RemoteShard:
                 raise changed(self.path)  # nothing pinned the version of what came
             part.publish(self.identity.crc32c)
             self._room.note_shard(self.key, self.path, self.identity)
+            with self._lock:
+                if self._part is part:
+                    self._part = None
 
     def _fill_from_whole(self, stretches: Sequence[Stretch]) -> None:
         try:
