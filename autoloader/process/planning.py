@@ -36,7 +36,7 @@ from autoloader.pipeline.batch_call import check_call
 from autoloader.process.child import ChildPipeline, preempt
 from autoloader.samples.resolve import ResolvedDataset, ResolvedMixture, normalised, resolve
 from autoloader.samples.transforms.keep import DatasetCount
-from autoloader.sampling.chains import CHAIN_BLOCK, why_unchained
+from autoloader.sampling.chains import why_unchained
 from autoloader.sampling.dealing import Ranks, Steps, check_parts
 from autoloader.sampling.mixture import MixtureOrder, mixture_order
 from autoloader.spec import CurriculumSpec, PipelineSpec
@@ -651,20 +651,3 @@ def disk_floor_kept(floor_bytes: int | None, mixture: ResolvedMixture) -> Iterat
 def _is_cached(mixture: ResolvedMixture) -> bool:
     """True if shards of the mixture come through the cache; local data goes without."""
     return any(one.remote and one.indexable for one in mixture.datasets)
-
-
-def chain_saves(mixture: ResolvedMixture) -> float:
-    """The share of decodes that chained blocks of ``CHAIN_BLOCK`` would save, 0 to 1.
-
-    An estimate, the mean over datasets; 0 where the spec chains already, or cannot.
-    """
-    spec = mixture.spec
-    lanes = 1 if spec.mixing.locality is None else spec.mixing.locality.lanes
-    if spec.mixing.chain or spec.reader == "stream" or lanes > 1:
-        return 0.0
-    saved = []
-    for one in mixture.datasets:
-        shared = why_unchained(one.sample, keeps=one.keep is not None) is None
-        frames = len(set(one.sample.frame_offsets))
-        saved.append(1 - (CHAIN_BLOCK + frames - 1) / (CHAIN_BLOCK * frames) if shared else 0.0)
-    return math.fsum(saved) / len(saved)

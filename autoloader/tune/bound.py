@@ -8,8 +8,7 @@ gives more in the time that passes for a sample, u, than it has:
     one thread u                ≥ seconds a sample of the busiest thread that is always alone
 
 The least such u gives the bound. Resource-accounted rates as in Plumber (Kuchnik et al., MLSys
-2022). Two lifts are estimates: decoding a smaller frame costs as its pixels do, and chained samples
-cost as their decodes do.
+2022). One lift is an estimate: decoding a smaller frame costs as its pixels do.
 
 Not here: where costs come from (``tune.measurement``), what a frame cache hits (``cli.plan``).
 """
@@ -38,9 +37,6 @@ _WAITS_RATIO = 0.5
 
 _DISK_RATIO = 0.05
 """Share of the time that a disk is waited for, below which its rate is not known."""
-
-_DEAREST = 3
-"""Number of datasets that the line about costs names."""
 
 _WORTH_RATIO = 0.01
 """A smaller lift is left out."""
@@ -132,21 +128,13 @@ class Bound:
         }
 
     def describe_costs(self) -> str:
-        """One line for people: processor milliseconds of a sample, by stage, and of datasets.
-
-        It names the ``_DEAREST`` datasets that are most expensive to decode.
-        """
+        """One line for people: processor milliseconds of a sample, by stage."""
         trace = self.trace
         stages = sorted(trace.stages.items(), key=lambda item: -item[1].cpu_s)
         told = ", ".join(f"{name} {stage.cpu_s * 1e3:.2f}" for name, stage in stages)
         line = f"a sample takes {trace.cpu_s * 1e3:.2f} ms of a processor: {told}"
         if trace.read_bytes:
             line += f"; {format_bytes(trace.read_bytes)} of files"
-        if len(trace.datasets) > 1:
-            dearest = sorted(trace.datasets.items(), key=lambda item: -item[1])[:_DEAREST]
-            line += "; dearest to decode: " + ", ".join(
-                f"{name} {cost_s * 1e3:.2f} ms" for name, cost_s in dearest
-            )
         return line
 
     def describe(self, samples_per_s: float | None) -> str:
@@ -179,12 +167,10 @@ class Analyst:
         supplies: supply of each resource for the loader.
         most_io_threads: highest legal ``io_threads``. A disk gives more when more reads wait, so
             its rate is taken from measurements with this many threads only.
-        chain_saves: share of decodes that chained samples would save, 0 to 1.
     """
 
     supplies: Supplies
     most_io_threads: int = 1
-    chain_saves: float = 0.0
     _traces: list[Trace] = field(default_factory=list)
     _disk_rates: list[float] = field(default_factory=list)
 
@@ -236,8 +222,6 @@ class Analyst:
         if decode is not None:
             smaller = replace(costs, cpu_s=costs.cpu_s - 0.75 * decode.cpu_s)
             asked.append(("frames stored at half the width and height", smaller, supplies))
-            chained = replace(costs, cpu_s=costs.cpu_s - self.chain_saves * decode.cpu_s)
-            asked.append(("samples that share frames (mixing.chain)", chained, supplies))
         if supplies.disk_bytes_per_s:
             faster = replace(supplies, disk_bytes_per_s=2 * supplies.disk_bytes_per_s)
             asked.append(("a disk twice as fast", costs, faster))

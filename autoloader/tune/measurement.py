@@ -27,7 +27,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -75,8 +75,6 @@ class Measurement:
         datasets: datasets in the mixture.
         decodes_per_sample: frames decoded for a sample since the loader began; ``None`` where
             TensorFlow decodes.
-        distinct_episodes_per_batch: mean number of different episodes in a measured batch;
-            ``None`` where batches do not say (``metadata``).
         batch_call_s: mean seconds of the spec's ``batch.call`` for a batch.
         cache: decoded frames held at the end, and how many were shown from there
             (``telemetry.CacheStatistics``).
@@ -96,7 +94,6 @@ class Measurement:
     samples: int
     datasets: int
     decodes_per_sample: float | None = None
-    distinct_episodes_per_batch: float | None = None
     cache: Mapping[str, Any] | None = None
     batch_call_s: float | None = None
     trace: Mapping[str, Any] | None = None
@@ -147,7 +144,7 @@ def measure(
             consumer.warm_up(warmup - 1)
             if settle:
                 consumer.settle()
-            recorder, before = TraceRecorder(), loader.statistics().as_dict()["datasets"]
+            recorder = TraceRecorder()
             try:
                 recorder.begin()
                 try:
@@ -158,7 +155,7 @@ def measure(
                 trace = recorder.end(consumer.samples)
             finally:
                 recorder.stop()
-            found = _summary(consumer, loader, first_s, memory, trace, before)
+            found = _summary(consumer, loader, first_s, memory, trace)
             return replace(found, interrupted=len(consumer.latencies_s) < batches)
         finally:
             loader.close()
@@ -180,7 +177,6 @@ class _Consumer:
         self._step_time_s = step_time_s
         self.latencies_s: list[float] = []
         self.samples = 0
-        self.episodes: list[int] = []
         self.per_dataset = np.zeros(len(loader.dataset_names), np.int64)
         self.measured_s = 0.0
 
@@ -212,7 +208,7 @@ class _Consumer:
         return self._now_s() - began_s
 
     def measure(self, count: int, progress: Callable[[TrialProgress], None] | None) -> None:
-        """Take ``count`` batches, and note latencies, samples and episodes."""
+        """Take ``count`` batches, and note latencies and samples."""
         began_s = self._now_s()
         for number in range(1, count + 1):
             asked_s = self._now_s()
@@ -230,9 +226,6 @@ class _Consumer:
         if "dataset_index" in batch:
             index = np.asarray(batch["dataset_index"])
             self.per_dataset += np.bincount(index, minlength=len(self.per_dataset))
-        if "provenance" in batch:
-            dataset, _, shard, record, _ = np.asarray(batch["provenance"]).T.tolist()
-            self.episodes.append(len(set(zip(dataset, shard, record, strict=True))))
 
     def _step(self) -> None:
         if self._step_time_s > 0:
@@ -261,17 +254,12 @@ def _summary(
     first_s: float,
     memory: PeakSampler,
     trace: Trace,
-    before: Mapping[str, Mapping[str, Any]],
 ) -> Measurement:
     """The measurement, from the consumer's counts and the loader's."""
     memory.sample()
     statistics = loader.statistics().as_dict()
     datasets, cache = statistics["datasets"], statistics.get("cache")
     p50, p90, p99 = np.quantile(consumer.latencies_s, (0.5, 0.9, 0.99))
-    decoded = {
-        name: tuple(own.get(key, 0) - before[name].get(key, 0) for key in ("decode_s", "decoded"))
-        for name, own in datasets.items()
-    }
     # Shares are the loader's own where batches do not say whose they are (metadata).
     known = int(consumer.per_dataset.sum())
     counted = zip(loader.dataset_names, consumer.per_dataset.tolist(), strict=True)
@@ -295,10 +283,9 @@ def _summary(
         samples=consumer.samples,
         datasets=len(loader.dataset_names),
         decodes_per_sample=statistics.get("decodes_per_sample"),
-        distinct_episodes_per_batch=fmean(consumer.episodes) if consumer.episodes else None,
         cache=cache,
         batch_call_s=statistics.get("batch_call_s"),
-        trace=trace.with_datasets(decoded).as_dict(),
+        trace=trace.as_dict(),
     )
 
 
@@ -354,7 +341,6 @@ class Trace:
             counts none.
         disk_busy_ratio: share of the time that some thread slept for a disk, 0 to 1.
         others_cpus: mean number of processors that other processes used; ``None``: not known.
-        datasets: dataset → processor seconds of decoding one of its samples.
     """
 
     samples: int
@@ -365,7 +351,6 @@ class Trace:
     disk_bytes: float | None = None
     disk_busy_ratio: float = 0.0
     others_cpus: float | None = None
-    datasets: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def cpu_s(self) -> float:
@@ -385,21 +370,6 @@ class Trace:
         if self.disk_bytes:
             return self.disk_bytes
         return (self.read_bytes or 0.0) if self.disk_busy_ratio > 0 else 0.0
-
-    def with_datasets(self, decoded: Mapping[str, tuple[float, int]]) -> Trace:
-        """The same trace, with the processor time of decoding shared out among datasets.
-
-        Args:
-            decoded: dataset → seconds that decode threads worked on its samples, and number of
-                these samples. The seconds are of the clock, so only their ratios are used.
-        """
-        whole_s = sum(seconds for seconds, _ in decoded.values())
-        stage = self.stages.get("decode")
-        if stage is None or whole_s <= 0:
-            return self
-        ratio = stage.cpu_s * self.samples / whole_s
-        costs = {name: seconds * ratio / n for name, (seconds, n) in decoded.items() if n}
-        return replace(self, datasets=costs)
 
     def as_dict(self) -> dict[str, Any]:
         """Plain values, ready for JSON."""

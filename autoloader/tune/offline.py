@@ -15,7 +15,6 @@ import hashlib
 import logging
 import os
 import re
-import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import date, datetime
@@ -34,11 +33,10 @@ from autoloader.host import supervision
 from autoloader.host.clock import Clock, SystemClock
 from autoloader.host.extras import is_installed
 from autoloader.host.headroom import HeadroomProbe, HeadroomSource, headroom_or_none
-from autoloader.process.planning import LoaderPlan, chain_saves, choose_reader, kind_of, plan_loader
+from autoloader.process.planning import LoaderPlan, choose_reader, kind_of, plan_loader
 from autoloader.spec import PipelineSpec
 from autoloader.spec.knobs import KnobLimits, Knobs, used_knobs
 from autoloader.tune.bound import Analyst, Supplies
-from autoloader.tune.finals import Contender
 from autoloader.tune.ledger import sqlite_url
 from autoloader.tune.measurement import LEAST_WARMUP
 from autoloader.tune.report import TuneReport
@@ -225,8 +223,7 @@ def measure_command(options: TuneOptions) -> list[str]:
 def _analyst(plan: LoaderPlan, space: SearchSpace) -> Analyst:
     """Knows what there is for this plan's loader."""
     most = space.ranges["io_threads"].high
-    saves = chain_saves(plan.mixture)
-    return Analyst(Supplies(plan.limits.cpus), most_io_threads=most, chain_saves=saves)
+    return Analyst(Supplies(plan.limits.cpus), most_io_threads=most)
 
 
 def _cautious(limits: KnobLimits) -> KnobLimits:
@@ -272,9 +269,6 @@ def _profile(
         "bound_samples_per_s": _rounded(bound, 1),
         "peak_rss_bytes": winner.peak_rss_bytes,
         "min_headroom_bytes": winner.min_headroom_bytes,
-        "time_to_first_batch_s": _measured_median(winner, "time_to_first_batch_s"),
-        "batch_latency_p50_s": _measured_median(winner, "batch_latency_s", "p50"),
-        "batch_latency_p99_s": _measured_median(winner, "batch_latency_s", "p99"),
     }
     counts = ", ".join(f"{count} {name}" for name, count in result.outcomes.items())
     how = f"start and best measured in turn, {len(verdict.ratios)} pairs"
@@ -314,21 +308,6 @@ def kept_knobs(winner: Knobs, start: Knobs, *, usual_reader: str) -> Knobs:
     if values["reader"] == usual_reader:
         values["reader"] = "auto"
     return Knobs.build(values)
-
-
-def _measured_median(contender: Contender, *path: str) -> float | None:
-    """Median over a contender's rounds of the number at ``path`` in the measuring child's JSON.
-
-    Rounded to 4 digits; ``None`` where no round has that number.
-    """
-    found = []
-    for result in contender.rounds.values():
-        value: Any = result.measurement
-        for key in path:
-            value = value.get(key) if isinstance(value, Mapping) else None
-        if isinstance(value, (int, float)):
-            found.append(float(value))
-    return round(statistics.median(found), 4) if found else None
 
 
 def _rounded(number: float | None, digits: int) -> float | None:

@@ -1,10 +1,5 @@
 """Outputs of a study: the JSON document, the text that a person reads, one HTML page, a live view.
 
-Theory of operation. *Influence* of a knob is the square of Spearman's rank correlation between its
-value and the rate over complete trials: the share of the ranks' variance that goes with that knob
-alone. It sees no interplay, and few trials make it large by chance, so it is shown with their
-number; a knob that took fewer than two values has none.
-
 Not here: deciding anything (``study``, ``finals``), drawing (``telemetry.charts``).
 """
 
@@ -12,12 +7,11 @@ from __future__ import annotations
 
 import logging
 import textwrap
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from rich.console import Console
 from rich.status import Status
 
@@ -34,9 +28,6 @@ from autoloader.tune.study import StudyResult
 from autoloader.tune.trial import Outcome, TrialProgress, TrialResult
 
 logger = logging.getLogger(__name__)
-
-LEAST_TRIALS = 4
-"""Complete trials below which no influence is told."""
 
 _REASON_LENGTH = 100
 
@@ -147,25 +138,13 @@ class TuneReport:
                 best.append(one)
         return best
 
-    def influence(self) -> dict[str, float]:
-        """Knob → its influence, the largest first; empty with too few trials.
-
-        Trials whose reader has no use for a knob say nothing of it.
-        """
-        found = {
-            knob: _rank_correlation(pairs) ** 2
-            for knob, pairs in self._varied().items()
-            if len(pairs) >= LEAST_TRIALS
-        }
-        return dict(sorted(found.items(), key=lambda pair: (-pair[1], pair[0])))
-
-    def _varied(self) -> dict[str, list[tuple[Any, float]]]:
-        """Knob → (value, rate) of complete trials, for knobs that took two values or more."""
-        found: dict[str, list[tuple[Any, float]]] = {}
+    def _varied(self) -> Iterator[str]:
+        """Yield knobs of which complete trials took two values or more."""
+        found: dict[str, set[str]] = {}
         for one in self.complete:
             for knob, value in one.used_knobs.items():
-                found.setdefault(knob, []).append((value, _reached(one)))
-        return {knob: pairs for knob, pairs in found.items() if len({str(v) for v, _ in pairs}) > 1}
+                found.setdefault(knob, set()).add(str(value))
+        yield from (knob for knob, values in found.items() if len(values) > 1)
 
     def text(self) -> str:
         """The report as text: no colours, no boxes; the page has every trial and the host too."""
@@ -214,8 +193,7 @@ class TuneReport:
             report=self,
             verdict=self.result.verdict,
             pareto=self._pareto(),
-            knobs=sorted(set(self._varied()) | set(self.changed)),
-            least_trials=LEAST_TRIALS,
+            knobs=sorted({*self._varied(), *self.changed}),
             rate=_rate,
             bytes=_size,
             beside=_beside,
@@ -248,21 +226,6 @@ class TuneReport:
             front=[(_peak(one) / MIB, _reached(one)) for one in front],
             level=(bound.samples_per_s, "bound") if bound is not None and near else None,
         )
-
-
-def _rank_correlation(pairs: Sequence[tuple[Any, float]]) -> float:
-    """Spearman's, ties by midranks; 0 where one side does not vary."""
-    numbers = all(isinstance(value, (int, float)) for value, _ in pairs)
-    left = _ranks([value if numbers else str(value) for value, _ in pairs])
-    right = _ranks([rate for _, rate in pairs])
-    if left.std() == 0 or right.std() == 0:
-        return 0.0
-    return float(np.corrcoef(left, right)[0, 1])
-
-
-def _ranks(values: Sequence[Any]) -> np.ndarray[Any, np.dtype[np.float64]]:
-    ordered = sorted(values)
-    return np.array([ordered.index(v) + (ordered.count(v) - 1) / 2 for v in values])
 
 
 class LiveWatcher:

@@ -34,7 +34,6 @@ class FakeLoader:
         open_s: float = 2.0,
         wait_s: float = 0.5,
         epoch: int = 1000,
-        indexed: bool = True,
         breaks_at: int | None = None,
     ) -> None:
         clock.advance(open_s)
@@ -44,7 +43,6 @@ class FakeLoader:
         self._clock = clock
         self._wait_s = wait_s
         self._epoch = epoch
-        self._indexed = indexed
         self._breaks_at = breaks_at
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
@@ -54,12 +52,7 @@ class FakeLoader:
                 raise PipelineError("a shard is torn", remedy="mend it", dataset="a")
             self._clock.advance(self._wait_s)
             batch: dict[str, Any] = {"action": np.zeros((4, 1, 7), np.float32)}
-            if self._indexed:
-                batch["dataset_index"] = np.array([0, 0, 0, 1])
-                # The first two are of one episode, in different passes; then two others.
-                batch["provenance"] = np.array(
-                    [[0, 0, 3, 1, 9], [0, 1, 3, 1, 4], [0, 0, 1, 3, 9], [1, 0, 3, 1, 9]]
-                )
+            batch["dataset_index"] = np.array([0, 0, 0, 1])
             yield batch
 
     def statistics(self) -> Any:
@@ -138,12 +131,9 @@ def test_waiting_and_stepping_are_told_apart() -> None:
     assert found.batch_latency_s == pytest.approx({"p50": 0.5, "p90": 0.5, "p99": 0.5})
 
 
-def test_decodes_are_told_beside_the_different_episodes_of_a_batch() -> None:
+def test_decodes_of_a_sample_are_told() -> None:
     found, _ = measured(ManualClock())
-    assert (found.decodes_per_sample, found.distinct_episodes_per_batch) == (1.25, 3.0)
-    assert found.as_dict()["distinct_episodes_per_batch"] == 3.0
-    without, _ = measured(ManualClock(), {"indexed": False})
-    assert without.distinct_episodes_per_batch is None
+    assert found.decodes_per_sample == 1.25
 
 
 def test_an_epoch_without_a_batch_is_an_error_and_no_hang() -> None:
@@ -204,7 +194,6 @@ def test_the_document_has_the_keys_of_the_contract_and_is_json() -> None:
         "datasets",
         "decodes_per_sample",
         "batch_call_s",
-        "distinct_episodes_per_batch",
         "cache",
         "trace",
     }

@@ -124,7 +124,6 @@ def test_the_page_needs_nothing_beside_it_and_shows_everything() -> None:
         "headroom 4.90 GiB <floor>",
         "queued again",
         "80% of the bound",
-        "Share of the ranks of 4 complete trials",
         "RAM floor",
         "others used 1.5 cpus",
         "Profile: /x/lab.yaml",
