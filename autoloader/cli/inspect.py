@@ -131,7 +131,6 @@ def _told(path: str, facts: DatasetFacts | None) -> str:
 
 def _ranges(facts: DatasetFacts) -> dict[str, Any]:
     """Ranges and texts, as ``emit_document`` shows them."""
-    damaged = f", {facts.damaged} damaged records passed over" if facts.damaged else ""
     rows = [
         {"feature": path, **one, "column": "all" if one["column"] is None else one["column"]}
         for path, columns in facts.ranges.items()
@@ -140,7 +139,7 @@ def _ranges(facts: DatasetFacts) -> dict[str, Any]:
     texts = [{"feature": path, "different texts": count} for path, count in facts.texts.items()]
     read = (
         f"first episode of {facts.split}: {facts.first_steps} steps. Ranges over "
-        f"{facts.episodes} episodes, {facts.steps} steps{damaged}"
+        f"{facts.episodes} episodes, {facts.steps} steps"
     )
     return {"read": read, "ranges": rows} | ({"texts": texts} if texts else {})
 
@@ -170,7 +169,6 @@ class DatasetFacts:
     Attributes:
         split: name of the split that was read.
         episodes, steps: number of episodes, and of their steps, that were read.
-        damaged: number of records, up to the last one read, that are damaged.
         first_steps: number of steps of the first episode.
         first: path → its value at step 0 of the first episode: a list of numbers (``None``
             where one is not finite) or of texts, or a ``Picture``.
@@ -186,7 +184,6 @@ class DatasetFacts:
     split: str = ""
     episodes: int = 0
     steps: int = 0
-    damaged: int = 0
     first_steps: int = 0
     first: dict[str, Any] = field(default_factory=dict)
     absent: list[str] = field(default_factory=list)
@@ -206,8 +203,7 @@ def read_facts(directory: DatasetFormat, split: str, episodes: int) -> DatasetFa
     texts: defaultdict[str, set[bytes]] = defaultdict(set)
     columns: defaultdict[str, list[NDArray[Any]]] = defaultdict(list)
     dark: defaultdict[str, list[bool]] = defaultdict(list)
-    shards, last = directory.splits[split], RecordPlace("", -1)
-    for place, payload in _records(directory, shards):
+    for place, payload in _records(directory, directory.splits[split]):
         try:
             episode, steps, spans = read_episode(payload, features)
         except MalformedRecordError:
@@ -245,9 +241,7 @@ def read_facts(directory: DatasetFormat, split: str, episodes: int) -> DatasetFa
                 with contextlib.suppress(*UNDECODABLE):
                     columns[path].append(depth_values(middle, features[path]).reshape(-1, 1))
         if found.episodes == episodes:
-            last = place
             break
-    found.damaged = _records_up_to(shards, last) - found.episodes
     found.texts = {path: len(different) for path, different in texts.items()}
     for path, parts in columns.items():
         rows = np.concatenate(parts)
@@ -267,16 +261,6 @@ def _records(
     except OSError as error:
         path = error.filename or directory.path
         raise unreadable(error, path, dataset=directory.name) from error
-
-
-def _records_up_to(shards: Sequence[ShardSlice], last: RecordPlace) -> int:
-    """Number of records of ``shards`` up to ``last``, included; all where it is not in them."""
-    count = 0
-    for shard in shards:
-        if shard.path == last.path and shard.start <= last.record < shard.stop:
-            return count + last.record + 1 - shard.start
-        count += shard.records
-    return count
 
 
 def _first_pictures(directory: DatasetFormat, place: RecordPlace) -> dict[str, Picture]:

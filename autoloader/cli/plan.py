@@ -13,9 +13,6 @@ over nodes, as launchers do. Every node is taken to be like this one: its memory
 The ranks of a node have one child with a pipeline for each of them. The memory of all of them must
 fit under the floor; ``process.planning`` refuses what does not fit.
 
-Bytes that are read count also where the page cache has them. By index a
-sample costs its own encoded frames; as a stream it costs its part of an episode.
-
 The storage is probed for half a second if the spec asks for locality, or if the data lies on a
 network or FUSE file system.
 
@@ -427,29 +424,28 @@ class _Report:
         }
 
     def _ranks(self, bound_per_s: float | None, memory_bytes: int) -> dict[str, Any]:
-        """Batches, samples and bytes of each rank and each node in one epoch.
+        """Batches and samples of each rank and each node in one epoch.
 
         Args:
             bound_per_s: samples a second that a rank can decode; ``None`` where unknown.
             memory_bytes: bytes that the pipelines of a node are predicted to hold.
         """
-        plan, samples, size = self._plan, self._plan.order.epoch_samples, self._sample_bytes()
+        plan, samples = self._plan, self._plan.order.epoch_samples
         world, here = plan.world_size, plan.world_size // self._nodes
-        part: dict[str, Any] = {"batches": None, "samples": None, "read_bytes": None}
+        part: dict[str, Any] = {"batches": None, "samples": None}
         carried = None
         if samples is not None:
             batch, steps = self._mixture.spec.batch, self._epoch_batches(samples)
             whole = batch.drop_last or batch.size == 1
             dealt = steps * batch.size * world if whole else samples if steps else 0
             mine = -(-dealt // world)
-            part = {"batches": steps, "samples": mine, "read_bytes": round(mine * size)}
+            part = {"batches": steps, "samples": mine}
             carried = samples - dealt
         return {
             "world_size": world,
             "nodes": self._nodes,
             "per_node": here,
             "carried_samples": carried,
-            "sample_read_bytes": round(size),
             "rank": {
                 **part,
                 "cores": plan.limits.cpus,
@@ -458,30 +454,10 @@ class _Report:
             },
             "node": {
                 "samples": part["samples"] and part["samples"] * here,
-                "read_bytes": part["read_bytes"] and part["read_bytes"] * here,
                 "samples_per_s": bound_per_s and bound_per_s * here,
                 "memory_bytes": memory_bytes,
             },
         }
-
-    def _sample_bytes(self) -> float:
-        """Mean bytes that are read for a sample of the mixture."""
-        mean = 0.0
-        for dataset, table in zip(self._mixture.datasets, self._tables, strict=True):
-            record = self._mixture.sizes.record_bytes[dataset.name]
-            cost = self._costs.get(dataset.name)
-            if self._reuse is None:
-                found = record * len(table.steps) / max(1, table.samples)
-            elif not dataset.cameras:
-                found = 0.0  # numbers are in the index
-            elif cost is not None:
-                decodes = self._reuse.decodes[dataset.index] * len(dataset.cameras)
-                found = decodes * cost.encoded_bytes
-            else:
-                frames = max(1.0, float(table.steps.mean()))
-                found = self._reuse.decodes[dataset.index] * record / frames
-            mean += self._shares[dataset.index] * found
-        return mean
 
     def _locality(self, left_bytes: int) -> dict[str, Any] | None:
         """Reading rates and the order that suits them; ``None`` for data on fast local storage.
