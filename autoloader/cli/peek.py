@@ -38,7 +38,6 @@ from autoloader.samples.resolve import ResolvedDataset
 from autoloader.samples.transforms.fields import BETWEEN, is_text
 from autoloader.samples.transforms.rlds import read_values
 from autoloader.spec import DatasetSpec, FieldTerm, PipelineSpec
-from autoloader.spec.reading import flow
 from autoloader.telemetry.charts import render
 
 _RANGE = ("low", "high", "mean", "values")
@@ -50,7 +49,6 @@ MOST_DRAWN = 32
 """Columns of a field that are drawn; ``--json`` has all."""
 _COLOURS = "viridis"
 _GRIPPER_WORDS = ("gripper", "grasp", "open", "close")
-_BETWEEN = "gripper has values between 0 and 1"
 _GRIPPER_OPS = ("rel2abs", "binarise")
 _ARM_WIDTHS = (7, 8)
 """Widths of an action whose last column is a gripper where no name says otherwise."""
@@ -108,7 +106,6 @@ class Shown:
     Attributes:
         cameras: camera → [F, H, W, 3] uint8.
         labels: labels of the F frames: "t", "t+5", "goal t+9"; "" for a frame that is alone.
-        episode: place of the episode that the sample is of.
         absent: cameras that the dataset lacks, or whose frames are all padding.
         t: step of the episode at which the sample stands.
         text: instruction of the sample.
@@ -120,7 +117,6 @@ class Shown:
     absent: frozenset[str]
     t: int
     text: str
-    episode: tuple[int, int] = (0, 0)
     scales: Mapping[str, Scale] = field(default_factory=dict)
 
 
@@ -164,8 +160,6 @@ class Column:
         own: whether it is a column of the field; an op may take one away.
         gripper: whether it is a gripper's, by its own name; ``None``: it has none.
         of_gripper: whether the name or the ops of its term say so, which has two columns at most.
-        place: its term, its number there, and the term's width.
-        remedy: what to do about ``flag``.
     """
 
     name: str
@@ -175,8 +169,6 @@ class Column:
     own: bool = True
     gripper: bool | None = None
     of_gripper: bool = False
-    place: tuple[FieldTerm, int, int] | None = None
-    remedy: str = ""
 
     def plain(self) -> dict[str, Any]:
         """Document of the column for ``--json``."""
@@ -269,15 +261,14 @@ def _panels(
                     panel = Panel(says=dict.fromkeys(texts, False), flags=flags)
                     found[dataset.name] = panel
                 _take(batch, k, panel)
-                place = _place_for(panel.shown, batch["language"][k], _episode_of(batch, k))
-                if place is not None:
+                if len(panel.shown) < MOST_SHOWN:
                     alone: Any = {
                         "images": {name: of[k : k + 1] for name, of in batch["images"].items()},
                         "provenance": batch["provenance"][k : k + 1],
                     }
                     pictures = {name: of[0] for name, of in augment(alone)["images"].items()}
                     goal = dataset.sample.goal != "none"
-                    panel.shown[place : place + 1] = [_shown(batch, pictures, k, goal=goal)]
+                    panel.shown.append(_shown(batch, pictures, k, goal=goal))
             done += len(indices)
             advance(min(done, wanted), wanted)
             if done >= wanted:
@@ -306,26 +297,6 @@ def _take(batch: Mapping[str, Any], k: int, panel: Panel) -> None:
             panel.says[name] = panel.says[name] or bool("".join(texts[k]).strip())
 
 
-def _episode_of(batch: Mapping[str, Any], k: int) -> tuple[int, int]:
-    """Shard and record of sample ``k`` of a batch."""
-    shard, record = np.asarray(batch["provenance"][k])[2:4].tolist()
-    return shard, record
-
-
-def _place_for(shown: Sequence[Shown], text: str, episode: tuple[int, int]) -> int | None:
-    """Place at which a sample is shown: different instructions, then episodes; ``None``: not."""
-    if len(shown) < MOST_SHOWN:
-        return len(shown)
-    every = [(one.text, one.episode) for one in shown]
-
-    def different(pairs: Sequence[tuple[str, tuple[int, int]]]) -> tuple[int, int]:
-        return len({one for one, _ in pairs}), len({one for _, one in pairs})
-
-    swapped = [[*every[:at], (text, episode), *every[at + 1 :]] for at in range(len(every))]
-    best = max(range(len(every)), key=lambda at: different(swapped[at]))
-    return best if different(swapped[best]) > different(every) else None
-
-
 def _shown(batch: Mapping[str, Any], pictures: Mapping[str, Any], k: int, *, goal: bool) -> Shown:
     """Pictures and labels of sample ``k`` of a batch."""
     offsets = np.asarray(batch["frame_offset"][k]).tolist()
@@ -342,7 +313,6 @@ def _shown(batch: Mapping[str, Any], pictures: Mapping[str, Any], k: int, *, goa
         absent=frozenset(name for name, mask in masks.items() if not mask.any()),
         t=int(batch["provenance"][k][4]),
         text=batch["language"][k],
-        episode=_episode_of(batch, k),
         scales={name: scale for name, (_, scale) in depth.items() if scale is not None},
     )
 
@@ -365,10 +335,6 @@ def _look_into(panel: Panel, dataset: ResolvedDataset, asked: PipelineSpec, epis
             column.normalised = None if scaling is None else bool(scaling.active[at])
         for column in gripper_columns(own) if name == "action" and name in found else ():
             column.flag = not_binary(column.stages[-1][1])
-            line = binary_line(name, column, getattr(asked.dataset(dataset.name), name).terms)
-            fits = line and column.flag.startswith(_BETWEEN)
-            how_to = f"write {line}" if fits else "make it binary by an op (binarise, clip)"
-            column.remedy = f"to have it open or closed, {how_to}; leave it if it is a width"
         for column, values in zip(own, model.T, strict=False):
             label = f"to the model: {how.method}" if how and column.normalised else "to the model"
             column.stages.append((label, values))
@@ -388,8 +354,8 @@ def _odd(panel: Panel) -> list[str]:
     found += [f"{name} is empty in all {panel.samples} samples" for name in panel.silent]
     for name, columns in panel.fields.items():
         found += [
-            f"{name} {column.name.replace(f'{at}: {name} {at}', str(at))}: {column.flag} → "
-            f"{column.remedy}"
+            f"{name} {column.name.replace(f'{at}: {name} {at}', str(at))}: {column.flag} → to have "
+            "it open or closed, make it binary by an op (binarise, clip); leave it if it is a width"
             for at, column in enumerate(columns)
             if column.flag
         ]
@@ -488,7 +454,6 @@ def _columns(term: FieldTerm, stages: list[tuple[str, NDArray[np.float32]]]) -> 
             [(label, of[:, number]) for label, of in stages if number < of.shape[1]],
             own=number < width,
             of_gripper=gripper and width <= 2,
-            place=(term, number, width),
         )
         for number in range(max(of.shape[1] for _, of in stages))
     ]
@@ -560,26 +525,8 @@ def not_binary(values: NDArray[np.float32]) -> str:
     told = column_range(finite)
     few = ", ".join(f"{one:g}" for one in told["values"] or ())
     if told["low"] >= 0 and told["high"] <= 1:
-        return _BETWEEN + (f": {few}" if few else "")
+        return "gripper has values between 0 and 1" + (f": {few}" if few else "")
     return f"gripper not only 0 and 1: {few or 'from {low:.3g} to {high:.3g}'.format(**told)}"
-
-
-def binary_line(name: str, column: Column, terms: Sequence[FieldTerm]) -> str:
-    """Line of the spec that makes a column binary; "" where its term has to be taken apart."""
-    if column.place is None or column.place[0].path is None:
-        return ""
-    own, number, width = column.place
-    parts: list[Any] = [{"path": own.text(), "ops": [*(op.plain() for op in own.ops), "binarise"]}]
-    if width > 1:
-        if own.ops or own.columns is not None:
-            return ""
-        end = "" if number + 1 == width else str(number + 1)
-        parts = [{"path": f"{own.path}[{number}:{end}]", "ops": ["binarise"]}]
-        parts = [f"{own.path}[:{number}]"] * bool(number) + parts
-        parts += [f"{own.path}[{end}:]"] * bool(end)
-    every = [one for term in terms for one in (parts if term is own else [term.plain()])]
-    plain = every[0] if len(every) == 1 else every
-    return f"{name}: {flow(plain)}"
 
 
 def _histogram(values: NDArray[np.float32]) -> tuple[list[float], str]:
