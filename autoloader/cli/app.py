@@ -734,7 +734,6 @@ def report(
         the recorded runs.
     other: A second run to compare with. If it is one of AutoLoader(…, replay_one_batch=True), which
         repeats one batch and so loads nothing, the page says how much time loading costs.
-        Default: the latest such run of the same spec on this host, if there is one.
     output: File of the page; default: RUN.html in the working directory.
     """
     from autoloader.cli.report import list_runs, show_page

@@ -5,7 +5,6 @@ Not here: sentences and drawings (``report``), reading files (``telemetry.run_re
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import os
 from collections import defaultdict
@@ -23,7 +22,6 @@ from autoloader.telemetry.run_record import (
     VARIABLE,
     PipelineRecord,
     files_of,
-    first_facts,
     living_runs,
     read_pipeline,
 )
@@ -316,20 +314,3 @@ def cost_of(run: Run, ideal: Run) -> float | None:
     if not run.samples_per_s or not ideal.samples_per_s:
         return None
     return max(0.0, 1.0 - run.samples_per_s / ideal.samples_per_s)
-
-
-def find_ideal(run: Run, folder: Path) -> Run | None:
-    """Find the latest run of the same spec on the same host that repeated one batch."""
-    found = []
-    for file in folder.glob("*/train-*.jsonl"):
-        with contextlib.suppress(UsageError):
-            facts = first_facts(file)
-            same = all(facts.get(key) == run.facts.get(key) for key in ("spec_digest", "host"))
-            if facts.get("replay_one_batch") and same:
-                found.append(file)
-    if run.replays or not found:
-        return None
-    latest = max(found, key=lambda file: file.stat().st_mtime)
-    with contextlib.suppress(UsageError):
-        return read_run(latest)
-    return None

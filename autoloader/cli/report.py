@@ -26,7 +26,6 @@ from autoloader.cli.output import answered, emit, emit_document, file_errors, no
 from autoloader.cli.recorded_run import (
     Run,
     cost_of,
-    find_ideal,
     find_run,
     held_bytes,
     kept_runs,
@@ -76,7 +75,6 @@ def show_page(run: str, other: str | None, output: Path | None) -> None:
     folder = find_run(run)
     shown = [read_run(folder)] + ([] if other is None else [read_run(find_run(other))])
     ideal = next((one for one in shown if one.replays), None)
-    ideal = ideal or find_ideal(shown[0], folder.parent)
     target = output or Path(f"{shown[0].name}.html")
     text = page(*shown, ideal=ideal)
     with file_errors("--output", target):

@@ -39,7 +39,6 @@ from pydantic import (
     ValidationError,
     WithJsonSchema,
     field_validator,
-    model_validator,
 )
 from ruamel.yaml import YAML
 
@@ -63,7 +62,7 @@ from autoloader.host.units import (
     parse_floor,
     size_of,
 )
-from autoloader.spec.block import Block, wrong
+from autoloader.spec.block import Block
 from autoloader.spec.knobs import KnobLimits, Knobs
 from autoloader.spec.reading import complaint, read_yaml_file
 
@@ -72,8 +71,6 @@ DEFAULT_PROFILE = "local_dev"
 
 NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9_.-]*$"
 _MOST_SHARDS = 64
-
-SCHEMA_VERSION = 2
 
 ENCODING_DOUBLINGS = 2.0
 FAR_DOUBLINGS = 3.0
@@ -344,21 +341,6 @@ class Profile(Block):
             what, remedy, _ = complaint(error, raw)
             raise ProfileError(f"{path}: {what}", remedy=f"{remedy}; {example}") from error
 
-    @model_validator(mode="before")
-    @classmethod
-    def _of_this_version(cls, raw: Any) -> Any:
-        version = raw.get("schema_version") if isinstance(raw, Mapping) else SCHEMA_VERSION
-        if version == SCHEMA_VERSION:
-            return raw
-        if isinstance(version, int) and version > SCHEMA_VERSION:
-            raise wrong(
-                f"schema_version: {version} was written by a newer autoloader; this one reads "
-                f"{SCHEMA_VERSION}",
-                "update autoloader on this host, or export the profile with this version there",
-            )
-        found = f"{version!r} is not allowed" if version is not None else "it is missing, or None"
-        raise wrong(f"schema_version: {found}", f"write schema_version: {SCHEMA_VERSION}")
-
     def as_dict(self, context: str = "") -> dict[str, Any]:
         """Plain data in a stable order; what is unset is left out.
 
@@ -468,13 +450,10 @@ def _yaml_text(mapping: Mapping[str, Any]) -> str:
 
 
 def _flat(plain: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """(path, value) of each leaf of nested mappings and lists."""
+    """(path, value) of each leaf of nested mappings."""
     for key, value in plain.items():
         if isinstance(value, Mapping):
             yield from _flat(value, f"{prefix}{key}.")
-        elif isinstance(value, list) and value and isinstance(value[0], Mapping):
-            for place, one in enumerate(value):
-                yield from _flat(one, f"{prefix}{key}[{place}].")
         else:
             yield f"{prefix}{key}", value
 

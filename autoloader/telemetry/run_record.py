@@ -285,15 +285,6 @@ def _entries_of(path: Path) -> Iterator[dict[str, Any]]:
         raise UsageError(f"{path} cannot be read: {error}", remedy=_REMEDY) from error
 
 
-def first_facts(path: Path) -> dict[str, Any]:
-    """The facts of a run's record, without reading the rest; {} where the first line has none.
-
-    Raises:
-        UsageError: the file cannot be read.
-    """
-    return dict(next(_entries_of(path), {}).get("facts") or {})
-
-
 def files_of(run: Path) -> list[Path]:
     """The records' files of a run, or of several.
 

@@ -242,7 +242,9 @@ COMMANDS = [
         "set num_parallel_calls=2 or cycle_length=8",
     ),
     command("plan --spec mix.yaml --profile nobody", "'nobody'", "local_dev"),
-    command("plan --spec mix.yaml --profile p.yaml", "p.yaml: schema_version", "schema_version: 2"),
+    command(
+        "plan --spec mix.yaml --profile p.yaml", "p.yaml: schema_version", "add schema_version"
+    ),
     command("plan --spec mix.yaml --profile no.yaml", "no.yaml", "No such file", "readable file"),
     command("plan --spec mix.yaml --split tset", "datasets[arm].split", "'tset'", "known: train"),
     command("plan --spec mix.yaml --ranks 0", "--ranks", "'0'", AT_LEAST_1),

@@ -17,7 +17,7 @@ import pytest
 from record_moments import BEGAN_S, a_moment
 
 from autoloader.cli.app import main
-from autoloader.cli.recorded_run import Run, find_ideal, read_run
+from autoloader.cli.recorded_run import Run, read_run
 from autoloader.cli.report import findings, page
 from autoloader.host.units import GIB
 from autoloader.telemetry.run_record import RunFile, RunLog
@@ -122,10 +122,6 @@ def test_against_a_run_that_repeated_one_batch_it_says_what_the_loader_costs(
     ideal = read_run(left(quick, "ideal", replay_one_batch=True))
     run = read_run(left(moments()))
     assert "The loader costs you 20 %" in answers(run, ideal)["Would a perfect loader help?"]
-    found = find_ideal(run, run.own.path.parents[1])
-    assert found is not None
-    assert found.own.path == ideal.own.path
-    assert find_ideal(ideal, run.own.path.parents[1]) is None
 
 
 def test_a_run_that_stopped_without_an_end_is_told_as_such(
