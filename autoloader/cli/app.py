@@ -769,7 +769,6 @@ def tune(
     budget: str = "5m",
     storage: str | None = None,
     study: str | None = None,
-    resume: bool = False,
     name: str | None = None,
     output: OutputFile = None,
     split: str = "train",
@@ -790,7 +789,6 @@ def tune(
         in --output, else in ~/.local/share/autoloader.
     study: Name of the study: a new name begins one, the name of an earlier study continues it;
         default: begin one with a name of its own.
-    resume: Continue --study, or the latest study; stop with an error if it is not there.
     name: Save the profile under this name. Default: replace the starting profile, or write
         NAME-tuned if that one came with autoloader.
     output: Folder for the profile, the HTML report and the study; default: autoloader's own config
@@ -814,7 +812,7 @@ def tune(
     options = TuneOptions(
         spec_path=place, spec=declared, knobs=knobs, settings=settings or (), split=split,
         host_profile=profile, floor_bytes=floor_bytes, trials=trials, budget_s=budget_s,
-        storage=storage, study=study, resume=resume, name=name, out=output, seed=seed,
+        storage=storage, study=study, name=name, out=output, seed=seed,
         warmup=warmup, batches=batches, command=typed_command(),
     )  # fmt: skip
     show_study(options, began_s=began_s)

@@ -139,11 +139,6 @@ class Run:
         seen = (one.headroom_bytes for one in self.own.moments)
         return min((one for one in seen if one is not None), default=None)
 
-    @property
-    def hit_ratio(self) -> float | None:
-        """Share of the frames that came from the cache, at the end; ``None`` without a cache."""
-        return self.own.last.cache.hit_ratio
-
     def _mean(self, read: Callable[[Statistics], float | None]) -> float | None:
         read_all = [(seconds, read(moment)) for seconds, moment in self.running]
         known = [(seconds, value) for seconds, value in read_all if value is not None]
@@ -202,14 +197,9 @@ class Run:
         )
 
     @property
-    def moves(self) -> tuple[Move, ...]:
-        """Moves of knobs, and returns of memory, the oldest first."""
-        return self.own.moves
-
-    @property
     def changes(self) -> tuple[Move, ...]:
         """Moves that changed a knob."""
-        return tuple(move for move in self.moves if move.changes)
+        return tuple(move for move in self.own.moves if move.changes)
 
     def rank_waits(self) -> dict[int, float]:
         """Rank → share of its time that it waited, the worst first."""

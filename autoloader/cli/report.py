@@ -89,7 +89,7 @@ def show_page(run: str, other: str | None, output: Path | None) -> None:
             "samples_per_s": one.samples_per_s,
             "wait_ratio": one.wait_ratio,
             "limits": one.limits,
-            "moves": [asdict(move) for move in one.moves],
+            "moves": [asdict(move) for move in one.own.moves],
             "findings": [asdict(finding) for finding in told],
         }
         for one, told in found
@@ -348,17 +348,17 @@ def _memory(run: Run) -> Finding | None:
 def _controller(run: Run) -> Finding:
     """Finding: what the controller did, and why."""
     states = _states(run)
-    if not run.moves:
+    if not run.own.moves:
         why = f" Its last word: {run.own.last.why}." if run.own.last.why else ""
         none = "Nothing: no knob moved." if run.own.last.state else "There was none; nothing moved."
         return Finding(none + why, states)
     by = Counter(move.by for move in run.changes)
     parts = [f"{MOVERS.get(who, who)} {count} ×" for who, count in by.most_common()]
     times = "once" if len(run.changes) == 1 else f"{len(run.changes)} times"
-    grouped = Counter((move.by, move.why) for move in run.moves)
+    grouped = Counter((move.by, move.why) for move in run.own.moves)
     more = []
     for (who, why), count in grouped.most_common(5):
-        moved = [one for one in run.moves if (one.by, one.why) == (who, why)]
+        moved = [one for one in run.own.moves if (one.by, one.why) == (who, why)]
         knobs = sorted({knob for one in moved for knob in one.changes})
         shown = "; ".join(_changes(moved, knob) for knob in knobs[:4]) + " …" * (len(knobs) > 4)
         when = f"At {clock(moved[0].at_s - run.begin_s)}" if count == 1 else f"{count} ×"
@@ -646,7 +646,7 @@ def _timeline(run: Run, end_s: float, letter: str) -> Timeline:
     for stretch, after in run.stretches(lambda moment: moment.phase == "parked"):
         end_at_s = run.own.last.at_s if after is None else after.at_s
         shades.append((stretch[0].at_s - run.begin_s, end_at_s - run.begin_s, "parked"))
-    moves = list(enumerate(run.moves, start=1))
+    moves = list(enumerate(run.own.moves, start=1))
     if len(moves) > MOST_MARKS:  # readers look for the reflex's moves
         reflex = [one for one in moves if one[1].by == "reflex"]
         moves = sorted({one[0]: one for one in (reflex + moves)[:MOST_MARKS]}.values())

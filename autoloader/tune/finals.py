@@ -118,14 +118,6 @@ class FinalsResult:
         """The interval of 95 % for the speedup; ``None`` if the start won."""
         return interval_of(self.ratios)
 
-    @property
-    def busy_rounds(self) -> int:
-        """Rounds in which a neighbour was busy."""
-        both = (self.start.rounds, self.winner.rounds)
-        return sum(
-            any(number in own and own[number].busy for own in both) for number in range(self.rounds)
-        )
-
 
 def _settled(start: Contender, finalist: Contender) -> bool:
     """True if more rounds with this finalist would tell nothing new."""

@@ -31,7 +31,6 @@ import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -40,7 +39,7 @@ from optuna.trial import FrozenTrial, TrialState
 from sqlalchemy.engine import make_url
 from sqlalchemy.exc import ArgumentError, IntegrityError, SQLAlchemyError
 
-from autoloader.errors import KnobError, UsageError, nearest
+from autoloader.errors import KnobError, UsageError
 from autoloader.spec.knobs import KnobLimits, Knobs, used_knobs
 from autoloader.tune.finals import TIE_RATIO, Contender
 from autoloader.tune.search_space import SearchSpace
@@ -390,40 +389,6 @@ def shown_study(name: str) -> str:
     return name.rpartition("@")[0] or name
 
 
-def there_already(storage: optuna.storages.BaseStorage, name: str | None, fingerprint: str) -> str:
-    """The name of a study that hosts of ``fingerprint`` can go on with.
-
-    Args:
-        storage: SQLAlchemy URL of the storage.
-        name: as people call it; ``None``: the one that was begun last.
-        fingerprint: fingerprint of this host's facts.
-
-    Raises:
-        UsageError: there is no such name.
-    """
-    begun = {
-        one.study_name: one.datetime_start or datetime.min
-        for one in optuna.get_all_study_summaries(storage, include_best_trial=False)
-    }
-    mine = {shown_study(one): one for one in begun if one.endswith(f"@{fingerprint}")}
-    if name is None and mine:
-        return max(mine, key=lambda one: begun[mine[one]])
-    if name in mine:
-        return str(name)
-    others = sorted({shown_study(one) for one in begun} - set(mine))
-    if name in others:
-        raise UsageError(
-            f"--resume: the study {name} was begun on another kind of host, and hosts that differ "
-            "share no trials",
-            remedy="leave --resume out to begin its part of this host",
-        )
-    which = "no study yet" if name is None else f"no study {name!r}"
-    raise UsageError(
-        f"--resume: there is {which} of a host like this in the storage",
-        remedy=nearest(name or "", mine) if mine and name else "leave --resume out to begin one",
-    )
-
-
 def sqlite_url(path: Path) -> str:
     """The storage URL of an SQLite file, whose directory is made."""
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -479,7 +444,7 @@ def storage_errors(url: str, *, study: str = "") -> Iterator[None]:
             what = f"was lost in the middle of the study {study}: {first_line}"
             remedy = (
                 "no profile was written; what was measured is kept there: when it answers again, "
-                f"go on with --study {study} --resume"
+                f"go on with --study {study}"
             )
         raise UsageError(f"the study's storage {shown_url(url)} {what}", remedy=remedy) from error
     except ImportError as error:

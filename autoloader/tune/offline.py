@@ -158,7 +158,7 @@ def tune(
         TuneReport(profile, result, notes=(error.what,)).write_page(page)
         raise ProfileError(
             f"{error.what}; the study {result.name} is kept, and {page} tells what it found",
-            remedy=f"{error.remedy}; --study {result.name} --resume goes on with what was measured",
+            remedy=f"{error.remedy}; --study {result.name} goes on with what was measured",
         ) from error
     report = TuneReport(profile, result, kept.path, tuple(kept.notes))
     return replace(report, page_path=report.write_page(page))
@@ -176,9 +176,9 @@ def _check(options: TuneOptions) -> None:
 
 
 def _study_name(options: TuneOptions, base: str) -> str:
-    """The study's name; "" leaves it to the storage: the one that was begun last."""
-    if options.study or options.resume:
-        return options.study or ""
+    """The study's name, made up where the options have none."""
+    if options.study:
+        return options.study
     job = os.environ.get("SLURM_JOB_ID")
     if job and options.storage:  # every task of the job is one of its workers
         return f"{base}-slurm-{job}"

@@ -66,7 +66,6 @@ class TuneReport:
             "bound_samples_per_s": None if bound is None else bound.samples_per_s,
             **(NO_BOUND if bound is None else bound.as_dict()),
             "ended": self.result.ended or None,
-            "busy_rounds": verdict.busy_rounds,
             "trials": self.result.outcomes,
             "study": self.result.name,
             "storage": self.result.storage,
@@ -160,9 +159,6 @@ class TuneReport:
             yield f"  {knob}: {before} → {after}"
         if verdict.ratios:
             yield "  best over start, in turn: " + ", ".join(f"{one:.2f}" for one in verdict.ratios)
-        if verdict.busy_rounds:
-            rounds = f"{verdict.busy_rounds} of {verdict.rounds} rounds"
-            yield f"  other processes used the processors in {rounds}"
         yield ""
         yield "-- bound"
         yield from self.bound_lines

@@ -49,7 +49,6 @@ from autoloader.tune.ledger import (
     shown_url,
     storage_errors,
     storage_url,
-    there_already,
 )
 from autoloader.tune.measurement import LEAST_BATCHES, Trace
 from autoloader.tune.search_space import SearchSpace
@@ -97,7 +96,6 @@ class StudyOptions:
         storage: a storage URL; ``None``: an SQLite file in the user's folder.
         study: name of a study to make or resume; ``None`` makes a new one, of a SLURM job with a
             storage one for the job.
-        resume: the study must be there; with no name the one that was begun last goes on.
         trials: trials this run adds, the start among them.
         budget_s: wall seconds for everything.
         seed: seed of Optuna's sampler.
@@ -107,7 +105,6 @@ class StudyOptions:
 
     storage: str | None = None
     study: str | None = None
-    resume: bool = False
     trials: int = 12
     budget_s: float = 300.0
     seed: int = 0
@@ -199,7 +196,7 @@ class Study:
         began_s: second of the clock at which the budget began.
         watcher: is shown every step.
         storage: URL of the storage, such as an SQLite file's.
-        name: the study's name; an existing one is resumed. "": the one that was begun last.
+        name: the study's name; an existing one is resumed.
         kin: fingerprint of the hosts that share trials; "": all that open the study do.
         about: mixture that is measured; a study of another one is refused. "": not told.
         analyst: learns what samples cost, and says when no trial can win any more.
@@ -247,8 +244,6 @@ class Study:
         """
         url, name = storage_url(self.storage), self.name
         with storage_errors(url), opened_storage(url) as opened:
-            if self.options.resume:
-                name = there_already(opened, name or None, self.kin)
             study = open_study(
                 opened,
                 kin_study(name, self.kin),
