@@ -5,7 +5,7 @@ derived again from its log (``autoloader replay``).
 
 Start here:
     ``policy``: once a second: which knob to change, and whether the last change paid.
-    ``reflex``: ten times a second: headroom alone; closes the gate or frees buffers.
+    ``reflex``: five or ten times a second: headroom alone; closes the gate or frees buffers.
     ``admission``: whether a start fits above the floor, and with which knobs.
     ``states``: the states and all transitions, as data.
     ``profile.Profile``: starting knobs for a kind of host, saved by ``autoloader.tune``.

@@ -37,6 +37,19 @@ def _plain(value: Any) -> Any:
     return adapter(kind).dump_python(value, mode="json")
 
 
+@dataclass(frozen=True, slots=True)
+class _Line:
+    """One decision with its inputs; ``run`` and ``pipeline`` say whose it is."""
+
+    kind: str
+    at_s: float
+    state: ControllerState
+    observation: Observation
+    decision: Decision
+    run: str
+    pipeline: int
+
+
 class DecisionLog(LineLog):
     """Writes one log; any thread, beside any other process. A full disk ends the log, not the run.
 
@@ -68,8 +81,8 @@ class DecisionLog(LineLog):
 
     def decision(self, state: ControllerState, seen: Observation, answer: Decision) -> None:
         """Write one decision, with its inputs."""
-        told = {"state": state, "observation": seen, "decision": answer}
-        self.event("decision", seen.at_s, **{name: _plain(one) for name, one in told.items()})
+        line = _Line("decision", seen.at_s, state, seen, answer, **self._whose)
+        self.write_text(adapter(_Line).dump_json(line).decode())
 
     def event(self, kind: str, at_s: float, **told: Any) -> None:
         """Write one line of another kind.

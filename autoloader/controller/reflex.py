@@ -1,4 +1,4 @@
-"""The reflex: ten times a second, headroom alone, no policy in between.
+"""The reflex: ten times a second near the floor, headroom alone, no policy in between.
 
 Theory of operation. ``react`` is pure: a reading of headroom and what the reflex remembers in, what
 to do out. Between floor + margin and the floor no new reads are admitted; below the floor buffers
@@ -16,7 +16,9 @@ Invariants:
     2. With fewer than two batches ready the gate is open.
     3. An unreadable headroom closes nothing and opens nothing: what was, stays.
 
-``ControlLoop`` has the two threads of control: the reflex ten times a second, the policy once. They
+Far from the floor, where 200 ms cannot take what is left, it reads five times a second.
+
+``ControlLoop`` has the two threads of control: the reflex, and the policy once a second. They
 run beside the pipelines that they govern: in the loader's child, or in the trainer's process with
 ``isolation="thread"``. The reflex acts even while the policy's thread waits for the GPU or for a
 slow file system. An error in either thread is counted, logged once, and leaves all knobs as they
@@ -45,6 +47,10 @@ from autoloader.host.threads import LoaderThread, all_ended
 logger = logging.getLogger(__name__)
 
 PERIOD_S = 0.1
+CALM_PERIODS = 2
+"""Between two readings, while headroom is far from the floor."""
+CALM_RATIO = 3.0
+"""Far from the floor: floor + margin × this. A margin is what 300 ms take."""
 GROWTH_WINDOW_S = 0.3
 REPEAT_S = 0.5
 """Between two rounds of dropping, while headroom stays below the floor."""
@@ -89,11 +95,12 @@ class ReflexState:
 
 @dataclass(frozen=True, slots=True)
 class Reaction:
-    """The answer: what to do, and whether reads are admitted."""
+    """The answer: what to do, whether reads are admitted, and whether the floor is far."""
 
     state: ReflexState
     action: Action
     admit: bool
+    calm: bool = False
 
 
 def react(
@@ -126,7 +133,8 @@ def react(
     if headroom_bytes >= floor:
         closed = headroom_bytes < floor + margin * (REOPEN_RATIO if state.closed else 1.0)
         state = ReflexState(closed=closed, dropped_s=state.dropped_s)
-        return Reaction(state, Action.GATE if closed else Action.NOTHING, not closed or starving)
+        action, calm = Action.GATE if closed else Action.NOTHING, floor + margin * CALM_RATIO
+        return Reaction(state, action, not closed or starving, headroom_bytes >= calm)
     below = at_s if state.below_s is None else state.below_s
     state = replace(state, closed=True, below_s=below)
     large = surplus_bytes is not None and surplus_bytes > MARGIN_BYTES
@@ -146,14 +154,17 @@ class GrowthMeter:
         self._calls = 0
         self._p99 = 0
 
-    def note(self, headroom_bytes: int) -> None:
-        """Take in a reading of headroom in bytes; ten come each second."""
-        if len(self._recent) == self._recent.maxlen:
-            self._falls.append(max(0, self._recent[0] - headroom_bytes))
-            self._calls += 1
-            if self._calls % 10 == 1:
-                self._p99 = int(percentile(self._falls, 0.99) or 0)
-        self._recent.append(headroom_bytes)
+    def note(self, headroom_bytes: int, periods: int = 1) -> None:
+        """Take in a reading of headroom in bytes, so many periods of 100 ms after the last one."""
+        last = self._recent[-1] if self._recent else headroom_bytes
+        for left in reversed(range(periods)):  # in between it fell evenly
+            now = headroom_bytes + (last - headroom_bytes) * left // periods
+            if len(self._recent) == self._recent.maxlen:
+                self._falls.append(max(0, self._recent[0] - now))
+                self._calls += 1
+                if self._calls % 10 == 1:
+                    self._p99 = int(percentile(self._falls, 0.99) or 0)
+            self._recent.append(now)
 
     @property
     def p99_bytes(self) -> int:
@@ -170,8 +181,11 @@ POLICY_PERIOD_S = 1.0
 class Governed(Protocol):
     """A pipeline under control; each method is called from its own thread."""
 
-    def reflex(self, at_s: float, headroom_bytes: int | None, growth_bytes: int) -> None:
-        """Answer a reading of headroom (``None``: it failed); must not wait."""
+    def reflex(self, at_s: float, headroom_bytes: int | None, growth_bytes: int) -> bool:
+        """Answer a reading of headroom (``None``: it failed); true if the floor is far.
+
+        Must not wait.
+        """
         ...
 
     def govern(self, at_s: float, growth_bytes: int) -> None:
@@ -198,6 +212,7 @@ class ControlLoop:
         self._done = threading.Event()
         self._threads: list[threading.Thread] = []
         self._said: set[str] = set()
+        self._periods = 1
         self.growth = GrowthMeter()
         self.faults = 0
 
@@ -227,26 +242,30 @@ class ControlLoop:
             self._done.set()
         all_ended(threads, 2.0)
 
-    def react_once(self) -> None:
-        """Read headroom, and have the reflex of each pipeline answer."""
+    def react_once(self) -> float:
+        """Read headroom, and have the reflex of each pipeline answer; seconds to the next time."""
         assert self._headroom is not None
         headroom: int | None = None
         with self._static("headroom"):
             headroom = self._headroom.read().headroom_bytes
-            self.growth.note(headroom)
+            self.growth.note(headroom, self._periods)
+        calm = True
         for one in self._governed:
             with self._static("reflex"):
-                one.reflex(self._clock.now_s(), headroom, self.growth.p99_bytes)
+                calm &= one.reflex(self._clock.now_s(), headroom, self.growth.p99_bytes)
+        self._periods = CALM_PERIODS if calm else 1
+        return PERIOD_S * self._periods
 
-    def govern_once(self) -> None:
-        """Have each pipeline observe, decide and apply once."""
+    def govern_once(self) -> float:
+        """Have each pipeline observe, decide and apply once; seconds to the next time."""
         for one in self._governed:
             with self._static("policy"):
                 one.govern(self._clock.now_s(), self.growth.p99_bytes)
+        return POLICY_PERIOD_S
 
-    def _run(self, once: Callable[[], None], period_s: float) -> None:
-        while not self._done.wait(period_s):
-            once()
+    def _run(self, once: Callable[[], float], pause_s: float) -> None:
+        while not self._done.wait(pause_s):
+            pause_s = once()
 
     @contextlib.contextmanager
     def _static(self, where: str) -> Iterator[None]:

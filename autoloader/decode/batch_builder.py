@@ -31,9 +31,10 @@ import threading
 import time
 import weakref
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 import numpy as np
 
@@ -124,8 +125,12 @@ class SampleSource(ABC):
         return True
 
     @abstractmethod
-    def activity(self) -> Statistics:
-        """Counts so far; figures that the builder counts are 0."""
+    def activity(self, own: Sequence[Mapping[str, Any]]) -> Statistics:
+        """Counts so far.
+
+        Args:
+            own: for each dataset, the fields of its statistics that the builder counts.
+        """
 
     @abstractmethod
     def close(self) -> None:
@@ -299,21 +304,11 @@ class BatchBuilder:
     def activity(self) -> Statistics:
         """Counts so far."""
         *worked, copying = self._pool.service()
-        copied = self._copied.tolist()
-        source = self._source.activity()
-        datasets = {
-            name: replace(
-                source.datasets[name],
-                **worked[k],
-                samples=self._decoded[k] + copied[k],
-                stalls=self._stalls[k],
-            )
-            for k, name in enumerate(self._names)
-        }
+        counted = zip(worked, self._decoded, self._copied.tolist(), self._stalls, strict=True)
+        own = [{**one, "samples": made + copied, "stalls": s} for one, made, copied, s in counted]
         loaded = 0 if self._disk is None else self._disk.loaded - self._loaded_before
         return replace(
-            source,
-            datasets=datasets,
+            self._source.activity(own),
             gather_s=copying["decode_s"],
             gathered=copying["decoded"],
             cache=CacheStatistics(from_disk=loaded),

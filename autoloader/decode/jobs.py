@@ -406,15 +406,10 @@ class DecodePool:
 
     def service(self) -> list[dict[str, Any]]:
         """[D] seconds of work, samples done and frames decoded so far, as statistics name them."""
-        every = list(self._counts)
-        return [
-            {
-                "decode_s": sum(one.busy_s[k] for one in every),
-                "decoded": sum(one.rows[k] for one in every),
-                "frames": sum(one.frames[k] for one in every),
-            }
-            for k in range(self._datasets)
-        ]
+        threads = [(one.busy_s, one.rows, one.frames) for one in self._counts]
+        sums = (map(sum, zip(*counts, strict=True)) for counts in zip(*threads, strict=True))
+        names = ("decode_s", "decoded", "frames")
+        return [dict(zip(names, one, strict=True)) for one in zip(*sums, strict=True)]
 
     def close(self) -> None:
         """Begin no further job; each thread ends with the job that it has in hand."""

@@ -175,6 +175,7 @@ _SHORT_EVERY_S = 5.0
 """The same while memory is short."""
 _KEPT = 4
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
+_TICKS = os.sysconf("SC_CLK_TCK")
 
 
 @dataclass(frozen=True, slots=True)
@@ -351,17 +352,25 @@ class ProcessorProbe:
     @staticmethod
     def _times() -> _Times:
         allowed = os.sched_getaffinity(0)
-        times = psutil.cpu_times(percpu=True)
-        mine = [one for number, one in enumerate(times) if number in allowed]
-        own = {}
-        for pid in (os.getpid(), *descendants(os.getpid())):
-            with contextlib.suppress(psutil.Error):  # the child is gone
-                used = psutil.Process(pid).cpu_times()
-                own[pid] = used.user + used.system
+        every = _CPU_LINE.findall(Path("/proc/stat").read_bytes())
+        mine = [_seconds(times) for number, times in every if int(number) in allowed]
+        own = {os.getpid(): time.process_time()}
+        for pid in descendants(os.getpid()):
+            with contextlib.suppress(OSError):  # the child is gone
+                told = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2]
+                own[pid] = sum(_seconds(told)[11:13])
         return _Times(
-            idle=sum(one.idle + getattr(one, "iowait", 0.0) for one in mine),
+            idle=sum(one[3] + one[4] for one in mine),  # idle, and waiting for a disk
             whole=sum(sum(one[:8]) for one in mine),
-            stolen=sum(getattr(one, "steal", 0.0) for one in mine),
+            stolen=sum(one[7] for one in mine),
             count=len(mine),
             own=own,
         )
+
+
+_CPU_LINE = re.compile(rb"^cpu(\d+) (.+)$", re.MULTILINE)
+
+
+def _seconds(counters: bytes) -> list[float]:
+    """Counters of the kernel in clock ticks, as seconds; a word that is no number is 0."""
+    return [int(word) / _TICKS if word.isdigit() else 0.0 for word in counters.split()]

@@ -610,13 +610,12 @@ class Pipeline:
             processes += helpers.pids
             for name in ("present", "possible", "compared", "different"):
                 counts[name] = getattr(helpers, name)
-        datasets = {name: DatasetStatistics() for name in self._mixture.names} | dict(done.datasets)
-        for k, (name, own) in enumerate(datasets.items()):
-            bad = self._quarantine.count(k)
+        datasets = {}
+        for k, name in enumerate(self._mixture.names):
+            own, bad = done.datasets.get(name) or DatasetStatistics(), self._quarantine.count(k)
             if bad or there[k]:
-                datasets[name] = dataclasses.replace(
-                    own, quarantined=bad, samples=own.samples + there[k]
-                )
+                own = dataclasses.replace(own, quarantined=bad, samples=own.samples + there[k])
+            datasets[name] = own
         return dataclasses.replace(
             done,
             datasets=datasets,

@@ -191,7 +191,7 @@ class ControlledPipeline:
         self._state = ControllerState()
         self._begun_s: float | None = None
         self._parked_seen_s = float("-inf")
-        self._said = ""
+        self._said: tuple[Knobs, State] | None = None
         self._reflex = ReflexState()
         self._counted: Counter[str] = Counter()
         self._trim_next_s = float("-inf")
@@ -326,8 +326,8 @@ class ControlledPipeline:
 
     # --- the reflex's thread ----------------------------------------------------------------------
 
-    def reflex(self, at_s: float, headroom_bytes: int | None, growth_bytes: int) -> None:
-        """Answer a reading of headroom (``None``: it failed) by ``controller.reflex.react``."""
+    def reflex(self, at_s: float, headroom_bytes: int | None, growth_bytes: int) -> bool:
+        """Answer a reading of headroom by ``controller.reflex.react``; see ``Governed``."""
         before = self._reflex
         if headroom_bytes is not None:
             headroom_bytes += self._give_frames_back(at_s, headroom_bytes, growth_bytes)
@@ -361,6 +361,7 @@ class ControlledPipeline:
             self._drop(at_s, headroom_bytes)
         if reaction.action is Action.RESTART and self._restart is not None:
             self._restart("below the RAM floor and still too large: starting again small")
+        return reaction.calm
 
     def _give_frames_back(self, at_s: float, headroom_bytes: int, growth_bytes: int) -> int:
         """Have the frame cache give what is missing above the floor; bytes that it gave."""
@@ -485,11 +486,10 @@ class ControlledPipeline:
         return may
 
     def _tell(self) -> None:
-        knobs, state = self.pipeline.knobs, self._state.name.value
-        text = f"{state} {knobs.flat()}"
-        if text != self._said:
-            self._said = text
-            told = messages.Retuned(self._number, self._generation, knobs.flat(), state)
+        knobs, state = said = self.pipeline.knobs, self._state.name
+        if said != self._said:
+            self._said = said
+            told = messages.Retuned(self._number, self._generation, knobs.flat(), state.value)
             self._wire.send_later(told)
 
 

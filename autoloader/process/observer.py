@@ -124,9 +124,9 @@ class Displaced:
         return saved, took_s / span_s * min(1.0, would_be_there / stored)
 
 
-_PROBES_EVERY_S = 0.5
-"""All pipelines of a process look in turn: a second reading at once would be of milliseconds."""
-_MEMORY_EVERY_S = 2.0
+_PRESSURE_EVERY_S = 0.5
+"""All pipelines of a process look in turn: what one has read serves the others."""
+_PROBES_EVERY_S = 2.0
 """Finding the process's children takes a look at each of its threads."""
 
 
@@ -145,10 +145,11 @@ class Probes:
 
     def __init__(self, visible_devices: str | None, trainer: int) -> None:
         every_s, gpu = _PROBES_EVERY_S, GpuProbe(visible_devices, trainer)
-        self.pressure = Watched(PressureProbe().read, "memory pressure (PSI)", every_s=every_s)
+        pressure = PressureProbe().read
+        self.pressure = Watched(pressure, "memory pressure (PSI)", every_s=_PRESSURE_EVERY_S)
         self.processors = Watched(ProcessorProbe().read, "processors", every_s=every_s)
         self.gpu = Watched(gpu.read, "GPU load", every_s=every_s)
-        self.memory = Watched(held_here, "memory of this process", every_s=_MEMORY_EVERY_S)
+        self.memory = Watched(held_here, "memory of this process", every_s=every_s)
 
 
 _SHORT = (State.SHRINK, State.EMERGENCY)

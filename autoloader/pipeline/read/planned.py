@@ -41,11 +41,11 @@ import logging
 import math
 import threading
 import time
-from collections.abc import Callable, Sequence, Set
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from itertools import pairwise
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -239,7 +239,7 @@ class PlannedSource(SampleSource):
         logger.warning("the files have given nothing for %.0f s", waited_s)
         return ()
 
-    def activity(self) -> Statistics:
+    def activity(self, own: Sequence[Mapping[str, Any]]) -> Statistics:
         """Samples read ahead and seconds of reading, divided by the datasets' shares."""
         ahead = sum(len(run) for run, _ in list(self._ready.values()))
         late, awaits = "", ""
@@ -253,8 +253,9 @@ class PlannedSource(SampleSource):
                 generations=1,
                 read_s=self.busy_s * share,
                 awaits=awaits if dataset.name == late else "",
+                **counted,
             )
-            for dataset, share in zip(self._datasets, self._shares, strict=True)
+            for dataset, share, counted in zip(self._datasets, self._shares, own, strict=True)
         }
         return Statistics(
             datasets=datasets,

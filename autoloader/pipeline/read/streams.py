@@ -47,12 +47,12 @@ import operator
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from autoloader.decode.batch_builder import MakeSource, SampleSource
 from autoloader.decode.message import BatchMessage, PipelineStart, Quarantine
@@ -213,7 +213,7 @@ class StreamSource(SampleSource):
         """True if every stream runs with the knobs in force."""
         return all(reader.settled for reader in self._readers)
 
-    def activity(self) -> Statistics:
+    def activity(self, own: Sequence[Mapping[str, Any]]) -> Statistics:
         """See ``SampleSource.activity``."""
         datasets = {
             name: DatasetStatistics(
@@ -224,8 +224,9 @@ class StreamSource(SampleSource):
                 episodes=reader.episodes,
                 interruptions=reader.interruptions,
                 awaits="" if reader.queue.pending else reader.awaits,
+                **counted,
             )
-            for name, reader in zip(self._mixture.names, self._readers, strict=True)
+            for name, reader, counted in zip(self._mixture.names, self._readers, own, strict=True)
         }
         return Statistics(datasets=datasets)
 
