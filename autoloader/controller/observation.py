@@ -223,17 +223,14 @@ class FlowMeter:
 
     def _note_stages(self, first: FlowTotals, now: FlowTotals) -> None:
         span = now.at_s - first.at_s
-        before = {(s.stage, s.dataset): s for s in first.stages}
-        for total in now.stages:
-            key = (total.stage, total.dataset)
-            earlier = before.get(key)
-            if earlier is None or span <= 0 or total.samples <= earlier.samples:
+        for earlier, total in zip(first.stages, now.stages, strict=False):  # one order, always
+            if span <= 0 or total.samples <= earlier.samples:
                 continue
             work = max(0.0, total.work_s - earlier.work_s)
             service = work / (total.samples - earlier.samples)
             # Work is counted when it is done: a long piece may end in a short span.
             busy = min(1.0, work / (span * max(1, total.workers)))
-            self._stages[key] = service, busy, now.at_s
+            self._stages[total.stage, total.dataset] = service, busy, now.at_s
 
     def _stage(self, total: StageTotal, now_s: float) -> StageMoment:
         service_s = busy = bound = None

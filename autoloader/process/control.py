@@ -193,6 +193,7 @@ class ControlledPipeline:
         self._parked_seen_s = float("-inf")
         self._said: tuple[Knobs, State] | None = None
         self._reflex = ReflexState()
+        self._least_for: tuple[Knobs | None, Knobs] = (None, setup.knobs)
         self._counted: Counter[str] = Counter()
         self._trim_next_s = float("-inf")
         try:
@@ -340,9 +341,7 @@ class ControlledPipeline:
             growth_bytes=growth_bytes,
             ready_batches=0 if wanting else self.pipeline.ready_batches,
             surplus_bytes=(
-                self._observer.surplus_bytes(self._limits.least(self.pipeline.knobs))
-                if before.may_restart(at_s)
-                else None
+                self._observer.surplus_bytes(self._least()) if before.may_restart(at_s) else None
             ),
             limits=self._limits,
         )
@@ -382,14 +381,20 @@ class ControlledPipeline:
     def _drop(self, at_s: float, headroom_bytes: int | None) -> None:
         self._counted["drops"] += 1
         with self._lock:
-            least = self._limits.least(self.pipeline.knobs)
-            if least != self.pipeline.knobs:
+            if (least := self._least()) != self.pipeline.knobs:
                 self._move(least, "reflex", short=(at_s, headroom_bytes))
             self.pipeline.drop()
         if at_s >= self._trim_next_s:
             began = time.thread_time()
             give_memory_back()
             self._trim_next_s = at_s + (time.thread_time() - began) / _TRIM_COST_RATIO
+
+    def _least(self) -> Knobs:
+        """The least knobs for those in force; worked out once for each."""
+        knobs = self.pipeline.knobs
+        if self._least_for[0] is not knobs:
+            self._least_for = knobs, self._limits.least(knobs)
+        return self._least_for[1]
 
     def _set_gate(self) -> None:
         """Under the lock; the pipeline's threads are woken where something changes only."""

@@ -88,8 +88,9 @@ def test_within_the_margin_nothing_is_read_but_for_the_consumers_next_batches(
         take(stream, 2)
         while loader.statistics().ring.filled < 8:
             take(stream, 0)
+        assert loop.react_once() == pytest.approx(0.2)
         headroom.headroom_bytes = FLOOR + 100 * MIB
-        loop.react_once()
+        assert loop.react_once() == pytest.approx(0.1)
         assert not controlled_of(loader)._admit
         assert loader.knobs.ring_slots == 12
         loop.govern_once()

@@ -45,6 +45,17 @@ def test_far_from_the_floor_nothing_is_done() -> None:
     assert (answer.action, answer.admit) == (Action.NOTHING, True)
 
 
+@pytest.mark.parametrize("growth", [0, 500 * MIB])
+def test_memory_is_read_less_often_only_where_two_readings_cannot_take_what_is_left(
+    growth: int,
+) -> None:
+    margin = max(256 * MIB, growth)
+    far = FLOOR + 3 * margin
+    assert reaction(far, growth=growth).calm
+    for headroom in (far - 1, FLOOR + margin - 1, FLOOR - 1, None):
+        assert not reaction(headroom, growth=growth).calm
+
+
 def test_within_the_margin_no_read_is_admitted_and_below_the_floor_buffers_go() -> None:
     near = reaction(FLOOR + 255 * MIB)
     assert (near.action, near.admit) == (Action.GATE, False)
@@ -108,6 +119,13 @@ def test_the_growth_meter_knows_what_300_ms_took_at_worst() -> None:
     assert meter.p99_bytes == 0
     for n in range(100):
         meter.note(10 * GIB - n * 40 * MIB)
+    assert meter.p99_bytes == 120 * MIB
+
+
+def test_a_reading_for_two_periods_counts_as_two_readings() -> None:
+    meter = GrowthMeter()
+    for n in range(0, 100, 2):
+        meter.note(10 * GIB - n * 40 * MIB, 2)
     assert meter.p99_bytes == 120 * MIB
 
 

@@ -599,7 +599,8 @@ class SampleQueue:
         """Stop admitting (True) or go on."""
         with self._room:
             self.parked = parked
-            self._room.notify_all()
+            if not parked and self.pending < self.capacity:  # nobody else has anything to do
+                self._room.notify_all()
 
     def close(self) -> None:
         """Wake everybody; nothing more is admitted."""
