@@ -12,7 +12,7 @@ from typing import Any
 
 from autoloader.decode.message import BatchMessage, PipelineStart
 from autoloader.errors import UsageError
-from autoloader.pipeline.read.mixer import MAX_DEBTS, rename_datasets
+from autoloader.pipeline.read.mixer import MAX_DEBTS
 from autoloader.samples.resolve import ResolvedMixture
 from autoloader.sampling.cursor import DatasetCursor
 from autoloader.sampling.dealing import Ranks, Steps, part_of
@@ -168,7 +168,7 @@ class DeliveryProgress:
             "epoch_steps": self.epoch_steps,
             "batches": self.batches,
             "taken": dict(zip(self._mixture.names, self.taken, strict=True)),
-            "mixer": rename_datasets(self._mixer, self._mixture.names.__getitem__),
+            "mixer": self._mixer,
             "cursors": {
                 name: cursor.state()
                 for name, cursor in zip(self._mixture.names, self._cursors, strict=True)
@@ -221,9 +221,7 @@ class DeliveryProgress:
         parts = _parts_of(state)
         own = parts.get(str(self._ranks.rank))
         if world_size == self._ranks.world_size and own is not None:
-            return self._own(own, self._ranks), rename_datasets(
-                own["mixer"], self._mixture.names.index
-            )
+            return self._own(own, self._ranks), own["mixer"]
         if len(parts) < world_size:
             raise UsageError(
                 f"the state says where rank {rank} of {world_size} was, and this is rank "

@@ -41,6 +41,7 @@ def scheduled(order: MixtureOrder, samples: int) -> list[int]:
     return found[:samples]
 
 
+NAMES = [str(number) for number in range(29)]
 SEEDS = st.integers(0, 2**32)
 WEIGHTS = st.lists(st.floats(0.05, 20), min_size=1, max_size=8)
 
@@ -50,7 +51,7 @@ def test_what_is_ready_comes_in_the_schedules_order(
     weights: list[float], block_length: int, owe: bool
 ) -> None:
     order = order_of(weights, block_length)
-    mixer = Mixer(order, owe=owe)
+    mixer = Mixer(order, NAMES, owe=owe)
     assert [mixer.next(always) for _ in range(100)] == scheduled(order, 100)
 
 
@@ -60,7 +61,7 @@ def test_taken_and_owed_blocks_together_are_the_scheduled_ones(
 ) -> None:
     rng = random.Random(seed)
     order = order_of(weights, block_length)
-    mixer = Mixer(order, owe=True)
+    mixer = Mixer(order, NAMES, owe=True)
     taken = [0] * len(weights)
     dealt, walked = [0] * len(weights), 0
     sequence = BlockSequence(order)
@@ -76,9 +77,9 @@ def test_taken_and_owed_blocks_together_are_the_scheduled_ones(
             walked += 1
         plan = list(dealt)
         for owner, size in place["debts"]:
-            plan[owner] -= size
+            plan[int(owner)] -= size
         if place["left"]:
-            plan[place["left"][0]] -= place["left"][1]
+            plan[int(place["left"][0])] -= place["left"][1]
         assert taken == plan
         assert all(mixer.debt(d) <= MAX_DEBT for d in range(len(weights)))
         assert len(place["debts"]) <= MAX_DEBTS
@@ -90,11 +91,11 @@ def test_a_restored_mixer_goes_on_as_the_saved_one(
 ) -> None:
     rng = random.Random(seed)
     order = order_of(weights, block_length)
-    mixer = Mixer(order, owe=True)
+    mixer = Mixer(order, NAMES, owe=True)
     ups = [{d for d in range(len(weights)) if rng.random() < 0.4} for _ in range(300)]
     for up in ups[:moment]:
         mixer.next(lambda d, n, up=up: d in up)
-    twin = Mixer(order, owe=True)
+    twin = Mixer(order, NAMES, owe=True)
     twin.restore(mixer.snapshot())
     for up in ups[moment:]:
         assert mixer.next(lambda d, n, up=up: d in up) == twin.next(lambda d, n, up=up: d in up)
@@ -110,7 +111,7 @@ def test_shares_hold_over_2000_blocks_also_with_one_dataset_slowed_ten_times(
     weights.append(slow_share / (1 - slow_share) * sum(weights))
     order = order_of(weights)
     shares = np.array(order.shares)
-    mixer = Mixer(order, owe=True)
+    mixer = Mixer(order, NAMES, owe=True)
     waiting = [8.0] * 29
     taken = np.zeros(29, dtype=int)
     worst = 0.0
@@ -138,7 +139,7 @@ def test_shares_hold_over_2000_blocks_also_with_one_dataset_slowed_ten_times(
 
 @pytest.mark.parametrize("seed", range(5))
 def test_an_epoch_of_passes_is_exact_however_late_some_datasets_are(seed: int) -> None:
-    mixer = Mixer(order_of([1, 1, 1], 2, passes=[7, 30, 12]), owe=True)
+    mixer = Mixer(order_of([1, 1, 1], 2, passes=[7, 30, 12]), NAMES, owe=True)
     rng = random.Random(seed)
     for _ in range(3):
         taken = [0, 0, 0]

@@ -21,7 +21,7 @@ Not here: the schedule (``sampling.schedule``), queues of samples (``pipeline.re
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from autoloader.sampling.mixture import BlockSequence, MixtureOrder
@@ -30,34 +30,20 @@ MAX_DEBT = 16
 MAX_DEBTS = 32
 
 
-def rename_datasets(
-    place: dict[str, Any] | None, name: Callable[[Any], Any]
-) -> dict[str, Any] | None:
-    """A mixer's place with other names for its datasets.
-
-    A pipeline knows them by number, a saved state by name, since their numbers may change.
-    """
-    if place is None or "debts" not in place:
-        return place
-    left = place["left"]
-    return {
-        **place,
-        "debts": [[name(dataset), size] for dataset, size in place["debts"]],
-        "left": left and [name(left[0]), left[1]],
-        "dropped": [name(dataset) for dataset in place["dropped"]],
-    }
-
-
 class Mixer:
     """Walks a mixture's order; used by one thread.
 
     Args:
         order: shares, phases, block length, epoch.
+        names: names of the datasets, by which a snapshot knows them: their numbers may change.
         owe: whether a dataset that is not ready is owed its block (else waited for).
         streams: mixers side by side that share the order's positions (ranks).
     """
 
-    def __init__(self, order: MixtureOrder, *, owe: bool, streams: int = 1) -> None:
+    def __init__(
+        self, order: MixtureOrder, names: Sequence[str], *, owe: bool, streams: int = 1
+    ) -> None:
+        self._names = names
         self._sequence = BlockSequence(order, streams)
         self._owe = owe
         self._next = 0
@@ -132,16 +118,18 @@ class Mixer:
 
     def snapshot(self) -> dict[str, Any]:
         """The mixer's place, as plain values."""
+        owed = [one for one in self._debts if one[0] not in self._dropped]
         return {
             "next": self._next,
-            "debts": [list(owed) for owed in self._debts if owed[0] not in self._dropped],
-            "left": list(self._left) if self._left else None,
-            "dropped": sorted(self._dropped),
+            "debts": [[self._names[dataset], size] for dataset, size in owed],
+            "left": [self._names[self._left[0]], self._left[1]] if self._left else None,
+            "dropped": [self._names[dataset] for dataset in sorted(self._dropped)],
         }
 
     def restore(self, state: dict[str, Any]) -> None:
         """Go on from a snapshot."""
+        number, left = self._names.index, state["left"]
         self._next = int(state["next"])
-        self._debts = [(int(dataset), int(size)) for dataset, size in state["debts"]]
-        self._left = (int(state["left"][0]), int(state["left"][1])) if state["left"] else None
-        self._dropped = {int(dataset) for dataset in state["dropped"]}
+        self._debts = [(number(name), int(size)) for name, size in state["debts"]]
+        self._left = (number(left[0]), int(left[1])) if left else None
+        self._dropped = {number(name) for name in state["dropped"]}

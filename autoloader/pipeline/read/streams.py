@@ -141,7 +141,8 @@ class StreamSource(SampleSource):
             for dataset in mixture.datasets
         ]
         self._queues = [reader.queue for reader in self._readers]
-        self._mixer = Mixer(order, owe=not mixture.spec.mixing.waits, streams=reader.world_size)
+        owe = not mixture.spec.mixing.waits
+        self._mixer = Mixer(order, mixture.names, owe=owe, streams=reader.world_size)
         if start.mixer is not None:
             self._mixer.restore(start.mixer)
 
