@@ -166,7 +166,7 @@ class Scaling:
     Attributes:
         centre, factor, shift: [width] float32, or [R, width] where rows of a horizon differ.
         active: [width] bool; the other columns pass through.
-        bound: largest absolute value, one or [width] float32; ``None``: there is no bound.
+        bound: [width] float32 largest absolute values; ``None``: there are no bounds.
         binary: [width] bool, columns that are 1 where x > 0.5, else 0; ``None``: there are none.
     """
 
@@ -174,7 +174,7 @@ class Scaling:
     factor: Floats
     shift: Floats
     active: Bools
-    bound: Any = None
+    bound: Floats | None = None
     binary: Bools | None = None
 
     def apply(self, values: Floats, nothing: Bools) -> None:
@@ -266,14 +266,12 @@ def scaling_of(
     centre, factor, shift = (
         np.asarray(part if how.by_row else part[0], np.float32) for part in numbers
     )
-    same_bound = bool((bound[active] == bound[active][:1]).all())
-    limit = np.float32(bound[active][0] if active.any() else np.inf) if same_bound else bound
     return Scaling(
         centre,
         factor,
         shift,
         active,
-        None if np.isinf(bound[active]).all() else np.asarray(limit, np.float32),
+        None if np.isinf(bound[active]).all() else bound.astype(np.float32),
         binary if binary.any() else None,
     )
 
