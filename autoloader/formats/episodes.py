@@ -447,8 +447,13 @@ class EpisodeFormat(StoredFormat):
         for one in islice(self.episodes(path), only.start, only.stop):
             if one.damage:
                 yield DamagedEpisodeError(one.damage)
+                continue
+            try:
+                record = self._record(one)
+            except DamagedEpisodeError as error:
+                yield error
             else:
-                yield StoredEpisode(self._record(one), one.steps, partial(_frames, one, known))
+                yield StoredEpisode(record, one.steps, partial(_frames, one, known))
 
     def first_frames(self, path: str, record: int, camera: str, count: int) -> Sequence[Encoded]:
         """See ``DatasetFormat``."""
@@ -480,7 +485,10 @@ class EpisodeFormat(StoredFormat):
                 values[path] = [str(each).encode() for each in one.values[path]]
             else:
                 dtype = np.float32 if "float" in feature.dtype else np.int64
-                values[path] = np.asarray(one.values[path], dtype).reshape(-1)
+                given = np.asarray(one.values[path])
+                if given.dtype.kind == "f" and dtype == np.int64:
+                    raise DamagedEpisodeError(f"{path} is {given.dtype}, not {feature.dtype}")
+                values[path] = given.astype(dtype).reshape(-1)
         return write_example(values)
 
 

@@ -124,6 +124,17 @@ def test_an_episode_whose_video_is_short_is_left_out_with_the_reason(
     assert "take_1.mp4: it has 4 frames, and the episode shows 0 to 6" in str(told)
 
 
+def test_floats_where_integers_are_declared_are_not_cut_off(site: Path, recordings: Path) -> None:
+    code = (site / "mp4_folder.py").read_text()
+    as_whole = code.replace("numbers(name, width)", 'numbers(name, width, "int64")')
+    assert as_whole != code
+    (site / "mp4_folder.py").write_text(as_whole)
+    directory: Any = open_source(recordings, kind="mp4_folder", dataset="bench")
+    path = directory.splits["train"][0].path
+    (damaged,) = directory.stored(path, slice(None), None, {})
+    assert "is float32, not int64" in str(damaged)
+
+
 def test_a_kind_that_nobody_brings_is_refused_with_those_that_are_known(
     site: Path, recordings: Path
 ) -> None:

@@ -25,6 +25,7 @@ from autoloader import AutoLoader, PipelineSpec
 from autoloader.cli.app import main
 from autoloader.errors import SourceError
 from autoloader.formats import open_source
+from autoloader.formats.hdf5.schemas import LANGUAGE
 from autoloader.process.draft import draft
 
 DEMOS = {"demo_10": 6, "demo_2": 9, "demo_0": 7}
@@ -127,6 +128,15 @@ def test_demos_come_by_their_numbers_and_splits_by_masks(tmp_path: Path) -> None
     assert records("valid") == [1]
     assert records("all") == [0, 1, 2]
     assert records("train[1:]") == [2]
+    assert directory.notes == ()
+
+
+def test_episodes_that_a_mask_alone_names_are_told(tmp_path: Path) -> None:
+    write_robomimic(tmp_path / "d.hdf5", DEMOS, masks={"valid": ["demo_2", "demo_7"]})
+    directory = open_source(tmp_path, dataset="d")
+    assert [one.records for one in directory.resolve("valid")] == [1]
+    (note,) = directory.notes
+    assert "d.hdf5: mask/valid names episodes that are not there: demo_7" in note
 
 
 def test_language_is_found_where_the_layout_says(tmp_path: Path) -> None:
@@ -168,6 +178,14 @@ def write_declared(folder: Path) -> None:
             take.create_dataset("cam/rgb", data=pictures(0, episode, 5), compression="gzip")
         take.attrs["note"] = "turn it"
     (folder / "deep/run.json").write_text('{"words": "push it"}')
+
+
+def test_language_may_be_put_beside_files_later(tmp_path: Path) -> None:
+    write_robotwin_legacy(tmp_path / "data/episode_0.hdf5", 0, 7)
+    assert LANGUAGE not in open_source(tmp_path / "data", dataset="d").features
+    (tmp_path / "instructions").mkdir()
+    (tmp_path / "instructions/episode_0.json").write_text('{"seen": ["stack them"]}')
+    assert LANGUAGE in open_source(tmp_path / "data", dataset="d").features
 
 
 def test_a_folder_declares_a_layout_of_its_own(tmp_path: Path, told: Told, one_child: None) -> None:

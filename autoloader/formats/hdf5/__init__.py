@@ -42,6 +42,7 @@ from autoloader.formats.frames import ArrayPicture, Encoded, SlabRead
 from autoloader.formats.hdf5.places import ArrayFrames, frames_of, refuse
 from autoloader.formats.hdf5.scan import (
     FAULTS,
+    few,
     language,
     linked,
     natural,
@@ -62,7 +63,7 @@ MOST_NUMBER_BYTES = 256 * MIB
 """Of one feature in one episode."""
 _ENCODINGS = {"image": ARRAY, "slab": SLAB, "depth": "bytes"}
 """Kind of a feature as ``scan`` tells it → its encoding; depth has that of a depth camera."""
-_scans = JsonCache("hdf5", version=3)
+_scans = JsonCache("hdf5", version=4)
 
 
 @dataclass(frozen=True)
@@ -104,11 +105,13 @@ class Hdf5Directory(StoredFormat):
                 f"{SCHEMA_FILE}",
                 dataset=dataset,
             )
-        about = ("" if declared is None else declared.model_dump_json(),)
-        scans = {
-            one: _scans.of_file(one, (one, *about), partial(scan, one, declared), dataset=dataset)
-            for one in paths
-        }
+        about = "" if declared is None else declared.model_dump_json()
+        likely = schemas().values() if declared is None else [declared]
+        scans = {}
+        for one in paths:
+            more = [_state(place) for schema in likely for place in schema.files_beside(one)]
+            find = partial(scan, one, declared)
+            scans[one] = _scans.of_file(one, (one, about, *more), find, dataset=dataset)
         first = next((one for one in scans.values() if one["schema"]), None)
         schema = declared or schemas().get(first["schema"] if first else "", Schema())
         _refuse_broken(scans, schema, dataset=dataset)
@@ -258,6 +261,15 @@ class Hdf5Directory(StoredFormat):
             raise DamagedEpisodeError(f"{camera}: {type(error).__name__}: {error}"[:200]) from error
 
 
+def _state(place: Path) -> tuple[int, int] | None:
+    """Size and time of a file; ``None``: it is not there."""
+    try:
+        found = place.stat()
+    except OSError:
+        return None
+    return found.st_size, found.st_mtime_ns
+
+
 def _episodes(told: Mapping[str, Any]) -> Sequence[tuple[str, int, str]]:
     """(group, steps, fault) of each episode; a file that cannot be opened counts as one."""
     return told["episodes"] or [("", 0, told["fault"] or "the file has no episode")]
@@ -302,8 +314,11 @@ def _merged(scans: Mapping[str, Mapping[str, Any]]) -> tuple[dict[str, Feature],
     for path in differ:
         one = found[path]
         found[path] = Feature(path, path, "other", one.dtype, one.shape, None, per_step=True)
-    some = f"of different shape or type in different files: {', '.join(differ)}"
-    return found, [some] if differ else []
+    notes = [f"of different shape or type in different files: {', '.join(differ)}"] * bool(differ)
+    for path, told in scans.items():
+        for split, lost in told["lost"].items():
+            notes.append(f"{path}: mask/{split} names episodes that are not there: {few(lost)}")
+    return found, notes
 
 
 def _splits(scans: Mapping[str, Mapping[str, Any]]) -> dict[str, tuple[ShardSlice, ...]]:

@@ -94,11 +94,12 @@ def scan(path: str, schema: Schema | None) -> dict[str, Any]:
         "fault": reason why the file cannot be used, or "". "foreign": whether it has no known
         layout, as files of other programs. "schema": name of the known schema.
         "episodes": of each its group, its steps, its fault. "features": path → (kind, dtype,
-        shape). "masks": name → numbers of episodes. "fps": frames a second or ``None``.
+        shape). "masks": name → numbers of episodes. "lost": name → names in the mask that no
+        episode has. "fps": frames a second or ``None``.
     """
     found: dict[str, Any] = {
         "fault": "", "foreign": False, "schema": "", "episodes": [], "features": {}, "masks": {},
-        "fps": None,
+        "lost": {}, "fps": None,
     }  # fmt: skip
     try:
         with opened(path) as file:
@@ -111,7 +112,7 @@ def scan(path: str, schema: Schema | None) -> dict[str, Any]:
                 found["fault"] = f"it has no known layout: at its top lie {few(file)}"
                 return found
             found["episodes"] = list(_episodes(file, schema))
-            found["masks"] = _masks(file, [one[0] for one in found["episodes"]])
+            _read_masks(file, found)
             found["fps"] = _fps(file, schema)
             whole = next((one for one in found["episodes"] if not one[2]), None)
             if whole is not None:
@@ -193,22 +194,22 @@ def attribute(owner: Any, name: str) -> Any:
     return value.reshape(-1)[0] if isinstance(value, np.ndarray) else value
 
 
-def _masks(file: Any, names: list[str]) -> dict[str, list[int]]:
-    """Splits that the file names: numbers of their episodes, ascending."""
+def _read_masks(file: Any, found: dict[str, Any]) -> None:
+    """Fill in "masks" and "lost" of what ``scan`` has found; the numbers of episodes ascend."""
     import h5py
 
-    found: dict[str, list[int]] = {}
+    names = [one[0].rpartition("/")[2] for one in found["episodes"]]
     if "mask" not in file or linked(file, "mask") or not isinstance(file["mask"], h5py.Group):
-        return found
+        return
     for split in file["mask"]:
         listed = None if linked(file, f"mask/{split}") else file[f"mask/{split}"]
         if not isinstance(listed, h5py.Dataset) or listed.dtype.kind not in "SO":
             continue
         if listed.nbytes <= 64 * MOST_TEXT_BYTES:
             own = {_text(one) for one in listed[()].reshape(-1)}
-            of = [number for number, name in enumerate(names) if name.rpartition("/")[2] in own]
-            found[split] = of
-    return found
+            found["masks"][split] = [number for number, name in enumerate(names) if name in own]
+            if lost := sorted(own.difference(names), key=natural):
+                found["lost"][split] = lost
 
 
 def _fps(file: Any, schema: Schema) -> float | None:
