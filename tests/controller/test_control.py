@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+import sys
 import threading
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import pytest
@@ -24,8 +27,10 @@ from autoloader.controller.policy import Decision
 from autoloader.controller.states import ControllerState, Event, State
 from autoloader.errors import PipelineError
 from autoloader.host.clock import Watched
+from autoloader.host.processes import ProcessorReading
 from autoloader.host.units import GIB, MIB
 from autoloader.spec.knobs import Knobs
+from autoloader.telemetry.statistics import DatasetStatistics
 
 pytestmark = pytest.mark.usefixtures("no_thread_left_behind")
 
@@ -117,6 +122,33 @@ def test_a_parked_pipeline_is_looked_at_every_second_time_and_at_once_when_it_is
             controlled.govern(float(second), 0)
             decided.append(controlled.activity(0).activity["controller"]["decisions"])
         assert decided == [1, 2, 3, 4, 5, 5, 6, 6, 7, 8, 9, 10]
+
+
+def test_a_look_makes_two_statistics_of_a_dataset_and_reads_the_processors_every_second_time(
+    written: Written, headroom: FakeHeadroom
+) -> None:
+    made: list[str] = []
+
+    def count(frame: FrameType, event: str, _: object) -> None:
+        if event == "call" and frame.f_code is DatasetStatistics.__init__.__code__:
+            made.append("statistics")
+
+    def use() -> ProcessorReading:
+        made.append("processors")
+        return ProcessorReading(1.0)
+
+    with load(written, reader="stream") as loader:
+        controlled = controlled_of(loader)
+        take(iter(loader), 1)
+        second = 0.0
+        probe = controlled._observer._probes.processors
+        probe.probe, probe.now_s, probe._next_s = use, lambda: second, 0.0
+        for _ in range(8):
+            sys.setprofile(count)
+            controlled.govern(second, 0)
+            sys.setprofile(None)
+            second += 1.0
+    assert Counter(made) == {"statistics": 16, "processors": 4}
 
 
 def test_a_persons_retune_stands_and_the_policy_goes_on_from_it(
