@@ -832,19 +832,16 @@ def list_profiles() -> None:
     show_list()
 
 
-@_command("Commands", "profile show lab -o team/", profile, "show")
-def show_profile(
-    which: Annotated[str, typer.Argument(metavar="PROFILE")], output: OutputFile = None
-) -> None:
+@_command("Commands", "profile show lab", profile, "show")
+def show_profile(which: Annotated[str, typer.Argument(metavar="PROFILE")]) -> None:
     """Print a profile in full; say on stderr which values this host would lower.
 
     Options:
     which: A name from `autoloader profile list`, or a path to a YAML file.
-    output: File or folder to write it to, for teammates.
     """
     from autoloader.cli.tune import show_profile as show
 
-    show(which, output)
+    show(which)
 
 
 @_command("Commands", "profile diff lab team/lab.yaml", profile, "diff")

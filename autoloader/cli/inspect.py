@@ -130,18 +130,17 @@ def _told(path: str, facts: DatasetFacts | None) -> str:
 
 
 def _ranges(facts: DatasetFacts) -> dict[str, Any]:
-    """Ranges and texts, as ``emit_document`` shows them."""
+    """Ranges, as ``emit_document`` shows them."""
     rows = [
         {"feature": path, **one, "column": "all" if one["column"] is None else one["column"]}
         for path, columns in facts.ranges.items()
         for one in columns
     ]
-    texts = [{"feature": path, "different texts": count} for path, count in facts.texts.items()]
     read = (
         f"first episode of {facts.split}: {facts.first_steps} steps. Ranges over "
         f"{facts.episodes} episodes, {facts.steps} steps"
     )
-    return {"read": read, "ranges": rows} | ({"texts": texts} if texts else {})
+    return {"read": read, "ranges": rows}
 
 
 @dataclass
@@ -174,7 +173,6 @@ class DatasetFacts:
             where one is not finite) or of texts, or a ``Picture``.
         absent: features that ``features.json`` has and the first record lacks, or whose value
             is no array.
-        texts: path → number of different texts in the episodes.
         ranges: path → ``column_range`` of each column; ``None`` stands for all columns of a wide
             feature. Over episodes where the episode has it once. Of depth pictures, over the frame
             in the middle of each episode.
@@ -187,7 +185,6 @@ class DatasetFacts:
     first_steps: int = 0
     first: dict[str, Any] = field(default_factory=dict)
     absent: list[str] = field(default_factory=list)
-    texts: dict[str, int] = field(default_factory=dict)
     ranges: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
     black: dict[str, int] = field(default_factory=dict)
 
@@ -200,7 +197,6 @@ def read_facts(directory: DatasetFormat, split: str, episodes: int) -> DatasetFa
     """
     found, features = DatasetFacts(split), directory.features
     numbers = camera_numbers(features)
-    texts: defaultdict[str, set[bytes]] = defaultdict(set)
     columns: defaultdict[str, list[NDArray[Any]]] = defaultdict(list)
     dark: defaultdict[str, list[bool]] = defaultdict(list)
     for place, payload in _records(directory, directory.splits[split]):
@@ -230,9 +226,7 @@ def read_facts(directory: DatasetFormat, split: str, episodes: int) -> DatasetFa
         for path, rows in values.items():
             if features[path].encoding == RAGGED and None in features[path].shape and len(rows):
                 rows = np.concatenate(rows.tolist())
-            if features[path].dtype == "string":
-                texts[path].update(rows.reshape(-1).tolist())
-            else:
+            if features[path].dtype != "string":
                 columns[path].append(rows.reshape(len(rows), -1))
         for path, encoded in frames.items():
             middle = encoded[len(encoded) // 2]
@@ -242,7 +236,6 @@ def read_facts(directory: DatasetFormat, split: str, episodes: int) -> DatasetFa
                     columns[path].append(depth_values(middle, features[path]).reshape(-1, 1))
         if found.episodes == episodes:
             break
-    found.texts = {path: len(different) for path, different in texts.items()}
     for path, parts in columns.items():
         rows = np.concatenate(parts)
         split_up = rows.shape[1] <= MOST_COLUMNS and path not in dark

@@ -23,7 +23,6 @@ from autoloader.cli.output import (
     emit_table,
     note,
     progress_bar,
-    write_new,
 )
 from autoloader.controller.profile import (
     HostFacts,
@@ -34,7 +33,6 @@ from autoloader.controller.profiles import (
     ResolvedProfile,
     find_profile,
     load_profile,
-    profile_path,
     profile_paths,
     shipped_profiles_dir,
 )
@@ -197,28 +195,20 @@ def show_list() -> None:
         note(f"this host: {host.describe()}")
 
 
-def show_profile(which: str, output: Path | None) -> None:
-    """Print a profile in full, or write it as a file in this version's format.
+def show_profile(which: str) -> None:
+    """Print a profile in full, in this version's format.
 
     Args:
         which: name of a profile, or path of its file.
-        output: file or folder to write; ``None``: it is printed.
-
-    Raises:
-        UsageError: the file is there with another content, or cannot be written.
     """
     found = find_profile(which)
-    text, path = found.profile.to_yaml(), None
-    if output is not None:
-        path = profile_path(found.profile.name, output)
-        write_new(path, text)
     _, clamps = found.profile.fit(host_facts())
     document = {"origin": found.origin, "profile": found.profile.as_dict(), "clamped_here": clamps}
-    if answered({**document, "path": path}):
+    if answered(document):
         return
     for line in (*found.notes, *clamps):
         note(line)
-    emit(text.rstrip("\n") if path is None else str(path))
+    emit(found.profile.to_yaml().rstrip("\n"))
 
 
 def show_checks(which: list[str] | None, *, strict: bool) -> None:

@@ -88,7 +88,6 @@ def test_it_tells_splits_features_the_first_episode_and_ranges(
     assert read["first"]["observation/image"]["stored_as"] == "jpeg"
     assert read["absent"] == ["observation/nowhere"]
     assert read["first"]["packed"] == [0.0, 1.0, 2.0]
-    assert read["texts"]["language_instruction"] == 3
     number, step, nothing = read["ranges"]["observation/state"]
     assert (number["low"], number["high"], number["values"]) == (0.0, 2.0, [0.0, 1.0, 2.0])
     assert (step["low"], step["high"], step["mean"], step["values"]) == (0.0, 5.0, 2.5, None)
