@@ -239,11 +239,6 @@ class PlannedSamples:
     def __len__(self) -> int:
         return len(self.t)
 
-    @property
-    def distinct_episodes(self) -> int:
-        """Number of different episodes among the samples; chaining makes it smaller."""
-        return len(np.unique(np.stack([self.dataset, self.episode]), axis=1).T)
-
 
 class SamplePlan:
     """Names the sample of each position of a mixture's endless sequence.
@@ -550,9 +545,6 @@ class _Frames(NamedTuple):
     last: Ints
 
 
-_BATCHES = 64
-
-
 @dataclass(frozen=True, slots=True)
 class Reuse:
     """Decoding work of a plan.
@@ -561,22 +553,19 @@ class Reuse:
         chained: [D] whether the samples of a dataset's blocks share frames.
         decodes: [D] decodes of a sample of each dataset and camera, over a pass.
         alone: [D] the same without chaining.
-        distinct_episodes: mean number of different episodes in a batch.
     """
 
     chained: tuple[bool, ...]
     decodes: tuple[float, ...]
     alone: tuple[float, ...]
-    distinct_episodes: float
 
 
-def foretell_reuse(order: MixtureOrder, tables: Sequence[DatasetTable], batch: int) -> Reuse:
-    """Estimate cost and variety of batches of ``batch`` samples; no frame is looked at.
+def foretell_reuse(order: MixtureOrder, tables: Sequence[DatasetTable]) -> Reuse:
+    """Estimate the decodes of samples; no frame is looked at.
 
     Args:
         order: the order of the mixture's samples.
         tables: tables of the datasets, each with a sample at least.
-        batch: samples of a batch.
     """
     plan = SamplePlan(order, tables, chain=order.chain)
     alone = [_frames(table.sample) for table in tables]
@@ -584,11 +573,7 @@ def foretell_reuse(order: MixtureOrder, tables: Sequence[DatasetTable], batch: i
     for table, frames, runs in zip(tables, alone, plan.runs, strict=True):
         saved = (len(set(table.sample.frame_offsets)) - 1) * (order.block_length - 1)
         decodes.append((table.samples * frames - runs * saved) / table.samples)
-    counts = [
-        plan.samples(start, start + batch).distinct_episodes
-        for start in range(0, _BATCHES * batch, batch)
-    ]
-    return Reuse(plan.chained, tuple(decodes), tuple(map(float, alone)), float(np.mean(counts)))
+    return Reuse(plan.chained, tuple(decodes), tuple(map(float, alone)))
 
 
 def _frames(sample: SampleSpec) -> int:
