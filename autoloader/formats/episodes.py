@@ -143,6 +143,15 @@ class StoredEpisode:
     offset: int = 0
 
 
+def fitting(values: NDArray[Any], dtype: Any, path: str) -> NDArray[Any]:
+    """A feature's numbers as float32 or int64. Raises DamagedEpisodeError where digits are lost."""
+    if dtype == np.int64 and values.dtype.kind == "f" and (values != np.trunc(values)).any():
+        raise DamagedEpisodeError(
+            f"{path} holds numbers that are not whole; it was declared, or begins, as integers"
+        )
+    return values.astype(dtype)
+
+
 def marks_of(camera: int, steps: int) -> list[bytes]:
     """The marks of a camera's pictures; see ``MARK``."""
     return [MARK.pack(camera, step) for step in range(steps)]
@@ -486,9 +495,7 @@ class EpisodeFormat(StoredFormat):
             else:
                 dtype = np.float32 if "float" in feature.dtype else np.int64
                 given = np.asarray(one.values[path])
-                if given.dtype.kind == "f" and dtype == np.int64:
-                    raise DamagedEpisodeError(f"{path} is {given.dtype}, not {feature.dtype}")
-                values[path] = given.astype(dtype).reshape(-1)
+                values[path] = fitting(given, dtype, path).reshape(-1)
         return write_example(values)
 
 

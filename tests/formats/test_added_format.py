@@ -132,7 +132,7 @@ def test_floats_where_integers_are_declared_are_not_cut_off(site: Path, recordin
     directory: Any = open_source(recordings, kind="mp4_folder", dataset="bench")
     path = directory.splits["train"][0].path
     (damaged,) = directory.stored(path, slice(None), None, {})
-    assert "is float32, not int64" in str(damaged)
+    assert "action holds numbers that are not whole" in str(damaged)
 
 
 def test_a_kind_that_nobody_brings_is_refused_with_those_that_are_known(

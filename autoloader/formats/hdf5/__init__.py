@@ -33,6 +33,7 @@ from autoloader.formats.episodes import (
     DamagedEpisodeError,
     StoredEpisode,
     StoredFormat,
+    fitting,
     identity_of,
     marks_of,
 )
@@ -364,9 +365,7 @@ def _numbers(array: Any, name: str, feature: Feature) -> Any:
     if array.nbytes > MOST_NUMBER_BYTES:
         raise DamagedEpisodeError(f"{name} says that it has {array.nbytes:,} bytes")
     dtype = np.float32 if "float" in feature.dtype else np.int64
-    if dtype == np.int64 and array.dtype.kind == "f":
-        raise DamagedEpisodeError(f"{name} is {array.dtype}, and {feature.dtype} in the first one")
-    return array[()].astype(dtype).reshape(-1)
+    return fitting(array[()], dtype, name).reshape(-1)
 
 
 class Hdf5Reader(PlainReader[Hdf5Directory]):
