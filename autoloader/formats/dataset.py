@@ -400,19 +400,18 @@ def resolve_split(
     for term in terms:
         try:
             name, inside = _term(term, splits)
-            if name not in splits:
-                raise SpecError(
-                    f"{field}: unknown split {name!r}; the dataset has: "
-                    f"{', '.join(splits) or 'none'}",
-                    remedy=nearest(name, [*splits, "all"]),
-                )
-            records = [shard.records for shard in splits[name]]
+            records = [shard.records for shard in splits.get(name, ())]
             base, total = 0, sum(records)
             start, stop = (0, total) if inside is None else _range(inside, records)
-        except _NoSplitError as error:
+        except ValueError as error:
             raise SpecError(
                 f"{field}: {expression!r} cannot be read as a split: {error}", remedy=_REMEDY
             ) from error
+        if name not in splits:
+            raise SpecError(
+                f"{field}: unknown split {name!r}; the dataset has: {', '.join(splits) or 'none'}",
+                remedy=nearest(name, [*splits, "all"]),
+            )
         if abs(start) > total or abs(stop) > total:
             raise SpecError(
                 f"{field}: {term} goes beyond the split {name}, which has {total} episodes",
@@ -449,19 +448,15 @@ def _empty_remedy(sizes: Mapping[str, int]) -> str:
     return f'take at least one episode, such as "{name}[:1]" or "{name}[:{percent}%]"'
 
 
-class _NoSplitError(Exception):
-    """Internal: an expression is no split; the message says why."""
-
-
 def _term(text: str, names: Collection[str]) -> tuple[str, str | None]:
-    """(name of the split, what stands in brackets behind it) of a term."""
+    """(name of the split, what stands in brackets behind it) of a term. Raises ValueError."""
     if text in names:
         return text, None
     match = _TERM.fullmatch(text)
     if match is None:
-        raise _NoSplitError(f"{text!r} is not a split")
+        raise ValueError(f"{text!r} is not a split")
     if match["slice"] is not None and match["name"] == "all":
-        raise _NoSplitError('"all" cannot have a slice')
+        raise ValueError('"all" cannot have a slice')
     return match["name"], match["slice"]
 
 
@@ -470,21 +465,16 @@ def _range(inside: str, records: Sequence[int]) -> tuple[int, int]:
     sides, total = inside.split(":"), sum(records)
     bounds = [_BOUND.fullmatch(side) if side else None for side in sides]
     broken = any(side and bound is None for side, bound in zip(sides, bounds, strict=True))
-    if broken or len(sides) > 2 or not any(bounds):
-        raise _NoSplitError(f"[{inside}] is not a slice")
     unit = next((bound["unit"] for bound in bounds if bound is not None and bound["unit"]), "")
-    try:
-        number = float if unit == "%" else int
-        values = [None if bound is None else number(bound["value"]) for bound in bounds]
-    except ValueError as error:
-        kind = "numbers" if unit == "%" else "whole numbers"
-        raise _NoSplitError(f"[{inside}] needs {kind}") from error
+    odd = (len(sides) == 1 and unit != "shard") or ("." in inside and unit != "%")
+    if broken or odd or len(sides) > 2 or not any(bounds):
+        raise ValueError(f"[{inside}] is not a slice")
+    number = float if unit == "%" else int
+    values = [None if bound is None else number(bound["value"]) for bound in bounds]
     if len(values) == 1:
-        if unit != "shard":
-            raise _NoSplitError(f"[{inside}] is not a slice: a single number is for shards only")
         values = [values[0], None if values[0] is None else values[0] + 1]
     if any(unit == "%" and value is not None and abs(value) > 100 for value in values):
-        raise _NoSplitError(f"[{inside}] is outside of -100% to 100%")
+        raise ValueError(f"[{inside}] is outside of -100% to 100%")
     start, stop = values
     if unit == "%":
         start, stop = (None if one is None else round(one * total / 100.0) for one in values)
