@@ -250,10 +250,6 @@ class FeatureNumbers(dict[tuple[str, str], int]):
             self[use, feature.path] = number
             self[use, "steps/" + feature.path] = number
 
-    def __missing__(self, key: tuple[str, str]) -> int:
-        known = sorted(path for use, path in self if use == key[0] and path[:6] != "steps/")
-        raise KeyError(f"{key[1]!r} is not indexed as {key[0]}; indexed are {known}")
-
 
 class EpisodeTables(Protocol):
     """The tables of a shard file: ``ShardIndex``, or those of one record in memory."""

@@ -93,14 +93,7 @@ class _GatheredRecords(GatheredEpisodes):
         for rows, shard in self._records:
             own = self.record_of[rows]
             if shard.path in self._directory.packed:
-                try:
-                    found += map(Record.parse, shard.texts(own.astype(np.int32)))
-                except UnreadableError as error:
-                    raise SourceError(
-                        f"dataset {self._directory.dataset}: the index of {shard.path} is damaged",
-                        remedy="delete it, and start anew",
-                        dataset=self._directory.dataset,
-                    ) from error
+                found += map(Record.parse, shard.texts(own.astype(np.int32)))
             else:
                 places = (shard.take(_PLACES, own + k) for k in (0, 1))
                 found += self._directory.texts(shard.path, *places)

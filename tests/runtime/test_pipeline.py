@@ -110,7 +110,7 @@ def test_a_stream_that_just_ends_is_an_error_and_no_end(tmp_path: Path) -> None:
     def make(dataset: ResolvedDataset) -> RecordSource:
         return Short(dataset, mixture.layout, None)
 
-    with run(mixture, source=make) as running, pytest.raises(SourceError, match="'a' ended"):
+    with run(mixture, source=make) as running, pytest.raises(PipelineError, match="stage read"):
         running.batches(5)
 
 

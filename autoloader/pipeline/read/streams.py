@@ -354,7 +354,7 @@ class DatasetReader:
             self._awaits = _EPISODE
             try:
                 episodes = self._newest(source, episodes)
-                item = next(episodes, None)
+                item = next(episodes)
             except SourceInterruptedError as error:
                 self._awaits = "its source does not answer, and is asked again"
                 self._pause(error)
@@ -364,13 +364,6 @@ class DatasetReader:
             self._awaits = ""
             self._failures_in_a_row = 0
             self.read_s += time.perf_counter() - started
-            if item is None:
-                raise SourceError(
-                    f"the stream of dataset {self._dataset.name!r} ended, and it should repeat "
-                    f"for ever",
-                    remedy="check that its files are still there",
-                    dataset=self._dataset.name,
-                )
             self._hand_over(item)
 
     def _pause(self, error: SourceInterruptedError) -> None:
