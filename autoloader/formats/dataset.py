@@ -432,20 +432,11 @@ def resolve_split(
             f"{field}: {expression.strip()} {short} is empty"
             if terms
             else f"{field}: the dataset has no splits",
-            remedy=_empty_remedy(sizes),
+            remedy=f'take at least one episode, such as "{next(iter(sizes), "train")}[:1]", or '
+            "another split",
             path=field,
         )
     return tuple(slices)
-
-
-def _empty_remedy(sizes: Mapping[str, int]) -> str:
-    """Remedy for a split without an episode."""
-    filled = {name: count for name, count in sizes.items() if count}
-    if not filled:
-        return "choose another split: dataset_info.json says that this one holds no episodes"
-    name, count = max(filled.items(), key=lambda item: item[1])
-    percent = -(-100 // count)
-    return f'take at least one episode, such as "{name}[:1]" or "{name}[:{percent}%]"'
 
 
 def _term(text: str, names: Collection[str]) -> tuple[str, str | None]:

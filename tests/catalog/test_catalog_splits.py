@@ -79,8 +79,7 @@ def test_an_empty_selection_says_how_long_the_split_is(expression: str) -> None:
     with pytest.raises(SpecError) as caught:
         resolve_split(expression, slices_of(SHARDS), field="split")
     assert f"{expression} of 25 episodes is empty" in caught.value.what
-    assert "train[:4%]" in caught.value.remedy
-    assert len(named("train[:4%]")) == 1
+    assert "train[:1]" in caught.value.remedy
 
 
 @given(st.text(alphabet="trainvl[]:%+-0123456789.shd _", max_size=24))

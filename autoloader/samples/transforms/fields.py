@@ -134,15 +134,11 @@ def numeric_field(
         width = feature_width(feature, field=field)
         part = term.slice()
         taken = len(range(width)[part])
-        if taken and any(abs(end) > width for end in (part.start, part.stop) if end is not None):
+        beyond = any(abs(end) > width for end in (part.start, part.stop) if end is not None)
+        if beyond or not taken:
             raise SpecError(
-                f"{field}: {term.text()!r} goes beyond {term.path!r}, which has {width} "
-                f"column{'s' if width != 1 else ''}",
-                remedy=f"take columns within [0:{width}]",
-            )
-        if not taken:
-            raise SpecError(
-                f"{field}: {term.text()!r} takes no column: {term.path!r} has {width}",
+                f"{field}: {term.text()!r} {'goes beyond' if taken else 'takes no column of'} "
+                f"{term.path!r}, which has {width}",
                 remedy=f"take columns within [0:{width}]",
             )
         widths.append(_width_after(term, taken, field))
