@@ -204,10 +204,10 @@ def show_statistics(spec: Path, split: str, *, output: Path | None, layout: str)
     if output is not None:
         emit(str(output))
     else:
-        titles = ("dataset", "field", "column", "mean", "std", "min", "q01", "q99", "max")
-        which = () if declared.normalize is None else ("normalised",)
-        shown = (*titles, *which)
-        emit_table(shown, (cells[: len(shown)] for cells in _rows(document)))
+        numbers = ("mean", "std", "min", "q01", "q99", "max")
+        mask = () if declared.normalize is None else ("normalised",)
+        rows = _rows(document, numbers, masked=bool(mask))
+        emit_table(("dataset", "field", "column", *numbers, *mask), rows)
 
 
 def _write_gr00t(spec: PipelineSpec, split: str, output: Path | None) -> None:
@@ -249,14 +249,20 @@ def _places(output: Path, files: Mapping[str, Any], layout: str) -> Iterator[tup
             yield output / name / FILE_OF[layout], content
 
 
-def _rows(document: Mapping[str, Any]) -> Iterator[tuple[Any, ...]]:
-    """Rows of the table of statistics: one for each column of each field of each dataset."""
+def _rows(
+    document: Mapping[str, Any], numbers: Sequence[str], *, masked: bool
+) -> Iterator[tuple[Any, ...]]:
+    """Rows of the table of statistics: one for each column of each field of each dataset.
+
+    Args:
+        document: statistics by dataset.
+        numbers: names of the numbers that a row has.
+        masked: whether a row says if its column is normalised.
+    """
     for name, entry in document.items():
         for key, field in (("action", "action"), ("proprio", "state")):
             found = entry.get(key)
             for column in range(len(found["mean"]) if found else 0):
-                numbers = (
-                    f"{found[key][column]:.5g}" if key in found else ""
-                    for key in ("mean", "std", "min", "q01", "q99", "max")
-                )
-                yield (name, field, column, *numbers, "yes" if found["mask"][column] else "")
+                cells = [f"{found[one][column]:.5g}" if one in found else "" for one in numbers]
+                cells += ["yes" if found["mask"][column] else ""] * masked
+                yield (name, field, column, *cells)

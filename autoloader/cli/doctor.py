@@ -28,7 +28,7 @@ from typing import Any, Literal
 import typer
 
 from autoloader.cli.output import answered, emit, wants_json
-from autoloader.controller.profiles import UNTUNED, load_profile
+from autoloader.controller.profiles import Untuned, load_profile
 from autoloader.decode.probe import probe_video
 from autoloader.errors import AutoloaderError, PipelineError, ProfileError, UsageError
 from autoloader.host.clock import SystemClock
@@ -460,10 +460,8 @@ def mirrors(dataset: ResolvedDataset, max_corrupt_ratio: float) -> Iterator[Seen
         return
     stops = len(videos.without) > max_corrupt_ratio * videos.episodes
     yield Finding(
-        f"dataset {dataset.name!r}: {videos.missing} of {videos.named} videos that the spec "
-        f"reads are not there, such as {videos.example}: {len(videos.without)} of "
-        f"{videos.episodes} episodes cannot be "
-        + (f"read, more than errors.max_corrupt_ratio={max_corrupt_ratio}" if stops else "read"),
+        f"dataset {dataset.name!r}: {videos.told('the spec reads')}"
+        + (f", more than errors.max_corrupt_ratio={max_corrupt_ratio}" if stops else ""),
         "fetch the rest of the dataset, or list the episodes that are whole in the field episodes "
         "(autoloader init does)",
         severity="error" if stops else "warning",
@@ -608,7 +606,8 @@ def _profile(which: str | None) -> Iterator[Seen]:
     except ProfileError as error:
         yield Finding(error.what, error.remedy)
     else:
-        yield Fact("; ".join(found.notes).replace(UNTUNED, "default knobs"))
+        notes = ("default knobs" if isinstance(one, Untuned) else one for one in found.notes)
+        yield Fact("; ".join(notes))
 
 
 def _run(name: str, check: Callable[[], Iterable[Seen]]) -> list[Seen]:

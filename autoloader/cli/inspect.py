@@ -82,7 +82,11 @@ def show_dataset(directory: Path, split: str | None, episodes: int) -> None:
     declared = {
         path: {key: getattr(one, key) for key in _DECLARED} for path, one in found.features.items()
     }
-    document = {"name": found.name, "version": found.version, "path": found.path, "splits": splits}
+    document: dict[str, Any] = {
+        "name": found.name, "version": found.version, "path": found.path, "splits": splits,
+    }  # fmt: skip
+    videos = found.missing_videos()
+    document["missing_videos"] = videos and videos.told("the metadata names")
     if answered({**document, "features": declared, "read": asdict(facts) if facts else None}):
         return
     features = {
@@ -92,6 +96,8 @@ def show_dataset(directory: Path, split: str | None, episodes: int) -> None:
         for path, one in found.features.items()
     }  # fmt: skip
     read = _ranges(facts) if facts else {}
+    if videos is None:
+        del document["missing_videos"]
     emit_document({**document, "features": features, **read}, {"ranges": _RANGES})
 
 

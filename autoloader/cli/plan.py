@@ -33,8 +33,9 @@ from urllib.parse import urlsplit
 
 from autoloader.cache.forecast import forecast, frame_sets
 from autoloader.cli.output import answered, emit, emit_document, note
+from autoloader.cli.recorded_run import last_run
 from autoloader.controller.admission import price_start
-from autoloader.controller.profiles import UNTUNED, ResolvedProfile, shipped_profiles_dir
+from autoloader.controller.profiles import ResolvedProfile, Untuned, shipped_profiles_dir
 from autoloader.decode.probe import DecodeCost, VideoCost, probe_decode
 from autoloader.errors import UsageError
 from autoloader.formats.files import unreadable
@@ -138,8 +139,9 @@ def show_plan(
             shown["remote"] = {**remote, "order": remote["order"][:_SHARDS_SHOWN]}
         emit_document({key: part for key, part in shown.items() if part is not None}, _TABLES)
     room = _MOST_LINES - sum(one.count("\n") + 1 for one in answers)
-    hidden = (found.why_no_batch, "" if verbose else UNTUNED)
-    notes = ["\n".join(_wrapped(one, width)) for one in document["notes"] if one not in hidden]
+    hidden = () if verbose else Untuned
+    every = [one for one in found.notes if not isinstance(one, hidden)]
+    notes = ["\n".join(_wrapped(one, width)) for one in every]
     for number, told in enumerate(notes):
         room -= told.count("\n") + 1
         if room < (number + 1 < len(notes)) and not verbose:
@@ -234,6 +236,7 @@ class _Report:
             "bytes": memory,
             "bound": bound,
             "batch_call": call,
+            "last_run": self._last_run(),
             "ranks": self._ranks(bound["samples_per_s"], memory["total"]),
             "cache": self._cache(),
             "remote": self._remote(),
@@ -354,6 +357,14 @@ class _Report:
             "datasets_probed": len(self._costs),
             "share_probed": covered,
         }
+
+    def _last_run(self) -> dict[str, Any] | None:
+        """Rate of the latest run of this spec on this host; ``None`` without one."""
+        run = last_run(self._mixture.spec)
+        if run is None or run.samples_per_s is None:
+            return None
+        rates = {"samples_per_s": run.samples_per_s, "needed_samples_per_s": run.needed_per_s}
+        return {"run": run.name, **rates}
 
     def _batch_call(self) -> dict[str, Any] | None:
         """Seconds of the function over a batch; ``None`` without one."""
@@ -600,6 +611,10 @@ def _answers(document: Mapping[str, Any], *, default_floor: bool) -> Iterator[tu
     speed = "not known: no frame was decoded"
     if rate is not None:
         speed = f"about {rate:.0f} samples/s" + (" for each rank" if several else "")
+    if (last := document["last_run"]) is not None:
+        needed = last["needed_samples_per_s"]
+        told = f"needed {needed:.0f}" if needed else f"got {last['samples_per_s']:.0f}"
+        speed += f"; the last run {told}"
     hits = [
         _MEMORY[one["memory"]].format(one["hit_ratio"])
         for one in (document["cache"] or {}).get("forecasts", ())
@@ -672,6 +687,9 @@ def _videos(document: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     if one["decode_s"]:
         rate = threads * one["decoded_frames"] / one["decode_s"]
         told += f"; {_many(threads, 'thread')} give {rate:.0f} frames/s"
+        last = document["last_run"] or {}
+        if (needed := last.get("needed_samples_per_s")) and len(document["datasets"]) == 1:
+            told += f", the last run needed {needed * one['decoded_frames']:.0f}"
     yield "Video", told
     if video.advice:
         yield "Encode", video.advice

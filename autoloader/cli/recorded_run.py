@@ -5,6 +5,7 @@ Not here: sentences and drawings (``report``), reading files (``telemetry.run_re
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import os
 from collections import defaultdict
@@ -16,6 +17,8 @@ from typing import Any
 
 from autoloader.cli.output import note
 from autoloader.errors import UsageError
+from autoloader.process.observer import identity_of
+from autoloader.spec import PipelineSpec
 from autoloader.storage.places import cache_root
 from autoloader.telemetry.run_record import (
     RING_AFTER_S,
@@ -30,6 +33,8 @@ from autoloader.telemetry.statistics import Move, Statistics
 _GAP_RATIO = 1 / 50
 """A pause between two moments above this share of the run, and above ``_GAP_S``, is a gap."""
 _GAP_S = 30.0
+_MOST_WAITS = 0.5
+"""Share of its time that training waited, above which its own pace is not known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,11 +126,18 @@ class Run:
         """Share of the time that training waited for data."""
         return self._mean(lambda moment: moment.wait_ratio)
 
+    @property
+    def needed_per_s(self) -> float | None:
+        """Samples/s that training would take if it never waited; ``None``: it mostly waited."""
+        rate, waited = self.samples_per_s, self.wait_ratio
+        if not rate or waited is None or waited > _MOST_WAITS:
+            return None
+        return rate / (1 - waited)
+
     @cached_property
     def bound_per_s(self) -> float | None:
-        """Mean samples/s that the slowest stage could give, or that training took if it is more."""
-        bound = self._mean(lambda moment: moment.bound_per_s)
-        return None if bound is None else max(bound, self.samples_per_s or 0.0)
+        """Mean of the samples/s that the loader could give."""
+        return self._mean(lambda moment: moment.bound_per_s)
 
     @cached_property
     def most_bytes(self) -> int | None:
@@ -304,3 +316,16 @@ def cost_of(run: Run, ideal: Run) -> float | None:
     if not run.samples_per_s or not ideal.samples_per_s:
         return None
     return max(0.0, 1.0 - run.samples_per_s / ideal.samples_per_s)
+
+
+def last_run(spec: PipelineSpec) -> Run | None:
+    """Find the latest run of a spec on this host that is kept and has a rate; ``None``: none is."""
+    wanted = identity_of(spec)
+    files = runs_folder().glob("*/train-*.jsonl")
+    for file in sorted(files, key=lambda one: -one.stat().st_mtime):
+        with contextlib.suppress(OSError, UsageError), file.open(encoding="utf-8") as lines:
+            if wanted["spec_digest"] in next(lines, ""):  # the line of the start
+                run = read_run(file)
+                if wanted.items() <= run.facts.items() and run.samples_per_s and not run.replays:
+                    return run
+    return None

@@ -525,7 +525,7 @@ def _bound_then(run: Run, moment: Statistics) -> float | None:
     """The bound; ``None`` where it is so high that training's line would lie flat."""
     took, bound = run.samples_per_s, moment.bound_per_s
     far = took and bound and bound > _FAR * took
-    return None if far or bound is None else max(bound, moment.samples_per_s or 0.0)
+    return None if far else bound
 
 
 def _hits(_: Run, moment: Statistics) -> float | None:

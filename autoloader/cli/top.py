@@ -230,7 +230,7 @@ def _flow(moment: Statistics) -> Iterator[Text]:
     """Lines with the rate, the waiting and the fill of ring and cache."""
     ring, cache = moment.ring, moment.cache
     rate = f"{_number(moment.samples_per_s)} samples/s"
-    if moment.bound_per_s and moment.bound_per_s >= (moment.samples_per_s or 0.0):
+    if moment.bound_per_s:
         share = "" if moment.bound_ratio is None else f" ({_percent(moment.bound_ratio)})"
         rate += f" of {_number(moment.bound_per_s)} possible{share}"
     if moment.step_s:

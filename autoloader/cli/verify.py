@@ -8,7 +8,7 @@ from __future__ import annotations
 import copy
 import math
 import os
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence, Set
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import typer
 
-from autoloader.cli.output import answered, emit_document, note, note_some, progress_bar
+from autoloader.cli.output import answered, emit_document, note_some, progress_bar
 from autoloader.cli.witness import (
     Episode,
     Sample,
@@ -63,7 +63,10 @@ def show_differences(declared: PipelineSpec, samples: int, given: Mapping[str, A
         user_functions.enter()  # TensorFlow comes here anyway, with TFDS
     with AutoLoader(declared, output="numpy", rank=0, world_size=1, **given) as loader:
         found = Comparer(declared, loader)
-        note_some(f"{name}: not compared: {one.remedy}" for name, one in found.left_out.items())
+        blind: defaultdict[str, list[str]] = defaultdict(list)
+        for name, one in found.left_out.items():
+            blind[one.remedy].append(name)
+        note_some(f"{', '.join(names)}: not compared: {why}" for why, names in blind.items())
         rows = list(taken(loader, samples))
         with progress_bar("comparing with the files") as advance:
             for done in found.rows(rows):
@@ -77,9 +80,6 @@ def show_differences(declared: PipelineSpec, samples: int, given: Mapping[str, A
         "differences": found.differences,
         "not_compared": list(found.left_out),
     }
-    blind = map(found.left_out.get, map(_frames_of, declared.cameras))
-    if not found.frames and (why := next(blind, None)) is not None:
-        note(f"no frame was compared: {why}")
     if not answered(document):
         emit_document(document | {"differences": len(found.differences)})
     note_some(f"differs: {difference}" for difference in found.differences)

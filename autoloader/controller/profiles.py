@@ -50,11 +50,14 @@ CONFIG_DIR_VARIABLE = "AUTOLOADER_CONFIG_DIR"
 REPLACED_FOLDER = "replaced"
 """Where the versions of before lie, beside the profile."""
 
-UNTUNED = "default knobs: not tuned here yet (fine to start; autoloader tune measures this machine)"
-"""Note of a host without a saved profile."""
-
 TIE_RATIO = 0.02
 """Rates closer than this count as the same."""
+
+
+class Untuned(str):
+    """Note of a host without a saved profile; displays that say so elsewhere leave it out."""
+
+    __slots__ = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,8 +215,9 @@ def _default_for(host: HostFacts, mixture: MixtureKind | None) -> ResolvedProfil
         _, _, path, profile = min(fitting, key=lambda one: one[:2])
         notes.append(f"profile {profile.name}: saved in {path}, made for a host like this one")
         return ResolvedProfile(profile, str(path), notes)
-    why = f"{', '.join(far)} is for other kinds of mixtures"
-    notes.append(UNTUNED.replace("not tuned here yet", why) if far else UNTUNED)
+    why = f"{', '.join(far)} is for other kinds of mixtures" if far else "not tuned here yet"
+    told = f"default knobs: {why} (fine to start; autoloader tune measures this machine)"
+    notes.append(told if far else Untuned(told))
     return ResolvedProfile(_shipped_default(), "shipped", notes)
 
 

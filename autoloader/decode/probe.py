@@ -1,9 +1,9 @@
 """Measures what decoding a sample costs: a few samples of each dataset, in the calling thread.
 
-Reads the first readable records of every dataset without TensorFlow, and decodes a few samples of
-each in turn, dataset after dataset: eight of few datasets, four of many, or fewer when the time is
-up. The first round warms up and is not counted unless it is the only one. The cost of a dataset is
-the median of its samples, so that one interruption does not decide.
+Reads the first readable records of every dataset without TensorFlow, and decodes eight samples of
+each in turn, dataset after dataset, or fewer when the time is up. The first round warms up and is
+not counted unless it is the only one. The cost of a dataset is the median of its samples, in
+processor seconds: other processes take the processor away, and change the cost little.
 
 Where records do not hold the frames, the first ones of an episode are read, and no index is asked
 or built (``DatasetFormat.first_frames``).
@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import contextlib
 import statistics
+import time
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -40,9 +41,7 @@ from autoloader.samples.windows import frame_rows
 from autoloader.sampling.chains import CHAIN_BLOCK, chain_difference
 
 _TRIES = 4
-_LEAST_ROUNDS, _MOST_ROUNDS = 4, 8
-_SAMPLES = 128
-"""Samples decoded in all, where that many rounds allow it."""
+_ROUNDS = 8
 FRAMES = 96
 """Frames of the first episode that are read."""
 VIDEO_FRAMES = 512
@@ -100,7 +99,7 @@ class DecodeCost:
     """Cost of decoding a sample of one dataset.
 
     Attributes:
-        decode_s: seconds of one thread for a sample's frames, resized.
+        decode_s: processor seconds for a sample's frames, resized.
         frames: frames decoded for a sample (a frame used twice counts once).
         encoded_bytes: mean bytes of an encoded frame.
         samples: samples this was measured on.
@@ -115,7 +114,7 @@ class DecodeCost:
 
     @property
     def frame_s(self) -> float:
-        """Seconds of one thread for a frame; 0 where none was decoded."""
+        """Processor seconds for a frame; 0 where none was decoded."""
         return self.decode_s / self.frames if self.frames else 0.0
 
 
@@ -126,7 +125,7 @@ def probe_decode(
 
     Args:
         mixture: mixture whose datasets are read.
-        clock: clock that measures the seconds.
+        clock: clock of the budget.
         budget_s: seconds to spend; the round under way is broken off, reading included.
 
     Returns:
@@ -152,17 +151,16 @@ def probe_decode(
         name: np.empty(camera.shape, camera.dtype) for name, camera in mixture.spec.cameras.items()
     }
     seen: dict[str, list[tuple[float, int, int]]] = {name: [] for name in episodes}
-    rounds = min(max(_SAMPLES // max(1, len(episodes)), _LEAST_ROUNDS), _MOST_ROUNDS)
-    for round_ in range(rounds):
+    for round_ in range(_ROUNDS):
         for name, episode in episodes.items():
-            began = clock.now_s()
-            if began >= deadline:
+            if clock.now_s() >= deadline:
                 return _summary(seen, videos)
+            began_s = time.thread_time()
             try:
                 count, size = _decode(episode, round_ % len(episode), decoders[name], scratch)
             except UndecodableFrameError:
                 continue
-            seen[name].append((clock.now_s() - began, count, size))
+            seen[name].append((time.thread_time() - began_s, count, size))
     return _summary(seen, videos)
 
 

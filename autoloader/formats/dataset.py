@@ -83,6 +83,13 @@ class MissingVideos(NamedTuple):
     without: tuple[int, ...]
     episodes: int
 
+    def told(self, named: str) -> str:
+        """Sentence about them; ``named`` says who names the videos: "the metadata names"."""
+        return (
+            f"{self.missing} of {self.named} videos that {named} are not there, such as "
+            f"{self.example}: {len(self.without)} of {self.episodes} episodes cannot be read"
+        )
+
 
 Format = TypeVar("Format", bound="DatasetFormat")
 

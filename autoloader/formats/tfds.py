@@ -141,7 +141,7 @@ def not_a_version(directory: str, *, dataset: str) -> SourceError:
     else:
         remedy = (
             "give the directory that holds dataset_info.json and features.json, "
-            "such as .../my_dataset/1.0.0"
+            "such as .../my_dataset/1.0.0; or the folder of a LeRobot dataset, which holds meta"
         )
     return SourceError(
         f"dataset {dataset}: {directory} is not a TFDS version directory (no {INFO_FILE})",

@@ -162,11 +162,16 @@ def draft(
         return _of_records(root, say)
     how, faults, left = styles()[name], _Faults(), dict[str, str]()
     found = list(_entries(roots, how, say, faults, left))
-    if of_texts and not found and not faults:
-        with suppress(AutoloaderError):  # a folder of other JSON is none
-            return _of_records(root, say)
     if not found and len(faults) == 1:
         raise next(iter(faults.values()))
+    if of_texts and not found and not faults:
+        from autoloader.formats.image_text import record_files
+
+        try:
+            if record_files(root):
+                return _of_records(root, say)
+        except AutoloaderError as error:  # maybe a folder of other JSON
+            faults[root] = error
     every, whys = len(found) + len(left), "; ".join(left.values())
     shortage = f"{len(found)} of {every} datasets written; left out: {', '.join(left)}"
     if whole and found and left:
@@ -189,8 +194,8 @@ def draft(
             say(f"of {mix}, these are not in {root}: {', '.join(absent)}")
     if not found:
         raise SourceError(
-            f"{root} holds no TFDS, LeRobot or HDF5 dataset {f'of {mix} ' if mix else ''}that can "
-            "be read",
+            f"{root} holds no TFDS, LeRobot, HDF5 or image-text dataset "
+            f"{f'of {mix} ' if mix else ''}that can be read",
             remedy="give a directory with version directories such as my_dataset/1.0.0, or with "
             "LeRobot datasets, below it"
             + ("; the lines above say what was left out and why" if faults or mix else ""),

@@ -46,6 +46,7 @@ from autoloader.host.processes import (
 )
 from autoloader.host.units import MIB, format_bytes
 from autoloader.process.setup import PipelineSetup
+from autoloader.spec import PipelineSpec
 from autoloader.spec.knobs import Knobs
 from autoloader.telemetry.progress import current
 from autoloader.telemetry.run_record import RunFile, RunLog
@@ -281,18 +282,25 @@ os.register_at_fork(after_in_child=_open.clear)
 def facts_of(setup: PipelineSetup) -> dict[str, Any]:
     """Facts of the start for the record; plain values."""
     spec = setup.mixture.spec
-    written = json.dumps(spec.model_dump(mode="json"), sort_keys=True)
-    memory = format_bytes(memory_bytes())
     return {
         "autoloader": sys.modules["autoloader"].__version__,  # the front door is above this
         "python": platform.python_version(),
-        "host": f"{socket.gethostname()}: {usable_processors()} processors, {memory}",
         "reader": setup.knobs.reader,
         "batch_size": spec.batch.size,
         "batch_bytes": setup.mixture.layout.slot_bytes,
         "cameras": {name: list(camera.size) for name, camera in spec.cameras.items()},
-        "spec_digest": hashlib.sha256(written.encode()).hexdigest()[:16],
+        **identity_of(spec),
         **setup.control.facts,
+    }
+
+
+def identity_of(spec: PipelineSpec) -> dict[str, str]:
+    """Facts by which another run of a spec on this host is found."""
+    written = json.dumps(spec.model_dump(mode="json"), sort_keys=True)
+    memory = format_bytes(memory_bytes())
+    return {
+        "host": f"{socket.gethostname()}: {usable_processors()} processors, {memory}",
+        "spec_digest": hashlib.sha256(written.encode()).hexdigest()[:16],
     }
 
 
@@ -505,6 +513,8 @@ class Observer:
         with self._lock:
             moves, knobs = tuple(self._moves), self._knobs
         read = {name: getattr(seen, name) for name in _SEEN}
+        took_per_s = self._batch_size / seen.step_s if seen.step_s else None
+        stages = [one.bound_per_s for one in seen.stages if one.bound_per_s]
         self._said = (
             self._said
             | read
@@ -514,11 +524,9 @@ class Observer:
                 "phase": _phase(seen, state, opened=opened),
                 "doing": self._doing(seen, activity) if opened else current(),
                 "restarts": self._page.restarts,
-                "bound_per_s": min(
-                    (s.bound_per_s for s in seen.stages if s.bound_per_s), default=None
-                ),
+                "bound_per_s": max(min(stages), took_per_s or 0.0) if stages else None,
                 "limited_by": limited_by(seen, state, self._limits),
-                "samples_per_s": self._batch_size / seen.step_s if seen.step_s else None,
+                "samples_per_s": took_per_s,
                 "waiting_s": 0.0 if seen.parked else self._waiting_s(),
                 "margin_bytes": margin(seen, self._limits),
                 "knobs": knobs,

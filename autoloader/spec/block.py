@@ -8,7 +8,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable, Mapping
-from typing import Annotated, Any, get_args, get_origin
+from typing import Annotated, Any, Literal, get_args, get_origin
 
 from pydantic import (
     BaseModel,
@@ -69,5 +69,8 @@ class Block(BaseModel):
             kinds = [get_args(one)[0] if get_origin(one) is Annotated else one
                      for one in (kind, *get_args(kind))]  # fmt: skip
             if bool not in kinds and (int in kinds or float in kinds):
-                raise wrong(f"{shown(raw)} is not allowed", "it should be a number")
+                words = [repr(word) for one in kinds if get_origin(one) is Literal
+                         for word in get_args(one)]  # fmt: skip
+                allowed = ", or ".join(["a number", *words])
+                raise wrong(f"{shown(raw)} is not allowed", f"it should be {allowed}")
         return raw

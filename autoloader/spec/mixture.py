@@ -235,22 +235,25 @@ class MixingSpec(Block):
         }  # fmt: skip
         if self.unit == "batch" and (given := [name for name, on in others.items() if on]):
             raise wrong(
-                f"unit: batch with {given[0]}, which says otherwise which samples come together",
+                f"unit: batch does not go with {given[0]}, which says otherwise which samples come "
+                "together",
                 f"leave out {given[0]}, or unit",
             )
         if self.strategy == "choose" and self.on_stall == "owe":
             raise wrong(
-                "strategy: choose with on_stall: owe: choose waits for a dataset that is not ready",
+                "strategy: choose does not go with on_stall: owe: choose waits for a dataset that "
+                "is not ready",
                 "set mixing.strategy: python, or leave on_stall out",
             )
         if self.chain and self.block_length == 1:
             raise wrong(
-                "chain: true with block_length: 1: a block of one sample has no frames to share",
+                "chain: true does not go with block_length: 1: a block of one sample has no frames "
+                "to share",
                 "set mixing.block_length: 4 (or another above 1), or leave chain out",
             )
         if self.chain and self.locality is not None and self.locality.lanes > 1:
             raise wrong(
-                "chain: true with locality.lanes above 1, which cuts chains apart",
+                "chain: true does not go with locality.lanes above 1, which cuts chains apart",
                 "leave locality.lanes out, or chain",
             )
         return self

@@ -414,14 +414,16 @@ class PipelineSpec(Block):
                     "weights: a schedule" if moves else "weights: natural, whose epoch is a pass"
                 )
                 raise wrong(
-                    f"mixing.unit: batch with {other if moves or passes else 'reader: stream'}",
+                    "mixing.unit: batch does not go with "
+                    + (other if moves or passes else "reader: stream"),
                     "set mixing.epoch to a number of samples"
                     if passes and not moves
                     else "leave one of them out",
                 )
         if self.reader == "stream" and (self.mixing.chain or self.mixing.locality):
             raise wrong(
-                "mixing.chain or mixing.locality with reader: stream, which reads whole files",
+                "mixing.chain and mixing.locality do not go with reader: stream, which reads whole "
+                "files",
                 "set reader: auto or indexed, or leave mixing.chain and mixing.locality out",
             )
         self._check_shapes_agree()
@@ -446,8 +448,8 @@ class PipelineSpec(Block):
                 _check_known("dataset", name, names, "weights")
             if self.mixing.epoch == "pass":
                 raise wrong(
-                    "weights: a schedule with mixing.epoch: pass, where every dataset gives one "
-                    "pass whatever its weight",
+                    "weights: a schedule does not go with mixing.epoch: pass, where every dataset "
+                    "gives one pass whatever its weight",
                     "leave mixing.epoch out, or set a number of samples",
                 )
 

@@ -354,9 +354,9 @@ class Statistics:
             all.
         silent_s: seconds since training last took or wanted a batch; many while it validates or
             saves.
-        bound_per_s: samples a second that the loader's slowest stage could give. Near
-            ``samples_per_s`` the loader is the bottleneck; the stage with the least
-            ``stage_bound_per_s`` is the one to widen.
+        bound_per_s: samples a second that the loader's slowest stage could give, or that training
+            took if that is more. Near ``samples_per_s`` the loader is the bottleneck; the stage
+            with the least ``stage_bound_per_s`` is the one to widen.
         limited_by: what a faster run would need first: training, gpu, memory, or a stage; "": not
             known. Training, gpu: the loader is fast enough; memory: see ``headroom_bytes``; a
             stage: give it processors or a faster disk.

@@ -173,6 +173,7 @@ class Analyst:
     most_io_threads: int = 1
     _traces: list[Trace] = field(default_factory=list)
     _disk_rates: list[float] = field(default_factory=list)
+    _fastest_per_s: float = 0.0
 
     def learn(self, measurement: Mapping[str, Any] | None) -> None:
         """Take over a measurement (``measure --json``); one without a trace changes nothing."""
@@ -182,6 +183,7 @@ class Analyst:
         if not trace.samples or trace.cpu_s <= 0:
             return
         self._traces.append(trace)
+        self._fastest_per_s = max(self._fastest_per_s, measurement.get("samples_per_s") or 0.0)
         asks = knobs.get("reader") == "indexed" and knobs["io_threads"] >= self.most_io_threads
         if asks and trace.disk_busy_ratio >= _DISK_RATIO and trace.disk_bytes_per_s:
             self._disk_rates.append(trace.disk_bytes_per_s)
@@ -191,15 +193,18 @@ class Analyst:
         """The cheapest measurement so far."""
         return min(self._traces, key=lambda trace: trace.cpu_s, default=None)
 
-    def near(self, samples_per_s: float | None) -> bool:
+    def near(self, samples_per_s: float | None, within: float = NOISE_RATIO) -> bool:
         """True if a rate is so close to the bound that no measured difference would mean much."""
         bound = self.bound()
         if bound is None or samples_per_s is None:
             return False
-        return samples_per_s >= (1 - NOISE_RATIO) * bound.samples_per_s
+        return samples_per_s >= (1 - within) * bound.samples_per_s
 
     def bound(self) -> Bound | None:
-        """Highest rate of the loader, by the measurements so far; ``None`` without any."""
+        """Highest rate of the loader, by the measurements so far; ``None`` without any.
+
+        A few batches may come faster than resources allow, since they lay in the ring already.
+        """
         cheapest = self.trace
         if cheapest is None:
             return None
@@ -210,6 +215,7 @@ class Analyst:
             disk_bytes=min(trace.waited_bytes for trace in self._traces),
         )
         rate, limit = solve(costs, supplies)
+        rate = max(rate, self._fastest_per_s)
         lifts = self._lifts(costs, supplies, rate, cheapest.stages.get("decode"))
         return Bound(rate, limit, lifts, cheapest)
 

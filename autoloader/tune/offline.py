@@ -149,6 +149,7 @@ def tune(
         about=_about(plan, options),
         analyst=_analyst(plan, space),
         others_cpus=partial(others_cpus, clock),
+        proven_per_s=_proven_per_s(plan, host, options),
     ).run()
     profile = _profile(plan, result, host, options)
     page = _folder(options.out) / f"{result.name}.html"
@@ -224,6 +225,18 @@ def _analyst(plan: LoaderPlan, space: SearchSpace) -> Analyst:
     """Knows what there is for this plan's loader."""
     most = space.ranges["io_threads"].high
     return Analyst(Supplies(plan.limits.cpus), most_io_threads=most)
+
+
+def _proven_per_s(plan: LoaderPlan, host: HostFacts, options: TuneOptions) -> float | None:
+    """Samples/s of the start in a study that it won here; ``None``: in none, or search anyway."""
+    profile, kind = plan.profile.profile, kind_of(plan.mixture)
+    here = profile.provenance.source == "measured" and profile.host.is_same(host)
+    alike = profile.mixture is not None and profile.mixture.is_like(kind)
+    told = profile.measurements
+    compared = told.get("speedup", 1.0) > 1.0 or "confirmed_within_ratio" in told
+    if options.study or options.resume or options.knobs or not (here and alike and compared):
+        return None
+    return told.get("samples_per_s")
 
 
 def _cautious(limits: KnobLimits) -> KnobLimits:

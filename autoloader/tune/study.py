@@ -3,7 +3,8 @@
 The order of a run: the start (the profile's knobs) is measured first, and its trace says what a
 sample costs, so how fast any setting can be (``tune.bound``). A knob set that follows from these
 costs is measured next.
-Where the start is within noise of the bound the study ends there: no trial can win. Else TPE draws
+Where the start is within noise of the bound the study ends there: no trial can win. It ends there
+too where the start won a study before, is as fast as then, and is near the bound. Else TPE draws
 from the search space; successive halving prunes on the running rate; the best feasible sets meet
 the start in the finals. The storage keeps the knobs of every trial and what it found. So a study
 can be resumed by name, and equal hosts can share its trials. Each host judges its own finals.
@@ -33,7 +34,7 @@ import optuna
 
 from autoloader.host.clock import Clock
 from autoloader.spec.knobs import Knobs
-from autoloader.tune.bound import Analyst, Bound
+from autoloader.tune.bound import NOISE_RATIO, Analyst, Bound
 from autoloader.tune.finals import Contender, FinalsResult, compare
 from autoloader.tune.ledger import (
     KNOWN,
@@ -172,6 +173,12 @@ class StudyResult:
         return min(known, default=None) if self.verdict.winner.is_start else None
 
 
+_PROVEN_RATIO = 0.1
+"""Distance to the bound within which a start that won a study before is not searched again.
+
+The bound is that of the cheapest trial, and busy processors reach 95 to 97 % of their own.
+"""
+
 _WHOLE = ("start", "guess")
 """Trials that are measured to their end, since the bound is made of their traces."""
 
@@ -201,6 +208,7 @@ class Study:
         about: mixture that is measured; a study of another one is refused. "": not told.
         analyst: learns what samples cost, and says when no trial can win any more.
         others_cpus: processors that other processes use now; ``None``: not known.
+        proven_per_s: samples/s of the start in a study that it won on this host; ``None``: in none.
         waited_s: seconds waited for other processes.
         best_samples_per_s: the highest rate so far.
         first: result of the start, once it was measured.
@@ -224,6 +232,7 @@ class Study:
     about: str = ""
     analyst: Analyst
     others_cpus: Callable[[], float | None] = lambda: None
+    proven_per_s: float | None = None
     waited_s: float = field(default=0.0, init=False)
     best_samples_per_s: float = field(default=0.0, init=False)
     first: TrialResult | None = field(default=None, init=False)
@@ -427,7 +436,13 @@ class Study:
         ]
         if first in near:
             self.ended = "no setting can be told to be faster, so near is the bound"
-        return bool(near)
+        elif self.proven_per_s and not first.busy:
+            least_per_s = (1 - NOISE_RATIO) * max(self.proven_per_s, self.best_samples_per_s)
+            as_fast = (first.samples_per_s or 0.0) >= least_per_s
+            if as_fast and self.analyst.near(first.samples_per_s, _PROVEN_RATIO):
+                was = f"it won a study before, at {self.proven_per_s:,.0f} samples/s"
+                self.ended = f"{was}, and is as fast today"
+        return bool(near or self.ended)
 
     def _measure_start(self, study: optuna.Study) -> TrialResult:
         """The start's measurement, or the error that ends the study before it begins."""

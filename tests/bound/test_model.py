@@ -36,6 +36,14 @@ def test_the_bound_is_what_the_cheapest_run_would_give_on_busy_cpus() -> None:
     assert bound_of([], Supplies(4)) is None
 
 
+def test_a_rate_is_never_more_than_the_bound() -> None:
+    analyst = Analyst(Supplies(4))
+    analyst.learn({"trace": trace().as_dict(), "samples_per_s": 5000.0})
+    bound = analyst.bound()
+    assert bound is not None
+    assert "100% of the bound of 5000 samples/s" in bound.near(5000.0)
+
+
 def test_lifts_are_told_with_what_they_give_the_best_first() -> None:
     found = bound_of([trace()], Supplies(2))
     assert found is not None

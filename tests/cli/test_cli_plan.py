@@ -20,6 +20,7 @@ from streams import write_spec
 from autoloader import AutoLoader
 from autoloader.cli.app import main
 from autoloader.controller.profile import HostFacts, Limits, Profile, Provenance
+from autoloader.decode.probe import probe_decode
 from autoloader.formats.records import masked_crc32c
 from autoloader.index.counting import count_mixture
 from autoloader.samples.resolve import resolve
@@ -335,3 +336,21 @@ def test_a_rank_gets_what_its_loader_then_has(
         assert found["rank"]["samples"] == sum(len(batch["action"]) for batch in loader)
     assert found["carried_samples"] == document["epoch"]["samples"] - 4 * found["rank"]["samples"]
     assert found["node"]["samples"] == 2 * found["rank"]["samples"]
+
+
+def test_decoding_is_priced_in_processor_seconds_of_several_samples(tmp_path: Path) -> None:
+    class Late:
+        """A machine whose processors others use: a second passes between two looks."""
+
+        at_s = 0.0
+
+        def now_s(self) -> float:
+            self.at_s += 1.0
+            return self.at_s
+
+    path = write_spec(tmp_path, rlds_files.write_dataset(tmp_path, [[rlds_files.episode(0, 12)]]))
+    mixture = resolve(PipelineSpec.from_yaml(path), "train")
+    (cost,) = probe_decode(mixture, Late(), budget_s=100.0).values()
+    assert cost.samples == 7, "the first of eight warms up"
+    assert cost.decode_s < 0.5
+    assert probe_decode(mixture, Late(), budget_s=5.0)[mixture.names[0]].samples < 7

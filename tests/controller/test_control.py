@@ -7,6 +7,7 @@ import sys
 import threading
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -30,7 +31,7 @@ from autoloader.host.clock import Watched
 from autoloader.host.processes import ProcessorReading
 from autoloader.host.units import GIB, MIB
 from autoloader.spec.knobs import Knobs
-from autoloader.telemetry.statistics import DatasetStatistics
+from autoloader.telemetry.statistics import DatasetStatistics, StageMoment, Statistics
 
 pytestmark = pytest.mark.usefixtures("no_thread_left_behind")
 
@@ -283,6 +284,23 @@ def test_loaders_of_a_process_share_what_is_above_the_floor(
         assert rooms[0] < (first.observe(0.0, 0).room_bytes or 0) <= left
     with load(written) as alone:
         assert rooms[0] < (controlled_of(alone).observe(0.0, 0).room_bytes or 0)
+
+
+def test_a_loader_could_give_what_training_took(written: Written, headroom: FakeHeadroom) -> None:
+    with load(written) as loader:
+        controlled = controlled_of(loader)
+        seen = controlled.observe(0.0, 0)
+        stages, size = (
+            (StageMoment("decode", "", 2, 0.002, 0.9, 100.0),),
+            loader.plan.mixture.layout.batch_size,
+        )
+        observer = controlled._observer
+        for step_s, bound_per_s in ((0.001, size / 0.001), (10.0, 100.0), (None, 100.0)):
+            moment = replace(seen, step_s=step_s, stages=stages)
+            observer.publish(moment, Statistics(), opened=True)
+            assert observer.told(Statistics()).bound_per_s == bound_per_s
+        observer.publish(replace(seen, stages=()), Statistics(), opened=True)
+        assert observer.told(Statistics()).bound_per_s is None
 
 
 def test_a_growth_is_refused_where_the_room_has_gone_before_it_is_applied(

@@ -98,8 +98,22 @@ def test_other_json_is_no_file_of_records(tmp_path: Path) -> None:
     (tmp_path / "info.json").write_text('{"robot": 1}')
     with pytest.raises(SourceError, match=r"info\.json: its records are not read: it has no text"):
         draft(tmp_path / "info.json", print)
-    with pytest.raises(SourceError, match="holds no TFDS, LeRobot or HDF5 dataset"):
-        draft(tmp_path, print)
+    said: list[str] = []
+    with pytest.raises(SourceError, match="holds no TFDS, LeRobot, HDF5 or image-text dataset"):
+        draft(tmp_path, said.append)
+    (told,) = said
+    assert told.startswith(f"{tmp_path}: left out: {tmp_path}: its records are not read: it has no")
+
+
+def test_a_fault_of_a_folder_of_records_is_named(tmp_path: Path) -> None:
+    found = records(tmp_path, [2])
+    for name in ("talk.jsonl", "more.json"):
+        write_lines(tmp_path / name, found)
+    said: list[str] = []
+    with pytest.raises(SourceError, match="the lines above") as refused:
+        draft(tmp_path, said.append)
+    assert "the lines above say what was left out" in refused.value.remedy
+    assert any("holds records in files of several kinds: .json, .jsonl" in one for one in said)
 
 
 @pytest.mark.parametrize("kind", ["lines", "list", "tar", "snappy", "none", "zstd"])

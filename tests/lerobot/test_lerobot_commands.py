@@ -99,11 +99,27 @@ def test_verify_without_tensorflow_compares_lerobots_frames_and_says_what_it_lef
     assert main(["verify", str(spec), *words, "--set", *ways]) == 2
     told = capsys.readouterr()
     assert json.loads(told.out)["frames"] == 0
-    assert "no frame was compared: " in told.err
+    frames = ", ".join(f"frames of {name}" for name in document["cameras"])
+    assert told.err.count("autoloader-rlds[stream]") == 1
+    assert f"{frames}: not compared: this needs" in told.err
     document["datasets"], document["cameras"] = [plain | {"fps": 10}], {"top": {"size": [64, 96]}}
     alone.write_text(yaml.safe_dump(document))
     assert main(["verify", str(alone), *words]) == 2
     assert "autoloader-rlds[stream]" in capsys.readouterr().err
+
+
+def test_inspect_tells_of_videos_that_are_missing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    files = LeRobotFiles(version="v2.1")
+    root = files.write(tmp_path / "arm")
+    assert main(["inspect", str(root)]) == 0
+    assert "missing" not in capsys.readouterr().out
+    files.video(root, TOP, 2).unlink()
+    assert main(["inspect", str(root)]) == 0
+    (line,) = [one for one in capsys.readouterr().out.splitlines() if "missing videos" in one]
+    assert "1 of 4 videos that the metadata names are not there" in line
+    assert line.endswith("1 of 4 episodes cannot be read")
 
 
 def test_peek_shows_pictures_and_what_columns_hold(

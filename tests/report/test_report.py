@@ -15,11 +15,15 @@ from typing import Any
 
 import pytest
 from record_moments import BEGAN_S, a_moment
+from rlds_files import episode, write_dataset
+from streams import write_spec
 
 from autoloader.cli.app import main
 from autoloader.cli.recorded_run import Run, read_run
 from autoloader.cli.report import findings, page
 from autoloader.host.units import GIB
+from autoloader.process.observer import identity_of
+from autoloader.spec import PipelineSpec
 from autoloader.telemetry.run_record import RunFile, RunLog
 from autoloader.telemetry.statistics import Move, Statistics
 
@@ -122,6 +126,30 @@ def test_against_a_run_that_repeated_one_batch_it_says_what_the_loader_costs(
     ideal = read_run(left(quick, "ideal", replay_one_batch=True))
     run = read_run(left(moments()))
     assert "The loader costs you 20 %" in answers(run, ideal)["Would a perfect loader help?"]
+
+
+@pytest.mark.parametrize(("waits", "told"), [(0.25, "needed 640"), (0.75, "got 480")])
+def test_plan_tells_what_the_last_run_of_the_spec_needed(
+    waits: float,
+    told: str,
+    left: Callable[..., Path],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setenv("AUTOLOADER_CACHE_DIR", str(tmp_path / "cache"))
+    path = write_spec(tmp_path, write_dataset(tmp_path, [[episode(0, 6)]]))
+    words = ["plan", str(path), "--ram-floor", "64MiB"]
+    left(moments(), "cache/runs/other", spec_digest="other")
+    assert main(words) == 0
+    assert "the last run" not in capsys.readouterr().out
+    own = identity_of(PipelineSpec.from_yaml(path))
+    left(moments(wait_ratio=waits), "cache/runs/mine", **own)
+    left(moments(), "cache/runs/ideal", **own, replay_one_batch=True)
+    assert main(words) == 0
+    assert f"samples/s; the last run {told}" in capsys.readouterr().out
+    assert main([*words, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["last_run"]["run"] == "mine"
 
 
 def test_a_run_that_stopped_without_an_end_is_told_as_such(
@@ -362,13 +390,6 @@ def test_a_run_is_found_by_its_script_and_the_last_is_one_that_ended(
     assert said.out.strip() == "host-18-b.html"
     assert said.err.startswith("host-18-b (train.py): it runs\n")
     seen.close()
-
-
-def test_a_loader_could_give_what_training_took(left: Callable[..., Path]) -> None:
-    slow = [replace(each, bound_per_s=100.0) for each in moments()]
-    run = read_run(left(slow))
-    assert run.samples_per_s
-    assert run.bound_per_s == run.samples_per_s
 
 
 def test_a_page_that_cannot_be_written_is_an_error_in_words(

@@ -146,8 +146,3 @@ def test_a_run_that_waits_little_is_limited_by_training_as_its_report_says() -> 
               for waits in (0.25, 0.04)]  # fmt: skip
     lines = [line.plain for line in draw_list(groups, FRAME)]
     assert [line.split("%")[1].strip() for line in lines[1:3]] == ["decode", "training"]
-
-
-def test_a_rate_is_never_said_to_be_more_than_is_possible() -> None:
-    fast = a_moment(samples_per_s=2500.0, bound_per_s=2000.0)
-    assert not any("possible (" in line for line in lines_of(fast))

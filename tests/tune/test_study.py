@@ -247,6 +247,23 @@ def test_a_start_within_noise_of_the_bound_ends_the_study_after_two_trials(tmp_p
     assert found.confirmed_ratio == pytest.approx(800 / 780 - 1)
 
 
+@pytest.mark.parametrize(("proven_per_s", "ends"), [(740.0, True), (900.0, False), (None, False)])
+def test_a_start_that_won_before_and_is_as_fast_ends_the_study_after_two_trials(
+    tmp_path: Path, proven_per_s: float | None, ends: bool
+) -> None:
+    # 93 % of the bound, as a winner on busy processors is of the cheapest trial's.
+    machine = Machine(lambda knobs: 745.0, also=lambda knobs, call: traced(0.01))
+    found = study(machine, tmp_path, trials=5, proven_per_s=proven_per_s)
+    assert found.verdict.winner.is_start
+    if ends:
+        assert len(machine.asked) == 2
+        assert found.ended == "it won a study before, at 740 samples/s, and is as fast today"
+        assert found.confirmed_ratio == pytest.approx(800 / 745 - 1)
+    else:
+        assert len(machine.asked) > 5
+        assert not found.ended
+
+
 def test_a_start_that_nothing_beats_is_confirmed_by_the_finals(tmp_path: Path) -> None:
     def rate(knobs: Knobs) -> float:
         return 100.0 if knobs == START else 100.5 + 0.1 * (len(machine.asked) % 2)

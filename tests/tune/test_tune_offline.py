@@ -21,6 +21,7 @@ from autoloader.spec import PipelineSpec
 from autoloader.spec.knobs import KnobLimits, Knobs
 from autoloader.tune import offline
 from autoloader.tune.finals import changed_knobs
+from autoloader.tune.measurement import StageCost, Trace
 from autoloader.tune.offline import TuneOptions, kept_knobs, tune
 from autoloader.tune.report import LiveWatcher, TuneReport
 from autoloader.tune.trial import Outcome, TrialProgress, TrialResult, TrialWatch
@@ -151,6 +152,28 @@ def test_a_start_that_nothing_beats_is_kept_as_a_profile_of_this_host(
     again = run(spec_path, alike, host_profile="local_dev-tuned")
     assert again.path == path, "measured again, it is the same profile"
     assert load_profile(None).profile.provenance.study == again.result.name
+
+
+def test_a_profile_that_won_a_study_is_confirmed_in_two_trials(spec_path: Path) -> None:
+    calls = []
+
+    def near(knobs: Knobs, *, timeout_s: float, watch: TrialWatch) -> TrialResult:
+        calls.append(knobs)
+        trace = Trace(160, 10.0, {"decode": StageCost(0.01, 0.0, 0.0, 2)}, 0.0)
+        measured = {"samples_per_s": 186.0, "trace": trace.as_dict()}  # 93 % of the bound of 200
+        return TrialResult(Outcome.COMPLETE, 1.0, 186.0, GIB, measurement=measured)
+
+    run(spec_path, near)
+    assert len(calls) > 2
+    calls.clear()
+    report = run(spec_path, near, host_profile="local_dev-tuned")
+    assert len(calls) == 2
+    assert "it won a study before, at 186 samples/s, and is as fast today" in report.sentence
+    assert report.profile.name == "local_dev-tuned"
+    for more in ({"study": "mine"}, {"host_profile": "local_dev"}):
+        calls.clear()
+        run(spec_path, near, **{"host_profile": "local_dev-tuned"} | more)
+        assert len(calls) > 2, "a study of a name, or of another start, searches"
 
 
 def test_a_study_of_the_start_alone_leaves_a_profile_that_claims_nothing(spec_path: Path) -> None:

@@ -281,11 +281,15 @@ def _refuse_broken(scans: Mapping[str, Mapping[str, Any]], schema: Schema, *, da
     faults = {path: one["fault"] for path, one in scans.items() if one["fault"]}
     if faults and (schema.episodes or len(faults) == len(scans)):
         path, why = next(iter(faults.items()))
+        remedy = "fetch the file again, or remove it"
+        if scans[path]["foreign"]:
+            remedy = (
+                f"declare its layout in {SCHEMA_FILE} (docs/tutorials/hdf5.md), or remove the file"
+            )
         more = f" (and {len(faults) - 1} more)" if len(faults) > 1 else ""
         error = SourceError(
             f"dataset {dataset}: {path}: {why}{more}",
-            remedy=f"restore or remove the file; a layout of your own is declared in {SCHEMA_FILE} "
-            "(docs/tutorials/hdf5.md)",
+            remedy=remedy,
             dataset=dataset,
         )
         error.foreign = scans[path]["foreign"]

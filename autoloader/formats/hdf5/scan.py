@@ -74,7 +74,7 @@ def _why(error: BaseException) -> str:
     said = str(error)
     cut = re.search(r"eof = (\d+).*stored_eof = (\d+)", said)
     if cut:
-        return f"it is cut off: it has {int(cut[1]):,} of {int(cut[2]):,} bytes; fetch it again"
+        return f"it is cut off: it has {int(cut[1]):,} of {int(cut[2]):,} bytes"
     return f"it is not an HDF5 file, or is damaged: {said}"[:200]
 
 

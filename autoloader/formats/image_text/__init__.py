@@ -117,7 +117,7 @@ class ImageTextDirectory(DatasetFormat):
         if files.is_remote(path):
             return super().check(path, dataset=dataset)
         text = files.normal(path)
-        if not _files_of(text):
+        if not record_files(text):
             raise SourceError(
                 f"dataset {dataset}: {text} has no file of records ({', '.join(RECORDS)})",
                 remedy="name such a file, or the folder that holds files of one kind",
@@ -128,7 +128,7 @@ class ImageTextDirectory(DatasetFormat):
     @classmethod
     def open(cls, path: str, *, dataset: str) -> ImageTextDirectory:
         """See ``DatasetFormat``."""
-        paths = _files_of(path)
+        paths = record_files(path)
         kinds = {Path(one).suffix for one in paths}
         if len(kinds) > 1 and not kinds <= {".jsonl", ".ndjson"}:
             raise SourceError(
@@ -408,7 +408,7 @@ def _packed_place(table: PictureTable, row: int, data: memoryview) -> tuple[int,
     return tuple(int(one[row]) for one in columns)
 
 
-def _files_of(root: str) -> list[str]:
+def record_files(root: str) -> list[str]:
     """The files of records at a path, in the order of their numbers."""
     if os.path.isfile(root):  # noqa: PTH113
         return [root] if root.endswith(RECORDS) else []
