@@ -649,8 +649,12 @@ def _answers(document: Mapping[str, Any], *, default_floor: bool) -> Iterator[tu
     if files := "; ".join(_files(document)):
         yield "Files", files
     count = epoch["estimated"] and document["remote"] is None
-    command, why = ("index", "exact counts, a faster start") if count else ("measure", "real rate")
-    yield "Next", f"autoloader {command} {document['spec']}  # {why}"
+    then = f"measure {document['spec']}  # real rate"
+    if (last := document["last_run"]) is not None:
+        then = f"report {last['run']}  # what limited the last run"
+    if count:
+        then = f"index {document['spec']}  # exact counts, a faster start"
+    yield "Next", f"autoloader {then}"
 
 
 def _limit(document: Mapping[str, Any]) -> str:
@@ -665,8 +669,8 @@ def _limit(document: Mapping[str, Any]) -> str:
         return "no frame is decoded"
     every = len(document["datasets"])
     told = (
-        f"decoding: {_many(bound['threads'], 'thread')}, {bound['mean_decode_s'] * 1e3:.2f} ms a "
-        "sample in one of them"
+        f"decoding: {_many(bound['threads'], 'thread')}, {bound['mean_decode_s'] * 1e3:.2f} ms of "
+        "a processor for a sample"
     )
     if bound["datasets_probed"] < every:
         told += f" ({bound['datasets_probed']} of {every} datasets probed)"

@@ -261,14 +261,18 @@ def find_run(run: str) -> Path:
 
     Args:
         run: path of a folder or record, the beginning of a kept run's name, a part of its script's
-            name (the latest run counts), or "last": the latest that has ended.
+            name (the latest run counts), or "last": the latest that has ended, with a rate if any
+            has one.
     """
     path = Path(run)
     if path.is_dir() or (path.exists() and path.suffix == ".jsonl"):
         return path
     kept = kept_runs()
     if run == "last" and kept:
-        found = [next((one for one in kept if one.state != "runs"), kept[0])]
+        ended = [one for one in kept if one.state != "runs"]
+        # A run that ended well without a rate is one of peek or verify.
+        told = [one for one in ended if one.samples_per_s or one.state == "killed"]
+        found = (told or ended or kept)[:1]
     else:
         found = [one for one in kept if one.name == run]
         found = found or [one for one in kept if one.name.startswith(run)]

@@ -1,7 +1,7 @@
 """Measures what decoding a sample costs: a few samples of each dataset, in the calling thread.
 
 Reads the first readable records of every dataset without TensorFlow, and decodes eight samples of
-each in turn, dataset after dataset, or fewer when the time is up. The first round warms up and is
+each in turn or more, dataset after dataset, or fewer when the time is up. The first round warms up and is
 not counted unless it is the only one. The cost of a dataset is the median of its samples, in
 processor seconds: other processes take the processor away, and change the cost little.
 
@@ -41,7 +41,8 @@ from autoloader.samples.windows import frame_rows
 from autoloader.sampling.chains import CHAIN_BLOCK, chain_difference
 
 _TRIES = 4
-_ROUNDS = 8
+_ROUNDS, _SAMPLES = 8, 128
+"""Least samples of each dataset, and samples of all datasets, where there is time."""
 FRAMES = 96
 """Frames of the first episode that are read."""
 VIDEO_FRAMES = 512
@@ -151,7 +152,7 @@ def probe_decode(
         name: np.empty(camera.shape, camera.dtype) for name, camera in mixture.spec.cameras.items()
     }
     seen: dict[str, list[tuple[float, int, int]]] = {name: [] for name in episodes}
-    for round_ in range(_ROUNDS):
+    for round_ in range(max(_ROUNDS, _SAMPLES // max(1, len(episodes)))):
         for name, episode in episodes.items():
             if clock.now_s() >= deadline:
                 return _summary(seen, videos)

@@ -147,7 +147,13 @@ def test_plan_tells_what_the_last_run_of_the_spec_needed(
     left(moments(wait_ratio=waits), "cache/runs/mine", **own)
     left(moments(), "cache/runs/ideal", **own, replay_one_batch=True)
     assert main(words) == 0
-    assert f"samples/s; the last run {told}" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert f"samples/s; the last run {told}" in said
+    assert "autoloader index" in said.splitlines()[-1]
+    assert main(["index", str(path)]) == 0
+    assert main(words) == 0
+    said = capsys.readouterr().out
+    assert said.splitlines()[-1] == "Next   autoloader report mine  # what limited the last run"
     assert main([*words, "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["last_run"]["run"] == "mine"
 
@@ -379,6 +385,7 @@ def test_a_run_is_found_by_its_script_and_the_last_is_one_that_ended(
     text = file.read_text().replace("host-4711-20260101T120000", "host-18-b")
     file.write_text("\n".join(text.splitlines()[:-1]))
     os.utime(going, (2e9, 2e9))
+    left(moments(batches=0), "runs/host-19-looks")
     seen = RunFile("host-18-b", 0)
     seen.write(a_moment(time.time() - BEGAN_S, run="host-18-b", worker_pid=os.getpid()))
     assert main(["report", "last"]) == 0
