@@ -1,8 +1,8 @@
 """Measures what decoding a sample costs: a few samples of each dataset, in the calling thread.
 
 Reads the first readable records of every dataset without TensorFlow, and decodes eight samples of
-each in turn or more, dataset after dataset, or fewer when the time is up. The first round warms up and is
-not counted unless it is the only one. The cost of a dataset is the median of its samples, in
+each in turn or more, dataset after dataset, or fewer when the time is up. The first round warms up
+and is not counted unless it is the only one. The cost of a dataset is the median of its samples, in
 processor seconds: other processes take the processor away, and change the cost little.
 
 Where records do not hold the frames, the first ones of an episode are read, and no index is asked
