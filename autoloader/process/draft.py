@@ -170,8 +170,8 @@ def draft(
         try:
             if record_files(root):
                 return _of_records(root, say)
-        except AutoloaderError as error:  # maybe a folder of other JSON
-            faults[root] = error
+        except AutoloaderError as fault:  # maybe a folder of other JSON
+            faults[root] = fault
     every, whys = len(found) + len(left), "; ".join(left.values())
     shortage = f"{len(found)} of {every} datasets written; left out: {', '.join(left)}"
     if whole and found and left:

@@ -234,7 +234,7 @@ def _proven_per_s(plan: LoaderPlan, host: HostFacts, options: TuneOptions) -> fl
     alike = profile.mixture is not None and profile.mixture.is_like(kind)
     told = profile.measurements
     compared = told.get("speedup", 1.0) > 1.0 or "confirmed_within_ratio" in told
-    if options.study or options.resume or options.knobs or not (here and alike and compared):
+    if options.study or options.knobs or not (here and alike and compared):
         return None
     return told.get("samples_per_s")
 
