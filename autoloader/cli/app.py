@@ -985,7 +985,9 @@ def as_usage_error(error: Any, program: str, words: Sequence[str]) -> UsageError
         words: the arguments of the program.
     """
     context = getattr(error, "ctx", None)
-    command = program if context is None else context.command_path
+    command = " ".join([program, *(one for one in words[:1] if not one.startswith("-"))])
+    if context is not None:
+        command = context.command_path
     remedy = f"`{command} --help` says what it takes"
     parameter = getattr(error, "param", None)
     said = error.format_message()

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import os
 import re
 import sys
 from collections.abc import Mapping, Sequence, Set
@@ -49,7 +50,9 @@ def read_document(path: Path) -> dict[str, Any]:
             what = f"{path} is a directory, not a spec file"
         elif error.what.startswith("line "):
             what = f"{path}, {error.what}"
-        if path.is_dir() or not (path.suffix or path.exists()):
+        if not path.is_dir() and os.path.isfile(f"{path}.yaml"):  # noqa: PTH113  (never raises)
+            remedy = f"did you mean {path}.yaml?"
+        elif path.is_dir() or not (path.suffix or path.exists()):
             remedy = f"`autoloader init {path} -o mix.yaml` writes a spec of the datasets there"
         elif not path.exists():
             remedy = "check the path; `autoloader init DATA -o mix.yaml` writes a spec"

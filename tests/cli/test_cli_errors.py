@@ -59,6 +59,19 @@ def test_a_field_that_the_data_lacks_is_told_with_the_line_unless_the_command_li
     assert json.loads(capsys.readouterr().out)["error"]["what"].startswith(field)
 
 
+def test_a_spec_without_its_ending_and_an_option_without_its_value_are_told_what_was_meant(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mix.yaml").write_text(json.dumps(PLAIN))
+    assert main(["plan", "mix"]) == 2
+    assert "did you mean mix.yaml?" in capsys.readouterr().err
+    assert main(["plan", "max"]) == 2
+    assert "`autoloader init max -o mix.yaml`" in capsys.readouterr().err
+    assert main(["peek", "mix.yaml", "-o"]) == 2
+    assert "`autoloader peek --help`" in capsys.readouterr().err
+
+
 def test_a_folder_that_cannot_be_named_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["init", "x" * 300, "--json"]) == 4
     assert "does not exist" in json.loads(capsys.readouterr().out)["error"]["what"]
