@@ -260,6 +260,7 @@ class SlotPool:
         held: numbers of the slots that the consumer has already.
         stuck: numbers of the slots that threads of a ring before still write to; other slots are
             used in their stead.
+        waits: whether the consumer waits for a batch now.
     """
 
     def __init__(
@@ -269,8 +270,10 @@ class SlotPool:
         *,
         held: Sequence[int] = (),
         stuck: Collection[int] = (),
+        waits: Callable[[], bool] = lambda: False,
     ) -> None:
         self._memory = memory
+        self._waits = waits
         self._condition = threading.Condition()
         self._stuck = set(stuck)
         self._out = self._stuck.union(held)
@@ -306,7 +309,8 @@ class SlotPool:
         """A free slot; waits for one. ``None`` once closed.
 
         After the ring was made smaller no slot is handed out until few enough are out, except one
-        every ``DRAIN_S`` seconds: the consumer may keep the batches it has for good.
+        every ``DRAIN_S`` seconds: the consumer may keep the batches it has for good. If these are
+        all slots of the ring, and the consumer waits, that one is a slot beyond.
         """
         with self._condition:
             begun = time.monotonic()
@@ -317,7 +321,19 @@ class SlotPool:
                     slot = self._free.pop()
                     self._out.add(slot)
                     return slot
-                self._condition.wait(left if self._free else None)
+                if left <= 0:
+                    begun = time.monotonic()
+                    if (beyond := self._beyond()) is not None:
+                        self._out.add(beyond)
+                        return beyond
+                self._condition.wait(max(0.0, left) or DRAIN_S)
+        return None
+
+    def _beyond(self) -> int | None:
+        """A slot beyond those in use where the consumer has all of these and waits for one more."""
+        if self._out <= self._held | self._handed | self._stuck and self._waits():
+            unused = set(range(self._most, MAX_SLOTS)) - self._out
+            return min(unused, default=None)
         return None
 
     def release(self, slot: int) -> None:

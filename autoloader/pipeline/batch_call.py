@@ -134,7 +134,13 @@ class BatchCall:
                     )
                 filled.called[name] = list(texts)
                 continue
-            array = np.asarray(value)
+            try:
+                array = np.asarray(value)
+            except Exception as error:  # whatever a tensor of the user's raises
+                raise self._wrong(
+                    f"{call} gave {shown(value)} for {name!r}, which is no array: {error}",
+                    f"return an array of {filled.rows} rows, all of one shape",
+                ) from error
             shape = (filled.rows, *wanted.shape)
             if array.shape != shape or not np.can_cast(array.dtype, wanted.dtype, "same_kind"):
                 raise self._wrong(

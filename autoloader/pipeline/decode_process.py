@@ -36,7 +36,7 @@ from autoloader.decode import frames
 from autoloader.decode.batch_builder import BatchBuilder
 from autoloader.decode.message import Quarantine
 from autoloader.decode.ring import RingMemory
-from autoloader.errors import AutoloaderError
+from autoloader.errors import AutoloaderError, as_fault
 from autoloader.host.supervision import options
 from autoloader.host.threads import LoaderThread, become, end_with
 from autoloader.pipeline import messages
@@ -222,8 +222,8 @@ class DecodeProcess:
                 if time.monotonic() - told_s >= _TELL_S:
                     told_s = time.monotonic()
                     self.send(messages.Activity(0, 0, dataclasses.asdict(builder.activity()), []))
-        except AutoloaderError as error:
-            self.send(messages.Failed.of(0, error))
+        except Exception as error:  # noqa: BLE001 the one boundary of this thread: the child must hear of it
+            self.send(messages.Failed.of(0, as_fault(error, "decode")))
 
 
 def main() -> None:

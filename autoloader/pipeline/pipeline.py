@@ -52,7 +52,7 @@ from autoloader.cache.table import FrameCosts
 from autoloader.decode.batch_builder import BatchBuilder, MakeSource
 from autoloader.decode.message import BadRecord, BatchMessage, Quarantine
 from autoloader.decode.ring import RingMemory, SlotPool
-from autoloader.errors import AutoloaderError, as_fault
+from autoloader.errors import as_fault
 from autoloader.host.clock import Clock
 from autoloader.host.threads import LoaderThread, all_ended
 from autoloader.samples.resolve import ResolvedMixture
@@ -213,6 +213,7 @@ class Pipeline:
         stuck: slots that threads of an earlier pipeline still write to.
         disk: decoded frames on a disk; ``None``: there are none.
         clock: time source for the detection of stalls.
+        waits: whether the consumer waits for a batch now.
 
     Attributes:
         knobs: the values in force; ``retune`` changes them.
@@ -232,6 +233,7 @@ class Pipeline:
         stuck: Collection[int] = (),
         disk: FramesOnDisk | None = None,
         clock: Clock | None = None,
+        waits: Callable[[], bool] = lambda: False,
     ) -> None:
         self._mixture = mixture
         self._disk = disk
@@ -250,7 +252,7 @@ class Pipeline:
         self._calls_for = -1
         self._changed = threading.Condition(self._lock)
         self._quarantine = Quarantine(mixture)
-        self._slots = SlotPool(memory, knobs.ring_slots, held=held, stuck=stuck)
+        self._slots = SlotPool(memory, knobs.ring_slots, held=held, stuck=stuck, waits=waits)
         self._lanes: list[Lane] = []
         self._leaving: list[Lane] = []
         self._tasks: collections.deque[Task] = collections.deque()
@@ -459,32 +461,32 @@ class Pipeline:
         """
         with self._taking:
             try:
-                return self._next(timeout_s)
+                batch = self._next(timeout_s)
+            except BaseException as error:  # noqa: BLE001 as of all threads: the trainer must hear of it
+                self._fail(as_fault(error, "hand out"))
+                batch = None
             finally:
                 self._calls_for = -1
+        if batch is None and self._failure is not None and not self._closed:
+            raise as_fault(self._failure, "read")
+        return batch
 
     def _next(self, timeout_s: float) -> BatchMessage | None:
-        try:
-            task = self._filled(time.monotonic() + timeout_s)
-            batch = None if task is None else task.batch
-            if batch is not None and self._call is not None:
-                self._calls_for = batch.slot
-                if self._closed:  # asked behind it, as who closes looks at the slot
-                    return None
-                views = self._mixture.layout.views(self._memory.base(batch.slot))
-                self._call.complete(views, batch)
-        except AutoloaderError as error:
-            self._fail(error)
-        else:
-            if batch is not None:
-                self._slots.hand_out(batch.slot)
-                batch.number = self._number
-                self._number += 1
-                self._hand_out()
-                return batch
-        if self._failure is not None and not self._closed:
-            raise as_fault(self._failure, "read")
-        return None
+        task = self._filled(time.monotonic() + timeout_s)
+        batch = None if task is None else task.batch
+        if batch is None:
+            return None
+        if self._call is not None:
+            self._calls_for = batch.slot
+            if self._closed:  # asked behind it, as who closes looks at the slot
+                return None
+            views = self._mixture.layout.views(self._memory.base(batch.slot))
+            self._call.complete(views, batch)
+        self._slots.hand_out(batch.slot)
+        batch.number = self._number
+        self._number += 1
+        self._hand_out()
+        return batch
 
     def _filled(self, deadline: float) -> Task | None:
         """The first batch, where it is filled in time; taken from its builder with those before it.

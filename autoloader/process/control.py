@@ -46,7 +46,7 @@ from autoloader.controller.reflex import Action, ControlLoop, ReflexState, react
 from autoloader.controller.states import ControllerState, State
 from autoloader.decode.message import PipelineStart
 from autoloader.decode.ring import RingMemory
-from autoloader.errors import AutoloaderError
+from autoloader.errors import AutoloaderError, as_fault
 from autoloader.formats.files import is_remote
 from autoloader.host.allocator import give_memory_back
 from autoloader.host.headroom import HeadroomSource, headroom_or_none, memory_cgroup, oom_kills
@@ -130,6 +130,7 @@ def open_pipeline(setup: PipelineSetup, compiled: CompiledMixture) -> Pipeline:
             held=sorted(setup.lent()),
             stuck=setup.stuck,
             disk=disk or None,
+            waits=lambda: setup.page.waiting_since_ns != 0,
         )
         pipeline.at_close = kept.pop_all().close
     return pipeline
@@ -637,8 +638,8 @@ class TrainerService:
                 self, start, declared, memory, self._page, earlier
             )
             served.start()
-        except AutoloaderError as error:  # no further thread, too
-            self.wire.send(messages.Failed.of(number, error))
+        except Exception as error:  # noqa: BLE001 whatever the kernel refuses: threads, memory
+            self.wire.send(messages.Failed.of(number, as_fault(error, "start")))
 
     def _end(self, number: int, held_slots: list[int] | None = None) -> None:
         """End a pipeline for good: its mixture and cached frames go too."""

@@ -2,15 +2,25 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import subprocess
 import sys
 import textwrap
 from pathlib import Path
+from typing import Any
 
 import pytest
 from leftovers import ends_within
+from streams import endless, rows
+
+from autoloader import AutoLoader, PipelineSpec
+from autoloader.decode import ring
+from autoloader.decode.ring import SlotPool
+from autoloader.errors import PipelineError
+from autoloader.pipeline.pipeline import Pipeline
+from autoloader.process import control
 
 SCRIPT = """
 import os, sys, threading, time
@@ -107,3 +117,46 @@ def test_an_interrupted_script_ends_and_so_does_its_child(small_mix: Path) -> No
     process.communicate()
     assert process.returncode != 0
     assert wait_until_gone(child)
+
+
+@pytest.mark.parametrize(
+    ("owner", "name"), [(control, "RingMemory"), (Pipeline, "_hand_out"), (SlotPool, "hand_out")]
+)
+def test_whatever_the_kernel_refuses_where_nobody_reckons_with_it_reaches_the_trainer(
+    small_spec: PipelineSpec, monkeypatch: pytest.MonkeyPatch, owner: Any, name: str
+) -> None:
+    def refused(*_: Any, **__: Any) -> None:
+        raise OSError(errno.ENOMEM, "cannot allocate memory")
+
+    monkeypatch.setattr(owner, name, refused)
+    with (
+        AutoLoader(
+            small_spec, isolation="thread", ram_floor="64MiB", knobs={"reader": "indexed"}
+        ) as loader,
+        pytest.raises(PipelineError, match="cannot allocate memory"),
+    ):
+        next(iter(loader))
+
+
+def test_a_trainer_that_keeps_more_batches_than_a_smaller_ring_has_slots_gets_further_ones(
+    small_spec: PipelineSpec, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ring, "DRAIN_S", 0.01)
+    with AutoLoader(
+        small_spec,
+        isolation="thread",
+        output="numpy",
+        ram_floor="64MiB",
+        knobs={"reader": "indexed", "ring_slots": 8},
+        controller=False,
+    ) as loader:
+        batches = endless(loader)
+        kept = [next(batches) for _ in range(6)]
+        loader.retune(ring_slots=2)
+        got = rows(batches, 8)
+        got = rows(iter(kept), 6) + got
+        del kept
+        loader.retune(ring_slots=6)
+        got += rows(batches, 4)
+    with AutoLoader(small_spec, isolation="thread", output="numpy", ram_floor="64MiB") as loader:
+        assert got == rows(endless(loader), 18)

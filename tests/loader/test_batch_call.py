@@ -20,6 +20,7 @@ from autoloader.samples.transforms import transform
 
 KNOBS = {"ring_slots": 4, "decode_threads": 1, "io_threads": 1, "read_ahead": 1}
 MODULE = """
+import sys
 import time
 import numpy as np
 
@@ -48,6 +49,18 @@ def texts(batch):
 def slow(batch):
     time.sleep(0.05)
     return {"x": np.zeros(len(batch["language"]), np.int32)}
+
+def ragged(batch):
+    return {"x": [list(text.encode()) for text in batch["language"][:-1]] + [[1] * 99]}
+
+def on_another_device(batch):
+    class Tensor:
+        def __array__(self, *_, **__):
+            raise OSError("the device does not answer")
+    return {"x": Tensor()}
+
+def leaves(batch):
+    sys.exit("no such word")
 
 def raises(batch):
     raise KeyError("no such word")
@@ -119,6 +132,9 @@ def test_what_it_gives_is_in_every_batch_also_the_last_and_after_a_resume(robot:
          r"gave float64 \[4, 3\] for 'x', and batch\.gives says float32 \[4, 2\]"),
         ("narrow", {"x": {"dtype": "int32", "shape": [3]}}, r"says int32 \[4, 3\]"),
         ("texts", {"x": {"dtype": "text"}}, r"says dtype: text"),
+        ("ragged", {"x": {"dtype": "int32", "shape": [4]}}, r"which is no array: setting an"),
+        ("on_another_device", {"x": {"dtype": "int32"}}, r"is no array: the device does not"),
+        ("leaves", {"x": {"dtype": "int32"}}, r"SystemExit: no such word"),
         ("missing", {"x": {"dtype": "int32"}}, r"batch_functions:missing cannot be imported"),
     ],
 )  # fmt: skip

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -10,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 from rlds_files import Written, episode, jpeg, write_dataset
-from streams import mixture_of
+from streams import mixture_of, until
 
 from autoloader.decode.ring import RingMemory
 from autoloader.index.counting import count_mixture
@@ -71,7 +72,9 @@ def running(
 ) -> Iterator[Pipeline]:
     order = mixture_order(mixture, {n: c.samples for n, c in count_mixture(mixture).items()})
     memory = RingMemory(mixture.layout)
-    knobs = Knobs.build({"ring_slots": 4, "decode_threads": 2, "reader": "indexed"})
+    knobs = Knobs.build(
+        {"ring_slots": 4, "decode_threads": 2, "reader": "indexed", "io_threads": 1}
+    )
     deal = Deal.of(order, mixture.spec.batch, ranks or Ranks(), base=base, in_epoch=base)
     reader = IndexedReader(mixture, order)
     pipeline = Pipeline(mixture, reader, knobs, memory, deal=deal)
@@ -153,6 +156,35 @@ def test_without_room_for_blocks_frames_are_read_one_by_one(
     assert came.blocks is not None
     assert came.blocks.single > 0
     assert set(came.samples) == {sample for sample in alone if sample[1] < 2}
+
+
+def test_blocks_that_are_dropped_while_a_run_is_planned_are_read_again(
+    written: Written, alone: dict[tuple[int, ...], np.ndarray], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fill, asleep = Blocks.fill, threading.Condition.wait
+
+    def dropped(self: Blocks, *given: Any) -> Any:
+        if not drops:  # from then on there is little room, and the thread looks again and again
+            until(lambda: self._changed in waiting)
+            drops.append(self.drop())
+        return fill(self, *given)
+
+    waiting: set[object] = set()
+    drops: list[object] = []
+
+    def noted(self: threading.Condition, timeout: float | None = None) -> bool:
+        waiting.update({self} if timeout is None else ())
+        try:
+            return asleep(self, timeout)
+        finally:
+            waiting.discard(self)
+
+    monkeypatch.setattr(threading.Condition, "wait", noted)
+    monkeypatch.setattr(Blocks, "fill", dropped)
+    monkeypatch.setattr("autoloader.pipeline.read.blocks.MOST_AHEAD", 24)
+    mixture = mixture_of(written, **LOCAL)
+    came = drained(mixture, 3)
+    check(came, alone)
 
 
 def test_two_ranks_of_a_process_share_the_blocks(

@@ -205,6 +205,7 @@ class Blocks:
             self._known.clear()
             self._queue.clear()
             self._looked = self._lowest()
+            self._changed.notify_all()
 
     def fill(
         self,

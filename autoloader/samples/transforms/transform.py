@@ -438,7 +438,7 @@ def call_here(spec: TransformSpec, episode: dict[str, Any], steps: int) -> Any:
         try:
             kwargs = json.loads(json.dumps(dict(spec.kwargs)))
             return CALLERS[spec.framework](function, episode, steps, kwargs)
-        except Exception as error:  # the user's code: one bad episode is that episode's
+        except (Exception, SystemExit) as error:  # the user's: one bad episode is that episode's
             raise FunctionFailedError(f"{spec.call} raised {_told(error)}") from error
 
 
@@ -455,7 +455,7 @@ def _function(call: str) -> Callable[..., Any]:
     return found  # type: ignore[no-any-return]
 
 
-def _told(error: Exception) -> str:
+def _told(error: BaseException) -> str:
     """Class, words and last line of an error in the user's code."""
     words = " ".join(str(error).split())[:300]
     frames = traceback.extract_tb(error.__traceback__)
