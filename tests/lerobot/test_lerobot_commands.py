@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 import yaml
 from lerobot_checks import SIDE, TOP
 from lerobot_files import LeRobotFiles
+from pyarrow import parquet
 from rlds_files import episode, write_dataset
 
 from autoloader.cli.app import main
@@ -65,6 +67,25 @@ def test_verify_compares_with_what_pyarrow_and_pyav_read(
     assert told["samples"] == {"arm": 12, "turned": 12}
     assert told["frames"] == 24 * 2 * 2
     assert told["largest_frame_difference"] == 0
+
+
+def test_verify_holds_numbers_that_are_none_equal(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    root = LeRobotFiles(lengths=(6,), cameras={}, pictures=[TOP]).write(tmp_path / "arm")
+    (rows,) = (root / "data").rglob("*.parquet")
+    table = parquet.read_table(rows)
+    action = [[math.nan, 2.0, math.inf]] * table.num_rows
+    parquet.write_table(
+        table.set_column(table.column_names.index("action"), "action", [action]), rows
+    )
+    own = {"name": "arm", "path": str(root), "action": "action", "images": {"top": TOP},
+           "features": {"again": "action"}}  # fmt: skip
+    document = {"datasets": [own], "cameras": {"top": {"size": [64, 96]}}}
+    (tmp_path / "mix.yaml").write_text(yaml.safe_dump(document))
+    words = ["verify", str(tmp_path / "mix.yaml"), "-n", "6", "--ram-floor", "64MiB", "--json"]
+    assert main(words) == 0
+    assert json.loads(capsys.readouterr().out)["differences"] == []
 
 
 def test_verify_without_tensorflow_compares_lerobots_frames_and_says_what_it_left_out(
