@@ -582,19 +582,16 @@ def doctor(
     split: str = "train",
     profile: ProfileName = None,
     ram_floor: Floor = None,
-    kernel_log: Path | None = None,
 ) -> None:
     """Say what on this machine will hurt a run; changes nothing. Exits 1 if it finds a problem.
 
     Options:
     spec: Spec of a mixture whose data and memory are checked as well.
     ram_floor: Check that a loader can keep this memory free, such as "5GB"; default: the profile's.
-    kernel_log: File with the kernel's log, such as one that `dmesg > kernel.log` wrote, in which
-        processes killed for lack of memory are looked up; default: /dev/kmsg.
     """
     from autoloader.cli.doctor import show_findings
 
-    show_findings(spec, split, profile, _floor_bytes(ram_floor), kernel_log)
+    show_findings(spec, split, profile, _floor_bytes(ram_floor))
 
 
 def _floor_bytes(ram_floor: str | None) -> int | None:

@@ -30,7 +30,7 @@ import typer
 from autoloader.cli.output import answered, emit, wants_json
 from autoloader.controller.profiles import Untuned, load_profile
 from autoloader.decode.probe import probe_video
-from autoloader.errors import AutoloaderError, PipelineError, ProfileError, UsageError
+from autoloader.errors import AutoloaderError, PipelineError, ProfileError
 from autoloader.host.clock import SystemClock
 from autoloader.host.gpu import gpu_name, open_nvml
 from autoloader.host.headroom import HeadroomProbe, kernel_records
@@ -55,7 +55,6 @@ FOUND_SOMETHING = 1
 """Exit code where a check found something."""
 SLOW_READ_S = 4e-3
 """A random read that takes longer is a finding: a seek of a disk, or a network."""
-KERNEL_LOG = Path("/dev/kmsg")
 _KILLED = re.compile(
     r"(?:^\d+,\d+,(?P<us>\d+),[^;\n]*;)?"
     r"(?P<where>Memory cgroup out of memory|Out of memory)[^\n]*?Kill(?:ed)? process (?P<pid>\d+) "
@@ -118,7 +117,7 @@ class Machine:
     Attributes:
         proc: folder where procfs is mounted.
         cgroup_root: stands for ``/sys/fs/cgroup`` in what mountinfo says.
-        kernel_log: the kernel's log, or a copy of it in a file.
+        kernel_log: the kernel's log.
         nvml: stands for ``pynvml``; ``None``: the real one.
         stdout: descriptor of the standard output of the examination; ``None``: it is not examined.
         environment: variables of the environment, by name.
@@ -126,7 +125,7 @@ class Machine:
 
     proc: Path = Path("/proc")
     cgroup_root: Path = ROOT
-    kernel_log: Path = KERNEL_LOG
+    kernel_log: Path = Path("/dev/kmsg")
     nvml: ModuleType | Any | None = None
     stdout: int | None = 1
     environment: Mapping[str, str] = field(default_factory=lambda: dict(os.environ))
@@ -209,7 +208,7 @@ def kills(machine: Machine) -> Iterator[Seen]:
         for kill in found
     )
     ago = ""
-    with contextlib.suppress(OSError, ValueError, TypeError):  # a copy of a log has no times
+    with contextlib.suppress(OSError, ValueError, TypeError):  # a record without a time
         up_s = float((machine.proc / "uptime").read_text().split()[0])
         since_s = up_s - int(found[-1]["us"]) / 1e6
         ago = f", the last {format_seconds(since_s)} ago" if since_s >= 0 else ""
@@ -623,11 +622,7 @@ def _run(name: str, check: Callable[[], Iterable[Seen]]) -> list[Seen]:
 
 
 def show_findings(
-    spec: Path | None,
-    split: str,
-    profile: str | None,
-    floor_bytes: int | None,
-    kernel_log: Path | None,
+    spec: Path | None, split: str, profile: str | None, floor_bytes: int | None
 ) -> None:
     """Show what the checks found; exit code 1 where that is anything.
 
@@ -636,16 +631,9 @@ def show_findings(
         split: split of the spec that is examined.
         profile: host profile, by name or file; ``None``: the one that a run would take.
         floor_bytes: memory that must stay free; ``None``: the profile's floor.
-        kernel_log: copy of the kernel's log; ``None``: the log itself.
     """
-    if kernel_log is not None and not kernel_log.exists():
-        raise UsageError(
-            f"--kernel-log {kernel_log}: there is no such file",
-            remedy="give a file that `dmesg > kernel.log` wrote, or leave the option out to read "
-            f"{KERNEL_LOG}",
-        )
     # With --json stdout is a pipe to a program; the stdout of a training may be another.
-    machine = Machine(kernel_log=kernel_log or KERNEL_LOG, stdout=None if wants_json() else 1)
+    machine = Machine(stdout=None if wants_json() else 1)
     seen = examine(machine, spec=spec, split=split, profile=profile, floor_bytes=floor_bytes)
     findings = [one for one in seen if isinstance(one, Finding)]
     facts = [one for one in seen if isinstance(one, Fact)]

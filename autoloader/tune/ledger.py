@@ -56,7 +56,7 @@ KNOWN = "known"
 
 _ABOUT = "about"
 _GIB = 2.0**30
-_FOUND = ("reason", "stderr", "min_headroom_bytes", "peak_rss_bytes", "duration_s")
+_FOUND = ("reason", "min_headroom_bytes", "peak_rss_bytes", "duration_s")
 _OUTCOMES = {
     TrialState.COMPLETE: "complete",
     TrialState.PRUNED: "pruned",

@@ -57,7 +57,7 @@ logger = logging.getLogger(__name__)
 PERIOD_S = 0.1
 """Seconds between two readings of headroom: fresh pages come at 0.4 GiB/s."""
 
-_LAST_LINES, _KEPT_LINES = 6, 40
+_LAST_LINES = 6
 _OOM_SCORE_ADJ = "500"
 """Seconds between two looks at whether another tuner has ended its measurement."""
 
@@ -85,7 +85,6 @@ class TrialResult:
         exit_code: the child's, negative for a signal; ``None`` when the parent ended it.
         measurement: the child's whole JSON document.
         busy: other processes took so much of the processors that the rate says little.
-        stderr: the end of what the child wrote there; "" where it completed.
     """
 
     outcome: Outcome
@@ -97,7 +96,6 @@ class TrialResult:
     exit_code: int | None = None
     measurement: Mapping[str, Any] | None = None
     busy: bool = False
-    stderr: str = ""
 
     @property
     def others_cpus(self) -> float | None:
@@ -224,7 +222,6 @@ class TrialRunner:
                 outcome, reason, document = _read_exit(code, out, err)
             else:
                 (outcome, reason), code = stopped, None
-            stderr = "" if document else last_lines(err.fileno(), _KEPT_LINES)
         told = document or {}
         seen = (room.least_bytes, told.get("min_headroom_bytes"))
         return TrialResult(
@@ -236,7 +233,6 @@ class TrialRunner:
             reason=reason,
             exit_code=code,
             measurement=document,
-            stderr=stderr,
         )
 
     def _follow(

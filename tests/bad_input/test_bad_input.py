@@ -264,7 +264,6 @@ COMMANDS = [
     command("tune --spec mix.yaml --seed -1", "--seed", "'-1'", AT_LEAST_0),
     command("tune --spec mix.yaml --out text", "text", "cannot be saved", "--out"),
     command("doctor --spec no.yaml", "no.yaml", "No such file", "init DATA -o mix.yaml"),
-    command("doctor --kernel-log no.log", "--kernel-log", "no.log", "dmesg"),
     command("replay no.jsonl", "no.jsonl", "No such file", "decisions.jsonl"),
     command("replay text", "text, line 1", "not a JSON object", "decisions.jsonl"),
     command("replay empty", "empty", "*.jsonl", "decisions.jsonl"),

@@ -160,13 +160,11 @@ def test_a_watcher_that_says_stop_prunes_the_trial_and_ends_its_whole_group(tmp_
     result = runner(
         "other = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(600)'])\n"
         f"open({str(here)!r}, 'w').write(f'{{os.getpid()}} {{other.pid}}')\n"
-        "print('slow disk', file=sys.stderr, flush=True)\n"
         "progress(20, 5.0); progress(40, 6.0); hang()"
     )(Knobs(), timeout_s=60, watch=watch)
     assert result.outcome is Outcome.PRUNED
     assert [p.batches for p in seen] == [20, 40]
     assert [p.samples_per_s for p in seen] == [5.0, 6.0]
-    assert result.stderr == "slow disk", "what it said is kept, whoever ended it"
     psutil.wait_procs(
         [psutil.Process(pid) for pid in pids_in(here) if psutil.pid_exists(pid)], timeout=10
     )
