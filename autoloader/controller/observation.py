@@ -153,6 +153,8 @@ class FlowMeter:
     _rate: tuple[float, float] | None = None
     _rate_from: FlowTotals | None = None
     _step: float = 0.0
+    _pause_s: float = 0.0
+    _taken_s: float = 0.0
     _now: FlowTotals | None = None
     _moved_s: float | None = None
     _stages: dict[tuple[str, str], tuple[float, float, float]] = field(default_factory=dict)
@@ -168,9 +170,14 @@ class FlowMeter:
             last = None
         if last is None or now.batches > last.batches or now.waiting:
             quiet_s = now.at_s - (now.at_s if self._moved_s is None else self._moved_s)
-            if quiet_s > max(PAUSE_S, 3 * self._step):
+            if quiet_s > max(PAUSE_S, 3 * self._step, 2 * self._pause_s):
                 self._window.clear()
                 self._rate_from = None
+                self._pause_s = quiet_s  # another as long is no pause: the training's steps are so
+            if last is None or now.batches > last.batches:
+                if now.at_s - self._taken_s <= PAUSE_S:
+                    self._pause_s = 0.0
+                self._taken_s = now.at_s
             self._moved_s = now.at_s
             self._window.append(now)
             while len(self._window) > 2 and now.at_s - self._window[1].at_s >= WINDOW_S:
@@ -247,4 +254,4 @@ class FlowMeter:
         self._window.clear()
         self._stages.clear()
         self._rate = self._rate_from = self._moved_s = None
-        self._step = 0.0
+        self._step = self._pause_s = 0.0

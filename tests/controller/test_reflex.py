@@ -259,6 +259,20 @@ def test_a_pause_is_no_time_spent_without_waiting() -> None:
     assert meter.readings()["wait_ratio"] == pytest.approx(0.5)
 
 
+def test_long_steps_are_no_pauses() -> None:
+    meter = FlowMeter(10)
+    for step in range(5):  # 5 s each, 1.5 s of which training waits
+        at_s = 6.5 * step
+        meter.note(totals(at_s, step, 1.5 * step))
+        meter.note(totals(at_s + 2, step, 1.5 * step))
+        meter.note(totals(at_s + 5, step, 1.5 * step, waiting=True))
+        meter.note(totals(at_s + 6, step, 1.5 * step + 1, waiting=True))
+    meter.note(totals(32.5, 5, 7.5))
+    found = meter.readings()
+    assert found["step_s"] == pytest.approx(6.5)
+    assert found["wait_ratio"] == pytest.approx(1.5 / 6.5)
+
+
 def test_service_times_are_differences_and_grow_old_when_nothing_comes() -> None:
     def stage(work: float, samples: int) -> tuple[StageTotal, ...]:
         return (StageTotal("decode", "", 1.0, 2, work, samples),)
