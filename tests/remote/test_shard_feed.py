@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import errno
+import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from rlds_files import Written, episode, write_dataset
@@ -17,7 +20,8 @@ from autoloader.pipeline.read.shards import ShardFeed, ShardOrder
 from autoloader.sampling.dealing import NodePart
 from autoloader.sampling.mixture import mixture_order
 from autoloader.sampling.plan import SamplePlan
-from autoloader.storage.shards import ShardCache
+from autoloader.storage.faults import UnreachableError
+from autoloader.storage.shards import RemoteShard, ShardCache
 from bench.remote.server import FileServer, serve
 
 SHARDS = 6
@@ -94,3 +98,31 @@ def test_shards_arrive_in_the_order_of_the_plan_and_those_that_are_there_are_not
     assert cache.room.needed(cache.shard(first).key) == float("inf")
     asked = [f"{server.address}/{one.name}" for one in server.of("tfrecord", "GET")]
     assert asked == others
+
+
+@pytest.mark.parametrize(("owner", "name"), [(ShardCache, "shard"), (RemoteShard, "fetch_ahead")])
+def test_after_an_outage_shards_are_fetched_ahead_again(
+    planned: tuple[FileServer, SamplePlan, DatasetIndex],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    owner: type,
+    name: str,
+) -> None:
+    """Each thread meets it, when it asks which version a shard has or when it fetches one."""
+    monkeypatch.setattr(shards, "_PAUSE_S", 0.01)
+    _, plan, index = planned
+    order, there, out = order_of(plan, index), getattr(owner, name), list(range(9))
+
+    def asked(self: Any, *given: Any) -> Any:
+        if out and threading.current_thread().name.startswith("autoloader-feed"):
+            out.pop()
+            raise UnreachableError(errno.EIO, "no answer", "shard")
+        return there(self, *given)
+
+    monkeypatch.setattr(owner, name, asked)
+    cache = ShardCache(tmp_path / "cache", floor_bytes=0)
+    feed = ShardFeed(order, cache)
+    feed.follow(0)
+    until(lambda: all(cache.shard(path).whole_path.exists() for path in order.ahead(0)))
+    feed.close()
+    assert feed.join(30)

@@ -35,6 +35,7 @@ from autoloader.index.opening import open_indexes
 from autoloader.samples.resolve import ResolvedDataset
 from autoloader.sampling.dealing import NodePart
 from autoloader.sampling.plan import SamplePlan
+from autoloader.storage.faults import UnreachableError
 from autoloader.storage.shards import RemoteShard, ShardCache, shard_cache
 
 HORIZON = 65_536
@@ -142,18 +143,26 @@ class ShardFeed:
         return all_ended(self._threads, within_s)
 
     def _work(self) -> None:
-        while (found := self._next()) is not None:
-            position, shard = found
+        while not self._closed:
+            shard = None
             try:
+                if (found := self._next()) is None:
+                    return
+                position, shard = found
                 shard.fetch_ahead(position, lambda: not self._closed)
             except OSError as error:
                 if not self._closed:
-                    logger.debug("%s is not fetched ahead: %s", shard.path, error.strerror)
-                if error.errno == errno.ENOSPC:
-                    with self._changed:  # there is room when the plan has moved on
+                    path = error.filename if shard is None else shard.path
+                    logger.debug("%s is not fetched ahead: %s", path, error.strerror)
+                full = error.errno == errno.ENOSPC  # there is room when the plan has moved on
+                if shard is not None and not (full or isinstance(error, UnreachableError)):
+                    self._left_out.add(shard.path)
+                    continue
+                with self._changed:
+                    if not full:
+                        self._looked_at = -1  # it may pass: look again
+                    if not self._closed:
                         self._changed.wait(_PAUSE_S)
-                        continue
-                self._left_out.add(shard.path)
 
     def _next(self) -> tuple[int, RemoteShard] | None:
         """The shard to be fetched next; waits for one, ``None`` to end."""
