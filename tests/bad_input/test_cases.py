@@ -74,7 +74,7 @@ def answers(
         "plan": ["plan", *common, "--ram-floor", "200MB"],
         "index": ["index", *common],
         "peek": ["peek", *common, "--out", str(folder / "sheet.html"), "--ram-floor", "200MB"],
-        "verify": ["verify", *common, "-n", "100", "--ram-floor", "200MB"],
+        "verify": ["verify", *common, "-n", "45", "--ram-floor", "200MB"],
     }
     found = {}
     for name, words in commands.items():
@@ -125,7 +125,7 @@ def test_every_command_reads_what_a_loader_reads(
         plain = yaml.safe_load(capsys.readouterr().out)
         spec["datasets"][number] = plain["datasets"][0] | {"name": name}
         spec["cameras"] |= {camera: {"size": [16, 16]} for camera in plain["cameras"]}
-    words = ["verify", "--spec", str(written(spec, tmp_path)), "-n", "100", "--ram-floor", "200MB"]
+    words = ["verify", "--spec", str(written(spec, tmp_path)), "-n", "45", "--ram-floor", "200MB"]
     assert main(words) == 0, capsys.readouterr().err
 
 

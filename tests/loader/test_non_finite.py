@@ -46,7 +46,7 @@ def load(reader: str, *written: Written, **errors: Any) -> AutoLoader:
         ram_floor="64MiB",
         controller=False,
         output="numpy",
-        knobs={"ring_slots": 4, "decode_processes": 2} if reader == "processes" else None,
+        knobs={"ring_slots": 4, "decode_processes": 1} if reader == "processes" else None,
     )
 
 

@@ -136,7 +136,7 @@ def loader_of(path: Path, reader: str, cameras: Mapping[str, Any] = CAMERAS,
         ram_floor=0,
         controller=False,
         output=output,  # type: ignore[arg-type]
-        knobs={"ring_slots": 4, "decode_processes": 2} if reader == "processes" else None,
+        knobs={"ring_slots": 4, "decode_processes": 1} if reader == "processes" else None,
     )
 
 

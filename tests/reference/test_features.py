@@ -110,7 +110,7 @@ def load(*datasets: Any, reader: str, output: str = "numpy", **top: Any) -> Auto
         ram_floor=0,
         controller=False,
         output=output,  # type: ignore[arg-type]
-        knobs={"ring_slots": 4, "decode_processes": 2} if reader == "processes" else None,
+        knobs={"ring_slots": 4, "decode_processes": 1} if reader == "processes" else None,
     )
 
 

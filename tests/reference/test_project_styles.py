@@ -100,7 +100,7 @@ def test_it_verifies_unedited(
     style: str, specs: dict[str, Path], capsys: pytest.CaptureFixture[str]
 ) -> None:
     there = CASES[style][2]
-    verified = run(specs[style], capsys, "verify", "-n", str(2 * len(there)))
+    verified = run(specs[style], capsys, "verify", "-n", str(len(there)))
     assert verified["differences"] == []
     assert set(verified["samples"]) == there
 

@@ -144,7 +144,7 @@ def test_every_variant_of_octo_and_openvla_has_their_numbers_masks_and_texts(
             for camera in ("primary", "secondary", "wrist"):
                 spec["cameras"].setdefault(camera, {"size": [8, 8], "placeholder": True})
         else:  # of which no key tells of a picture
-            del spec["datasets"][0]["images"]
+            spec["datasets"][0].pop("images", None)
             for camera in spec["cameras"].values():
                 camera["placeholder"] = True
         action = {**spec["normalize"]["action"], **METHODS[style].get(variant, {})}

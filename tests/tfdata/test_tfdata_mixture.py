@@ -225,7 +225,7 @@ def test_one_pass_has_the_samples_of_a_loader_with_their_values(
 def test_batches_hold_the_samples_in_their_order_with_the_shapes_of_a_loaders(
     odd_mixture: dict[str, Any],
 ) -> None:
-    spec = spec_of(odd_mixture, datasets=odd_mixture["datasets"][::3])
+    spec = spec_of(odd_mixture, datasets=odd_mixture["datasets"][:2])
     samples = list(as_dataset(spec).take(14).as_numpy_iterator())
     batches = list(as_dataset(spec, batched=True).take(2).as_numpy_iterator())
     with AutoLoader(spec, isolation="thread", ram_floor="64MiB", output="numpy") as loader:
