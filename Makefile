@@ -33,11 +33,13 @@ $(READY): pyproject.toml constraints.txt
 	  echo "make: '$(PYTHON) -m venv' fails. On Debian and Ubuntu: apt install python3-venv" >&2; \
 	  exit 2; }
 	@echo "installing into $(VENV) (TensorFlow and torch are large: this takes minutes)"
-	@# Bytecode by all processors: pip makes it by one, and none of an editable package.
+	@# Bytecode by all processors: pip makes it by one, and none of an editable package. What tests
+	@# alone import makes its own.
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile \
 	  --constraint constraints.txt --editable '.[all,dev]'
 	$(BIN)/python -m compileall -q autoloader
-	@$(BIN)/python -m compileall -qq -j 0 -x '/tests/' $(VENV)/lib/python*/site-packages || true # some are templates
+	@$(BIN)/python -m compileall -qq -j 0 -x '/(tests|moto|ray)/' \
+	  $(VENV)/lib/python*/site-packages || true # some are templates
 	@touch $(READY)
 
 peers: $(READY) ## install what only the bench's peers need (Grain, datasets), beside .venv

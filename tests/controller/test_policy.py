@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from situations import (
     FLOOR,
@@ -504,7 +504,6 @@ _STATES = st.sampled_from(State).flatmap(
 )
 
 
-@settings(max_examples=60)
 @given(_STATES, observations())
 def test_no_answer_crosses_the_floor_grows_on_the_unknown_or_is_illegal(
     state: ControllerState, here: Observation
@@ -512,7 +511,6 @@ def test_no_answer_crosses_the_floor_grows_on_the_unknown_or_is_illegal(
     check_answer(policy, state, here, HELD)
 
 
-@settings(max_examples=60)
 @given(_STATES, observations(), st.sampled_from(REQUIRED))
 def test_without_required_evidence_no_state_grows(
     state: ControllerState, here: Observation, name: str
@@ -521,13 +519,11 @@ def test_without_required_evidence_no_state_grows(
     assert not grew(here.knobs, decide(state, here, HELD).knobs)
 
 
-@settings(max_examples=30)
 @given(_STATES, observations())
 def test_the_same_inputs_give_the_same_answer(state: ControllerState, here: Observation) -> None:
     assert decide(state, here, HELD) == decide(state, here, HELD)
 
 
-@settings(max_examples=40)
 @given(_STATES)
 def test_from_every_state_a_hungry_consumer_is_helped_within_a_minute(
     state: ControllerState,
@@ -542,7 +538,6 @@ def test_from_every_state_a_hungry_consumer_is_helped_within_a_minute(
     raise AssertionError(f"nothing grew in a minute from {state}")
 
 
-@settings(max_examples=30)
 @given(st.lists(observations(), min_size=1, max_size=12))
 def test_any_sequence_of_observations_keeps_the_invariants(steps: list[Observation]) -> None:
     state = ControllerState()

@@ -6,7 +6,7 @@ from collections import Counter
 from dataclasses import replace
 
 import numpy as np
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from autoloader.sampling.dealing import Deal, Ranks
@@ -51,7 +51,6 @@ def all_of(plan: SamplePlan, order: MixtureOrder, tables: list[DatasetTable]) ->
     return plan.samples(0, int(max((2 * t.samples + 4 * room) / w for t, w in pairs)) + 100)
 
 
-@settings(max_examples=30)
 @given(st.one_of(UNLANED, LANED).map(without_drawn_turns))
 def test_a_pass_of_every_dataset_holds_every_valid_sample_exactly_once(mixture: Mixture) -> None:
     order, tables = mixture
@@ -63,7 +62,6 @@ def test_a_pass_of_every_dataset_holds_every_valid_sample_exactly_once(mixture: 
             assert sorted(found[dataset, pass_]) == sorted(valid_samples(table, pass_))
 
 
-@settings(max_examples=30)
 @given(local(chained_mixtures(), st.just(1)))
 def test_a_pass_of_chained_blocks_holds_every_valid_t_exactly_once(mixture: Mixture) -> None:
     order, tables = mixture
@@ -75,7 +73,6 @@ def test_a_pass_of_chained_blocks_holds_every_valid_t_exactly_once(mixture: Mixt
                 assert rows[(dataset, pass_, *sample)] == 1
 
 
-@settings(max_examples=30)
 @given(
     st.one_of(
         local(mixtures(UNDRAWN), st.integers(1, 5)).map(lambda m: (*without_drawn_turns(m), False)),
@@ -95,7 +92,6 @@ def test_the_place_of_every_sample_is_found_again(
     assert plan.positions(dataset, number).tolist() == list(range(start, start + 200))
 
 
-@settings(max_examples=30)
 @given(
     local(mixtures(UNDRAWN), st.just(1)).map(without_drawn_turns),
     st.integers(0, 2000),
@@ -108,7 +104,6 @@ def test_the_next_use_that_is_told_is_the_next_that_comes(
         assert walked == told if walked is not None else told >= start + 600
 
 
-@settings(max_examples=30)
 @given(
     st.one_of(
         st.one_of(UNLANED, LANED).map(lambda m: (*m, False)),

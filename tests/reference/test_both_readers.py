@@ -214,7 +214,6 @@ def held(data: Data, sample: dict[str, Any], stride: int, keep: dict[str, Any] |
 
 
 @given(*CASES)
-@settings(max_examples=60)
 def test_the_indexed_reader_gives_what_the_witness_gives(
     data: Data, sample: dict[str, Any], stride: int, keep: dict[str, Any] | None
 ) -> None:

@@ -132,7 +132,6 @@ DROPS = st.fixed_dictionaries(
 
 
 @given(DROPS, samples(), st.integers(1, 3))
-@settings(max_examples=40)
 def test_ops_see_the_whole_episode_whatever_windows_take_of_it(
     data: Data, steps: dict[str, int], sample: dict[str, Any], stride: int
 ) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import lab_hooks
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from plain_samples import Episode, Sample, samples_of
 from rlds_files import PLAIN, TEXT, episode, image, numbers, png, write_dataset
@@ -171,7 +171,6 @@ def wanted_by(
 
 
 @given(st.sampled_from(sorted(BY_HAND)), samples(), st.integers(1, 3))
-@settings(max_examples=40)
 def test_the_indexed_reader_gives_the_samples_of_the_function_applied_by_hand(
     data: Data, name: str, sample: dict[str, Any], stride: int
 ) -> None:

@@ -102,7 +102,7 @@ def test_a_restored_mixer_goes_on_as_the_saved_one(
     assert mixer.snapshot() == twin.snapshot()
 
 
-@pytest.mark.parametrize(("seed", "slow_share"), list(enumerate([0.02, 0.05, 0.125, 0.4])))
+@pytest.mark.parametrize(("seed", "slow_share"), [(0, 0.02), (3, 0.4)])
 def test_shares_hold_over_2000_blocks_also_with_one_dataset_slowed_ten_times(
     seed: int, slow_share: float
 ) -> None:

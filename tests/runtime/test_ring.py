@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from autoloader.decode.ring import COPY_RESERVE, MAX_SLOTS, Lender, RingMemory, SlotPool
@@ -122,7 +122,6 @@ def test_ctrl_c_while_a_batch_is_let_go_loses_no_slot(memory: RingMemory) -> Non
 # --- slots --------------------------------------------------------------------------------------
 
 
-@settings(max_examples=50)
 @given(st.integers(0, 2**32))
 def test_a_slot_is_in_one_hand_at_a_time_whatever_the_ring_is_resized_to(seed: int) -> None:
     rng = random.Random(seed)

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from autoloader.sampling.mixture import (
@@ -44,7 +44,6 @@ def changing(draw: st.DrawFn) -> tuple[MixtureOrder, list[int]]:
     return order, positions
 
 
-@settings(max_examples=60)
 @given(changing(), st.integers(0, 350), st.integers(0, 300))
 def test_numbers_go_on_over_every_leg_and_any_cut(
     found: tuple[MixtureOrder, list[int]], cut: int, base: int
@@ -114,7 +113,6 @@ def test_what_is_set_ends_a_curriculum_and_a_dataset_without_weight_has_no_next_
     assert told.used == (True, False, False)
 
 
-@settings(max_examples=40)
 @given(changing(), st.integers(0, 500))
 def test_an_order_that_begins_anew_anywhere_goes_on_with_the_same_shares(
     found: tuple[MixtureOrder, list[int]], position: int

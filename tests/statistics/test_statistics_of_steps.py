@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from rlds_files import PLAIN, TEXT, Written, episode, write_dataset
 from streams import dataset_of, spec_of
@@ -92,7 +92,6 @@ def statistics(*datasets: Written | Mapping[str, Any], **top: Any) -> Any:
     start=st.integers(-2, 2),
     edges=st.sampled_from(["repeat", "zero", "drop"]),
 )
-@settings(max_examples=60)
 def test_every_step_of_the_episodes_that_filters_leave_counts_once(
     written: Written,
     tmp_path_factory: pytest.TempPathFactory,
