@@ -8,8 +8,9 @@ PROFILE ?= local_dev
 RAM_FLOOR ?= 5GB
 WORKERS ?= 4
 # Files in their order, each by one of so many processes (tests/forked_workers.py); WORKERS=0 runs all
-# in one. Bytecode is kept: the tests start hundreds of processes.
-PYTEST = env -u PYTHONDONTWRITEBYTECODE $(BIN)/pytest --workers $(WORKERS)
+# in one. Bytecode is kept: the tests start hundreds of processes. One thread of OpenMP each: more would
+# wait for each other, and waiting takes processors.
+PYTEST = env -u PYTHONDONTWRITEBYTECODE OMP_NUM_THREADS=1 $(BIN)/pytest --workers $(WORKERS)
 QUICK := augmentation controller knobs profile runtime sampling spec statistics
 
 .DEFAULT_GOAL := help

@@ -246,7 +246,7 @@ def test_ctrl_c_ends_the_process_with_a_checkpoint_and_nothing_left(
         stderr=subprocess.PIPE,
         stdout=subprocess.DEVNULL,
         text=True,
-        env={**os.environ, "OMP_NUM_THREADS": "1", "OF_THE_RUN": str(tmp_path)},
+        env={**os.environ, "OF_THE_RUN": str(tmp_path)},
     ) as one:
         assert one.stderr is not None
         before = list(itertools.takewhile(lambda line: "step 3:" not in line, one.stderr))
