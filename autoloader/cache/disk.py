@@ -42,6 +42,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from autoloader.host.files import open_or_begin, open_own, own_folder, set_aside
+from autoloader.host.threads import free_in_forks
 from autoloader.host.units import format_bytes
 
 logger = logging.getLogger(__name__)
@@ -312,7 +313,7 @@ def _opened(path: Path, *, shared: bool) -> tuple[int, _Header | None]:
         os.close(descriptor)
 
 
-_opening = threading.Lock()
+_opening = free_in_forks(threading.Lock())
 _open: weakref.WeakValueDictionary[str, SlotFile] = weakref.WeakValueDictionary()
 
 

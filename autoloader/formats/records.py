@@ -48,6 +48,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from autoloader.formats.files import RemoteFile, opened_anywhere, pread, source_bytes
+from autoloader.host.threads import free_in_forks
 
 HEADER_BYTES = 12
 FOOTER_BYTES = 4
@@ -57,7 +58,7 @@ LARGE_BYTES = 2**25
 _BEHIND = 16  # zero bytes behind a record; a varint has ten at most
 WRONG_CHECKSUM = "the checksum of the payload is wrong"
 
-_large = threading.Lock()
+_large = free_in_forks(threading.Lock())
 """Of records above ``LARGE_BYTES`` one at a time is held in the process."""
 
 _HEADER = struct.Struct("<QI")

@@ -10,11 +10,13 @@ import ctypes
 import os
 import threading
 
+from autoloader.host.threads import free_in_forks
+
 _MMAP_THRESHOLD = -3
 """``M_MMAP_THRESHOLD`` of ``mallopt``."""
 MOST_REUSED_BYTES = 32 * 2**20
 """The largest threshold that glibc takes (``HEAP_MAX_SIZE / 2``)."""
-_lock = threading.Lock()
+_lock = free_in_forks(threading.Lock())
 _threshold = 0
 
 

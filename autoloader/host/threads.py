@@ -39,6 +39,15 @@ _LONGEST_NAME = 15
 _PR_SET_PDEATHSIG = 1
 
 
+_Lock = TypeVar("_Lock")
+
+
+def free_in_forks(lock: _Lock) -> _Lock:
+    """A lock of a module; a fork finds it free, as the thread that held it is not there."""
+    os.register_at_fork(after_in_child=lock._at_fork_reinit)  # type: ignore[attr-defined]  # noqa: SLF001
+    return lock
+
+
 class LoaderThread(threading.Thread):
     """A daemon thread; ``autoloader-decode-0`` is ``loader-decode-0`` to the kernel.
 

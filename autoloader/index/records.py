@@ -27,6 +27,7 @@ from autoloader.formats.tables import (
     Values,
     numbered,
 )
+from autoloader.host.threads import free_in_forks
 from autoloader.index.dataset import DatasetIndex, FeatureNumbers, GatheredEpisodes
 from autoloader.index.planned import RunPlanner
 from autoloader.index.valid import valid_t
@@ -43,7 +44,7 @@ from autoloader.sampling.plan import PlannedSamples
 
 MAX_FRAME_BYTES = 2**31 - 1
 
-_planning = threading.Lock()
+_planning = free_in_forks(threading.Lock())
 """A mixture drains its queues evenly, so many readers wake together: planning one at a time, they
 leave the interpreter to the decode pool in between."""
 

@@ -164,7 +164,8 @@ def _use_cores_of(pid: int) -> None:
         own = os.sched_getaffinity(0)
         if not (theirs := os.sched_getaffinity(pid)) <= own:
             for thread in Path("/proc/self/task").iterdir():
-                os.sched_setaffinity(int(thread.name), own | theirs)
+                with contextlib.suppress(ProcessLookupError):  # it has ended meanwhile
+                    os.sched_setaffinity(int(thread.name), own | theirs)
 
 
 class _LogsToTrainers(logging.Handler):

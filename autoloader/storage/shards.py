@@ -69,7 +69,7 @@ from autoloader.host.files import (
     write_whole,
     written_by_others,
 )
-from autoloader.host.threads import LoaderThread
+from autoloader.host.threads import LoaderThread, free_in_forks
 from autoloader.host.units import expanded, format_bytes
 from autoloader.storage.clients.client import RemoteIdentity
 from autoloader.storage.faults import changed
@@ -111,7 +111,7 @@ _requests: dict[int, Requests] = {}
 _caches: dict[tuple[int, Path], ShardCache] = {}
 _floors: dict[object, int] = {}
 """Bytes that each loader of this process keeps free."""
-_lock = threading.Lock()
+_lock = free_in_forks(threading.Lock())
 _OURS = re.compile(r"([0-9a-f]{40})\.(shard|part)")
 _LEASES = "leases"
 

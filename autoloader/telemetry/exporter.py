@@ -25,7 +25,7 @@ from prometheus_client import CollectorRegistry, make_wsgi_app, write_to_textfil
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from autoloader.host.threads import LoaderThread
+from autoloader.host.threads import LoaderThread, free_in_forks
 from autoloader.telemetry.metrics import METRICS, labelled
 from autoloader.telemetry.statistics import Statistics
 
@@ -126,7 +126,7 @@ class _Server(ThreadingMixIn, WSGIServer):
         """Say nothing: a client that hung up is no fault of the loader."""
 
 
-_lock = threading.Lock()
+_lock = free_in_forks(threading.Lock())
 _latest = PipelineMetrics()
 _registry = CollectorRegistry()
 _registry.register(_latest)

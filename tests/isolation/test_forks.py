@@ -77,3 +77,42 @@ def test_an_error_crosses_to_another_process_whole(kind: type[errors.AutoloaderE
     assert type(again) is kind
     assert str(again) == str(error)
     assert vars(again) == vars(error)
+
+
+LOCKS = """
+import os, pkgutil, sys, threading, autoloader
+from importlib import import_module
+from pathlib import Path
+kinds = type(threading.Lock()), type(threading.RLock())
+found = {}
+for one in pkgutil.walk_packages(autoloader.__path__, "autoloader."):
+    if "threading." in Path(one.module_finder.find_spec(one.name).origin).read_text():
+        if ".graph." not in one.name and "integrations" not in one.name:
+            module = import_module(one.name)
+            for name, value in list(vars(module).items()):
+                if isinstance(value, kinds):
+                    found[f"{one.name}.{name}"] = value
+found.pop("autoloader.decode.ring._lending")  # a fork waits for it
+held, over = threading.Event(), threading.Event()
+def hold():
+    for lock in found.values():
+        lock.acquire()
+    held.set()
+    over.wait()
+threading.Thread(target=hold, daemon=True).start()
+held.wait()
+pid = os.fork()
+if not pid:
+    busy = [name for name, lock in found.items() if not lock.acquire(blocking=False)]
+    print(len(found), busy, flush=True)
+    os._exit(bool(busy))
+sys.exit(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
+"""
+
+
+def test_a_fork_finds_every_modules_lock_free_whoever_held_it() -> None:
+    ran = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", LOCKS], capture_output=True, text=True, check=False
+    )
+    assert (ran.returncode, ran.stdout.split()[1:]) == (0, ["[]"]), ran.stdout + ran.stderr
+    assert int(ran.stdout.split()[0]) >= 9

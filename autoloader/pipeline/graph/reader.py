@@ -54,7 +54,7 @@ from autoloader.formats.files import (
 )
 from autoloader.formats.records import MalformedRecordError, read_records, walk_records
 from autoloader.host.allocator import MOST_REUSED_BYTES, reuse_freed
-from autoloader.host.threads import LoaderThread
+from autoloader.host.threads import LoaderThread, free_in_forks
 from autoloader.index.records import RecordSamples
 from autoloader.pipeline.graph import files, user_functions
 from autoloader.pipeline.graph.tensorflow import drawn_order, fold, tf
@@ -75,7 +75,7 @@ from autoloader.storage.store import while_wanted
 PASSES = 256
 """Passes of one tf.data iterator; then the next one is made. An iterator without end would spin for
 ever over files that were emptied while it ran."""
-_lock = threading.Lock()
+_lock = free_in_forks(threading.Lock())
 _traced: dict[tuple[bool, bool, bool], Any] = {}
 _numbers = itertools.count()
 """Numbers of the tf.data iterators of this process."""

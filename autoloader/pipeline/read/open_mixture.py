@@ -23,6 +23,7 @@ from dataclasses import asdict, dataclass, field
 
 from autoloader.cache.table import FrameTable
 from autoloader.decode.decoders import DecodeRequest, requests_of
+from autoloader.host.threads import free_in_forks
 from autoloader.index.dataset import DatasetIndex
 from autoloader.index.opening import open_indexes, versions_of
 from autoloader.index.planned import RunPlanner
@@ -79,7 +80,7 @@ class OpenMixture:
         return RunPlanner(mixture.datasets, mixture.layout, self.indexes, self.plan.chained)
 
 
-_lock = threading.Lock()
+_lock = free_in_forks(threading.Lock())
 _open_mixtures: weakref.WeakValueDictionary[str, OpenMixture] = weakref.WeakValueDictionary()
 
 

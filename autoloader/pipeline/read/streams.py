@@ -58,7 +58,7 @@ from autoloader.decode.batch_builder import MakeSource, SampleSource
 from autoloader.decode.message import BatchMessage, PipelineStart, Quarantine
 from autoloader.errors import AutoloaderError, MissingExtraError, SourceError, as_fault
 from autoloader.host.machine import usable_processors
-from autoloader.host.threads import LoaderThread, all_ended
+from autoloader.host.threads import LoaderThread, all_ended, free_in_forks
 from autoloader.index import open_dataset_index
 from autoloader.index.valid import check_count, table_of
 from autoloader.pipeline.pipeline import MixtureReader
@@ -607,7 +607,7 @@ class SampleQueue:
 
 OpenStream = Callable[[ResolvedDataset], EpisodeStream]
 """Makes a dataset's stream; called on that dataset's thread."""
-_importing = threading.Lock()
+_importing = free_in_forks(threading.Lock())
 
 
 @dataclass(eq=False)

@@ -74,6 +74,7 @@ from autoloader.formats.cache import JsonCache
 from autoloader.formats.features import JOINED, RAGGED
 from autoloader.formats.records import MalformedRecordError, RecordPlace, write_example
 from autoloader.host.supervision import extend_import_path
+from autoloader.host.threads import free_in_forks
 from autoloader.samples.draws import Bools, Floats
 from autoloader.samples.transforms.fields import (
     FIELDS,
@@ -368,7 +369,7 @@ def _call_numpy(
 
 
 CALLERS: dict[str, Caller] = {"numpy": _call_numpy}
-calling = threading.RLock()
+calling = free_in_forks(threading.RLock())
 _folders: tuple[str, ...] = ()
 _refused = False
 

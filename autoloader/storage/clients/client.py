@@ -29,6 +29,7 @@ from typing import Any, cast
 from urllib.parse import urlsplit
 
 from autoloader.host.extras import needs
+from autoloader.host.threads import free_in_forks
 from autoloader.storage.faults import Meter, NoFileSystemError
 from autoloader.storage.places import CLIENTS, check_address, scheme_of
 
@@ -146,7 +147,7 @@ class Client(ABC):
 
 
 _clients: dict[tuple[int, str], Client] = {}
-_lock = threading.Lock()
+_lock = free_in_forks(threading.Lock())
 
 
 def client_of(path: str) -> Client:
