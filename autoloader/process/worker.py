@@ -41,7 +41,7 @@ from autoloader.process.control import Control, TrainerService
 logger = logging.getLogger(__name__)
 
 OOM_SCORE_ADJ = 600
-_BEAT_S = 0.1
+_BEAT_S = 0.25
 _LIMITS_S = 0.5
 """Cgroups' limits change seldom; a reading of all of them takes four times one of what is used."""
 _ADMITTED_AT_ONCE = socket.SOMAXCONN
