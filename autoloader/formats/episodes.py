@@ -145,11 +145,16 @@ class StoredEpisode:
 
 def fitting(values: NDArray[Any], dtype: Any, path: str) -> NDArray[Any]:
     """A feature's numbers as float32 or int64. Raises DamagedEpisodeError where digits are lost."""
-    if dtype == np.int64 and values.dtype.kind == "f" and (values != np.trunc(values)).any():
-        raise DamagedEpisodeError(
-            f"{path} holds numbers that are not whole; it was declared, or begins, as integers"
-        )
-    return values.astype(dtype)
+    with np.errstate(invalid="ignore"):
+        given = values.astype(dtype)
+        back = given.astype(values.dtype)
+    if dtype == np.int64 and values.dtype.kind in "fu":
+        if ((back != values) | ((given < 0) != (values < 0))).any():  # 2**63 becomes negative
+            raise DamagedEpisodeError(
+                f"{path} holds numbers that are not whole, or take more than 64 bits; it was "
+                "declared, or begins, as integers"
+            )
+    return given
 
 
 def marks_of(camera: int, steps: int) -> list[bytes]:

@@ -73,7 +73,7 @@ _IRRELEVANT = frozenset(
 
 logger = logging.getLogger(__name__)
 
-_cache = JsonCache("statistics", version=5)
+_cache = JsonCache("statistics", version=6)
 
 
 def statistics_of(

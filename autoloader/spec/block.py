@@ -6,7 +6,7 @@ Not here: the blocks themselves (``model`` and its neighbours), how a fault is t
 from __future__ import annotations
 
 import functools
-import math
+import sys
 from collections.abc import Callable, Mapping
 from typing import Annotated, Any, Literal, get_args, get_origin
 
@@ -31,7 +31,7 @@ def wrong(what: str, remedy: str) -> PydanticCustomError:
 def is_number(value: Any) -> bool:
     """True for a finite number; a bool is none."""
     plain = isinstance(value, (int, float)) and not isinstance(value, bool)
-    return plain and math.isfinite(value)
+    return plain and abs(value) <= sys.float_info.max
 
 
 adapter: Callable[[Any], TypeAdapter[Any]] = functools.cache(TypeAdapter)

@@ -22,7 +22,7 @@ from typing import Any
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 from ruamel.yaml import YAML
-from ruamel.yaml.error import YAMLError
+from ruamel.yaml.error import MarkedYAMLError, YAMLError
 from ruamel.yaml.nodes import CollectionNode, MappingNode
 
 from autoloader.errors import AutoloaderError, SpecError, nearest, shown
@@ -351,7 +351,13 @@ def _measured(node: Any, known: dict[int, tuple[int, int] | None], depth: int) -
         known[key] = None
         values = height = 0
         if depth <= MAX_DEPTH and isinstance(node, CollectionNode):
+            fields = set[tuple[str, str]]()
             for part in node.value:
+                if isinstance(part, tuple):  # the parser does not look beside a merge key (<<)
+                    field = str(part[0].tag), str(part[0].value)
+                    if field in fields:
+                        raise MarkedYAMLError(None, None, "duplicate key", part[0].start_mark)
+                    fields.add(field)
                 for inner in part if isinstance(part, tuple) else (part,):
                     more, tall = _measured(inner, known, depth + 1)
                     values, height = values + more, max(height, tall)

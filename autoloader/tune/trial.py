@@ -214,6 +214,7 @@ class TrialRunner:
                 )
             try:
                 _prefer_for_oom_kill(child.pid)
+                _pass_on_priority(child.pid)
                 stopped = self._follow(child, ours, room, watch, began_s + timeout_s)
             finally:
                 _end_group(child)
@@ -349,6 +350,15 @@ def _prefer_for_oom_kill(pid: int) -> None:
         Path(f"/proc/{pid}/oom_score_adj").write_text(_OOM_SCORE_ADJ)
     except OSError as error:
         logger.debug("oom_score_adj of trial child %d not set: %s", pid, error)
+
+
+def _pass_on_priority(pid: int) -> None:
+    """Give a child this session's priority: the kernel schedules its session at no priority."""
+    try:
+        mine = Path("/proc/self/autogroup").read_text().split()[-1]
+        Path(f"/proc/{pid}/autogroup").write_text(mine)
+    except (OSError, IndexError) as error:  # a kernel without them, or one that does not let us
+        logger.debug("priority of trial child %d not set: %s", pid, error)
 
 
 def _end_group(child: subprocess.Popen[bytes]) -> None:

@@ -25,6 +25,7 @@ from autoloader import AutoLoader, PipelineSpec
 from autoloader.cli.app import main
 from autoloader.errors import SourceError
 from autoloader.formats import open_source
+from autoloader.formats.episodes import DamagedEpisodeError, fitting
 from autoloader.formats.hdf5.schemas import LANGUAGE
 from autoloader.process.draft import draft
 
@@ -113,6 +114,14 @@ def test_numbers_that_the_first_episode_s_type_cannot_hold_cost_the_episode(tmp_
     whole, damaged = directory.stored(str(tmp_path / "d.hdf5"), slice(None), None, {})
     assert whole.steps == 5
     assert "actions holds numbers that are not whole" in str(damaged)
+
+
+@pytest.mark.parametrize("number", [np.inf, np.nan, 1e30, 2.0**63, np.uint64(2**64 - 1)])
+def test_numbers_beyond_64_bits_are_refused_where_integers_are_declared(number: Any) -> None:
+    whole = np.asarray([1, 2**62], type(number))
+    assert fitting(whole, np.int64, "action").tolist() == [1, 2**62]
+    with pytest.raises(DamagedEpisodeError, match="take more than 64 bits"):
+        fitting(np.asarray([1, number], type(number)), np.int64, "action")
 
 
 def test_demos_come_by_their_numbers_and_splits_by_masks(tmp_path: Path) -> None:

@@ -125,6 +125,17 @@ def test_only_the_shard_that_changed_is_indexed_again(
     assert builds.paths == [str(written.files[1])]
 
 
+def test_an_index_of_the_version_before_is_built_again(
+    dataset: ResolvedDataset, cache: Path, builds: Builds, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as before:
+        before.setattr(shard_module, "VERSION", 1)
+        open_dataset_index(dataset, cache_dir=cache)
+    assert builds.count() == 3
+    check(open_dataset_index(dataset, cache_dir=cache))
+    assert builds.count() == 3
+
+
 def test_a_flipped_bit_anywhere_in_an_index_is_noticed(
     written: Written, cache: Path, builds: Builds
 ) -> None:

@@ -78,6 +78,9 @@ def robot(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Written]:
     """A dataset of 11 samples, beside a module that can be imported."""
     folder = tmp_path_factory.mktemp("called")
     (folder / "batch_functions.py").write_text(MODULE)
+    for module in ("module_that_leaves.py", "package_that_leaves/__init__.py"):
+        (folder / module).parent.mkdir(exist_ok=True)
+        (folder / module).write_text("import sys\nsys.exit('no licence')")
     sys.path.append(str(folder))
     yield write_dataset(folder, [[episode(0, 5, encode=png), episode(1, 6, encode=png)]], name="a")
     sys.path.remove(str(folder))
@@ -190,6 +193,14 @@ def test_an_epoch_in_tensorflows_graph_refuses_it(robot: Written) -> None:
     tfdata = pytest.importorskip("autoloader.tfdata")
     with pytest.raises(UnsupportedError, match=r"batch\.call: batch_functions:tokens"):
         tfdata.as_dataset(spec_with(robot, "batch_functions:tokens"))
+
+
+def test_a_module_that_ends_the_process_when_it_is_imported_is_named(robot: Written) -> None:
+    with opened(spec_with(robot, "module_that_leaves:tokens")) as loader:
+        with pytest.raises(PipelineError, match="module_that_leaves:tokens.*SystemExit: no licen"):
+            next(iter(loader))
+    with pytest.raises(SpecError, match="cannot be imported: SystemExit: no licence"):
+        opened(spec_with(robot, "package_that_leaves.inner:tokens"))
 
 
 def test_a_function_that_is_not_there_or_not_wanted_is_refused_before_anything_starts(

@@ -42,6 +42,7 @@ WRONG = [
     ({"augment": {"primary": {"blur": 1}}}, "augment.primary", "'blur'", "known:"),
     ({"augment": {"primary": {"hue": 0.6}}}, "augment.primary", "0.6", "[-0.5, 0.5]"),
     ({"augment": {"primary": {"brightness": -0.1}}}, "augment.primary", "-0.1", "smaller"),
+    ({"augment": {"primary": {"brightness": 10**400}}}, "augment.primary", "1000", "smaller"),
     ({"augment": {"primary": {"contrast": 1.5}}}, "augment.primary", "1.5", "smaller"),
     ({"augment": {"primary": {"saturation": [2, 1]}}}, "augment.primary", "[2, 1]", "smaller"),
     ({"augment": {"primary": {"contrast": [-1, 1]}}}, "augment.primary", "[-1, 1]", "[0, inf]"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -72,6 +73,23 @@ def test_a_measurement_completes_the_trial() -> None:
     assert result.peak_rss_bytes == 7
     assert result.min_headroom_bytes == 6
     assert result.exit_code == 0
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may take a priority back")
+def test_a_trial_runs_at_the_priority_of_the_study() -> None:
+    own = Path("/proc/self/autogroup")
+    if not own.exists():
+        pytest.skip("this kernel has no autogroups")
+    before = own.read_text().split()[-1]
+    own.write_text("7")
+    try:
+        result = runner(
+            "while open('/proc/self/autogroup').read().split()[-1] != '7': time.sleep(0.01)\n"
+            "answer(1.0)"
+        )(Knobs(), timeout_s=60, watch=go_on)
+    finally:
+        own.write_text(before)
+    assert result.outcome is Outcome.COMPLETE
 
 
 def test_every_knob_reaches_the_child_as_it_is() -> None:

@@ -407,7 +407,7 @@ def function_identity(spec: TransformSpec, *, field: str) -> str:
     try:
         importlib.invalidate_caches()
         found = importlib.util.find_spec(module)
-    except Exception as error:  # the package above it is the user's code
+    except (Exception, SystemExit) as error:  # the package above it is the user's code
         raise _not_found(spec, field, f"{type(error).__name__}: {error}") from error
     if found is None or found.origin is None:
         raise _not_found(spec, field, f"there is no module {module!r}")
@@ -449,7 +449,7 @@ def _function(call: str) -> Callable[..., Any]:
     module, _, name = call.partition(":")
     try:
         found = operator.attrgetter(name)(importlib.import_module(module))
-    except Exception as error:  # importing runs the user's code
+    except (Exception, SystemExit) as error:  # importing runs the user's code
         raise FunctionFailedError(f"{call} cannot be imported: {_told(error)}") from error
     if not callable(found):
         raise FunctionFailedError(f"{call} is {type(found).__name__}, not a function")
