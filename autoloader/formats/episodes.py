@@ -147,13 +147,13 @@ def fitting(values: NDArray[Any], dtype: Any, path: str) -> NDArray[Any]:
     """A feature's numbers as float32 or int64. Raises DamagedEpisodeError where digits are lost."""
     with np.errstate(invalid="ignore"):
         given = values.astype(dtype)
-        back = given.astype(values.dtype)
-    if dtype == np.int64 and values.dtype.kind in "fu":
-        if ((back != values) | ((given < 0) != (values < 0))).any():  # 2**63 becomes negative
-            raise DamagedEpisodeError(
-                f"{path} holds numbers that are not whole, or take more than 64 bits; it was "
-                "declared, or begins, as integers"
-            )
+    checked = dtype == np.int64 and values.dtype.kind in "fu"
+    # 2**63 becomes negative.
+    if checked and ((given.astype(values.dtype) != values) | ((given < 0) != (values < 0))).any():
+        raise DamagedEpisodeError(
+            f"{path} holds numbers that are not whole, or take more than 64 bits; it was "
+            "declared, or begins, as integers"
+        )
     return given
 
 
