@@ -727,8 +727,8 @@ def report(
 
     Options:
     run: Name of a run (those of 3 s or more are recorded) or of its script, "last" (the last that
-        ended), or the folder that the environment variable AUTOLOADER_RUN_DIR named; default: list
-        the recorded runs.
+        ended with a rate or was killed), or the folder that the environment variable
+        AUTOLOADER_RUN_DIR named; default: list the recorded runs.
     other: A second run to compare with. If it is one of AutoLoader(…, replay_one_batch=True), which
         repeats one batch and so loads nothing, the page says how much time loading costs.
     output: File of the page; default: RUN.html in the working directory.

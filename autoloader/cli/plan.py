@@ -231,6 +231,7 @@ class _Report:
                 "batches": None if samples is None else self._epoch_batches(samples),
                 "estimated": any(count.estimated for count in plan.counts.values()),
             },
+            "graph": self._graph(),
             "reuse": self._reuse_part(),
             "knobs": _knob_origins(plan, sets),
             "bytes": memory,
@@ -311,6 +312,33 @@ class _Report:
             yield "what the rules of keep leave out is known when the index is built"
         if sample.per_episode != "all":
             yield f"per_episode: {sample.per_episode} drawn in each episode and pass"
+
+    def _graph(self) -> dict[str, Any]:
+        """The pipeline as text: a line for each dataset up to its queue, a line for the mixture."""
+        mixture, knobs = self._mixture, self._plan.knobs
+        spec, layout, indexed = mixture.spec, mixture.layout, knobs.reader == "indexed"
+        block, streams = f"block {spec.mixing.block_length}", {}
+        for dataset in mixture.datasets:
+            own, shards = knobs.for_dataset(dataset.name), len(dataset.slices)
+            features = len(dataset.numeric_features()) + len(dataset.language)
+            features += sum(map(len, dataset.cameras.values()))
+            stages = [
+                f"interleave {min(own.cycle_length, shards)}",
+                f"parse {_many(features, 'feature')}",
+                f"prefetch {_many(own.stream_prefetch, 'episode')}",
+                f"queue {_many(own.queue_samples, 'sample')}",
+            ]
+            if indexed:
+                stages = [f"index of {_many(features, 'feature')}", "global shuffle"]
+            streams[dataset.name] = " → ".join([_many(shards, "shard"), *stages])
+        reading = f"mix ({spec.mixing.strategy}, {block})"
+        if indexed:
+            reading = f"plan ({block}) → read {_many(knobs.read_ahead, 'run')} ahead"
+        sizes = (f"{name} {how.size[0]}×{how.size[1]}" for name, how in spec.cameras.items())
+        decode = f"decode ({_many(knobs.decode_threads, 'thread')}; {', '.join(sizes)})"
+        ring = f"ring ({knobs.ring_slots} slots of {format_bytes(layout.slot_bytes)})"
+        stages = [reading, decode, ring, f"batches of {layout.batch_size}"]
+        return {"datasets": streams, "mixture": " → ".join(stages)}
 
     def _memory(self, headroom: Headroom) -> dict[str, Any]:
         sizes = priced_sizes(self._mixture, self._shares)

@@ -24,6 +24,7 @@ from autoloader.telemetry.run_record import (
     RING_AFTER_S,
     VARIABLE,
     PipelineRecord,
+    by_age,
     files_of,
     living_runs,
     read_pipeline,
@@ -247,7 +248,7 @@ def runs_folder() -> Path:
 def kept_runs() -> list[Run]:
     """Runs that the cache directory keeps, the latest first; those that cannot be read are told."""
     found = []
-    for folder in sorted(runs_folder().glob("*/"), key=lambda one: -one.stat().st_mtime):
+    for folder in reversed(by_age(runs_folder().glob("*/"))):
         try:
             found.append(read_run(folder))
         except UsageError as error:
@@ -261,8 +262,8 @@ def find_run(run: str) -> Path:
 
     Args:
         run: path of a folder or record, the beginning of a kept run's name, a part of its script's
-            name (the latest run counts), or "last": the latest that has ended, with a rate if any
-            has one.
+            name (the latest run counts), or "last": the last that was killed or ended with a rate,
+            if any did; a note names the later ones that ended without one.
     """
     path = Path(run)
     if path.is_dir() or (path.exists() and path.suffix == ".jsonl"):
@@ -273,6 +274,8 @@ def find_run(run: str) -> Path:
         # A run that ended well without a rate is one of peek or verify.
         told = [one for one in ended if one.samples_per_s or one.state == "killed"]
         found = (told or ended or kept)[:1]
+        if passed := [one.name for one in itertools.takewhile(lambda one: one not in found, ended)]:
+            note(f"passed over, since training took no batch: {', '.join(passed)}")
     else:
         found = [one for one in kept if one.name == run]
         found = found or [one for one in kept if one.name.startswith(run)]
@@ -324,12 +327,14 @@ def cost_of(run: Run, ideal: Run) -> float | None:
 
 def last_run(spec: PipelineSpec) -> Run | None:
     """Find the latest run of a spec on this host that is kept and has a rate; ``None``: none is."""
-    wanted = identity_of(spec)
-    files = runs_folder().glob("*/train-*.jsonl")
-    for file in sorted(files, key=lambda one: -one.stat().st_mtime):
-        with contextlib.suppress(OSError, UsageError), file.open(encoding="utf-8") as lines:
-            if wanted["spec_digest"] in next(lines, ""):  # the line of the start
-                run = read_run(file)
-                if wanted.items() <= run.facts.items() and run.samples_per_s and not run.replays:
-                    return run
+    wanted, files = identity_of(spec), list[Path]()
+    with contextlib.suppress(UsageError):  # there is none
+        files = files_of(runs_folder())
+    for file in reversed(files):
+        with contextlib.suppress(OSError, UsageError), file.open(errors="replace") as lines:
+            if not file.name.startswith("train-") or wanted["spec_digest"] not in next(lines, ""):
+                continue  # the first line is that of the start
+            run = read_run(file)
+            if wanted.items() <= run.facts.items() and run.samples_per_s and not run.replays:
+                return run
     return None

@@ -25,9 +25,10 @@ from __future__ import annotations
 import contextlib
 import functools
 import logging
+import os
 import shutil
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -285,8 +286,17 @@ def _entries_of(path: Path) -> Iterator[dict[str, Any]]:
         raise UsageError(f"{path} cannot be read: {error}", remedy=_REMEDY) from error
 
 
+def by_age(paths: Iterable[Path]) -> list[Path]:
+    """Sort paths, the oldest first, without those that another process removes meanwhile."""
+    written_s = {}
+    for path in paths:
+        with contextlib.suppress(OSError):
+            written_s[path] = path.stat().st_mtime
+    return sorted(written_s, key=written_s.__getitem__)
+
+
 def files_of(run: Path) -> list[Path]:
-    """The records' files of a run, or of several.
+    """The records' files of a run, or of several, the oldest first.
 
     Args:
         run: a record's file, or a folder with records at any depth.
@@ -296,10 +306,8 @@ def files_of(run: Path) -> list[Path]:
     """
     if run.is_file():
         return [run]
-    found = sorted(
-        (file for file in run.rglob("*.jsonl") if file.name != "decisions.jsonl"),
-        key=lambda file: file.stat().st_mtime,
-    )
+    every = (Path(top, name) for top, _, names in os.walk(run) for name in names)
+    found = by_age(one for one in every if one.suffix == ".jsonl" and one.name != "decisions.jsonl")
     if not found:
         what = "holds no record of a run" if run.is_dir() else "is not there"
         raise UsageError(f"{run} {what}", remedy=_REMEDY)

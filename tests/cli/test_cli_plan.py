@@ -180,6 +180,17 @@ def test_what_steps_take_away_is_told_and_rules_that_leave_nothing_out_are_not(
     assert last.startswith("Next   lower batch.size, set batch.drop_last: false")
 
 
+def test_the_graph_names_every_stage_with_its_knobs(
+    planned: dict[str, Any], mix: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert "queue 24 samples" in planned["graph"]["datasets"]["arm"]
+    assert "→ decode (" in planned["graph"]["mixture"]
+    indexed = plan_json(mix, capsys)["graph"]
+    assert indexed["datasets"]["arm"].endswith("→ global shuffle")
+    assert main(["plan", "-v", str(mix), "--ram-floor", "64MiB"]) == 0
+    assert "global shuffle" in capsys.readouterr().out
+
+
 def test_what_gives_no_sample_is_told_with_the_reason(planned: dict[str, Any]) -> None:
     hand = planned["datasets"]["hand"]
     kept = sum(max(0, steps - 4) for steps in FRAMES)

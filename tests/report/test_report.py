@@ -150,6 +150,9 @@ def test_plan_tells_what_the_last_run_of_the_spec_needed(
     said = capsys.readouterr().out
     assert f"samples/s; the last run {told}" in said
     assert "autoloader index" in said.splitlines()[-1]
+    (tmp_path / "cache/runs/gone").mkdir()
+    (tmp_path / "cache/runs/gone/train-0.jsonl").symlink_to("removed meanwhile")
+    left(moments(), "cache/runs/torn", **own).joinpath("train-0.jsonl").write_bytes(b"\xff\n")
     assert main(["index", str(path)]) == 0
     assert main(words) == 0
     said = capsys.readouterr().out
@@ -391,7 +394,8 @@ def test_a_run_is_found_by_its_script_and_the_last_is_one_that_ended(
     assert main(["report", "last"]) == 0
     said = capsys.readouterr()
     assert said.out.strip() == f"{ended.name}.html"
-    assert said.err.startswith("host-17-a (train.py): ended\nWhat limits this run?")
+    assert "passed over, since training took no batch: host-19-looks\n" in said.err
+    assert "host-17-a (train.py): ended\nWhat limits this run?" in said.err
     assert main(["report", "train.py"]) == 0
     said = capsys.readouterr()
     assert said.out.strip() == "host-18-b.html"
