@@ -233,8 +233,7 @@ def _proven_per_s(plan: LoaderPlan, host: HostFacts, options: TuneOptions) -> fl
     here = profile.provenance.source == "measured" and profile.host.is_same(host)
     alike = profile.mixture is not None and profile.mixture.is_like(kind)
     told = profile.measurements
-    compared = told.get("speedup", 1.0) > 1.0 or "confirmed_within_ratio" in told
-    if options.study or options.knobs or not (here and alike and compared):
+    if options.study or options.knobs or not (here and alike and told.get("finals_rounds")):
         return None
     return told.get("samples_per_s")
 
@@ -274,11 +273,16 @@ def _profile(
     kind = kind_of(plan.mixture)
     name = options.name or free_name(start.name, host, kind, options.out)
     mine = plan.profile.origin != "shipped" and start.name == name
+    compared = verdict.at_most is not None or not winner.is_start
+    rounds: float | None = verdict.rounds if compared else None
+    if winner.is_start and _proven_per_s(plan, host, options) is not None:
+        rounds = rounds or start.measurements["finals_rounds"]
     numbers = {
         "samples_per_s": _rounded(winner.samples_per_s, 1),
         "start_samples_per_s": _rounded(verdict.start.samples_per_s, 1),
         "speedup": round(verdict.speedup, 3),
         "confirmed_within_ratio": _rounded(result.confirmed_ratio, 4),
+        "finals_rounds": rounds,
         "bound_samples_per_s": _rounded(bound, 1),
         "peak_rss_bytes": winner.peak_rss_bytes,
         "min_headroom_bytes": winner.min_headroom_bytes,

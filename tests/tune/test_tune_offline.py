@@ -169,11 +169,29 @@ def test_a_profile_that_won_a_study_is_confirmed_in_two_trials(spec_path: Path) 
     report = run(spec_path, near, host_profile="local_dev-tuned")
     assert len(calls) == 2
     assert "it won a study before, at 186 samples/s, and is as fast today" in report.sentence
+    assert report.profile.measurements["finals_rounds"] > 0, "the next study knows it, too"
     assert report.profile.name == "local_dev-tuned"
     for more in ({"study": "mine"}, {"host_profile": "local_dev"}):
         calls.clear()
         run(spec_path, near, **{"host_profile": "local_dev-tuned"} | more)
         assert len(calls) > 2, "a study of a name, or of another start, searches"
+
+
+def test_a_start_that_the_bound_alone_confirmed_won_no_study(spec_path: Path) -> None:
+    rates = [196.0]
+
+    def near(knobs: Knobs, *, timeout_s: float, watch: TrialWatch) -> TrialResult:
+        trace = Trace(160, 10.0, {"decode": StageCost(0.01, 0.0, 0.0, 2)}, 0.0)  # a bound of 200
+        measured = {"samples_per_s": rates[0], "trace": trace.as_dict()}
+        return TrialResult(Outcome.COMPLETE, 1.0, rates[0], GIB, measurement=measured)
+
+    first = run(spec_path, near)
+    assert "so near is the bound" in first.sentence
+    assert "finals_rounds" not in first.profile.measurements
+    rates[0] = 189.0
+    again = run(spec_path, near, host_profile="local_dev-tuned")
+    assert "it won a study before" not in again.sentence
+    assert again.profile.measurements["finals_rounds"] > 0, "it searched, and compared"
 
 
 def test_a_study_of_the_start_alone_leaves_a_profile_that_claims_nothing(spec_path: Path) -> None:
