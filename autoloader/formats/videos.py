@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import mmap
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -25,8 +25,11 @@ from autoloader.host.extras import needs
 _REORDERED = 32
 """Packets that may lie behind a frame that is shown before theirs."""
 MOST_PACKETS = 2**24
+_PARTS = "its edit list has several parts; re-encode it with ffmpeg -i IN OUT.mp4"
 _SLICE, _INTRA = (1, 5), (2, 5, 12, 13, 14, 15)
 """H.264's types of units that are slices; the first five bits of an intra slice's type."""
+_START = b"\0\0\1"
+"""Start code of a unit of H.264."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,8 +123,9 @@ def read_packets(path: str, most: int | None = None) -> PacketTable:
     )
     packet_of = np.argsort(time, kind="stable")
     shown = time[packet_of]
-    if (np.diff(shown) <= 0).any():
-        raise UnreadableError("two of its frames are shown at one time")
+    if len(doubled := np.flatnonzero(np.diff(shown) <= 0)):
+        parts = hidden[packet_of[doubled]].any() or hidden[packet_of[doubled + 1]].any()
+        raise UnreadableError(_PARTS if parts else "two of its frames are shown at one time")
     number = np.empty_like(packet_of)
     number[packet_of] = np.arange(len(packet_of))
     # Frames that come behind a keyframe and are shown before it depend on the keyframe before.
@@ -131,8 +135,9 @@ def read_packets(path: str, most: int | None = None) -> PacketTable:
         raise UnreadableError("it does not begin with a keyframe")
     nearest = np.searchsorted(number[keys], np.arange(len(time)), side="right") - 1
     key_of = keys[nearest]
-    if (key_of > packet_of).any():
-        raise UnreadableError("a frame lies before its keyframe")
+    if (early := key_of > packet_of).any():
+        parts = hidden[key_of[early]].any()
+        raise UnreadableError(_PARTS if parts else "a frame lies before its keyframe")
     kept = hidden[packet_of] == 0
     if not kept.any():
         raise UnreadableError("its edit list shows no frame")
@@ -148,17 +153,26 @@ def _is_intra(packet: bytes, setup: bytes | None) -> bool:
 
     With intra refresh it is the first of several, which together make a whole picture.
     """
-    setup, at = bytes(setup or b""), 0
-    size = setup[4] % 4 + 1 if len(setup) > 4 and setup[0] == 1 else 0
-    if not size:  # units lie behind start codes
-        return True
-    while at + size + 1 < len(packet):
-        unit = packet[at + size : at + size + 2]
-        if unit[0] % 32 in _SLICE:
+    for at in _units_of(packet, bytes(setup or b"")):
+        unit = packet[at : at + 2]
+        if len(unit) == 2 and unit[0] % 32 in _SLICE:
             first_and_type = unit[1]
             return unit[0] % 32 == _SLICE[1] or first_and_type >> 2 & 31 in _INTRA
-        at += size + int.from_bytes(packet[at : at + size])
     return True
+
+
+def _units_of(packet: bytes, setup: bytes) -> Iterator[int]:
+    """Places of the units in a packet of H.264, behind their lengths or their start codes."""
+    if len(setup) > 4 and setup[0] == 1:
+        at, size = 0, setup[4] % 4 + 1
+        while at + size < len(packet):
+            yield at + size
+            at += size + int.from_bytes(packet[at : at + size])
+        return
+    at = packet.find(_START)
+    while at >= 0:
+        yield at + len(_START)
+        at = packet.find(_START, at + len(_START))
 
 
 def first_frames_of(path: str, first: int, count: int) -> Sequence[VideoFrame]:

@@ -129,6 +129,18 @@ def test_a_row_whose_picture_lies_elsewhere_is_left_out_by_name(tmp_path: Path) 
     assert "a path and no bytes" in bad.reason
 
 
+def test_a_row_of_text_alone_may_have_an_empty_path(tmp_path: Path) -> None:
+    path = write_parquet(tmp_path / "t.parquet", [1, 0, 1, 0, 0, 1])
+    table = parquet.read_table(path)
+    pictures = [one or {"bytes": None, "path": ""} for one in table["image"].to_pylist()]
+    table = table.set_column(0, "image", pa.array(pictures, table.schema.field("image").type))
+    parquet.write_table(table, path)
+    with AutoLoader(spec_of(path, batch={"size": 3}), **HOW) as loader:
+        seen = {place[3] for batch in loader for place in batch["provenance"].tolist()}
+        assert loader.quarantined() == ()
+    assert seen == set(range(6))
+
+
 def broken_list(path: Path) -> Path:
     text = json.dumps([record(k, []) for k in range(4)])
     path.write_text(text[: len(text) // 2])

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import struct
 from pathlib import Path
 
 import numpy as np
 import pytest
 from lerobot_checks import TOP, check, samples_of, spec_of
-from lerobot_files import HEIGHT, WIDTH, LeRobotFiles, decoded, picture, write_video
+from lerobot_files import FPS, HEIGHT, WIDTH, LeRobotFiles, decoded, picture, write_video
 
 from autoloader.decode.frames import FrameDecoder
 from autoloader.formats.files import UnreadableError
@@ -34,6 +35,7 @@ def test_frames_that_an_edit_list_hides_are_no_steps(tmp_path: Path, version: st
     [
         ("cut.mp4", "libx264", {}, 17),
         ("refreshed.mp4", "libx264", REFRESHED, 0),
+        ("refreshed.avi", "libx264", REFRESHED, 0),
         ("pictures.mov", "png", {}, 0),
     ],
 )
@@ -49,6 +51,26 @@ def test_frames_in_any_order_are_those_of_the_whole_video(
     for number in np.random.default_rng(0).permutation(len(wanted)).tolist():
         decoder.decode_into(frames[number], out)
         np.testing.assert_array_equal(out, wanted[number])
+
+
+@pytest.mark.parametrize("begin", [10, 10.5], ids=["on a frame", "between frames"])
+def test_an_edit_list_of_several_parts_is_refused_by_name(tmp_path: Path, begin: float) -> None:
+    path = tmp_path / "parts.mp4"
+    write_video(path, SHOWN, "libx264", 8)
+    data = path.read_bytes()
+    table = data.index(b"elst")
+    (ticks,) = struct.unpack_from(">I", data, data.index(b"mdhd") + 16)
+    parts = [(1000, 0), (1000, round(begin * ticks / FPS))]  # ms, ticks of the track
+    told = b"".join(struct.pack(">Iihh", *part, 1, 0) for part in parts)
+    listed = b"elst" + struct.pack(">II", 0, len(parts)) + told
+    data = data[:table] + listed + data[table + 4 + 8 + 12 :]
+    for box in (b"elst", b"edts", b"trak", b"moov"):  # the media lies before them
+        at = data.index(box) - 4
+        (size,) = struct.unpack_from(">I", data, at)
+        data = data[:at] + struct.pack(">I", size + 12) + data[at + 4 :]
+    path.write_bytes(data)
+    with pytest.raises(UnreadableError, match=r"^its edit list has several parts; re-encode it"):
+        read_packets(str(path))
 
 
 @pytest.mark.parametrize("name", ["arm.mkv", "arm.ts"])

@@ -341,8 +341,13 @@ def names_pictures(path: str, column: str) -> NDArray[np.bool_]:
         of, rows = file.schema_arrow.field(column).type, file.metadata.num_rows
         if of.get_field_index("path") < 0:
             return np.zeros(rows, np.bool_)
-        (told,) = file.read([f"{column}.path"], use_threads=False).column(column).flatten()
-        return np.asarray(told.is_valid().to_numpy(), np.bool_)
+        named = np.zeros(rows, np.bool_)
+        at, columns = 0, [f"{column}.path"]
+        for batch in file.iter_batches(4096, columns=columns, use_threads=False):
+            for row, picture in enumerate(batch.column(0).to_pylist(), at):
+                named[row] = bool(picture and picture["path"])  # "" is no path
+            at += len(batch)
+        return named
 
 
 def rows_at(path: str) -> Iterator[bytes]:
