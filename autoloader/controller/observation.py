@@ -154,7 +154,7 @@ class FlowMeter:
     _rate_from: FlowTotals | None = None
     _step: float = 0.0
     _pause_s: float = 0.0
-    _taken_s: float = 0.0
+    _paused_at: int = 0
     _now: FlowTotals | None = None
     _moved_s: float | None = None
     _stages: dict[tuple[str, str], tuple[float, float, float]] = field(default_factory=dict)
@@ -174,10 +174,9 @@ class FlowMeter:
                 self._window.clear()
                 self._rate_from = None
                 self._pause_s = quiet_s  # another as long is no pause: the training's steps are so
-            if last is None or now.batches > last.batches:
-                if now.at_s - self._taken_s <= PAUSE_S:
-                    self._pause_s = 0.0
-                self._taken_s = now.at_s
+                self._paused_at = now.batches
+            elif now.batches > self._paused_at + 1:
+                self._pause_s = 0.0  # a whole step since then, which ``_step`` knows
             self._moved_s = now.at_s
             self._window.append(now)
             while len(self._window) > 2 and now.at_s - self._window[1].at_s >= WINDOW_S:

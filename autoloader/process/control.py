@@ -46,7 +46,7 @@ from autoloader.controller.reflex import Action, ControlLoop, ReflexState, react
 from autoloader.controller.states import ControllerState, State
 from autoloader.decode.message import PipelineStart
 from autoloader.decode.ring import RingMemory
-from autoloader.errors import AutoloaderError, as_fault
+from autoloader.errors import as_fault
 from autoloader.formats.files import is_remote
 from autoloader.host.allocator import give_memory_back
 from autoloader.host.headroom import HeadroomSource, headroom_or_none, memory_cgroup, oom_kills
@@ -197,8 +197,12 @@ class ControlledPipeline:
         self._least_for: tuple[Knobs | None, Knobs] = (None, setup.knobs)
         self._counted: Counter[str] = Counter()
         self._trim_next_s = float("-inf")
-        try:
+        self._loop = control.loop if self._moves else control.watched
+        self._thread = LoaderThread(target=self._forward, name=f"autoloader-deliver-{self._number}")
+        with contextlib.ExitStack() as undone:
+            undone.callback(_BUDGET.leave, self._claim)
             self.pipeline = open_pipeline(setup, declared)
+            undone.callback(self.pipeline.close)
             self._observer = Observer(
                 setup,
                 control.probes,
@@ -206,24 +210,23 @@ class ControlledPipeline:
                 self.pipeline.quarantined,
                 own_process=service.own_process,
             )
+            undone.callback(self._observer.close)
             self._log = DecisionLog.wanted(request, self._number)
-        except BaseException:
-            _BUDGET.leave(self._claim)
-            raise
-        if self._log is not None:
-            self._log.event(
-                "admission",
-                time.monotonic(),
-                what="open" if opening.as_asked else "open, with the least knobs",
-                price_bytes=opening.price_bytes,
-                headroom_bytes=opening.headroom_bytes,
-                admitted=opening.as_asked,
-            )
-        if not opening.as_asked:
-            self._tell()
-        self._loop = control.loop if self._moves else control.watched
-        self._loop.add(self)
-        self._thread = LoaderThread(target=self._forward, name=f"autoloader-deliver-{self._number}")
+            if self._log is not None:
+                undone.callback(self._log.close)
+                self._log.event(
+                    "admission",
+                    time.monotonic(),
+                    what="open" if opening.as_asked else "open, with the least knobs",
+                    price_bytes=opening.price_bytes,
+                    headroom_bytes=opening.headroom_bytes,
+                    admitted=opening.as_asked,
+                )
+            if not opening.as_asked:
+                self._tell()
+            undone.callback(self._loop.remove, self)
+            self._loop.add(self)
+            undone.pop_all()
 
     def start(self) -> None:
         """Begin to read, and to hand batches to the trainer."""
@@ -232,20 +235,25 @@ class ControlledPipeline:
 
     def _forward(self) -> None:
         """Send each batch of the pipeline to the trainer, unasked, until the pipeline is closed."""
-        # A trainer that is gone is noticed where its messages are read.
-        with contextlib.suppress(OSError):
-            try:
-                while not self._closed:
-                    batch = self.pipeline.next(_POLL_S)
-                    if self._earlier:
-                        self._take_back()
-                    if batch is not None:
-                        ready = messages.BatchReady(self._number, self._generation, batch.plain())
-                        self._wire.send(ready)
-            except AutoloaderError as error:
-                logger.debug("pipeline %d failed", self._number, exc_info=True)
-                if not self._closed:
-                    self._wire.send(messages.Failed.of(self._number, error))
+        try:
+            while not self._closed:
+                batch = self.pipeline.next(_POLL_S)
+                if self._earlier:
+                    self._take_back()
+                if batch is not None:
+                    ready = messages.BatchReady(self._number, self._generation, batch.plain())
+                    self._send(ready)
+        except Exception as error:  # the boundary of this thread: training waits
+            logger.debug("pipeline %d failed", self._number, exc_info=True)
+            if not self._closed:
+                self._send(messages.Failed.of(self._number, as_fault(error, "deliver")))
+
+    def _send(self, message: Message) -> None:
+        """Send; where that fails both sides notice it as they read: the trainer may be gone."""
+        try:
+            self._wire.send(message)
+        except OSError:
+            self._wire.shut_down()
 
     def _take_back(self) -> None:
         """Use the slots again that threads of earlier pipelines no longer write to."""
@@ -623,9 +631,10 @@ class TrainerService:
         if number in self.served:
             self._close(number)
             give_memory_back()
-        earlier = self._earlier.pop(number, [])
+        earlier = self._earlier.setdefault(number, [])
         if self._give_way is not None and not all(one.ended(STUCK_S) for one in earlier):
             self._give_way()
+        memory = None
         try:
             extend_import_path(start.import_path)
             if declared is None or declared.declared != start.mixture:
@@ -639,6 +648,10 @@ class TrainerService:
             )
             served.start()
         except Exception as error:  # noqa: BLE001 whatever the kernel refuses: threads, memory
+            if memory is None:
+                os.close(ring)
+            elif number not in self.served:
+                memory.close()
             self.wire.send(messages.Failed.of(number, as_fault(error, "start")))
 
     def _end(self, number: int, held_slots: list[int] | None = None) -> None:

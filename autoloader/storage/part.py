@@ -90,17 +90,21 @@ class ShardPart:
         self._lock = threading.Lock()
         self.moved = threading.Condition(self._lock)
         self._map_path = folder / f"{key}.map"
-        self._map_file = _opened_alone(self._map_path)  # while it is made: others wait
+        files = [_opened_alone(self._map_path)]  # while it is made: others wait
+        self._map_file = files[0]
         try:
             try_lock(self._map_file, fcntl.F_RDLCK, _IN_USE)  # none holds another while it is made
-            self.descriptor = open_or_begin(
-                self.path, linked=True
-            )  # its name as a shard comes first
+            files.append(open_or_begin(self.path, linked=True))  # its name as a shard comes first
+            self.descriptor = files[1]
             os.ftruncate(self.descriptor, size)
             self._open_map()
-        finally:
             fcntl.flock(self._map_file, fcntl.LOCK_UN)
-        files = self._map_file, self.descriptor
+        except BaseException:
+            with contextlib.suppress(OSError):
+                fcntl.flock(self._map_file, fcntl.LOCK_UN)  # the map holds the file open, too
+            for file in files:
+                os.close(file)
+            raise
         self.close = weakref.finalize(self, _close, self._crcs, self._map, *files)
         self.close.atexit = False  # threads may still use them
 
@@ -204,16 +208,22 @@ class ShardPart:
     def fill(self, first: int, view: memoryview) -> None:
         """Write claimed chunks from ``first`` on; ``view`` is whole chunks, or the file's end.
 
+        Nothing is written of a chunk that is there: this process may have been stopped, and others
+        have brought the chunk and published the file meanwhile.
+
         Raises:
             OSError: the disk takes no more.
         """
-        position, written = first * CHUNK_BYTES, 0
-        while written < len(view):
-            written += os.pwrite(self.descriptor, view[written:], position + written)
         chunks = range(first, first + -(-len(view) // CHUNK_BYTES))
         whole = np.frombuffer(view, np.uint8)  # slices of it are no copies
         for number, chunk in enumerate(chunks):
+            if self.has(chunk):
+                continue
             piece = whole[number * CHUNK_BYTES : (number + 1) * CHUNK_BYTES]
+            written = 0
+            while written < len(piece):
+                at = chunk * CHUNK_BYTES + written
+                written += os.pwrite(self.descriptor, piece[written:].data, at)
             self._crcs[4 * chunk : 4 * chunk + 4] = google_crc32c.value(piece).to_bytes(4, "little")
             self._map[_HEADER_BYTES + chunk] = _THERE
         self.let_go(chunks)
@@ -333,13 +343,16 @@ def _opened_alone(path: Path) -> int:
         file = open_or_begin(path)
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if is_at(path, file):
+                return file
         except BlockingIOError:
             os.close(file)
             waits("the process that has it locked")
-            continue
-        if is_at(path, file):
-            return file
-        os.close(file)  # it was discarded before we had it
+        except OSError:  # the file system has no locks
+            os.close(file)
+            raise
+        else:
+            os.close(file)  # it was discarded before we had it
 
 
 def try_lock(file: int, kind: int, at: int) -> bool:

@@ -273,6 +273,16 @@ def test_long_steps_are_no_pauses() -> None:
     assert found["wait_ratio"] == pytest.approx(1.5 / 6.5)
 
 
+def test_each_pause_between_long_steps_is_a_pause() -> None:
+    meter, at_s = FlowMeter(10), 0.0
+    for step in range(60):  # 3 s each, and a validation of 30 s behind every twentieth
+        meter.note(totals(at_s, step, 0.0))
+        meter.note(totals(at_s + 1.5, step, 0.0))
+        at_s += 3.0 if step % 20 else 33.0
+        if step > 2:
+            assert meter.readings()["step_s"] == pytest.approx(3.0)
+
+
 def test_service_times_are_differences_and_grow_old_when_nothing_comes() -> None:
     def stage(work: float, samples: int) -> tuple[StageTotal, ...]:
         return (StageTotal("decode", "", 1.0, 2, work, samples),)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import errno
+import gc
 import os
 import signal
 import subprocess
 import sys
 import textwrap
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -120,7 +122,13 @@ def test_an_interrupted_script_ends_and_so_does_its_child(small_mix: Path) -> No
 
 
 @pytest.mark.parametrize(
-    ("owner", "name"), [(control, "RingMemory"), (Pipeline, "_hand_out"), (SlotPool, "hand_out")]
+    ("owner", "name"),
+    [
+        (control, "RingMemory"),
+        (Pipeline, "_hand_out"),
+        (Pipeline, "next"),
+        (SlotPool, "hand_out"),
+    ],
 )
 def test_whatever_the_kernel_refuses_where_nobody_reckons_with_it_reaches_the_trainer(
     small_spec: PipelineSpec, monkeypatch: pytest.MonkeyPatch, owner: Any, name: str
@@ -136,6 +144,37 @@ def test_whatever_the_kernel_refuses_where_nobody_reckons_with_it_reaches_the_tr
         pytest.raises(PipelineError, match="cannot allocate memory"),
     ):
         next(iter(loader))
+
+
+@pytest.mark.parametrize(
+    "name", ["DeclaredMixture", "RingMemory", "open_pipeline", "Observer", "LoaderThread"]
+)
+def test_a_pipeline_that_cannot_begin_leaves_no_ring_open(
+    small_spec: PipelineSpec, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    def rings() -> list[str]:
+        gc.collect()
+        found = []
+        for one in Path("/proc/self/fd").iterdir():
+            with suppress(OSError):  # that of the folder itself
+                found.append(str(one.readlink()))
+        return [one for one in found if one.startswith("/memfd:autoloader ")]
+
+    def refused(*_: Any, **__: Any) -> None:
+        raise OSError(errno.ENOMEM, "cannot allocate memory")
+
+    before = rings()
+    with monkeypatch.context() as patched:
+        patched.setattr(control, name, refused)
+        with (
+            AutoLoader(
+                small_spec, isolation="thread", ram_floor="64MiB", knobs={"reader": "indexed"}
+            ) as loader,
+            pytest.raises(PipelineError, match="cannot allocate memory"),
+        ):
+            next(iter(loader))
+    del loader
+    assert rings() == before
 
 
 def test_a_trainer_that_keeps_more_batches_than_a_smaller_ring_has_slots_gets_further_ones(

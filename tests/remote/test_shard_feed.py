@@ -100,6 +100,36 @@ def test_shards_arrive_in_the_order_of_the_plan_and_those_that_are_there_are_not
     assert asked == others
 
 
+def test_where_no_shard_can_be_looked_at_one_thread_looks_again_at_a_time(
+    planned: tuple[FileServer, SamplePlan, DatasetIndex],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    _, plan, index = planned
+    looks, waiting, wait = list[int](), set[threading.Thread](), threading.Condition.wait
+
+    class Order(ShardOrder):
+        def ahead(self, position: int, count: int = 0) -> dict[str, int]:
+            looks.append(position)
+            raise OSError(errno.EMFILE, "too many open files")
+
+    def noted(self: threading.Condition, timeout: float | None = None) -> bool:
+        if threading.current_thread().name.startswith("autoloader-feed"):
+            waiting.add(threading.current_thread())
+        return wait(self, timeout)
+
+    monkeypatch.setattr(threading.Condition, "wait", noted)
+    monkeypatch.setattr(shards, "_PAUSE_S", 60.0)
+    feed = ShardFeed(
+        Order(plan, [index.dataset], [index.slice_of]), ShardCache(tmp_path / "c", floor_bytes=0)
+    )
+    feed.follow(7)
+    until(lambda: len(waiting) == shards._THREADS)
+    feed.close()
+    assert feed.join(30)
+    assert looks == [7]
+
+
 @pytest.mark.parametrize(("owner", "name"), [(ShardCache, "shard"), (RemoteShard, "fetch_ahead")])
 def test_after_an_outage_shards_are_fetched_ahead_again(
     planned: tuple[FileServer, SamplePlan, DatasetIndex],

@@ -22,7 +22,7 @@ from autoloader.host import storage
 from autoloader.storage import shards, store
 from autoloader.storage.clients.client import RemoteIdentity, client_of, of_entry
 from autoloader.storage.faults import ChangedError, PassingError, UnreachableError, of_status
-from autoloader.storage.part import CHUNK_BYTES, DamagedError, ShardPart
+from autoloader.storage.part import CHUNK_BYTES, DamagedError, ShardPart, open_or_begin
 from autoloader.storage.shards import Room, ShardCache
 from bench.remote.server import FileServer, serve
 
@@ -219,6 +219,26 @@ def test_a_fault_of_the_local_disk_is_not_taken_for_one_of_the_store(
     assert (raised.value.errno, raised.value.filename) == (errno.EIO, address)
 
 
+@pytest.mark.parametrize("call", ["fcntl.flock", "try_lock", "open_or_begin", "mmap.mmap"])
+def test_a_part_that_cannot_be_opened_leaves_no_file_open(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str
+) -> None:
+    ShardPart(tmp_path, "k", 100).close()
+
+    def refused(path: object, *given: object, linked: bool = False) -> int:
+        if call == "open_or_begin" and not linked:  # the map is opened first
+            return open_or_begin(tmp_path / "k.map")
+        raise OSError(errno.EMFILE, "too many open files")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(f"autoloader.storage.part.{call}", refused)
+        with pytest.raises(OSError, match="too many open files"):
+            ShardPart(tmp_path, "k", 100)
+    left = [os.path.realpath(one) for one in Path("/proc/self/fd").iterdir()]
+    assert not [one for one in left if one.startswith(str(tmp_path))]
+    ShardPart(tmp_path, "k", 100).close()
+
+
 def test_a_chunk_has_one_fetcher_and_who_ends_lets_go_of_it(tmp_path: Path) -> None:
     first, second = (ShardPart(tmp_path, "k", SIZE) for _ in range(2))
     assert first.claim([0, 1]) == [0, 1]
@@ -236,7 +256,8 @@ def test_chunks_that_a_stopped_process_fetches_are_fetched_here_too(
     stopped = ShardPart(cache.room.folder, shard.key, SIZE)
     assert stopped.claim([0, 1]) == [0, 1]
     assert read(cache, address, 0, SIZE) == content
-    stopped.fill(0, memoryview(content[: 2 * CHUNK_BYTES]))  # it goes on
+    other = bytes(2 * CHUNK_BYTES)  # nothing pins the version where the store tells no tag
+    stopped.fill(0, memoryview(other))  # it goes on
     stopped.close()
     assert shard.fetch_whole().read_bytes() == content
 

@@ -23,6 +23,7 @@ import errno
 import logging
 import math
 import threading
+import time
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -113,6 +114,7 @@ class ShardFeed:
         self._left_out: set[str] = set()
         self._threads: list[LoaderThread] = []
         self._closed = False
+        self._again_s = 0.0
 
     def follow(self, position: int) -> None:
         """The run that begins at ``position`` is read next."""
@@ -160,8 +162,9 @@ class ShardFeed:
                     continue
                 with self._changed:
                     if not full:
-                        self._looked_at = -1  # it may pass: look again
-                    if not self._closed:
+                        self._looked_at = -1  # it may pass: one of all threads looks again
+                        self._again_s = time.monotonic() + _PAUSE_S
+                    elif not self._closed:
                         self._changed.wait(_PAUSE_S)
 
     def _next(self) -> tuple[int, RemoteShard] | None:
@@ -170,7 +173,10 @@ class ShardFeed:
             with self._changed:
                 if self._closed:
                     return None
-                if look := self._is_due():
+                look = False
+                if (left_s := self._again_s - time.monotonic()) > 0:
+                    self._changed.wait(left_s)
+                elif look := self._is_due():
                     self._looked_at = self._position
                 elif self._queue:
                     return self._queue.pop(0)
