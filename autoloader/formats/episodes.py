@@ -145,16 +145,20 @@ class StoredEpisode:
 
 def fitting(values: NDArray[Any], dtype: Any, path: str) -> NDArray[Any]:
     """A feature's numbers as float32 or int64. Raises DamagedEpisodeError where digits are lost."""
-    with np.errstate(invalid="ignore"):
-        given = values.astype(dtype)
-    checked = dtype == np.int64 and values.dtype.kind in "fu"
-    # 2**63 becomes negative.
-    if checked and ((given.astype(values.dtype) != values) | ((given < 0) != (values < 0))).any():
+    if dtype == np.int64 and values.dtype.kind in "fu" and changed_by(values, dtype).any():
         raise DamagedEpisodeError(
             f"{path} holds numbers that are not whole, or take more than 64 bits; it was "
             "declared, or begins, as integers"
         )
-    return given
+    return values.astype(dtype)
+
+
+def changed_by(values: NDArray[Any], dtype: Any) -> NDArray[np.bool_]:
+    """Which numbers change when they are cast to a type of integers."""
+    with np.errstate(invalid="ignore"):
+        given = values.astype(dtype)
+    turned = (given < 0) != (values < 0)  # 2**63 becomes negative
+    return np.asarray((given.astype(values.dtype) != values) | turned, np.bool_)
 
 
 def marks_of(camera: int, steps: int) -> list[bytes]:

@@ -51,7 +51,7 @@ def _loaded(entry: metadata.EntryPoint) -> type[DatasetFormat]:
     """The class of a format that another package declares; ``SpecError`` where it is none."""
     try:
         found = entry.load()
-    except Exception as error:  # noqa: BLE001  (a foreign module may raise anything)
+    except (Exception, SystemExit) as error:  # noqa: BLE001  (a foreign module may raise anything)
         why = f"{type(error).__name__}: {error}"
     else:
         if isinstance(found, type) and issubclass(found, DatasetFormat):

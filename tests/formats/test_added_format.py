@@ -150,11 +150,17 @@ def test_a_folder_of_another_format_is_refused_by_its_marker(site: Path, tmp_pat
 
 
 @pytest.mark.parametrize(
-    ("value", "why"), [("nowhere:Format", "ModuleNotFoundError"), ("json:loads", "no subclass")]
+    ("value", "why"),
+    [
+        ("nowhere:Format", "ModuleNotFoundError"),
+        ("leaves:Format", "SystemExit: no licence"),
+        ("json:loads", "no subclass"),
+    ],
 )
 def test_a_package_whose_format_cannot_be_loaded_is_named(
     site: Path, recordings: Path, value: str, why: str
 ) -> None:
+    (site / "leaves.py").write_text("import sys\nsys.exit('no licence')")
     install(site, "broken", {"broken": value})
     with pytest.raises(SourceError, match=f"'broken' cannot be loaded from {value}.*{why}"):
         open_source(recordings, dataset="bench", kind="broken")

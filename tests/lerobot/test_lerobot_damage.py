@@ -92,6 +92,15 @@ def unknown_task(root: Path, files: LeRobotFiles) -> None:
     edit(root / ROWS, "task_index", lambda old: [*old[:19], *[9] * 20])
 
 
+def beyond_64_bits(root: Path, files: LeRobotFiles) -> None:
+    """A number that int64 cannot hold, in episode 1."""
+    del files
+    info = json.loads((root / "meta/info.json").read_text())
+    info["features"]["observation.state"]["dtype"] = "int64"
+    (root / "meta/info.json").write_text(json.dumps(info))
+    edit(root / ROWS, "observation.state", lambda old: [*old[:12], [1e30, 0.0], *old[13:]])
+
+
 @pytest.mark.parametrize(
     ("damage", "lost", "words"),
     [
@@ -105,6 +114,7 @@ def unknown_task(root: Path, files: LeRobotFiles) -> None:
         (lost_rows, {0}, ("11 rows", "12 frames")),
         (no_rows, {0, 1, 2}, ("no row of episode 1", "12 frames")),
         (cut_rows, {0, 1, 2}, ("Parquet file cannot be read",)),
+        (beyond_64_bits, {1}, ("observation.state: row 0 of episode 1", "cannot hold")),
         (unknown_task, {2}, ("task 9 of episode 2",)),
     ],
 )

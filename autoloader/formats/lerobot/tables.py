@@ -30,6 +30,7 @@ from autoloader.formats.episodes import (
     DamagedEpisodeError,
     StoredEpisode,
     VideoFrames,
+    changed_by,
     marks_of,
 )
 from autoloader.formats.features import PARQUET, TASKS, VIDEO
@@ -407,7 +408,7 @@ class EpisodeRows:
             if bad[rows].any():
                 raise DamagedEpisodeError(
                     f"{key}: row {int(np.argmax(bad[rows]))} of episode {one.index} has not as "
-                    "many numbers as the metadata says"
+                    "many numbers as the metadata says, or one that the declared type cannot hold"
                 )
         for feature, column in self._of_tasks.items():
             lost = set(column[rows].tolist()) - set(self._tasks)
@@ -452,7 +453,7 @@ class EpisodeRows:
 
 
 def _flat(column: Any, width: int, dtype: np.dtype[Any]) -> tuple[NDArray[Any], NDArray[np.bool_]]:
-    """([rows, width] of a column, [rows] whether a row lacks a number or has too many)."""
+    """([rows, width] of a column, [rows] whether a row is not of such numbers)."""
     import pyarrow
 
     rows, values = len(column), column.combine_chunks()
@@ -473,10 +474,10 @@ def _flat(column: Any, width: int, dtype: np.dtype[Any]) -> tuple[NDArray[Any], 
     bad = np.zeros(rows, np.bool_)
     try:
         flat = values.to_numpy(zero_copy_only=False)
-        if dtype.kind in "iu" and flat.dtype.kind == "f":
-            whole = np.isfinite(flat) & (flat == np.trunc(flat))
-            bad[of[~whole]] = True
-            flat = np.where(whole, flat, 0)
+        if dtype.kind in "iu" and flat.dtype.kind in "fu":
+            changed = changed_by(flat, dtype)
+            bad[of[changed]] = True
+            flat = np.where(changed, 0, flat)
         flat = flat.astype(dtype)
     except (ValueError, TypeError):
         return found, np.ones(rows, np.bool_)
