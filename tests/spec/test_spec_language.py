@@ -403,7 +403,7 @@ LINES = [
     ("primary: {", "\tprimary: {", "line 7: 'primary: {size: [32, 48]}' has a tab"),
     ("[32, 48]", "[32, 48", "line 7: 'primary: {size: [32, 48}' follows a bracket"),
     ("batch:", "cameras:", "line 8: 'cameras: {size: 4}' has a key that is there already"),
-    ("  primary:", "  <<: {}\n  primary: 1\n  primary:", "line 9: 'primary: {size: [32, 48]}' has"),
+    ("  primary:", "  <<: {a: 1}\n  primary: 1\n  primary:", "line 9: 'primary: {size: [32, 48]}'"),
     ("path: bridge", "path: a: b", "line 4: 'path: a: b/1.0.0' has a colon"),
 ]
 
