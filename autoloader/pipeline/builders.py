@@ -101,6 +101,7 @@ class BuilderProcess(ABC):
         self.condition = threading.Condition()
         self.wire: Wire | None = None
         self.closed = False
+        self._killed = ""
         self.supervisor = Supervisor(what, module, remedy=remedy)
         self._bad = bad
         self.thread = LoaderThread(target=self._run, name=thread)
@@ -147,15 +148,18 @@ class BuilderProcess(ABC):
                 [f"--socket={theirs.fileno()}", f"--parent={os.getpid()}", *arguments],
                 descriptors=(theirs.fileno(), *descriptors),
             )
-        return Wire(ours, self._unread)
+        self._killed = ""
+        wire = Wire(ours)
+        wire.unread = functools.partial(self._unread, wire)
+        return wire
 
-    def _unread(self) -> None:
+    def _unread(self, wire: Wire) -> None:
         """Kill a process that hangs, or is to end: who watches it may be who sends to it."""
         reason = "" if self.closed else self.supervisor.watch.hung()
         if reason:
             logger.warning("%s is killed: %s", self.supervisor.what, reason)
         if reason or self.closed:
-            self.kill()
+            self.kill(wire, reason)
 
     def send(self, message: Message) -> None:
         """Send; a process that is gone is noticed by the thread."""
@@ -163,11 +167,13 @@ class BuilderProcess(ABC):
             with contextlib.suppress(OSError, ValueError):
                 wire.send(message)
 
-    def kill(self) -> None:
+    def kill(self, wire: Wire, reason: str) -> None:
         """Kill the process, which does not do what it should; it is started again."""
         process = self.supervisor.process
         if process is not None and process.poll() is None:
+            self._killed = reason
             process.kill()
+        wire.shut_down()  # a killed process may wait inside the kernel, with its socket open
 
     def close(self, within_s: float) -> bool:
         """End the process; true if it has ended in time, and writes nothing any more."""
@@ -205,7 +211,8 @@ class BuilderProcess(ABC):
             except EOFError:
                 if self.over:
                     return ""
-                return self.supervisor.how_it_ended(_END_S) or "it closed its connection"
+                ended = self._killed or self.supervisor.how_it_ended(_END_S)
+                return ended or "it closed its connection"
             if message is not None:
                 watch.saw_life()
                 self.take(message)
@@ -561,9 +568,11 @@ class Helpers(BuilderProcess):
                 return None
         start = self._start()
         wire = self.spawn([f"--ring={self._ring}"], self._ring)
-        wire.send(start)  # long, and read when the process has started: nobody waits for a lock
+        with contextlib.suppress(OSError):  # as in ``send``
+            wire.send(start)  # long, and read when the process has started, not under the lock
         with self.condition:
-            wire.send(messages.HelpersWanted(0, self._wanted))
+            with contextlib.suppress(OSError):
+                wire.send(messages.HelpersWanted(0, self._wanted))
             self.wire = wire
             if self.over:
                 wire.shut_down()
@@ -595,7 +604,8 @@ class Helpers(BuilderProcess):
         elif now - self._busy_s > _IDLE_S:
             self.want(0)
         if self._given and now - self._heard_s > _SILENT_S:
-            self.kill()
+            assert self.wire is not None
+            self.kill(self.wire, f"it has said nothing for {_SILENT_S:.0f} s with a slot to fill")
         self._answers.helped()
 
     def gone(self) -> None:

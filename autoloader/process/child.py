@@ -109,6 +109,7 @@ class Child:
         self.page = ControlPage()
         self.restarts = 0
         self._beat_ns = 0
+        self._killed = ""
         self.supervisor = Supervisor(
             "the loader's child",
             "autoloader.process.worker",
@@ -251,7 +252,7 @@ class Child:
                 except EOFError:
                     if self._closed:
                         return
-                    ended = self.supervisor.how_it_ended(_END_S)
+                    ended = self._killed or self.supervisor.how_it_ended(_END_S)
                     self._restart(ended or "it closed its connection")
                     continue
                 if message is not None:
@@ -280,6 +281,7 @@ class Child:
 
     def _connect(self) -> None:
         run = json.dumps(script_name())[1:-1]  # for ``ps``
+        self._killed = ""
         self._link = find_or_start(self.neighbours, [f"--run={run}"], self.supervisor)
         self._link.wire.unread = self._unread
 
@@ -287,7 +289,9 @@ class Child:
         """Kill a child that hangs and so reads nothing; ``receive`` starts the next one."""
         if reason := self._hung():
             logger.warning("%s is killed: %s", self.supervisor.what, reason)
+            self._killed = reason
             self._link.end()
+            self._link.wire.shut_down()  # a killed process may wait inside the kernel, socket open
         elif self._closed:
             raise TimeoutError  # ``close`` waits no longer
 
@@ -333,9 +337,10 @@ class Child:
                 return
             self._closed = True
             shared = self.neighbours.local_world_size > 1
+            deadline = time.monotonic() + CLOSE_S
             with contextlib.suppress(OSError):
                 self._link.wire.send(messages.Stop(-1))
-            if not self._link.leave(CLOSE_S, shared=shared):
+            if not self._link.leave(max(0.0, deadline - time.monotonic()), shared=shared):
                 # It goes on for the others, who find it hung where it is; it sees that we are gone.
                 if shared and not self.supervisor.watch.stopped:
                     self._link.drop()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import sys
 import types
 from dataclasses import replace
@@ -10,12 +11,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from streams import until
 
 from autoloader import AutoLoader, PipelineSpec
 from autoloader.errors import AutoloaderError, MissingExtraError, UsageError
 from autoloader.host import extras
 from autoloader.index import open_indexes
 from autoloader.integrations.ray.ray_client import other_nodes
+from autoloader.pipeline.builders import Helpers
+from autoloader.pipeline.messages import HelpersStart, Wire
 from autoloader.process.arguments import with_helpers
 from autoloader.process.planning import LoaderPlan, plan_loader
 from autoloader.spec.knobs import Knobs
@@ -120,3 +124,26 @@ def test_where_nodes_declare_the_resource_they_alone_help_and_with_no_more_than_
     assert found(head, plain, *others) == {"plain": (8, False)}
     chosen = [node("four", CPU=8.0, autoloader=4.0), node("most", CPU=2.0, autoloader=99.0)]
     assert found(head, plain, *others, *chosen) == {"four": (4, True), "most": (2, True)}
+
+
+def test_a_driver_that_is_gone_before_it_was_told_what_is_read_is_started_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    drivers: list[socket.socket] = []
+
+    def spawn(self: Helpers, *_: object) -> Wire:
+        ours, theirs = socket.socketpair()
+        if not drivers:
+            theirs.close()
+        drivers.append(theirs)
+        return Wire(ours)
+
+    monkeypatch.setattr(Helpers, "spawn", spawn)
+    told = HelpersStart(0, {}, {}, {}, "there:1", 0, [])
+    answers: Any = types.SimpleNamespace(helped=lambda: None, lost=lambda: None)
+    helpers = Helpers(lambda: told, -1, answers, bad=lambda *_: None)
+    helpers.want(1)
+    until(lambda: len(drivers) == 2)
+    with drivers[1]:
+        assert Wire(drivers[1]).receive(10.0) == told
+        assert helpers.close(10.0)

@@ -18,7 +18,7 @@ from streams import endless, rows, until
 
 from autoloader import AutoLoader, PipelineSpec
 from autoloader.errors import PipelineError, WorkerError
-from autoloader.host.supervision import LIMITS_S, Kind
+from autoloader.host.supervision import LIMITS_S, Kind, Supervisor
 from autoloader.pipeline.builders import RemoteBuilder
 from autoloader.pipeline.messages import AskFrames
 from autoloader.pipeline.read.planned import IndexedReader
@@ -103,9 +103,18 @@ def test_a_process_that_stops_before_it_has_read_its_answer_is_replaced(
     expected: list[Row],
     stopped_is_found_soon: None,
     monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """The thread that would find the process stopped is the one that answers it."""
+    """The thread that would find the process stopped is the one that answers it.
+
+    Its socket stays open behind the kill, as where a dead disk keeps the process in the kernel.
+    """
     take, stopped = RemoteBuilder.take, list[int]()
+    start, kept = Supervisor.start, list[int]()
+
+    def keeps(self: Supervisor, *given: Any, descriptors: tuple[int, ...], **how: Any) -> Any:
+        kept.append(os.dup(descriptors[0]))
+        return start(self, *given, descriptors=descriptors, **how)
 
     def stops(self: RemoteBuilder, message: Any) -> None:
         if isinstance(message, AskFrames) and message.number == 3 and not stopped:
@@ -118,10 +127,16 @@ def test_a_process_that_stops_before_it_has_read_its_answer_is_replaced(
         take(self, message)
 
     monkeypatch.setattr(RemoteBuilder, "take", stops)
+    monkeypatch.setattr(Supervisor, "start", keeps)
     with opened(small_spec, decode_processes=2, cache_bytes=32 << 20) as loader:
         got = rows(endless(loader), 60)
+    for descriptor in kept:
+        os.close(descriptor)
     assert got == expected[: len(got)]
     assert stopped
+    told = [one.getMessage() for one in caplog.records if "is started again" in one.getMessage()]
+    assert len(told) == 1
+    assert "it has been stopped (SIGSTOP" in told[0]
 
 
 def test_costs_of_frames_are_one_for_each_dataset_before_any_process_has_told_them(

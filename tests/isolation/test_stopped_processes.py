@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import time
+from contextlib import suppress
 
 import pytest
 from leftovers import ends_within
@@ -12,6 +14,8 @@ from streams import endless, rows
 
 from autoloader import AutoLoader, PipelineSpec
 from autoloader.host.supervision import ProcessWatch, read_vitals
+from autoloader.process.child import Child
+from autoloader.process.discovery import Link
 
 FOUND_WITHIN_S = 30.0
 ENDED_WITHIN_S = 10.0
@@ -59,10 +63,26 @@ def test_stopped_processes_are_found_and_replaced(
     assert all(ends_within(pid, 1.0) for pid in pids)
 
 
+@pytest.mark.parametrize("stays", [False, True])
 def test_a_stopped_child_that_has_no_room_for_messages_is_replaced(
-    small_spec: PipelineSpec, expected: list[Row], stopped_is_found_soon: None
+    small_spec: PipelineSpec,
+    expected: list[Row],
+    stopped_is_found_soon: None,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    stays: bool,
 ) -> None:
-    """Sixty starts are more than a socket holds that nobody reads."""
+    """Sixty starts are more than a socket holds that nobody reads.
+
+    A child that ``stays`` once it is killed stands for one that a dead disk keeps in the kernel.
+    """
+    kill = Link.end
+
+    def end(self: Link) -> None:
+        if not stays or self.wire.socket.fileno() < 0:  # given up
+            kill(self)
+
+    monkeypatch.setattr(Link, "end", end)
     knobs = {"reader": "indexed", "ring_slots": 4}
     with AutoLoader(
         small_spec, output="numpy", ram_floor="1GB", knobs=knobs, controller=False
@@ -75,3 +95,26 @@ def test_a_stopped_child_that_has_no_room_for_messages_is_replaced(
         got += rows(endless(loader), 10)
         assert loader.statistics().restarts == 1
     assert got == expected[: len(got)]
+    told = [one.getMessage() for one in caplog.records if "is started again" in one.getMessage()]
+    assert len(told) == 1
+    assert "it has been stopped (SIGSTOP" in told[0]
+
+
+def test_a_stopped_child_that_has_no_room_for_the_last_message_is_waited_for_once(
+    small_spec: PipelineSpec, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    leave, waits = Link.leave, list[float]()
+
+    def noted(self: Link, timeout_s: float, *, shared: bool) -> bool:
+        waits.append(timeout_s)
+        return leave(self, timeout_s, shared=shared)
+
+    monkeypatch.setattr(Link, "leave", noted)
+    with AutoLoader(small_spec, output="numpy", ram_floor="1GB", controller=False) as loader:
+        rows(endless(loader), 1)
+        os.kill(loader.statistics().worker_pid, signal.SIGSTOP)
+        wire = Child.open_clients()[0].child._link.wire
+        with suppress(BlockingIOError):  # nobody reads this: the process is killed
+            while wire.socket.send(bytes(1000), socket.MSG_DONTWAIT):
+                pass
+    assert waits == [0.0]
