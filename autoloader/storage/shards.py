@@ -224,7 +224,11 @@ class Room:
         self._held: set[str] = set()
         self._told_full = False
         self._leases = open_or_begin(folder / _LEASES)
-        self._others = open_or_begin(folder / _LEASES)
+        try:
+            self._others = open_or_begin(folder / _LEASES)
+        except OSError:
+            os.close(self._leases)
+            raise
 
     def free_bytes(self) -> int:
         """Bytes that may still be written above the floor."""
