@@ -90,14 +90,13 @@ def test_closing_gives_free_slots_back_and_the_lent_ones_when_their_batches_go(
 def test_a_loader_that_is_dropped_is_gone_at_once(
     small_spec: PipelineSpec, isolation: str, reader: str
 ) -> None:
+    loader = AutoLoader(small_spec, isolation=isolation, ram_floor="1GB", knobs={"reader": reader})
+    for _, _batch in zip(range(3), loader, strict=False):
+        pass
+    loader.statistics()
+    gc.collect()  # a package that is imported for the first time may keep frames that it ran under
     gc.disable()
     try:
-        loader = AutoLoader(
-            small_spec, isolation=isolation, ram_floor="1GB", knobs={"reader": reader}
-        )
-        for _, _batch in zip(range(3), loader, strict=False):
-            pass
-        loader.statistics()
         gone = weakref.ref(loader)
         del loader
         assert gone() is None
