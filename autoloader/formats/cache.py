@@ -17,6 +17,7 @@ from typing import Any
 
 from autoloader.formats import files
 from autoloader.host.files import read_own, write_whole
+from autoloader.host.threads import free_in_forks
 from autoloader.storage.places import cache_root
 
 logger = logging.getLogger(__name__)
@@ -38,7 +39,7 @@ class JsonCache:
         self._folder = folder
         self._version = version
         self._known: dict[object, Any] = {}
-        self._finding = threading.Lock()
+        self._finding = free_in_forks(threading.Lock())
 
     def load(self, key: object) -> Any:
         """The document saved under ``key``; ``None`` where there is none that can be read.

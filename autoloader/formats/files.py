@@ -39,6 +39,7 @@ from typing import Any, BinaryIO
 from autoloader.errors import SourceError
 from autoloader.formats import tensorflow_process
 from autoloader.host.files import DocumentError, open_regular
+from autoloader.host.threads import free_in_forks
 from autoloader.host.units import expanded
 from autoloader.storage.faults import (
     ChangedError,
@@ -461,7 +462,7 @@ class Descriptors:
 
     def __init__(self, most: int = MOST_KEPT) -> None:
         self._most = most
-        self._lock = threading.Lock()
+        self._lock = free_in_forks(threading.Lock())
         self._files: collections.OrderedDict[tuple[str, int], OpenFile] = collections.OrderedDict()
         self._maps: collections.deque[weakref.WeakMethod[Unmap]] = collections.deque()
         self._readers = self._age = 0

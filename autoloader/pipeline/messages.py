@@ -471,6 +471,7 @@ class ControlPage:
         map: memory of the page, mapped here.
         heartbeat_ns: last sign of life of the child, of the monotonic clock.
         oom_kills_at_start: kills that the child's memory cgroup had counted when it first looked.
+        waiting_for: number of the pipeline that the consumer waits for, or waited for last.
         gives_way: 1 once the child ends for another one to begin where it cannot.
         batches: number of batches that the consumer has got, or that are in its hand.
         waited_ns: nanoseconds that the consumer has waited for them.
@@ -480,6 +481,7 @@ class ControlPage:
 
     heartbeat_ns = _Word(0)
     oom_kills_at_start = _Word(1)
+    waiting_for = _Word(2)
     gives_way = _Word(3)
     batches = _Word(8)
     waited_ns = _Word(9)
@@ -503,6 +505,16 @@ class ControlPage:
         """The child's memory cgroup directory ("" where unknown), and its first count of kills."""
         text = bytes(self.map[_TEXT_AT:]).split(b"\0", 1)[0].decode("utf-8", "replace")
         return text, self.oom_kills_at_start
+
+    def note_wait(self, pipeline: int, since_s: float) -> None:
+        """Trainer: it waits for a batch of a pipeline, since a time of the monotonic clock."""
+        self.waiting_for = pipeline
+        self.waiting_since_ns = int(since_s * 1e9)
+
+    def waits_for(self, pipeline: int) -> int:
+        """Begin of the consumer's wait for this pipeline, in nanoseconds; 0: it does not wait."""
+        since_ns = self.waiting_since_ns
+        return since_ns if self.waiting_for == pipeline else 0
 
     def note_batch(self, wait_ns: int) -> None:
         """Trainer: count one more batch, which the training loop waited ``wait_ns`` for."""

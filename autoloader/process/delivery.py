@@ -314,7 +314,7 @@ class Delivery:
         if self._steps_left() == 0:
             self._put(InHand(self._made, None, ends=True))
             return
-        self.page.waiting_since_ns = int(self.asked_s * 1e9)
+        self.page.note_wait(pipeline.number, self.asked_s)
         try:
             if self._kept is not None:
                 again = cast("Batch", _repeated(self._kept))

@@ -339,6 +339,7 @@ class Observer:
     ) -> None:
         request, mixture = setup.control, setup.mixture
         self._setup, self._page, self._limits = setup, setup.page, request.limits
+        self._number = number
         self._knobs = setup.knobs.flat()
         self._sinks = _open_sinks(setup, number, quarantined)
         self._shares = dict(zip(mixture.names, setup.order.shares, strict=True))
@@ -377,8 +378,8 @@ class Observer:
 
     @property
     def wanting(self) -> bool:
-        """True while the consumer waits for a batch."""
-        return self._page.waiting_since_ns != 0
+        """True while the consumer waits for a batch of this pipeline."""
+        return self._page.waits_for(self._number) != 0
 
     @property
     def prices(self) -> Prices:
@@ -446,7 +447,7 @@ class Observer:
 
     def _waiting_s(self) -> float:
         """Seconds that the consumer has waited for the batch that it wants now."""
-        since_ns = self._page.waiting_since_ns
+        since_ns = self._page.waits_for(self._number)
         return max(0.0, (time.monotonic_ns() - since_ns) / 1e9) if since_ns else 0.0
 
     def _stages(self, knobs: Knobs, activity: Statistics) -> tuple[StageTotal, ...]:

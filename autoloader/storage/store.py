@@ -24,6 +24,7 @@ import errno
 import json
 import logging
 import math
+import os
 import random
 import threading
 import time
@@ -39,6 +40,7 @@ from xml.etree.ElementTree import ParseError
 from autoloader.errors import AutoloaderError
 from autoloader.host.clock import Clock, SystemClock
 from autoloader.host.files import read_own, write_whole
+from autoloader.host.threads import free_in_forks
 from autoloader.storage import faults
 from autoloader.storage.clients.client import RemoteIdentity, client_of
 from autoloader.storage.faults import Limits, Meter, Traffic, check_bytes
@@ -154,9 +156,14 @@ class Store:
         self._limits = limits
         self._clock = clock
         self._servers: defaultdict[str, _Server] = defaultdict(_Server)
-        self._lock = threading.Lock()
+        self._lock = free_in_forks(threading.Lock())
         self._listings: dict[str, tuple[float, Listing]] = {}
         self._listing: dict[str, threading.Lock] = {}
+
+    def forget_users(self) -> None:
+        """In a fork: the threads are not there that hold its locks and use its servers."""
+        self._listing.clear()
+        self._servers.clear()
 
     def listing(self, directory: str) -> Listing:
         """Names in a directory.
@@ -471,3 +478,4 @@ def _write(place: Path, content: bytes) -> None:
 
 
 store: Store = Store()
+os.register_at_fork(after_in_child=store.forget_users)

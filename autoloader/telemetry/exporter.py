@@ -40,7 +40,7 @@ class PipelineMetrics(Collector):
     """The latest snapshot of each pipeline of this process, as metric families."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        self._lock = free_in_forks(threading.Lock())
         self._snapshots: dict[tuple[str, int], Statistics] = {}
 
     def put(self, key: tuple[str, int], snapshot: Statistics | None) -> bool:

@@ -16,6 +16,7 @@ Not here: the indexes (``index``), the plan (``sampling.plan``), reading
 from __future__ import annotations
 
 import json
+import os
 import threading
 import weakref
 from collections.abc import Sequence
@@ -82,6 +83,7 @@ class OpenMixture:
 
 _lock = free_in_forks(threading.Lock())
 _open_mixtures: weakref.WeakValueDictionary[str, OpenMixture] = weakref.WeakValueDictionary()
+os.register_at_fork(after_in_child=_open_mixtures.clear)  # a fork shares its parent's frames
 
 
 def _made(mixture: ResolvedMixture, indexes: Sequence[DatasetIndex]) -> dict[str, list[int]]:
