@@ -81,29 +81,33 @@ def test_a_broken_package_is_not_taken_for_a_missing_extra() -> None:
         import numpy_of_nobody  # noqa: F401
 
 
-def test_a_package_that_wants_another_numpy_is_asked_for_in_a_version_that_fits(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("source", "fault", "remedy"),
+    [
+        pytest.param(
+            "raise ImportError('it wants NumPy 2')",
+            r"a part needs package_of_nobody, which cannot be imported here: it wants NumPy 2",
+            "pip install 'autoloader-rlds[lerobot]'` with a version of",
+            id="another NumPy",
+        ),
+        pytest.param(
+            "import package_of_nobody.lite",
+            r"a part needs package_of_nobody, and its installation is incomplete: .*\.lite",
+            "pip install --force-reinstall package-of-nobody",
+            id="a part of its own",
+        ),
+    ],
+)
+def test_a_package_that_lacks_something_is_not_called_missing(
+    source: str, fault: str, remedy: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (tmp_path / "arrow_of_nobody.py").write_text("raise ImportError('it wants NumPy 2')")
+    (tmp_path / "package_of_nobody").mkdir()
+    (tmp_path / "package_of_nobody/__init__.py").write_text(source)
     monkeypatch.syspath_prepend(str(tmp_path))
-    monkeypatch.setattr(extras, "EXTRA_OF", {"arrow_of_nobody": "lerobot"})
-    fault = r"a part needs arrow_of_nobody, which cannot be imported here: it wants NumPy 2"
+    monkeypatch.setattr(extras, "EXTRA_OF", {"package_of_nobody": "lerobot"})
     with pytest.raises(MissingExtraError, match=fault) as caught, needs("a part"):
-        import arrow_of_nobody  # noqa: F401
-    assert "pip install 'autoloader-rlds[lerobot]'` with a version of" in caught.value.remedy
-
-
-def test_a_package_that_lacks_a_part_of_its_own_is_not_called_missing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "flow_of_nobody").mkdir()
-    (tmp_path / "flow_of_nobody/__init__.py").write_text("import flow_of_nobody.lite")
-    monkeypatch.syspath_prepend(str(tmp_path))
-    monkeypatch.setattr(extras, "EXTRA_OF", {"flow_of_nobody": "stream"})
-    fault = r"a part needs flow_of_nobody, and its installation is incomplete: .*\.lite"
-    with pytest.raises(MissingExtraError, match=fault) as caught, needs("a part"):
-        import flow_of_nobody  # noqa: F401
-    assert "pip install --force-reinstall flow-of-nobody" in caught.value.remedy
+        import package_of_nobody  # noqa: F401
+    assert remedy in caught.value.remedy
 
 
 @pytest.mark.parametrize("pins", ["openpi", "openvla"])
