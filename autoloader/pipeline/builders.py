@@ -164,7 +164,7 @@ class BuilderProcess(ABC):
     def send(self, message: Message) -> None:
         """Send; a process that is gone is noticed by the thread."""
         if (wire := self.wire) is not None:
-            with contextlib.suppress(OSError, ValueError):
+            with contextlib.suppress(OSError):
                 wire.send(message)
 
     def kill(self, wire: Wire, reason: str) -> None:

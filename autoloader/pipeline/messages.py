@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import collections
 import contextlib
+import errno
 import json
 import mmap
 import os
@@ -292,6 +293,8 @@ _KINDS = {kind.__name__: kind for kind in Message.__subclasses__()}
 class Wire:
     """One end of a connection; any thread may send, one thread receives.
 
+    The handler of a signal may close it, or try to send, while its own thread sends or receives.
+
     Attributes:
         socket: a connected stream socket.
         unread: called every ``UNREAD_S`` while ``send`` waits for the other side to read; may end
@@ -300,7 +303,8 @@ class Wire:
 
     socket: socket.socket
     unread: Callable[[], object] = lambda: None
-    _sending: threading.Lock = field(default_factory=threading.Lock)
+    _sending: threading.RLock = field(default_factory=threading.RLock)
+    _midway: bool = False
     _later: collections.deque[bytes] = field(default_factory=lambda: collections.deque(maxlen=64))
     _buffer: bytearray = field(default_factory=bytearray)
     _descriptors: list[int] = field(default_factory=list)
@@ -314,16 +318,25 @@ class Wire:
         data = _packed(message)
         beside = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array("i", descriptors))]
         with self._sending:
-            while data:
-                try:
-                    sent = self.socket.sendmsg(
-                        [data], beside if descriptors else [], socket.MSG_DONTWAIT
-                    )
-                except BlockingIOError:
-                    if not _ready(self.socket, select.POLLOUT, UNREAD_S):
-                        self.unread()
-                else:
-                    data, descriptors = data[sent:], ()
+            if self._midway:
+                raise OSError("this thread is sending another message, which a signal interrupted")
+            self._midway = True
+            try:
+                while data:
+                    try:
+                        sent = self.socket.sendmsg(
+                            [data], beside if descriptors else [], socket.MSG_DONTWAIT
+                        )
+                    except BlockingIOError:
+                        if not _ready(self.socket, select.POLLOUT, UNREAD_S):
+                            self.unread()
+                    else:
+                        data, descriptors = data[sent:], ()
+            except BaseException:
+                self.shut_down()  # half a message may be sent
+                raise
+            finally:
+                self._midway = False
         self.send_waiting()
 
     def send_later(self, message: Message) -> None:
@@ -342,7 +355,7 @@ class Wire:
                     self._later.appendleft(data)
                     return
                 self.socket.sendall(data)
-            except (OSError, ValueError, IndexError):  # an end is closed, or another thread sent it
+            except (OSError, IndexError):  # an end is closed, or another thread sent it
                 return
             finally:
                 self._sending.release()
@@ -360,13 +373,11 @@ class Wire:
             WorkerError: what came is no message.
         """
         while (message := self._take()) is None:
-            if self.socket.fileno() < 0:
-                raise EOFError  # closed from here, maybe by the handler of a signal
-            if not _ready(self.socket, select.POLLIN, timeout_s):
-                return None
             try:
+                if not _ready(self.socket, select.POLLIN, timeout_s):
+                    return None
                 data, descriptors, _, _ = socket.recv_fds(self.socket, 1 << 16, 4)
-            except (ConnectionError, OSError) as error:
+            except OSError as error:
                 raise EOFError from error
             self._descriptors += descriptors
             if not data:
@@ -430,9 +441,12 @@ def _packed(message: Message) -> bytes:
 
 
 def _ready(connection: socket.socket, event: int, timeout_s: float | None) -> bool:
-    """True if the event, or the connection's end, comes in time."""
+    """True if the event, or the connection's end, comes in time. Raises OSError if it is closed."""
     poll = select.poll()
-    poll.register(connection, event)
+    try:
+        poll.register(connection, event)
+    except ValueError as error:
+        raise OSError(errno.EBADF, "closed from here") from error
     return bool(poll.poll(None if timeout_s is None else max(0, int(timeout_s * 1000))))
 
 

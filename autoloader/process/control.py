@@ -250,10 +250,8 @@ class ControlledPipeline:
 
     def _send(self, message: Message) -> None:
         """Send; where that fails both sides notice it as they read: the trainer may be gone."""
-        try:
+        with contextlib.suppress(OSError):
             self._wire.send(message)
-        except OSError:
-            self._wire.shut_down()
 
     def _take_back(self) -> None:
         """Use the slots again that threads of earlier pipelines no longer write to."""

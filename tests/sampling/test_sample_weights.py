@@ -18,6 +18,7 @@ from pyarrow import parquet
 from rlds_files import write_steps
 
 from autoloader import AutoLoader, PipelineSpec, SourceError, SpecError
+from autoloader.samples.resolve import resolve
 from autoloader.samples.weights import drawn_by, rabc
 
 pytestmark = pytest.mark.usefixtures("one_child")
@@ -159,6 +160,24 @@ def test_lerobot_knows_its_frames_by_index(tmp_path: Path, first: int) -> None:
             assert batch["sample_weight"].tolist() == weights[at].astype(np.float32).tolist()
 
 
+@pytest.mark.parametrize("kind", ["lerobot", "rlds"])
+def test_an_index_whose_first_step_nobody_knows_is_refused(
+    folder: Path, tmp_path: Path, kind: str
+) -> None:
+    np.savez(tmp_path / "w.npz", episode=[0, 0, 0], index=[101, 102, 103], w=[1.0, 2.0, 3.0])
+    path, camera = str(folder / "oak/1.0.0"), "observation/image"
+    if kind == "lerobot":
+        path = str(LeRobotFiles(lengths=(4,)).write(tmp_path / "lero"))
+        camera = "observation.images.top"
+    dataset = {
+        "name": "oak", "path": path, "action": "action[:2]", "images": {"top": camera},
+        "sample_weight": {"file": str(tmp_path / "w.npz"), "key": "w"},
+    }  # fmt: skip
+    spec = spec_of(folder, None, datasets=[dataset])
+    with pytest.raises(SpecError, match="does not say which steps"):
+        AutoLoader(spec, **HOW)
+
+
 def test_hdf5_counts_episodes_over_all_files(tmp_path: Path) -> None:
     for name in "ab":
         write_robomimic(tmp_path / f"d/{name}.hdf5", {"demo_0": 5, "demo_1": 4})
@@ -189,12 +208,27 @@ def test_progress_weighs_as_in_lerobot() -> None:
     np.testing.assert_allclose(found, wanted, atol=1e-6)
 
 
+@pytest.mark.parametrize("file", ["w.npz", "w.parquet"])
+def test_weights_by_progress_are_the_same_each_time_they_are_read(
+    folder: Path, tmp_path: Path, file: str
+) -> None:
+    columns = {"episode": [0] * 9, "step": range(9), "progress_dense": np.linspace(0, 1, 9) ** 2}
+    np.savez(tmp_path / "w.npz", **{name: np.asarray(one) for name, one in columns.items()})
+    parquet.write_table(pa.table(columns), tmp_path / "w.parquet")
+    spec = spec_of(folder, {"file": str(tmp_path / file), "key": "progress_dense"})
+    read = [resolve(spec).datasets[0].weights for _ in range(2)]
+    assert read[0] is not None
+    assert read[1] is not None
+    assert read[0].values.tolist() == read[1].values.tolist()
+
+
 @pytest.mark.parametrize(
     ("values", "said"),
     [
         ([1, -0.5, 1], r"row 1 \(episode 0, step 1\): w is -0.5"),
         ([1, 1, float("nan")], r"row 2 \(episode 0, step 2\): w is nan"),
         ([1, float("inf"), 1], r"row 1 \(episode 0, step 1\): w is inf"),
+        ([1, 1, 1e39], r"row 2 \(episode 0, step 2\): w is 1e\+39"),
     ],
 )
 def test_a_wrong_weight_is_named_with_its_row(
