@@ -36,7 +36,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
-from typer.core import TyperCommand
+from typer.core import TyperCommand, TyperGroup
 from typer.models import ParameterInfo
 
 import autoloader
@@ -209,6 +209,24 @@ def _put(document: dict[str, Any], path: str, text: str) -> None:
         raise UsageError(f"--set {path}={text}: {error.what}", remedy=error.remedy) from error
 
 
+_OTHER_NAMES = {"--out": "--output", "--host-profile": "--profile"}
+"""Names that options have too; help shows the second."""
+
+
+def _flags(params: list[Any]) -> list[Any]:
+    """``params``, whose last one is help: a flag takes no value, though typer shows "<bool>"."""
+    params[-1].metavar = ""
+    return params
+
+
+class Program(TyperGroup):
+    """Commands, and help without a type."""
+
+    def get_params(self, ctx: Any) -> list[Any]:
+        """Parameters for parsing and for the help page; Click calls this."""
+        return _flags(super().get_params(ctx))
+
+
 class Command(TyperCommand):
     """A command that also takes ``--json``, and ``--no-transforms`` where it reads a spec."""
 
@@ -222,16 +240,22 @@ class Command(TyperCommand):
         Those of the command come first, then the options of every command, then help. The option
         ``--no-transforms`` is among them only where the command reads a spec.
         """
-        *own, help_option = super().get_params(ctx)  # which Click puts last
+        *own, help_option = _flags(super().get_params(ctx))  # which Click puts last
         added = [one for one in _added_options() if self._reads_spec or one.name != "no_transforms"]
         return [*own, *added, help_option]
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Parse words; ``--spec SPEC``, ``--out FILE`` and many values of ``--set`` are allowed."""
-        words = [re.sub("^--out(=|$)", r"--output\1", word) for word in _one_value_each(args)]
+        """Parse words: ``_OTHER_NAMES``, ``--spec SPEC``, many values of ``--set``, too."""
+        words = list(_one_value_each(args))
+        for other, name in _OTHER_NAMES.items():
+            words = [re.sub(f"^{other}(=|$)", rf"{name}\1", word) for word in words]
         if self._reads_spec:
             words = [word.removeprefix("--spec=") for word in words if word != "--spec"]
         return super().parse_args(ctx, words)
+
+    def collect_usage_pieces(self, ctx: Any) -> list[str]:
+        """Words of the usage line, without the braces that typer puts around an argument."""
+        return [one.replace("{", "").replace("}", "") for one in super().collect_usage_pieces(ctx)]
 
 
 def _one_value_each(words: Sequence[str]) -> Iterator[str]:
@@ -270,7 +294,6 @@ def _checked_floor(parameter: typer.CallbackParam, text: str | None) -> str | No
 SpecFile = Annotated[Path, typer.Argument(metavar="SPEC", callback=_with_transforms)]
 AnySpecFile = Annotated[Path | None, typer.Argument(metavar="SPEC", callback=_with_transforms)]
 Settings = Annotated[list[str] | None, typer.Option("--set", metavar="NAME=VALUE ...")]
-ProfileName = Annotated[str | None, typer.Option("--profile", "--host-profile")]
 Floor = Annotated[str | None, typer.Option(callback=_checked_floor)]
 OutputFile = Annotated[Path | None, typer.Option("-o", "--output")]
 AtLeast1 = Annotated[int, typer.Option(min=1)]
@@ -292,7 +315,7 @@ def every_command(
     no_transforms: Refuse a spec that names a transform (a Python function) instead of running it.
     json: Write one JSON document to stdout.
     spec: YAML file that describes your datasets (`autoloader init` writes one).
-    settings: Change knobs of the host profile or fields of the spec: ring_slots=8 batch.size=32
+    settings: Change knobs (threads, buffers) or fields of the spec: ring_slots=8 batch.size=32
         datasets.bridge.weight=2. `autoloader plan -v SPEC` lists the knobs.
     profile: Host profile (a machine's limits and knobs): a name from `autoloader profile list`,
         or a path; default: the one that fits this host.
@@ -302,8 +325,7 @@ def every_command(
         host's profile.
     disk_floor: Space that must stay free on the disk that caches remote files, such as "50GB";
         default: 10 GiB.
-    split: Which split to read: train, or another name that the datasets' field split gives, such
-        as val.
+    split: Which split to read: train, or another that the spec names in a field split, such as val.
     """
 
 
@@ -329,8 +351,8 @@ def _described(function: _Function) -> str:
         ):  # else there would be --no-NAME, too
             info.param_decls = (f"--{name.replace('_', '-')}",)
         info.help = info.help or words.get(name)
-        if kind is bool:
-            info.metavar = ""  # a flag takes no value; typer would show "<bool>"
+        if kind in (bool, int):  # typer would show "<bool>" for a flag, and "<int range>"
+            info.metavar = "" if kind is bool or getattr(info, "count", False) else "N"
         hints[name] = Annotated[kind, info]
     function.__annotations__ = hints
     return about
@@ -379,6 +401,7 @@ def _show_schema(kind: SchemaKind | None) -> None:
 
 app = typer.Typer(
     name="autoloader",
+    cls=Program,
     help="Name your datasets and a RAM floor; get the fastest stream this machine can give.",
     epilog="A spec is a YAML file that describes your datasets. The RAM floor is memory that "
     "stays free. Knobs are threads and buffers; the controller changes them in a run. First steps: "
@@ -443,7 +466,8 @@ def inspect(
     """Show a dataset's splits, features, first episode and value ranges.
 
     Options:
-    directory: A TFDS version directory, a LeRobot or HDF5 dataset, or a folder that holds one.
+    directory: Folder of a TFDS (RLDS) dataset, such as viola/0.1.0, of a LeRobot or HDF5 dataset,
+        or a folder that holds one.
     split: Which split to read; default: train, or the first.
     episodes: How many episodes to read for the table of value ranges.
     """
@@ -460,22 +484,23 @@ def init(
         typer.Option(metavar="STYLE"),
     ] = None,
     version: Annotated[str | None, typer.Option(metavar="n1.5|n1.6|n1.7")] = None,
-    policy: Annotated[str | None, typer.Option(metavar="act|diffusion|smolvla|pi0|pi05")] = None,
+    policy: Annotated[str | None, typer.Option(metavar="POLICY")] = None,
     mix: str | None = None,
     output: OutputFile = None,
 ) -> None:
-    """Write a spec of the TFDS, LeRobot and HDF5 datasets of folders or of the Hugging Face Hub.
+    """Write a spec (YAML) of TFDS, LeRobot and HDF5 datasets in folders or the Hugging Face Hub.
 
     Options:
     data_dir: Where datasets lie, at any depth: folders, or addresses such as gs://BUCKET/oxe.
         Or datasets of the Hub, such as lerobot/pusht or lerobot/pusht@REVISION.
     style: Project whose conventions the spec follows (fields, image sizes, actions): octo, openvla
         or openpi; gr00t (LeRobot datasets with meta/modality.json; see --version); lerobot (see
-        --policy); robomimic, act or diffusion_policy (the windows of their dataset classes);
-        stage2 (pairs of frames about 1 s apart, which training/stage2, the example trainer in
-        autoloader's repository, reads); plain (none). Default: the style of --mix, else plain.
+        --policy); robomimic, act or diffusion_policy (samples like those of their dataset
+        classes); stage2 (pairs of frames about 1 s apart, for training/stage2, the example
+        trainer in autoloader's repository); plain (none). Default: the style of --mix, else plain.
     version: Release of GR00T whose rules the style gr00t follows. Default: n1.6.
-    policy: Policy whose windows and normalisation the style lerobot has. Default: act.
+    policy: Policy whose samples (steps, normalisation) the style lerobot gives: act, diffusion,
+        smolvla, pi0 or pi05. Default: act.
     mix: Take only the datasets and weights of a published mixture, such as oxe_magic_soup, or one
         dataset by the name under which it was published, such as droid; default: all of DATA.
         Where two styles have a mixture of that name (octo and openvla do), --style says whose.
@@ -499,7 +524,7 @@ def init(
 @_command(_LOOK, "plan mix.yaml --ram-floor 5GB --set batch.size=64")
 def plan(
     spec: SpecFile,
-    profile: ProfileName = None,
+    profile: str | None = None,
     strict: bool = False,
     settings: Settings = None,
     ram_floor: Floor = None,
@@ -580,7 +605,7 @@ def verify(
 def doctor(
     spec: AnySpecFile = None,
     split: str = "train",
-    profile: ProfileName = None,
+    profile: str | None = None,
     ram_floor: Floor = None,
 ) -> None:
     """Say what on this machine will hurt a run; changes nothing. Exits 1 if it finds a problem.
@@ -634,7 +659,7 @@ def index(
     Options:
     beside: Write the indexes next to the data as well as into the cache directory.
     output: Upload the index to a copy of the dataset in a bucket, too, such as
-        gs://BUCKET/NAME/1.0.0; the spec names exactly one dataset then.
+        gs://BUCKET/NAME/1.0.0; for a spec of one dataset.
     verify: Index the files again, and compare with the indexes that are there; exits 4 if they
         differ.
     """
@@ -665,7 +690,7 @@ def stats(
 @_command(_RUN, "measure mix.yaml --set ring_slots=8 decode_threads=4")
 def measure(
     spec: SpecFile,
-    profile: ProfileName = None,
+    profile: str | None = None,
     strict: bool = False,
     settings: Settings = None,
     warmup: int = 8,
@@ -677,7 +702,7 @@ def measure(
     split: str = "train",
     progress_fd: Annotated[int | None, typer.Option(hidden=True)] = None,
 ) -> None:
-    """Measure the loader alone: samples a second, latency, memory, shares of datasets.
+    """Measure the loader alone: samples a second, latency, memory, each dataset's share.
 
     Options:
     warmup: Batches to discard before the measurement.
@@ -759,7 +784,7 @@ def replay(logs: Annotated[list[Path], typer.Argument(metavar="LOG")]) -> None:
 @_command(_TUNE, "tune mix.yaml --ram-floor 5GB --budget 10m")
 def tune(
     spec: AnySpecFile = None,
-    profile: ProfileName = None,
+    profile: str | None = None,
     settings: Settings = None,
     ram_floor: Floor = None,
     trials: int = 12,
@@ -780,17 +805,17 @@ def tune(
         mixture, which is written first where it is not there (about 770 MB).
     settings: Knobs to begin the search with, or fields of the spec: ring_slots=8 batch.size=32
         datasets.bridge.weight=2. `autoloader plan -v SPEC` lists the knobs.
-    trials: Knob sets to measure at most, the starting one among them.
-    budget: Time that the whole study takes at most, such as "10m".
-    storage: Optuna storage URL, such as sqlite:///FILE or postgresql://HOST/NAME; default: a file
-        in --output, else in ~/.local/share/autoloader.
-    study: Name of the study: a new name begins one, the name of an earlier study continues it;
-        default: begin one with a name of its own.
-    name: Save the profile under this name. Default: replace the starting profile, or write
-        NAME-tuned if that one came with autoloader.
-    output: Folder for the profile, the HTML report and the study; default: autoloader's own config
-        and data folders, where profiles are found by name.
-    seed: Random seed of the choice of knob sets.
+    trials: Sets of knobs to measure at most, with the set that the search starts from.
+    budget: Time that the whole search takes at most, such as "10m".
+    storage: Where to keep results: an Optuna storage URL, such as sqlite:///FILE or
+        postgresql://HOST/NAME; default: a file in --output, else in ~/.local/share/autoloader.
+    study: Name of this search: a new name begins one, the name of an earlier one continues it;
+        default: begin one.
+    name: Save the profile under this name. Default: replace the profile that the search starts
+        from, or write NAME-tuned if that one came with autoloader.
+    output: Folder for the profile, the HTML report and the results; default: autoloader's own
+        config and data folders, where profiles are found by name.
+    seed: Random seed of the search.
     warmup: Batches to discard before each measurement.
     batches: Batches of each measurement.
     """
@@ -816,7 +841,9 @@ def tune(
 
 
 profile = typer.Typer(
-    help="Host profiles: a machine, its limits, and the knobs that suit it.", no_args_is_help=True
+    cls=Program,
+    help="Host profiles: a machine, its limits, and the knobs that suit it.",
+    no_args_is_help=True,
 )
 app.add_typer(profile, name="profile", rich_help_panel=_TUNE)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -108,6 +109,18 @@ def test_every_command_has_an_example_and_a_heading_on_the_first_screen(
         taken = own.get_params(typer.Context(own))
         options += [one for one in taken if (one.param_type_name, one.name) != ("option", "help")]
     assert sum(one.param_type_name == "option" for one in options) <= 105
+
+
+def test_no_help_is_cut_at_80_columns_or_gives_a_flag_a_type(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    leaves = [[n, i] for n, c in COMMANDS.items() for i in getattr(c, "commands", {})]
+    for words in [[], *([name] for name in COMMANDS), *leaves]:
+        assert main([*words, "--help"]) == 0
+        screen = capsys.readouterr().out
+        assert not re.search(r"\w…|<bool>|range>|Usage.*\{", screen), screen
+        assert not re.search("--verbose.*(N|<)", screen)
 
 
 def test_help_imports_nothing_that_only_the_work_needs() -> None:
