@@ -110,11 +110,12 @@ def read_weights(
             remedy=nearest(how.key, columns),
         )
     episode, step = _places(columns, directory, f"{field}.file: {how.file}")
-    values = np.asarray(columns[how.key], np.float64)
+    values = np.array(columns[how.key], np.float64)  # a copy: the columns are kept
     if how.key.startswith(PROGRESS):
         order = np.argsort(episode << _STEP_BITS | step, kind="stable")
         values[order] = rabc(values[order], episode[order], step[order], horizon)
-    wrong = ~np.isfinite(values) | (values < 0) | (episode < 0) | (step < 0)
+    fit = (values >= 0) & (values <= np.finfo(np.float32).max)  # neither is true of NaN
+    wrong = ~fit | (episode < 0) | (step < 0)
     keys = episode << _STEP_BITS | np.where(wrong, 0, step)
     order = np.argsort(keys, kind="stable")
     twice = np.zeros_like(wrong)
@@ -177,13 +178,17 @@ def _places(
         numbers = np.asarray(sorted(lengths), np.int64)
         ends = np.cumsum([lengths[one] for one in numbers.tolist()])
         of = np.minimum(np.searchsorted(ends, frame, side="right"), len(numbers) - 1)
-        if episode is None or np.array_equal(numbers[of], episode):
+        inside = bool((frame < ends[-1]).all())
+        if inside and (episode is None or np.array_equal(numbers[of], episode)):
             return numbers[of], frame - (ends[of] - [lengths[one] for one in numbers[of].tolist()])
-    if frame is not None and episode is not None:
-        which, of = np.unique(episode, return_inverse=True)
-        first = np.full(len(which), np.iinfo(np.int64).max)
-        np.minimum.at(first, of, frame)
-        return episode, frame - first[of]
+        if episode is not None:
+            which, of, rows = np.unique(episode, return_inverse=True, return_counts=True)
+            first = np.full(len(which), np.iinfo(np.int64).max)
+            np.minimum.at(first, of, frame)
+            step = frame - first[of]  # of whole episodes; else a first row may be any step
+            whole = rows.tolist() == [lengths.get(one) for one in which.tolist()]
+            if whole and (step < rows[of]).all():
+                return episode, step
     raise SpecError(
         f"{where} does not say which steps its rows are of",
         remedy="write columns episode and step (or episode_index and frame_index; of LeRobot data "
