@@ -466,8 +466,7 @@ def inspect(
     """Show a dataset's splits, features, first episode and value ranges.
 
     Options:
-    directory: Folder of a TFDS (RLDS) dataset, such as viola/0.1.0, of a LeRobot or HDF5 dataset,
-        or a folder that holds one.
+    directory: Folder or file of a dataset, such as viola/0.1.0, or a folder that holds one.
     split: Which split to read; default: train, or the first.
     episodes: How many episodes to read for the table of value ranges.
     """
@@ -488,7 +487,7 @@ def init(
     mix: str | None = None,
     output: OutputFile = None,
 ) -> None:
-    """Write a spec (YAML) of TFDS, LeRobot and HDF5 datasets in folders or the Hugging Face Hub.
+    """Write a spec (YAML) of the datasets in folders or on the Hugging Face Hub.
 
     Options:
     data_dir: Where datasets lie, at any depth: folders, or addresses such as gs://BUCKET/oxe.
@@ -590,7 +589,7 @@ def verify(
     split: str = "train",
     ram_floor: Floor = None,
 ) -> None:
-    """Compare samples with what TFDS, PyAV and h5py read of the same files; exits 4 if they differ.
+    """Compare samples with what other readers make of the same files; exits 4 if they differ.
 
     Options:
     samples: Samples to compare, spread over all datasets.

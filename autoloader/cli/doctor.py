@@ -446,7 +446,7 @@ def readable(spec: PipelineSpec, split: str, into: list[ResolvedDataset]) -> Ite
 
 
 def mirrors(dataset: ResolvedDataset, max_corrupt_ratio: float) -> Iterator[Seen]:
-    """Videos of a LeRobot dataset that the spec reads and that are not there.
+    """Videos of a dataset that the spec reads and that are not there.
 
     Args:
         dataset: dataset of any format.

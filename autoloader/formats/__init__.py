@@ -4,10 +4,9 @@ TFDS metadata is JSON, TFRecord framing is a few bytes a record, and LeRobot is 
 JSON. So nothing here imports TensorFlow. Damage is named with file, record and reason.
 
 Start here:
-    ``sources.open_source``: opens a dataset whatever its format.
+    ``sources.open_source``: opens a dataset whatever its format; ``sources.BUILT_IN`` has them.
     ``hub.located``: the folder or address of a dataset of the Hugging Face Hub.
     ``dataset.DatasetFormat``: a dataset on disk: name, features, splits, files, records, tables.
-    ``tfds.TfdsDirectory``, ``lerobot.LeRobotDirectory`` and ``hdf5.Hdf5Directory`` are such.
     ``episodes.EpisodeFormat``: the class to write a format of videos and numbers from.
     ``tables``: what a format gives an index: columns, and where each frame lies.
     ``records``: walks ``tf.train.Example`` records without copying their pictures.

@@ -1,8 +1,8 @@
 """Datasets by their id on the Hugging Face Hub, such as ``lerobot/pusht``: copies here, or fetched.
 
 A local folder of that name wins, then a whole copy in the Hub's cache or in LeRobot's. Else the Hub
-is asked, once. LeRobot datasets are read from local files, so one is fetched into the Hub's cache,
-which other programs use too. Any other dataset is read at its address.
+is asked, once. A dataset whose format has ``hub_folders`` is fetched into the Hub's cache, which
+other programs use too. Any other dataset is read at its address.
 
 Not here: reading ``hf://`` (``storage.clients.hugging_face``), revisions in a cache (``places``).
 """
@@ -19,7 +19,7 @@ from pathlib import Path
 from autoloader.errors import AutoloaderError, SourceError
 from autoloader.formats import files
 from autoloader.formats.places import hub_revision
-from autoloader.formats.sources import BUILT_IN, dataset_versions, open_source
+from autoloader.formats.sources import BUILT_IN, dataset_versions, format_of, open_source
 from autoloader.host.extras import needs
 from autoloader.host.units import expanded, format_bytes
 from autoloader.storage.places import FLOOR_VARIABLE, disk_floor_of_environment
@@ -28,8 +28,6 @@ _HUB = "hf://datasets/"
 _ID = re.compile(r"(?P<name>\w[\w.-]*/\w[\w.-]*)(?:@(?P<revision>[^/@]+))?")
 _ASK_S = 10.0
 """Seconds to wait for the Hub's first answer; it is asked once."""
-_PARTS = ("meta/", "data/", "videos/")
-"""Folders of a LeRobot dataset."""
 _WHY = {
     "OfflineModeIsEnabled": "HF_HUB_OFFLINE forbids asking the Hub",
     "GatedRepoError": "the Hub wants its terms accepted on the dataset's page, and `hf auth login`",
@@ -108,18 +106,19 @@ def _is_whole(folder: Path) -> bool:
 def _fetched(
     name: str, revision: str | None, copies: list[Path], say: Callable[[str], object]
 ) -> str:
-    """Folder of a LeRobot dataset, fetched now; address of any other dataset."""
+    """Folder of a dataset that was fetched now; address of one that is read there."""
     label, cache = f"{name}@{revision}" if revision else name, _caches()[0]
     with needs(f"{label} is no folder here, and asking the Hub", extra="remote"):
         from huggingface_hub import HfApi, snapshot_download
     with _worded(label, copies):
         found = HfApi().dataset_info(name, revision=revision, timeout=_ASK_S, files_metadata=True)
     sizes = {one.rfilename: one.size or 0 for one in found.siblings or ()}
-    if BUILT_IN["lerobot"][0] not in sizes:
+    kind = next((kind for kind, (marker, _) in BUILT_IN.items() if marker in sizes), "tfds")
+    if not (parts := format_of(kind, field="kind").hub_folders):
         return f"{_HUB}{name}@{found.sha}"
     with _worded(label, copies):
         there = {one.name: one for one in copies}.get(str(found.sha), cache)
-        wanted = {path: size for path, size in sizes.items() if path.startswith(_PARTS)}
+        wanted = {path: size for path, size in sizes.items() if path.startswith(parts)}
         lacking = sum(size for path, size in wanted.items() if not (there / path).exists())
         cache.mkdir(parents=True, exist_ok=True)
         room = max(0, shutil.disk_usage(cache).free - disk_floor_of_environment())
@@ -134,7 +133,7 @@ def _fetched(
         say(f"{label}: fetching {format_bytes(lacking)} into {cache}")
         return snapshot_download(
             name, repo_type="dataset", revision=found.sha, cache_dir=cache,
-            allow_patterns=[f"{part}*" for part in _PARTS],
+            allow_patterns=[f"{part}*" for part in parts],
         )  # fmt: skip
 
 

@@ -63,6 +63,11 @@ def _loaded(entry: metadata.EntryPoint) -> type[DatasetFormat]:
     )
 
 
+def kinds() -> list[str]:
+    """Names of all formats: of this package, and of others that are installed."""
+    return sorted([*BUILT_IN, *_installed()])
+
+
 def format_of(kind: str, *, field: str) -> type[DatasetFormat]:
     """The format of this name.
 
@@ -79,7 +84,7 @@ def format_of(kind: str, *, field: str) -> type[DatasetFormat]:
     installed = _installed()
     if kind in installed:
         return _loaded(installed[kind])
-    known = sorted([*BUILT_IN, *installed])
+    known = kinds()
     raise SpecError(
         f"{field}: there is no dataset format {kind!r}; known: {', '.join(known)}",
         remedy=f"{nearest(kind, known)}; or install the package that brings it",

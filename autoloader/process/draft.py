@@ -40,7 +40,7 @@ from autoloader.formats.registry import (
     known_mixes,
     pair_offset,
 )
-from autoloader.formats.sources import dataset_versions, is_file, is_records, same_files
+from autoloader.formats.sources import dataset_versions, is_file, is_records, kinds, same_files
 from autoloader.index.counting import PROBE_RECORDS, count_mixture, of_first_records
 from autoloader.process import gr00t
 from autoloader.samples.resolve import resolve
@@ -194,10 +194,9 @@ def draft(
             say(f"of {mix}, these are not in {root}: {', '.join(absent)}")
     if not found:
         raise SourceError(
-            f"{root} holds no TFDS, LeRobot, HDF5 or image-text dataset "
-            f"{f'of {mix} ' if mix else ''}that can be read",
-            remedy="give a directory with version directories such as my_dataset/1.0.0, or with "
-            "LeRobot datasets, below it"
+            f"{root} holds no dataset {f'of {mix} ' if mix else ''}that can be read, of these "
+            f"formats: {', '.join(kinds())}",
+            remedy="give a directory with datasets below it, such as my_dataset/1.0.0"
             + ("; the lines above say what was left out and why" if faults or mix else ""),
         )
     for one in found:

@@ -458,14 +458,14 @@ def bind_dataset(source: DatasetSource, index: int) -> ResolvedDataset:
     """
     declared = source.declared
     where = source.where
+    name = declared.name
+    directory, slices = source.open()
     shown = declared.images or declared.action or declared.state
-    if not shown and declared.kind != "image_text":
+    if not shown and not directory.still:
         raise SpecError(
             f"{where}: the dataset has no images, no action and no state in the spec",
             remedy="add at least one of them, such as action: action",
         )
-    name = declared.name
-    directory, slices = source.open()
     timed = declared.timestamps
     if timed != "check" and not directory.numbered:
         raise SpecError(

@@ -137,13 +137,11 @@ class DatasetSpec(Block):
     """One dataset of the mixture."""
 
     name: Name = Field(description="unique; seeds derive from it")
-    path: Location | None = Field(
-        default=None, description="TFDS version directory, LeRobot or HDF5 dataset"
-    )
+    path: Location | None = Field(default=None, description="folder or file of the dataset")
     kind: Name | None = Field(
         default=None,
-        description="format at path: tfds, lerobot, hdf5, image_text (which has to be said), or "
-        "one that an installed package brings; null: the one whose files lie there",
+        description="format at path, such as hdf5, or one that an installed package brings; "
+        "image_text has to be said; null: the one whose files lie there",
     )
     media: Location | None = Field(
         default=None, description="of image_text: folder that paths of pictures start at"

@@ -25,14 +25,21 @@ WORDS = ("pick up the cube", "put it down")
 
 
 @pytest.fixture
-def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A folder of installed packages, with the example's."""
+def site(
+    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Path]:
+    """A folder of installed packages, with the example's, or with its line in ``BUILT_IN``."""
     folder = tmp_path / "site"
     folder.mkdir()
     (folder / "mp4_folder.py").write_text((EXAMPLE / "mp4_folder.py").read_text())
     about = (EXAMPLE / "pyproject.toml").read_text()
     _, _, formats = about.partition(f'[project.entry-points."{sources.GROUP}"]')
-    install(folder, "mp4-folder", dict(re.findall(r'^(\w+) = "(\w+:\w+)"$', formats, re.MULTILINE)))
+    found = dict(re.findall(r'^(\w+) = "(\w+:\w+)"$', formats, re.MULTILINE))
+    if getattr(request, "param", "installed") == "installed":
+        install(folder, "mp4-folder", found)
+    else:
+        (kind,) = found
+        monkeypatch.setitem(sources.BUILT_IN, kind, ("recording.json", found[kind]))
     monkeypatch.syspath_prepend(folder)
     yield folder
     sys.modules.pop("mp4_folder", None)
@@ -92,6 +99,7 @@ def test_every_row_is_the_one_that_was_recorded(site: Path, recordings: Path) ->
     assert found[1, 3] == [1.5, 2.0]
 
 
+@pytest.mark.parametrize("site", ["installed", "built in"], indirect=True)
 def test_commands_find_it_and_hold_it_against_plain_readers(
     site: Path, recordings: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -99,6 +107,9 @@ def test_commands_find_it_and_hold_it_against_plain_readers(
         assert main([*words, "--json"]) == 0
         return json.loads(capsys.readouterr().out)
 
+    (tmp_path / "empty").mkdir()
+    assert main(["init", str(tmp_path / "empty")]) == 4
+    assert "mp4_folder" in capsys.readouterr().err
     mix = tmp_path / "mix.yaml"
     mix.write_text(told("init", str(recordings.parent))["spec"])
     read = told("inspect", str(recordings))["read"]
@@ -140,7 +151,8 @@ def test_a_kind_that_nobody_brings_is_refused_with_those_that_are_known(
 ) -> None:
     with pytest.raises(SpecError, match=r"datasets\[bench\].kind: .*'mp4'") as refused:
         AutoLoader(spec_of(recordings, kind="mp4"), ram_floor="200MB").state_dict()
-    assert "known: hdf5, image_text, lerobot, mp4_folder, tfds" in refused.value.what
+    known = sorted([*sources.BUILT_IN, "mp4_folder"])
+    assert f"known: {', '.join(known)}" in refused.value.what
     assert "mp4_folder" in refused.value.remedy
 
 
@@ -171,7 +183,7 @@ def test_the_registry_and_a_format_agree_on_its_marker(kind: str) -> None:
     assert sources.format_of(kind, field="kind").marker == sources.BUILT_IN[kind][0]
 
 
-@pytest.mark.parametrize("kind", ["lerobot", "hdf5", "image_text", "mp4_folder"])
+@pytest.mark.parametrize("kind", sorted({*sources.BUILT_IN, "mp4_folder"} - {"tfds"}))
 def test_what_is_read_by_index_alone_is_refused_in_a_bucket(site: Path, kind: str) -> None:
     with pytest.raises(UnsupportedError, match=r"is remote; .* read from local disks") as refused:
         open_source("gs://bucket/data", dataset="far", kind=kind)

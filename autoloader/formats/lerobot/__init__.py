@@ -54,6 +54,7 @@ class LeRobotDirectory(LeRobotMetadata):
 
     title: ClassVar[str] = "LeRobot"
     marker: ClassVar[str] = INFO_FILE
+    hub_folders: ClassVar[tuple[str, ...]] = ("meta/", "data/", "videos/")
     numbered: ClassVar[bool] = True
 
     @classmethod
