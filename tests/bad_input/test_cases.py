@@ -164,14 +164,6 @@ def test_a_deleted_episode_takes_no_other_with_it(cases: Any) -> None:
     assert episodes == dict.fromkeys([0, 1, 2, 4, 5, 6, 7, 8, 9], 6)
 
 
-@pytest.mark.parametrize("names", [(), ("names",)])
-def test_a_shape_with_channels_first_is_read(names: tuple[str, ...], cases: Any) -> None:
-    root = cases("channel_first_any4lerobot35", *names)
-    episodes, texts = epoch_of(spec_of(dataset_of("channel_first", root)))
-    assert episodes == {0: 8, 1: 9, 2: 7, 3: 8}
-    assert texts == {"lift the cube": 32}
-
-
 @pytest.mark.parametrize(
     "words",
     [
@@ -195,36 +187,6 @@ def test_droid_is_known_under_the_names_of_its_files(
         assert dataset["keep"]["match"] == {"episode_metadata/file_path": "success"}
     assert main(["init", str(root), "--mix", "openvla"]) == 0
     assert "1 of the 27 datasets" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize(
-    ("name", "texts"),
-    [
-        ("language_episode_sequence", {""} | {f"do {e} {j}" for e in range(4) for j in range(e)}),
-        ("language_string_tensor_openfly39", {f"go {e} {j}" for e in range(6) for j in range(9)}),
-        ("ragged_sequence", {"", "w"}),
-    ],
-)
-@pytest.mark.parametrize("reader", ["indexed", "stream"])
-def test_of_several_texts_each_sample_has_one_of_its_episode(
-    name: str, texts: set[str], reader: str, cases: Any
-) -> None:
-    spec = spec_of(dataset_of(name, cases(name), **READ[name]))
-    spec["datasets"][0]["language"]["several"] = "draw"
-    spec["reader"] = reader
-    said: set[tuple[int, str]] = set()
-    for seed in range(3):
-        spec["seed"] = seed
-        with AutoLoader(PipelineSpec.from_mapping(spec), ram_floor="200MB", isolation="thread",
-                        output="numpy", controller=False) as loader:  # fmt: skip
-            for batch in loader:
-                episodes = batch["action"][:, 0, 0].round().astype(int).tolist()
-                said |= set(zip(episodes, batch["language"], strict=True))
-    assert {text for _, text in said} <= texts
-    assert len({text for _, text in said}) > len(texts) // 3
-    for episode, text in said:
-        words = text.split()
-        assert len(words) < 2 or int(words[1]) == episode
 
 
 def test_inspect_tells_lists_of_any_length(cases: Any, capsys: pytest.CaptureFixture[str]) -> None:

@@ -158,11 +158,6 @@ def frame_set(**changes: object) -> FrameSet:
     return replace(base, **changes)
 
 
-def test_nothing_is_held_in_no_bytes() -> None:
-    found = forecast([frame_set()], 0)
-    assert (found.hit_ratio, found.held_bytes) == (0, 0)
-
-
 def test_a_goal_hits_where_its_frame_happens_to_be_held() -> None:
     without, with_goal = (forecast([frame_set(goals=goals)], 25_000) for goals in (0.0, 1.0))
     held = without.held_bytes / 50_000

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from google.protobuf import descriptor_pb2, descriptor_pool, message, message_factory
+from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from hypothesis import given
 from hypothesis import strategies as st
 from rlds_files import tagged
@@ -176,7 +176,3 @@ def test_a_hostile_number_of_pieces_is_refused(monkeypatch: pytest.MonkeyPatch) 
             parse_example(with_feature(tagged(tag, tagged(0x0A, piece) * 4)))
     with pytest.raises(MalformedRecordError, match="more than 3 keys"):
         parse_example(encode({name: ("missing", []) for name in "abcd"}))
-
-
-def test_the_reference_is_a_protobuf_message() -> None:
-    assert issubclass(Example, message.Message)

@@ -61,23 +61,6 @@ def episodes(found: DatasetFormat, split: str) -> int:
     return sum(part.records for part in found.resolve(split, field="split"))
 
 
-def test_split_errors_carry_the_field_of_the_spec(tmp_path: Path) -> None:
-    found = open_source(write(tmp_path / "kitchen/1.0.0", split("train", 25)), dataset="mine")
-    with pytest.raises(SpecError, match=r"train\[:1%\] of 25 episodes is empty") as caught:
-        found.resolve("train[:1%]", field="datasets.mine.split")
-    assert caught.value.path == "datasets.mine.split"
-
-
-def test_a_missing_shard_file_is_named_when_its_split_is_used(tmp_path: Path) -> None:
-    path = write(tmp_path / "kitchen/1.0.0", split("train", 3, 4), split("val", 2))
-    (path / "kitchen-train.tfrecord-00001-of-00002").unlink()
-    found = open_source(path, dataset="mine")
-    assert episodes(found, "val") == 2
-    assert episodes(found, "train[:3]") == 3
-    with pytest.raises(SourceError, match=r"mine: shard file .*00001-of-00002 is missing"):
-        found.resolve("train")
-
-
 def test_the_parent_of_several_versions_lists_them(tmp_path: Path) -> None:
     write(tmp_path / "kitchen/1.0.0", split("train", 1))
     write(tmp_path / "kitchen/1.10.0", split("train", 1))

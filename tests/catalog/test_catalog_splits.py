@@ -68,20 +68,6 @@ def test_what_tfds_would_not_read_is_refused_naming_the_field(expression: str) -
     assert "datasets.bridge.split" in str(caught.value)
 
 
-def test_an_unknown_split_names_those_that_exist_and_the_nearest() -> None:
-    with pytest.raises(SpecError, match=r"'trian'.*train, val, empty") as caught:
-        resolve_split("trian[:5]", slices_of(SHARDS), field="split")
-    assert "'train'" in caught.value.remedy
-
-
-@pytest.mark.parametrize("expression", ["train[:1%]", "train[:0]", "train[5:5]", "train[20:10]"])
-def test_an_empty_selection_says_how_long_the_split_is(expression: str) -> None:
-    with pytest.raises(SpecError) as caught:
-        resolve_split(expression, slices_of(SHARDS), field="split")
-    assert f"{expression} of 25 episodes is empty" in caught.value.what
-    assert "train[:1]" in caught.value.remedy
-
-
 @given(st.text(alphabet="trainvl[]:%+-0123456789.shd _", max_size=24))
 def test_any_text_gives_ranges_within_the_shards_or_a_spec_error(text: str) -> None:
     try:

@@ -53,11 +53,6 @@ def test_a_whole_file_gives_every_payload_and_no_damage(file: Path) -> None:
     assert all(data[one.offset :].startswith(one.payload or b"") for one in found)
 
 
-def test_an_empty_file_has_no_records_and_no_damage(tmp_path: Path) -> None:
-    (tmp_path / "empty").touch()
-    assert not list(read_records(tmp_path / "empty"))
-
-
 @given(st.integers(0, 100), st.binary(max_size=80))
 def test_any_bytes_give_records_within_the_file(length: int, rest: bytes) -> None:
     header = length.to_bytes(8, "little")

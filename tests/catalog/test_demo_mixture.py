@@ -7,17 +7,12 @@ import sys
 import threading
 from pathlib import Path
 
-import cv2
-import numpy as np
 import pytest
 
 from autoloader.cli.demo import DATASETS, ensure_demo, spec_text
-from autoloader.cli.demo_scene import Camera, draw_pictures, draw_task
-from autoloader.cli.demo_writer import encode_frame
 from autoloader.errors import UsageError
 from autoloader.spec import PipelineSpec
 
-BY_NAME = {dataset.name: dataset for dataset in DATASETS}
 TINY = {"datasets": 1, "scale": 0.02, "seed": 3}
 
 
@@ -44,50 +39,6 @@ def test_the_spec_file_is_legal_and_names_every_dataset(count: int, tmp_path: Pa
 
 
 # --- what is drawn ---------------------------------------------------------------------------
-
-
-def test_frames_come_back_from_their_files_in_the_right_colours() -> None:
-    for name in ("demo_kitchen_sink", "demo_sim_blocks"):
-        one = BY_NAME[name]
-        rng = np.random.default_rng(0)
-        episode = draw_task("put", one.things, one.goals, one.arms, np.zeros(1), rng)
-        camera = Camera(one.size, wrist=False, side=1, grain=0.5, noise=one.look.noise)
-        (picture,) = draw_pictures(episode, camera, 7, rng)
-        data = np.frombuffer(encode_frame(picture, one.look), np.uint8)
-        back = cv2.cvtColor(cv2.imdecode(data, cv2.IMREAD_COLOR), cv2.COLOR_BGR2RGB)
-        assert back.shape == (*one.size, 3)
-        assert np.abs(back.astype(int) - picture).mean() < 4.0
-
-
-@pytest.mark.parametrize(
-    ("task", "wrist"),
-    [*((task, False) for task in ("put", "lift", "push", "press", "drive")), ("put", True)],
-)
-def test_a_picture_changes_with_the_pose_and_only_with_it(task: str, wrist: bool) -> None:
-    rng = np.random.default_rng(1)
-    progress = np.array([0.0, 0.35, 0.35, 0.75, 0.75, 1.0])
-    episode = draw_task(task, ["block", "ball"], ["tray"], 1, progress, rng)
-    pictures = list(draw_pictures(episode, Camera((96, 128), wrist, 1, 0.5, 0), 3, rng))
-    (pose,) = episode.poses
-    for step in range(5):
-        stands = bool((pose[step] == pose[step + 1]).all())
-        assert stands == (progress[step] == progress[step + 1])
-        assert stands == bool((pictures[step] == pictures[step + 1]).all())
-
-
-def test_words_name_what_is_moved_and_where_it_ends() -> None:
-    for seed in range(20):
-        rng = np.random.default_rng(seed)
-        episode = draw_task(
-            "put", ["block", "apple"], ["box", "plate"], 1, np.linspace(0, 1, 9), rng
-        )
-        (thing,), goal = episode.moved, episode.others[0]
-        assert str(thing) in episode.said(0)
-        assert episode.said(0).endswith(f"{'in' if goal.name == 'box' else 'on'} {goal}")
-        assert np.allclose(thing.at[-1, :2], goal.at[0, :2])
-        pushed = draw_task("push", ["ball"], ["box"], 1, np.linspace(0, 1, 9), rng)
-        side = "right" if pushed.moved[0].at[-1, 0] > pushed.moved[0].at[0, 0] else "left"
-        assert pushed.said(1).endswith(f"to the {side}")
 
 
 # --- places and refusals ---------------------------------------------------------------------

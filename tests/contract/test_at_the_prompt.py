@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from autoloader import AutoLoader, PipelineSpec, UsageError
+from autoloader import AutoLoader, PipelineSpec
 from autoloader.spec.reading import parse_yaml
 
 
@@ -43,11 +43,6 @@ def test_a_data_module_says_what_its_training_loader_does(small_spec: PipelineSp
         assert len(repr(module).splitlines()) <= 12
     finally:
         module.teardown("fit")
-
-
-def test_a_batch_size_of_the_call_is_refused_by_its_own_name(small_spec: PipelineSpec) -> None:
-    with pytest.raises(UsageError, match="batch_size=0 is not allowed"):
-        AutoLoader(small_spec, batch_size=0)
 
 
 def test_a_spec_as_yaml_is_the_same_spec(small_mix: Path) -> None:

@@ -69,14 +69,6 @@ def test_a_log_that_is_none_is_refused_with_its_line(text: str, says: str, tmp_p
     assert main(["replay", str(tmp_path / "nowhere")]) == 2
 
 
-def test_a_last_line_cut_off_by_a_kill_is_left_out(tmp_path: Path) -> None:
-    log_of(tmp_path / "log", "steady", "indexed", 10.0)
-    text = (tmp_path / "log").read_text()
-    whole = replay(text.splitlines(keepends=True))
-    cut = replay(text[:-40].splitlines(keepends=True))
-    assert cut.decisions == whole.decisions - 1
-
-
 def test_a_line_that_a_killed_writer_cut_off_is_left_out_and_the_next_one_begins_anew(
     tmp_path: Path,
 ) -> None:

@@ -11,10 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from doubles import FakeHeadroom
 
 from autoloader.errors import PipelineError
-from autoloader.host.headroom import HeadroomProbe, HeadroomSource
+from autoloader.host.headroom import HeadroomProbe
 from autoloader.host.units import GIB, MIB
 
 NO_LIMIT_V1 = 9223372036854771712
@@ -212,21 +211,6 @@ def test_when_nothing_can_be_read_there_is_no_number(machine: Machine) -> None:
         probe.read()
     with pytest.raises(PipelineError, match="cannot be read"):
         probe.total_bytes()
-
-
-@pytest.fixture(params=["fake", "real"])
-def source(request: pytest.FixtureRequest, machine: Machine) -> HeadroomSource:
-    return (
-        FakeHeadroom(10 * GIB, total_bytes=16 * GIB)
-        if request.param == "fake"
-        else (machine.probe())
-    )
-
-
-def test_every_source_answers_alike(source: HeadroomSource) -> None:
-    reading = source.read()
-    assert reading.headroom_bytes == 10 * GIB
-    assert source.total_bytes() == 16 * GIB
 
 
 @pytest.mark.parametrize(("limits_for_s", "room"), [(0.0, GIB), (3600.0, 2 * GIB)])

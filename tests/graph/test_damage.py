@@ -117,15 +117,6 @@ def test_damage_costs_the_records_it_hides_and_no_other_and_each_is_named(
             assert words in empty[place], place
 
 
-def test_a_file_that_is_gone_is_a_source_error_naming_dataset_and_file(tmp_path: Path) -> None:
-    written = build(tmp_path)
-    mixture = mixture_of(written)
-    written.files[1].unlink()
-    with pytest.raises(SourceError, match=written.files[1].name) as caught:
-        list(episodes_of_pass(mixture))
-    assert caught.value.dataset == "robot"
-
-
 @pytest.mark.parametrize("content", [b"", b"\0" * 100, b"nonsense" * 50])
 def test_files_that_hold_nothing_any_more_end_in_a_source_error_and_never_spin(
     content: bytes, tmp_path: Path

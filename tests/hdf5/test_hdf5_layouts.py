@@ -18,7 +18,6 @@ from autoloader.controller.admission import RUN_BYTES, price_start
 from autoloader.decode.frames import FrameDecoder
 from autoloader.formats import open_source
 from autoloader.formats.arrays import lzf
-from autoloader.formats.frames import MOST_SLAB_BYTES
 from autoloader.pipeline.read.planned import priced_sizes
 from autoloader.samples.resolve import resolve
 from autoloader.spec import CameraSpec
@@ -109,13 +108,6 @@ def test_a_loader_shows_every_layout_to_the_bit(folder: Path, one_child: None) -
                     np.testing.assert_array_equal(batch["action"][row, : len(action)], action)
                     seen += 1
     assert seen == 2 * sum(STEPS)
-
-
-@pytest.mark.parametrize("camera", ["contiguous", "rows_of_frames", "gzip", "plain_chunks"])
-def test_a_start_reckons_with_the_slabs_that_are_kept(folder: Path, camera: str) -> None:
-    mixture = resolve(spec_of(folder, [camera]))
-    kept = MOST_SLAB_BYTES if camera in ("gzip", "plain_chunks") else 0
-    assert mixture.sizes.request_bytes == kept
 
 
 @pytest.mark.parametrize(

@@ -223,13 +223,6 @@ def test_a_file_that_changed_is_never_read_wrongly(tmp_path: Path) -> None:
         read_on(loader)
 
 
-def test_a_folder_of_several_kinds_is_refused(tmp_path: Path) -> None:
-    write_lines(tmp_path / "t.jsonl", [record(0, [])])
-    write_tar(tmp_path / "t.tar", [1])
-    with pytest.raises(SourceError, match="several kinds"):
-        AutoLoader(spec_of(tmp_path), **HOW)
-
-
 @pytest.mark.parametrize(
     ("own", "said"),
     [

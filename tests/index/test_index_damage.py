@@ -39,29 +39,6 @@ def whole(index: DatasetIndex) -> list[tuple[int, int]]:
 ALL = [(s, r) for s in range(2) for r in range(4)]
 
 
-def test_a_record_with_a_wrong_checksum_is_left_out_and_named(written: Written) -> None:
-    written.break_payload(0, 1)
-    index = open_index(written)
-    assert whole(index) == [at for at in ALL if at != (0, 1)]
-    assert index.damaged == ((0, 1, "the checksum of the payload is wrong"),)
-
-
-def test_a_broken_length_loses_the_rest_of_the_file_and_no_more(written: Written) -> None:
-    written.break_length(1, 2)
-    index = open_index(written)
-    assert whole(index) == ALL[:6]
-    assert [(one.slice, one.record) for one in index.damaged] == [(1, 2), (1, 3)]
-    assert all("checksum of the length" in one.reason for one in index.damaged)
-
-
-def test_a_truncated_shard_keeps_the_records_before_the_cut(written: Written) -> None:
-    written.truncate(0, 2)
-    index = open_index(written)
-    assert whole(index) == [at for at in ALL if at not in ((0, 2), (0, 3))]
-    assert [(one.slice, one.record) for one in index.damaged] == [(0, 2), (0, 3)]
-    assert all("truncated" in one.reason for one in index.damaged)
-
-
 def test_a_shard_with_fewer_records_than_its_metadata_says_is_named(written: Written) -> None:
     file = written.files[1]
     file.write_bytes(file.read_bytes()[: written.offsets[1][3]])
@@ -69,13 +46,6 @@ def test_a_shard_with_fewer_records_than_its_metadata_says_is_named(written: Wri
     assert whole(index) == ALL[:7]
     assert index.damaged[0][:2] == (1, 3)
     assert "fewer records" in index.damaged[0].reason
-
-
-def test_an_empty_shard_file_is_no_crash(written: Written) -> None:
-    written.files[0].write_bytes(b"")
-    index = open_index(written)
-    assert whole(index) == ALL[4:]
-    assert len(index.damaged) == 4
 
 
 def test_damage_outside_of_the_split_is_not_reported(written: Written) -> None:

@@ -6,7 +6,6 @@ import contextlib
 import os
 import random
 import signal
-import time
 from typing import Any
 
 import pytest
@@ -85,20 +84,3 @@ def test_with_locality_kills_retunes_and_resumes_on_two_and_three_ranks_lose_not
                     passes.note(batch, lane)
             state = ranks[-1].state_dict()
     assert passes.faults() == []
-
-
-def test_a_stopped_child_is_taken_for_hung_and_replaced(
-    small_spec: PipelineSpec, stopped_is_found_soon: None
-) -> None:
-    with AutoLoader(small_spec, output="numpy", ram_floor="1GB", knobs=KNOBS) as loader:
-        passes = Passes(loader)
-        read(loader, passes, 3)
-        os.kill(loader.statistics().worker_pids[0], signal.SIGSTOP)
-        longest_s = 0.0
-        while not passes.complete(1):
-            began = time.monotonic()
-            read(loader, passes, 1)
-            longest_s = max(longest_s, time.monotonic() - began)
-        assert loader.statistics().restarts == 1
-    assert passes.faults() == []
-    assert longest_s <= 30.0, longest_s

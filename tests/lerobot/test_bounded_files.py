@@ -129,8 +129,3 @@ def test_a_folder_of_too_many_names_is_refused(
         files.file_names(str(tmp_path))
     monkeypatch.setenv("AUTOLOADER_LIMIT_NAMES", "5")
     assert len(files.file_names(str(tmp_path))) == 5
-
-
-@pytest.mark.parametrize("version", ["rlds", "v2.1", "v3.0"])
-def test_a_sound_dataset_is_planned(version: str, copy: Callable[[str], Path]) -> None:
-    assert plan_loader(spec_at(version, copy(version)), ram_floor="64MiB").mixture.names

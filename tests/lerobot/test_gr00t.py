@@ -419,38 +419,6 @@ def test_weights_are_shards_of_1024_samples_since_n16(
     assert {one["weight"] for one in found["datasets"]} == {1.0}
 
 
-def test_n15_weighs_by_steps_and_an_alpha_over_lengths_is_a_weight(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    for name, length in (("a", 10), ("b", 30)):
-        Gr00tFiles(lengths=(length,)).write(tmp_path / "data" / name)
-    plain = drafted(tmp_path / "data", "n1.5", capsys)
-    plain |= {"mixing": {"epoch": "forever"}}
-    for alpha in (0.0, 0.4):
-        for one, length in zip(plain["datasets"], (10, 30), strict=True):
-            one["weight"] = (length / 10) ** alpha
-        with AutoLoader(plain, ram_floor="64MiB", isolation="thread") as loader:
-            shares = {key: one["share"] for key, one in loader.state_dict()["datasets"].items()}
-        ratio = 3 ** (1 + alpha)  # alpha 0: 0.25 and 0.75
-        np.testing.assert_allclose(shares["b"] / (shares["a"] + shares["b"]), ratio / (1 + ratio))
-
-
-def test_an_alpha_of_n17_over_shards_is_a_weight(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    Gr00tFiles(lengths=(1055, 20)).write(tmp_path / "data/a")  # two shards
-    Gr00tFiles(lengths=(16,)).write(tmp_path / "data/b")  # one
-    plain = drafted(tmp_path / "data", "n1.7", capsys)
-    plain |= {"mixing": {"epoch": "forever"}}
-    shards = [one["weight"] for one in plain["datasets"]]
-    for alpha in (0.0, 0.4):
-        for one, count in zip(plain["datasets"], shards, strict=True):
-            one["weight"] = count**alpha
-        with AutoLoader(plain, ram_floor="64MiB", isolation="thread") as loader:
-            shares = {key: one["share"] for key, one in loader.state_dict()["datasets"].items()}
-        np.testing.assert_allclose(shares["a"] / shares["b"], 2**alpha)
-
-
 @pytest.mark.parametrize(
     ("change", "told"),
     [
@@ -495,59 +463,6 @@ def test_spec_and_statistics_hold_against_the_witness(
         spec.write_text(json.dumps(drafted(root, release, capsys)))
         assert main(["verify", str(spec), "--json"]) == 0
         assert json.loads(capsys.readouterr().out)["differences"] == []
-
-
-@pytest.mark.skipif(not REAL.is_dir(), reason="the G1 episodes are not here")
-def test_real_episodes_by_a_modality_of_our_own(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    arms = {"left_arm": (0, 7), "right_arm": (7, 14), "left_hand": (14, 20), "right_hand": (20, 26)}
-    slices = {key: {"start": start, "end": end} for key, (start, end) in arms.items()}
-    root = tmp_path / "g1"
-    (root / "meta").mkdir(parents=True)
-    for name in ("data", "videos"):
-        (root / name).symlink_to(REAL / name)
-    for name in ("info.json", "episodes.jsonl", "tasks.jsonl"):
-        (root / "meta" / name).symlink_to(REAL / "meta" / name)
-    modality = {
-        "state": slices,
-        "action": slices,
-        "video": {"ego_view": {"original_key": "observation.images.cam_high"}},
-        "annotation": {"human.task_description": {"original_key": "task_index"}},
-    }
-    (root / "meta/modality.json").write_text(json.dumps(modality))
-    spec = drafted(root, "n1.6", capsys)
-    (dataset,) = spec["datasets"]
-    assert dataset["sample"] == {"action_relative_to_state": list(range(14))}
-    whole = [1, 2, 4, 5]
-    dataset["episodes"] = whole
-    spec["cameras"]["ego_view"]["size"] = [48, 64]
-    dataset["sample"]["per_episode"] = 40
-    found = samples_of(spec)
-    assert len(found) == 160
-    import pyarrow.parquet as pq
-
-    tables = []
-    for episode in whole:
-        read = pq.read_table(root / f"data/chunk-000/episode_{episode:06d}.parquet").to_pydict()
-        tables.append({key: np.asarray(read[key]) for key in ("action", "observation.state")})
-    relative = np.stack([
-        one["action"][t : t + 16, :14] - one["observation.state"][t, :14]
-        for one in tables
-        for t in range(len(one["action"]) - 15)
-    ])  # fmt: skip
-    low, high = relative.min(0), relative.max(0)
-    hands = np.concatenate([one["action"] for one in tables])[:, 14:]
-    for (shard, t), sample in found.items():
-        one = tables[shard]
-        rows = one["action"][t : t + 16]
-        arm = 2 * (rows[:, :14] - one["observation.state"][t, :14] - low) / (high - low) - 1
-        below, above = hands.min(0), hands.max(0)
-        same = np.isclose(above, below)
-        hand = np.where(same, 0, 2 * (rows[:, 14:] - below) / np.where(same, 1, above - below) - 1)
-        np.testing.assert_allclose(sample["action"][:, :14], arm, atol=1e-5)
-        np.testing.assert_allclose(sample["action"][:, 14:], hand, atol=1e-6)
-        assert sample["language"] == "Pick up the yellow bottle on the table."
 
 
 @pytest.mark.parametrize(

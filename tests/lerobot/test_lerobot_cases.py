@@ -129,13 +129,6 @@ def test_annotations_are_the_texts_of_their_tasks(made: Callable[[str], Path]) -
     assert {sample["text"] for sample in found.values()} == {"pick up the cup"}
 
 
-def test_an_episode_that_was_deleted_hides_no_other(made: Callable[[str], Path]) -> None:
-    found, lost = samples_of(spec_of(made("deleted_episode_lr831")))
-    assert not lost
-    assert {episode for episode, _ in found} == {0, 1, 2, 4, 5, 6, 7, 8, 9}
-    check(found)
-
-
 def rewrite(file: Path, change: Callable[[pa.Table], pa.Table]) -> None:
     pq.write_table(change(pq.read_table(file)), file)
 

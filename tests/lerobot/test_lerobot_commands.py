@@ -143,14 +143,6 @@ def test_inspect_tells_of_videos_that_are_missing(
     assert line.endswith("1 of 4 episodes cannot be read")
 
 
-def test_peek_shows_pictures_and_what_columns_hold(
-    spec: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    words = ["peek", "--spec", str(spec), "--out", str(tmp_path / "sheet.html"), "--ram-floor"]
-    assert main([*words, "64MiB"]) == 0
-    assert "arm" in capsys.readouterr().out + (tmp_path / "sheet.html").read_text()
-
-
 @pytest.mark.parametrize(
     ("names", "shown", "flagged"),
     [

@@ -21,7 +21,6 @@ from autoloader.cli.app import main
 from autoloader.cli.doctor import indexes
 from autoloader.errors import SourceError
 from autoloader.formats.lerobot import metadata
-from autoloader.index import counting
 from autoloader.index.opening import find_indexes, open_indexes
 from autoloader.samples.resolve import resolve
 
@@ -218,13 +217,6 @@ def test_an_episode_that_stands_twice_in_the_list_is_refused_with_its_second_row
         resolve(spec_of(root))
 
 
-def test_a_line_that_is_no_json_is_told_with_its_number(tmp_path: Path) -> None:
-    root = written(tmp_path / "arm", "v2.1")
-    listed(root, lambda lines: [lines[0], lines[1][:-3], lines[2]])
-    with pytest.raises(SourceError, match=r"episodes.jsonl is broken: line 2 is not JSON"):
-        resolve(spec_of(root))
-
-
 @pytest.mark.parametrize(
     ("version", "name"),
     [("v2.1", "meta/episodes.jsonl"), ("v2.1", "meta/info.json"),
@@ -299,36 +291,6 @@ def test_a_shape_with_its_channels_first_is_a_picture(
     camera = {"dtype": "video", "shape": [3, 64, 96], "names": names}
     info_of(root, features={**features, TOP: camera})
     check(files, root, samples_of(spec_of(root)), {"top": TOP})
-
-
-@pytest.mark.parametrize(
-    "more",
-    [
-        {"steps": {"drop_last": 1}},
-        {"keep": {"moving": {"path": "action", "above": 0.5}}},
-        {"action": [{"path": "action", "ops": ["relabel"]}], "steps": {"drop_last": 1}},
-        {"transform": {"call": "lerobot_functions:backwards"}, "images": {"top": "cameras/front"},
-         "action": "moves", "state": "joints", "language": "words"},
-    ],
-)  # fmt: skip
-def test_plan_estimates_episodes_that_a_transform_shortens(
-    tmp_path: Path,
-    more: dict[str, object],
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(counting, "QUICK_BYTES", 0)  # as of data that plan does not index
-    pictures = ["observation.images.side"]
-    root = LeRobotFiles(lengths=(4, 3, 5), version="v2.1", pictures=pictures).write(
-        tmp_path / "arm"
-    )
-    document = spec_of(root, dataset=more).model_dump(mode="json", exclude_none=True)
-    spec = tmp_path / "mix.yaml"
-    spec.write_text(yaml.safe_dump(document))
-    assert main(["plan", "--spec", str(spec), "--ram-floor", "64MiB", "--json"]) == 0
-    told = json.loads(capsys.readouterr().out)["datasets"]["arm"]
-    assert told["estimated"]
-    assert 0 < told["samples"] <= 12
 
 
 def test_rows_that_the_list_looks_for_in_another_file_are_told_with_both(

@@ -13,7 +13,7 @@ from leftovers import loader_children
 from lightning.pytorch.callbacks import Callback, ModelCheckpoint
 
 from autoloader import PipelineSpec
-from autoloader.errors import SpecError, UsageError
+from autoloader.errors import UsageError
 from autoloader.spec.model import ValidationSpec
 
 pytestmark = [
@@ -165,16 +165,6 @@ def test_a_checkpoint_resumes_with_the_next_batch_and_the_same_losses(
     assert resumed.losses == whole.losses[step:]
 
 
-def test_a_checkpoint_resumes_over_processes(mix: PipelineSpec, tmp_path: Path) -> None:
-    whole = Tiny()
-    saver = SaveAt(tmp_path / "at.ckpt", 13)
-    trainer(callbacks=[saver], max_epochs=2).fit(whole, datamodule=data(mix, "process"))
-    resumed = Tiny()
-    trainer(max_epochs=2).fit(resumed, datamodule=data(mix, "process"), ckpt_path=str(saver.path))
-    assert resumed.seen == whole.seen[13:]
-    assert resumed.losses == whole.losses[13:]
-
-
 def test_a_state_of_another_version_is_refused(mix: PipelineSpec) -> None:
     with pytest.raises(UsageError, match="schema_version 9"):
         data(mix).load_state_dict({"schema_version": 9, "train": None})
@@ -197,11 +187,6 @@ def test_by_hand_an_iteration_is_one_epoch_and_setup_may_be_called_twice(
     module.close()
     module.close()
     assert module.state_dict()["train"]["position"] == 80
-
-
-def test_a_spec_that_cannot_be_read_is_refused_at_once(tmp_path: Path) -> None:
-    with pytest.raises(SpecError, match="none"):
-        data(tmp_path / "none.yaml")  # type: ignore[arg-type]
 
 
 # --- the end of a run ---------------------------------------------------------------------------

@@ -60,19 +60,6 @@ def test_an_error_of_a_start_shows_the_callers_line_and_one_of_ours(spec: Pipeli
     assert len(caught.traceback) == 2
 
 
-@pytest.mark.parametrize("wrong", [None, {}, [], True, 1.5, "many", -1], ids=repr)
-@pytest.mark.parametrize("knob", ["decode_threads", "reader", "datasets", "a.cycle_length"])
-def test_a_knob_of_a_wrong_type_is_refused_by_name(
-    knob: str, wrong: Any, spec: PipelineSpec, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    if (knob, wrong) in (("datasets", {}), ("a.cycle_length", None)):
-        return
-    monkeypatch.setattr(Child, "shared", lambda *_, **__: pytest.fail("a child was started"))
-    with pytest.raises(KnobError) as caught:
-        AutoLoader(spec, isolation="thread", knobs={knob: wrong}, ram_floor="64MiB")
-    assert knob.rpartition(".")[2] in caught.value.what
-
-
 @pytest.fixture(scope="module", params=["process", "thread"])
 def closed(request: pytest.FixtureRequest, spec: PipelineSpec) -> AutoLoader:
     loader = AutoLoader(spec, isolation=request.param, ram_floor="64MiB", output="numpy")

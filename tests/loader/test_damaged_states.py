@@ -201,15 +201,6 @@ def test_a_damaged_state_is_refused(
         loader.load_state_dict({**state, **change})
 
 
-@pytest.mark.parametrize("foreign", [None, [], "state", 3, {}, {"_snapshot": {}}])
-def test_what_is_no_state_is_refused(
-    foreign: Any, resting: dict[str, tuple[AutoLoader, State]]
-) -> None:
-    for take in (resting["indexed"][0].load_state_dict, lambda one: join_states([one])):
-        with pytest.raises(UsageError, match=r"a state is a mapping|schema_version None"):
-            take(foreign)
-
-
 def test_only_the_states_of_all_ranks_of_one_run_are_joined(
     resting: dict[str, tuple[AutoLoader, State]],
 ) -> None:

@@ -17,7 +17,7 @@ from autoloader import AutoLoader, PipelineSpec
 from autoloader.cli.app import main
 from autoloader.controller.profile import Profile
 from autoloader.errors import ProfileError, UsageError
-from autoloader.host.units import LEAST_FLOOR_BYTES, parse_floor
+from autoloader.host.units import LEAST_FLOOR_BYTES
 from autoloader.process.child import Child
 from autoloader.process.planning import plan_loader
 
@@ -94,11 +94,6 @@ def test_a_disk_floor_without_its_unit_is_refused_in_the_environment(
     with pytest.raises(UsageError, match="AUTOLOADER_DISK_FLOOR") as caught:
         plan_loader(spec)
     assert "did you mean 50GB?" in caught.value.remedy
-
-
-@pytest.mark.parametrize("value", [LEAST_FLOOR_BYTES, "64MiB", "5GB", "5 GB", "0", 0, "0GB"])
-def test_a_floor_with_its_unit_and_none_at_all_are_taken(value: Any) -> None:
-    assert parse_floor(value, name="ram_floor") in (0, LEAST_FLOOR_BYTES, 5 * 10**9)
 
 
 @pytest.mark.parametrize(

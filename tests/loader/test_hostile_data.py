@@ -77,38 +77,6 @@ def test_a_dataset_all_of_whose_features_are_of_another_width_is_a_source_error(
     assert not isinstance(caught.value, PipelineError)
 
 
-@pytest.mark.parametrize("reader", ["stream", "indexed"])
-@pytest.mark.parametrize("lie", ["dtype", "missing"])
-def test_what_only_reading_shows_to_be_wrong_of_every_record_is_a_source_error(
-    lie: str, reader: str, tmp_path: Path
-) -> None:
-    values = episode(7, STEPS)
-    if lie == "missing":
-        values = {key: value for key, value in values.items() if key != "observation/state"}
-    written = build(tmp_path, values, everywhere=True)
-    if lie == "dtype":
-        change(
-            written.path / "features.json",
-            lambda tree: of_steps(tree)["action"]["tensor"].update(dtype="int64"),
-        )
-    with pytest.raises(SourceError, match="robot") as caught, load(written, reader) as loader:
-        list(loader)
-    assert caught.value.exit_code == 4
-
-
-@pytest.mark.parametrize("reader", ["stream", "indexed"])
-def test_whole_numbers_in_the_place_of_floats_are_quarantined_by_both_readers(
-    reader: str, tmp_path: Path
-) -> None:
-    written = build(tmp_path, episode(7, STEPS, action=[1] * 2 * STEPS))
-    with load(written, reader) as loader:
-        for _ in range(3):  # a stream finds it when it comes there, which may be ahead or behind
-            list(loader)
-        (bad,) = loader.quarantined()
-    assert (bad.shard, bad.record) == (1, 2)
-    assert "stored as int64, not as float" in bad.reason
-
-
 def test_more_columns_than_any_robot_has_are_refused(tmp_path: Path) -> None:
     written = build(tmp_path)
     shape = {"dimensions": [str(10**12), str(10**12)]}

@@ -205,16 +205,6 @@ def test_an_epoch_of_n_samples_goes_on_where_the_last_one_stopped(
     assert share == pytest.approx(0.75, abs=17 / 160)
 
 
-def test_a_reproducible_loader_gives_the_same_samples_twice(pair: tuple[Written, Written]) -> None:
-    runs = []
-    for threads in (1, 3):
-        knobs = {**KNOBS, "decode_threads": threads, "queue_samples": 4 * threads}
-        knobs |= {"cycle_length": 3, "num_parallel_calls": 3}
-        with load(spec_of(*pair), reproducible=True, knobs=knobs) as loader:
-            runs.append(samples_of(some(loader, 20)))
-    assert runs[0] == runs[1]
-
-
 # --- state --------------------------------------------------------------------------------------
 
 

@@ -41,12 +41,6 @@ def test_room_for_frames_on_a_disk_is_written_as_it_was_read() -> None:
     assert "cache.bytes" in str(refused(MINIMAL + "cache: {disk: /nvme/frames}\n"))
 
 
-def test_the_same_profile_is_always_written_the_same() -> None:
-    first = profile_of(MINIMAL).to_yaml()
-    assert profile_of(first).to_yaml() == first
-    assert first.startswith("#")
-
-
 sizes = st.integers(min_value=0, max_value=2**43)
 texts = st.text(
     st.characters(codec="utf-8", categories=("L", "N", "P", "S", "Zs")), min_size=1, max_size=200

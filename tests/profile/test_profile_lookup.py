@@ -90,12 +90,6 @@ def test_a_saved_profile_comes_before_a_shipped_one_of_the_same_name() -> None:
     assert profile_paths()["l40s"] == path
 
 
-def test_a_name_nobody_has_names_the_nearest() -> None:
-    with pytest.raises(ProfileError, match="lcal_dev") as caught:
-        load_profile("lcal_dev", host=HOST)
-    assert "'local_dev'" in caught.value.remedy
-
-
 def test_threads_are_clamped_to_a_smaller_host_and_said() -> None:
     small = HOST.model_copy(update={"cpus": 2})
     profile = made_for(HOST, knobs={"decode_threads": 16, "decode_processes": 8})
@@ -120,12 +114,6 @@ def test_strict_refuses_what_would_be_clamped() -> None:
         load_profile("mine", strict=True, host=small)
     assert "--strict" in caught.value.remedy
     assert load_profile("mine", host=small).profile.knobs.decode_threads == 4
-
-
-def test_local_dev_is_safe_on_two_cores_with_24_gb() -> None:
-    small = HostFacts(cpus=2, memory_bytes=24 * 10**9)
-    found = load_profile("local_dev", strict=True, host=small)
-    assert found.profile.limits.ram_floor == 5 * 10**9
 
 
 def test_a_slurm_job_is_recognised(monkeypatch: pytest.MonkeyPatch) -> None:

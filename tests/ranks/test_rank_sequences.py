@@ -13,7 +13,6 @@ from rlds_files import Written, write_pair
 from streams import endless, every_strategy, spec_of
 
 from autoloader import AutoLoader, PipelineSpec
-from autoloader.errors import UsageError
 
 KNOBS = {"ring_slots": 4, "decode_threads": 1, "io_threads": 1, "read_ahead": 1}
 Samples = list[tuple[int, ...]]
@@ -117,21 +116,3 @@ def test_any_world_sizes_and_save_points_give_the_one_sequence(
     if found:
         untouched, _ = run_legs(spec, [(1, len(found) + 4, 0)])
         assert found == untouched[: len(found)]
-
-
-def test_a_state_of_another_order_is_refused_with_each_difference(
-    pair: tuple[Written, ...],
-) -> None:
-    with loader(spec_of(*pair), 0, 2) as one:
-        state = one.state_dict()
-    other = spec_of(*pair, seed=3, mixing={"block_length": 2})
-    with (
-        loader(other, 0, 2) as one,
-        pytest.raises(UsageError, match=r"seed: saved 0, here 3; mixing.block_length: saved 1, h"),
-    ):
-        one.load_state_dict(state)
-    with (
-        loader(spec_of(pair[0], mixing={"epoch": "pass"}), 0, 2) as one,
-        pytest.raises(UsageError, match=r"datasets.b: only in the saved run"),
-    ):
-        one.load_state_dict(state)

@@ -43,28 +43,6 @@ def batches(written: Written | dict[str, Any], output: str = "numpy", **top: Any
 
 
 @pytest.mark.parametrize("reader", ["stream", "indexed"])
-@pytest.mark.parametrize("output", ["numpy", "torch"])
-def test_each_step_of_the_window_has_the_chunk_that_starts_at_it(
-    written: Written, reader: str, output: str
-) -> None:
-    seen = 0
-    for batch in batches(written, output, reader=reader):
-        assert batch["action"].shape[1:] == (2, 4, 2)
-        assert batch["action_mask"].shape[1:] == (2, 4, 2)
-        for k, (_, _, _, number, t) in enumerate(batch["provenance"].tolist()):
-            last = LENGTHS[number] - 1
-            for w, start in enumerate((max(t - 1, 0), t)):
-                rows = [min(start + h, last) for h in range(4)]
-                wanted = np.asarray([[number + r / 100, r] for r in rows], np.float32)
-                np.testing.assert_array_equal(np.asarray(batch["action"][k][w]), wanted)
-                real = t - 1 + w >= 0
-                inside = [[real and start + h <= last] * 2 for h in range(4)]
-                assert batch["action_mask"][k][w].tolist() == inside
-                seen += 1
-    assert seen == 2 * sum(LENGTHS)
-
-
-@pytest.mark.parametrize("reader", ["stream", "indexed"])
 def test_rows_may_lie_several_steps_apart(written: Written, reader: str) -> None:
     own = {"action_start": -1, "action_horizon": 3, "action_step": 2}
     seen = 0

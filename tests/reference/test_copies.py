@@ -98,12 +98,6 @@ def test_what_no_camera_can_be_is_refused(tmp_path: Path, camera: Any, words: li
         assert word in str(error.value)
 
 
-def test_language_has_no_channels_to_flip(tmp_path: Path) -> None:
-    files = written(tmp_path, "robot", image())
-    with pytest.raises(SpecError, match="language: unknown key"):
-        resolved(files, "observation/image", language={"path": "a", "ops": ["flip_channels"]})
-
-
 def test_red_and_blue_change_places_in_the_datasets_that_ask_for_it(tmp_path: Path) -> None:
     public = written(tmp_path, "public", image(240, 320))
     copy = written(tmp_path, "copy", image(256, 256))

@@ -236,10 +236,6 @@ def refusal(far: Far) -> tuple[SourceError, float]:
     return caught.value, time.monotonic() - begun
 
 
-def test_a_sound_server_is_read(far: Far) -> None:
-    assert plan_loader(far.spec, ram_floor="64MiB").mixture.names
-
-
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize(
     ("behaviour", "told"), BEHAVIOURS, ids=lambda one: getattr(one, "__name__", "")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-import os
 import shutil
 import time
 from collections import Counter
@@ -135,31 +134,6 @@ def test_rules_and_statistics_take_the_index_and_fetch_no_shard(
     assert plan.counts["large"].samples == local.counts["large"].samples
     media = clean.storage.of("media", "tfrecord")
     assert not [one for one in media if "autoloader-index" not in one.name]
-
-
-def test_an_object_that_changes_while_it_is_read_is_refused(
-    clean: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    large = clean.dataset(clean.large)
-    assert main(["index", "--spec", mix_file(tmp_path, large), "--beside"]) == 0
-    fresh(tmp_path / "second", monkeypatch)
-    shards = sorted(clean.large.path.glob("*.tfrecord-*"))
-    times = {path: path.stat().st_mtime_ns for path in shards}
-
-    def change(asked: Any) -> None:
-        if asked.target == "media" and ".tfrecord-" in asked.name and "index" not in asked.name:
-            for path in shards:
-                os.utime(path, ns=(times[path] + 10**9,) * 2)
-
-    clean.storage.fault = change
-    try:
-        with pytest.raises(SourceError, match="changed or deleted") as raised:
-            batches(large, 12)
-        assert "start again" in raised.value.remedy
-    finally:
-        clean.storage.fault = lambda _: None
-        for path, time in times.items():
-            os.utime(path, ns=(time, time))
 
 
 @pytest.fixture(scope="module")

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from rlds_files import episode, write_dataset
-from streams import every_sample, mixture_of, spec_of
+from streams import mixture_of, spec_of
 
 from autoloader.errors import AutoloaderError, SourceError, SpecError
 from autoloader.formats import files
@@ -19,7 +19,6 @@ from autoloader.index.counting import mean_frames
 from autoloader.index.statistics import statistics_key, statistics_of
 from autoloader.process.planning import LoaderPlan, plan_loader
 from autoloader.samples.resolve import resolve
-from autoloader.sampling.dealing import Ranks, mixture_part
 from autoloader.storage import places, store
 
 NORMALIZE = {"action": {"method": "mean_std"}}
@@ -136,14 +135,6 @@ def test_rules_over_data_that_is_streamed_are_refused(
     assert isinstance(error, SpecError)
     assert error.path == "datasets[large].keep"
     assert "transform" in error.remedy
-
-
-def test_several_ranks_stream_parts_of_remote_data(here: Any) -> None:
-    plan = plan_loader(spec_of(here.dataset(here.large)), ram_floor="64MiB", ranks=Ranks(0, 2))
-    whole = every_sample(plan.mixture, 0, 0)
-    parts = [every_sample(mixture_part(plan.mixture, Ranks(rank, 2)), 0, 0) for rank in (0, 1)]
-    assert parts[0] | parts[1] == whole
-    assert not parts[0] & parts[1]
 
 
 @pytest.mark.parametrize(

@@ -153,20 +153,6 @@ def test_a_read_is_given_up_once_the_stream_that_asked_for_it_was_left(
     assert 0 < len(here.storage.of("media", "large-train")) < 10
 
 
-def test_damage_in_a_remote_shard_is_named_and_the_rest_comes(here, tmp_path, impatient) -> None:
-    folder = here.storage.folder / "scratch"
-    written = write_dataset(
-        folder, [[episode(e, 3) for e in range(5)], [episode(9, 3)]], name="hurt"
-    )
-    written.break_payload(0, 1)
-    mixture = mixture_of(here.dataset(written, path="gs://scratch/hurt/1.0.0"))
-    items = list(episodes_of_pass(mixture))
-    bad = [item for item in items if isinstance(item, EmptyEpisode)]
-    assert [(one.place.shard, one.place.record) for one in bad] == [(0, 1)]
-    assert "checksum" in str(bad[0].reason)
-    assert len(items) == 6
-
-
 @pytest.mark.parametrize("calls", [1, 2])
 @pytest.mark.parametrize("length", [2**62, 2**40, 2**63 + 5, 2**64 - 1])
 def test_a_remote_length_beyond_the_file_names_its_records_and_ends_no_process(
@@ -225,8 +211,3 @@ def test_an_error_names_the_shard_of_its_own_stream_however_many_are_open(here) 
     _, path, *_ = caught.value.what.split(": ")
     assert path.startswith("gs://lab/large/1.0.0/large-train.tfrecord-")
     second.close()
-
-
-def test_pauses_grow_and_add_up_to_ten_minutes() -> None:
-    assert list(streams.PAUSES_S) == sorted(streams.PAUSES_S)
-    assert 540 <= sum(streams.PAUSES_S) <= 660

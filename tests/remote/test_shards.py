@@ -415,37 +415,6 @@ def test_an_address_with_a_secret_is_refused_without_saying_it() -> None:
         assert "hunter2" not in str(raised.value)
 
 
-def test_credentials_are_the_clients_own_and_stand_nowhere(
-    far: FileServer,
-    address: str,
-    content: bytes,
-    cache: ShardCache,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    netrc = tmp_path / "netrc"
-    netrc.write_text("machine 127.0.0.1 login ann password hunter2\n")
-    netrc.chmod(0o600)
-    monkeypatch.setenv("NETRC", str(netrc))
-    secret = "YW5uOmh1bnRlcjI="  # what the header holds
-    far.fault = lambda asked: None if secret in asked.headers.get("authorization", "") else 401
-    told = []
-    with caplog.at_level(logging.DEBUG, "autoloader"):
-        assert cache.shard(address).fetch_whole().read_bytes() == content
-        far.fault = lambda _: 403
-        with pytest.raises(PermissionError) as raised:
-            read(ShardCache(tmp_path / "other", 0), address, 0, 10)
-        told += [str(raised.value), repr(raised.value), caplog.text]
-    for place in (tmp_path / "cache", tmp_path / "other", tmp_path / "user"):
-        told += [path.read_bytes().hex() for path in place.rglob("*") if path.is_file()]
-    everything = "\n".join(told)
-    assert address in everything
-    for word in ("hunter2", secret):
-        assert word not in everything
-        assert word.encode().hex() not in everything
-
-
 def test_what_a_store_says_of_a_file_tells_its_versions_apart() -> None:
     cloud = of_entry({"size": 5, "generation": "17", "crc32c": "AAAAAQ=="})
     assert cloud == RemoteIdentity(5, 17, "17", 1)

@@ -9,7 +9,6 @@ import random
 import sys
 from collections.abc import Iterator
 
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -155,10 +154,3 @@ def test_a_slot_is_in_one_hand_at_a_time_whatever_the_ring_is_resized_to(seed: i
 def test_there_is_room_for_the_largest_ring(memory: RingMemory) -> None:
     memory.base(MAX_SLOTS - 1)[:] = 1
     assert memory.allocated_bytes() == LAYOUT.slot_bytes
-
-
-def test_views_of_a_slot_are_what_the_layout_says(memory: RingMemory) -> None:
-    views = LAYOUT.views(memory.base(0))
-    assert views["images/primary"].shape == (2, 1, 64, 64, 3)
-    assert views["images/primary"].flags.c_contiguous
-    assert views["action"].dtype == np.float32

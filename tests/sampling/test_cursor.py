@@ -118,13 +118,6 @@ def test_a_state_restored_from_json_is_the_same_cursor_and_goes_on_alike(
     assert cursor.pass_ == again.pass_ == 2
 
 
-def test_a_record_that_is_done_twice_is_a_fault() -> None:
-    cursor = cursor_of()
-    cursor.close(Place(0, 0, 1, 4))
-    with pytest.raises(AssertionError, match="done twice"):
-        cursor.close(Place(0, 0, 1, 4))
-
-
 @pytest.mark.parametrize(
     ("starts", "counts"),
     [((0,), (12,)), ((0, 0, 0), (4, 2, 5)), ((0, 3, 10), (2, 4, 5)), ((0, 3), (6, 5))],

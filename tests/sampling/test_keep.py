@@ -110,19 +110,6 @@ def ranges_in(folder: Path, document: Any, key: str) -> dict[str, Any]:
     return {"ranges": {"file": str(file), "key": key}}
 
 
-def test_a_split_keeps_what_its_own_records_say(written: Written) -> None:
-    keep = {"match": {PATH: "success"}}
-    mixture = keeping(written, keep, split="train[4:]+train[1:3]")
-    assert kept_t(mixture) == [ALL, NONE, NONE, ALL]
-
-
-def test_windows_may_leave_what_is_kept(written: Written, tmp_path: Path) -> None:
-    keep = ranges_in(tmp_path, {"2": [[2, 3]]}, f"{{{ID}}}")
-    sample = {"frame_offsets": [-2, 0, 2], "edges": {"start": "drop", "end": "drop"}}
-    mixture = mixture_of(dataset_of(written, keep=keep), sample=sample)
-    assert kept_t(mixture)[2] == [2]
-
-
 def test_a_rule_that_leaves_nothing_is_named_with_what_it_takes(written: Written) -> None:
     with pytest.raises(SourceError, match=r"keep\.match\.episode_metadata/file_path takes 36"):
         count_mixture(keeping(written, {"match": {PATH: "nowhere"}}))
@@ -164,10 +151,3 @@ def test_a_file_that_holds_no_ranges_is_refused(
         keeping(written, ranges_in(tmp_path, document, f"{{{ID}}}"))
     assert caught.value.path == "datasets[robot].keep.ranges.file"
     assert "[[start, end], …]" in caught.value.remedy
-
-
-def test_a_record_that_cannot_be_walked_gives_no_sample(tmp_path: Path) -> None:
-    parts = [[record(0, 4), b"no example", record(2, 4)]]
-    own = write_dataset(tmp_path, parts, features=FEATURES)
-    count = counted(keeping(own, {"match": {PATH: "success"}}))
-    assert (count.samples, len(count.damaged)) == (8, 1)

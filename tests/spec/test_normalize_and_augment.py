@@ -96,11 +96,6 @@ def test_a_spec_with_both_is_the_same_when_written_out_and_read_again() -> None:
     ]
 
 
-def test_null_says_that_there_is_none() -> None:
-    plain = PipelineSpec.from_mapping(BASE)
-    assert PipelineSpec.from_mapping({**BASE, "normalize": None, "augment": None}) == plain
-
-
 @pytest.mark.parametrize(
     ("dims", "taken"),
     [("[:-1]", (True, True, False)), ("[1]", (False, True, False)), ([0, -1], (True, False, True)),

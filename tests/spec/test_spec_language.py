@@ -282,12 +282,6 @@ def test_locality_is_refused_where_it_cannot_apply(
     assert error.remedy
 
 
-def test_a_camera_without_a_size_is_refused_with_the_nearest_known_one() -> None:
-    error = refused(changed("datasets.0.images", {"primery": "observation/image_0"}))
-    assert "'primery'" in error.what
-    assert "'primary'" in error.remedy
-
-
 @pytest.mark.parametrize(
     ("own", "key"),
     [({"frame_offsets": [0, 1]}, "frame_offsets"), ({"state_offsets": [0, 1]}, "state_offsets"),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import itertools
 
 import cv2
 import numpy as np
@@ -16,11 +15,10 @@ from PIL import Image
 from autoloader.cli import witness
 from autoloader.decode.frames import FrameDecoder
 from autoloader.integrations.tfdata import samples as tensor_values
-from autoloader.integrations.tfdata.mixture import decode_frame, turns
+from autoloader.integrations.tfdata.mixture import decode_frame
 from autoloader.pipeline.graph.tensorflow import tf
 from autoloader.samples import windows as numpy_windows
 from autoloader.samples.transforms.fields import NumericField
-from autoloader.sampling.mixture import BlockSequence, MixtureOrder
 from autoloader.spec import CameraSpec, SampleSpec
 from autoloader.spec.fields import FieldOp, FieldTerm
 from autoloader.spec.sample import Finish
@@ -111,38 +109,6 @@ def test_field_expressions_are_those_of_numpy(
         tf.constant(steps, tf.int64),
     )
     np.testing.assert_array_equal(found.numpy(), field.evaluate(columns, steps))
-
-
-shares = st.lists(st.integers(1, 50), min_size=1, max_size=6)
-
-
-def order_of(weights: list[int], block_length: int, *, seed: int, key: int | None) -> MixtureOrder:
-    phases = np.random.default_rng(seed).random(len(weights))
-    return MixtureOrder(
-        shares=tuple(weight / sum(weights) for weight in weights),
-        phases=tuple(phases.tolist()),
-        block_length=block_length,
-        pass_samples=None,
-        epoch_samples=None,
-        draw_key=key,
-    )
-
-
-@settings(max_examples=5, deadline=None, derandomize=True)
-@given(
-    weights=shares,
-    block_length=st.integers(1, 4),
-    position=st.integers(0, 9000),
-    seed=st.integers(0, 99),
-)
-def test_the_schedule_in_the_graph_is_the_one_of_numpy(
-    weights: list[int], block_length: int, position: int, seed: int
-) -> None:
-    order = order_of(weights, block_length, seed=seed, key=None)
-    found = [int(index) for index in turns(order).skip(position).take(120)]
-    sequence = BlockSequence(order)
-    due = itertools.chain.from_iterable([d] * n for d, n in map(sequence.block, itertools.count()))
-    assert found == list(itertools.islice(due, position, position + 120))
 
 
 def scene(height: int, width: int) -> np.ndarray:

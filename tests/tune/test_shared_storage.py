@@ -20,10 +20,8 @@ import pytest
 import sqlalchemy
 
 from autoloader.tune.ledger import (
-    kin_study,
     opened_storage,
     queue_lost_trials,
-    shown_study,
     sqlite_url,
     storage_errors,
     storage_url,
@@ -51,11 +49,6 @@ def test_processes_that_begin_a_study_together_all_get_it(tmp_path: Path) -> Non
     for task in tasks:
         task.join()
     assert found == ["s@1"] * 4
-
-
-def test_a_study_is_named_by_kin_and_shown_without() -> None:
-    assert kin_study("mix@home", "9da7002b") == "mix@home@9da7002b"
-    assert shown_study("mix@home@9da7002b") == "mix@home"
 
 
 @pytest.fixture(scope="module")
