@@ -33,9 +33,10 @@ from autoloader.formats.dataset import PlainReader
 from autoloader.formats.plain import Step, value_at
 from autoloader.host.extras import require
 from autoloader.loader import AutoLoader
-from autoloader.samples.resolve import ResolvedDataset
+from autoloader.samples.resolve import STILL_FPS, ResolvedDataset
 from autoloader.spec import PipelineSpec
 from autoloader.spec.fields import WIDTHS
+from autoloader.spec.sample import EdgesSpec
 
 DIFFERS = 4
 """Exit code where a value differs."""
@@ -248,8 +249,12 @@ class Comparer:
             if declared.transform is not None:
                 made = TransformedEpisode(steps, dataset.directory.features, declared.transform)
                 steps, valid = made.steps, made.valid
-            fps = dataset.directory.fps or declared.fps
+            still = dataset.directory.still
+            fps = dataset.directory.fps or declared.fps or (STILL_FPS if still else None)
             sample = sample_in_frames(self._spec, dataset.name, fps)
+            if still:  # a picture fills the window
+                own = {"edges": EdgesSpec(), "per_episode": "all"}
+                sample = sample.model_copy(update=own)
             self._episode = key, Episode(
                 steps, declared, sample, valid=valid, labels=labels_of(dataset),
                 key=key_of(self._spec.seed, dataset.name),

@@ -144,17 +144,21 @@ class StoredEpisode:
 
 
 def fitting(values: NDArray[Any], dtype: Any, path: str) -> NDArray[Any]:
-    """A feature's numbers as float32 or int64. Raises DamagedEpisodeError where digits are lost."""
-    if dtype == np.int64 and values.dtype.kind in "fu" and changed_by(values, dtype).any():
+    """A feature's numbers as float32 or int64. Raises DamagedEpisodeError where they change."""
+    if changed_by(values, dtype).any():
         raise DamagedEpisodeError(
-            f"{path} holds numbers that are not whole, or take more than 64 bits; it was "
+            f"{path} holds numbers beyond the largest of float32"
+            if dtype == np.float32
+            else f"{path} holds numbers that are not whole, or take more than 64 bits; it was "
             "declared, or begins, as integers"
         )
     return values.astype(dtype)
 
 
 def changed_by(values: NDArray[Any], dtype: Any) -> NDArray[np.bool_]:
-    """Which numbers change when they are cast to a type of integers."""
+    """Which numbers are others as integers of a type, or infinite only as floats of it."""
+    if np.dtype(dtype).kind == "f":
+        return np.asarray(np.isfinite(values) & (np.abs(values) > np.finfo(dtype).max))
     with np.errstate(invalid="ignore"):
         given = values.astype(dtype)
     turned = (given < 0) != (values < 0)  # 2**63 becomes negative

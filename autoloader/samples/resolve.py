@@ -644,7 +644,7 @@ def _width_of(spec: PipelineSpec, datasets: Sequence[ResolvedDataset], name: Fie
 
 
 _LARGEST_DIFFERENCE = 1e-6
-_STILL_FPS = 1e6
+STILL_FPS = 1e6
 """Of records without a second step: any offset in seconds lies outside."""
 
 
@@ -665,7 +665,7 @@ def sample_in_frames(
     fps, where = _fps(declared, directory), f"datasets[{declared.name}]"
     if directory.still:
         sample = sample.model_copy(update={"edges": EdgesSpec(), "per_episode": "all"})
-        fps = _STILL_FPS
+        fps = STILL_FPS
     if not sample.delta_timestamps:
         return sample
     if fps is None:

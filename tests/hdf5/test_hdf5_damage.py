@@ -262,6 +262,24 @@ def test_an_episode_of_other_lengths_is_left_out(tmp_path: Path, one_child: None
     assert "demo_2/obs/agentview_image is not there" in told
 
 
+@pytest.mark.parametrize("rows", ["<u2", "<f4", "|i1", "|u1"])
+def test_a_camera_of_another_type_than_elsewhere_costs_its_episode(
+    tmp_path: Path, rows: str, one_child: None
+) -> None:
+    for episode in range(2):
+        write_aloha(tmp_path / f"episode_{episode}.hdf5", episode, STEPS, {"top": "contiguous"})
+    with h5py.File(tmp_path / "episode_1.hdf5", "r+") as file:
+        del file[TOP]
+        file[TOP] = np.ones((STEPS, HEIGHT, WIDTH, 4 if rows == "|u1" else 3), rows)
+    spec = spec_of(tmp_path, errors={"max_corrupt_ratio": 0.5})
+    with AutoLoader(spec, output="numpy", ram_floor="64MiB") as loader:
+        shards = {int(place[2]) for batch in loader for place in batch["provenance"]}
+        (told,) = loader.quarantined()
+    assert shards == {0}
+    assert f"{TOP} is {np.dtype(rows)} ({HEIGHT}, {WIDTH}, " in str(told)
+    assert "elsewhere image of uint8" in str(told)
+
+
 @pytest.mark.parametrize("place", ["heap", "table"])
 def test_a_damaged_heap_is_named(tmp_path: Path, place: str) -> None:
     path = tmp_path / "episode_0.hdf5"

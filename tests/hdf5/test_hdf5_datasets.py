@@ -124,6 +124,36 @@ def test_numbers_beyond_64_bits_are_refused_where_integers_are_declared(number: 
         fitting(np.asarray([1, number], type(number)), np.int64, "action")
 
 
+@pytest.mark.parametrize("number", [1e39, -1e300])
+def test_numbers_beyond_float32_are_refused_and_infinite_ones_kept(number: float) -> None:
+    assert fitting(np.asarray([-np.inf, 3e38]), np.float32, "action").tolist()[0] == -np.inf
+    with pytest.raises(DamagedEpisodeError, match="beyond the largest of float32"):
+        fitting(np.asarray([1, number]), np.float32, "action")
+
+
+@pytest.mark.parametrize(
+    ("types", "joint"),
+    [
+        ("f4 f8", "float64"),
+        ("i4 i8", "int64"),
+        ("i8 f4", "float64"),
+        ("f4 i4 f8", "float64"),
+        ("i8 u8", "of several types or shapes"),
+    ],
+)
+def test_numbers_of_several_files_have_the_type_that_holds_them(
+    tmp_path: Path, types: str, joint: str
+) -> None:
+    for number, dtype in enumerate(types.split()):
+        write_robomimic(tmp_path / f"{number}.hdf5", {"demo_0": 5})
+        with h5py.File(tmp_path / f"{number}.hdf5", "r+") as file:
+            del file["data/demo_0/actions"]
+            file["data/demo_0/actions"] = np.full((5, 7), number, dtype)
+    features = open_source(tmp_path, dataset="d").features
+    assert (features["actions"].dtype, features["actions"].shape) == (joint, (7,))
+    assert features["rewards"].dtype == "float64"
+
+
 def test_demos_come_by_their_numbers_and_splits_by_masks(tmp_path: Path) -> None:
     masks = {"train": ["demo_0", "demo_10"], "valid": ["demo_2"]}
     write_robomimic(tmp_path / "d.hdf5", DEMOS, masks=masks)

@@ -18,6 +18,8 @@ from image_text_files import encoded, pixels, record, spec_of, write_lines, writ
 from pyarrow import parquet
 
 from autoloader import AutoLoader, AutoloaderError, PipelineSpec, SourceError
+from autoloader.process.draft import draft
+from autoloader.spec.reading import parse_yaml
 
 pytestmark = pytest.mark.usefixtures("one_child")
 
@@ -129,16 +131,27 @@ def test_a_row_whose_picture_lies_elsewhere_is_left_out_by_name(tmp_path: Path) 
     assert "a path and no bytes" in bad.reason
 
 
-def test_a_row_of_text_alone_may_have_an_empty_path(tmp_path: Path) -> None:
-    path = write_parquet(tmp_path / "t.parquet", [1, 0, 1, 0, 0, 1])
+@pytest.mark.parametrize("nothing", [None, b""])
+def test_a_row_of_text_alone_may_have_an_empty_picture(
+    tmp_path: Path, nothing: bytes | None
+) -> None:
+    path = write_parquet(tmp_path / "t.parquet", [0, 0, 1, 0, 1, 1])
     table = parquet.read_table(path)
-    pictures = [one or {"bytes": None, "path": ""} for one in table["image"].to_pylist()]
+    pictures = [one or {"bytes": nothing, "path": ""} for one in table["image"].to_pylist()]
     table = table.set_column(0, "image", pa.array(pictures, table.schema.field("image").type))
     parquet.write_table(table, path)
     with AutoLoader(spec_of(path, batch={"size": 3}), **HOW) as loader:
-        seen = {place[3] for batch in loader for place in batch["provenance"].tolist()}
+        seen = {
+            place[3]: bool(mask.all())
+            for batch in loader
+            for place, mask in zip(
+                batch["provenance"].tolist(), batch["frame_mask"]["top"], strict=True
+            )
+        }
         assert loader.quarantined() == ()
-    assert seen == set(range(6))
+    assert seen == {0: False, 1: False, 2: True, 3: False, 4: True, 5: True}
+    spec = PipelineSpec.from_mapping(parse_yaml(draft(path, print)["spec"]))
+    assert spec.datasets[0].vision is not None
 
 
 def broken_list(path: Path) -> Path:

@@ -24,6 +24,7 @@ from image_text_files import (
 from autoloader import AutoLoader, PipelineSpec
 from autoloader.cli.verify import Comparer, evenly, taken
 from autoloader.errors import SourceError
+from autoloader.formats import open_source
 from autoloader.formats.tables import NO_FEATURE, Section
 from autoloader.index.opening import open_dataset_index
 from autoloader.process.draft import draft
@@ -62,6 +63,30 @@ def test_a_spec_is_drafted_of_records(tmp_path: Path, kind: str) -> None:
     assert entry.vision is not None
     assert entry.vision.slots == max(counts)
     assert said == ([f"talk: no picture 'p0.png' below {tmp_path}; set media"] if more else [])
+
+
+@pytest.mark.parametrize("ending", ["jsonl", "tar", "parquet"])
+def test_files_of_a_folder_are_of_the_splits_that_their_names_say(
+    tmp_path: Path, ending: str
+) -> None:
+    names = {"train": "train_0 more training invalid", "validation": "val a-dev valid.2",
+             "test": "3test eval"}  # fmt: skip
+    parts = {f"{name}.{ending}": split for split, one in names.items() for name in one.split()}
+    if ending == "parquet":
+        parts = {f"d/{name}": split for name, split in parts.items()}
+        parts |= {"dev/test.parquet": "validation", "of-00001/own-00000-of-00001.parquet": "own"}
+    for name in parts:
+        (tmp_path / name).parent.mkdir(exist_ok=True, parents=True)
+        write = {"jsonl": lambda one: write_lines(one, [record(0, [])]),
+                 "tar": lambda one: write_tar(one, [1]),
+                 "parquet": lambda one: write_parquet(one, [1])}[ending]  # fmt: skip
+        write(tmp_path / name)
+    found = open_source(tmp_path, dataset="talk", kind="image_text").splits
+    told = {str(Path(one.path).relative_to(tmp_path)): split
+            for split, own in found.items() for one in own}  # fmt: skip
+    assert told == parts
+    single = open_source(tmp_path / next(iter(parts)), dataset="talk", kind="image_text")
+    assert [*single.splits] == ["train"]
 
 
 def test_a_draft_has_a_name_and_slots_that_a_spec_may_have(tmp_path: Path) -> None:
@@ -175,6 +200,10 @@ def test_the_index_is_small(tmp_path: Path, kind: str) -> None:
 @pytest.mark.parametrize("kind", ["lines", "list", "tar", "snappy"])
 def test_verify_agrees(tmp_path: Path, kind: str) -> None:
     path, _, more = written(tmp_path, kind)
+    if kind == "list":
+        more["sample"] = {"frame_offsets": [-1, 0], "edges": {"start": "zero"}, "per_episode": 1}
+    if kind == "tar":
+        more["sample"] = {"delta_timestamps": {"frames": [0, 0.5]}, "edges": {"end": "drop"}}
     spec = evenly(spec_of(path, vision={"slots": 2, "size": list(SIZE)}, **more))
     with AutoLoader(spec, rank=0, world_size=1, **HOW) as loader:
         found = Comparer(spec, loader)

@@ -6,6 +6,7 @@ import json
 import os
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -23,9 +24,10 @@ EPISODES = "meta/episodes/chunk-000/file-000.parquet"
 ROWS = "data/chunk-000/file-000.parquet"
 
 
-def edit(path: Path, column: str, change: Callable[[list], list]) -> None:  # type: ignore[type-arg]
+def edit(path: Path, column: str, change: Callable[[list], list], kind: Any = None) -> None:  # type: ignore[type-arg]
     table = pq.read_table(path)
-    values = pa.array(change(table.column(column).to_pylist()), table.schema.field(column).type)
+    kind = kind or table.schema.field(column).type
+    values = pa.array(change(table.column(column).to_pylist()), kind)
     pq.write_table(table.set_column(table.column_names.index(column), column, values), path)
 
 
@@ -101,6 +103,13 @@ def beyond_64_bits(root: Path, files: LeRobotFiles) -> None:
     edit(root / ROWS, "observation.state", lambda old: [*old[:12], [1e30, 0.0], *old[13:]])
 
 
+def beyond_float32(root: Path, files: LeRobotFiles) -> None:
+    """A number that float32 cannot hold, in episode 1."""
+    del files
+    doubles = pa.list_(pa.float64())
+    edit(root / ROWS, "observation.state", lambda old: [*old[:12], [1e300, 0], *old[13:]], doubles)
+
+
 @pytest.mark.parametrize(
     ("damage", "lost", "words"),
     [
@@ -115,6 +124,7 @@ def beyond_64_bits(root: Path, files: LeRobotFiles) -> None:
         (no_rows, {0, 1, 2}, ("no row of episode 1", "12 frames")),
         (cut_rows, {0, 1, 2}, ("Parquet file cannot be read",)),
         (beyond_64_bits, {1}, ("observation.state: row 0 of episode 1", "cannot hold")),
+        (beyond_float32, {1}, ("observation.state: row 0 of episode 1", "cannot hold")),
         (unknown_task, {2}, ("task 9 of episode 2",)),
     ],
 )

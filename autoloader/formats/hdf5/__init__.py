@@ -15,7 +15,7 @@ from __future__ import annotations
 import fnmatch
 import os
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import groupby
 from pathlib import Path
@@ -44,6 +44,7 @@ from autoloader.formats.hdf5.places import ArrayFrames, frames_of, refuse
 from autoloader.formats.hdf5.scan import (
     FAULTS,
     few,
+    kind_of,
     language,
     linked,
     natural,
@@ -252,6 +253,11 @@ class Hdf5Directory(StoredFormat):
         schema = self.schema
         try:
             array = _array(file, group, camera, steps)
+            wanted = self.features[camera].dtype
+            what = "image" if wanted == "uint8" else "depth"
+            if kind_of(array, steps)[:2] != (what, wanted):
+                own = f"{array.dtype} {array.shape[1:]}, and elsewhere {what} of {wanted}"
+                raise DamagedEpisodeError(f"{camera} is {own}")
             encoded = array.ndim < 3  # a folder may have both
             order = (schema.encoded_order if encoded else "") or schema.channel_order
             try:
@@ -315,10 +321,14 @@ def _merged(scans: Mapping[str, Mapping[str, Any]]) -> tuple[dict[str, Feature],
             one = Feature(path, path, of, dtype, tuple(shape), encoding, path != LANGUAGE)
             known = found.setdefault(path, one)
             if known != one and known.kind == one.kind == "tensor":
-                differ[path] = None
+                joint = np.result_type(known.dtype, one.dtype)  # float64 of int64 and uint64
+                found[path] = replace(known, dtype=str(joint))
+                as_one = replace(one, dtype=str(joint)) == found[path] and encoding is None
+                if not as_one or joint.kind not in (np.dtype(a.dtype).kind for a in (known, one)):
+                    differ[path] = None
     for path in differ:
-        one = found[path]
-        found[path] = Feature(path, path, "other", one.dtype, one.shape, None, per_step=True)
+        several = "of several types or shapes"
+        found[path] = replace(found[path], kind="other", encoding=None, dtype=several)
     notes = [f"of different shape or type in different files: {', '.join(differ)}"] * bool(differ)
     for path, told in scans.items():
         for split, lost in told["lost"].items():

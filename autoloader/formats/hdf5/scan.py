@@ -232,7 +232,7 @@ def _features(
                 f"an episode ({name or '/'}) has more than {_MOST_FEATURES} arrays, "
                 "or its groups link back to themselves"
             )
-        found[place] = ("other", one, []) if isinstance(one, str) else _feature(one, steps)
+        found[place] = ("other", one, []) if isinstance(one, str) else kind_of(one, steps)
         if found[place][0] == "image" and _is_cut(one):
             found[place] = ("slab", *found[place][1:])
     if language(file, path, name, schema) is not None:
@@ -256,7 +256,7 @@ def _walk(group: Any, above: str = "", depth: int = 0) -> Iterator[tuple[str, An
             yield from _walk(one, f"{place}/", depth + 1)
 
 
-def _feature(array: Any, steps: int) -> tuple[str, str, list[int | None]]:
+def kind_of(array: Any, steps: int) -> tuple[str, str, list[int | None]]:
     """(kind, dtype, shape of a step) of a dataset of an episode."""
     shape, kind = array.shape or (), array.dtype.kind
     inner: list[int | None] = list(shape[1:])

@@ -76,6 +76,11 @@ _LOOKED_AT = 64
 _LATELY = 2**15
 """Pictures whose headers were looked at last: several records may ask about one."""
 _OF_SPLIT = re.compile(r"(.+?)-\d+-of-\d+(-[0-9a-f]+)?")
+_NAMES_SPLIT = re.compile(
+    r"(?<![^-._ 0-9])(?:(?P<train>train(?:ing)?)|(?P<validation>valid(?:ation)?|val|dev)|"
+    r"(?P<test>test(?:ing)?|eval(?:uation)?))(?![^-._ 0-9])"
+)
+"""A word in a name by which a file is of a split, as for Hugging Face datasets."""
 _DIGITS = re.compile(r"(\d*)(\D*)")
 _counts = JsonCache("image_text", version=1)
 
@@ -144,8 +149,7 @@ class ImageTextDirectory(DatasetFormat):
             count, column = _counts.of_file(one, (one,), found, dataset=dataset)
             if Path(one).suffix == ".parquet":
                 packed[one] = column
-            match = _OF_SPLIT.fullmatch(Path(one).stem)
-            split = match[1] if match else "train"
+            split = _split_of(one, path)
             own = splits.setdefault(split, [])
             own.append(ShardSlice(one, len(own), 0, count, split))
         single = Path(path).is_file()
@@ -315,7 +319,7 @@ class ImageTextDirectory(DatasetFormat):
                     record = Record.parse(text)
                     if table is None:
                         places += [self._looked_at(name) for name in record.pictures]
-                    elif table.offset[row] >= 0 or named[row]:
+                    elif table.size[row] > 0 or named[row]:
                         places.append(_packed_place(table, row, data))
                     record.check_marks(len(places))
                 except UnreadableError as error:
@@ -399,7 +403,7 @@ def _within(file: int, begin: int, size: int, count: int, at: int) -> bytes:
 def _packed_place(table: PictureTable, row: int, data: memoryview) -> tuple[int, ...]:
     """Place of a row's picture, once its header was looked at. Raises UnreadableError."""
     with naming("its picture"):
-        if table.offset[row] < 0:
+        if table.size[row] <= 0:
             raise UnreadableError("it has a path and no bytes; write the bytes into the file")
         (picture,) = table.pictures(data, slice(row, row + 1))
         found = picture.picture()
@@ -415,6 +419,15 @@ def record_files(root: str) -> list[str]:
     found = [str(one) for end in RECORDS for one in Path(root).glob(f"*{end}")]
     found = found or [str(one) for one in Path(root).rglob("*.parquet")]
     return sorted(found, key=lambda one: [(int(a or 0), b) for a, b in _DIGITS.findall(one)])
+
+
+def _split_of(path: str, root: str) -> str:
+    """The split of a file: by its shard's name, else by a word in its folders' names or its own."""
+    if match := _OF_SPLIT.fullmatch(Path(path).stem):
+        return match[1]
+    parts = Path(path).relative_to(root).parts  # none of a single file
+    told = (_NAMES_SPLIT.search(part) for part in parts)
+    return next((one.lastgroup or "" for one in told if one), "train")
 
 
 def _count(path: str, dataset: str) -> list[Any]:

@@ -474,7 +474,7 @@ def _flat(column: Any, width: int, dtype: np.dtype[Any]) -> tuple[NDArray[Any], 
     bad = np.zeros(rows, np.bool_)
     try:
         flat = values.to_numpy(zero_copy_only=False)
-        if dtype.kind in "iu" and flat.dtype.kind in "fu":
+        if flat.dtype.kind in "fu":
             changed = changed_by(flat, dtype)
             bad[of[changed]] = True
             flat = np.where(changed, 0, flat)
