@@ -78,13 +78,14 @@ _DATASET_VALUES = (
     "images", "files", "action", "state", "language", "features", "normalize", "transform", "steps",
     "sample", "stride", "timestamps", "vision",
 )  # fmt: skip
+_CHOICES = ("keep", "fps", "sample_weight")
 
 
 def values_of(spec: PipelineSpec) -> dict[str, str]:
-    """Digest of each part of a spec that decides what samples hold, not which come.
+    """Digest of each part of a spec that decides what samples hold, or which of a split there are.
 
-    A resume takes other values, and ``tell_of_values`` names the parts. Places of files are left
-    out, as they differ from host to host.
+    A resume takes others, if there are as many, and ``tell_of_values`` names the parts. Places of
+    files are left out, as they differ from host to host.
     """
     # Without defaults, so that a field that a later version adds makes no difference.
     whole = spec.model_dump(mode="json", exclude_defaults=True)
@@ -95,15 +96,19 @@ def values_of(spec: PipelineSpec) -> dict[str, str]:
     parts = {key: whole.get(key) for key in _VALUES}
     for one in whole["datasets"]:
         parts[f"datasets[{one['name']}]"] = {key: one.get(key) for key in _DATASET_VALUES}
+        for block in (one.get("keep", {}).get("ranges"), one.get("sample_weight")):
+            (block or {}).pop("file", None)
+        parts[f"datasets[{one['name']}] ({', '.join(_CHOICES)})"] = [*map(one.get, _CHOICES)]
     return {path: _checksum(value)[:8] for path, value in parts.items()}
 
 
 def tell_of_values(state: Mapping[str, Any], here: Mapping[str, str]) -> None:
-    """Log a line where samples behind a state hold other values than those before it."""
+    """Log a line where samples behind a state are chosen otherwise, or hold other values."""
     saved = state.get("values", {})  # a state that an earlier version saved has none
     if changed := [path for path, value in saved.items() if here.get(path, value) != value]:
         logger.warning(
-            "samples hold other values from here on: the run that saved the state had another %s",
+            "samples are others, or hold other values, from here on: the run that saved the state "
+            "had another %s",
             ", ".join(changed),
         )
 

@@ -132,6 +132,12 @@ def test_a_resume_says_which_values_are_others_from_here_on(
     other = mixture([a, b], [1, 1], normalize={"action": {"method": "min_max"}})
     run(other, 1, state)
     assert "the run that saved the state had another normalize" in caplog.text
+    for key, value in (("fps", 5), ("keep", {"match": {"language_instruction": "^e"}})):
+        caplog.clear()
+        document = mixture([a, b], [1, 1]).model_dump(mode="json")
+        document["datasets"][1][key] = value
+        run(PipelineSpec.from_mapping(document), 1, state)
+        assert "had another datasets[b] (keep, fps, sample_weight)" in caplog.text
     older = {key: value for key, value in state.items() if key != "values"}
     caplog.clear()
     run(other, 1, sealed(older))
