@@ -258,7 +258,8 @@ def lerobot(
       number, so that it is unique over a mixture.
 
     A video with one observation has no axis of time. A state, and a picture of a Parquet file,
-    have one even for a window of one, as in lerobot.
+    have one even for a window of one, as in lerobot. Every array is contiguous, as lerobot's are;
+    pictures and what ``features`` names of the step t are copies.
 
     Args:
         batch: batch of a loader; torch tensors or NumPy arrays.
@@ -294,7 +295,11 @@ def lerobot(
                 f"camera {name!r} has {frames.shape[-1]} channels; the layout takes colour frames",
                 remedy="leave depth cameras out of the spec",
             )
-        frames = frames.movedim(-1, -3) if _is_torch(frames) else frames.transpose(0, 1, 4, 2, 3)
+        # As lerobot's in memory too: convolutions round by the order of strides.
+        if _is_torch(frames):
+            frames = frames.movedim(-1, -3).contiguous()
+        else:
+            frames = np.ascontiguousarray(frames.transpose(0, 1, 4, 2, 3))
         if floats and "uint8" in str(frames.dtype):
             frames = (frames.float() if _is_torch(frames) else frames.astype("float32")) / 255
         put(key, frames, batch["frame_mask"][name], axis=key in parquet_images)
@@ -311,7 +316,7 @@ def lerobot(
         if key.startswith("observation."):
             put(key, rows, real, axis=True)
         else:
-            found[key] = rows[:, now].reshape(len(rows))
+            found[key] = rows[:, [now]].reshape(len(rows))
     if "index" in found and "dataset_index" in batch:
         found["index"] = found["index"] + batch["dataset_index"] * 2**40
     return {**found, "task": list(batch["language"])}

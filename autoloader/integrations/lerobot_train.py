@@ -131,7 +131,6 @@ class LeRobotRun:
         found = lerobot(batch, **self.layout)
         if self.transforms is not None:
             for key in self.layout["cameras"].values():
-                found[key] = found[key].clone()
                 for place, frames in enumerate(found[key]):
                     found[key][place] = self.transforms(frames)
         return found
