@@ -591,31 +591,15 @@ def check_one(error: AutoloaderError, case: Case) -> None:
     assert shown.count("Traceback (most recent call last)") == 1, shown
 
 
-@pytest.mark.parametrize("case", SPECS, ids=names)
-def test_plan_refuses_a_bad_spec(
+@pytest.mark.parametrize("case", [*SPECS, *TEXTS.values()], ids=[*map(names, SPECS), *TEXTS])
+def test_plan_and_a_loader_refuse_a_bad_spec(
     folder: Path, case: Case, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    (folder / "bad.yaml").write_text(json.dumps(bad_spec(case.what)))
-    refused_by_command(["plan", "--spec", "bad.yaml"], case, capsys)
-
-
-@pytest.mark.usefixtures("folder")
-@pytest.mark.parametrize("case", SPECS, ids=names)
-def test_a_loader_refuses_a_bad_spec(case: Case) -> None:
-    with pytest.raises(AutoloaderError) as refusal:
-        AutoLoader(bad_spec(case.what), output="numpy", ram_floor="64MiB")
-    check_one(refusal.value, case)
-
-
-@pytest.mark.parametrize("name", TEXTS)
-def test_plan_and_a_loader_refuse_a_file_that_is_no_spec(
-    folder: Path, name: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    case = TEXTS[name]
-    (folder / "bad.yaml").write_text(case.what)
+    spec: Any = "bad.yaml" if isinstance(case.what, str) else bad_spec(case.what)
+    (folder / "bad.yaml").write_text(case.what if spec == "bad.yaml" else json.dumps(spec))
     refused_by_command(["plan", "bad.yaml"], case, capsys)
     with pytest.raises(AutoloaderError) as refusal:
-        AutoLoader("bad.yaml", output="numpy", ram_floor="64MiB")
+        AutoLoader(spec, output="numpy", ram_floor="64MiB")
     check_one(refusal.value, case)
 
 

@@ -105,17 +105,6 @@ def passes(samples: int, count: int, seed: int = 0) -> np.ndarray:
     return np.concatenate([rng.permutation(samples) for _ in range(count)])
 
 
-def mixed(datasets: int, samples: int, count: int, seed: int = 0) -> np.ndarray:
-    """Positions of datasets in turn, each somewhere else in its pass."""
-    rng = np.random.default_rng(seed)
-    own = [
-        passes(samples, count + 1, n)[(first := rng.integers(samples)) : first + samples * count]
-        + n * samples
-        for n in range(datasets)
-    ]
-    return np.stack(own, axis=1).reshape(-1)
-
-
 def test_what_a_decode_costs_is_known_as_long_as_one_pipeline_is_there(table: FrameTable) -> None:
     unknown = np.full(2, np.nan)
     table.claim("first", 10 * FRAME, lambda: np.asarray([1e-3, 10e-3]))

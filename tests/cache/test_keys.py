@@ -9,8 +9,7 @@ from typing import Any, get_args
 import numpy as np
 import pytest
 from lerobot_files import LeRobotFiles
-from rlds_files import episode, write_dataset
-from streams import dataset_of, mixture_of
+from streams import mixture_of
 from test_cached_batches import Playing
 from test_frame_table import FRAME_BYTES, frames
 
@@ -22,7 +21,6 @@ from autoloader.spec import CameraSpec
 from autoloader.spec.model import Resize
 
 TOP, SIDE = "observation.images.top", "observation.images.side"
-FLIPPED = {"path": "observation/image", "ops": ["flip_channels"]}
 OTHERS: dict[str, Any] = {
     "camera": CameraSpec(size=(5, 6)),
     "reversed": True,
@@ -91,12 +89,6 @@ def wrong_rows(batches: int, *entries: Any, **fields: Any) -> int:
         assert (playing.counts.hits > 0) == (cache_bytes > 0)
         playing.close()
     return wrong
-
-
-def test_entries_over_the_same_files_show_their_own_channels(tmp_path: Path) -> None:
-    written = write_dataset(tmp_path, [[episode(n, 9 + n) for n in range(4)]])
-    turned = dataset_of(written, name="turned", images={"primary": FLIPPED})
-    assert wrong_rows(60, written, turned) == 0
 
 
 @pytest.mark.parametrize("pair", [(TOP, SIDE), ("p.one", "p.two")], ids=["videos", "pictures"])

@@ -10,7 +10,6 @@ import pytest
 
 from autoloader.errors import SourceError, SpecError
 from autoloader.formats import open_source
-from autoloader.formats.dataset import DatasetFormat
 from autoloader.formats.tfds import locate_version
 
 FEATURES: dict[str, Any] = {
@@ -55,10 +54,6 @@ def write(directory: Path, *splits: dict[str, Any], **info: Any) -> Path:
             name = f"kitchen-{entry['name']}.tfrecord-{index:05d}-of-{count:05d}"
             (directory / name).touch()
     return directory
-
-
-def episodes(found: DatasetFormat, split: str) -> int:
-    return sum(part.records for part in found.resolve(split, field="split"))
 
 
 def test_the_parent_of_several_versions_lists_them(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ import random
 import socket
 import threading
 import types
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import asdict
 from typing import Any
 from unittest.mock import Mock
@@ -259,11 +259,6 @@ def test_a_difference_names_the_array_the_row_and_the_dataset(
     )
     fewer = BatchMessage(0, layout.batch_size - 1, 0)
     assert "rows here" in difference(layout, (ours, batch), (theirs, fewer), names)
-
-
-def _noted(patience: Patience, times: Sequence[float]) -> None:
-    for took_s in times:
-        patience.note(took_s)
 
 
 class RayHere:

@@ -8,13 +8,11 @@ from typing import Any
 import numpy as np
 import pytest
 from index_views import EpisodeView, number_of
-from rlds_files import PLAIN, episode, jpeg, write_dataset
+from rlds_files import PLAIN, episode, write_dataset
 from streams import dataset_of, every_sample, mixture_of
 
-from autoloader.formats.records import MalformedRecordError, parse_example, read_records
+from autoloader.formats.records import parse_example, read_records
 from autoloader.index import DatasetIndex, count_indexed, open_dataset_index, open_indexes
-from autoloader.index.records import RecordSamples
-from autoloader.samples.block import Place
 from autoloader.samples.resolve import ResolvedDataset, resolve
 from autoloader.samples.transforms.fields import is_text, text_of_points
 from autoloader.spec import PipelineSpec
@@ -107,29 +105,3 @@ def test_arrays_of_an_index_cannot_be_written_to(tmp_path: Path) -> None:
     index = open_dataset_index(one_dataset(tmp_path, episode(0, 2)))
     with pytest.raises(ValueError, match="read-only"):
         index.column(0, "action")[0] = 0
-
-
-def test_the_index_refuses_exactly_what_the_plain_reader_refuses(tmp_path: Path) -> None:
-    state = [1.0, 2.0, 3.0]
-    records = [
-        episode(0, 2),
-        episode(1, 2, action=[1.0, 2.0, 3.0]),
-        episode(2, 2, **{"observation/state": state}),
-        episode(3, 2, **{"observation/image": [jpeg(3, 0)] * 3}),
-        episode(4, 2, **{"observation/image": state}),
-        {key: value for key, value in episode(5, 2).items() if key != "action"},
-        episode(6, 2, language_instruction=[b"only one"]),
-        b"no example",
-    ]
-    mixture = mixture_of(write_dataset(tmp_path, [records]))
-    (dataset,) = mixture.datasets
-    index = open_dataset_index(dataset)
-    bad = {one.record: one.reason for one in index.damaged}
-    for number, record, _, payload in records_of(dataset):
-        try:
-            RecordSamples(dataset, mixture.layout).of(Place(0, 0, number, record), payload)
-        except MalformedRecordError:
-            assert bad.pop(record)
-            assert number_of(index, number, record) is None
-    assert bad == {}
-    assert index.episodes == 1

@@ -27,11 +27,6 @@ def small_spec(small_mix: Path) -> PipelineSpec:
     return PipelineSpec.from_mapping(plain)
 
 
-@pytest.fixture(params=["stream", "indexed"])
-def reader(request: pytest.FixtureRequest) -> str:
-    return str(request.param)
-
-
 @pytest.fixture(params=["process", "thread"])
 def isolation(request: pytest.FixtureRequest) -> str:
     return str(request.param)

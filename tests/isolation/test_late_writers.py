@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import signal
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,9 +16,7 @@ from slow_pictures import SCANS_MOST, slow_jpeg
 from streams import endless, spec_of, until
 
 from autoloader import AutoLoader
-from autoloader.decode import frames as costs
 from autoloader.decode.frames import FrameDecoder
-from autoloader.errors import PipelineError
 from autoloader.host.supervision import read_vitals
 from autoloader.process import control
 
@@ -181,27 +178,6 @@ def test_a_child_whose_threads_decode_on_begins_anew_and_nothing_is_lost(
         for row, picture in zip(batch["provenance"].tolist(), pictures(batch), strict=True):
             red = 40 if row[3:] == [3, 0] else (8 * row[3] + 4) % 256
             assert abs(int(picture[0, 0, 0, 0]) - red) <= 6
-
-
-@pytest.mark.parametrize("isolation", ["process", "thread"])
-def test_a_loader_closed_by_the_handler_of_a_signal_ends_the_wait_for_a_batch(
-    tmp_path: Path, isolation: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("AUTOLOADER_PICTURE_COST", str(2**50))
-    monkeypatch.setattr(costs, "most", costs.most_cost())
-    monkeypatch.setattr(control, "STUCK_S", 0.2)
-    slow = [slow_jpeg(4000, 4000, SCANS_MOST)] * 6
-    shards = [[episode(number, 6, **{"observation/image": slow}) for number in range(2)]]
-    spec = spec_of(write_dataset(tmp_path, shards))
-    knobs = {"decode_threads": 1}
-    with AutoLoader(spec, knobs=knobs, **{**THREAD, "isolation": isolation}) as loader:
-        before = signal.signal(signal.SIGALRM, lambda *_: loader.close())
-        signal.setitimer(signal.ITIMER_REAL, 1.0)
-        try:
-            with pytest.raises(PipelineError, match="closed while a batch was awaited"):
-                take(endless(loader), 100)
-        finally:
-            signal.signal(signal.SIGALRM, before)
 
 
 def test_a_child_whose_batch_call_does_not_return_begins_anew(

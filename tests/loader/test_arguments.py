@@ -69,20 +69,6 @@ def closed(request: pytest.FixtureRequest, spec: PipelineSpec) -> AutoLoader:
     return loader
 
 
-CALLS: dict[str, Callable[[AutoLoader], Any]] = {
-    "next": lambda loader: next(iter(loader)),
-    "retune": lambda loader: loader.retune(decode_threads=1),
-    "quarantined": lambda loader: loader.quarantined(),
-    "load_state_dict": lambda loader: loader.load_state_dict(loader.state_dict()),
-    "park": lambda loader: loader.park(),
-    "unpark": lambda loader: loader.park(False),
-    "prepare": lambda loader: loader.prepare(),
-    "suspend": lambda loader: loader.suspend(),
-    "transfer": lambda loader: loader.transfer("cuda"),
-    "with": lambda loader: loader.__enter__(),
-}
-
-
 def test_a_closed_loader_still_tells_what_it_did(closed: AutoLoader) -> None:
     told = closed.statistics()
     assert (told.batches, told.samples, told.worker_pids) == (1, 4, ())

@@ -133,22 +133,14 @@ def test_the_five_promised_profiles_ship() -> None:
 
 
 @pytest.mark.parametrize("path", SHIPPED, ids=lambda path: path.stem)
-def test_a_shipped_profile_is_legal_on_its_own_host(path: Path) -> None:
+def test_a_shipped_profile_is_legal_on_its_host_and_says_what_its_numbers_come_from(
+    path: Path,
+) -> None:
     profile = Profile.from_yaml(path)
     assert profile.name == path.stem
     assert profile.fit(profile.host, strict=True) == (profile, [])
-
-
-@pytest.mark.parametrize("path", SHIPPED, ids=lambda path: path.stem)
-def test_a_shipped_profile_says_what_its_numbers_come_from(path: Path) -> None:
-    profile = Profile.from_yaml(path)
     measured = profile.provenance.source == "measured"
     assert measured == bool(profile.measurements) == bool(profile.provenance.command)
     assert len(profile.provenance.detail) > 80
-
-
-@pytest.mark.parametrize("path", SHIPPED, ids=lambda path: path.stem)
-def test_a_shipped_profile_holds_29_datasets_within_its_cpus(path: Path) -> None:
-    profile = Profile.from_yaml(path)
     measured_on_29 = profile.model_copy(update={"mixture": MixtureKind(datasets=29)})
     assert measured_on_29.fit(profile.host)[1] == []

@@ -135,12 +135,6 @@ def test_one_streamed_ranks_state_is_its_own_and_of_use_to_no_other(
     assert "join_states" in caught.value.remedy
 
 
-def _place(pass_: int, shard: int, record: int) -> Any:
-    from autoloader.samples.block import Place as RecordPlace
-
-    return RecordPlace(0, pass_, shard, record)
-
-
 def test_a_dataset_that_has_nothing_for_some_rank_is_refused(pair: tuple[Written, ...]) -> None:
     mixture = mixture_of(pair[1])
     check_parts(mixture, {"b": 12}, Ranks(0, 6))

@@ -12,8 +12,6 @@ from autoloader import recipes
 from autoloader.errors import UsageError
 from autoloader.spec import PipelineSpec
 
-EVERY = [(name, style) for style in recipes.STYLES for name in recipes.names(style)]
-
 
 def spec_with(found: recipes.Recipe) -> PipelineSpec:
     cameras = {camera: {"size": [8, 8]} for camera in found.dataset["images"]}

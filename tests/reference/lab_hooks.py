@@ -110,8 +110,3 @@ def returns_list(episode: dict[str, Any]) -> list[Any]:
 
 def bad_valid(episode: dict[str, Any]) -> dict[str, Any]:
     return {**episode, "valid": episode["action"][:, 0]}
-
-
-def computes(episode: dict[str, Any]) -> dict[str, Any]:
-    episode["observation"]["image"] = episode["observation"]["image"] / 255
-    return episode

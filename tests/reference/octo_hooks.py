@@ -44,9 +44,3 @@ def named(trajectory: dict[str, Any]) -> dict[str, Any]:
         "file_path"
     ]
     return trajectory
-
-
-def fails_late(trajectory: dict[str, Any]) -> dict[str, Any] | None:
-    number = int(trajectory["observation"]["state"][0, 0])
-    tf.debugging.assert_less(number, 3)
-    return None if number == 1 else trajectory

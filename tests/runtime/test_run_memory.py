@@ -8,12 +8,6 @@ from hypothesis import strategies as st
 from autoloader.pipeline.read.frame_reads import RunMemory
 
 
-def address(view: memoryview) -> int:
-    import numpy as np
-
-    return int(np.frombuffer(view, "u1").__array_interface__["data"][0])
-
-
 @given(
     st.lists(
         st.one_of(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
 import pytest
 
 from autoloader.errors import SpecError, UnsupportedError
@@ -51,35 +50,6 @@ FEATURES = {
 
 def bind(raw: Any) -> Any:
     return numeric_field(parse_expression(raw), FEATURES, field="datasets[d].action")
-
-
-def columns(steps: int) -> dict[str, np.ndarray]:
-    """Column c of feature number f at step t is 100·f + 10·c + t."""
-    found = {}
-    for f, (path, own) in enumerate(FEATURES.items()):
-        width = int(np.prod([size or 1 for size in own.shape], dtype=int))
-        grid = 100 * f + 10 * np.arange(width)[None, :] + np.arange(steps)[:, None]
-        found[path] = grid.astype(np.float32)
-    return found
-
-
-@pytest.mark.parametrize(
-    ("raw", "words"),
-    [
-        ("acton/world_vector", ["'acton/world_vector'", "action/world_vector", "flag"]),
-        ("image", ["image uint8, 8×8×3"]),
-        ("words", ["text string"]),
-        ("episode_metadata/number", ["not a number for every step"]),
-        ("pose[6:]", ["takes no column", "has 6"]),
-        ("nested", ["nested"]),
-    ],
-)
-def test_a_field_that_cannot_be_bound_is_refused(raw: str, words: list[str]) -> None:
-    with pytest.raises(SpecError) as caught:
-        bind(raw)
-    assert caught.value.path == "datasets[d].action"
-    for word in words:
-        assert word in str(caught.value)
 
 
 def test_of_many_features_an_error_lists_the_closest_and_where_all_are() -> None:

@@ -9,11 +9,6 @@ from autoloader.errors import UsageError
 from autoloader.telemetry.statistics import Statistics
 
 
-def test_what_was_written_is_what_is_read() -> None:
-    moment = a_moment()
-    assert Statistics.from_json(moment.to_json()) == moment
-
-
 @pytest.mark.parametrize(
     "text", ["", "[]", "{}", "7", json.dumps(a_moment().as_dict())[:-9], '{"run": "a", "moves": 3}']
 )
