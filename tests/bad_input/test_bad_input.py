@@ -249,7 +249,7 @@ COMMANDS = [
     command("plan --spec mix.yaml --split tset", "datasets[arm].split", "'tset'", "known: train"),
     command("plan --spec mix.yaml --ranks 0", "--ranks", "'0'", AT_LEAST_1),
     command("plan --spec mix.yaml --ranks 3 --nodes 2", "--ranks 3 --nodes 2", "multiple"),
-    command("plan --spec mix.yaml --ranks 1000", "1000 ranks", "20 samples", "fewer ranks"),
+    command("plan --spec mix.yaml --ranks 100", "100 ranks", "20 samples", "fewer ranks"),
     command("measure --spec mix.yaml --batches many", "--batches", "'many'", "an integer"),
     command("measure --spec mix.yaml --batches 0", "--batches", "at least 1"),
     command("measure --spec large.yaml", "batch.size", "fewer samples", "drop_last"),

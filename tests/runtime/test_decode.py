@@ -76,10 +76,24 @@ def test_no_format_is_turned_by_the_orientation_beside_its_pixels(
         assert off.max() <= (12 if kind == "JPEG" else 0)
 
 
+def test_bilinear_has_half_pixel_centres_and_no_antialiasing() -> None:
+    pixels = np.zeros((1, 4, 3), np.uint8)
+    pixels[0, :, 0] = [0, 100, 200, 100]
+    assert decoded(as_png(pixels), 1, 2)[0, :, 0].tolist() == [50, 150]
+    assert decoded(as_png(pixels[:, :2]), 1, 4)[0, :, 0].tolist() == [0, 25, 75, 100]
+
+
 def test_lanczos3_is_antialiased() -> None:
     pixels = picture(64, 64)
     wanted = np.asarray(Image.fromarray(pixels).resize((9, 7), Image.Resampling.LANCZOS))
     assert (decoded(as_png(pixels), 7, 9, resize="lanczos3") == wanted).all()
+
+
+def test_area_is_the_mean_of_what_a_pixel_covers() -> None:
+    pixels = np.random.default_rng(1).integers(0, 256, (8, 12, 3), dtype=np.uint8)
+    wanted = pixels.reshape(2, 4, 3, 4, 3).mean(axis=(1, 3))
+    out = decoded(as_png(pixels), 2, 3, resize="area")
+    assert np.abs(out - wanted).max() <= 0.51
 
 
 @pytest.mark.parametrize(
