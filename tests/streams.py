@@ -19,11 +19,12 @@ from autoloader.decode.ring import RingMemory
 from autoloader.host.clock import Clock
 from autoloader.index.counting import count_mixture
 from autoloader.pipeline.pipeline import Pipeline
+from autoloader.pipeline.read.planned import IndexedReader
 from autoloader.pipeline.read.streams import StreamsReader
 from autoloader.samples.block import EmptyEpisode, EpisodeStream, Place, SampleBlock
 from autoloader.samples.resolve import ResolvedDataset, ResolvedMixture, resolve
 from autoloader.sampling.cursor import DatasetCursor
-from autoloader.sampling.dealing import Ranks
+from autoloader.sampling.dealing import Deal, Ranks
 from autoloader.sampling.mixture import mixture_order
 from autoloader.spec import PipelineSpec
 from autoloader.spec.knobs import Knobs
@@ -212,6 +213,65 @@ class Running:
             self.position,
             self.position % (self.order.epoch_samples or 1),
         )
+
+
+class Playing:
+    """A pipeline that reads by index in this process, taken by hand; a context, or closed."""
+
+    def __init__(
+        self,
+        mixture: ResolvedMixture,
+        ranks: Ranks | None = None,
+        *,
+        base: int = 0,
+        **knobs: Any,
+    ) -> None:
+        order = mixture_order(mixture, {n: c.samples for n, c in count_mixture(mixture).items()})
+        self.mixture, self.memory = mixture, RingMemory(mixture.layout)
+        self.knobs = Knobs.build({"ring_slots": 4, "reader": "indexed", "read_ahead": 1, **knobs})
+        deal = Deal.of(order, mixture.spec.batch, ranks or Ranks(), base=base, in_epoch=base)
+        self.reader = IndexedReader(mixture, order)
+        self.pipeline = Pipeline(mixture, self.reader, self.knobs, self.memory, deal=deal)
+        self.got: list[dict[str, np.ndarray]] = []
+        self.replaced = 0
+        self.pipeline.start()
+
+    def batch(self) -> dict[str, np.ndarray]:
+        """One batch, as arrays of its own."""
+        while (filled := self.pipeline.next(1.0)) is None:
+            pass
+        views = self.mixture.layout.views(self.memory.base(filled.slot))
+        names = [name for name in views if not name.startswith("language")]
+        self.got.append({name: views[name][: filled.rows].copy() for name in names})
+        self.replaced += filled.replaced
+        del views
+        self.pipeline.release(filled.slot)
+        return self.got[-1]
+
+    def batches(self, count: int) -> list[dict[str, np.ndarray]]:
+        """``count`` more batches."""
+        return [self.batch() for _ in range(count)]
+
+    def joined(self, name: str) -> np.ndarray:
+        """One array of all batches so far."""
+        return np.concatenate([batch[name] for batch in self.got])
+
+    @property
+    def samples(self) -> list[tuple[int, ...]]:
+        """What each row so far is."""
+        return [tuple(row) for row in self.joined("provenance").tolist()]
+
+    def close(self) -> None:
+        """End it; ``blocks`` are those that were read."""
+        self.blocks = self.reader.blocks
+        self.pipeline.close()
+        self.memory.close()
+
+    def __enter__(self) -> Playing:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
 
 def every_sample(mixture: ResolvedMixture, index: int, pass_: int) -> set[Sample]:

@@ -256,20 +256,3 @@ def test_a_function_of_tensorflow_is_given_them_as_ragged_tensors(
     spec["datasets"][0]["language"] = {"path": "observation/words", "several": "first"}
     _, texts = epoch_of(spec)
     assert texts == {"": 8, "w": 16}
-
-
-@pytest.mark.parametrize(
-    "more",
-    [
-        {"steps": {"drop_last": 1}},
-        {"keep": {"moving": {"path": "observation.state", "above": 0.5}}},
-        {"action": {"path": "action", "ops": ["relabel"]}, "steps": {"drop_last": 1}},
-    ],
-)
-def test_plan_without_an_index_counts_what_a_transform_leaves(
-    more: dict[str, Any], cases: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    root = cases("plan_transform_lerobot")
-    spec = written(spec_of(dataset_of("plan_transform", root, **more)), tmp_path)
-    assert main(["plan", "--spec", str(spec), "--ram-floor", "200MB"]) == 0
-    assert capsys.readouterr().err

@@ -13,16 +13,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from rlds_files import Written, write_steps
-from streams import dataset_of, mixture_of, spec_of
+from streams import Playing, dataset_of, mixture_of, spec_of
 
 from autoloader import AutoLoader
-from autoloader.decode.ring import RingMemory
-from autoloader.index.counting import count_mixture
-from autoloader.pipeline.pipeline import Pipeline
-from autoloader.pipeline.read.planned import IndexedReader
 from autoloader.samples.resolve import ResolvedMixture
-from autoloader.sampling.dealing import Deal, Ranks
-from autoloader.sampling.mixture import mixture_order
+from autoloader.sampling.dealing import Ranks
 from autoloader.spec.knobs import Knobs
 from autoloader.telemetry.statistics import CacheStatistics
 from autoloader.tune.measurement import measure
@@ -31,42 +26,13 @@ FRAME = 24 * 32 * 3
 Batch = dict[str, np.ndarray]
 
 
-class Playing:
-    """A running pipeline whose batches are taken one by one."""
+def hold(one: Playing, cache_bytes: int) -> None:
+    one.knobs = Knobs.build({"cache_bytes": cache_bytes}, base=one.knobs)
+    one.pipeline.retune(one.knobs)
 
-    def __init__(self, mixture: ResolvedMixture, ranks: Ranks | None = None, **knobs: Any) -> None:
-        order = mixture_order(mixture, {n: c.samples for n, c in count_mixture(mixture).items()})
-        self.mixture, self.memory = mixture, RingMemory(mixture.layout)
-        self.knobs = Knobs.build({"ring_slots": 4, "reader": "indexed", "read_ahead": 1, **knobs})
-        deal = Deal.of(order, mixture.spec.batch, ranks or Ranks())
-        reader = IndexedReader(mixture, order)
-        self.pipeline = Pipeline(mixture, reader, self.knobs, self.memory, deal=deal)
-        self.pipeline.start()
 
-    def batch(self) -> Batch:
-        while (filled := self.pipeline.next(1.0)) is None:
-            pass
-        views = self.mixture.layout.views(self.memory.base(filled.slot))
-        names = [name for name in views if not name.startswith("language")]
-        came = {name: views[name][: filled.rows].copy() for name in names}
-        del views
-        self.pipeline.release(filled.slot)
-        return came
-
-    def batches(self, count: int) -> list[Batch]:
-        return [self.batch() for _ in range(count)]
-
-    def hold(self, cache_bytes: int) -> None:
-        self.knobs = Knobs.build({"cache_bytes": cache_bytes}, base=self.knobs)
-        self.pipeline.retune(self.knobs)
-
-    @property
-    def counts(self) -> CacheStatistics:
-        return self.pipeline.activity().cache
-
-    def close(self) -> None:
-        self.pipeline.close()
-        self.memory.close()
+def counts(one: Playing) -> CacheStatistics:
+    return one.pipeline.activity().cache
 
 
 @pytest.fixture(scope="module")
@@ -137,15 +103,15 @@ def test_held_frames_show_what_decoded_frames_show(
     mixed = mixture(written, own, **fields)
     plain = play(mixed)
     batches = plain.batches(60)
-    assert plain.counts == CacheStatistics()
+    assert counts(plain) == CacheStatistics()
     plain.close()
     hits = []
     for frames in (50, 1000):
         cached = play(mixed, cache_bytes=frames * FRAME)
         for batch in batches:
             assert_same(batch, cached.batch())
-        assert cached.counts.held_bytes <= frames * FRAME
-        hits.append(cached.counts.hits)
+        assert counts(cached).held_bytes <= frames * FRAME
+        hits.append(counts(cached).hits)
         cached.close()
     assert hits[1] > hits[0] > 0
 
@@ -164,7 +130,7 @@ def test_batches_are_the_same_while_the_cache_moves_at_random(
         for batch in batches:
             move = data.draw(st.sampled_from(["hold", "drop", "next", "next", "next"]))
             if move == "hold":
-                cached.hold(data.draw(st.sampled_from([0, 3, 20, 80, 500])) * FRAME)
+                hold(cached, data.draw(st.sampled_from([0, 3, 20, 80, 500])) * FRAME)
             elif move == "drop":
                 cached.pipeline.drop()
             assert_same(batch, cached.batch())
@@ -184,15 +150,15 @@ def test_decode_processes_share_what_is_held_and_survive_kills_and_random_shrink
     for number, batch in enumerate(batches):
         assert_same(batch, cached.batch())
         if number in (40, 60):
-            assert cached.counts.hits > 0
+            assert counts(cached).hits > 0
             victims = cached.pipeline.activity().processes
             os.kill(victims[random.integers(len(victims))], signal.SIGKILL)
         elif number < 110 and random.random() < 0.2:
-            cached.hold(int(random.choice([0, 3, 20, 80, 1000])) * FRAME)
+            hold(cached, int(random.choice([0, 3, 20, 80, 1000])) * FRAME)
         elif number == 110:
             cached.knobs = Knobs.build({"decode_processes": 1}, base=cached.knobs)
-            cached.hold(1000 * FRAME)
-    assert cached.counts.hits > 0
+            hold(cached, 1000 * FRAME)
+    assert counts(cached).hits > 0
 
 
 def test_ranks_of_a_node_share_what_is_held_and_neither_sees_the_others_frames(
@@ -208,13 +174,14 @@ def test_ranks_of_a_node_share_what_is_held_and_neither_sees_the_others_frames(
     for number in range(60):
         assert_same(wanted[0][number], first.batch())
         assert_same(wanted[1][number], second.batch())
-    assert first.counts.budget_bytes == second.counts.budget_bytes == 1000 * FRAME
-    before, between, after = first.counts, second.counts, first.counts  # both go on building ahead
+    assert counts(first).budget_bytes == counts(second).budget_bytes == 1000 * FRAME
+    # Both go on building ahead.
+    before, between, after = counts(first), counts(second), counts(first)
     assert before.hits <= between.hits <= after.hits
     assert before.hits + before.misses <= between.hits + between.misses <= after.hits + after.misses
     assert after.hits > after.misses
     second.close()
-    assert first.counts.budget_bytes == 500 * FRAME
+    assert counts(first).budget_bytes == 500 * FRAME
     first.batches(30)
 
 
@@ -231,7 +198,7 @@ def test_what_a_decode_costs_is_still_asked_when_another_pipeline_over_the_mixtu
     asked: list[np.ndarray] = []
     costs = second.pipeline._frame_costs
     second.pipeline._frame_costs = lambda: asked.append(costs()) or asked[-1]
-    second.hold(40 * FRAME)
+    hold(second, 40 * FRAME)
     before = len(asked)
     for _ in range(20):
         table._costs_at_s = float("-inf")

@@ -9,8 +9,7 @@ from typing import Any, get_args
 import numpy as np
 import pytest
 from lerobot_files import LeRobotFiles
-from streams import mixture_of
-from test_cached_batches import Playing
+from streams import Playing, mixture_of
 from test_frame_table import FRAME_BYTES, frames
 
 from autoloader.cache.slab import FILE_BITS
@@ -86,7 +85,7 @@ def wrong_rows(batches: int, *entries: Any, **fields: Any) -> int:
                 batch["provenance"].tolist(), batch["images/primary"], strict=True
             ):
                 wrong += int((alone[dataset][tuple(place)] != shown).any())
-        assert (playing.counts.hits > 0) == (cache_bytes > 0)
+        assert (playing.pipeline.activity().cache.hits > 0) == (cache_bytes > 0)
         playing.close()
     return wrong
 

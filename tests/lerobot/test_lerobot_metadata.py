@@ -21,6 +21,7 @@ from autoloader.cli.app import main
 from autoloader.cli.doctor import indexes
 from autoloader.errors import SourceError
 from autoloader.formats.lerobot import metadata
+from autoloader.index import counting
 from autoloader.index.opening import find_indexes, open_indexes
 from autoloader.samples.resolve import resolve
 
@@ -291,6 +292,36 @@ def test_a_shape_with_its_channels_first_is_a_picture(
     camera = {"dtype": "video", "shape": [3, 64, 96], "names": names}
     info_of(root, features={**features, TOP: camera})
     check(files, root, samples_of(spec_of(root)), {"top": TOP})
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"steps": {"drop_last": 1}},
+        {"keep": {"moving": {"path": "action", "above": 0.5}}},
+        {"action": [{"path": "action", "ops": ["relabel"]}], "steps": {"drop_last": 1}},
+        {"transform": {"call": "lerobot_functions:backwards"}, "images": {"top": "cameras/front"},
+         "action": "moves", "state": "joints", "language": "words"},
+    ],
+)  # fmt: skip
+def test_plan_estimates_episodes_that_a_transform_shortens(
+    tmp_path: Path,
+    more: dict[str, object],
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(counting, "QUICK_BYTES", 0)  # as of data that plan does not index
+    pictures = ["observation.images.side"]
+    root = LeRobotFiles(lengths=(4, 3, 5), version="v2.1", pictures=pictures).write(
+        tmp_path / "arm"
+    )
+    document = spec_of(root, dataset=more).model_dump(mode="json", exclude_none=True)
+    spec = tmp_path / "mix.yaml"
+    spec.write_text(yaml.safe_dump(document))
+    assert main(["plan", "--spec", str(spec), "--ram-floor", "64MiB", "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)["datasets"]["arm"]
+    assert told["estimated"]
+    assert 0 < told["samples"] <= 12
 
 
 def test_rows_that_the_list_looks_for_in_another_file_are_told_with_both(

@@ -94,6 +94,7 @@ def samples(draw: st.DrawFn) -> dict[str, Any]:
         "state_offsets": draw(Offsets),
         "action_start": draw(st.integers(-3, 3)),
         "action_horizon": draw(st.integers(1, 4)),
+        "action_step": draw(st.integers(1, 2)),
         "action_reduce": draw(st.sampled_from(["none", "sum"])),
         "action_per": draw(st.sampled_from(["sample", "sample", "step"])),
         "action_relative_to_state": draw(st.sampled_from([[], [1], [0, 1]])),

@@ -3,27 +3,20 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import pytest
 from rlds_files import Written, episode, jpeg, write_dataset
-from streams import mixture_of, until
+from streams import Playing, mixture_of, until
 
-from autoloader.decode.ring import RingMemory
-from autoloader.index.counting import count_mixture
-from autoloader.pipeline.pipeline import Pipeline
 from autoloader.pipeline.read.blocks import Blocks
 from autoloader.pipeline.read.planned import IndexedReader
 from autoloader.samples.resolve import ResolvedMixture
-from autoloader.sampling.dealing import Deal, Ranks
-from autoloader.sampling.mixture import mixture_order
-from autoloader.spec.knobs import Knobs
+from autoloader.sampling.dealing import Ranks
 
 STEPS, EPISODES = 12, 30
+KNOBS = {"decode_threads": 2, "io_threads": 1}
 FRAME_BYTES = 4_000
 LOCAL: dict[str, Any] = {
     "weights": "natural",
@@ -57,52 +50,9 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Written:
     return write_dataset(tmp_path_factory.mktemp("blocks"), shards)
 
 
-@dataclass
-class Came:
-    """What came out of a pipeline: a row a sample, and what was read for it."""
-
-    samples: list[tuple[int, ...]] = field(default_factory=list)
-    images: list[np.ndarray] = field(default_factory=list)
-    blocks: Blocks | None = None
-
-
-@contextmanager
-def running(
-    mixture: ResolvedMixture, came: Came, *, base: int = 0, ranks: Ranks | None = None
-) -> Iterator[Pipeline]:
-    order = mixture_order(mixture, {n: c.samples for n, c in count_mixture(mixture).items()})
-    memory = RingMemory(mixture.layout)
-    knobs = Knobs.build(
-        {"ring_slots": 4, "decode_threads": 2, "reader": "indexed", "io_threads": 1}
-    )
-    deal = Deal.of(order, mixture.spec.batch, ranks or Ranks(), base=base, in_epoch=base)
-    reader = IndexedReader(mixture, order)
-    pipeline = Pipeline(mixture, reader, knobs, memory, deal=deal)
-    pipeline.start()
-    try:
-        yield pipeline
-        came.blocks = reader.blocks
-    finally:
-        pipeline.close()
-        memory.close()
-
-
-def take(pipeline: Pipeline, mixture: ResolvedMixture, came: Came, batches: int) -> None:
-    memory = pipeline._memory
-    for _ in range(batches):
-        while (filled := pipeline.next(1.0)) is None:
-            pass
-        views = mixture.layout.views(memory.base(filled.slot))
-        came.samples += map(tuple, views["provenance"][: filled.rows].tolist())
-        came.images += list(views["images/primary"][: filled.rows].copy())
-        del views
-        pipeline.release(filled.slot)
-
-
-def drained(mixture: ResolvedMixture, batches: int, **how: Any) -> Came:
-    came = Came()
-    with running(mixture, came, **how) as pipeline:
-        take(pipeline, mixture, came, batches)
+def drained(mixture: ResolvedMixture, batches: int, **how: Any) -> Playing:
+    with Playing(mixture, **KNOBS, **how) as came:
+        came.batches(batches)
     return came
 
 
@@ -110,11 +60,11 @@ def drained(mixture: ResolvedMixture, batches: int, **how: Any) -> Came:
 def alone(written: Written) -> dict[tuple[int, ...], np.ndarray]:
     """Each sample of three passes, read without locality."""
     came = drained(mixture_of(written, **{**LOCAL, "mixing": {}}), 3 * PASS)
-    return dict(zip(came.samples, came.images, strict=True))
+    return dict(zip(came.samples, came.joined("images/primary"), strict=True))
 
 
-def check(came: Came, alone: dict[tuple[int, ...], np.ndarray]) -> None:
-    for sample, images in zip(came.samples, came.images, strict=True):
+def check(came: Playing, alone: dict[tuple[int, ...], np.ndarray]) -> None:
+    for sample, images in zip(came.samples, came.joined("images/primary"), strict=True):
         np.testing.assert_array_equal(images, alone[sample])
 
 
@@ -142,16 +92,15 @@ def test_samples_of_blocks_are_those_of_single_reads_and_a_pass_reads_the_data_o
 def test_without_room_for_blocks_frames_are_read_one_by_one(
     written: Written, alone: dict[tuple[int, ...], np.ndarray]
 ) -> None:
-    mixture, came = mixture_of(written, **LOCAL), Came()
-    with running(mixture, came) as pipeline:
-        take(pipeline, mixture, came, 2)
-        pipeline.drop()
-        reader = pipeline._reader
+    with Playing(mixture_of(written, **LOCAL), **KNOBS) as came:
+        came.batches(2)
+        came.pipeline.drop()
+        reader = came.reader
         assert isinstance(reader, IndexedReader)
         assert reader.blocks is not None
         reader.blocks._room = reader.blocks._most = 0
-        pipeline.drop()
-        take(pipeline, mixture, came, 2 * PASS - 2)
+        came.pipeline.drop()
+        came.batches(2 * PASS - 2)
     check(came, alone)
     assert came.blocks is not None
     assert came.blocks.single > 0
@@ -191,14 +140,13 @@ def test_two_ranks_of_a_process_share_the_blocks(
     written: Written, alone: dict[tuple[int, ...], np.ndarray]
 ) -> None:
     mixture = mixture_of(written, **LOCAL)
-    first, second = Came(), Came()
     with (
-        running(mixture, first, ranks=Ranks(0, 2)) as one,
-        running(mixture, second, ranks=Ranks(1, 2)) as other,
+        Playing(mixture, Ranks(0, 2), **KNOBS) as first,
+        Playing(mixture, Ranks(1, 2), **KNOBS) as second,
     ):
         for _ in range(PASS // 2):
-            take(one, mixture, first, 1)
-            take(other, mixture, second, 1)
+            first.batch()
+            second.batch()
     assert first.blocks is second.blocks
     assert not set(first.samples) & set(second.samples)
     assert len({*first.samples, *second.samples}) == STEPS * EPISODES
@@ -242,8 +190,8 @@ def test_every_kind_of_order_reads_blocks(written: Written, own: dict[str, Any])
     assert len(set(came.samples)) == len(came.samples)
     missing = set(plain.samples) ^ set(came.samples)
     assert len(missing) <= 2 * (samples % 12)
-    pictures = dict(zip(plain.samples, plain.images, strict=True))
-    for sample, images in zip(came.samples, came.images, strict=True):
+    pictures = dict(zip(plain.samples, plain.joined("images/primary"), strict=True))
+    for sample, images in zip(came.samples, came.joined("images/primary"), strict=True):
         if sample in pictures:
             np.testing.assert_array_equal(images, pictures[sample])
     assert came.blocks is not None

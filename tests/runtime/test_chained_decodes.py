@@ -3,30 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from rlds_files import episode, jpeg, write_dataset, write_steps
-from streams import dataset_of, mixture_of
+from streams import Playing, dataset_of, mixture_of
 
 from autoloader.decode.frames import FrameDecoder, UndecodableFrameError
 from autoloader.decode.jobs import PendingBatch, RowDecoding
 from autoloader.decode.message import BatchMessage
-from autoloader.decode.ring import RingMemory
 from autoloader.index import DatasetIndex, open_dataset_index
-from autoloader.index.counting import count_mixture
 from autoloader.index.planned import RunPlanner
-from autoloader.pipeline.pipeline import Pipeline
-from autoloader.pipeline.read.planned import IndexedReader, PlannedSource
+from autoloader.pipeline.read.planned import PlannedSource
 from autoloader.samples.block import SampleBlock
 from autoloader.samples.resolve import ResolvedMixture
-from autoloader.sampling.dealing import Deal, Ranks
-from autoloader.sampling.mixture import mixture_order
 from autoloader.sampling.plan import PlannedSamples
-from autoloader.spec.knobs import Knobs
+from autoloader.telemetry.statistics import DatasetStatistics
 
 STEPS = 18
 """With offsets 0 and 2 and edges: drop this gives two classes of eight samples: whole runs of 4."""
@@ -38,58 +32,28 @@ CHAINED: dict[str, Any] = {
 }
 
 
-@dataclass
-class Came:
-    """What came out of a pipeline: a row a sample, and what the pool counted."""
-
-    ledger: list[tuple[int, ...]] = field(default_factory=list)
-    told: list[tuple[int, ...]] = field(default_factory=list)
-    images: list[np.ndarray] = field(default_factory=list)
-    replaced: int = 0
-    quarantined: int = 0
-    frames: int = 0
-    decoded: int = 0
+def drained(mixture: ResolvedMixture, batches: int) -> tuple[Playing, list[DatasetStatistics]]:
+    """So many batches of a mixture; all jobs are done when they are counted."""
+    with Playing(mixture, decode_threads=3) as came:
+        came.batches(batches)
+        came.pipeline.close()
+        return came, [*came.pipeline.activity().datasets.values()]
 
 
-def drained(mixture: ResolvedMixture, batches: int, base: int = 0) -> Came:
-    """So many batches of a mixture from position ``base``; all jobs are done when it is counted."""
-    order = mixture_order(mixture, {n: c.samples for n, c in count_mixture(mixture).items()})
-    memory = RingMemory(mixture.layout)
-    knobs = Knobs.build({"ring_slots": 4, "decode_threads": 3, "reader": "indexed"})
-    deal = Deal.of(order, mixture.spec.batch, Ranks(), base=base, in_epoch=base)
-    pipeline = Pipeline(mixture, IndexedReader(mixture, order), knobs, memory, deal=deal)
-    came = Came()
-    pipeline.start()
-    try:
-        for _ in range(batches):
-            while (filled := pipeline.next(1.0)) is None:
-                pass
-            views = mixture.layout.views(memory.base(filled.slot))
-            came.ledger += map(tuple, views["ledger"][: filled.rows, :5].tolist())
-            came.told += map(tuple, views["provenance"][: filled.rows].tolist())
-            came.images += list(views["images/primary"][: filled.rows].copy())
-            came.replaced += filled.replaced
-            del views
-            pipeline.release(filled.slot)
-    finally:
-        pipeline.close()
-        counted = pipeline.activity().datasets.values()
-        memory.close()
-    came.frames = sum(one.frames for one in counted)
-    came.decoded = sum(one.decoded for one in counted)
-    came.quarantined = sum(one.quarantined for one in counted)
-    return came
+def places(came: Playing) -> list[tuple[int, ...]]:
+    """The samples that the rows stand for."""
+    return [tuple(row) for row in came.joined("ledger")[:, :5].tolist()]
 
 
 def test_only_datasets_whose_offsets_allow_it_are_chained(tmp_path: Path) -> None:
     written = [write_steps(tmp_path, [[STEPS] * 3], name=name) for name in ("chained", "drawn")]
     drawn = dataset_of(written[1], sample={"per_episode": 8})
-    came = drained(mixture_of(written[0], drawn, **CHAINED), 6)
-    t = [place[4] for place in came.ledger if place[0] == 0]
+    came, counted = drained(mixture_of(written[0], drawn, **CHAINED), 6)
+    t = [place[4] for place in places(came) if place[0] == 0]
     assert len(t) == 48
     runs = np.asarray(t).reshape(-1, 4)
     assert (np.diff(runs, axis=1) == 2).all()
-    assert 1.25 < came.frames / came.decoded < 2
+    assert 1.25 < sum(one.frames for one in counted) / sum(one.decoded for one in counted) < 2
 
 
 def test_every_row_that_needs_an_undecodable_frame_is_replaced_and_counted(tmp_path: Path) -> None:
@@ -98,15 +62,15 @@ def test_every_row_that_needs_an_undecodable_frame_is_replaced_and_counted(tmp_p
     records = [episode(0, STEPS, **{"observation/image": frames}), episode(1, STEPS)]
     written = write_dataset(tmp_path, [records])
     for mixing in (CHAINED["mixing"], {}):
-        batches = 3
-        came = drained(mixture_of(written, **{**CHAINED, "mixing": mixing}), batches)
-        needed = {(place[3], place[4]) for place in came.ledger if place[:2] == (0, 0)}
+        came, counted = drained(mixture_of(written, **{**CHAINED, "mixing": mixing}), 3)
+        ledger = places(came)
+        needed = {(place[3], place[4]) for place in ledger if place[:2] == (0, 0)}
         assert needed == {(record, t) for record in range(2) for t in range(16)}
-        bad = [row for row, place in enumerate(came.ledger) if place[3:] in ((0, 5), (0, 7))]
+        bad = [row for row, place in enumerate(ledger) if place[3:] in ((0, 5), (0, 7))]
         assert len(bad) == came.replaced >= 2
-        for row, (meant, told) in enumerate(zip(came.ledger, came.told, strict=True)):
+        for row, (meant, told) in enumerate(zip(ledger, came.samples, strict=True)):
             assert (meant == told) is (row not in bad)
-        assert came.quarantined == 1
+        assert sum(one.quarantined for one in counted) == 1
 
 
 def test_a_run_without_videos_is_looked_through_once_a_batch(
