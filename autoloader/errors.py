@@ -20,6 +20,7 @@ translates at its own boundary with ``raise ... from``.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from typing import Any
 
@@ -178,7 +179,7 @@ def shown(value: Any) -> str:
 
 def in_our_words(message: str) -> str:
     """A rule of pydantic's about a value, as "it should be at least 1"."""
-    words = message.partition(",")[0].replace("Input should be", "it should be")
+    words = re.sub(", (unable|got) .*", "", message).replace("Input should be", "it should be")
     words = words.replace("a valid integer", "an integer")
     words = words.replace("greater than or equal to", "at least")
     return words.replace("less than or equal to", "at most")
@@ -189,8 +190,8 @@ def nearest(word: str, known: Iterable[str]) -> str:
     import difflib  # in the failing case only: each process of a run would hold it
 
     names = [str(name) for name in known]
-    close = difflib.get_close_matches(word, names, n=1, cutoff=0.65)
-    close = close or [name for name in names if len(word) > 3 and word in name]
+    holding = [name for name in names if len(word) > 3 and word in name]
+    close = difflib.get_close_matches(word, holding or names, n=1, cutoff=0 if holding else 0.65)
     if close:
         return f"did you mean {close[0]!r}?"
     more = f" and {len(names) - MOST_NAMES} more" if len(names) > MOST_NAMES else ""

@@ -266,6 +266,10 @@ def _one_value_each(words: Sequence[str]) -> Iterator[str]:
             yield "--set"
         elif before == "NAME=VALUE":
             before = ""
+        elif before == "--set" and not word.startswith("-"):
+            parse_settings(
+                [word]
+            )  # refuses "--set decode_threads 4" by the word that lacks the "="
         yield word
         before = "--set" if word == "--set" else "NAME=VALUE" if before else ""
 
@@ -747,11 +751,11 @@ def report(
     other: Annotated[str | None, typer.Argument(metavar="OTHER")] = None,
     output: OutputFile = None,
 ) -> None:
-    """Draw one HTML page of a run: what limited it, what the controller did and why.
+    """Draw one HTML page of a run: what limited it, which threads and buffers changed, and why.
 
     Options:
     run: Name of a run (those of 3 s or more are recorded) or of its script, "last" (the last that
-        ended with a rate or was killed), or the folder that the environment variable
+        measured its speed or was killed), or the folder that the environment variable
         AUTOLOADER_RUN_DIR named; default: list the recorded runs.
     other: A second run to compare with. If it is one of AutoLoader(…, replay_one_batch=True), which
         repeats one batch and so loads nothing, the page says how much time loading costs.
@@ -767,7 +771,7 @@ def report(
 
 @_command(_RUN, "replay run/decisions.jsonl")
 def replay(logs: Annotated[list[Path], typer.Argument(metavar="LOG")]) -> None:
-    """Debug the controller: compute a run's decisions again from its log, and say which differ.
+    """Debug autoloader's choice of threads and buffers: choose again from a run's log, and compare.
 
     A difference means a fault of autoloader, or a log of another version.
 
@@ -797,7 +801,7 @@ def tune(
     warmup: Annotated[int, typer.Option(min=0)] = 8,
     batches: AtLeast1 = 160,
 ) -> None:
-    """Find the fastest knobs that keep the RAM floor free on this host; save them as a profile.
+    """Find the fastest threads and buffers that keep the RAM floor free here; save a host profile.
 
     Options:
     spec: YAML file that describes your datasets (`autoloader init` writes one); default: the demo
@@ -841,7 +845,7 @@ def tune(
 
 profile = typer.Typer(
     cls=Program,
-    help="Host profiles: a machine, its limits, and the knobs that suit it.",
+    help="Host profiles: a machine's limits, and the threads and buffers (knobs) that suit it.",
     no_args_is_help=True,
 )
 app.add_typer(profile, name="profile", rich_help_panel=_TUNE)
@@ -952,7 +956,7 @@ def _run(program: typer.Typer, words: list[str], name: str) -> int:
 
 def _as_ours(error: Exception, program: str, words: Sequence[str]) -> AutoloaderError | None:
     """The error as one of this library; ``None`` where it is an internal one."""
-    if isinstance(error, SpecError) and error.path and _spec_file is not None:
+    if isinstance(error, SpecError) and _spec_file is not None:
         return _in_file(error, _spec_file, words)
     if isinstance(error, AutoloaderError):
         return error
@@ -974,10 +978,10 @@ def _in_file(error: SpecError, place: Path, words: Sequence[str]) -> SpecError:
     """The error with the spec's name and line, unless it has them or ``--set`` gave the value."""
     from autoloader.spec.reading import in_file
 
-    field = error.path.replace("[", ".").replace("]", "")
-    given = any(
-        word.removeprefix("--set=").startswith((f"{field}=", f"spec.{field}=")) for word in words
-    )
+    unknown = re.findall(r"unknown key '([^']+)'", error.what)
+    field = ".".join([*re.findall(r"[^.\[\]]+", error.path), *unknown])
+    set_by = (re.match(r"(?:--set=)?(?:spec\.)?([\w.-]+)=", word) for word in words)
+    given = any(name and f"{field}.".startswith(f"{name[1]}.") for name in set_by)
     return error if given or error.what.startswith(str(place)) else in_file(error, place)
 
 
@@ -996,7 +1000,8 @@ def _told(error: Exception, known: AutoloaderError | None) -> int:
     return code
 
 
-_NO_COMMAND = re.compile(r"No such command '(.*)'")
+_NO_COMMAND = re.compile(r"No such command '([^']*)'")
+_EXTRA = "Got unexpected extra argument(s)"
 
 
 def as_usage_error(error: Any, program: str, words: Sequence[str]) -> UsageError:
@@ -1016,8 +1021,10 @@ def as_usage_error(error: Any, program: str, words: Sequence[str]) -> UsageError
     said = error.format_message()
     if parameter is None:
         if (unknown := _NO_COMMAND.match(said)) and context is not None:
-            remedy = f"{nearest(unknown[1], context.command.commands)}; {remedy}"
-        return UsageError(said, remedy=remedy)
+            remedy, said = f"{nearest(unknown[1], context.command.commands)}; {remedy}", unknown[0]
+        if said.startswith(_EXTRA):
+            remedy = f"quote a value that has spaces; {remedy}"
+        return UsageError(said.replace(_EXTRA, "no argument or option takes"), remedy=remedy)
     name = parameter.opts[0] if parameter.param_type_name == "option" else parameter.metavar
     name = name or parameter.name.upper()
     if said.startswith("Missing"):

@@ -324,7 +324,7 @@ class Profile(Block):
             ProfileError: the file is missing, no YAML, or says something that cannot be; the
                 message names file, field, value and what is allowed.
         """
-        example = f"`autoloader profile show {DEFAULT_PROFILE}` prints one to start from"
+        example = f"`autoloader profile show {DEFAULT_PROFILE}` prints a profile to start from"
         try:
             raw = read_yaml_file(path)
         except DocumentError as error:

@@ -518,7 +518,7 @@ def read_json(path: str, *, dataset: str) -> Mapping[str, Any]:
     except OSError as error:
         raise files.unreadable(error, path, dataset=dataset) from error
     except (ValueError, RecursionError) as error:
-        raise broken(path, str(error), dataset=dataset) from error
+        raise broken(path, f"it is not JSON: {error}", dataset=dataset) from error
     if not isinstance(document, Mapping):
         raise broken(path, "it does not hold a JSON object", dataset=dataset)
     return document

@@ -95,6 +95,10 @@ class DamagedEpisodeError(Exception):
     """An episode cannot be used; the message says why. Internal: a quarantine."""
 
 
+REMEDY = "; "
+"""In such a message: between what is wrong and what to do, if anything is known."""
+
+
 # -- the tables of a file -----------------------------------------------------------------------
 
 

@@ -29,12 +29,18 @@ _ID = re.compile(r"(?P<name>\w[\w.-]*/\w[\w.-]*)(?:@(?P<revision>[^/@]+))?")
 _ASK_S = 10.0
 """Seconds to wait for the Hub's first answer; it is asked once."""
 _WHY = {
-    "OfflineModeIsEnabled": "HF_HUB_OFFLINE forbids asking the Hub",
-    "GatedRepoError": "the Hub wants its terms accepted on the dataset's page, and `hf auth login`",
-    "RepositoryNotFoundError": "the Hub has no such dataset, or a private one (`hf auth login`)",
-    "RevisionNotFoundError": "the Hub has no such revision",
+    "OfflineModeIsEnabled": ("HF_HUB_OFFLINE forbids asking the Hub", "unset HF_HUB_OFFLINE"),
+    "GatedRepoError": (
+        "the Hub wants its terms accepted",
+        "accept them on the dataset's page, and run `hf auth login`",
+    ),
+    "RepositoryNotFoundError": (
+        "the Hub has no such dataset, or a private one",
+        "check the spelling, or run `hf auth login`",
+    ),
+    "RevisionNotFoundError": ("the Hub has no such revision", "check the part behind @"),
 }
-"""Kind of an error of ``huggingface_hub`` → what it means."""
+"""Kind of an error of ``huggingface_hub`` → what it means, and what to do."""
 
 
 def names_data(text: str | os.PathLike[str]) -> bool:
@@ -149,9 +155,10 @@ def _worded(label: str, copies: list[Path]) -> Iterator[None]:
         why = f"the Hub cannot be reached ({kinds[0]})"
         if isinstance(error, OSError) and error.errno:
             why = f"it cannot be fetched: {error.strerror}"
-        why = next((_WHY[kind] for kind in kinds if kind in _WHY), why)
+        told = (_WHY[kind] for kind in kinds if kind in _WHY)
+        why, remedy = next(told, (why, "check the network"))
         part = f", or the folder of the copy that lacks files: {copies[0]}" if copies else ""
         raise SourceError(
             f"{label}: no folder of this name here, no whole copy in the Hub's cache, and {why}",
-            remedy=f"check the spelling and the network; or give a folder with the dataset{part}",
+            remedy=f"{remedy}; or give a folder with the dataset{part}",
         ) from None

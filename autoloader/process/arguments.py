@@ -79,6 +79,8 @@ def check_arguments(given: Mapping[str, Any]) -> None:
             remedy = OTHER_WORDS.get(name) or nearest(name, _ALLOWED)
             if name in Knobs.model_fields:
                 remedy = f"this is a knob: pass knobs={{{name!r}: {shown(value)}}}"
+            elif name in PipelineSpec.model_fields:
+                remedy = f"this is a field of the spec: write {name}: there"
             elif name == "num_workers":
                 fixed = f"knobs={{'decode_threads': {shown(value or 1)}}}"
                 remedy = f"leave it out: the loader sets its own threads (to fix them: {fixed})"

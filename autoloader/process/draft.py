@@ -291,9 +291,8 @@ def _style_and_mix(style: str | None, mix: str | None) -> tuple[str, KnownMix | 
         UsageError: no project has the mixture, or several have, or the style has not.
     """
     if style is not None and style not in styles():
-        raise UsageError(
-            f"--style {style!r}: no such style", remedy=f"choose one of: {', '.join(styles())}"
-        )
+        known = dict.fromkeys(one.partition("-")[0] for one in styles())
+        raise UsageError(f"--style {style!r}: no such style", remedy=nearest(style, known))
     if mix is None:
         return style or "plain", None
     bare = known_mixes()

@@ -38,7 +38,7 @@ adapter: Callable[[Any], TypeAdapter[Any]] = functools.cache(TypeAdapter)
 """The adapter of a type, from plain values and back: made at its first use, and once."""
 
 
-_KNOB = "this is a knob, not part of a spec: AutoLoader(…, knobs={…}), or --set on the command line"
+_KNOB = "this is a knob (threads, buffers), no part of a spec: AutoLoader(…, knobs={…}), or --set"
 
 
 class Block(BaseModel):

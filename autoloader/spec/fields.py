@@ -436,8 +436,8 @@ def _parse_op(raw: Any) -> FieldOp:
 
 def _allowed(name: str) -> str:
     told = {
-        "clip": "{clip: [low, high]}, the smaller bound first",
-        "scale": "{scale: factor}",
+        "clip": "{clip: [low, high]} (finite numbers, the smaller first)",
+        "scale": "{scale: factor} (a finite number)",
         "euler": "{euler: xyzw} (or wxyz, the order of the quaternion's columns)",
         "quaternion": "{quaternion: xyzw} (or wxyz, the order of the quaternion's columns)",
         "rotation6d": f"rotation6d, or {{rotation6d: FORM}} of {', '.join(ROTATIONS)}",

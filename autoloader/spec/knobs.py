@@ -309,9 +309,8 @@ class Knobs(BaseModel):
             if not fewer_calls or key in (values or {}):
                 label = f"dataset {name!r}: " if name else ""
                 raise KnobError(
-                    f"{label}num_parallel_calls={own.num_parallel_calls} with "
-                    f"cycle_length={own.cycle_length}: an interleave cannot make more calls "
-                    "at a time than it has inputs",
+                    f"{label}num_parallel_calls={own.num_parallel_calls} is more than "
+                    f"cycle_length={own.cycle_length}, the files that are open at a time",
                     remedy=f"set num_parallel_calls={own.cycle_length} or "
                     f"cycle_length={own.num_parallel_calls}",
                 )
@@ -481,10 +480,18 @@ else:
     )
 
 
+def _given(knob: str, value: int) -> str:
+    return f"AutoLoader(…, knobs={{'{knob}': {value}}}), or --set {knob}={value}"
+
+
 OTHER_WORDS = {
-    "num_workers": "the loader starts its own threads; the knob decode_threads fixes their number",
-    "prefetch_factor": "here this is the knob ring_slots, which counts batches",
-    "shuffle_buffer_size": "here this is the knob shuffle_samples; the indexed reader needs none",
+    "num_workers": "the loader starts its own threads; to fix how many: "
+    + _given("decode_threads", 4),
+    "prefetch_factor": "batches ahead are set by " + _given("ring_slots", 8),
+    "shuffle_buffer_size": "an indexed reader needs none; for a stream: "
+    + _given("shuffle_samples", 1000),
+    "shuffle": "leave it out: samples are shuffled by the spec's seed",
+    "device": "leave it out: batches come in memory, and loader.transfer(device) copies them",
     "batch_size": "here this is batch: {size: N} in the spec, or --set batch.size=N",
 }
 """What a setting of other loaders is called here."""

@@ -309,7 +309,7 @@ Method = Literal["q01_q99", "min_max", "mean_std"]
 def _clip(raw: Any) -> Any:
     if isinstance(raw, bool) or (is_number(raw) and raw >= 0):
         return raw or False
-    raise wrong(f"{shown(raw)} is not allowed", "it should be a boolean, or a number above 0")
+    raise wrong(f"{shown(raw)} is not allowed", "it should be true or false, or a number above 0")
 
 
 Clip = Annotated[bool | Annotated[float, Field(gt=0)], BeforeValidator(_clip)]
@@ -528,8 +528,9 @@ def _bounds(raw: Any, name: str, around: float | None = None) -> tuple[float, fl
             return low, high
     raise wrong(
         f"{name}: {shown(raw)} is not allowed",
-        "write two numbers, the smaller first, such as "
-        f"{'[0.9, 1.0]' if around != 0 else '[-0.1, 0.1]'}, within [{least:g}, {most:g}]",
+        f"write {'' if around is None else 'a strength such as 0.1, or '}two numbers, the smaller "
+        f"first, such as {'[0.9, 1.0]' if around != 0 else '[-0.1, 0.1]'}, within "
+        f"[{least:g}, {most:g}]",
     )
 
 

@@ -501,9 +501,9 @@ class PipelineSpec(Block):
             for key, count in shape(dataset).items():
                 if count != first[key]:
                     raise wrong(
-                        f"datasets: {key} has length {count} for {dataset.name!r} and "
+                        f"datasets: {key} gives {count} rows for {dataset.name!r} and "
                         f"{first[key]} for {self.datasets[0].name!r}; a batch has one shape",
-                        f"give every dataset a {key} of the same length, or none",
+                        f"let {key} give as many rows for every dataset",
                     )
 
     def dataset(self, name: str) -> DatasetSpec:

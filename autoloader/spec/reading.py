@@ -249,10 +249,10 @@ def _block(fault: ErrorDetails) -> str:
     return f"a block of keys and values{told}"
 
 
-_LIST = "a list: [a, b], or one line '- …' for each entry"
+_LIST = "a list: {example}, or one line '- …' for each entry"
 _ALLOWED = {
-    "too_short": "a list or block with {min_length} or more entries",
-    "too_long": "a list or block with at most {max_length} entries",
+    "too_short": "a {kind} with {min_length} or more entries",
+    "too_long": "a {kind} with at most {max_length} entries",
     "greater_than_equal": "at least {ge}",
     "less_than_equal": "at most {le}",
     "tuple_type": _LIST,
@@ -291,7 +291,10 @@ def _allowed(fault: ErrorDetails) -> str:
         block = next((part for part in reversed(fault["loc"][:-1]) if part in _EXAMPLES), None)
         return f"text, as in {block}: {_EXAMPLES[str(block)]}" if block else "text"
     if known is not None:
-        context = fault.get("ctx") or {}
+        example = _EXAMPLES.get(str(fault["loc"][-1]), "[a, b]")
+        context = {"kind": "list", "example": example, **(fault.get("ctx") or {})}
+        if context.get("field_type") == "Dictionary":
+            context["kind"] = "block"
         return _PATTERNS.get(
             context.get("pattern", ""), known.format_map(context).removesuffix(".0")
         )
@@ -413,7 +416,7 @@ def parse_yaml(text: str | bytes) -> Any:
         if mark is not None and mark.index >= len(whole.rstrip()):
             raise DocumentError(
                 f"it ends in the middle of a key or value, in line {len(whole.splitlines())}",
-                "write the rest; the text may have been saved or copied by half",
+                "close its bracket or quote, or write the rest: it may have been copied by half",
             ) from error
         raise _syntax(error, mark, whole) from error
 

@@ -57,6 +57,8 @@ def test_a_field_that_the_data_lacks_is_told_with_the_line_unless_the_command_li
     assert told.startswith(f"{spec}, line 7: {field}")
     assert main(["plan", str(spec), "--set", "datasets.arm.images.primary=picture", "--json"]) == 2
     assert json.loads(capsys.readouterr().out)["error"]["what"].startswith(field)
+    assert main(["plan", str(spec), "--set", "batch.szie=3", "--json"]) == 2
+    assert json.loads(capsys.readouterr().out)["error"]["what"] == "batch: unknown key 'szie'"
 
 
 def test_a_spec_without_its_ending_and_an_option_without_its_value_are_told_what_was_meant(

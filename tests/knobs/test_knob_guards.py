@@ -174,3 +174,8 @@ def test_a_dataset_has_its_own_values_over_the_common_ones() -> None:
     assert (knobs.for_dataset("a").cycle_length, knobs.for_dataset("b").cycle_length) == (3, 4)
     assert knobs.for_dataset("a").num_parallel_calls == 2
     assert knobs.for_dataset(None).cycle_length == 4
+
+
+def test_a_choice_that_is_refused_lists_all_choices() -> None:
+    with pytest.raises(KnobError, match="it should be 'auto', 'stream' or 'indexed'"):
+        Knobs.build({"reader": "fast"})

@@ -58,7 +58,7 @@ def test_rows_may_lie_several_steps_apart(written: Written, reader: str) -> None
 
 def test_datasets_that_disagree_on_chunks_are_refused(written: Written) -> None:
     other = dataset_of(written, name="other", sample={"action_per": "sample"})
-    words = "action_per: step has length 0 for 'other' and 2 for 'robot'"
+    words = "action_per: step gives 0 rows for 'other' and 2 for 'robot'"
     with pytest.raises(SpecError, match=words):
         spec_of(written, other, sample=OCTO)
 

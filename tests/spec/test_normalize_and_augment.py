@@ -35,7 +35,7 @@ WRONG = [
     (action(dims="[]"), "normalize.action.dims", "selects no columns", "write"),
     (action(dims=[]), "normalize.action.dims", "[]", "write"),
     (action(dims=[True]), "normalize.action.dims", "[True]", "write"),
-    (action(clip="maybe"), "normalize.action.clip", "'maybe'", "boolean"),
+    (action(clip="maybe"), "normalize.action.clip", "'maybe'", "true or false"),
     (action(dimensions=[0]), "normalize.action", "'dimensions'", "dims, "),
     ({"augment": {"wrist": {"hue": 0.1}}}, "augment", "camera 'wrist'", "known: primary"),
     ({"augment": {"primary": {}}}, "augment.primary", "no operation", "write"),

@@ -30,6 +30,7 @@ from autoloader.formats.cache import JsonCache
 from autoloader.formats.dataset import PlainReader, ShardSlice
 from autoloader.formats.episodes import (
     ARRAY_SECTIONS,
+    REMEDY,
     DamagedEpisodeError,
     StoredEpisode,
     StoredFormat,
@@ -206,9 +207,11 @@ class Hdf5Directory(StoredFormat):
                 with opened(path) as file:
                     self._frames(file, path, record, camera)
             except (DamagedEpisodeError, UnreadableError) as error:
+                what, _, remedy = str(error).partition(REMEDY)
                 raise SourceError(
-                    f"dataset {self.dataset}: {path}: {group}{': ' if group else ''}{error}",
-                    remedy="write the file again, move it away, or give the camera another feature",
+                    f"dataset {self.dataset}: {path}: {group}{': ' if group else ''}{what}",
+                    remedy=remedy
+                    or "write the file again, move it away, or name another feature in images",
                     dataset=self.dataset,
                 ) from error
 

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 from autoloader.formats import files
 from autoloader.formats.arrays import FILTERS, ArrayCodec
-from autoloader.formats.episodes import DamagedEpisodeError
+from autoloader.formats.episodes import REMEDY, DamagedEpisodeError
 from autoloader.formats.tables import Section
 from autoloader.host.units import MIB, format_bytes
 
@@ -37,7 +37,8 @@ _SPREAD, _SLACK_BYTES = 4, MIB
 """A slab's chunks lie in a stretch of so many times their bytes, and so many more, at most."""
 _NAMES = {4: "szip", 5: "nbit", 6: "scaleoffset", 32001: "blosc", 32004: "lz4", 32008: "bitshuffle",
           32015: "zstd", 32026: "blosc2"}  # fmt: skip
-_REPACK = "write the file again: h5repack -f GZIP=4 IN OUT"
+_COPY = f"{REMEDY}copy the values into this file"
+_REPACK = f"{REMEDY}write the file again: `h5repack -f GZIP=4 IN OUT`"
 _ROW = np.dtype([("length", "<u4"), ("heap", "<u8"), ("object", "<u4")])
 _HEAP_MAGIC, _HEAP_HEADER = b"GCOL", 16
 
@@ -116,7 +117,7 @@ def frames_of(array: Any, path: str, *, bgr: bool, rotated: bool) -> ArrayFrames
     if math.prod(chunk) > MOST_CHUNK_BYTES:
         raise DamagedEpisodeError(
             f"its chunks have {format_bytes(math.prod(chunk))}, and the most is "
-            f"{format_bytes(MOST_CHUNK_BYTES)}; {_REPACK}"
+            f"{format_bytes(MOST_CHUNK_BYTES)}{_REPACK}"
         )
     grid = [-(-rows // chunk[0]), *(-(-n // c) for n, c in zip(row, chunk[1:], strict=True))]
     table = _chunks(array, chunk, grid, size)
@@ -132,7 +133,7 @@ def frames_of(array: Any, path: str, *, bgr: bool, rotated: bool) -> ArrayFrames
     span = (by_slab[..., 0] + by_slab[..., 1]).max(axis=1) - begin
     if (span > _SPREAD * by_slab[..., 1].sum(axis=1) + _SLACK_BYTES).any() or span.max() >= 2**31:
         raise DamagedEpisodeError(
-            f"the {codec.slab_chunks} chunks of a picture lie far apart in the file; {_REPACK}"
+            f"the {codec.slab_chunks} chunks of a picture lie far apart in the file{_REPACK}"
         )
     return ArrayFrames(codec, begin[slab], span[slab], number, slab * codec.slab_chunks, table)
 
@@ -151,11 +152,9 @@ def _in_bytes(array: Any, shape: tuple[int, ...]) -> tuple[int, ...]:
 def refuse(array: Any) -> None:
     """Refuse a dataset whose values lie outside its file. Raises DamagedEpisodeError."""
     if array.is_virtual:
-        raise DamagedEpisodeError(
-            "it is a virtual dataset, whose values lie in other files; copy them into this one"
-        )
+        raise DamagedEpisodeError(f"it is a virtual dataset of other files{_COPY}")
     if array.external:
-        raise DamagedEpisodeError("its values lie in external files; copy them into the file")
+        raise DamagedEpisodeError(f"its values lie in other files{_COPY}")
 
 
 def _filters(array: Any) -> tuple[int, ...]:
@@ -164,7 +163,7 @@ def _filters(array: Any) -> tuple[int, ...]:
     for one in found:
         if one not in FILTERS:
             name = _NAMES.get(one, "unknown")
-            raise DamagedEpisodeError(f"the filter {name} ({one}) is not supported; {_REPACK}")
+            raise DamagedEpisodeError(f"the filter {name} ({one}) is not supported{_REPACK}")
     return found
 
 
@@ -172,9 +171,7 @@ def _chunks(array: Any, chunk: tuple[int, ...], grid: list[int], size: int) -> I
     """[P, 3] place, size and filter mask of every chunk, in the order of the grid."""
     count = math.prod(grid)
     if count > MOST_CHUNKS:
-        raise DamagedEpisodeError(
-            f"it has {count} chunks, and the most is {MOST_CHUNKS}; {_REPACK}"
-        )
+        raise DamagedEpisodeError(f"it has {count} chunks, and the most is {MOST_CHUNKS}{_REPACK}")
     table = np.full((count, 3), -1, np.int64)
     steps = [math.prod(grid[axis + 1 :]) for axis in range(len(grid))]
 
@@ -212,7 +209,7 @@ def _in_heaps(array: Any, path: str, codec: ArrayCodec) -> ArrayFrames:
         else:
             if _filters(array):
                 raise DamagedEpisodeError(
-                    f"rows of varying length are not read through a filter; {_REPACK}"
+                    f"rows of varying length are not read through a filter{_REPACK}"
                 )
             chunk = tuple(map(int, array.chunks))
             table = _chunks(array, chunk, [-(-rows // chunk[0])], size)
@@ -239,7 +236,7 @@ def _heap(file: int, address: int, size: int) -> dict[int, tuple[int, int]]:
     nbytes = int.from_bytes(header[8:], "little")
     if header[:4] != _HEAP_MAGIC or not _HEAP_HEADER < nbytes <= size - address:
         raise DamagedEpisodeError(
-            f"the file is damaged: no heap at byte {address:,}, to which its rows refer"
+            f"the file is damaged: rows lie at byte {address:,}, where it has none"
         )
     found: dict[int, tuple[int, int]] = {}
     at = address + _HEAP_HEADER

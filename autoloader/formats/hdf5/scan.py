@@ -17,6 +17,7 @@ import numpy as np
 
 from autoloader.errors import MissingExtraError
 from autoloader.formats import files
+from autoloader.formats.episodes import REMEDY
 from autoloader.formats.files import UnreadableError
 from autoloader.formats.hdf5.schemas import (
     LANGUAGE,
@@ -139,9 +140,9 @@ def linked(group: Any, name: str) -> str:
     for part in name.split("/"):
         link = group.get(part, getlink=True)
         if isinstance(link, h5py.ExternalLink):
-            return "an external link, which is not followed: copy the data into the file"
+            return f"an external link, which is not followed{REMEDY}copy the data into the file"
         if isinstance(link, h5py.SoftLink):
-            return "a soft link, which is not followed: name its target in the spec instead"
+            return f"a soft link, which is not followed{REMEDY}name its target in the spec instead"
         group = group.get(part)
         if not isinstance(group, h5py.Group):
             break

@@ -671,7 +671,8 @@ def _lines(file: Path) -> Iterator[Mapping[str, Any]]:
             try:
                 row = json.loads(line)
             except ValueError as error:
-                raise ValueError(f"line {number} is not JSON: {error}") from error
+                why = str(error).partition(": line ")[0]  # a line of its own
+                raise ValueError(f"line {number} is not JSON: {why}") from error
             if not isinstance(row, Mapping):
                 raise TypeError(f"line {number} is not a JSON object")
             yield row

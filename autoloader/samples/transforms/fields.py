@@ -168,7 +168,7 @@ def feature_width(feature: Feature, *, field: str) -> int:
         SpecError: the feature is no number, not per step, or of varying shape.
     """
     if feature.kind != "tensor" or feature.dtype not in NUMBERS or not feature.per_step:
-        remedy = "name a numeric feature of the steps"
+        remedy = "name a numeric feature of the steps: `autoloader inspect PATH` lists all"
         raise unfit(feature, field, "is not a number for every step", remedy)
     if None in feature.shape:
         why, remedy = "has a varying shape: not supported yet", "name a feature of fixed shape"

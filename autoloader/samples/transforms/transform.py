@@ -459,7 +459,8 @@ def _function(call: str) -> Callable[..., Any]:
 def _told(error: BaseException) -> str:
     """Class, words and last line of an error in the user's code."""
     words = " ".join(str(error).split())[:300]
-    frames = traceback.extract_tb(error.__traceback__)
+    tried = traceback.extract_tb(error.__traceback__)
+    frames = [one for one in tried if one.filename != __file__]
     place = f" ({Path(frames[-1].filename).name}, line {frames[-1].lineno})" if frames else ""
     return f"{type(error).__name__}: {words}{place}"
 
