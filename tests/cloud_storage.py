@@ -24,6 +24,7 @@ from urllib.parse import parse_qs, unquote, urlsplit
 
 import google_crc32c
 import trustme
+from http_answers import Answering
 
 
 @dataclass(frozen=True)
@@ -136,14 +137,11 @@ def _talk(connection: socket.socket, context: ssl.SSLContext, storage: CloudStor
             _Handler(tunnel, (host, 443), storage)  # type: ignore[arg-type]
 
 
-class _Handler(BaseHTTPRequestHandler):
+class _Handler(Answering, BaseHTTPRequestHandler):
     """Answers requests inside one tunnel; ``client_address`` is whom the client thinks to ask."""
 
     protocol_version = "HTTP/1.1"
     server: CloudStorage  # type: ignore[assignment]
-
-    def log_message(self, *_: object) -> None:
-        """Say nothing."""
 
     def do_GET(self) -> None:
         asked = self._asked()
@@ -152,9 +150,9 @@ class _Handler(BaseHTTPRequestHandler):
             time.sleep(self.server.latency_s)
         fault = self.server.fault(asked)
         if isinstance(fault, tuple):
-            self._head(fault[0], 0, {"Retry-After": fault[1]})
+            self.answer(fault[0], Retry_After=fault[1])
         elif isinstance(fault, int):
-            self._answer(fault, json.dumps({"error": {"code": fault}}).encode())
+            self.answer(fault, json.dumps({"error": {"code": fault}}).encode())
         elif asked.target == "media":
             self._media(asked, cut=fault == "cut")
         elif asked.target == "metadata":
@@ -163,7 +161,7 @@ class _Handler(BaseHTTPRequestHandler):
             self._listing(asked)
         else:
             there = asked.target == "bucket" and (self.server.folder / asked.name).is_dir()
-            self._answer(200 if there else 404, b"{}")
+            self.answer(200 if there else 404, b"{}")
 
     def do_POST(self) -> None:
         """One upload: ``uploadType=media``."""
@@ -174,7 +172,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.server.asked.append(Asked("storage.googleapis.com", "upload", f"{bucket}/{path.name}"))
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(body)
-        self._answer(200, b"{}")
+        self.answer(200, b"{}")
 
     def _asked(self) -> Asked:
         host = str(self.client_address[0])
@@ -201,39 +199,40 @@ class _Handler(BaseHTTPRequestHandler):
     def _media(self, asked: Asked, *, cut: bool) -> None:
         path = self.server.folder / asked.name
         if not path.is_file():
-            self._answer(404, b"")
+            self.answer(404, b"")
             return
         pinned = parse_qs(urlsplit(self.path).query).get("generation")
         generation = {"x-goog-generation": str(path.stat().st_mtime_ns)}
         if pinned and pinned != [generation["x-goog-generation"]]:
-            self._answer(404, b"")
+            self.answer(404, b"")
             return
         data = path.read_bytes()
         if asked.start >= len(data):
-            self._answer(416, b"")
+            self.answer(416, b"")
             return
         body = data[asked.start : asked.stop if asked.stop >= 0 else None]
         if not cut:
-            self._head(206, len(body), generation)
-            self.wfile.write(body)
+            self.answer(206, body, **generation)
             return
-        self._head(206, len(body))
+        self.send_response(206)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
         self.wfile.write(body[: len(body) // 2])
         self.close_connection = True
 
     def _metadata(self, asked: Asked) -> None:
         path = self.server.folder / asked.name
         if not path.is_file():
-            self._answer(404, b"{}")
+            self.answer(404, b"{}")
             return
-        self._answer(200, json.dumps(_object(path, path.name)).encode())
+        self.answer(200, json.dumps(_object(path, path.name)).encode())
 
     def _listing(self, asked: Asked) -> None:
         query = parse_qs(urlsplit(self.path).query)
         bucket, _, prefix = asked.name.partition("/")
         root = self.server.folder / bucket
         if not root.is_dir():
-            self._answer(404, b"{}")
+            self.answer(404, b"{}")
             return
         names = sorted(str(path.relative_to(root)) for path in root.rglob("*") if path.is_file())
         names = [name for name in names if name.startswith(prefix)]
@@ -244,18 +243,7 @@ class _Handler(BaseHTTPRequestHandler):
             names = [name for name, p in inner if not p[1]]
         limit = int(query.get("maxResults", ["1000"])[0])
         document["items"] = [_object(root / name, name) for name in names[:limit]]
-        self._answer(200, json.dumps(document).encode())
-
-    def _head(self, status: int, length: int, headers: dict[str, str] | None = None) -> None:
-        self.send_response(status)
-        self.send_header("Content-Length", str(length))
-        for name, value in (headers or {}).items():
-            self.send_header(name, value)
-        self.end_headers()
-
-    def _answer(self, status: int, body: bytes) -> None:
-        self._head(status, len(body))
-        self.wfile.write(body)
+        self.answer(200, json.dumps(document).encode())
 
 
 def _object(path: Path, name: str) -> dict[str, str]:

@@ -1,11 +1,15 @@
-"""A handler of HTTP requests whose tests say what it answers.
+"""A server of HTTP requests whose tests say what it answers.
 
 Not here: what is served (each test's own subclass).
 """
 
 from __future__ import annotations
 
-from http.server import BaseHTTPRequestHandler
+import contextlib
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from socketserver import BaseServer
 
 
 class Answering(BaseHTTPRequestHandler):
@@ -23,3 +27,20 @@ class Answering(BaseHTTPRequestHandler):
         self.end_headers()
         if self.command != "HEAD":
             self.wfile.write(body)
+
+
+@contextlib.contextmanager
+def answering(handler: type[BaseHTTPRequestHandler]) -> Iterator[str]:
+    """A server on this machine, by its address."""
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server, running(server):
+        yield f"http://127.0.0.1:{server.server_address[1]}"
+
+
+@contextlib.contextmanager
+def running(server: BaseServer) -> Iterator[None]:
+    """Requests are answered."""
+    threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
+    try:
+        yield
+    finally:
+        server.shutdown()

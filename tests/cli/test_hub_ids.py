@@ -6,10 +6,9 @@ import hashlib
 import json
 import logging
 import shutil
-import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
@@ -17,7 +16,7 @@ from urllib.parse import parse_qs, unquote, urlsplit
 import pytest
 import rlds_files
 import yaml
-from http_answers import Answering
+from http_answers import Answering, answering
 from huggingface_hub import constants
 from lerobot_files import LeRobotFiles
 
@@ -98,27 +97,21 @@ def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
 
         do_HEAD = do_GET  # noqa: N815  (http.server calls it by this name)
 
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True)
-    thread.start()
-    served.address = f"http://127.0.0.1:{server.server_address[1]}"
     for name in ("HF_HUB_CACHE", "HF_LEROBOT_HOME", "HF_TOKEN"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("HF_HOME", str(tmp_path / "hf"))
     monkeypatch.setenv("AUTOLOADER_CACHE_DIR", str(tmp_path / "cache"))
     monkeypatch.setenv("AUTOLOADER_DISK_FLOOR", "64MiB")
     monkeypatch.setenv("no_proxy", "*")
-    monkeypatch.setattr(constants, "ENDPOINT", served.address)
-    at = served.address + "/{repo_id}/resolve/{revision}/{filename}"
-    monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", at)
     monkeypatch.setattr(constants, "AGENT_HARNESSES_PATH", str(tmp_path / "harnesses.json"))
     monkeypatch.setattr(clients, "_clients", {})
     monkeypatch.setattr(store, "_listings", {})
     monkeypatch.chdir(tmp_path)
-    yield served
-    server.shutdown()
-    server.server_close()
-    thread.join()
+    with answering(Handler) as served.address:
+        monkeypatch.setattr(constants, "ENDPOINT", served.address)
+        at = served.address + "/{repo_id}/resolve/{revision}/{filename}"
+        monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", at)
+        yield served
 
 
 def hashed(content: bytes) -> str:

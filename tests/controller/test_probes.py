@@ -4,75 +4,17 @@ from __future__ import annotations
 
 import logging
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from doubles import FakeProbe, ManualClock
+from fake_nvml import FakeNvml, NVMLError
 
 from autoloader.host.clock import Watched
 from autoloader.host.gpu import GpuProbe
 from autoloader.host.headroom import PressureProbe
 
 PSI = "some avg10=12.50 avg60=1.00 avg300=0.10 total=5\nfull avg10=3.00 avg60=0 avg300=0 total=1\n"
-
-
-class FakeNvml(SimpleNamespace):
-    """The functions of pynvml that are used, over devices that are told."""
-
-    class NVMLError(Exception):
-        pass
-
-    def __init__(self, *devices: dict[str, Any], gpm: bool = False) -> None:
-        super().__init__(devices=devices, gpm=gpm, dead=False, started=0)
-
-    def nvmlInit(self) -> None:  # noqa: N802
-        if self.dead:
-            raise self.NVMLError("unknown error")
-        self.started += 1
-
-    def nvmlShutdown(self) -> None:  # noqa: N802
-        self.started -= 1
-
-    def nvmlDeviceGetCount(self) -> int:  # noqa: N802
-        if self.dead:
-            raise self.NVMLError("GPU is lost")
-        return len(self.devices)
-
-    def nvmlDeviceGetHandleByIndex(self, n: int) -> dict[str, Any]:  # noqa: N802
-        return self.devices[n]
-
-    def nvmlDeviceGetHandleByUUID(self, uuid: bytes) -> dict[str, Any]:  # noqa: N802
-        return next(one for one in self.devices if one["uuid"] == uuid.decode())
-
-    def nvmlDeviceGetComputeRunningProcesses(self, device: dict[str, Any]) -> list[Any]:  # noqa: N802
-        return [SimpleNamespace(pid=pid) for pid in device.get("pids", ())]
-
-    def nvmlDeviceGetUtilizationRates(self, device: dict[str, Any]) -> Any:  # noqa: N802
-        if device.get("mig"):
-            raise self.NVMLError("Not Supported")
-        return SimpleNamespace(gpu=device["load"])
-
-    def nvmlGpmQueryDeviceSupport(self, device: dict[str, Any]) -> Any:  # noqa: N802
-        return SimpleNamespace(isSupportedDevice=self.gpm)
-
-    def nvmlGpmSampleAlloc(self) -> dict[str, Any]:  # noqa: N802
-        return {}
-
-    def nvmlGpmSampleFree(self, sample: dict[str, Any]) -> None:  # noqa: N802
-        sample["freed"] = True
-
-    def nvmlGpmSampleGet(self, device: dict[str, Any], sample: dict[str, Any]) -> None:  # noqa: N802
-        sample["activity"] = device["activity"]
-
-    NVML_GPM_METRICS_GET_VERSION = 1
-
-    def c_nvmlGpmMetricsGet_t(self) -> Any:  # noqa: N802
-        return SimpleNamespace(metrics=[SimpleNamespace(nvmlReturn=0, value=0.0)])
-
-    def nvmlGpmMetricsGet(self, asked: Any) -> None:  # noqa: N802
-        assert not asked.sample1.get("freed")
-        asked.metrics[0].value = asked.sample2["activity"]
 
 
 def gpu(nvml: FakeNvml, visible: str | None = None, trainer: int = 7) -> GpuProbe:
@@ -94,7 +36,7 @@ def test_a_probe_that_dies_is_unknown_soon_is_named_once_and_comes_back(
     probe: Any = {"fake": fake, "pressure": pressure(tmp_path), "gpu": gpu(nvml)}[kind]
 
     def dead(now: bool) -> None:
-        nvml.dead = now
+        nvml.dead = NVMLError("GPU is lost") if now else None
         fake.error = OSError("gone") if now else None
         (tmp_path / "memory").write_text("" if now else PSI)
 
@@ -138,14 +80,14 @@ def test_the_least_busy_visible_device_counts() -> None:
 
 
 def test_of_many_devices_those_of_the_trainer_count() -> None:
-    nvml = FakeNvml({"load": 90, "pids": [7]}, {"load": 0})
+    nvml = FakeNvml({"load": 90, "pids": {7: 0}}, {"load": 0})
     found = gpu(nvml).read()
     assert found is not None
     assert (found.busy_ratio, found.shared) == (0.9, False)
 
 
 def test_a_device_with_others_on_it_is_shared() -> None:
-    found = gpu(FakeNvml({"load": 99, "pids": [7, 8]})).read()
+    found = gpu(FakeNvml({"load": 99, "pids": {7: 0, 8: 0}})).read()
     assert found is not None
     assert found.shared
 
@@ -173,19 +115,19 @@ def test_sm_activity_is_taken_where_gpm_is_supported() -> None:
 
 
 def test_a_mig_device_without_gpm_has_no_load() -> None:
-    assert gpu(FakeNvml({"load": 0, "mig": True, "uuid": "MIG-x"}), "MIG-x").read() is None
+    assert gpu(FakeNvml({"uuid": "MIG-x"}), "MIG-x").read() is None
 
 
 def test_nvml_that_dies_is_shut_down_and_begun_anew() -> None:
     nvml = FakeNvml({"load": 50})
     probe = gpu(nvml)
     assert probe.read() is not None
-    nvml.dead = True
+    nvml.dead = NVMLError("GPU is lost")
     for _ in range(2):
         with pytest.raises(ValueError, match="NVML"):
             probe.read()
     assert nvml.started == 0
-    nvml.dead = False
+    nvml.dead = None
     assert probe.read() is not None
 
 

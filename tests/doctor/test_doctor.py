@@ -9,10 +9,10 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from fake_nvml import FakeNvml, NVMLError
 from lerobot_files import LeRobotFiles
 from rlds_files import write_pair
 
@@ -36,56 +36,8 @@ REST = {"cameras": {"primary": {"size": [8, 8]}}, "batch": {"size": 4}}
 """Of a spec, beside its datasets."""
 
 
-class NVMLError(Exception):
-    """What NVML raises."""
-
-
 class NVMLError_DriverNotLoaded(NVMLError):  # noqa: N801, N818  (as NVML calls it)
     """No driver."""
-
-
-class Nvml:
-    """NVML of one device, as a test wants it to be."""
-
-    NVML_MEMORY_ERROR_TYPE_UNCORRECTED = NVML_VOLATILE_ECC = 1
-
-    def __init__(
-        self,
-        *,
-        fails: Exception | None = None,
-        used: int = 0,
-        processes: dict[int, int] | None = None,
-        uncorrected: int | None = None,
-    ) -> None:
-        self.fails, self.used, self.processes = fails, used, processes or {}
-        self.uncorrected = uncorrected
-
-    def nvmlInit(self) -> None:  # noqa: N802
-        if self.fails is not None:
-            raise self.fails
-
-    def nvmlShutdown(self) -> None:  # noqa: N802
-        """Nothing to end."""
-
-    def nvmlDeviceGetCount(self) -> int:  # noqa: N802
-        return 1
-
-    def nvmlDeviceGetHandleByIndex(self, number: int) -> int:  # noqa: N802
-        return number
-
-    def nvmlDeviceGetName(self, device: int) -> bytes:  # noqa: N802
-        return b"H200"
-
-    def nvmlDeviceGetMemoryInfo(self, device: int) -> Any:  # noqa: N802
-        return SimpleNamespace(used=self.used, total=140 * 2**30)
-
-    def nvmlDeviceGetTotalEccErrors(self, device: int, *_: int) -> int:  # noqa: N802
-        if self.uncorrected is None:
-            raise NVMLError("Not Supported")
-        return self.uncorrected
-
-    def nvmlDeviceGetComputeRunningProcesses(self, device: int) -> list[Any]:  # noqa: N802
-        return [SimpleNamespace(pid=p, usedGpuMemory=m) for p, m in self.processes.items()]
 
 
 @pytest.fixture
@@ -97,7 +49,7 @@ def healthy(tmp_path: Path) -> Machine:
         (proc / name).symlink_to(f"/proc/{name}")
     log.write_text("6,1,0,-;Linux version 6.1\n")
     environment = {"PYTHONUNBUFFERED": "1"}
-    nvml = Nvml(fails=NVMLError_DriverNotLoaded("Driver Not Loaded"))
+    nvml = FakeNvml(dead=NVMLError_DriverNotLoaded("Driver Not Loaded"))
     return Machine(proc, tmp_path / "cgroup", log, nvml, stdout=1, environment=environment)
 
 
@@ -191,20 +143,20 @@ def test_kills_at_the_limit_of_another_cgroup_are_no_finding(healthy: Machine) -
 @pytest.mark.parametrize(
     ("nvml", "said"),
     [
-        (Nvml(fails=NVMLError("Driver/library version mismatch")), "version mismatch"),
-        (Nvml(processes={2**22 + 1: 12 * 2**30}, used=12 * 2**30), "12.00 GiB are held by pid"),
-        (Nvml(uncorrected=3), "3 memory errors"),
-        (Nvml(used=100 * 2**30), "no process is named"),
+        (FakeNvml(dead=NVMLError("Driver/library version mismatch")), "version mismatch"),
+        (FakeNvml({"pids": {2**22 + 1: 12 * 2**30}, "used": 12 * 2**30}), "12.00 GiB are held by"),
+        (FakeNvml({"uncorrected": 3}), "3 memory errors"),
+        (FakeNvml({"used": 100 * 2**30}), "no process is named"),
     ],
 )
-def test_faults_of_the_gpu_are_found(healthy: Machine, nvml: Nvml, said: str) -> None:
+def test_faults_of_the_gpu_are_found(healthy: Machine, nvml: FakeNvml, said: str) -> None:
     (found,) = found_on(with_(healthy, nvml=nvml))
     assert found.check == "gpu"
     assert said in found.evidence
 
 
 def test_a_gpu_in_use_by_a_live_process_is_no_fault(healthy: Machine) -> None:
-    nvml = Nvml(processes={os.getpid(): 2**30}, used=2**30, uncorrected=0)
+    nvml = FakeNvml({"pids": {os.getpid(): 2**30}, "used": 2**30, "uncorrected": 0})
     assert found_on(with_(healthy, nvml=nvml)) == []
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
@@ -94,3 +95,9 @@ def check(
                 inside = [min(max(0, k), last) for k in at]
                 np.testing.assert_array_equal(sample["frames"][name], [frames[k] for k in inside])
                 assert sample["inside"][name].tolist() == [0 <= k <= last for k in at]
+
+
+def info_of(root: Path, **changes: object) -> Path:
+    file = root / "meta/info.json"
+    file.write_text(json.dumps({**json.loads(file.read_text()), **changes}))
+    return root

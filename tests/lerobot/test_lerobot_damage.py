@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from lerobot_checks import TOP, check, samples_of, spec_of
+from lerobot_checks import TOP, check, info_of, samples_of, spec_of
 from lerobot_files import FPS, HEIGHT, WIDTH, LeRobotFiles, picture, write_video
 
 from autoloader import AutoLoader, PipelineSpec
@@ -152,12 +152,6 @@ def test_episodes_of_two_parquet_files_may_not_share_frames_of_a_video(
     starts_elsewhere(root, files)
     check(files, root, samples_of(spec_of(root, errors=BEARS)), {"top": TOP}, without={1})
     assert "frames 0 to 6 are of episode 1" in caplog.text
-
-
-def info_of(root: Path, **changes: object) -> Path:
-    file = root / "meta/info.json"
-    file.write_text(json.dumps({**json.loads(file.read_text()), **changes}))
-    return root
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import yaml
-from lerobot_checks import TOP, check, samples_of, spec_of
+from lerobot_checks import TOP, check, info_of, samples_of, spec_of
 from lerobot_files import LeRobotFiles
 
 from autoloader import AutoLoader
@@ -27,12 +27,6 @@ from autoloader.samples.resolve import resolve
 
 BOTH = ("v2.1", "v3.0")
 LFS = b"version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 9\n"
-
-
-def info_of(root: Path, **changes: object) -> Path:
-    file = root / "meta/info.json"
-    file.write_text(json.dumps({**json.loads(file.read_text()), **changes}))
-    return root
 
 
 def listed(root: Path, change: Callable[[list[str]], list[str]], name: str = "episodes") -> None:

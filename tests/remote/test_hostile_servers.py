@@ -19,6 +19,7 @@ from typing import Any
 
 import pytest
 from doubles import ManualClock
+from http_answers import running
 from rlds_files import Written, written_steps
 from streams import dataset_of, spec_of
 
@@ -220,12 +221,10 @@ def far(written: Written, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> It
     monkeypatch.setattr(store, "PATIENCE_S", 1.0)
     monkeypatch.setattr(store.store, "_limits", lambda: QUICK)
     root = written.path.parents[1]
-    with Hostile(root) as server:
-        threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()
+    with Hostile(root) as server, running(server):
         path = f"{server.address}/{written.path.relative_to(root)}"
         yield Far(server, dataset_of(written, path=path))
         server.over.set()
-        server.shutdown()
 
 
 def refusal(far: Far) -> tuple[SourceError, float]:
@@ -265,12 +264,10 @@ def test_credentials_do_not_go_along_to_another_host(
     netrc.write_text("machine 127.0.0.1 login me password secret\n")
     netrc.chmod(0o600)
     monkeypatch.setenv("NETRC", str(netrc))
-    with Hostile(far.server.folder) as other:
-        threading.Thread(target=other.serve_forever, args=(0.05,), daemon=True).start()
+    with Hostile(far.server.folder) as other, running(other):
         far.server.kind = "features.json"
         far.server.behaviour = lambda of: of.head(302, 0, Location=f"{other.address}{of.path}")
         plan_loader(far.spec, ram_floor="64MiB")
-        other.shutdown()
     assert all("Authorization" in headers for _, headers in far.server.asked)
     assert other.asked
     assert not any("Authorization" in headers for _, headers in other.asked)
@@ -414,8 +411,7 @@ def test_the_hubs_token_does_not_go_along_to_the_next_page_of_another_host(
 
     client = HuggingFaceClient()
     client._hub, client._token = far.server.address, lambda: "secret"
-    with Hostile(far.server.folder) as other:
-        threading.Thread(target=other.serve_forever, args=(0.05,), daemon=True).start()
+    with Hostile(far.server.folder) as other, running(other):
 
         def first(of: Handler) -> None:
             of.head(200, 2, Link=f'<{other.address}/more>; rel="next"')
@@ -429,6 +425,5 @@ def test_the_hubs_token_does_not_go_along_to_the_next_page_of_another_host(
         other.kind, other.behaviour = "", last
         arm = "hf://datasets/lab/arm"
         assert client.listing(arm, Meter(arm, QUICK, Traffic())) == {}
-        other.shutdown()
     assert far.server.asked[0][1]["Authorization"] == "Bearer secret"
     assert "Authorization" not in other.asked[0][1]

@@ -6,17 +6,16 @@ import hashlib
 import json
 import logging
 import random
-import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
 import pytest
 from botocore.session import Session
-from http_answers import Answering
+from http_answers import Answering, answering
 from moto.server import ThreadedMotoServer
 
 from autoloader.storage import store as stores
@@ -197,18 +196,12 @@ def hub(monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
             found.append(one)
         return found
 
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True)
-    thread.start()
-    served.address = f"http://127.0.0.1:{server.server_address[1]}"
     from huggingface_hub import constants
 
-    monkeypatch.setattr(constants, "ENDPOINT", served.address)
     monkeypatch.setenv("HF_TOKEN", SECRET)
-    yield served
-    server.shutdown()
-    server.server_close()
-    thread.join()
+    with answering(Handler) as served.address:
+        monkeypatch.setattr(constants, "ENDPOINT", served.address)
+        yield served
 
 
 def test_a_dataset_of_the_hub_is_read_in_its_version_and_the_token_stays_with_the_hub(

@@ -9,11 +9,11 @@ import shutil
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import replace
-from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
 import pytest
+from html_pages import ReadPage
 from record_moments import BEGAN_S, a_moment
 from rlds_files import episode, write_dataset
 from streams import write_spec
@@ -208,47 +208,11 @@ def test_of_several_ranks_the_one_that_waits_most_is_shown(tmp_path: Path) -> No
 # --- the page -----------------------------------------------------------------------------------
 
 
-class _Read(HTMLParser):
-    """What a page holds: texts, links, ids, and what it would load."""
-
-    void = frozenset({"meta", "br", "link", "img"})
-
-    def __init__(self, text: str) -> None:
-        super().__init__()
-        self.ids: set[str] = set()
-        self.links: list[str] = []
-        self.loads: list[str] = []
-        self.open: list[str] = []
-        self.feed(text)
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        own = dict(attrs)
-        if tag not in self.void:
-            self.open.append(tag)
-        if own.get("id"):
-            assert own["id"] not in self.ids
-            self.ids.add(str(own["id"]))
-        if tag == "a":
-            self.links.append(str(own.get("href")))
-        elif own.get("src") or not (own.get("href") or "#").startswith("#"):
-            self.loads.append(str(own))
-
-    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.handle_starttag(tag, attrs)
-        if tag not in self.void:
-            self.open.pop()
-
-    def handle_endtag(self, tag: str) -> None:
-        assert self.open.pop() == tag
-
-
 def test_the_page_is_whole_loads_nothing_and_every_mark_leads_to_its_row(
     left: Callable[..., Path],
 ) -> None:
     text = page(read_run(left(squeezed())))
-    read = _Read(text)
-    assert read.open == []
-    assert read.loads == []
+    read = ReadPage(text)
     assert not re.search(r"<script|@import|url\(|https?://", text)
     assert {"#move-A1", "#move-A2"} <= set(read.links)
     assert {link[1:] for link in read.links} <= read.ids
@@ -305,7 +269,7 @@ def test_two_runs_stand_side_by_side_with_axes_that_compare(left: Callable[..., 
     ]
     one, other = read_run(left(squeezed())), read_run(left(calm, "other"))
     text = page(one, other)
-    read = _Read(text)
+    read = ReadPage(text)
     assert {"A-memory", "B-memory", "move-A2"} <= read.ids
     assert "B / A" in text
     for key in ("throughput", "waits", "memory", "ring"):

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import html.parser
 from pathlib import Path
 from typing import Any
 
 import optuna
 import pytest
+from html_pages import ReadPage
 
 from autoloader.controller.profile import HostFacts, Limits, Profile, Provenance
 from autoloader.spec.knobs import Knobs
@@ -78,47 +78,8 @@ def report(**changes: Any) -> TuneReport:
     return TuneReport(profile, StudyResult(**(values | changes)), Path("/x/lab.yaml"))
 
 
-class Checker(html.parser.HTMLParser):
-    """Fails on a tag that is not closed, and on what would be fetched."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.open: list[str] = []
-        self.text: list[str] = []
-        self.dots: list[str] = []
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        assert tag not in {"script", "link", "img", "iframe"}
-        own = dict(attrs)
-        assert "src" not in own
-        assert (own.get("href") or "#").startswith("#")
-        if tag == "use":
-            self.dots.append(str(own["style"]))
-        if tag != "meta":
-            self.open.append(tag)
-
-    def handle_endtag(self, tag: str) -> None:
-        assert self.open.pop() == tag
-
-    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.handle_starttag(tag, attrs)
-        self.open.pop()
-
-    def handle_data(self, data: str) -> None:
-        self.text.append(data)
-
-
-def checked(text: str) -> Checker:
-    checker = Checker()
-    checker.feed(text)
-    checker.close()
-    assert checker.open == []
-    return checker
-
-
 def test_the_page_needs_nothing_beside_it_and_shows_everything() -> None:
-    found = checked(report().page())
-    text = " ".join(found.text)
+    found = ReadPage(report().page())
     for words in (
         "mix & <match>",
         "headroom 4.90 GiB <floor>",
@@ -131,7 +92,7 @@ def test_the_page_needs_nothing_beside_it_and_shows_everything() -> None:
         "autoloader.tune --budget 1m",
         "2.35, 2.45",
     ):
-        assert words in text
+        assert words in found.words
     assert sum("fill: var(--good)" in dot for dot in found.dots) == 1, "the best"
     assert any("fill: var(--b)" in dot for dot in found.dots), "the start"
 
@@ -139,8 +100,7 @@ def test_the_page_needs_nothing_beside_it_and_shows_everything() -> None:
 def test_a_study_of_nothing_has_a_page_too() -> None:
     start = Contender(Knobs(), is_start=True)
     empty = report(trials=(), bound=None, verdict=FinalsResult(start, start))
-    text = " ".join(checked(empty.page()).text)
-    assert "No trial was measured to its end" in text
+    assert "No trial was measured to its end" in ReadPage(empty.page()).words
     assert "not known" in empty.text()
 
 
