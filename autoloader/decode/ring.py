@@ -121,7 +121,8 @@ class RingMemory:
 
     def note_pinned(self, slot: int, pinned: bool) -> None:
         """Flag a slot as registered with a device's driver, or not; both processes see the flag."""
-        self.pages.pinned[slot] = pinned
+        if self._pages is not None:
+            self._pages.pinned[slot] = pinned
 
     def make_pageable(self, slot: int) -> bool:
         """Unregister a slot that nobody else uses; true if it is pageable now."""

@@ -177,17 +177,17 @@ def open_device(device: torch.device | str) -> Device:
 
 @dataclasses.dataclass(slots=True, eq=False)
 class _UnderWay:
-    """Copies of a batch that are under way; equal to itself alone.
+    """Copies of a batch that are being begun, or are under way; equal to itself alone.
 
     Attributes:
-        event: the point at which they are done.
+        event: the point at which they are done; ``None`` while they are being begun.
         sources: host tensors that are copied.
-        slots: pinned slots that these lie in.
+        slots: slots that these lie in.
     """
 
-    event: CopyEvent
-    sources: list[torch.Tensor]
-    slots: frozenset[int]
+    event: CopyEvent | None = None
+    sources: list[torch.Tensor] = dataclasses.field(default_factory=list)
+    slots: set[int] = dataclasses.field(default_factory=set)
 
 
 class Transfer:
@@ -229,34 +229,37 @@ class Transfer:
                 remedy="move batches before the loader is closed, inside its with block",
             )
         self.drop_copied()
-        sources: list[torch.Tensor] = []
         copies: list[torch.Tensor] = []
-        used: set[int] = set()
+        entry = _UnderWay()  # known before its first copy is begun: other threads unpin slots
 
         def move(tensor: torch.Tensor) -> torch.Tensor:
             if tensor.device.type != "cpu":
                 return tensor
-            slot = self._pin(tensor)
-            if slot is not None:
-                used.add(slot)
+            self._pin(tensor, entry)
             copied = self._device.copy(tensor)
-            sources.append(tensor)
+            entry.sources.append(tensor)
             copies.append(copied)
             return copied
 
-        moved = mapped(batch, move)
-        if copies:
-            event = self._device.event(copies)
-            self._under_way.append(_UnderWay(event, sources, frozenset(used)))
-        return moved
+        self._under_way.append(entry)
+        try:
+            return mapped(batch, move)
+        finally:
+            if copies:
+                entry.event = self._device.event(copies)
+            else:
+                self._drop(entry)
+            if self._closed:
+                self.close()
 
-    def _pin(self, tensor: torch.Tensor) -> int | None:
-        """The slot that a tensor lies in, registered; ``None`` for memory of its own."""
+    def _pin(self, tensor: torch.Tensor, entry: _UnderWay) -> None:
+        """Register the slot that a tensor lies in, if any, and note it in ``entry``."""
         offset = tensor.data_ptr() - self._memory.address
         slot = offset // self._memory.slot_bytes
         if not 0 <= slot < self._memory.slots:
-            return None
+            return
         with self._lock:
+            entry.slots.add(slot)
             if slot not in self._pinned and self.active and not (self._refused or self._closed):
                 start = self._memory.address + slot * self._memory.slot_bytes
                 if self._device.register(start, self._memory.slot_bytes):
@@ -264,7 +267,6 @@ class Transfer:
                     self._pinned.add(slot)
                 else:
                     self._refused = True
-        return slot
 
     @property
     def pinned(self) -> frozenset[int]:
@@ -279,7 +281,7 @@ class Transfer:
                 unless a copy from them is under way. ``None``: none is unregistered.
         """
         for entry in tuple(self._under_way):
-            if not entry.event.query():
+            if entry.event is None or not entry.event.query():
                 break
             self._drop(entry)
         for slot in [s for s in tuple(self._pinned) if ring_slots is not None and s >= ring_slots]:
@@ -290,7 +292,7 @@ class Transfer:
             self._under_way.remove(entry)
 
     def unpin(self, slot: int) -> bool:
-        """Unregister a slot unless a copy from it is under way; true if it is unregistered then."""
+        """Unregister a slot unless a copy from it is begun; true if it is unregistered then."""
         with self._lock:
             if any(slot in one.slots for one in list(self._under_way)):
                 return False
@@ -301,10 +303,13 @@ class Transfer:
             return True
 
     def close(self) -> None:
-        """Wait for the copies under way and unregister everything; may be called twice."""
+        """Wait for the copies under way and unregister everything; may be called twice.
+
+        The thread that is just beginning copies does this again, for these.
+        """
         self._closed = True
-        while self._under_way:
-            for entry in tuple(self._under_way):
+        for entry in tuple(self._under_way):
+            if entry.event is not None:
                 entry.event.synchronize()
                 self._drop(entry)
         for slot in list(self._pinned):

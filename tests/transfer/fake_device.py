@@ -23,7 +23,7 @@ class FakeDevice:
         self.registrations = 0
         self.copies = 0
         self.refuses = False
-        self._queue: collections.deque[Callable[[], Any]] = collections.deque()
+        self._queue: collections.deque[tuple[int, Callable[[], Any]]] = collections.deque()
         self._targets: list[torch.Tensor] = []
         self._begun = 0
         self._finished = 0
@@ -38,8 +38,8 @@ class FakeDevice:
         return True
 
     def unregister(self, address: int) -> None:
-        assert not self._queue, "unregistered under a copy"
-        del self.registered[address]
+        end = address + self.registered.pop(address)
+        assert not any(address <= start < end for start, _ in self._queue), "under a copy"
 
     def copy(self, tensor: torch.Tensor) -> torch.Tensor:
         target = torch.empty_like(tensor).fill_(1)
@@ -48,7 +48,7 @@ class FakeDevice:
         size = tensor.numel() * tensor.element_size()
         start = (target if target.stride() != tensor.stride() else tensor).data_ptr()
         # By address: it is not this device that keeps the source alive.
-        self._queue.append(partial(ctypes.memmove, target.data_ptr(), start, size))
+        self._queue.append((start, partial(ctypes.memmove, target.data_ptr(), start, size)))
         self._targets.append(target)
         self._begun += 1
         self.copies += 1
@@ -60,7 +60,7 @@ class FakeDevice:
     def advance(self, events: int | None = None) -> None:
         """Do all copies, or those of so many."""
         while self._queue and events != 0:
-            self._queue.popleft()()
+            self._queue.popleft()[1]()
             self._finished += 1
             events = None if events is None else events - 1
 

@@ -211,3 +211,29 @@ def test_two_threads_that_drop_a_copy_at_once_do_not_meet(here: AutoLoader) -> N
     transfer.drop_copied()
     transfer.drop_copied()
     assert next(batches)["action"].shape == transfer(next(batches))["action"].shape
+
+
+def test_a_loader_that_is_closed_while_copies_are_begun_has_nothing_registered_afterwards(
+    here: AutoLoader,
+) -> None:
+    """By another thread, or by the handler of a signal; a smaller ring unpins slots likewise."""
+
+    class Between(FakeDevice):
+        between: Callable[[], object] = staticmethod(lambda: None)
+
+        def copy(self, tensor: torch.Tensor) -> torch.Tensor:
+            copied = super().copy(tensor)
+            between, self.between = self.between, lambda: None
+            between()
+            return copied
+
+    device, batches = Between(), iter(here)
+    transfer = here.transfer(device)
+    device.between = lambda: transfer.drop_copied(0)
+    moved = transfer(batch := next(batches))
+    device.advance()
+    assert same(moved, batch)
+    device.between = here.close
+    moved = transfer(batch := next(batches))
+    assert same(moved, batch)
+    assert (device.registered, transfer.pinned) == ({}, frozenset())
