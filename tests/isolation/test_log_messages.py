@@ -1,11 +1,15 @@
-"""Log records on their way from the child: none waits, none is lost."""
+"""Messages on their way: log records of the child, and a signal's handler amid a message."""
 
 from __future__ import annotations
 
+import signal
 import socket
 import threading
 
-from autoloader.pipeline.messages import BatchReady, Logged, Wire
+import pytest
+
+from autoloader.pipeline import messages
+from autoloader.pipeline.messages import BatchReady, Logged, Stop, Wire
 
 
 def test_a_record_that_comes_while_a_batch_is_sent_is_sent_after_it() -> None:
@@ -44,3 +48,25 @@ def test_records_wait_for_a_trainer_that_reads_nothing_and_the_last_64_come() ->
             sender.send_waiting()
     assert texts[0] == 0
     assert texts[-64:] == list(range(936, 1000))
+
+
+def test_a_handler_may_send_and_close_amid_a_message_which_ends_the_sending(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(messages, "UNREAD_S", 0.01)
+    ours, theirs = socket.socketpair()
+    wire = Wire(ours, unread=lambda: signal.raise_signal(signal.SIGALRM))
+
+    def leave(*_: object) -> None:
+        with pytest.raises(OSError, match="another message"):
+            wire.send(Stop(-1))
+        wire.close()
+
+    before = signal.signal(signal.SIGALRM, leave)
+    try:
+        with theirs, pytest.raises(OSError, match="Bad file descriptor"):
+            wire.send(BatchReady(0, 1, {"texts": "x" * 4_000_000}))
+    finally:
+        signal.signal(signal.SIGALRM, before)
+    with pytest.raises(EOFError):
+        wire.receive(0.0)
