@@ -260,7 +260,6 @@ class AutoLoader:
             self.plan,
             self._ranks,
             output,
-            child.page,
             replays=replays,
         )
         self._parts.callback(delivery.close)
@@ -272,7 +271,7 @@ class AutoLoader:
             order=self._order,
             knobs=self.plan.knobs,
             memory=delivery.memory,
-            page=delivery.page,
+            page=child.page,
             control=control,
             ranks=self._ranks,
             ranks_here=child.neighbours.local_world_size,
@@ -674,7 +673,10 @@ class AutoLoader:
             self._start()
 
     def park(self, parked: bool = True) -> None:
-        """Stop reading for now (another loader is in use), or go on; the ring keeps what it has."""
+        """Stop reading for now (another loader is in use), or go on; the ring keeps what it has.
+
+        It also goes on where a batch is asked for.
+        """
         self._change(self._stand, parked)
 
     def _stand(self, parked: bool) -> None:

@@ -48,7 +48,8 @@ from autoloader.samples.layout import BatchLayout
 
 MAX_SLOTS = 64
 _FLAGS_BYTES = 4096
-"""A page behind the slots: one byte for each, 1 where the slot is pinned."""
+"""A page behind the slots: one byte for each, 1 where the slot is pinned; then three numbers that
+the trainer alone writes: batches taken, nanoseconds waited for them, begin of the present wait."""
 COPY_RESERVE = 2
 """Slots that lending leaves alone; past that the consumer gets a copy."""
 DRAIN_S = 1.0
@@ -62,6 +63,7 @@ class _Pages:
         self.slot_bytes = slot_bytes
         self.map = mmap.mmap(descriptor, slot_bytes * MAX_SLOTS + _FLAGS_BYTES, mmap.MAP_SHARED)
         self.pinned = np.frombuffer(self.map, np.uint8, MAX_SLOTS, slot_bytes * MAX_SLOTS)
+        self.consumer = np.frombuffer(self.map, np.int64, 3, slot_bytes * MAX_SLOTS + MAX_SLOTS)
         self.address = int(self.pinned.ctypes.data) - slot_bytes * MAX_SLOTS
 
     def base(self, slot: int) -> np.ndarray:
@@ -123,6 +125,26 @@ class RingMemory:
         """Flag a slot as registered with a device's driver, or not; both processes see the flag."""
         if self._pages is not None:
             self._pages.pinned[slot] = pinned
+
+    def note_wait(self, since_s: float) -> None:
+        """The consumer waits since then, by the monotonic clock; 0: it does not wait."""
+        if self._pages is not None:
+            self._pages.consumer[2] = int(since_s * 1e9)
+
+    def note_batch(self, waited_s: float) -> None:
+        """Count a batch that the consumer has got, or has in hand, and waited for so long."""
+        if self._pages is not None:
+            self._pages.consumer[:2] += (1, int(waited_s * 1e9))
+
+    def consumed(self) -> tuple[int, int]:
+        """Number of batches counted, and nanoseconds that the consumer waited for them."""
+        batches, waited_ns, _ = (0, 0, 0) if self._pages is None else self._pages.consumer.tolist()
+        return batches, waited_ns
+
+    def waiting_since_ns(self) -> int:
+        """Begin of the consumer's wait, by the monotonic clock; 0: it does not wait."""
+        pages = self._pages
+        return 0 if pages is None else int(pages.consumer[2])
 
     def make_pageable(self, slot: int) -> bool:
         """Unregister a slot that nobody else uses; true if it is pageable now."""

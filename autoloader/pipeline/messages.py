@@ -4,7 +4,7 @@ A message is JSON with a length before it. No pickle: a message can hold numbers
 mappings, and descriptors beside it.
 
 Beside the messages trainer and child share a control page. It carries signs of life one way and the
-consumer's counts the other. Each number has one writer; a torn read cannot happen (aligned 64-bit
+count of restarts the other. Each number has one writer; a torn read cannot happen (aligned 64-bit
 words).
 
 Not here: who sends what when (``process.child``, ``process.control``, ``pipeline.builders``).
@@ -452,7 +452,7 @@ def _ready(connection: socket.socket, event: int, timeout_s: float | None) -> bo
 
 PAGE_BYTES = 4096
 _TEXT_AT = 1024
-_WORD = struct.Struct("=q")
+_WORD = struct.Struct("q")
 
 
 class _Word:
@@ -485,22 +485,14 @@ class ControlPage:
         map: memory of the page, mapped here.
         heartbeat_ns: last sign of life of the child, of the monotonic clock.
         oom_kills_at_start: kills that the child's memory cgroup had counted when it first looked.
-        waiting_for: number of the pipeline that the consumer waits for, or waited for last.
         gives_way: 1 once the child ends for another one to begin where it cannot.
-        batches: number of batches that the consumer has got, or that are in its hand.
-        waited_ns: nanoseconds that the consumer has waited for them.
-        waiting_since_ns: begin of the consumer's wait, of the monotonic clock; 0: it does not wait.
         restarts: number of times that the trainer had its child started again.
     """
 
     heartbeat_ns = _Word(0)
     oom_kills_at_start = _Word(1)
-    waiting_for = _Word(2)
-    gives_way = _Word(3)
-    batches = _Word(8)
-    waited_ns = _Word(9)
-    waiting_since_ns = _Word(10)
-    restarts = _Word(11)
+    gives_way = _Word(2)
+    restarts = _Word(8)
 
     def __init__(self, descriptor: int | None = None) -> None:
         if descriptor is None:
@@ -519,22 +511,6 @@ class ControlPage:
         """The child's memory cgroup directory ("" where unknown), and its first count of kills."""
         text = bytes(self.map[_TEXT_AT:]).split(b"\0", 1)[0].decode("utf-8", "replace")
         return text, self.oom_kills_at_start
-
-    def note_wait(self, pipeline: int, since_s: float) -> None:
-        """Trainer: it waits for a batch of a pipeline, since a time of the monotonic clock."""
-        self.waiting_for = pipeline
-        self.waiting_since_ns = int(since_s * 1e9)
-
-    def waits_for(self, pipeline: int) -> int:
-        """Begin of the consumer's wait for this pipeline, in nanoseconds; 0: it does not wait."""
-        since_ns = self.waiting_since_ns
-        return since_ns if self.waiting_for == pipeline else 0
-
-    def note_batch(self, wait_ns: int) -> None:
-        """Trainer: count one more batch, which the training loop waited ``wait_ns`` for."""
-        self.batches += 1
-        self.waited_ns += wait_ns
-        self.waiting_since_ns = 0
 
     def renew(self) -> None:
         """Trainer: make the page ready for another child."""

@@ -210,11 +210,9 @@ class Child:
                 self.close()
 
     def activate(self, number: int) -> bool:
-        """Have a pipeline be the one in use from now on; true if another one was before."""
+        """Have a pipeline read from now on, and no other; true if another one was in use before."""
         with self.lock:
-            if self._active == number:
-                return False
-            before = self.clients.get(self._active)
+            before = self.clients.get(self._active) if self._active != number else None
             if before is not None:
                 before.use(False)
             self._active = number

@@ -81,7 +81,7 @@ _TRIM_COST_RATIO = 0.005
 """Handing memory back walks the whole heap: the first time at once, then no more of a core."""
 
 
-def open_pipeline(setup: PipelineSetup, compiled: CompiledMixture, number: int) -> Pipeline:
+def open_pipeline(setup: PipelineSetup, compiled: CompiledMixture) -> Pipeline:
     """The pipeline for a rank's part of a mixture; not yet started.
 
     ``compiled`` holds what earlier pipelines over the same mixture were made of, and is added to.
@@ -130,7 +130,7 @@ def open_pipeline(setup: PipelineSetup, compiled: CompiledMixture, number: int) 
             held=sorted(setup.lent()),
             stuck=setup.stuck,
             disk=disk or None,
-            waits=lambda: setup.page.waits_for(number) != 0,
+            waits=lambda: setup.memory.waiting_since_ns() != 0,
         )
         pipeline.at_close = kept.pop_all().close
     return pipeline
@@ -201,7 +201,7 @@ class ControlledPipeline:
         self._thread = LoaderThread(target=self._forward, name=f"autoloader-deliver-{self._number}")
         with contextlib.ExitStack() as undone:
             undone.callback(_BUDGET.leave, self._claim)
-            self.pipeline = open_pipeline(setup, declared, self._number)
+            self.pipeline = open_pipeline(setup, declared)
             undone.callback(self.pipeline.close)
             self._observer = Observer(
                 setup,

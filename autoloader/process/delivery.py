@@ -4,9 +4,9 @@ Theory of operation. The training loop's thread may be interrupted between any t
 Ctrl-C or by whatever a signal's handler raises. So it changes nothing but one attribute: it deletes
 ``InHand.batch`` of the batch that it returns. All else runs in the loader's own thread
 (``host.threads``), each task as a whole. A batch in hand that was not returned is returned by the
-next call; ``progress`` counts a batch when the loop has asked for something else. The control page
-counts a batch that the loop waited for as soon as that is in hand: it measures waiting, and decides
-nothing.
+next call; ``progress`` counts a batch when the loop has asked for something else. A batch that the
+loop waited for is counted beside the ring as soon as it is in hand: that measures waiting, and
+decides nothing.
 
 Behind a training step the loader's code and data have left the processor's caches. Making tensors
 of a filled slot takes up to a millisecond. So while the step runs the loader's thread gives slots
@@ -33,7 +33,6 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 from autoloader.decode.message import BatchMessage, PipelineStart, texts_of
 from autoloader.decode.ring import Lender, RingMemory
 from autoloader.host.extras import needs
-from autoloader.pipeline.messages import ControlPage
 from autoloader.pipeline.progress import DeliveryProgress
 from autoloader.process.child import ChildPipeline
 from autoloader.process.planning import LoaderPlan
@@ -80,7 +79,7 @@ class InHand:
         copied: whether it is a copy of the slot.
         pinned: whether its slot may be pinned for a device.
         shown: whether the training loop has it, and does not yet count it as its own.
-        noted: whether the control page counts it.
+        noted: whether it is counted beside the ring.
         asked_s, got_s: times at which it was asked for, and at which it was there.
     """
 
@@ -176,7 +175,6 @@ class Delivery:
         plan: plan of the loader.
         ranks: rank of the loader's trainer, and the number of trainers.
         output: "torch" tensors or "numpy" arrays.
-        page: control page, where the loader's child reads how long the training loop waits.
         replays: whether the first batch is handed out again and again.
     """
 
@@ -185,7 +183,6 @@ class Delivery:
         plan: LoaderPlan,
         ranks: Ranks,
         output: Literal["torch", "numpy"],
-        page: ControlPage,
         *,
         replays: bool = False,
     ) -> None:
@@ -195,7 +192,6 @@ class Delivery:
         doing(f"importing {output}")
         self._wrap = wrapper(output)
         doing("")
-        self.page = page
         self._replays = replays
         self._kept: Batch | None = None
         self._transfer: Transfer | None = None
@@ -252,11 +248,11 @@ class Delivery:
         self.meter.note(one.asked_s, one.got_s, rows)
 
     def _note_waits(self) -> None:
-        """Count batches on the control page that were taken since."""
+        """Count batches beside the ring that were taken since."""
         for one in self._in_hand:
             if one.taken and not (one.noted or one.ends):
                 one.noted = True
-                self.page.note_batch(int((one.got_s - one.asked_s) * 1e9))
+                self.memory.note_batch(one.got_s - one.asked_s)
 
     def position(self) -> PipelineStart:
         """Where a pipeline begins: behind what is in hand."""
@@ -314,7 +310,7 @@ class Delivery:
         if self._steps_left() == 0:
             self._put(InHand(self._made, None, ends=True))
             return
-        self.page.note_wait(pipeline.number, self.asked_s)
+        self.memory.note_wait(self.asked_s)
         try:
             if self._kept is not None:
                 again = cast("Batch", _repeated(self._kept))
@@ -329,9 +325,9 @@ class Delivery:
             if one.copied:
                 self.take_back(pipeline.knobs.ring_slots, pipeline.release)
             one.noted = True
-            self.page.note_batch(int((time.monotonic() - self.asked_s) * 1e9))
+            self.memory.note_batch(time.monotonic() - self.asked_s)
         finally:
-            self.page.waiting_since_ns = 0
+            self.memory.note_wait(0.0)
 
     def _awaits(self, pipeline: int) -> str:
         from autoloader.telemetry.run_record import said_last  # most batches come in time
@@ -361,6 +357,7 @@ class Delivery:
             return
         try:
             self.count(after)
+            pipeline.child.activate(pipeline.number)
             slots = pipeline.knobs.ring_slots
             self.take_back(slots, pipeline.release)
             if self.in_hand(after) is None and self.lender.may_lend(slots):

@@ -1,6 +1,6 @@
 """Readings of a running pipeline and its host, for the policy and as snapshots for people.
 
-The pipeline has running totals, the control page has the consumer's, the probes read the host.
+The pipeline has running totals, the ring has the consumer's, the probes read the host.
 About once a second the policy's thread makes an ``Observation`` of them, and a snapshot of that:
 no probe and no part of the pipeline is asked twice.
 
@@ -339,7 +339,6 @@ class Observer:
     ) -> None:
         request, mixture = setup.control, setup.mixture
         self._setup, self._page, self._limits = setup, setup.page, request.limits
-        self._number = number
         self._knobs = setup.knobs.flat()
         self._sinks = _open_sinks(setup, number, quarantined)
         self._shares = dict(zip(mixture.names, setup.order.shares, strict=True))
@@ -350,8 +349,7 @@ class Observer:
         self._framework_bytes = price_start(setup.knobs, sizes).framework_bytes
         self._batch_size = mixture.spec.batch.size
         self._meter = FlowMeter(self._batch_size)
-        self._page_before = (setup.page.batches, setup.page.waited_ns)
-        self._own = (0, 0)
+        self._before = setup.memory.consumed()
         local = [one for one in mixture.datasets if not one.remote]
         self._displaced = Displaced(
             StorageReads().read, lambda: sum(one.record_bytes * one.records for one in local)
@@ -379,7 +377,7 @@ class Observer:
     @property
     def wanting(self) -> bool:
         """True while the consumer waits for a batch of this pipeline."""
-        return self._page.waits_for(self._number) != 0
+        return self._setup.memory.waiting_since_ns() != 0
 
     @property
     def prices(self) -> Prices:
@@ -426,16 +424,13 @@ class Observer:
     def _flow(
         self, at_s: float, knobs: Knobs, activity: Statistics, parked: bool
     ) -> dict[str, Any]:
-        page, before = self._page, self._page_before
-        batches, waited_ns = self._page_before = page.batches, page.waited_ns
-        if not parked:  # while parked, the page counts another loader's batches
-            own = (self._own[0] + batches - before[0], self._own[1] + waited_ns - before[1])
-            self._own = own
+        if not parked:
+            batches, waited_ns = self._setup.memory.consumed()
             self._meter.note(
                 FlowTotals(
                     at_s=at_s,
-                    batches=own[0],
-                    waited_s=own[1] / 1e9 + self._waiting_s(),
+                    batches=batches - self._before[0],
+                    waited_s=(waited_ns - self._before[1]) / 1e9 + self._waiting_s(),
                     waiting=self.wanting,
                     mixed=sum(one.samples for one in activity.datasets.values()),
                     ready=activity.ring.filled,
@@ -447,7 +442,7 @@ class Observer:
 
     def _waiting_s(self) -> float:
         """Seconds that the consumer has waited for the batch that it wants now."""
-        since_ns = self._page.waits_for(self._number)
+        since_ns = self._setup.memory.waiting_since_ns()
         return max(0.0, (time.monotonic_ns() - since_ns) / 1e9) if since_ns else 0.0
 
     def _stages(self, knobs: Knobs, activity: Statistics) -> tuple[StageTotal, ...]:

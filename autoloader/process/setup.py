@@ -27,8 +27,8 @@ class PipelineSetup:
         mixture: the rank's part of the mixture.
         order: the rank's part of the order.
         knobs: the values to begin with; checked by the caller.
-        memory: shared memory of the batch ring.
-        page: control page, where the consumer's counts and waits are read.
+        memory: shared memory of the batch ring, where the consumer's counts and waits are read.
+        page: control page, where the trainer counts restarts.
         control: request to the controller.
         ranks: rank of the loader's trainer, and number of trainers.
         ranks_here: trainers whose pipelines share the process, and its memory.

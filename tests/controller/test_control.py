@@ -286,6 +286,14 @@ def test_loaders_of_a_process_share_what_is_above_the_floor(
         assert rooms[0] < (controlled_of(alone).observe(0.0, 0).room_bytes or 0)
 
 
+def test_a_batch_that_is_asked_for_ends_a_stop(written: Written, headroom: FakeHeadroom) -> None:
+    with load(written) as loader:
+        batches = iter(loader)
+        take(batches, 1)
+        loader.park()
+        take(batches, 3 * loader.knobs.ring_slots)
+
+
 def test_a_loader_could_give_what_training_took(written: Written, headroom: FakeHeadroom) -> None:
     with load(written) as loader:
         controlled = controlled_of(loader)

@@ -47,15 +47,3 @@ def test_where_files_may_have_no_bytes_the_error_names_the_limit() -> None:
         [sys.executable, "-c", script], capture_output=True, text=True, check=True
     )
     assert "ulimit -f" in done.stdout
-
-
-def test_a_wait_is_for_a_batch_of_one_pipeline() -> None:
-    """The page serves all loaders of a process: a prepared one is not waited for."""
-    page = ControlPage()
-    assert page.waits_for(0) == 0
-    page.note_wait(3, 1.5)
-    assert (page.waits_for(3), page.waits_for(0), page.waits_for(4)) == (1_500_000_000, 0, 0)
-    page.note_batch(5)
-    assert page.waits_for(3) == 0
-    page.close()
-    assert page.waits_for(3) == 0

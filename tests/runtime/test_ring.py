@@ -154,3 +154,18 @@ def test_a_slot_is_in_one_hand_at_a_time_whatever_the_ring_is_resized_to(seed: i
 def test_there_is_room_for_the_largest_ring(memory: RingMemory) -> None:
     memory.base(MAX_SLOTS - 1)[:] = 1
     assert memory.allocated_bytes() == LAYOUT.slot_bytes
+
+
+def test_batches_and_waits_of_the_consumer_are_those_of_one_ring(memory: RingMemory) -> None:
+    """Two loaders of a process: what is read of one shows nothing of the other."""
+    mapped, other = RingMemory(LAYOUT, descriptor=os.dup(memory.descriptor)), RingMemory(LAYOUT)
+    memory.note_batch(0.5)
+    memory.note_wait(1.5)
+    assert (mapped.consumed(), mapped.waiting_since_ns()) == ((1, 500_000_000), 1_500_000_000)
+    assert (other.consumed(), other.waiting_since_ns()) == ((0, 0), 0)
+    memory.note_wait(0.0)
+    assert mapped.waiting_since_ns() == 0
+    for one in (mapped, other):
+        one.close()
+        one.note_batch(1.0)
+        assert (one.consumed(), one.waiting_since_ns()) == ((0, 0), 0)

@@ -119,7 +119,7 @@ class TrainStream(_Stream):
         resumed: whether the next iteration is the first behind a state that was loaded.
     """
 
-    resumed = _training = _parked = False
+    resumed = _training = False
 
     def __iter__(self) -> Iterator[Any]:
         return _Training(self)
@@ -132,10 +132,7 @@ class TrainStream(_Stream):
         return consumer
 
     def awaited(self, after: int) -> InHand:
-        """Go on reading where it was stopped, and wait for the next batch."""
-        if self._parked:
-            self.loader.park(False)
-            self._parked = False
+        """Wait for the next batch; the first one behind a validation is told."""
         one = super().awaited(after)
         if not (self._training or one.ends):
             self.then()
@@ -157,9 +154,7 @@ class TrainStream(_Stream):
     def park(self) -> None:
         """Stop reading ahead until the next batch is asked for: another stream is in use."""
         self._training = False
-        if not self._parked:
-            self._parked = True
-            self.loader.park()
+        self.loader.park()
 
 
 class ValidationStream(_Stream):
