@@ -573,13 +573,18 @@ class TrainerService:
 
     def serve(self) -> None:
         """Read messages until the trainer is done or gone."""
-        with contextlib.suppress(EOFError, OSError):
+        with contextlib.suppress(EOFError):
             while True:
                 message = self.wire.receive(None)
                 if isinstance(message, messages.Stop) and message.pipeline < 0:
                     return
-                if message is not None:
+                if message is None:
+                    continue
+                try:
                     self._handle(message)
+                except Exception as error:  # noqa: BLE001 whatever the kernel refuses: threads, memory
+                    stage = type(message).__name__.lower()
+                    self._send(messages.Failed.of(message.pipeline, as_fault(error, stage)))
 
     def close(self) -> None:
         """End its pipelines; the memory they filled is the trainer's own."""
@@ -615,7 +620,11 @@ class TrainerService:
         elif isinstance(message, messages.Park):
             served.park(message.parked)
         elif isinstance(message, messages.AskActivity):
-            self.wire.send(served.activity(message.request))
+            self._send(served.activity(message.request))
+
+    def _send(self, message: Message) -> None:
+        with contextlib.suppress(OSError):  # the trainer is gone, as ``serve`` is about to find
+            self.wire.send(message)
 
     def _start(self, start: messages.Start) -> None:
         number = start.pipeline
@@ -645,12 +654,12 @@ class TrainerService:
                 self, start, declared, memory, self._page, earlier
             )
             served.start()
-        except Exception as error:  # noqa: BLE001 whatever the kernel refuses: threads, memory
+        except Exception:
             if memory is None:
                 os.close(ring)
             elif number not in self.served:
                 memory.close()
-            self.wire.send(messages.Failed.of(number, as_fault(error, "start")))
+            raise
 
     def _end(self, number: int, held_slots: list[int] | None = None) -> None:
         """End a pipeline for good: its mixture and cached frames go too."""

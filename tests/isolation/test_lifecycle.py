@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import textwrap
+from collections import deque
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -128,6 +129,7 @@ def test_an_interrupted_script_ends_and_so_does_its_child(small_mix: Path) -> No
         (Pipeline, "_hand_out"),
         (Pipeline, "next"),
         (SlotPool, "hand_out"),
+        (Pipeline, "retune"),
     ],
 )
 def test_whatever_the_kernel_refuses_where_nobody_reckons_with_it_reaches_the_trainer(
@@ -137,13 +139,12 @@ def test_whatever_the_kernel_refuses_where_nobody_reckons_with_it_reaches_the_tr
         raise OSError(errno.ENOMEM, "cannot allocate memory")
 
     monkeypatch.setattr(owner, name, refused)
-    with (
-        AutoLoader(
-            small_spec, isolation="thread", ram_floor="64MiB", knobs={"reader": "indexed"}
-        ) as loader,
-        pytest.raises(PipelineError, match="cannot allocate memory"),
-    ):
-        next(iter(loader))
+    with AutoLoader(
+        small_spec, isolation="thread", ram_floor="64MiB", knobs={"reader": "indexed"}
+    ) as loader:
+        loader.retune(ring_slots=5)
+        with pytest.raises(PipelineError, match="cannot allocate memory"):
+            deque(loader, maxlen=0)
 
 
 @pytest.mark.parametrize(
