@@ -330,6 +330,7 @@ _CRASHES = (signal.SIGABRT, signal.SIGSEGV, signal.SIGBUS, signal.SIGILL, signal
 _LOOK_EVERY_S = 0.5
 _SAY_EVERY_S = 30.0
 _LAST_BYTES = 8192
+_MOST_LOG_BYTES = 2**20
 _KILL_S = 30.0
 _GONE_S = 2.0
 """A killed process that is still there then mostly waits inside the kernel."""
@@ -451,6 +452,7 @@ class Supervisor:
 
     def progress(self) -> None:
         """The process delivered a batch: earlier restarts no longer count, but for late crashes."""
+        self.trim_log()
         self._in_a_row = 0
         if self._crashes:
             self._since_crash += 1
@@ -533,6 +535,13 @@ class Supervisor:
         code = None if self.process is None else self.process.poll()
         return code is not None and (code > 0 or -code in _CRASHES)
 
+    def trim_log(self) -> None:
+        """Keep the end alone of what it wrote, which lies in memory; it writes on at its offset."""
+        if self._log >= 0 and os.fstat(self._log).st_blocks * 512 > _MOST_LOG_BYTES:
+            size, end = _end_of(self._log)
+            os.ftruncate(self._log, 0)
+            os.pwrite(self._log, end, size - len(end))
+
     def last_lines(self, count: int = 20) -> str:
         """The end of what it wrote to its stdout and stderr."""
         return last_lines(self._log, count)
@@ -564,7 +573,12 @@ def waited(process: subprocess.Popen[bytes], within_s: float) -> bool:
 
 def last_lines(descriptor: int, count: int) -> str:
     """The last lines of a file that a process writes, without empty ones."""
-    size = os.fstat(descriptor).st_size
-    text = os.pread(descriptor, _LAST_BYTES, max(0, size - _LAST_BYTES))
-    lines = [line.rstrip() for line in text.decode("utf-8", "replace").splitlines()]
+    text = _end_of(descriptor)[1].strip(b"\0").decode("utf-8", "replace")
+    lines = [line.rstrip() for line in text.splitlines()]
     return "\n".join([line for line in lines if line][-count:])
+
+
+def _end_of(descriptor: int) -> tuple[int, bytes]:
+    """Size of a file, and its end."""
+    size = os.fstat(descriptor).st_size
+    return size, os.pread(descriptor, _LAST_BYTES, max(0, size - _LAST_BYTES))

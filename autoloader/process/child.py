@@ -299,6 +299,7 @@ class Child:
 
     def _hung(self) -> str:
         """Reason for which the child is taken for hung; "" while it is not."""
+        self.supervisor.trim_log()
         beat_ns = self.page.heartbeat_ns
         if beat_ns != self._beat_ns:
             self._beat_ns = beat_ns

@@ -16,6 +16,7 @@ from autoloader.host.supervision import (
     LIMITS_S,
     Kind,
     ProcessWatch,
+    Supervisor,
     ThreadVitals,
     Vitals,
     kind_of,
@@ -148,3 +149,14 @@ def test_a_process_that_is_gone_cannot_be_seen() -> None:
     process = subprocess.Popen([sys.executable, "-S", "-c", ""])
     process.wait()
     assert read_vitals(process.pid).threads == {}
+
+
+def test_of_what_a_process_prints_for_days_the_end_alone_takes_memory() -> None:
+    one = Supervisor("one", "nothing.is.started", remedy="none")
+    for number in range(3):
+        os.write(one._log, b"x" * 2**20 + b"\nline %d\n" % number)
+        one.progress()
+        assert os.fstat(one._log).st_blocks * 512 < 2**16
+    os.write(one._log, b"the last one\n")
+    assert one.last_lines(2) == "line 2\nthe last one"
+    one.close()
