@@ -32,6 +32,7 @@ from typing_extensions import dataclass_transform
 from autoloader import errors
 from autoloader.errors import AutoloaderError, PipelineError, WorkerError
 from autoloader.host.files import memory_file
+from autoloader.host.threads import Owner
 
 _LENGTH = struct.Struct("<I")
 _CREDENTIALS = struct.Struct("3i")
@@ -305,6 +306,7 @@ class Wire:
     unread: Callable[[], object] = lambda: None
     _sending: threading.RLock = field(default_factory=threading.RLock)
     _midway: bool = False
+    _owner: Owner = field(default_factory=lambda: Owner("a connection"))
     _later: collections.deque[bytes] = field(default_factory=lambda: collections.deque(maxlen=64))
     _buffer: bytearray = field(default_factory=bytearray)
     _descriptors: list[int] = field(default_factory=list)
@@ -315,6 +317,7 @@ class Wire:
         Raises:
             OSError: the other side is gone.
         """
+        self._end_forks()
         data = _packed(message)
         beside = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array("i", descriptors))]
         with self._sending:
@@ -372,6 +375,7 @@ class Wire:
             EOFError: the other side is gone.
             WorkerError: what came is no message.
         """
+        self._end_forks()
         while (message := self._take()) is None:
             try:
                 if not _ready(self.socket, select.POLLIN, timeout_s):
@@ -384,6 +388,11 @@ class Wire:
                 raise EOFError
             self._buffer += data
         return message
+
+    def _end_forks(self) -> None:
+        """End a fork of this process, in which a function of the user's has returned too."""
+        if not self._owner.here:
+            os._exit(1)
 
     def descriptors(self, count: int) -> list[int]:
         """The next ``count`` descriptors that came beside messages."""

@@ -20,6 +20,7 @@ from autoloader.samples.transforms import transform
 
 KNOBS = {"ring_slots": 4, "decode_threads": 1, "io_threads": 1, "read_ahead": 1}
 MODULE = """
+import os
 import sys
 import time
 import numpy as np
@@ -45,6 +46,10 @@ def narrow(batch):
 
 def texts(batch):
     return {"x": [1] * len(batch["language"])}
+
+def forks(batch):
+    os.fork()
+    return {"x": np.full(len(batch["language"]), os.getpid(), np.int32)}
 
 def slow(batch):
     time.sleep(0.05)
@@ -147,6 +152,15 @@ def test_what_goes_wrong_names_the_function(
     loader = opened(spec_with(robot, f"batch_functions:{call}", gives))
     with loader, pytest.raises(PipelineError, match=said):
         next(iter(loader))
+
+
+def test_a_fork_in_which_it_returns_too_ends_and_says_nothing_to_the_trainer(
+    robot: Written,
+) -> None:
+    spec = spec_with(robot, "batch_functions:forks", {"x": {"dtype": "int32"}})
+    with opened(spec, isolation="process") as loader:
+        pids = [pid for batch in loader for pid in batch["x"].tolist()]
+        assert pids == [loader.statistics().worker_pid] * 11
 
 
 @pytest.mark.parametrize(
