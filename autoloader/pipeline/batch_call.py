@@ -13,7 +13,9 @@ Not here: finding and importing functions (``samples.transforms.transform``).
 
 from __future__ import annotations
 
+import gc
 import time
+import weakref
 from collections.abc import Mapping
 from typing import Any
 
@@ -114,6 +116,21 @@ class BatchCall:
         self.calls += 1
         self._put(found, views, filled)
 
+    def check_let_go(self, memory: weakref.ref[np.ndarray]) -> None:
+        """Check, behind ``complete``, that the function keeps no array over the batch's slot.
+
+        Raises:
+            PipelineError: it does.
+        """
+        if memory() is not None:
+            gc.collect()  # it may lie in a cycle of the function's
+            if memory() is not None:
+                raise self._wrong(
+                    f"{self._batch.call} keeps an array of the batch, and later batches use its "
+                    f"memory",
+                    "copy what the function keeps: numpy.array(…)",
+                )
+
     def _put(self, found: Any, views: Mapping[str, np.ndarray], filled: BatchMessage) -> None:
         gives, call = self._batch.gives, self._batch.call
         if not isinstance(found, Mapping) or set(found) != set(gives):
@@ -149,7 +166,13 @@ class BatchCall:
                     "change batch.gives, or what the function returns; the last batch of an epoch "
                     "may have fewer rows",
                 )
-            views[f"{CALLED}{name}"][: filled.rows] = array
+            stored = views[f"{CALLED}{name}"][: filled.rows]
+            stored[...] = array
+            if array.dtype.kind in "iu" and stored.dtype.kind in "iu" and (stored != array).any():
+                raise self._wrong(
+                    f"{call} gave numbers for {name!r} that {wanted.dtype} cannot hold",
+                    "change batch.gives, or what the function returns",
+                )
 
     def _wrong(self, what: str, remedy: str) -> PipelineError:
         return PipelineError(f"batch.call: {what}", remedy=remedy, stage="call")

@@ -480,8 +480,11 @@ class Pipeline:
             self._calls_for = batch.slot
             if self._closed:  # asked behind it, as who closes looks at the slot
                 return None
-            views = self._mixture.layout.views(self._memory.base(batch.slot))
-            self._call.complete(views, batch)
+            memory = self._memory.base(batch.slot)
+            kept = weakref.ref(memory)
+            self._call.complete(self._mixture.layout.views(memory), batch)
+            del memory
+            self._call.check_let_go(kept)
         self._slots.hand_out(batch.slot)
         batch.number = self._number
         self._number += 1

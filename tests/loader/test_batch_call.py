@@ -47,6 +47,15 @@ def narrow(batch):
 def texts(batch):
     return {"x": [1] * len(batch["language"])}
 
+KEPT = []
+def keeps(batch):
+    KEPT.append(batch["action"][0, :1])
+    return {"x": np.zeros(len(batch["language"]), np.int32)}
+
+def cycle(batch):
+    batch["itself"] = batch
+    return {"x": np.full(len(batch["language"]), 2**31)}
+
 def forks(batch):
     os.fork()
     return {"x": np.full(len(batch["language"]), os.getpid(), np.int32)}
@@ -143,6 +152,8 @@ def test_what_it_gives_is_in_every_batch_also_the_last_and_after_a_resume(robot:
         ("ragged", {"x": {"dtype": "int32", "shape": [4]}}, r"which is no array: setting an"),
         ("on_another_device", {"x": {"dtype": "int32"}}, r"is no array: the device does not"),
         ("leaves", {"x": {"dtype": "int32"}}, r"SystemExit: no such word"),
+        ("keeps", {"x": {"dtype": "int32"}}, r"functions:keeps keeps an array of the batch"),
+        ("cycle", {"x": {"dtype": "int32"}}, r"numbers for 'x' that int32 cannot hold"),
         ("missing", {"x": {"dtype": "int32"}}, r"missing cannot be imported: .* 'missing'\n"),
     ],
 )  # fmt: skip
