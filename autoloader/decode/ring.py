@@ -42,7 +42,8 @@ from collections.abc import Callable, Collection, Sequence
 
 import numpy as np
 
-from autoloader.host.files import memory_file
+from autoloader.errors import PipelineError
+from autoloader.host.files import mapped, memory_file
 from autoloader.host.threads import Owner
 from autoloader.samples.layout import BatchLayout
 
@@ -61,7 +62,7 @@ class _Pages:
 
     def __init__(self, descriptor: int, slot_bytes: int) -> None:
         self.slot_bytes = slot_bytes
-        self.map = mmap.mmap(descriptor, slot_bytes * MAX_SLOTS + _FLAGS_BYTES, mmap.MAP_SHARED)
+        self.map = mapped(descriptor, slot_bytes * MAX_SLOTS + _FLAGS_BYTES)
         self.pinned = np.frombuffer(self.map, np.uint8, MAX_SLOTS, slot_bytes * MAX_SLOTS)
         self.consumer = np.frombuffer(self.map, np.int64, 3, slot_bytes * MAX_SLOTS + MAX_SLOTS)
         self.address = int(self.pinned.ctypes.data) - slot_bytes * MAX_SLOTS
@@ -95,7 +96,12 @@ class RingMemory:
             size = layout.slot_bytes * MAX_SLOTS + _FLAGS_BYTES
             descriptor = memory_file("autoloader", size, sealed=True)
         self.descriptor = descriptor
-        self._pages: _Pages | None = _Pages(descriptor, layout.slot_bytes)
+        try:
+            self._pages: _Pages | None = _Pages(descriptor, layout.slot_bytes)
+        except PipelineError:
+            if new:
+                os.close(descriptor)
+            raise
         if new:  # the flags' page is there from the start, so that it can be left uncounted
             self._pages.pinned[:] = 0
         self.address = self._pages.address

@@ -21,6 +21,7 @@ import errno
 import fcntl
 import functools
 import logging
+import mmap
 import os
 import secrets
 import socket
@@ -75,6 +76,22 @@ def memory_file(name: str, size: int = 0, *, sealed: bool = False) -> int:
             "that size (ulimit -f)",
         ) from error
     return descriptor
+
+
+def mapped(descriptor: int, size: int) -> mmap.mmap:
+    """A file in memory, mapped and shared with every process that maps it.
+
+    Raises:
+        PipelineError: the kernel refuses it.
+    """
+    try:
+        return mmap.mmap(descriptor, size, mmap.MAP_SHARED)
+    except OSError as error:
+        raise PipelineError(
+            f"the kernel refuses {size} bytes of address space for batches: {error.strerror}",
+            remedy="allow this process more address space (ulimit -v), or take a smaller batch; "
+            "memory is taken only as batches need it",
+        ) from error
 
 
 def is_at(path: Path, descriptor: int) -> bool:

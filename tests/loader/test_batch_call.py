@@ -47,6 +47,12 @@ def narrow(batch):
 def texts(batch):
     return {"x": [1] * len(batch["language"])}
 
+class Cancelled(BaseException):
+    pass
+
+def is_cancelled(batch):
+    raise Cancelled("no such word")
+
 KEPT = []
 def keeps(batch):
     KEPT.append(batch["action"][0, :1])
@@ -152,6 +158,7 @@ def test_what_it_gives_is_in_every_batch_also_the_last_and_after_a_resume(robot:
         ("ragged", {"x": {"dtype": "int32", "shape": [4]}}, r"which is no array: setting an"),
         ("on_another_device", {"x": {"dtype": "int32"}}, r"is no array: the device does not"),
         ("leaves", {"x": {"dtype": "int32"}}, r"SystemExit: no such word"),
+        ("is_cancelled", {"x": {"dtype": "int32"}}, r"is_cancelled raised Cancelled: no such"),
         ("keeps", {"x": {"dtype": "int32"}}, r"functions:keeps keeps an array of the batch"),
         ("cycle", {"x": {"dtype": "int32"}}, r"numbers for 'x' that int32 cannot hold"),
         ("missing", {"x": {"dtype": "int32"}}, r"missing cannot be imported: .* 'missing'\n"),

@@ -7,9 +7,11 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
+from types import SimpleNamespace
 
 import pytest
 
+from autoloader.decode.ring import MAX_SLOTS, RingMemory
 from autoloader.errors import PipelineError
 from autoloader.host.files import memory_file
 from autoloader.host.supervision import Supervisor
@@ -47,3 +49,11 @@ def test_where_files_may_have_no_bytes_the_error_names_the_limit() -> None:
         [sys.executable, "-c", script], capture_output=True, text=True, check=True
     )
     assert "ulimit -f" in done.stdout
+
+
+def test_where_address_space_is_refused_the_error_names_the_limit_and_no_file_stays() -> None:
+    before = os.listdir("/proc/self/fd")
+    with pytest.raises(PipelineError, match="address space") as caught:
+        RingMemory(SimpleNamespace(slot_bytes=2**47 // MAX_SLOTS))  # type: ignore[arg-type]
+    assert "ulimit -v" in caught.value.remedy
+    assert os.listdir("/proc/self/fd") == before

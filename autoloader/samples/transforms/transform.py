@@ -439,7 +439,8 @@ def call_here(spec: TransformSpec, episode: dict[str, Any], steps: int) -> Any:
         try:
             kwargs = json.loads(json.dumps(dict(spec.kwargs)))
             return CALLERS[spec.framework](function, episode, steps, kwargs)
-        except (Exception, SystemExit) as error:  # the user's: one bad episode is that episode's
+        except BaseException as error:  # the user's: one bad episode is that episode's
+            _let_signals_through(error)
             raise FunctionFailedError(f"{spec.call} raised {_told(error)}") from error
 
 
@@ -449,11 +450,19 @@ def _function(call: str) -> Callable[..., Any]:
     module, _, name = call.partition(":")
     try:
         found = operator.attrgetter(name)(importlib.import_module(module))
-    except (Exception, SystemExit) as error:  # importing runs the user's code
+    except BaseException as error:  # importing runs the user's code
+        _let_signals_through(error)
         raise FunctionFailedError(f"{call} cannot be imported: {_told(error)}") from error
     if not callable(found):
         raise FunctionFailedError(f"{call} is {type(found).__name__}, not a function")
     return found  # type: ignore[no-any-return]
+
+
+def _let_signals_through(error: BaseException) -> None:
+    """Raise what a signal may have raised, which is in the main thread alone."""
+    of_a_signal = not isinstance(error, (Exception, SystemExit))
+    if of_a_signal and threading.current_thread() is threading.main_thread():
+        raise error
 
 
 def _told(error: BaseException) -> str:
