@@ -25,6 +25,7 @@ from typing import IO, Any, cast
 
 from autoloader.host.extras import require
 from autoloader.host.supervision import import_path, start
+from autoloader.host.threads import free_in_forks
 
 _SAY_AFTER_S = 10.0
 
@@ -40,7 +41,7 @@ class TensorFlowProcess:
 
     def __init__(self) -> None:
         self._process: subprocess.Popen[bytes] | None = None
-        self._lock = threading.Lock()
+        self._lock = free_in_forks(threading.Lock(), self.leave_to_parent)
         self._path: list[str] = []
 
     def ask(self, question: object, *, about: str = "") -> Any:
@@ -77,7 +78,6 @@ class TensorFlowProcess:
 
     def leave_to_parent(self) -> None:
         """In a fork: the process, and whoever asks it at this moment, are the parent's."""
-        self._lock = threading.Lock()
         process, self._process = self._process, None
         for pipe in () if process is None else (process.stdin, process.stdout):
             cast("io.BufferedWriter", pipe).raw.close()  # what the parent was writing is not ours
@@ -121,7 +121,6 @@ class TensorFlowProcess:
 
 process = TensorFlowProcess()
 atexit.register(process.close)
-os.register_at_fork(after_in_child=process.leave_to_parent)
 
 
 def send(pipe: IO[bytes], message: object) -> None:

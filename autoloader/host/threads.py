@@ -42,9 +42,15 @@ _PR_SET_PDEATHSIG = 1
 _Lock = TypeVar("_Lock")
 
 
-def free_in_forks(lock: _Lock) -> _Lock:
-    """A lock of a module; a fork finds it free, as the thread that held it is not there."""
-    os.register_at_fork(after_in_child=lock._at_fork_reinit)  # type: ignore[attr-defined]  # noqa: SLF001
+def free_in_forks(lock: _Lock, *forget: Callable[[], object]) -> _Lock:
+    """A lock of a module; a fork finds it free, as the thread that held it is not there.
+
+    Args:
+        lock: the lock.
+        forget: functions that drop what it guards, in the fork: that is the parent's.
+    """
+    for step in (lock._at_fork_reinit, *forget):  # type: ignore[attr-defined]  # noqa: SLF001
+        os.register_at_fork(after_in_child=step)
     return lock
 
 

@@ -48,7 +48,7 @@ from autoloader.errors import AutoloaderError, WorkerError
 from autoloader.host.headroom import HeadroomSource, named_by_kernel, oom_kills
 from autoloader.host.processes import tree_own_bytes
 from autoloader.host.supervision import Supervisor, import_path
-from autoloader.host.threads import LoaderThread, all_ended
+from autoloader.host.threads import LoaderThread, all_ended, free_in_forks
 from autoloader.host.units import format_bytes
 from autoloader.pipeline import messages
 from autoloader.pipeline.messages import ControlPage, Message, Wire
@@ -95,7 +95,7 @@ class Child:
     """
 
     _current: ClassVar[dict[str, Child]] = {}
-    _current_lock = threading.Lock()
+    _current_lock = free_in_forks(threading.Lock(), _current.clear)
 
     def __init__(self, neighbours: Neighbours) -> None:
         self._expected = 0
@@ -349,15 +349,6 @@ class Child:
             self.supervisor.close()
             if Child._current.get(self.neighbours.job) is self:
                 del Child._current[self.neighbours.job]
-
-
-def _leave_to_parent() -> None:
-    """Forget all children, in a fork: they are the parent's, as is a thread with the lock."""
-    Child._current = {}  # noqa: SLF001 its own module
-    Child._current_lock = threading.Lock()  # noqa: SLF001 its own module
-
-
-os.register_at_fork(after_in_child=_leave_to_parent)
 
 
 def _was_oom(page: ControlPage, pid: int) -> bool:

@@ -24,7 +24,6 @@ import errno
 import json
 import logging
 import math
-import os
 import random
 import threading
 import time
@@ -156,14 +155,9 @@ class Store:
         self._limits = limits
         self._clock = clock
         self._servers: defaultdict[str, _Server] = defaultdict(_Server)
-        self._lock = free_in_forks(threading.Lock())
         self._listings: dict[str, tuple[float, Listing]] = {}
         self._listing: dict[str, threading.Lock] = {}
-
-    def forget_users(self) -> None:
-        """In a fork: the threads are not there that hold its locks and use its servers."""
-        self._listing.clear()
-        self._servers.clear()
+        self._lock = free_in_forks(threading.Lock(), self._listing.clear, self._servers.clear)
 
     def listing(self, directory: str) -> Listing:
         """Names in a directory.
@@ -478,4 +472,3 @@ def _write(place: Path, content: bytes) -> None:
 
 
 store: Store = Store()
-os.register_at_fork(after_in_child=store.forget_users)

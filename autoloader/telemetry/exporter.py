@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import os
 import socket
 import threading
 from collections.abc import Iterator
@@ -126,12 +125,11 @@ class _Server(ThreadingMixIn, WSGIServer):
         """Say nothing: a client that hung up is no fault of the loader."""
 
 
-_lock = free_in_forks(threading.Lock())
 _latest = PipelineMetrics()
 _registry = CollectorRegistry()
 _registry.register(_latest)
 _ports: dict[int, _Server] = {}
-os.register_at_fork(after_in_child=_ports.clear)  # a fork has no threads to serve them
+_lock = free_in_forks(threading.Lock(), _ports.clear)
 
 
 class Exporter:

@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -52,8 +53,8 @@ def test_where_files_may_have_no_bytes_the_error_names_the_limit() -> None:
 
 
 def test_where_address_space_is_refused_the_error_names_the_limit_and_no_file_stays() -> None:
-    before = os.listdir("/proc/self/fd")
+    before = len(list(Path("/proc/self/fd").iterdir()))
     with pytest.raises(PipelineError, match="address space") as caught:
         RingMemory(SimpleNamespace(slot_bytes=2**47 // MAX_SLOTS))  # type: ignore[arg-type]
     assert "ulimit -v" in caught.value.remedy
-    assert os.listdir("/proc/self/fd") == before
+    assert len(list(Path("/proc/self/fd").iterdir())) == before

@@ -16,7 +16,6 @@ Not here: the indexes (``index``), the plan (``sampling.plan``), reading
 from __future__ import annotations
 
 import json
-import os
 import threading
 import weakref
 from collections.abc import Sequence
@@ -81,9 +80,8 @@ class OpenMixture:
         return RunPlanner(mixture.datasets, mixture.layout, self.indexes, self.plan.chained)
 
 
-_lock = free_in_forks(threading.Lock())
 _open_mixtures: weakref.WeakValueDictionary[str, OpenMixture] = weakref.WeakValueDictionary()
-os.register_at_fork(after_in_child=_open_mixtures.clear)  # a fork shares its parent's frames
+_lock = free_in_forks(threading.Lock(), _open_mixtures.clear)
 
 
 def _made(mixture: ResolvedMixture, indexes: Sequence[DatasetIndex]) -> dict[str, list[int]]:
