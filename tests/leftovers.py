@@ -6,6 +6,7 @@ import os
 import select
 import threading
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 
@@ -22,15 +23,13 @@ def no_thread_left_behind() -> Iterator[None]:
 def loader_children() -> list[str]:
     """Process ids of the loader's children of this process."""
     found = []
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
-            try:
-                command = (entry / "cmdline").read_bytes()
-                parent = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
-            except (OSError, ValueError):
-                continue
-            if b"autoloader.process.worker" in command and parent == os.getpid():
-                found.append(entry.name)
+    for pid in filter(str.isdigit, os.listdir("/proc")):  # noqa: PTH208 every process, each test
+        with suppress(OSError):
+            _, _, told = Path(f"/proc/{pid}/stat").read_text().rpartition(")")
+            if int(told.split()[1]) == os.getpid() and (
+                b"autoloader.process.worker" in Path(f"/proc/{pid}/cmdline").read_bytes()
+            ):
+                found.append(pid)
     return found
 
 

@@ -33,7 +33,7 @@ def environment_with(
     folder = kept / hashlib.sha256(wanted.encode()).hexdigest()[:16]
     if not folder.exists():
         new = mkdtemp(dir=kept)
-        asked = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps"]
+        asked = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-compile"]
         asked += ["--disable-pip-version-check", "--retries", "0", "--timeout", "10"]
         asked += ["--constraint", str(_CONSTRAINTS), "--target", new]
         done = subprocess.run([*asked, *packages], capture_output=True, text=True, check=False)

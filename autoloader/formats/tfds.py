@@ -428,7 +428,7 @@ def read_tables(path: str, wanted: Wanted, read: ReadRecord) -> ShardTables:
 
 
 class TfdsReader(PlainReader[TfdsDirectory]):
-    """See ``PlainReader``: TFDS finds the record, parses and decodes it, and no code of ours."""
+    """See ``PlainReader``: TFDS finds, parses and decodes the record, and no code of ours."""
 
     reads_by = "plain TFDS"
     faults = (Exception,)  # TFDS and TensorFlow raise errors of any kind
@@ -438,22 +438,29 @@ class TfdsReader(PlainReader[TfdsDirectory]):
         require("tensorflow_datasets", "the comparison with plain TFDS")
 
     @cached_property
-    def _builder(self) -> Any:
+    def _info(self) -> Any:
         import tensorflow_datasets as tfds
 
-        return tfds.builder_from_directory(self.directory.path)
+        return tfds.builder_from_directory(self.directory.path).info
+
+    @cached_property
+    def _decoded(self) -> Any:
+        """TFDS's parsing and decoding of a record, traced once."""
+        import tensorflow as tf
+
+        record = tf.TensorSpec([], tf.string)
+        return tf.function(self._info.features.deserialize_example, input_signature=[record])
 
     def steps(self, piece: ShardSlice, record: int) -> list[Step]:
         """See ``PlainReader``."""
+        import tensorflow as tf
         import tensorflow_datasets as tfds
 
-        shards = self.directory.splits[piece.split]
-        number = sum(shard.records for shard in shards[: piece.index]) + record
-        split = f"{piece.split}[{number}:{number + 1}]"
-        config = tfds.ReadConfig(try_autocache=False, interleave_cycle_length=1)
+        file = os.fspath(self._info.splits[piece.split].filepaths[piece.index])
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            (episode,) = self._builder.as_dataset(split=split, read_config=config)
+            (stored,) = tf.data.TFRecordDataset(file).skip(record).take(1)
+            episode = self._decoded(stored)
             above = {key: _plain(value) for key, value in episode.items() if key != "steps"}
             return [{**above, **step} for step in tfds.as_numpy(episode["steps"])]
 
