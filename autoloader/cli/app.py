@@ -355,6 +355,7 @@ def _described(function: _Function) -> str:
         ):  # else there would be --no-NAME, too
             info.param_decls = (f"--{name.replace('_', '-')}",)
         info.help = info.help or words.get(name)
+        info.readable = False  # the command says more of a path that it cannot read
         if kind in (bool, int):  # typer would show "<bool>" for a flag, and "<int range>"
             info.metavar = "" if kind is bool or getattr(info, "count", False) else "N"
         hints[name] = Annotated[kind, info]

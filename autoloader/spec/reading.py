@@ -253,8 +253,8 @@ _LIST = "a list: {example}, or one line '- …' for each entry"
 _ALLOWED = {
     "too_short": "a {kind} with {min_length} or more entries",
     "too_long": "a {kind} with at most {max_length} entries",
-    "greater_than_equal": "at least {ge}",
-    "less_than_equal": "at most {le}",
+    "greater_than_equal": "at least {ge}{unit}",
+    "less_than_equal": "at most {le}{unit}",
     "tuple_type": _LIST,
     "list_type": _LIST,
     "bool_parsing": "true or false",
@@ -292,7 +292,9 @@ def _allowed(fault: ErrorDetails) -> str:
         return f"text, as in {block}: {_EXAMPLES[str(block)]}" if block else "text"
     if known is not None:
         example = _EXAMPLES.get(str(fault["loc"][-1]), "[a, b]")
-        context = {"kind": "list", "example": example, **(fault.get("ctx") or {})}
+        sized = isinstance(given := fault.get("input"), str) and given[-1:].isalpha()  # as "1kB" is
+        context = {"kind": "list", "example": example, "unit": " bytes" if sized else ""}
+        context |= fault.get("ctx") or {}
         if context.get("field_type") == "Dictionary":
             context["kind"] = "block"
         return _PATTERNS.get(

@@ -315,7 +315,7 @@ class RangesSpec(Block):
         try:
             key_parts(key)
         except ValueError as error:
-            remedy = 'put features in braces, such as "{episode_metadata/file_path}"'
+            remedy = 'put a feature alone in braces, such as "{episode_metadata/file_path}"'
             raise wrong(f"{shown(key)} is not a key: {error}", remedy) from error
         return key
 

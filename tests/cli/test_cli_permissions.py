@@ -52,6 +52,18 @@ def test_data_that_may_not_be_read_is_named(
     assert "Traceback" not in said
 
 
+def test_a_spec_that_may_not_be_read_is_told_as_a_file_that_is_not_there(
+    spec: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Path(spec).chmod(0)
+    try:
+        with permissions_hold():
+            assert main(["plan", spec]) == 2
+    finally:
+        Path(spec).chmod(0o644)
+    assert f"{spec}: Permission denied\n  → give the path of" in capsys.readouterr().err
+
+
 def test_a_folder_that_may_not_be_read_is_left_out_of_a_proposed_spec_by_name(
     written: Written, capsys: pytest.CaptureFixture[str]
 ) -> None:
