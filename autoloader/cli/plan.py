@@ -335,9 +335,12 @@ class _Report:
         if indexed:
             reading = f"plan ({block}) → read {_many(knobs.read_ahead, 'run')} ahead"
         sizes = (f"{name} {how.size[0]}×{how.size[1]}" for name, how in spec.cameras.items())
-        decode = f"decode ({_many(knobs.decode_threads, 'thread')}; {', '.join(sizes)})"
+        shown = ", ".join(sizes)
+        making = (
+            f"{one} ({_many(n, 'thread')}; {shown})" for one, n in knobs.pixel_threads.items()
+        )
         ring = f"ring ({knobs.ring_slots} slots of {format_bytes(layout.slot_bytes)})"
-        stages = [reading, decode, ring, f"batches of {layout.batch_size}"]
+        stages = [reading, *making, ring, f"batches of {layout.batch_size}"]
         return {"datasets": streams, "mixture": " → ".join(stages)}
 
     def _memory(self, headroom: Headroom) -> dict[str, Any]:
@@ -371,7 +374,7 @@ class _Report:
         covered = sum(self._shares[index] for index in seconds)
         mean_s = sum(self._shares[index] * cost for index, cost in seconds.items())
         mean_s /= covered or 1.0
-        threads = min(plan.knobs.decode_threads, plan.limits.cpus)
+        threads = min(sum(plan.knobs.pixel_threads.values()), plan.limits.cpus)
         stage, rate = "decode", threads / mean_s if mean_s > 0 else None
         if call is not None and call["seconds"]:
             most = self._mixture.spec.batch.size / call["seconds"]

@@ -19,7 +19,7 @@ from autoloader.spec.block import adapter
 from autoloader.spec.knobs import (
     LIGHT_KNOBS,
     ORDER_KNOBS,
-    STAGES,
+    PIXEL_THREADS,
     THREADS_OF,
     UNUSED_KNOBS,
     KnobLimits,
@@ -81,10 +81,9 @@ class ControllerLimits:
     def smaller(self, knobs: Knobs) -> Knobs:
         """Knobs for after the kernel killed the child for memory: half the ring, least streams."""
         least = {name: getattr(self.minimum, name) for name in THREADS_OF.values()}
-        halved = [name for stage, name in THREADS_OF.items() if not STAGES[stage].waits]
         values = least | {
             name: max(getattr(self.minimum, name), getattr(knobs, name) // 2)
-            for name in ("ring_slots", "queue_samples", *halved)
+            for name in ("ring_slots", "queue_samples", *PIXEL_THREADS.values())
         }
         smaller = Knobs.build(values, base=self.least(knobs))
         logger.warning("knobs after an out-of-memory kill: %s", smaller.changed(knobs))

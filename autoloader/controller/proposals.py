@@ -48,6 +48,7 @@ from autoloader.errors import KnobError
 from autoloader.host.units import MIB
 from autoloader.spec.knobs import (
     ORDER_KNOBS,
+    PIXEL_THREADS,
     REOPENING_KNOBS,
     STAGES,
     THREADS_OF,
@@ -242,13 +243,13 @@ def _growths(here: Situation, rate: float, waits: float) -> Iterator[_Growth]:
         if idle is None or (not short and (stage.busy_ratio or 0.0) < BUSY_RATIO):
             continue
         if idle < IDLE_CPUS:
-            if short and stage.stage == "decode":
+            if short and stage.stage in PIXEL_THREADS:
                 yield from _more_helpers(here, stage, rate)
                 yield from _against_others(here, stage, rate)
             continue
         limit = max(next_per_s, rate * 1.05) if stage is slowest else rate * 1.05
         wanted = min(limit, here.ceiling_per_s, 1e9)
-        most = max(LARGEST_STEP, int(idle)) if stage.stage == "decode" else LARGEST_STEP
+        most = max(LARGEST_STEP, int(idle)) if stage.stage in PIXEL_THREADS else LARGEST_STEP
         step = max(1, min(most, _needed(stage, wanted) - stage.workers))
         rule = f"{stage.name} {'is the bottleneck' if short else 'is busy'}"
         for knob, changes, more in _of_stage(here, stage, step, idle):
@@ -278,33 +279,29 @@ def _others_share(here: Situation) -> float | None:
 
 
 def _against_others(here: Situation, stage: StageMoment, rate: float) -> Iterator[_Growth]:
-    """More decode threads than processors, for a larger share of those that others use, too."""
+    """More threads than processors, for a larger share of those that others use, too."""
     theirs = _others_share(here)
     if theirs is None:
         return
-    threads = here.seen.knobs.decode_threads
+    knob = THREADS_OF[stage.stage]
+    threads = getattr(here.seen.knobs, knob)
     to = min(threads + min(LARGEST_STEP, threads), 2 * here.limits.knobs.cpus)
     share = 1 - theirs
     runnable = threads * theirs / share  # as many threads of others as make that share of ours
     more = to / (to + runnable) / share
-    yield (
-        "decode_threads",
-        {"decode_threads": to},
-        rate * more,
-        f"{stage.name} shares processors with other programs",
-    )
+    yield knob, {knob: to}, rate * more, f"{stage.name} shares processors with other programs"
 
 
-def _more_helpers(here: Situation, decode: StageMoment, rate: float) -> Iterator[_Growth]:
+def _more_helpers(here: Situation, stage: StageMoment, rate: float) -> Iterator[_Growth]:
     """More helpers, where other hosts have processors; before they are asked nobody knows."""
     if here.seen.helpers_possible is None:
         return
     now, most = here.seen.knobs.helper_slots, here.seen.helpers_possible or LARGEST_STEP
-    service_s = decode.service_s or 0.0
+    service_s = stage.service_s or 0.0
     needed = math.ceil(min(1e6, (here.ceiling_per_s - rate) * service_s))
     to = min(most, now + max(1, min(needed, max(LARGEST_STEP, now))))
     faster = rate + (to - now) / service_s
-    yield "helper_slots", {"helper_slots": to}, faster, f"{decode.name}: other hosts may help"
+    yield "helper_slots", {"helper_slots": to}, faster, f"{stage.name}: other hosts may help"
 
 
 def _fewer_helpers(here: Situation, pace: float) -> Iterator[tuple[str, dict[str, int]]]:
@@ -314,34 +311,33 @@ def _fewer_helpers(here: Situation, pace: float) -> Iterator[tuple[str, dict[str
     """
     now = here.seen.knobs.helper_slots
     if now:
-        needed = now // 4
-        for decode in (one for one in here.stages if one.stage == "decode"):
-            needed = _needed(decode, max(0.0, pace - (decode.bound_per_s or 0.0)))
-        yield "helper_slots", {"helper_slots": min(now, needed)}
+        ours = [one for one in here.stages if one.stage in PIXEL_THREADS]
+        needed = [_needed(one, max(0.0, pace - (one.bound_per_s or 0.0))) for one in ours]
+        yield "helper_slots", {"helper_slots": min(now, max(needed, default=now // 4))}
 
 
 def _of_stage(
     here: Situation, stage: StageMoment, step: int, idle: float
 ) -> Iterator[tuple[str, dict[str, int], float]]:
     """(knob, changes, predicted factor of the rate) for more of one stage."""
-    knobs, workers = here.seen.knobs, stage.workers
-    if stage.stage == "decode":
-        to, now = knobs.decode_threads + step, knobs.decode_processes
+    knobs, workers, knob = here.seen.knobs, stage.workers, THREADS_OF[stage.stage]
+    if stage.stage in PIXEL_THREADS:
+        has, now = getattr(knobs, knob), knobs.decode_processes
+        to = has + step
         gained = min(1.0, idle)
         spread = knobs.reader == "indexed" and idle >= PROCESS_CPUS
-        alone = max(knobs.decode_threads + LARGEST_STEP, 2 * THREADS_OF_A_PROCESS * now)
-        threads = {"decode_threads": min(to, alone)}
+        alone = max(has + LARGEST_STEP, 2 * THREADS_OF_A_PROCESS * now)
+        threads = {knob: min(to, alone)}
         if spread and to > THREADS_OF_A_PROCESS * now:
             processes = math.ceil(to / THREADS_OF_A_PROCESS)
-            both = {"decode_threads": to, "decode_processes": processes}
+            both = {knob: to, "decode_processes": processes}
             wider = here.legal(both)
             threads = both if wider is not None and here.admits(wider) else threads
-        yield "decode_threads", threads, 1 + min(step, 1.5 * idle) / workers
+        yield knob, threads, 1 + min(step, 1.5 * idle) / workers
         if spread:
             yield "decode_processes", {"decode_processes": now + 1}, 1 + gained / workers
         return
     if not stage.dataset:
-        knob = THREADS_OF[stage.stage]
         yield knob, {knob: getattr(knobs, knob) + step}, 1 + step / workers
         return
     alike = [one.bound_per_s or 0.0 for one in here.stages if one.stage == "read"]

@@ -219,7 +219,7 @@ class BatchBuilder:
                 alive(error)
 
         # One number more than there are datasets: rows that are copied from the frame cache.
-        self._pool = DecodePool(knobs.decode_threads, datasets=len(self._names) + 1, failed=failed)
+        self._pool = DecodePool(knobs.pixel_threads, datasets=len(self._names) + 1, failed=failed)
         self._source = source(knobs, quarantine, self._arrived, failed)
         self._thread = LoaderThread(target=self._run, name="autoloader-mix")
         self._source.start()
@@ -281,7 +281,7 @@ class BatchBuilder:
     def retune(self, knobs: Knobs) -> None:
         """Move to other knobs; nothing where the builder is closed."""
         self._source.retune(knobs)
-        self._pool.resize(knobs.decode_threads)
+        self._pool.resize(knobs.pixel_threads)
 
     def park(self, parked: bool) -> None:
         """Stop reading (True) or go on."""
@@ -303,14 +303,13 @@ class BatchBuilder:
 
     def activity(self) -> Statistics:
         """Counts so far."""
-        *worked, copying = self._pool.service()
+        (*worked, _), work = self._pool.service()
         counted = zip(worked, self._decoded, self._copied.tolist(), self._stalls, strict=True)
         own = [{**one, "samples": made + copied, "stalls": s} for one, made, copied, s in counted]
         loaded = 0 if self._disk is None else self._disk.loaded - self._loaded_before
         return replace(
             self._source.activity(own),
-            gather_s=copying["decode_s"],
-            gathered=copying["decoded"],
+            work=work,
             cache=CacheStatistics(from_disk=loaded),
         )
 

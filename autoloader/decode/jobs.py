@@ -1,4 +1,4 @@
-"""Work on the rows of a batch, and the pool of threads that does it.
+"""Work on the rows of a batch, and the pool of threads that does it, stage by stage.
 
 A job decodes one row, or a chain of rows that share frames, or copies rows whose frames are all
 cached. The number of threads may change at any time: growing is at once, shrinking after the job in
@@ -26,6 +26,7 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -347,79 +348,86 @@ class Job:
 
 
 class _Counts:
-    """Work of one thread by dataset, and the job in hand.
+    """Work of one thread of a stage by dataset, and the job in hand.
 
     Plain lists: adding to an item of an array costs several times as much.
     """
 
-    def __init__(self, datasets: int) -> None:
+    def __init__(self, stage: str, datasets: int) -> None:
+        self.stage = stage
         self.busy_s, self.rows, self.frames = [0.0] * datasets, [0] * datasets, [0] * datasets
         self.job: Job | None = None
 
 
 class DecodePool:
-    """Threads that run jobs in the order submitted.
+    """Threads that make pixels: those of a stage run its jobs in the order submitted.
 
     Args:
-        threads: number of threads at first.
+        threads: stage → number of its threads at first (``Knobs.pixel_threads``).
         datasets: number of datasets, for the service times.
         failed: called with an exception that a job let out.
     """
 
     def __init__(
-        self, threads: int, *, datasets: int, failed: Callable[[BaseException], None]
+        self, threads: Mapping[str, int], *, datasets: int, failed: Callable[[BaseException], None]
     ) -> None:
-        self._jobs: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
+        self._jobs: dict[str, queue.SimpleQueue[Job | None]]
+        self._jobs = {stage: queue.SimpleQueue() for stage in threads}
         self._failed = failed
         self._datasets = datasets
         self._threads: list[threading.Thread] = []
         self._counts: list[_Counts] = []
         self._closed = False
-        self._running = 0
+        self._running = dict.fromkeys(threads, 0)
         self._lock = threading.RLock()
-        self.threads = 0
         # OpenCV would otherwise start threads of its own below each of ours.
         cv2.setNumThreads(1)
         self.resize(threads)
 
-    def submit(self, job: Job) -> None:
-        """Queue a job."""
-        self._jobs.put(job)
+    def submit(self, job: Job, stage: str = "decode") -> None:
+        """Queue a job of a stage."""
+        self._jobs[stage].put(job)
 
-    def resize(self, threads: int) -> None:
-        """Have ``threads`` threads from now on."""
+    def resize(self, threads: Mapping[str, int]) -> None:
+        """Have so many threads of each stage from now on."""
         with self._lock:
             if self._closed:
                 return
             self.threads = threads  # before anybody is woken to look at it
-            for _ in range(self._running - threads):
-                self._jobs.put(None)  # wakes one that waits; who is at work looks when it is done
-            for _ in range(threads - self._running):
-                counts = _Counts(self._datasets)
-                name = f"autoloader-decode-{len(self._counts)}"
-                thread = LoaderThread(target=self._work, args=(counts,), name=name)
-                self._counts.append(counts)
-                self._running += 1
-                self._threads.append(thread)
-                thread.start()
+            for stage, wanted in threads.items():
+                for _ in range(self._running[stage] - wanted):
+                    self._jobs[stage].put(None)  # wakes one; who is at work looks when it is done
+                for _ in range(wanted - self._running[stage]):
+                    counts = _Counts(stage, self._datasets)
+                    name = f"autoloader-{stage}-{len(self._counts)}"
+                    thread = LoaderThread(target=self._work, args=(counts,), name=name)
+                    self._counts.append(counts)
+                    self._running[stage] += 1
+                    self._threads.append(thread)
+                    thread.start()
             self._threads = [thread for thread in self._threads if thread.is_alive()]
 
-    def service(self) -> list[dict[str, Any]]:
-        """[D] seconds of work, samples done and frames decoded so far, as statistics name them."""
-        threads = [(one.busy_s, one.rows, one.frames) for one in self._counts]
-        sums = (map(sum, zip(*counts, strict=True)) for counts in zip(*threads, strict=True))
-        names = ("decode_s", "decoded", "frames")
-        return [dict(zip(names, one, strict=True)) for one in zip(*sums, strict=True)]
+    def service(self) -> tuple[list[dict[str, Any]], dict[str, tuple[float, int]]]:
+        """[D] counts of all work so far, as statistics name them; stage → (seconds, samples)."""
+        own = [dict[str, Any](decode_s=0.0, decoded=0, frames=0) for _ in range(self._datasets)]
+        work = dict.fromkeys(self._jobs, (0.0, 0))
+        for one in list(self._counts):
+            busy_s, rows = work[one.stage]
+            work[one.stage] = busy_s + sum(one.busy_s), rows + sum(one.rows)
+            for told, *counts in zip(own, one.busy_s, one.rows, one.frames, strict=True):
+                told["decode_s"] += counts[0]
+                told["decoded"] += counts[1] if one.stage == "decode" else 0
+                told["frames"] += counts[2]
+        return own, work
 
     def close(self) -> None:
         """Begin no further job; each thread ends with the job that it has in hand."""
-        try:
-            while True:
-                self._jobs.get_nowait()
-        except queue.Empty:
-            pass
+        for jobs in self._jobs.values():
+            with suppress(queue.Empty):
+                while True:
+                    jobs.get_nowait()
         with self._lock:
-            self.resize(0)
+            self.resize(dict.fromkeys(self._jobs, 0))
             self._closed = True
 
     def join(self, within_s: float | None) -> bool:
@@ -433,8 +441,8 @@ class DecodePool:
         return frozenset(job.slot for job in jobs if job is not None)
 
     def _work(self, counts: _Counts) -> None:
-        while not self._is_surplus():
-            job = self._jobs.get()
+        while not self._is_surplus(counts.stage):
+            job = self._jobs[counts.stage].get()
             if job is None:
                 continue
             counts.job = job
@@ -446,7 +454,7 @@ class DecodePool:
                 frames = job.run()
             except BaseException as error:  # noqa: BLE001 the one boundary of this thread: the trainer must hear of it
                 with self._lock:
-                    self._running -= 1
+                    self._running[counts.stage] -= 1
                 counts.job = None
                 self._failed(error)
                 return
@@ -457,12 +465,12 @@ class DecodePool:
             counts.job = None
             del job  # what it refers to must not wait with this thread for the next one
 
-    def _is_surplus(self) -> bool:
-        """True if the calling thread is one too many; it then ends."""
-        if self._running <= self.threads:
+    def _is_surplus(self, stage: str) -> bool:
+        """True if the calling thread is one too many of its stage; it then ends."""
+        if self._running[stage] <= self.threads[stage]:
             return False
         with self._lock:
-            if self._running <= self.threads:
+            if self._running[stage] <= self.threads[stage]:
                 return False
-            self._running -= 1
+            self._running[stage] -= 1
             return True

@@ -19,7 +19,7 @@ from pathlib import Path
 from autoloader.errors import AutoloaderError, SourceError
 from autoloader.formats import files
 from autoloader.formats.places import hub_revision
-from autoloader.formats.sources import BUILT_IN, dataset_versions, format_of, open_source
+from autoloader.formats.sources import dataset_versions, format_of, markers, open_source
 from autoloader.host.extras import needs
 from autoloader.host.units import expanded, format_bytes
 from autoloader.storage.places import FLOOR_VARIABLE, disk_floor_of_environment
@@ -119,7 +119,7 @@ def _fetched(
     with _worded(label, copies):
         found = HfApi().dataset_info(name, revision=revision, timeout=_ASK_S, files_metadata=True)
     sizes = {one.rfilename: one.size or 0 for one in found.siblings or ()}
-    kind = next((kind for kind, (marker, _) in BUILT_IN.items() if marker in sizes), "tfds")
+    kind = next((kind for kind, marker in markers(str) if marker in sizes), "tfds")
     if not (parts := format_of(kind, field="kind").hub_folders):
         return f"{_HUB}{name}@{found.sha}"
     with _worded(label, copies):

@@ -9,7 +9,6 @@ Not here: what a format says about itself (``dataset.DatasetFormat``).
 
 from __future__ import annotations
 
-import contextlib
 import fnmatch
 import hashlib
 import os
@@ -68,6 +67,16 @@ def kinds() -> list[str]:
     return sorted([*BUILT_IN, *_installed()])
 
 
+def markers(note: Callable[[str], object]) -> Iterator[tuple[str, str]]:
+    """(kind, marker) of all formats, of this package first; ``note`` is told which do not load."""
+    yield from ((kind, marker) for kind, (marker, _) in BUILT_IN.items())
+    for kind, entry in _installed().items():
+        try:
+            yield kind, _loaded(entry).marker
+        except SourceError as error:
+            note(f"{error.what} → {error.remedy}")
+
+
 def format_of(kind: str, *, field: str) -> type[DatasetFormat]:
     """The format of this name.
 
@@ -99,13 +108,9 @@ def format_at(path: str | Path) -> type[DatasetFormat]:
     """
     if not files.is_remote(path):
         folder = files.normal(path)
-        for kind, (marker, _) in BUILT_IN.items():
+        for kind, marker in markers(str):
             if has_file(folder, marker):
-                return _built_in(kind)
-        for entry in _installed().values():
-            with contextlib.suppress(SourceError):  # a spec names it by its kind, and learns why
-                if has_file(folder, (found := _loaded(entry)).marker):
-                    return found
+                return format_of(kind, field="kind")
     return _built_in("tfds")
 
 
@@ -133,7 +138,7 @@ def format_for(path: str | Path, *, dataset: str, kind: str | None) -> type[Data
 
 def is_file(path: str | Path) -> bool:
     """True if a local file is a dataset by itself."""
-    return os.path.isfile(path) and any(has_file(str(path), one) for one, _ in BUILT_IN.values())  # noqa: PTH113
+    return os.path.isfile(path) and any(has_file(str(path), one) for _, one in markers(str))  # noqa: PTH113
 
 
 def is_records(path: str | Path) -> bool:
@@ -156,13 +161,7 @@ def dataset_versions(root: str | Path, note: Callable[[str], object]) -> list[li
     """
     if is_file(root):
         return [[Path(root)]]
-    markers = [marker for marker, _ in BUILT_IN.values()]
-    for entry in _installed().values():
-        try:
-            markers.append(_loaded(entry).marker)
-        except SourceError as error:
-            note(f"{error.what} → {error.remedy}")
-    below = _versions_below(Path(root), DEEPEST, markers, note)
+    below = _versions_below(Path(root), DEEPEST, [marker for _, marker in markers(note)], note)
     if files.is_remote(root):
         return _by_dataset(sorted(below))
     real = os.path.realpath(root)
@@ -180,7 +179,7 @@ def dataset_versions(root: str | Path, note: Callable[[str], object]) -> list[li
 
 
 def _versions_below(
-    folder: Path, depth: int, markers: Sequence[str], note: Callable[[str], object]
+    folder: Path, depth: int, known: Sequence[str], note: Callable[[str], object]
 ) -> Iterator[Path]:
     """Folders that hold a dataset's version; says which may not be looked into.
 
@@ -198,25 +197,25 @@ def _versions_below(
         told = files.unreadable(error, place, dataset="")
         raise SourceError(f"{place}: {error.strerror or error}", remedy=told.remedy) from error
     repository = None if away else hub_revision(folder)
-    if _is_dataset(place, names, markers):
+    if _is_dataset(place, names, known):
         yield folder
     elif repository is not None:
         name, taken = repository
         note(f"{name}: takes revision {taken.name}")
-        yield from _versions_below(taken, DEEPEST, markers, note)
+        yield from _versions_below(taken, DEEPEST, known, note)
     elif depth:
         children = [folder / name for name in below if not name.startswith(".")]
         if away:  # each folder is a request, so old versions are not read
             children = [versions[0] for versions in _by_dataset(children)]
         for child in children:
             if away or os.path.isdir(child):  # noqa: PTH112 False of any error
-                yield from _versions_below(child, depth - 1, markers, note)
+                yield from _versions_below(child, depth - 1, known, note)
 
 
-def _is_dataset(place: str, names: Collection[str], markers: Iterable[str]) -> bool:
+def _is_dataset(place: str, names: Collection[str], known: Iterable[str]) -> bool:
     """True if a folder with these names in it has the marker of a format."""
     away = files.is_remote(place)
-    for marker in markers:
+    for marker in known:
         first, _, rest = marker.partition("/")
         if fnmatch.filter(names, first) and (has_file(place, marker) if not away else not rest):
             return True

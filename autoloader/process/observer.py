@@ -448,26 +448,17 @@ class Observer:
     def _stages(self, knobs: Knobs, activity: Statistics) -> tuple[StageTotal, ...]:
         """The pipeline's stages and their totals."""
         parts = activity.datasets
-        workers = max(knobs.decode_threads, knobs.decode_processes)
-        decode_s = sum(one.decode_s for one in parts.values())
-        decoded = sum(one.decoded for one in parts.values())
-        decode = StageTotal(
-            "decode",
-            "",
-            1.0,
-            workers,
-            decode_s + activity.gather_s,
-            decoded + activity.gathered,
-        )
+        each = ((one, max(n, knobs.decode_processes)) for one, n in knobs.pixel_threads.items())
+        found = [StageTotal(one, "", 1.0, n, *activity.work.get(one, (0.0, 0))) for one, n in each]
         read = {name: one.samples + one.queue for name, one in parts.items()}
         if knobs.reader == "indexed":
             work = sum(one.read_s for one in parts.values())
-            return decode, StageTotal("read", "", 1.0, knobs.io_threads, work, sum(read.values()))
+            return (*found, StageTotal("read", "", 1.0, knobs.io_threads, work, sum(read.values())))
         streams = (
             StageTotal("read", name, self._shares[name], 1, one.read_s, read[name])
             for name, one in parts.items()
         )
-        return (decode, *streams)
+        return (*found, *streams)
 
     def _private_bytes(self, knobs: Knobs, prices: Prices) -> int:
         """Bytes that the process holds with ``knobs``, without ring and frame cache."""

@@ -48,8 +48,9 @@ class Stage:
         name: name of the stage; its threads are called ``autoloader-NAME-0`` and so on.
         work: its work in two words, for people.
         remedy: what to do where the stage limits a run.
-        waits: whether its threads mostly wait for storage. Then more of them than processors are no
-            fault, and they go first after the kernel killed the loader for memory.
+        waits: whether its threads mostly wait for storage; else they make pixels. Then more of them
+            than processors are no fault, and they go first after the kernel killed the loader for
+            memory.
     """
 
     name: str
@@ -364,6 +365,11 @@ class Knobs(BaseModel):
             for k in range(builders)
         ]
 
+    @property
+    def pixel_threads(self) -> dict[str, int]:
+        """Threads of each stage that makes pixels."""
+        return {stage: getattr(self, knob) for stage, knob in PIXEL_THREADS.items()}
+
     def check(self, limits: KnobLimits) -> None:
         """Hold these knobs against one pipeline on one host.
 
@@ -451,6 +457,8 @@ STAGES = {about.stage.name: about.stage for about in KNOBS.values() if about.sta
 """Every stage by name."""
 THREADS_OF = {about.stage.name: name for name, about in KNOBS.items() if about.stage}
 """Name of a stage → knob that counts its threads."""
+PIXEL_THREADS = {name: knob for name, knob in THREADS_OF.items() if not STAGES[name].waits}
+"""The same, of the stages that make pixels (``decode.jobs``)."""
 UNTUNED_KNOBS = knobs_that(lambda knob: knob.kind == "fixed")
 UNUSED_KNOBS: Mapping[str, tuple[str, ...]] = {
     "auto": (),

@@ -223,25 +223,16 @@ class DatasetSpec(Block):
 
     @model_validator(mode="after")
     def _is_of_its_kind(self) -> DatasetSpec:
+        own: dict[str, Any] = {"vision": self.vision}
+        why, else_ = f"is for kind: {IMAGE_TEXT} alone", f"write kind: {IMAGE_TEXT}"
         if self.kind == IMAGE_TEXT:
-            own: dict[str, Any] = {"action": self.action, "state": self.state, "keep": self.keep,
+            own = {"action": self.action, "state": self.state, "keep": self.keep,
                    "transform": self.transform, "episodes": self.episodes}  # fmt: skip
             own["steps"] = None if self.steps.takes_all else self.steps
-        else:
-            own = {"vision": self.vision}
+            why = f"is not allowed with kind: {IMAGE_TEXT}, whose records are no episodes"
+            else_ = f"kind, if dataset {self.name!r} holds episodes"
         if given := [name for name, value in own.items() if value is not None]:
-            raise wrong(
-                f"the field {given[0]!r} is not allowed with kind: {IMAGE_TEXT}, whose records are "
-                "no episodes"
-                if self.kind == IMAGE_TEXT
-                else f"the field {given[0]!r} is for kind: {IMAGE_TEXT} alone",
-                f"leave {given[0]} out, or "
-                + (
-                    f"kind, if dataset {self.name!r} holds episodes"
-                    if self.kind == IMAGE_TEXT
-                    else f"write kind: {IMAGE_TEXT}"
-                ),
-            )
+            raise wrong(f"the field {given[0]!r} {why}", f"leave {given[0]} out, or {else_}")
         return self
 
     @model_validator(mode="after")

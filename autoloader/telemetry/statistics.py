@@ -76,6 +76,13 @@ def _counted(default: Any = 0, merge: Callable[[Any, Any], Any] = operator.add) 
     return figure(default, metric=False, merge=merge)
 
 
+def _summed(one: Mapping[str, Any], other: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Sums (seconds, samples) of each stage."""
+    none = (0.0, 0)
+    both = {stage: (one.get(stage, none), other.get(stage, none)) for stage in {**one, **other}}
+    return {stage: (a[0] + b[0], a[1] + b[1]) for stage, (a, b) in both.items()}
+
+
 def figures(owner: type) -> dict[str, Figure]:
     """Declared uses of the fields of a class of statistics, by name."""
     fields = owner.__dataclass_fields__.items()  # type: ignore[attr-defined]
@@ -100,7 +107,7 @@ class DatasetStatistics:
             each change of a stream knob.
         interruptions: times that a dataset's remote files broke off and were opened again. Many:
             look at the network.
-        decode_s: seconds that decode threads worked on its samples, since the pipeline began.
+        decode_s: seconds of all work on its samples' pixels, since the pipeline began.
         decoded: number of these samples. A dataset that is dear among others: store smaller frames.
         non_finite: number of its samples whose action or state held NaN or an infinite value, since
             the loader was made; ``None``: the loader's child does not know. Any: look at its
@@ -269,7 +276,7 @@ class StageMoment:
     """One stage, or one dataset's part of it.
 
     Attributes:
-        stage: name of the stage, "read" or "decode".
+        stage: name of the stage, such as "decode".
         dataset: name of the dataset whose part it is; "": part of all.
         workers: number of threads or processes side by side.
         service_s: work of one worker of a stage for one sample. Smaller images make decoding
@@ -394,8 +401,8 @@ class Statistics:
         run_bytes: bytes of the memory that the last planned run was read into; 0: there is none.
         read_bytes: bytes read for planned runs.
         reading_s: seconds that reading these bytes took.
-        gather_s: seconds of copying samples whose frames were cached.
-        gathered: number of such samples.
+        work: stage that makes pixels → (seconds of its threads, samples done), of samples whose
+            frames were cached too.
         call_s: seconds that the spec's ``batch.call`` took so far.
         calls: number of batches that it was called for.
     """
@@ -450,8 +457,9 @@ class Statistics:
     run_bytes: int = _counted(merge=max)
     read_bytes: int = _counted()
     reading_s: float = _counted(0.0)
-    gather_s: float = _counted(0.0)
-    gathered: int = _counted()
+    work: Mapping[str, tuple[float, int]] = field(
+        default_factory=dict, metadata={"figure": Figure(metric=False, merge=_summed)}
+    )
     call_s: float = 0.0
     calls: int = 0
 
@@ -484,7 +492,7 @@ class Statistics:
 
         ``mixing.chain`` and ``cache_bytes`` lower it.
         """
-        decoded = self.gathered + sum(own.decoded for own in self.datasets.values())
+        _, decoded = self.work.get("decode", (0.0, 0))
         return sum(own.frames for own in self.datasets.values()) / decoded if decoded else None
 
     @property

@@ -21,7 +21,8 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal
 
 from autoloader.host.units import format_bytes
-from autoloader.tune.measurement import StageCost, Trace
+from autoloader.spec.knobs import PIXEL_THREADS
+from autoloader.tune.measurement import Trace
 
 NOISE_RATIO = 0.05
 """Relative difference of two measurements of one knob set; nearer to the bound nothing shows."""
@@ -216,17 +217,18 @@ class Analyst:
         )
         rate, limit = solve(costs, supplies)
         rate = max(rate, self._fastest_per_s)
-        lifts = self._lifts(costs, supplies, rate, cheapest.stages.get("decode"))
+        pixels_s = sum(one.cpu_s for name, one in cheapest.stages.items() if name in PIXEL_THREADS)
+        lifts = self._lifts(costs, supplies, rate, pixels_s)
         return Bound(rate, limit, lifts, cheapest)
 
     def _lifts(
-        self, costs: Costs, supplies: Supplies, rate: float, decode: StageCost | None
+        self, costs: Costs, supplies: Supplies, rate: float, pixels_s: float
     ) -> tuple[Lift, ...]:
         """Changes that would raise a rate enough to be told, most first."""
         more = replace(supplies, cpus=supplies.cpus + _MORE_CPUS)
         asked = [(f"{_MORE_CPUS} more cores", costs, more)]
-        if decode is not None:
-            smaller = replace(costs, cpu_s=costs.cpu_s - 0.75 * decode.cpu_s)
+        if pixels_s:
+            smaller = replace(costs, cpu_s=costs.cpu_s - 0.75 * pixels_s)
             asked.append(("frames stored at half the width and height", smaller, supplies))
         if supplies.disk_bytes_per_s:
             faster = replace(supplies, disk_bytes_per_s=2 * supplies.disk_bytes_per_s)

@@ -145,14 +145,7 @@ def _most_cycle_length(start: Knobs, limits: KnobLimits) -> int:
 
 
 def guess(space: SearchSpace, batch_size: int, trace: Trace | None = None) -> Knobs:
-    """A first knob set from reasoning: the processor is the bound, so keep it busy and no more.
-
-    - One decode thread per cpu: the pool is shared, and more threads only switch.
-    - A decode process for as many of them as one interpreter keeps busy.
-    - Read threads by Little's law, more where threads wait for a disk.
-    - Queues for the samples that two batches take from an average dataset, at least two blocks:
-      the time to refill is about a batch.
-    - A ring of twice the cpus, at least its minimum.
+    """A first knob set: the ``guess`` of each knob, which keeps the processors busy and no more.
 
     Args:
         space: search space of legal knobs.

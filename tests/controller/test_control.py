@@ -30,7 +30,7 @@ from autoloader.errors import PipelineError
 from autoloader.host.clock import Watched
 from autoloader.host.processes import ProcessorReading
 from autoloader.host.units import GIB, MIB
-from autoloader.spec.knobs import Knobs
+from autoloader.spec.knobs import STAGES, Knobs
 from autoloader.telemetry.statistics import DatasetStatistics, StageMoment, Statistics
 
 pytestmark = pytest.mark.usefixtures("no_thread_left_behind")
@@ -248,7 +248,7 @@ def test_the_child_is_governed_tells_its_state_and_its_log_replays(
     kinds = {line["kind"] for line in lines}
     assert {"start", "decision"} <= kinds
     seen = [line["observation"] for line in lines if line["kind"] == "decision"]
-    assert {one["stage"] for one in seen[-1]["stages"]} == {"decode", "read"}
+    assert {one["stage"] for one in seen[-1]["stages"]} == set(STAGES)
     assert seen[-1]["headroom_bytes"] > 0
 
 

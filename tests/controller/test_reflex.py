@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from situations import FLOOR, PRICES, SHARDS, knob_sets, limits, seen
 
 from autoloader.controller.admission import (
+    THREAD_BYTES,
     Prices,
     RollingPrices,
     price_change,
@@ -142,8 +143,9 @@ def test_a_price_is_never_negative_and_never_less_than_the_difference(a: Knobs, 
 def test_a_stream_that_opens_anew_is_held_twice() -> None:
     a = Knobs.build({"reader": "stream"})
     b = Knobs.build({"cycle_length": 2}, base=a)
-    price = price_change(a, b, {"a": 8}, Prices(record_bytes={"a": 10 * MIB}))
-    assert price >= price_knobs(b, {"a": 8}, Prices(record_bytes={"a": 10 * MIB})) - 4 * MIB
+    prices, threads = Prices(record_bytes={"a": 10 * MIB}), sum(a.pixel_threads.values())
+    price = price_change(a, b, {"a": 8}, prices)
+    assert price >= price_knobs(b, {"a": 8}, prices) - threads * THREAD_BYTES
 
 
 def test_each_decode_process_is_priced_with_the_runs_that_it_reads_ahead() -> None:

@@ -190,6 +190,16 @@ def test_what_is_read_by_index_alone_is_refused_in_a_bucket(site: Path, kind: st
     assert "mount the bucket" in refused.value.remedy
 
 
+def test_a_format_whose_dataset_is_one_file_is_found_by_it(site: Path, recordings: Path) -> None:
+    (site / "takes.py").write_text(
+        "from mp4_folder import Mp4Folder\nclass Take(Mp4Folder):\n    marker = '*.csv'\n"
+    )
+    install(site, "takes", {"take": "takes:Take"})
+    file = recordings / "take_0.csv"
+    assert sources.dataset_versions(file, print) == [[file]]
+    assert sources.format_at(file).__name__ == "Take"
+
+
 def test_rows_are_numbers_as_the_file_has_them(site: Path, recordings: Path) -> None:
     directory = open_source(recordings, dataset="bench", kind="mp4_folder")
     steps = directory.plain_reader().episode(directory.splits["train"][2], 0)

@@ -109,6 +109,7 @@ def test_counts_of_two_builders_become_one() -> None:
         datasets={"a": DatasetStatistics(weight=0.5, samples=3, generations=1)},
         run_bytes=5,
         read_bytes=7,
+        work={"decode": (1.0, 2)},
         cache=CacheStatistics(from_disk=2, held_bytes=9),
     )
     there = Statistics(
@@ -119,6 +120,7 @@ def test_counts_of_two_builders_become_one() -> None:
         },
         run_bytes=3,
         read_bytes=1,
+        work={"decode": (0.5, 1), "turn": (2.0, 4)},
         cache=CacheStatistics(from_disk=1, held_bytes=4),
     )
     both = merged(here, there)
@@ -127,6 +129,7 @@ def test_counts_of_two_builders_become_one() -> None:
         "b": DatasetStatistics(queue=1),
     }
     assert (both.rank, both.run_bytes, both.read_bytes) == (1, 5, 8)
+    assert both.work == {"decode": (1.5, 3), "turn": (2.0, 4)}
     assert both.cache == CacheStatistics(from_disk=3, held_bytes=9)
     ended = both.over().datasets
     assert (ended["a"].samples, ended["a"].awaits, ended["b"].queue) == (7, "", 0)

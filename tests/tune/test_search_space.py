@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from autoloader.errors import KnobError
-from autoloader.spec.knobs import KnobLimits, Knobs
+from autoloader.spec.knobs import PIXEL_THREADS, KnobLimits, Knobs
 from autoloader.tune.search_space import CALLS_SHARE, SearchSpace, guess
 
 
@@ -113,7 +113,7 @@ def test_what_cannot_matter_for_the_reader_is_not_searched(reader: str) -> None:
     of = KnobLimits(cpus=4, shards={"a": 8})
     start = Knobs.build({"reader": reader})
     asked = set(SearchSpace.around(start, of).parameters(start))
-    both = {"decode_threads", "ring_slots"}
+    both = {"ring_slots", *PIXEL_THREADS.values()}
     only = {
         "indexed": {"io_threads", "read_ahead", "decode_processes"},
         "stream": {

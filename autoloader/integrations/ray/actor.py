@@ -35,9 +35,9 @@ from autoloader.pipeline.read.planned import IndexedReader
 from autoloader.samples.block import Place
 from autoloader.samples.resolve import ResolvedMixture, resolve_plain
 from autoloader.sampling.mixture import MixtureOrder
-from autoloader.spec.knobs import Knobs
+from autoloader.spec.knobs import THREADS_OF, Knobs
 
-_KNOBS = {"reader": "indexed", "decode_threads": 1, "io_threads": 1, "read_ahead": 2}
+_KNOBS = {"reader": "indexed", "read_ahead": 2, **dict.fromkeys(THREADS_OF.values(), 1)}
 CALLS_AT_A_TIME = 2
 """One batch is read while the one before is decoded; more calls wait."""
 _SLOTS = CALLS_AT_A_TIME + 1

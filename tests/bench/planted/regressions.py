@@ -24,7 +24,9 @@ def extra_copy(line: Any) -> None:
 def lost_thread(pool: Any) -> None:
     """The decode pool works with a thread less than its knob says."""
     plain = pool.DecodePool.resize
-    pool.DecodePool.resize = lambda self, threads: plain(self, max(0, threads - 1))
+    pool.DecodePool.resize = lambda self, threads: plain(
+        self, {stage: max(0, most - 1) for stage, most in threads.items()}
+    )
 
 
 def leaked_frame(line: Any) -> None:
