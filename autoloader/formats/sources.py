@@ -35,11 +35,6 @@ DEEPEST = 5
 """Folders below the one that is named, or below a snapshot of the Hub, that are looked into."""
 
 
-def _built_in(kind: str) -> type[DatasetFormat]:
-    found: type[DatasetFormat] = pkgutil.resolve_name(BUILT_IN[kind][1])
-    return found
-
-
 def _installed() -> dict[str, metadata.EntryPoint]:
     """Kind → entry point of the formats that other packages bring."""
     found = metadata.entry_points(group=GROUP)
@@ -89,7 +84,8 @@ def format_of(kind: str, *, field: str) -> type[DatasetFormat]:
         SourceError: a package brings it, and it cannot be imported.
     """
     if kind in BUILT_IN:
-        return _built_in(kind)
+        found: type[DatasetFormat] = pkgutil.resolve_name(BUILT_IN[kind][1])
+        return found
     installed = _installed()
     if kind in installed:
         return _loaded(installed[kind])
@@ -111,7 +107,7 @@ def format_at(path: str | Path) -> type[DatasetFormat]:
         for kind, marker in markers(str):
             if has_file(folder, marker):
                 return format_of(kind, field="kind")
-    return _built_in("tfds")
+    return format_of("tfds", field="kind")
 
 
 def open_source(path: str | Path, *, dataset: str, kind: str | None = None) -> DatasetFormat:
