@@ -508,6 +508,8 @@ def _normalised(
     low, high = found[first][column], found[last][column]
     if how.method == "mean_std":
         high += low
+    if abs(high - low) < (1 if how.method == "mean_std" else 2) / np.finfo(np.float32).max:
+        high = low  # float32 has no factor as large
     if arithmetic.startswith("gr00t"):
         kept = how.method == "mean_std" or (how.method == "q01_q99" and arithmetic == "gr00t")
         near = 1e-8 + 1e-5 * abs(low) if arithmetic == "gr00t_n16" and not kept else 0.0

@@ -218,6 +218,19 @@ class ResolvedMixture:
             "spec": self.spec.model_dump(mode="json"),
             "split": self.split,
             "statistics": found and {name: one.plain() for name, one in found.items()},
+            "beside": self.beside,
+        }
+
+    @property
+    def beside(self) -> dict[str, list[str]]:
+        """Dataset → what files that its spec names held: of its transform, ranges and weights."""
+        return {
+            one.name: [
+                one.transform.identity if one.transform else "",
+                one.keep.identity if one.keep else "",
+                one.weights.digest if one.weights else "",
+            ]
+            for one in self.datasets
         }
 
     @property
@@ -616,6 +629,12 @@ def resolve_plain(plain: Mapping[str, Any]) -> ResolvedMixture:
         SourceError, SpecError: the files are no longer as they were there.
     """
     mixture = resolve(PipelineSpec(**plain["spec"]), plain["split"])
+    if changed := [name for name, own in mixture.beside.items() if own != plain["beside"][name]]:
+        raise SpecError(
+            f"datasets[{changed[0]}]: the module of its transform, or its file of ranges or "
+            "weights, was changed since the loader began",
+            remedy="put it back as it was, or go on from a saved state with a new loader",
+        )
     if (known := plain["statistics"]) is None:
         return mixture
     found = {name: NormalizationStatistics.from_plain(one) for name, one in known.items()}

@@ -60,6 +60,8 @@ from autoloader.spec.block import wrong
 from autoloader.spec.mixture import ColumnsNormalizeSpec, column_mask
 from autoloader.spec.reading import complaint
 
+_LEAST = 1 / float(np.finfo(np.float32).max)
+"""A range or deviation below has no reciprocal in float32, and counts as 0."""
 Column = Annotated[tuple[FiniteFloat, ...], Field(min_length=1)]
 
 
@@ -303,6 +305,7 @@ def _map(
         if how.arithmetic != "autoloader":
             centre, shift = low, shift - 1
     kept = np.zeros(width, dtype=np.bool_)
+    unit = np.where(abs(unit) < _LEAST, 0.0, unit)
     if how.arithmetic == "autoloader":
         still = ~(unit > 0) | same
     elif how.arithmetic.startswith("gr00t"):

@@ -154,6 +154,27 @@ def test_a_row_of_text_alone_may_have_an_empty_picture(
     assert spec.datasets[0].vision is not None
 
 
+@pytest.mark.parametrize("kind", [tarfile.LNKTYPE, tarfile.SYMTYPE])
+def test_a_picture_of_a_tar_that_is_a_link_is_not_lost_in_silence(
+    tmp_path: Path, kind: bytes
+) -> None:
+    path = tmp_path / "t.tar"
+    with tarfile.open(path, "w") as tar:
+        for name, data in (("a.png", encoded(1)), ("a.txt", b"one"), ("b.txt", b"two")):
+            member = tarfile.TarInfo(name)
+            member.size = len(data)
+            tar.addfile(member, io.BytesIO(data))
+        for name in ("b.png", "latest"):
+            member = tarfile.TarInfo(name)
+            member.type, member.linkname = kind, "a.png"
+            tar.addfile(member)
+    with AutoLoader(spec_of(path, batch={"size": 1}), **HOW) as loader:
+        seen = {place[3] for batch in loader for place in batch["provenance"].tolist()}
+        (bad,) = loader.quarantined()
+    assert (bad.record, seen) == (1, {0})
+    assert bad.reason == "b has a link, or a sparse file"
+
+
 def broken_list(path: Path) -> Path:
     text = json.dumps([record(k, []) for k in range(4)])
     path.write_text(text[: len(text) // 2])

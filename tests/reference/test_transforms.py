@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import lab_hooks
@@ -20,7 +22,7 @@ from autoloader.errors import SpecError
 from autoloader.index import count_indexed, open_dataset_index
 from autoloader.index.counting import count_mixture
 from autoloader.samples.block import EmptyEpisode
-from autoloader.samples.resolve import ResolvedMixture
+from autoloader.samples.resolve import ResolvedMixture, resolve_plain
 from autoloader.samples.transforms.keep import DatasetCount
 from autoloader.samples.transforms.rlds import FunctionFailedError
 from autoloader.samples.transforms.transform import ask_elsewhere
@@ -228,6 +230,30 @@ def test_a_function_runs_once_for_an_episode_and_its_results_are_kept(data: Data
     assert len(lab_hooks.calls) == tried + len(data.episodes)
     open_dataset_index(mixture_with(data, "lab_hooks:counted", version=8).datasets[0])
     assert len(lab_hooks.calls) == 2 * (tried + len(data.episodes))
+
+
+def test_a_module_that_was_changed_since_its_import_is_refused_until_it_is_loaded_again(
+    data: Data, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(str(tmp_path))
+    source = "def pick(episode):\n    episode['action'][:] = {}\n    return episode\n"
+
+    def actions() -> set[float]:
+        (dataset,) = mixture_with(data, "edited_lab:pick").datasets
+        index = open_dataset_index(dataset)
+        return set(np.unique(np.concatenate(list(index.values("column", "action")))).tolist())
+
+    path = tmp_path / "edited_lab.py"
+    path.write_text(source.format(1))
+    assert actions() == {1.0}
+    before = mixture_with(data, "edited_lab:pick").plain()
+    path.write_text(source.format(22))
+    with pytest.raises(SpecError, match="was changed since this process imported it"):
+        actions()
+    importlib.reload(importlib.import_module("edited_lab"))
+    assert actions() == {22.0}
+    with pytest.raises(SpecError, match=r"datasets\[robot\]: the module of its transform"):
+        resolve_plain(before)
 
 
 # --- refusals -----------------------------------------------------------------------------------

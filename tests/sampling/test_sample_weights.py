@@ -18,7 +18,7 @@ from pyarrow import parquet
 from rlds_files import write_steps
 
 from autoloader import AutoLoader, PipelineSpec, SourceError, SpecError
-from autoloader.samples.resolve import resolve
+from autoloader.samples.resolve import resolve, resolve_plain
 from autoloader.samples.weights import drawn_by, rabc
 
 pytestmark = pytest.mark.usefixtures("one_child")
@@ -271,6 +271,33 @@ def test_draws_refuse_by_name_what_draws_otherwise(
 ) -> None:
     with pytest.raises(SpecError, match=said):
         spec_of(folder, {"file": str(folder / "w.npz"), "key": "w", "use": "draw"}, **more)
+
+
+def test_weights_that_are_written_anew_hold_for_the_next_loader_alone(
+    folder: Path, tmp_path: Path
+) -> None:
+    def write(kept: int) -> None:
+        step = np.arange(STEPS[2])
+        weights = np.where(step == kept, 1.0, 0.0)
+        np.savez(tmp_path / f"{kept}.npz", episode=np.full(len(step), 2), step=step, w=weights)
+        (tmp_path / f"{kept}.npz").replace(tmp_path / "w.npz")
+
+    def steps(loader: AutoLoader) -> set[int]:
+        rows = [row for batch in loader for row in batch["provenance"].tolist()]
+        return {t for _, _, shard, _, t in rows if shard == 1}
+
+    weights = {"file": str(tmp_path / "w.npz"), "key": "w", "use": "draw"}
+    write(3)
+    spec = spec_of(folder, weights, batch={"size": 2, "drop_last": False})
+    here = {**HOW, "isolation": "thread"}
+    with AutoLoader(spec, **here) as first:
+        assert steps(first) == {3}
+        before = resolve(spec).plain()
+        write(4)
+        with AutoLoader(spec, **here) as second:
+            assert steps(second) == {4}
+    with pytest.raises(SpecError, match=r"datasets\[oak\]: .* file of ranges or weights"):
+        resolve_plain(before)
 
 
 def test_weights_of_zero_everywhere_are_refused(folder: Path, tmp_path: Path) -> None:

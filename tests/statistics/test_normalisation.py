@@ -17,6 +17,8 @@ from autoloader.errors import SpecError
 from autoloader.index import statistics
 from autoloader.index.statistics import statistics_of
 from autoloader.process.planning import plan_loader
+from autoloader.samples.statistics import FieldStatistics, scaling_of
+from autoloader.spec import FieldNormalizeSpec
 
 pytestmark = pytest.mark.usefixtures("one_child")
 
@@ -363,6 +365,21 @@ def upstream(x: np.ndarray, found: Any, how: dict[str, Any], mask: list[bool]) -
     if how["arithmetic"] == "openvla" and how["method"] != "mean_std":
         done[:, one["min"] == one["max"]] = 0
     return done
+
+
+@pytest.mark.parametrize("arithmetic", ["autoloader", "octo", "lerobot", "gr00t", "gr00t_n16"])
+@pytest.mark.parametrize("method", ["q01_q99", "min_max", "mean_std"])
+def test_columns_of_a_tiny_range_stay_finite(method: str, arithmetic: str) -> None:
+    names = ("mean", "std", "min", "max", "q01", "q99")
+    values = np.array([[[0.0, -1.0], [1e-39, 1.0]]], np.float32)
+    columns = zip((5e-40, 5e-40, 0, 1e-39, 0, 1e-39), (0, 1, -1, 1, -1, 1), strict=True)
+    found = FieldStatistics.model_validate(dict(zip(names, columns, strict=True)))
+    how = FieldNormalizeSpec.model_validate({"method": method, "arithmetic": arithmetic})
+    scaling_of(how, found, 2, field="action", dataset="d").apply(values, np.zeros((1, 2), bool))
+    assert np.isfinite(values).all()
+    np.testing.assert_allclose(values[..., 1], [[-1, 1]], atol=1e-6)
+    if arithmetic == "autoloader":
+        assert not values[..., 0].any()
 
 
 @pytest.mark.parametrize(

@@ -37,6 +37,10 @@ _VIDEOS = ("video", "videos")
 _BLANK = re.compile(rb"\s*")
 _BOM = b"\xef\xbb\xbf"
 _TAR_BLOCK = 512
+_SAID = ("json", "txt")
+"""Endings of a sample's text in a tar, the first one first."""
+_LINK = -1
+"""Bytes of a tar member whose bytes do not lie there as they are."""
 _PLAIN = 1
 """Added to the place of a tar member, which is even: the member is a caption, and no JSON."""
 
@@ -232,7 +236,7 @@ def _in_tar(path: str) -> Iterator[Found]:
                 rest = os.pread(file.fileno(), _TAR_BLOCK, tar.offset)
                 if rest.strip(b"\0") or 0 < len(rest) < _TAR_BLOCK:
                     raise UnreadableError(f"it is damaged or cut off at byte {tar.offset}")
-            elif not member.isreg():
+            elif not member.isreg() and _ending(member.name.lower()) not in (*PICTURES, *_SAID):
                 continue
             name = "" if member is None else member.name
             folder, _, last = name.rpartition("/")
@@ -242,15 +246,18 @@ def _in_tar(path: str) -> Iterator[Found]:
                 members = {}
             if member is None:
                 return
-            if member.offset_data + member.size > size:
+            stored = member.size if member.isreg() and not member.issparse() else _LINK
+            if member.offset_data + stored > size:
                 raise UnreadableError(f"it is cut off in {name[:80]}")
             known = f"{folder}/{stem}"
-            members[suffix.lower()] = member.offset_data, member.size
+            members[suffix.lower()] = member.offset_data, stored
 
 
 def _sample(file: BinaryIO, name: str, members: Mapping[str, tuple[int, int]]) -> Found:
     shown = [members[key] for key in sorted(members, key=_natural) if _ending(key) in PICTURES]
-    text = next((key for end in ("json", "txt") for key in members if _ending(key) == end), "")
+    text = next((key for end in _SAID for key in members if _ending(key) == end), "")
+    if any(size == _LINK for _, size in members.values()):
+        return Found(0, fault=f"{name.strip('/')[:80]} has a link, or a sparse file")
     if not text:
         return Found(0, fault=f"{name.strip('/')[:80]} has no .json and no .txt", pictures=shown)
     place, size = members[text]

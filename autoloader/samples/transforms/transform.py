@@ -49,7 +49,6 @@ language (``binding``).
 from __future__ import annotations
 
 import contextlib
-import functools
 import hashlib
 import importlib
 import importlib.util
@@ -444,12 +443,18 @@ def call_here(spec: TransformSpec, episode: dict[str, Any], steps: int) -> Any:
             raise FunctionFailedError(f"{spec.call} raised {_told(error)}") from error
 
 
-@functools.lru_cache(maxsize=256)
+_imported: dict[str, tuple[Any, bytes]] = {}
+"""Module → (its ``ModuleSpec``, of which a reload makes another; its source when first seen)."""
+
+
 def _function(call: str) -> Callable[..., Any]:
     """The function of a name "module:function"; ``FunctionFailedError`` where there is none."""
     module, _, name = call.partition(":")
     try:
-        found = operator.attrgetter(name)(importlib.import_module(module))
+        loaded = importlib.import_module(module)
+        if _imported.get(module, (None,))[0] is not loaded.__spec__:
+            _imported[module] = loaded.__spec__, Path(str(loaded.__file__)).read_bytes()
+        found = operator.attrgetter(name)(loaded)
     except BaseException as error:  # importing runs the user's code
         _let_signals_through(error)
         raise FunctionFailedError(f"{call} cannot be imported: {_told(error)}") from error
@@ -652,6 +657,12 @@ def _describe(spec: TransformSpec, sources: Mapping[str, Feature], payload: Any)
     began = time.perf_counter()
     result = call_here(spec, episode, steps)
     cost_s = time.perf_counter() - began
+    module, source = _imported[spec.call.partition(":")[0]]
+    if Path(module.origin).read_bytes() != source:
+        raise FunctionFailedError(
+            f"{module.origin} was changed since this process imported it: start the process again, "
+            f"or call importlib.reload({module.name})"
+        )
     leaves = {} if result is None else leaves_of(result)
     kept = steps_of(leaves)
     if not kept:
