@@ -635,7 +635,7 @@ class AutoLoader:
 
     @cached_property
     def _values(self) -> dict[str, str]:
-        return values_of(self.plan.mixture.spec)
+        return values_of(self.plan.mixture)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go to where ``state`` was saved, by any rank of any number of ranks.

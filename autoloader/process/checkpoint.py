@@ -31,12 +31,11 @@ from autoloader.errors import UsageError, nearest, shown
 from autoloader.pipeline.progress import DeliveryProgress
 from autoloader.process.planning import LoaderPlan
 from autoloader.samples.draws import dataset_key
-from autoloader.samples.resolve import ResolvedDataset
+from autoloader.samples.resolve import ResolvedDataset, ResolvedMixture
 from autoloader.sampling.dealing import Ranks
 from autoloader.sampling.kinds import KindsOfSteps
 from autoloader.sampling.mixture import MixtureOrder, phase_of, shares_of
 from autoloader.sampling.schedule import Change, Curriculum
-from autoloader.spec import PipelineSpec
 from autoloader.spec.block import adapter, is_number
 
 logger = logging.getLogger(__name__)
@@ -81,24 +80,25 @@ _DATASET_VALUES = (
 _CHOICES = ("keep", "fps", "sample_weight")
 
 
-def values_of(spec: PipelineSpec) -> dict[str, str]:
+def values_of(mixture: ResolvedMixture) -> dict[str, str]:
     """Digest of each part of a spec that decides what samples hold, or which of a split there are.
 
     A resume takes others, if there are as many, and ``tell_of_values`` names the parts. Places of
     files are left out, as they differ from host to host.
     """
     # Without defaults, so that a field that a later version adds makes no difference.
-    whole = spec.model_dump(mode="json", exclude_defaults=True)
+    whole = mixture.spec.model_dump(mode="json", exclude_defaults=True)
     whole.get("normalize", {}).pop("statistics", None)
     for block, key in (("batch", "size"), ("batch", "drop_last"), ("errors", "dead_dataset"),
                        ("errors", "max_corrupt_ratio")):  # fmt: skip
         whole.get(block, {}).pop(key, None)
-    parts = {key: whole.get(key) for key in _VALUES}
+    parts, beside = {key: whole.get(key) for key in _VALUES}, mixture.beside
     for one in whole["datasets"]:
         parts[f"datasets[{one['name']}]"] = {key: one.get(key) for key in _DATASET_VALUES}
         for block in (one.get("keep", {}).get("ranges"), one.get("sample_weight")):
             (block or {}).pop("file", None)
-        parts[f"datasets[{one['name']}] ({', '.join(_CHOICES)})"] = [*map(one.get, _CHOICES)]
+        chosen = [*map(one.get, _CHOICES), beside.get(one["name"])]
+        parts[f"datasets[{one['name']}] ({', '.join(_CHOICES)}, module of transform)"] = chosen
     return {path: _checksum(value)[:8] for path, value in parts.items()}
 
 

@@ -137,7 +137,7 @@ def test_a_resume_says_which_values_are_others_from_here_on(
         document = mixture([a, b], [1, 1]).model_dump(mode="json")
         document["datasets"][1][key] = value
         run(PipelineSpec.from_mapping(document), 1, state)
-        assert "had another datasets[b] (keep, fps, sample_weight)" in caplog.text
+        assert "had another datasets[b] (keep, fps, sample_weight, module" in caplog.text
     older = {key: value for key, value in state.items() if key != "values"}
     caplog.clear()
     run(other, 1, sealed(older))

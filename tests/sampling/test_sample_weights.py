@@ -139,6 +139,20 @@ def test_a_state_of_other_weights_is_refused(folder: Path, tmp_path: Path) -> No
         loader.load_state_dict(state)
 
 
+def test_a_resume_tells_of_other_weights_that_batches_have(
+    folder: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    spec = spec_of(folder, {"file": str(tmp_path / "w.npz"), "key": "w"})
+    states: list[dict[str, Any]] = []
+    for weight in (2.0, 2.0, 3.0):
+        np.savez(tmp_path / "w.npz", episode=[0], step=[0], w=[weight])
+        with AutoLoader(spec, **HOW) as loader:
+            caplog.clear()
+            states.append(loader.state_dict())
+            loader.load_state_dict(states[0])
+        assert ("had another datasets[oak] (keep" in caplog.text) == (weight != 2.0)
+
+
 @pytest.mark.parametrize("first", [0, 3])
 def test_lerobot_knows_its_frames_by_index(tmp_path: Path, first: int) -> None:
     path = LeRobotFiles(lengths=(12, 7)).write(tmp_path / "lero")
