@@ -318,7 +318,7 @@ def _shards(
     for index, records in enumerate(lengths):
         file = _shard_file(template, name, split, index, len(lengths))
         if not _is_file_name(file):
-            message = f"the file names of split {split!r} are none: {template[:80]!r}"
+            message = f"split {split!r} names files that cannot be: {template[:80]!r}"
             raise broken(info_file, message, dataset=dataset)
         path = files.join(directory, file)
         shards.append(ShardSlice(path, index, 0, records, split))

@@ -291,7 +291,7 @@ def _allowed(fault: ErrorDetails) -> str:
         block = next((part for part in reversed(fault["loc"][:-1]) if part in _EXAMPLES), None)
         return f"text, as in {block}: {_EXAMPLES[str(block)]}" if block else "text"
     if known is not None:
-        example = _EXAMPLES.get(str(fault["loc"][-1]), "[a, b]")
+        example = _EXAMPLES.get(str(("", *fault["loc"])[-1]), "[a, b]")
         sized = isinstance(given := fault.get("input"), str) and given[-1:].isalpha()  # as "1kB" is
         context = {"kind": "list", "example": example, "unit": " bytes" if sized else ""}
         context |= fault.get("ctx") or {}
