@@ -1,6 +1,7 @@
 """The loader's child for tests whose subject is not its start: a fork that has its imports.
 
 Starting one takes 0.7 seconds of a processor, for imports alone, and the suite starts hundreds.
+A decode process that a loader in this process starts is such a fork too.
 So each process of the suite keeps one process that has made them, in a child's environment. It
 forks for each child that is asked for. The fork is a child of the process that asks, as one that
 ``host.supervision`` starts: its number, its command line, its streams, its end and its signals
@@ -44,7 +45,7 @@ COLD = (
     "supervision", "ranks/test_discovery.py", "isolation/test_lifetime.py",
     "isolation/test_restart_small.py", "isolation/test_start.py",
 )  # fmt: skip
-_MODULE = "autoloader.process.worker"
+_MODULES = ("autoloader.process.worker", "autoloader.pipeline.decode_process")
 STREAMS = ("reference/test_one_count.py", "sampling/test_sample_weights.py")
 """Beside tests with "stream" in their names."""
 _TENSORFLOW = "autoloader.pipeline.graph.tensorflow"
@@ -75,6 +76,7 @@ class _Keeper:
 
     def __init__(self, environment: Mapping[str, str], *also: str) -> None:
         self.owner = os.getpid()
+        self._one_by_one = threading.Lock()
         self._link, theirs = socket.socketpair()
         with theirs:
             self.process = subprocess.Popen(
@@ -95,9 +97,10 @@ class _Keeper:
         told = json.dumps(
             [line, dict(environment), str(Path.cwd()), [0, 1, 2, *descriptors]]
         ).encode()
-        socket.send_fds(self._link, [_SIZE.pack(len(told))], [*streams, *descriptors])
-        self._link.sendall(told)
-        return _Fork(line, *_SIZE.unpack(self._link.recv(_SIZE.size, socket.MSG_WAITALL)))
+        with self._one_by_one:
+            socket.send_fds(self._link, [_SIZE.pack(len(told))], [*streams, *descriptors])
+            self._link.sendall(told)
+            return _Fork(line, *_SIZE.unpack(self._link.recv(_SIZE.size, socket.MSG_WAITALL)))
 
     def close(self) -> None:
         """End it; its forks go on."""
@@ -112,6 +115,7 @@ class WarmChildren:
         self.warm, self.streams = True, False
         self.usual: object = None
         self._start = supervision.start
+        self._begins = threading.Lock()
         self.keepers: dict[bool, _Keeper] = {}
 
     def start(
@@ -123,17 +127,18 @@ class WarmChildren:
         **popen: Any,
     ) -> subprocess.Popen[Any]:
         """As ``supervision.start``."""
-        if self.warm and module == _MODULE and _inherited() == self.usual:
+        if self.warm and module in _MODULES and _inherited() == self.usual:
             environment = supervision.environment(**(changes or {}))
-            if self.streams not in self.keepers:
-                also = [_TENSORFLOW] if self.streams else []
-                self.keepers[self.streams] = _Keeper(environment, *also)
-            keeper = self.keepers[self.streams]
+            streams = self.streams and module == _MODULES[0]
+            with self._begins:
+                if streams not in self.keepers:
+                    self.keepers[streams] = _Keeper(environment, *[_TENSORFLOW] * streams)
+            keeper = self.keepers[streams]
             if keeper.owner == os.getpid():  # no fork of a test
                 line = supervision.command(module, arguments)
                 with Path(os.devnull).open("rb") as nothing:
-                    streams = [nothing.fileno(), popen["stdout"], popen["stderr"]]
-                    return keeper.fork(line, environment, streams, popen["pass_fds"])
+                    outputs = [nothing.fileno(), popen["stdout"], popen["stderr"]]
+                    return keeper.fork(line, environment, outputs, popen["pass_fds"])
         return self._start(module, arguments, changes=changes, **popen)
 
     def close(self) -> None:
@@ -159,6 +164,7 @@ def _inherited() -> object:
     return (
         {name: value for name, value in os.environ.items() if name.startswith(_READ_AT_START)},
         [line for line in limits if not line.startswith("Max open files")],
+        sys.executable,
         os.sched_getaffinity(0),
         Path("/proc/self/cgroup").read_text(),
     )
@@ -233,7 +239,7 @@ def _run(
         sys.path[:] = [*given, *(entry for entry in sys.path if entry not in given)]
         importlib.invalidate_caches()
         signal.signal(signal.SIGINT, signal.default_int_handler)
-        sys.argv = line[line.index(_MODULE) :]
+        sys.argv = line[next(at for at, word in enumerate(line) if word in _MODULES) :]
         runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
         status = 0
     except SystemExit as end:
@@ -259,7 +265,8 @@ if __name__ == "__main__":
     gc.set_threshold(10_000)
     path = json.loads(os.environ["AUTOLOADER_IMPORT_PATH"])
     sys.path[:] = [*path, *(entry for entry in sys.path[1:] if entry not in path)]
-    for name in (_MODULE, *_LATER, *sys.argv[3:]):
+    for name in (*_MODULES, *_LATER, *sys.argv[3:]):
         importlib.import_module(name)
-    del sys.modules[_MODULE]  # a fork runs it
+    for name in _MODULES:
+        del sys.modules[name]  # a fork runs it
     _serve(socket.socket(fileno=int(sys.argv[1])), _own_line())

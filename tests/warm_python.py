@@ -63,7 +63,10 @@ _SETS_TENSORFLOW = (
     "autoloader.tfdata",
 )
 """Modules whose import changes TensorFlow's settings: a script's own import does."""
-_INSTALLED = tuple({sys.prefix, sys.base_prefix, *sysconfig.get_paths().values()})
+_INSTALLED = tuple(
+    {sys.prefix, sys.base_prefix, *sysconfig.get_paths().values()}
+    | {entry for entry in sys.path if entry.endswith("site-packages")}
+)
 _command = pytest.StashKey[Path]()
 _server = pytest.StashKey[int]()
 
