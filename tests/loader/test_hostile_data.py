@@ -129,7 +129,7 @@ def test_file_names_that_lead_elsewhere_or_are_none_are_refused(
         written.path / "dataset_info.json",
         lambda info: info["splits"][0].update(filepathTemplate=template),
     )
-    with pytest.raises(SourceError, match="file names of split 'train' are none"):
+    with pytest.raises(SourceError, match="split 'train' names files that cannot be"):
         resolve(spec_of(written))
 
 
