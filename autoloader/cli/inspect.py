@@ -27,11 +27,7 @@ from autoloader.decode.frames import is_black
 from autoloader.errors import UsageError, nearest
 from autoloader.formats import DatasetFormat, Feature, ShardSlice, open_source
 from autoloader.formats.features import RAGGED
-from autoloader.formats.files import (
-    normal,
-    refuse_stand_ins,
-    unreadable,
-)
+from autoloader.formats.files import normal, refuse_stand_ins, unreadable
 from autoloader.formats.frames import ArrayPicture, PackedPicture, VideoFrame
 from autoloader.formats.plain import value_at
 from autoloader.formats.records import MalformedRecordError, RecordPlace

@@ -16,19 +16,8 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from autoloader.cli.output import (
-    answered,
-    emit,
-    emit_document,
-    emit_table,
-    note,
-    progress_bar,
-)
-from autoloader.controller.profile import (
-    HostFacts,
-    diff,
-    host_facts,
-)
+from autoloader.cli.output import answered, emit, emit_document, emit_table, note, progress_bar
+from autoloader.controller.profile import HostFacts, diff, host_facts
 from autoloader.controller.profiles import (
     ResolvedProfile,
     find_profile,

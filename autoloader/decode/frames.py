@@ -46,13 +46,7 @@ from numpy.typing import NDArray
 
 from autoloader.decode.resize import Pixels, resize_into
 from autoloader.formats.files import UnreadableError
-from autoloader.formats.frames import (
-    ArrayPicture,
-    Encoded,
-    PackedPicture,
-    VideoCodec,
-    VideoFrame,
-)
+from autoloader.formats.frames import ArrayPicture, Encoded, PackedPicture, VideoCodec, VideoFrame
 from autoloader.formats.pictures import check_picture
 from autoloader.host.allocator import reuse_freed
 from autoloader.host.extras import needs

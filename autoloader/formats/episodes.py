@@ -49,11 +49,7 @@ from autoloader.formats.tables import (
     Wanted,
     sections_of,
 )
-from autoloader.formats.videos import (
-    PacketTable,
-    first_frames_of,
-    read_packets,
-)
+from autoloader.formats.videos import PacketTable, first_frames_of, read_packets
 from autoloader.spec.model import Timestamps
 
 Ints = NDArray[np.int64]

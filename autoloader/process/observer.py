@@ -38,23 +38,14 @@ from autoloader.host.clock import Watched
 from autoloader.host.gpu import GpuProbe
 from autoloader.host.headroom import PressureProbe
 from autoloader.host.machine import memory_bytes, usable_processors
-from autoloader.host.processes import (
-    OtherProcesses,
-    ProcessorProbe,
-    StorageReads,
-    tree_own_bytes,
-)
+from autoloader.host.processes import OtherProcesses, ProcessorProbe, StorageReads, tree_own_bytes
 from autoloader.host.units import MIB, format_bytes
 from autoloader.process.setup import PipelineSetup
 from autoloader.spec import PipelineSpec
 from autoloader.spec.knobs import Knobs
 from autoloader.telemetry.progress import current
 from autoloader.telemetry.run_record import RunFile, RunLog
-from autoloader.telemetry.statistics import (
-    DatasetStatistics,
-    Move,
-    Statistics,
-)
+from autoloader.telemetry.statistics import DatasetStatistics, Move, Statistics
 from autoloader.telemetry.verdict import changes_words
 
 if TYPE_CHECKING:

@@ -17,13 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from autoloader.errors import SpecError, UnsupportedError, UsageError
-from autoloader.formats import (
-    DatasetFormat,
-    Feature,
-    ShardSlice,
-    files,
-    locate_version,
-)
+from autoloader.formats import DatasetFormat, Feature, ShardSlice, files, locate_version
 from autoloader.formats.features import SLAB, VIDEO
 from autoloader.formats.frames import MOST_KEPT_BYTES, MOST_SLAB_BYTES
 from autoloader.formats.sources import format_for, open_source

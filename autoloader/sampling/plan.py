@@ -87,13 +87,7 @@ from autoloader.samples.draws import (
 from autoloader.samples.windows import dropped_edges, valid_range
 from autoloader.sampling.chains import ChainedSamples
 from autoloader.sampling.dealing import NodePart
-from autoloader.sampling.episodes import (
-    DatasetTable,
-    DrawnByWeight,
-    DrawnT,
-    EpisodeCounts,
-    KeptT,
-)
+from autoloader.sampling.episodes import DatasetTable, DrawnByWeight, DrawnT, EpisodeCounts, KeptT
 from autoloader.sampling.mixture import Locality, MixtureOrder, PositionSequence
 from autoloader.sampling.schedule import NEVER
 from autoloader.spec import SampleSpec

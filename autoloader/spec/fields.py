@@ -36,13 +36,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal, get_args
 
-from pydantic import (
-    BeforeValidator,
-    Field,
-    PlainSerializer,
-    ValidationError,
-    WithJsonSchema,
-)
+from pydantic import BeforeValidator, Field, PlainSerializer, ValidationError, WithJsonSchema
 
 from autoloader.errors import nearest, shown
 from autoloader.spec.block import adapter, is_number, wrong

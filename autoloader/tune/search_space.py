@@ -25,13 +25,7 @@ from typing import TYPE_CHECKING, Any
 
 from optuna.distributions import IntDistribution
 
-from autoloader.spec.knobs import (
-    KNOBS,
-    UNUSED_KNOBS,
-    KnobLimits,
-    Knobs,
-    Workload,
-)
+from autoloader.spec.knobs import KNOBS, UNUSED_KNOBS, KnobLimits, Knobs, Workload
 from autoloader.tune.measurement import Trace
 
 if TYPE_CHECKING:

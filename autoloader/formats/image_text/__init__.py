@@ -50,10 +50,7 @@ from autoloader.formats.image_text.records import (
     rows_of_parquet,
     texts_at,
 )
-from autoloader.formats.lerobot.parquet import (
-    PictureTable,
-    read_pictures,
-)
+from autoloader.formats.lerobot.parquet import PictureTable, read_pictures
 from autoloader.formats.pictures import check_picture
 from autoloader.formats.places import RECORDS
 from autoloader.formats.plain import Step, pixels_of
