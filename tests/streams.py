@@ -233,7 +233,6 @@ class Playing:
         self.reader = IndexedReader(mixture, order)
         self.pipeline = Pipeline(mixture, self.reader, self.knobs, self.memory, deal=deal)
         self.got: list[dict[str, np.ndarray]] = []
-        self.replaced = 0
         self.pipeline.start()
 
     def batch(self) -> dict[str, np.ndarray]:
@@ -243,7 +242,6 @@ class Playing:
         views = self.mixture.layout.views(self.memory.base(filled.slot))
         names = [name for name in views if not name.startswith("language")]
         self.got.append({name: views[name][: filled.rows].copy() for name in names})
-        self.replaced += filled.replaced
         del views
         self.pipeline.release(filled.slot)
         return self.got[-1]

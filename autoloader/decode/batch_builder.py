@@ -51,7 +51,7 @@ from autoloader.decode.jobs import (
     stretches,
     video_cameras,
 )
-from autoloader.decode.message import BatchMessage, Quarantine, languages
+from autoloader.decode.message import BatchMessage, TellBad, languages
 from autoloader.decode.ring import RingMemory
 from autoloader.errors import AutoloaderError, SourceError, as_fault
 from autoloader.host.clock import Clock, SystemClock
@@ -150,7 +150,7 @@ class SampleSource(ABC):
 
 
 MakeSource = Callable[
-    [Knobs, Quarantine, threading.Condition, Callable[[BaseException], None]], SampleSource
+    [Knobs, TellBad, threading.Condition, Callable[[BaseException], None]], SampleSource
 ]
 """Makes a source from its knobs, what is told of bad records, the condition that it notifies when
 samples are there, and what it calls with the exception that ends it."""
@@ -164,7 +164,7 @@ class BatchBuilder:
         source: makes the source of samples.
         knobs: values to begin with; where several builders share the work, this builder's share.
         memory: memory of the ring.
-        quarantine: told of undecodable frames.
+        bad: told of undecodable frames.
         disk: decoded frames on a disk; ``None``: there are none.
         clock: time source for the detection of stalls.
         begun: called on a thread that decodes when all frames of a further batch are under way.
@@ -184,7 +184,7 @@ class BatchBuilder:
         source: MakeSource,
         knobs: Knobs,
         memory: RingMemory,
-        quarantine: Quarantine,
+        bad: TellBad,
         *,
         disk: FramesOnDisk | None = None,
         clock: Clock | None = None,
@@ -193,7 +193,7 @@ class BatchBuilder:
         self._layout, self._names = mixture.layout, mixture.names
         self._tell_begun = begun
         self._memory = memory
-        self._quarantine = quarantine
+        self._bad = bad
         self._non_finite = mixture.spec.errors.non_finite
         self._disk = disk
         self._loaded_before = 0 if disk is None else disk.loaded
@@ -220,7 +220,7 @@ class BatchBuilder:
 
         # One number more than there are datasets: rows that are copied from the frame cache.
         self._pool = DecodePool(knobs.pixel_threads, datasets=len(self._names) + 1, failed=failed)
-        self._source = source(knobs, quarantine, self._arrived, failed)
+        self._source = source(knobs, bad, self._arrived, failed)
         self._thread = LoaderThread(target=self._run, name="autoloader-mix")
         self._source.start()
         self._thread.start()
@@ -272,11 +272,7 @@ class BatchBuilder:
                 except AutoloaderError as error:
                     self._fail(error)
                     raise
-        batch, views = pending.batch, pending.views
-        shown, meant = views["provenance"][: batch.rows], views["ledger"][: batch.rows]
-        differ = shown != meant[:, : shown.shape[1]]
-        batch.replaced = int(differ.any(axis=1).sum()) if differ.any() else 0
-        return batch
+        return pending.batch
 
     def retune(self, knobs: Knobs) -> None:
         """Move to other knobs; nothing where the builder is closed."""
@@ -517,7 +513,7 @@ class BatchBuilder:
         """Have unusable rows repeat a usable row, one of their dataset if there is one."""
         bad = {row for row, _, _ in pending.bad}
         for _, place, reason in pending.bad:
-            self._quarantine.add(place, reason)
+            self._bad(place, reason)
         rows = [row for row in range(pending.batch.rows) if row not in bad]
         if not rows:
             _, place, reason = pending.bad[0]

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import logging
 import threading
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -37,7 +38,6 @@ class BatchMessage:
         texts: languages too long for the slot, by row.
         empties: records without samples that were passed over since the last batch.
         mixer: state of the mixer after this batch.
-        replaced: number of rows that repeat another row, as their own sample was unusable.
         non_finite: rows whose own action or state holds a value that is not finite.
         called: texts that ``batch.call`` gave, by name.
     """
@@ -48,7 +48,6 @@ class BatchMessage:
     texts: dict[int, bytes] = field(default_factory=dict)
     empties: list[Place] = field(default_factory=list)
     mixer: dict[str, Any] = field(default_factory=dict)
-    replaced: int = 0
     non_finite: list[int] = field(default_factory=list)
     called: dict[str, list[str]] = field(default_factory=dict)
 
@@ -148,6 +147,10 @@ class BadRecord:
     shard: int
     record: int
     reason: str
+
+
+TellBad = Callable[[Place, str], None]
+"""Told of a bad record, and the reason, by any thread; its error ends the caller for good."""
 
 
 class Quarantine:

@@ -56,7 +56,7 @@ import numpy as np
 from autoloader.cache.slab import CameraFrames, Lease, plain_slots
 from autoloader.cache.table import FrameTable
 from autoloader.decode.batch_builder import Spans
-from autoloader.decode.message import BatchMessage
+from autoloader.decode.message import BatchMessage, TellBad
 from autoloader.errors import as_fault
 from autoloader.host.machine import versions
 from autoloader.host.supervision import Supervisor, waited
@@ -95,9 +95,7 @@ class BuilderProcess(ABC):
     look_s = 1.0
     """How often ``look`` is called, at least."""
 
-    def __init__(
-        self, what: str, module: str, *, remedy: str, thread: str, bad: Callable[[Place, str], None]
-    ) -> None:
+    def __init__(self, what: str, module: str, *, remedy: str, thread: str, bad: TellBad) -> None:
         self.condition = threading.Condition()
         self.wire: Wire | None = None
         self.closed = False
@@ -252,7 +250,7 @@ class RemoteBuilder(BuilderProcess):
         ring: int,
         frames: FrameTable,
         *,
-        bad: Callable[[Place, str], None],
+        bad: TellBad,
     ) -> None:
         super().__init__(
             "a decode process",
@@ -499,7 +497,7 @@ class Helpers(BuilderProcess):
         ring: int,
         answers: Answers,
         *,
-        bad: Callable[[Place, str], None],
+        bad: TellBad,
     ) -> None:
         super().__init__(
             "the process that asks helpers",

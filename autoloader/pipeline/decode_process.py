@@ -34,7 +34,6 @@ from autoloader.cache.disk import DiskRoom, FramesOnDisk
 from autoloader.cache.slab import BLACK, CameraFrames, FrameSlab, Lease, machine_bytes, plain_slots
 from autoloader.decode import frames
 from autoloader.decode.batch_builder import BatchBuilder
-from autoloader.decode.message import Quarantine
 from autoloader.decode.ring import RingMemory
 from autoloader.errors import AutoloaderError, as_fault
 from autoloader.host.supervision import options
@@ -43,7 +42,7 @@ from autoloader.pipeline import messages
 from autoloader.pipeline.messages import Message, Wire
 from autoloader.pipeline.read.planned import IndexedReader
 from autoloader.samples.block import Place
-from autoloader.samples.resolve import ResolvedMixture, resolve_plain
+from autoloader.samples.resolve import resolve_plain
 from autoloader.sampling.dealing import NodePart
 from autoloader.sampling.mixture import MixtureOrder
 from autoloader.spec.knobs import Knobs
@@ -113,17 +112,6 @@ class RemoteFrames:
         self._send(messages.FramesStored(0, number, plain_slots(stored)))
 
 
-class _ReportingQuarantine(Quarantine):
-    """Sends bad records to the child, which counts and judges them."""
-
-    def __init__(self, mixture: ResolvedMixture, process: DecodeProcess) -> None:
-        super().__init__(mixture)
-        self._process = process
-
-    def add(self, place: Place, reason: str) -> None:
-        self._process.send(messages.Bad(0, list(place.numbers()), reason))
-
-
 class DecodeProcess:
     """Serves one connection to the child.
 
@@ -147,6 +135,10 @@ class DecodeProcess:
             self._wire.send(message)
         except OSError:
             os._exit(0)
+
+    def _tell_bad(self, place: Place, reason: str) -> None:
+        """Tell the child of a bad record, which counts and judges it."""
+        self.send(messages.Bad(0, list(place.numbers()), reason))
 
     def run(self) -> None:
         """Serve until the child closes the connection."""
@@ -194,8 +186,7 @@ class DecodeProcess:
         order = MixtureOrder.from_plain(message.order)
         node = None if message.node is None else NodePart(**message.node)
         reader = IndexedReader(mixture, order, others_frames=self._frames, node=node)
-        bad = _ReportingQuarantine(mixture, self)
-        reader.open(bad)
+        reader.open(self._tell_bad)
         disk = None
         if message.on_disk is not None:
             room = DiskRoom(**message.on_disk)
@@ -205,7 +196,7 @@ class DecodeProcess:
             reader.source,
             knobs,
             RingMemory(mixture.layout, descriptor=self._ring),
-            bad,
+            self._tell_bad,
             disk=disk or None,
             begun=lambda: self.send(messages.BuildBegun(0)),
         )

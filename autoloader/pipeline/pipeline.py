@@ -50,7 +50,7 @@ from numpy.typing import NDArray
 from autoloader.cache.disk import FramesOnDisk
 from autoloader.cache.table import FrameCosts
 from autoloader.decode.batch_builder import BatchBuilder, MakeSource
-from autoloader.decode.message import BadRecord, BatchMessage, Quarantine
+from autoloader.decode.message import BadRecord, BatchMessage, Quarantine, TellBad
 from autoloader.decode.ring import RingMemory, SlotPool
 from autoloader.errors import as_fault
 from autoloader.host.clock import Clock
@@ -160,7 +160,7 @@ class Lane:
 class MixtureReader(ABC):
     """Reader of a mixture as its pipeline uses it; by default it reads in this process."""
 
-    def open(self, quarantine: Quarantine) -> None:  # noqa: B027 most readers open as they read
+    def open(self, bad: TellBad) -> None:  # noqa: B027 most readers open as they read
         """Open what must be there before anything is read; may take long, and is called once."""
 
     @property
@@ -173,15 +173,13 @@ class MixtureReader(ABC):
         del knobs
         return 1
 
-    def remote(self, knobs: Knobs, memory: RingMemory, quarantine: Quarantine) -> RemoteBuilder:
+    def remote(self, knobs: Knobs, memory: RingMemory, bad: TellBad) -> RemoteBuilder:
         """A builder in a process of its own; asked only where ``processes`` is more than 1."""
         raise NotImplementedError
 
-    def helpers(
-        self, memory: RingMemory, quarantine: Quarantine, answers: Answers
-    ) -> Helpers | None:
+    def helpers(self, memory: RingMemory, bad: TellBad, answers: Answers) -> Helpers | None:
         """The way to helpers on other hosts; ``None``: this reader asks none."""
-        del memory, quarantine, answers
+        del memory, bad, answers
         return None
 
     def run_samples(self, knobs: Knobs) -> int:
@@ -279,7 +277,7 @@ class Pipeline:
 
     def _run(self) -> None:
         try:
-            self._reader.open(self._quarantine)
+            self._reader.open(self._quarantine.add)
             self.opened = True
             self._hold()
             with self._lock:
@@ -368,7 +366,7 @@ class Pipeline:
     def _want_helpers(self) -> None:
         """Have as many helpers as the knobs say; they may have been given back for want of work."""
         if self._helpers is None:
-            self._helpers = self._reader.helpers(self._memory, self._quarantine, self)
+            self._helpers = self._reader.helpers(self._memory, self._quarantine.add, self)
         if self._helpers is not None:
             self._helpers.want(self.knobs.helper_slots)
 
@@ -436,7 +434,7 @@ class Pipeline:
 
     def _new_builder(self, knobs: Knobs, here: bool) -> Builder:
         if not here:
-            remote = self._reader.remote(knobs, self._memory, self._quarantine)
+            remote = self._reader.remote(knobs, self._memory, self._quarantine.add)
             remote.begun = self._begun
             return remote
         return BatchBuilder(
@@ -444,7 +442,7 @@ class Pipeline:
             self._reader.source,
             knobs,
             self._memory,
-            self._quarantine,
+            self._quarantine.add,
             disk=self._disk,
             clock=self._clock,
         )

@@ -117,7 +117,7 @@ def test_where_nodes_declare_the_resource_they_alone_help_and_with_no_more_than_
 
     def found(*nodes: dict[str, Any]) -> dict[str, tuple[int, bool]]:
         ray = types.SimpleNamespace(nodes=lambda: list(nodes))
-        return {one.name: (one.cpus, one.declared) for one in other_nodes(ray, ["head"])}
+        return {one.name: (one.cpus, one.declared) for one in other_nodes(ray, "head")}
 
     head, plain = node("head", CPU=4.0), node("plain", CPU=8.0)
     others = [node("gone", alive=False, CPU=8.0), node("poor")]

@@ -66,7 +66,7 @@ class HelpersNearby:
         self._memory = memory
         self._own = RingMemory(mixture.layout)
         self._builder = BatchBuilder(
-            mixture, reader.source, Knobs.build({}), self._own, Quarantine(mixture)
+            mixture, reader.source, Knobs.build({}), self._own, Quarantine(mixture).add
         )
         self._answers, self._fates = answers, itertools.count()
         self._orders: list[tuple[str, Any]] = []

@@ -33,7 +33,7 @@ from autoloader.pipeline.builders import identity_of
 from autoloader.pipeline.messages import Failed
 from autoloader.pipeline.read.planned import IndexedReader
 from autoloader.samples.block import Place
-from autoloader.samples.resolve import ResolvedMixture, resolve_plain
+from autoloader.samples.resolve import resolve_plain
 from autoloader.sampling.mixture import MixtureOrder
 from autoloader.spec.knobs import THREADS_OF, Knobs
 
@@ -43,17 +43,6 @@ CALLS_AT_A_TIME = 2
 _SLOTS = CALLS_AT_A_TIME + 1
 _POLL_S = 1.0
 _LOOK_S = 1.0
-
-
-class _ListedQuarantine(Quarantine):
-    """Keeps bad records for the next answer; the loader counts and judges them."""
-
-    def __init__(self, mixture: ResolvedMixture) -> None:
-        super().__init__(mixture)
-        self.found: list[tuple[list[int], str]] = []
-
-    def add(self, place: Place, reason: str) -> None:
-        self.found.append((list(place.numbers()), reason))
 
 
 class Helper:
@@ -70,6 +59,7 @@ class Helper:
         self._begun = 0
         self._looked_s = 0.0
         self._filled: dict[int, BatchMessage] = {}
+        self._bad: list[tuple[list[int], str]] = []
         self._free: queue.SimpleQueue[int] = queue.SimpleQueue()
         for slot in range(_SLOTS):
             self._free.put(slot)
@@ -97,11 +87,10 @@ class Helper:
         self._mixture = resolve_plain(self._wanted["mixture"])
         order = MixtureOrder.from_plain(self._wanted["order"])
         reader = IndexedReader(self._mixture, order, by_blocks=False)
-        self._bad = _ListedQuarantine(self._mixture)
-        reader.open(Quarantine(self._mixture))  # the loader knows of records that are damaged
+        reader.open(Quarantine(self._mixture).add)  # the loader knows of records that are damaged
         self._memory = RingMemory(self._mixture.layout)
         self._builder = BatchBuilder(
-            self._mixture, reader.source, self._knobs, self._memory, self._bad
+            self._mixture, reader.source, self._knobs, self._memory, self._note_bad
         )
         return identity_of(self._mixture, self._wanted["order"], reader.indexes)
 
@@ -124,8 +113,12 @@ class Helper:
             self._builder.assign([(start, stop)])
             self._builder.give(slot)
         batch = self._taken(number)
-        found, self._bad.found = self._bad.found, []
+        found, self._bad = self._bad, []
         return {"batch": batch.plain(), "bad": found}, content
+
+    def _note_bad(self, place: Place, reason: str) -> None:
+        """Keep a bad record for the next answer; the loader counts and judges it."""
+        self._bad.append((list(place.numbers()), reason))
 
     def _taken(self, number: int) -> BatchMessage:
         """The filled batch of a number; the builder gives them in order, to whoever asks first."""

@@ -196,7 +196,7 @@ class Driver:
     def _watch_nodes(self, own: str) -> None:
         while not self._over:
             try:
-                found = ray_client.other_nodes(self._ray, [own])
+                found = ray_client.other_nodes(self._ray, own)
             except Exception:  # noqa: BLE001 whatever Ray raises, the head has not answered
                 found = []
             else:
@@ -292,15 +292,12 @@ class Driver:
             reason = ray_client.plain_reason(error)
             own = isinstance(error, AutoloaderError) or not helper.present
             rest_s = _REST_S if own else 0.0
-            if self._ray_timed_out(error):
+            if isinstance(error, self._ray.exceptions.GetTimeoutError):
                 reason = f"it has not answered for {_SILENT_S:.0f} s"
         with self._changed:
             same_node = [one for one in self._helpers if one.node.name == helper.node.name]
             for one in same_node if rest_s == math.inf else [helper]:
                 self._let_go(one, reason, rest_s, level)
-
-    def _ray_timed_out(self, error: Exception) -> bool:
-        return isinstance(error, self._ray.exceptions.GetTimeoutError)
 
     def _begin(self, helper: _Helper) -> None:
         kind = self._ray.remote(max_restarts=0, max_concurrency=CALLS_AT_A_TIME)(Helper)

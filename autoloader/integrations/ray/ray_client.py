@@ -8,7 +8,6 @@ from __future__ import annotations
 import logging
 import os
 import socket
-from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -98,13 +97,12 @@ def _answering(address: str) -> str:
     return f"{number}:{port}" if outside else address
 
 
-def other_nodes(ray: Any, but: Iterable[str]) -> list[ClusterNode]:
-    """Living nodes with processors to give, without those named in ``but``.
+def other_nodes(ray: Any, own: str) -> list[ClusterNode]:
+    """Living nodes with processors to give, without this process's ``own``.
 
     Where any node declares ``RESOURCE``, only those that do.
     Asks the head, and may wait for it.
     """
-    left_out = set(but)
     living = [one for one in ray.nodes() if one["Alive"]]
     declared = any(RESOURCE in one["Resources"] for one in living)
     found = []
@@ -113,7 +111,7 @@ def other_nodes(ray: Any, but: Iterable[str]) -> list[ClusterNode]:
         cpus = int(resources.get("CPU", 0))
         if declared:
             cpus = min(cpus, int(resources.get(RESOURCE, 0)))
-        if cpus >= 1 and one["NodeID"] not in left_out:
+        if cpus >= 1 and one["NodeID"] != own:
             found.append(ClusterNode(one["NodeID"], one["NodeManagerAddress"], cpus, declared))
     return found
 

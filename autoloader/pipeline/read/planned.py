@@ -54,7 +54,7 @@ from autoloader.cache.disk import DiskRoom
 from autoloader.cache.slab import BLACK, FILE_BITS, CameraFrames, FrameCache
 from autoloader.cache.table import FrameCosts, FrameTable
 from autoloader.decode.batch_builder import MakeSource, SampleSource, Spans
-from autoloader.decode.message import Quarantine
+from autoloader.decode.message import TellBad
 from autoloader.decode.ring import RingMemory
 from autoloader.formats.features import SLAB
 from autoloader.formats.files import descriptors
@@ -102,7 +102,7 @@ class PlannedSource(SampleSource):
     Args:
         reader: reader of the mixture, open.
         knobs: ``io_threads`` and ``read_ahead`` are heeded.
-        quarantine: not used.
+        bad: not used.
         condition: told when a run is ready.
         failed: told of the exception that ends a thread.
     """
@@ -111,11 +111,11 @@ class PlannedSource(SampleSource):
         self,
         reader: IndexedReader,
         knobs: Knobs,
-        quarantine: Quarantine,
+        bad: TellBad,
         condition: threading.Condition,
         failed: Callable[[BaseException], None],
     ) -> None:
-        del quarantine  # what is damaged was found when the index was built
+        del bad  # what is damaged was found when the index was built
         self._datasets = reader.mixture.datasets
         self._indexes, self._plan = reader.indexes, reader.opened.plan
         self._planner = reader.opened.planner(reader.mixture)
@@ -581,13 +581,13 @@ class IndexedReader(MixtureReader):
         self._claiming = threading.Lock()
         self._closed = False
 
-    def open(self, quarantine: Quarantine) -> None:
+    def open(self, bad: TellBad) -> None:
         """See ``MixtureReader.open``: builds indexes that are missing."""
         opened = self.compiled.open(self.mixture, self.order)
         self.opened, self.indexes = opened, opened.indexes
         for dataset, index in zip(self.mixture.datasets, self.indexes, strict=True):
             for slice_, record, reason in index.damaged:
-                quarantine.add(Place(dataset.index, 0, slice_, record), reason)
+                bad(Place(dataset.index, 0, slice_, record), reason)
         self._encoded_bytes = mean_encoded_bytes(self.mixture, self.indexes, self.order.shares)
         self.blocks = opened.blocks if self.by_blocks else None
         if self.blocks is not None:
@@ -692,7 +692,7 @@ class IndexedReader(MixtureReader):
         """See ``MixtureReader.processes``."""
         return knobs.decode_processes
 
-    def remote(self, knobs: Knobs, memory: RingMemory, quarantine: Quarantine) -> RemoteBuilder:
+    def remote(self, knobs: Knobs, memory: RingMemory, bad: TellBad) -> RemoteBuilder:
         """See ``MixtureReader.remote``."""
         assert self._frames is not None
         return RemoteBuilder(
@@ -707,12 +707,10 @@ class IndexedReader(MixtureReader):
             ),
             memory.descriptor,
             self._frames,
-            bad=quarantine.add,
+            bad=bad,
         )
 
-    def helpers(
-        self, memory: RingMemory, quarantine: Quarantine, answers: Answers
-    ) -> Helpers | None:
+    def helpers(self, memory: RingMemory, bad: TellBad, answers: Answers) -> Helpers | None:
         """See ``MixtureReader.helpers``."""
         if not self.helpers_at:
             return None
@@ -729,7 +727,7 @@ class IndexedReader(MixtureReader):
                 import_path=import_path(),
             )
 
-        return Helpers(start, memory.descriptor, answers, bad=quarantine.add)
+        return Helpers(start, memory.descriptor, answers, bad=bad)
 
     def run_samples(self, knobs: Knobs) -> int:
         """See ``MixtureReader.run_samples``."""

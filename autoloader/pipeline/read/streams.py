@@ -55,7 +55,7 @@ from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from autoloader.decode.batch_builder import MakeSource, SampleSource
-from autoloader.decode.message import BatchMessage, PipelineStart, Quarantine
+from autoloader.decode.message import BatchMessage, PipelineStart, TellBad
 from autoloader.errors import AutoloaderError, MissingExtraError, SourceError, as_fault
 from autoloader.host.machine import usable_processors
 from autoloader.host.threads import LoaderThread, all_ended, free_in_forks
@@ -107,7 +107,7 @@ class StreamSource(SampleSource):
     Args:
         reader: reader of the mixture.
         knobs: values to begin with.
-        quarantine: told of bad records.
+        bad: told of bad records.
         condition: told when samples are there.
         failed: told of the exception that ends a reader.
     """
@@ -116,7 +116,7 @@ class StreamSource(SampleSource):
         self,
         reader: StreamsReader,
         knobs: Knobs,
-        quarantine: Quarantine,
+        bad: TellBad,
         condition: threading.Condition,
         failed: Callable[[BaseException], None],
     ) -> None:
@@ -134,7 +134,7 @@ class StreamSource(SampleSource):
                 reader,
                 condition,
                 knobs.for_dataset(dataset.name),
-                quarantine=quarantine,
+                bad=bad,
                 opening=opening,
                 failed=self._reader_failed,
             )
@@ -264,7 +264,7 @@ class DatasetReader:
             a graph takes time; and where they begin.
         arrived: shared by all queues of a pipeline; told when samples come.
         knobs: the stream knobs to begin with.
-        quarantine: told of bad records.
+        bad: told of bad records.
         opening: bounds how many readers reopen at a time.
         failed: told of the exception that ends this reader.
 
@@ -284,7 +284,7 @@ class DatasetReader:
         arrived: threading.Condition,
         knobs: Knobs,
         *,
-        quarantine: Quarantine,
+        bad: TellBad,
         opening: threading.Semaphore,
         failed: Callable[[int, AutoloaderError], None],
     ) -> None:
@@ -295,7 +295,7 @@ class DatasetReader:
         self._make_source = mixture.open_stream
         self._cursor = mixture.begin.cursors[dataset.index].copy()
         self._knobs = self._wanted = knobs
-        self._quarantine = quarantine
+        self._bad = bad
         self._opening = opening
         known = mixture.order.pass_samples
         estimated = known is None or dataset.remote or dataset.num_samples is not None
@@ -436,7 +436,7 @@ class DatasetReader:
             item = EmptyEpisode(item.place, damage)
         if isinstance(item, EmptyEpisode):
             if item.reason is not None:
-                self._quarantine.add(item.place, item.reason)
+                self._bad(item.place, item.reason)
                 if short := self._counts.get(record, 0):
                     self._short[item.place] = short
                     return
@@ -629,9 +629,9 @@ class StreamsReader(MixtureReader):
     world_size: int = 1
     _fill: ShardFill | None = None
 
-    def open(self, quarantine: Quarantine) -> None:
+    def open(self, bad: TellBad) -> None:
         """See ``MixtureReader.open``: the cache of shards begins to fill, if the spec lets it."""
-        del quarantine
+        del bad
         away = [one for one in self.mixture.datasets if one.remote and one.indexable]
         if away and self.mixture.spec.reader == "auto":
             from autoloader.pipeline.read.shards import ShardFill  # local data goes without
