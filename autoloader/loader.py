@@ -423,8 +423,7 @@ class AutoLoader:
         """Refuse to be a torch ``DataLoader``'s dataset, which is asked for items by number."""
         raise UsageError(
             f"an AutoLoader is not a torch Dataset and has no item {index!r:.80}; do not wrap it "
-            f"in "
-            "a DataLoader",
+            "in a DataLoader",
             remedy="iterate the loader itself, or use loader.as_torch_dataloader()",
         )
 
@@ -809,8 +808,7 @@ def validation_specs(spec: PipelineSpec, split: str = "val") -> dict[str, Pipeli
     )
     if not spec.validation.per_dataset:
         spec = _settled(spec)
-        total = sum(count.samples for count in counts.values())
-        return {split: _epoch(spec, total)}
+        return {split: _epoch(spec, sum(count.samples for count in counts.values()))}
     layout = whole.layout
     widths = {"action": layout.action_width, "state": layout.state_width}
     wide = spec.model_copy(

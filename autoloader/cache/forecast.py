@@ -42,7 +42,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from autoloader.samples.resolve import ResolvedDataset, ResolvedMixture
-from autoloader.sampling.episodes import DatasetTable, valid_counts
+from autoloader.sampling.episodes import DatasetTable
 from autoloader.sampling.mixture import MixtureOrder
 from autoloader.sampling.plan import Reuse
 
@@ -191,7 +191,7 @@ def frame_sets(
         if reuse.chained[number]:
             decodes = (reuse.decodes[number] - goals) * table.samples
             counts = _by_mean(decodes, sum(frames for _, frames in counts))
-        drawn = table.samples / int(valid_counts(table).sum())
+        drawn = table.samples / table.size
         for camera, choices in dataset.cameras.items():
             for _ in choices:
                 yield FrameSet(
@@ -214,7 +214,7 @@ def frame_sets(
 def frames_by_uses(table: DatasetTable) -> UseCounts:
     """Number of frames by uses, in a pass of a dataset that takes every valid t: by their mean."""
     strided = -(-table.steps.astype(np.int64) // table.stride)
-    valid = valid_counts(table)
+    valid = table.valid
     offsets = np.unique(table.sample.frame_offsets)
     apart = np.diff(offsets)[:, None]
     frames = np.minimum(strided, valid + np.minimum(apart, valid).sum(axis=0))

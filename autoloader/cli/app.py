@@ -483,10 +483,7 @@ def inspect(
 @_command(_LOOK, "init /data/oxe --style octo --mix oxe_magic_soup -o mix.yaml")
 def init(
     data_dir: Annotated[list[Path], typer.Argument(metavar="DATA")],
-    style: Annotated[
-        str | None,
-        typer.Option(metavar="STYLE"),
-    ] = None,
+    style: Annotated[str | None, typer.Option(metavar="STYLE")] = None,
     version: Annotated[str | None, typer.Option(metavar="n1.5|n1.6|n1.7")] = None,
     policy: Annotated[str | None, typer.Option(metavar="POLICY")] = None,
     mix: str | None = None,

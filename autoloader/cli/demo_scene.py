@@ -298,21 +298,13 @@ def _way(
     if task == "push":
         to = -1 if x > 0 else 1
         at, end = x - 0.14 * to, x + 0.4 * to
-        return (
-            np.array(
-                [home, [at, y, 0.3, 0], [at, y, 0.05, 0], [end, y, 0.05, 0], [end, y, 0.3, 0]]
-            ),
-            2,
-            3,
-        )
+        down, along = [[at, y, 0.3, 0], [at, y, 0.05, 0]], [[end, y, 0.05, 0], [end, y, 0.3, 0]]
+        return np.array([home, *down, *along]), 2, 3
     if task == "press":
         return np.array([home, [x, y, 0.3, 0], [x, y, 0.1, 0], [x, y, 0.3, 0]]), 0, 0
     start = -np.copysign(rng.uniform(0.5, 0.8), x)
-    return (
-        np.array([[start, 0.7, 0, 1], [start / 2, 0.35, 0, 1], [x - np.copysign(0.3, x), y, 0, 1]]),
-        0,
-        0,
-    )
+    stops = [[start, 0.7, 0, 1], [start / 2, 0.35, 0, 1], [x - np.copysign(0.3, x), y, 0, 1]]
+    return np.array(stops), 0, 0
 
 
 def _eased(way: Numbers, along: Numbers) -> Numbers:
@@ -345,12 +337,9 @@ def draw_pictures(
     for t in range(len(episode.poses[0])):
         left, top = 0, 0
         if camera.wrist:
-            left, top = (round(part) for part in camera.at(*episode.poses[0][t, :2])[:2])
-            left, top = left - width // 2, top - height // 2
-            left, top = (
-                min(max(at, 0), room)
-                for at, room in ((left, scene.shape[1] - width), (top, scene.shape[0] - height))
-            )
+            column, row, _ = camera.at(*episode.poses[0][t, :2])
+            left = min(max(round(column) - width // 2, 0), scene.shape[1] - width)
+            top = min(max(round(row) - height // 2, 0), scene.shape[0] - height)
         frame = scene[top : top + height, left : left + width].copy()
         for thing in episode.moved:
             thing.draw(frame, camera, t, (left, top))

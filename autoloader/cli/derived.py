@@ -60,8 +60,7 @@ def show_index(
         disk_floor: bytes that stay free on the disk of the cache of shards, as written.
         verify: whether every file is indexed again and compared.
     """
-    declared = PipelineSpec.from_yaml(spec)
-    mixture = resolve(declared, split)
+    mixture = resolve(PipelineSpec.from_yaml(spec), split)
     floor_bytes = admit_disk_floor(disk_floor, mixture)
     _check_output(output, mixture.names)
     clock, built = SystemClock(), 0

@@ -180,9 +180,9 @@ def file_errors(option: str, path: Path) -> Iterator[None]:
         ) from error
 
 
-def check_writable(option: str, path: Path) -> None:
+def check_writable(path: Path) -> None:
     """Refuse a file that could not be written at the end; raises as ``file_errors`` does."""
-    with file_errors(option, path):
+    with file_errors("--output", path):
         if path.is_dir():
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
         there = path if path.exists() else path.parent

@@ -80,7 +80,7 @@ def show_sheet(
             remedy=f"write -o {output.with_suffix('.html')}; print the page to make a PDF or a "
             "picture of it",
         )
-    check_writable("--output", output)  # before samples are read
+    check_writable(output)  # before samples are read
     panels = _panels(declared, samples, episodes, given)
     with file_errors("--output", output):
         output.write_text(_page(panels, title), encoding="utf-8")
@@ -137,10 +137,6 @@ class FilteredEpisode:
     removed: dict[str, list[int]]
     taken: Sequence[int] = ()
     fields: dict[str, NDArray[np.float32]] = field(default_factory=dict)
-
-    def plain(self) -> dict[str, Any]:
-        """Document of the episode for ``--json``."""
-        return {"number": self.number, "steps": self.steps, "removed": self.removed}
 
     @property
     def removed_steps(self) -> list[int]:
@@ -377,7 +373,8 @@ def _plain(panel: Panel) -> dict[str, Any]:
         "fields": {name: [column.plain() for column in columns]
                    for name, columns in panel.fields.items()},
         "removed": panel.removed(),
-        "episodes": [one.plain() for one in panel.episodes],
+        "episodes": [{"number": one.number, "steps": one.steps, "removed": one.removed}
+                     for one in panel.episodes],
     }  # fmt: skip
 
 
@@ -536,10 +533,9 @@ def _histogram(values: NDArray[np.float32]) -> tuple[list[float], str]:
         return [], "no number"
     counts, _ = np.histogram(finite, _BINS)
     words = f"{finite.min():.3g} … {finite.max():.3g}"
-    same = finite.min() == finite.max()
-    return (30 * counts / counts.max()).round(
-        1
-    ).tolist(), f"always {finite[0]:.3g}" if same else words
+    if finite.min() == finite.max():
+        words = f"always {finite[0]:.3g}"
+    return (30 * counts / counts.max()).round(1).tolist(), words
 
 
 def coloured(frames: NDArray[Any]) -> tuple[NDArray[np.uint8], Scale | None]:

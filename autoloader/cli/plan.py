@@ -29,7 +29,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 from autoloader.cache.forecast import forecast, frame_sets
 from autoloader.cli.output import answered, emit, emit_document, note
@@ -431,10 +430,7 @@ class _Report:
         if reuse is not None:
             by_camera = ((one.index, len(one.cameras)) for one in self._mixture.datasets)
             decodes = sum(self._shares[n] * reuse.decodes[n] * count for n, count in by_camera)
-        return {
-            "chain": self._plan.order.chain,
-            "decodes_per_sample": decodes,
-        }
+        return {"chain": self._plan.order.chain, "decodes_per_sample": decodes}
 
     def _ranks(self, bound_per_s: float | None, memory_bytes: int) -> dict[str, Any]:
         """Batches and samples of each rank and each node in one epoch.
@@ -451,8 +447,7 @@ class _Report:
             batch, steps = self._mixture.spec.batch, self._epoch_batches(samples)
             whole = batch.drop_last or batch.size == 1
             dealt = steps * batch.size * world if whole else samples if steps else 0
-            mine = -(-dealt // world)
-            part = {"batches": steps, "samples": mine}
+            part = {"batches": steps, "samples": -(-dealt // world)}
             carried = samples - dealt
         return {
             "world_size": world,
@@ -538,7 +533,7 @@ class _Report:
             shards.append({"path": path, **sizes, "needed_at": needed.get(path)})
         with kept_free(self._plan.disk_floor_bytes):
             free_bytes = cache.room.free_bytes()
-        rate = known_rate(urlsplit(next(iter(names)))._replace(path="").geturl())
+        rate = known_rate(next(iter(names)))
         lacking = sum(one["missing_bytes"] for one in shards)
         return {
             "shards": len(shards),
@@ -669,11 +664,8 @@ def _answers(document: Mapping[str, Any], *, default_floor: bool) -> Iterator[tu
     for key in ("action", "state"):
         widths = sorted({one[f"{key}_width"] for one in datasets} - {0})
         if len(widths) > 1:
-            several_widths = ", ".join(map(str, widths))
-            yield (
-                key.capitalize(),
-                f"{several_widths} columns, with zeros to {widths[-1]} where {key}_mask is False",
-            )
+            told = f"{', '.join(map(str, widths))} columns, with zeros to {widths[-1]}"
+            yield key.capitalize(), f"{told} where {key}_mask is False"
     if several:
         on = "one node" if ranks["nodes"] == 1 else f"{ranks['nodes']} nodes like this one"
         yield "Ranks", f"{ranks['world_size']} on {on}, {ranks['per_node']} on each: {batches}"

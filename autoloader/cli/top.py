@@ -369,8 +369,7 @@ def _shown(one: DatasetStatistics) -> list[int]:
 
 
 def _trouble(one: DatasetStatistics) -> tuple[bool, float, float]:
-    bad = any(getattr(one, name) for name in FAULTS)
-    return bad, sum(_shown(one)), one.weight
+    return any(getattr(one, name) for name in FAULTS), sum(_shown(one)), one.weight
 
 
 def _line(label: str, text: str, style: str = "") -> Text:

@@ -606,8 +606,7 @@ def _binarise(signal: list[np.float32]) -> list[float]:
 
 
 def _relabel(signal: list[np.float32]) -> list[float]:
-    moves = [float(after - now) for now, after in pairwise(signal)]
-    return [*moves, 0.0]
+    return [*(float(after - now) for now, after in pairwise(signal)), 0.0]
 
 
 def _euler(rows: _Columns, op: FieldOp) -> _Columns:

@@ -244,8 +244,8 @@ def shipped_names() -> list[str]:
     return sorted(path.stem for path in shipped_profiles_dir().glob("*.yaml"))
 
 
-def check_name(name: str) -> str:
-    """``name``, where a tuned profile may have it.
+def check_name(name: str) -> None:
+    """Refuse a name that a tuned profile may not have.
 
     Raises:
         ProfileError: ``name`` is no name, or a shipped profile's.
@@ -261,7 +261,6 @@ def check_name(name: str) -> str:
             "hide it",
             remedy=f"choose a name of your own, such as {name}-tuned",
         )
-    return name
 
 
 def profile_path(name: str, out: Path | None = None) -> Path:

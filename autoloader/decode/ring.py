@@ -245,8 +245,7 @@ class Lender:
 
         Otherwise ``lend`` copies the slot; it also copies one that cannot be made pageable.
         """
-        live = len(self._lent) - len(self._gone())
-        return live + 1 <= ring_slots - COPY_RESERVE
+        return len(self._lent) - len(self._gone()) < ring_slots - COPY_RESERVE
 
     def collect(self) -> list[int]:
         """Slots that are free again since the last call; none in a fork of this process."""

@@ -320,8 +320,7 @@ def _shards(
         if not _is_file_name(file):
             message = f"split {split!r} names files that cannot be: {template[:80]!r}"
             raise broken(info_file, message, dataset=dataset)
-        path = files.join(directory, file)
-        shards.append(ShardSlice(path, index, 0, records, split))
+        shards.append(ShardSlice(files.join(directory, file), index, 0, records, split))
     return tuple(shards)
 
 

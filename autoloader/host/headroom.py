@@ -31,6 +31,7 @@ about it (policy and admission).
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import re
@@ -279,14 +280,10 @@ def oom_kills(directory: str) -> int | None:
     if not directory:
         return None
     for name in ("memory.events", "memory.oom_control"):
-        try:
-            text = (Path(directory) / name).read_text()
-        except OSError:
-            continue
-        for line in text.splitlines():
-            key, _, value = line.partition(" ")
-            if key == "oom_kill":
-                return int(value)
+        with contextlib.suppress(OSError):
+            counted = number_after((Path(directory) / name).read_bytes(), b"oom_kill")
+            if counted is not None:
+                return counted
     return None
 
 

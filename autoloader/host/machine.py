@@ -165,8 +165,7 @@ class ProcessGroups:
         if membership is None:
             return None
         if membership != self._read_for:
-            text = membership.decode(errors="replace")
-            self._groups = tuple(self._ancestry(text))
+            self._groups = tuple(self._ancestry(membership.decode(errors="replace")))
             self._read_for = membership
         return self._groups
 

@@ -305,10 +305,6 @@ class _Times:
     count: int = 1
     own: Mapping[int, float] = field(default_factory=dict)
 
-    def own_since(self, before: _Times) -> float:
-        """CPU time of this process and its descendants since an earlier reading."""
-        return sum(max(0.0, used - before.own.get(pid, 0.0)) for pid, used in self.own.items())
-
 
 class ProcessorProbe:
     """Counts what was used since the reading before, or since it was made.
@@ -335,7 +331,8 @@ class ProcessorProbe:
             return None
         free = max(0.0, min(float(now.count), (now.idle - before.idle) / passed_s))
         if processors.quota is None:
-            spoken_for = now.stolen - before.stolen + now.own_since(before)
+            own = (max(0.0, used - before.own.get(pid, 0.0)) for pid, used in now.own.items())
+            spoken_for = now.stolen - before.stolen + sum(own)
             return ProcessorReading(free, max(0.0, now.count - free - spoken_for / passed_s))
         if used[0] != used_before[0]:
             return ProcessorReading(free)

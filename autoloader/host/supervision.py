@@ -261,7 +261,8 @@ def options(arguments: Sequence[str]) -> dict[str, str]:
 def environment(**changes: str) -> dict[str, str]:
     """This process's environment for ``command``, with ``changes``."""
     last = _last()
-    named = [str(Path(entry).absolute()) for entry in _python_path() if entry and last]
+    paths = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+    named = [str(Path(entry).absolute()) for entry in paths if entry and last]
     return {
         **os.environ,
         "PYTHONPATH": os.pathsep.join(entry for entry in named if entry not in last),
@@ -306,10 +307,6 @@ def tunables(own: str) -> str:
     if _PAST_CACHES in own:
         return own
     return ":".join(filter(None, (own, f"{_PAST_CACHES}={_FRAME_BYTES}")))
-
-
-def _python_path() -> list[str]:
-    return os.environ.get("PYTHONPATH", "").split(os.pathsep)
 
 
 def _last() -> list[str]:

@@ -234,8 +234,7 @@ class Background:
 
     @property
     def _runs_here(self) -> bool:
-        worker = self._worker
-        return self.ended or worker.ident == threading.get_ident()
+        return self.ended or self._worker.ident == threading.get_ident()
 
     def close(self, work: Callable[[], object], within_s: float) -> bool:
         """Run the last task, and end the thread; whether that was done in time.

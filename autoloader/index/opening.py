@@ -27,14 +27,7 @@ from pathlib import Path
 
 from autoloader.errors import SourceError, SpecError
 from autoloader.formats import DatasetFormat
-from autoloader.formats.files import (
-    is_remote,
-    join,
-    name_of,
-    opened,
-    unreadable,
-    version_of,
-)
+from autoloader.formats.files import is_remote, join, name_of, opened, unreadable, version_of
 from autoloader.formats.records import FileChangedError
 from autoloader.formats.tables import FIRST_NOTE, REST_OF_FILE, SourceIdentity
 from autoloader.index.dataset import DatasetIndex
@@ -343,8 +336,7 @@ class _ShardFile:
                 raise SourceError(
                     f"dataset {self.dataset}: its index cannot be written to {place.parent}: {why}",
                     remedy="make room there and allow this user to write, or set another "
-                    "directory: "
-                    f"AUTOLOADER_CACHE_DIR{beside}",
+                    f"directory: AUTOLOADER_CACHE_DIR{beside}",
                     dataset=self.dataset,
                 ) from error
             first = place.parent not in _unwritable

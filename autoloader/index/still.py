@@ -129,9 +129,8 @@ class _GatheredRecords(GatheredEpisodes):
                 codec = shard.text(len(shard.front.steps)).decode()
                 columns = [shard.take((kind, NO_FEATURE), at).tolist() for kind in _PACKED]
                 for row, *sizes in zip(own.tolist(), *columns, strict=True):
-                    names = ("unpacked", "start", "size")
-                    more = dict(zip(names, sizes, strict=True))
-                    make[row] = partial(PackedPicture, codec=codec, **more)
+                    more = zip(("unpacked", "start", "size"), sizes, strict=True)
+                    make[row] = partial(PackedPicture, codec=codec, **dict(more))
                 key[own] = at
             if shard.path.endswith((".tar", ".parquet")):
                 file[own] = files.setdefault(shard.path, len(files))
@@ -139,8 +138,7 @@ class _GatheredRecords(GatheredEpisodes):
                     key[own] = offset[own]
                 continue
             for row in own.tolist():
-                path = self._place_of(row, k)
-                file[row] = files.setdefault(path, len(files))
+                file[row] = files.setdefault(self._place_of(row, k), len(files))
         ones = np.broadcast_to(np.int64(1), raw.shape)
         return FramePlaces(
             (file[:, None] * ones).astype(np.int32), offset[:, None] * ones,

@@ -261,8 +261,7 @@ def check_count(dataset: ResolvedDataset, samples: int, counted: int) -> None:
     if samples != counted:
         raise SourceError(
             f"dataset {dataset.name!r}: its files have {samples} samples now, and had {counted} "
-            f"when "
-            "this run was planned",
+            "when this run was planned",
             remedy="restore the files, or start the run again",
             dataset=dataset.name,
         )

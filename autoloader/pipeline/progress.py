@@ -64,8 +64,7 @@ class DeliveryProgress:
         self.epoch_steps = 0
         self.repeats = 0
         self._repeated_from: dict[str, Any] | None = None
-        batch = mixture.spec.batch
-        self._steps = Steps.of(batch, ranks.world_size)
+        self._steps = Steps.of(mixture.spec.batch, ranks.world_size)
 
     def _cursors_of(self, ranks: Ranks) -> list[DatasetCursor]:
         """At the beginning of what one of so many ranks reads."""

@@ -74,11 +74,6 @@ _SHRINK_POLL_S = 0.01
 _numbers = itertools.count()
 
 
-def pipeline_number() -> int:
-    """A number that no other pipeline of this process has, or had."""
-    return next(_numbers)
-
-
 class Child:
     """The loader's child process; use ``shared`` to get this process's one.
 
@@ -183,7 +178,7 @@ class Child:
     def join(self, client: ChildPipeline) -> int:
         """Register a loader's pipeline; returns the number of the pipeline."""
         with self.lock:
-            number = pipeline_number()
+            number = next(_numbers)
             self.clients[number] = client
             self._expected = max(0, self._expected - 1)
             return number

@@ -910,7 +910,8 @@ def spec_text(
     sample = style.sample.replace("LONGEST", str(max(told, default=_CHUNK)))
     lines += [*sample.splitlines(), "cameras:"]
     for name in ordered:
-        how = style.cameras.get(name) or style.cameras.get("primary") or _as_stored(entries, name)
+        how = style.cameras.get(name) or style.cameras.get("primary")
+        how = how or flow({"size": next(iter(_stored(entries, name)), [256, 256])})
         if name in empty:  # the project has the camera, so it is black
             how = how.replace("}", ", placeholder: true}", 1)
         lines.append(f"  {name}: {how}{_files_have(entries, name, how, style)}")
@@ -932,11 +933,6 @@ def _stored(entries: Sequence[Entry], camera: str) -> list[list[int]]:
         if len(size := [side for side in shape[:2] if side]) == 2:
             found.append(size)
     return found
-
-
-def _as_stored(entries: Sequence[Entry], camera: str) -> str:
-    """A camera's line with the size of the frames in the files of the first dataset that has it."""
-    return flow({"size": next(iter(_stored(entries, camera)), [256, 256])})
 
 
 def _files_have(entries: Sequence[Entry], camera: str, how: str, style: Style) -> str:

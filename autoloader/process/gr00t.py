@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -223,7 +223,9 @@ def _language(modality: Modality, directory: DatasetFormat) -> tuple[Any, list[s
         elif feature.kind == "text":
             usable[key] = path
         elif is_code(feature):
-            usable[key] = {"path": path, "names": _task_names(directory)}
+            assert isinstance(directory, LeRobotDirectory)
+            names = {number: text.decode() for number, text in directory.tasks.items()}
+            usable[key] = {"path": path, "names": names}
         else:
             left.append(f"annotation.{key} ({feature.dtype}, no number of a task)")
     order = sorted(usable, key=lambda key: ("description" not in key, key))
@@ -232,9 +234,3 @@ def _language(modality: Modality, directory: DatasetFormat) -> tuple[Any, list[s
         others = ", ".join(f"annotation.{key}" for key in order[1:])
         notes.append(f"the text is annotation.{order[0]}; others: {others}")
     return (usable[order[0]] if order else None), notes
-
-
-def _task_names(directory: DatasetFormat) -> Mapping[int, str]:
-    """Text of every task by its number."""
-    assert isinstance(directory, LeRobotDirectory)
-    return {number: text.decode() for number, text in directory.tasks.items()}

@@ -103,8 +103,7 @@ def _refuse_streams(mixture: ResolvedMixture, away: Sequence[ResolvedDataset], w
                 f"datasets[{one.name}].keep: {one.directory.path} is streamed, and rules ask for "
                 "texts of every record",
                 remedy="use reader: auto with the extra remote installed, or a transform that "
-                "drops "
-                "episodes (return None) and steps (valid)",
+                "drops episodes (return None) and steps (valid)",
             )
     if (needed := _index_needed(mixture)) is not None:
         what, way_out = needed

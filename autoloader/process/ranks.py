@@ -114,8 +114,7 @@ def find_ranks(
         if node > 0:
             raise UsageError(
                 f"environment variables NODE_RANK={node} and LOCAL_RANK={local} do not say which "
-                f"of "
-                f"{size} ranks this process is",
+                f"of {size} ranks this process is",
                 remedy="call torch.distributed.init_process_group before making the AutoLoader, or "
                 "pass rank= and world_size=",
             )

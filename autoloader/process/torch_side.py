@@ -254,8 +254,7 @@ class Transfer:
 
     def _pin(self, tensor: torch.Tensor, entry: _UnderWay) -> None:
         """Register the slot that a tensor lies in, if any, and note it in ``entry``."""
-        offset = tensor.data_ptr() - self._memory.address
-        slot = offset // self._memory.slot_bytes
+        slot = (tensor.data_ptr() - self._memory.address) // self._memory.slot_bytes
         if not 0 <= slot < self._memory.slots:
             return
         with self._lock:

@@ -160,7 +160,6 @@ def check_parts(mixture: ResolvedMixture, samples: Mapping[str, int], ranks: Ran
                 f"dataset {dataset.name!r} has {own} samples in {records} episodes: too few to be "
                 f"streamed by {ranks.world_size} ranks",
                 remedy="set reader: indexed, which divides samples among ranks; or use fewer "
-                "ranks, or "
-                "leave the dataset out",
+                "ranks, or leave the dataset out",
                 path=f"datasets[{dataset.name}]",
             )

@@ -87,10 +87,15 @@ class DatasetTable:
         return int(self.counts.sum(dtype=np.int64))
 
     @property
+    def valid(self) -> Ints:
+        """[E] the valid t of each episode, drawn or not."""
+        strided = strided_steps(self.steps, self.stride)
+        return valid_per_episode(self.sample, strided, self.kept)
+
+    @property
     def size(self) -> int:
         """Samples of a pass that takes every valid t."""
-        strided = strided_steps(self.steps, self.stride)
-        return int(valid_per_episode(self.sample, strided, self.kept).sum())
+        return int(self.valid.sum())
 
 
 def strided_steps(steps: NDArray[np.int32], stride: int) -> Ints:
@@ -216,7 +221,7 @@ class DrawnT:
         counts = [0 if (n := t.sample.per_episode) == "all" else n for t in tables]
         self._drawn = np.asarray(counts, dtype=np.int64)
         none = np.empty(0, dtype=np.int32)
-        self._valid = np.concatenate([none, *map(valid_counts, drawn)])
+        self._valid = np.concatenate([none, *(table.valid for table in drawn)])
         self._kept = KeptT(tables) if any(t.kept is not None for t in drawn) else None
         self._slice_of = np.concatenate([none, *(t.slice_of for t in drawn)])
         self._record_of = np.concatenate([none, *(t.record_of for t in drawn)])
@@ -321,9 +326,3 @@ class DrawnByWeight:
             own = dataset == one
             found[own] = find(self._of[one], numbers[own])
         return found
-
-
-def valid_counts(table: DatasetTable) -> Ints:
-    """[E] the valid t of each episode, drawn or not."""
-    strided = -(-table.steps.astype(np.int64) // table.stride)
-    return valid_per_episode(table.sample, strided, table.kept)

@@ -208,17 +208,14 @@ def complaint(error: ValidationError, plain: Mapping[str, Any]) -> tuple[str, st
     if first["type"] == "missing":
         above, _, key = path.rpartition(".")
         like = f", such as {key}: {_EXAMPLES[key]}" if key in _EXAMPLES else ""
-        return f"{where}is required and missing{more}", f"add {key} {_to(above)}{like}", path
+        block = f"to {above}" if above else "at the top level"
+        return f"{where}is required and missing{more}", f"add {key} {block}{like}", path
     if first["type"] == "too_short" and path in _EXAMPLES:
         remedy = f"give at least one, such as {path}: {_EXAMPLES[path]}"
         return f"{where}{shown(first.get('input'))} lists no {path[:-1]}{more}", remedy, path
     allowed = dict.fromkeys(_allowed(fault) for other, fault in faults if other == path)
     what = f"{where}{shown(first.get('input'))} is not allowed{more}"
     return what, "it should be " + ", or ".join(allowed), path
-
-
-def _to(block: str) -> str:
-    return f"to {block}" if block else "at the top level"
 
 
 _EXAMPLES = {

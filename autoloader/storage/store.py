@@ -347,10 +347,10 @@ def pause_s(tries: int, after_s: float | None, draw: float) -> float:
     return float(min(after_s or 0.0, LONGEST_ASKED_S) + draw * bound)
 
 
-def known_rate(host: str) -> float | None:
-    """Bytes a second that a host gave lately; ``None`` where little was fetched so far."""
+def known_rate(path: str) -> float | None:
+    """Bytes a second that a file's host gave lately; ``None`` where little was fetched so far."""
     with contextlib.suppress(OSError, ValueError, TypeError):
-        found = float(json.loads(read_own(_place("rates", host), 100)))
+        found = float(json.loads(read_own(_place("rates", _host(path)), 100)))
         return found if 0 < found < math.inf else None
     return None
 

@@ -328,7 +328,7 @@ def _svg(figure: Figure, title: str, key: str, marks: Sequence[Mark] = ()) -> st
     text = re.sub(r' id="(?!m[0-9a-f]{10})[^"]*"', "", text)  # of groups; markers keep theirs
     text = text.replace("xlink:href", "href").replace(' target="_blank"', "")
     text = re.sub(r'(id="|href="#)(m[0-9a-f]+)"', rf'\1{key}-\2"', text)
-    text = re.sub(r"#0a0b([0-9a-f]{2})", lambda found: _variable(found[1]), text)
+    text = re.sub(r"#0a0b([0-9a-f]{2})", lambda one: f"var(--{_COLOURS[int(one[1], 16)]})", text)
     text = re.sub(r" font-family: [^;\"]*;?| transform=\"rotate\(-0 [^\"]*\"", "", text)
     while (less := re.sub(r"<g>\s*</g>|<defs>\s*</defs>", "", text)) != text:
         text = less
@@ -343,10 +343,6 @@ def _svg(figure: Figure, title: str, key: str, marks: Sequence[Mark] = ()) -> st
 def _short(attribute: str) -> str:
     """Numbers with one decimal, and no spaces that a path does without."""
     return re.sub(r"(\d\.\d)\d+", r"\1", re.sub(r"\s*\n?([MLz]) ?", r"\1", attribute))
-
-
-def _variable(code: str) -> str:
-    return f"var(--{_COLOURS[int(code, 16)]})"
 
 
 def render(package: str, template: str, **values: Any) -> str:

@@ -125,7 +125,7 @@ class Bound:
         return {
             "limited_by": self.limited_by,
             "lifts": [asdict(lift) for lift in self.lifts],
-            "trace": self.trace.as_dict(),
+            "trace": asdict(self.trace),
         }
 
     def describe_costs(self) -> str:

@@ -285,7 +285,7 @@ def _summary(
         decodes_per_sample=statistics.get("decodes_per_sample"),
         cache=cache,
         batch_call_s=statistics.get("batch_call_s"),
-        trace=trace.as_dict(),
+        trace=asdict(trace),
     )
 
 
@@ -371,13 +371,9 @@ class Trace:
             return self.disk_bytes
         return (self.read_bytes or 0.0) if self.disk_busy_ratio > 0 else 0.0
 
-    def as_dict(self) -> dict[str, Any]:
-        """Plain values, ready for JSON."""
-        return asdict(self)
-
     @classmethod
     def from_plain(cls, plain: Mapping[str, Any]) -> Trace:
-        """The trace that ``as_dict`` gave these values of."""
+        """The trace that ``dataclasses.asdict`` gave these values of."""
         stages = {name: StageCost(**stage) for name, stage in plain["stages"].items()}
         return cls(**{**plain, "stages": stages})
 

@@ -100,8 +100,7 @@ class TrialResult:
     @property
     def others_cpus(self) -> float | None:
         """Processors that other processes used while it was measured; ``None``: not known."""
-        trace = (self.measurement or {}).get("trace") or {}
-        return trace.get("others_cpus")
+        return ((self.measurement or {}).get("trace") or {}).get("others_cpus")
 
 
 @dataclass(frozen=True, slots=True)

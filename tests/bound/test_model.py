@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 
 import pytest
 
@@ -24,7 +25,7 @@ def trace(
 def bound_of(traces: list[Trace], supplies: Supplies) -> Bound | None:
     analyst = Analyst(supplies)
     for one in traces:
-        analyst.learn({"trace": one.as_dict()})
+        analyst.learn({"trace": asdict(one)})
     return analyst.bound()
 
 
@@ -38,7 +39,7 @@ def test_the_bound_is_what_the_cheapest_run_would_give_on_busy_cpus() -> None:
 
 def test_a_rate_is_never_more_than_the_bound() -> None:
     analyst = Analyst(Supplies(4))
-    analyst.learn({"trace": trace().as_dict(), "samples_per_s": 5000.0})
+    analyst.learn({"trace": asdict(trace()), "samples_per_s": 5000.0})
     bound = analyst.bound()
     assert bound is not None
     assert "100% of the bound of 5000 samples/s" in bound.near(5000.0)
@@ -68,7 +69,7 @@ def test_files_that_were_waited_for_are_told_where_the_disk_s_rate_is_not_known(
 
 
 def test_a_disk_s_rate_is_known_only_where_all_that_may_be_asked_is_asked() -> None:
-    slow = trace(disk_bytes=1e5, disk_busy_ratio=1.0).as_dict()
+    slow = asdict(trace(disk_bytes=1e5, disk_busy_ratio=1.0))
     analyst = Analyst(Supplies(2), most_io_threads=8)
     limits = []
     for knobs in (
@@ -86,7 +87,7 @@ def test_a_disk_s_rate_is_known_only_where_all_that_may_be_asked_is_asked() -> N
 def test_near_the_bound_is_within_what_noise_could_explain() -> None:
     analyst = Analyst(Supplies(2))
     assert not analyst.near(1999.0), "nothing is known yet"
-    analyst.learn({"trace": trace().as_dict()})
+    analyst.learn({"trace": asdict(trace())})
     analyst.learn({"samples_per_s": 3.0})
     assert analyst.near(1950.0)
     assert not analyst.near(1800.0)

@@ -6,6 +6,7 @@ import json
 import os
 import threading
 import time
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
@@ -61,5 +62,5 @@ def test_processor_time_is_dealt_to_the_stage_whose_thread_used_it(tmp_path: Pat
     assert trace.read_bytes is not None
     assert trace.read_bytes >= 10_000
     assert trace.cpu_s == pytest.approx(sum(stage.cpu_s for stage in trace.stages.values()))
-    again = Trace.from_plain(json.loads(json.dumps(trace.as_dict(), allow_nan=False)))
+    again = Trace.from_plain(json.loads(json.dumps(asdict(trace), allow_nan=False)))
     assert again == trace

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -120,7 +121,7 @@ def study(
 def traced(cpu_s: float, others_cpus: float = 0.0) -> dict[str, Any]:
     """What a measuring child says of its costs."""
     stages = {"decode": StageCost(cpu_s, 0.0, 0.0, 2)}
-    return {"trace": Trace(160, 10.0, stages, 0.0, others_cpus=others_cpus).as_dict()}
+    return {"trace": asdict(Trace(160, 10.0, stages, 0.0, others_cpus=others_cpus))}
 
 
 def stored(tmp_path: Path, name: str = "s") -> list[optuna.trial.FrozenTrial]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -57,7 +58,7 @@ def report(**changes: Any) -> TuneReport:
         best.rounds[number] = result(Outcome.COMPLETE, rate, 420)
     analyst = Analyst(Supplies(3))
     trace = Trace(160, 10.0, {"decode": StageCost(0.01, 0.0, 0.0, 2)}, 0.0)
-    analyst.learn({"trace": trace.as_dict()})
+    analyst.learn({"trace": asdict(trace)})
     values: dict[str, Any] = {
         "verdict": FinalsResult(start, best, 2),
         "first": start.rounds[0],

@@ -6,6 +6,7 @@ import contextlib
 import io
 import json
 import sqlite3
+from dataclasses import asdict
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -160,7 +161,7 @@ def test_a_profile_that_won_a_study_is_confirmed_in_two_trials(spec_path: Path) 
     def near(knobs: Knobs, *, timeout_s: float, watch: TrialWatch) -> TrialResult:
         calls.append(knobs)
         trace = Trace(160, 10.0, {"decode": StageCost(0.01, 0.0, 0.0, 2)}, 0.0)
-        measured = {"samples_per_s": 186.0, "trace": trace.as_dict()}  # 93 % of the bound of 200
+        measured = {"samples_per_s": 186.0, "trace": asdict(trace)}  # 93 % of the bound of 200
         return TrialResult(Outcome.COMPLETE, 1.0, 186.0, GIB, measurement=measured)
 
     run(spec_path, near)
@@ -182,7 +183,7 @@ def test_a_start_that_the_bound_alone_confirmed_won_no_study(spec_path: Path) ->
 
     def near(knobs: Knobs, *, timeout_s: float, watch: TrialWatch) -> TrialResult:
         trace = Trace(160, 10.0, {"decode": StageCost(0.01, 0.0, 0.0, 2)}, 0.0)  # a bound of 200
-        measured = {"samples_per_s": rates[0], "trace": trace.as_dict()}
+        measured = {"samples_per_s": rates[0], "trace": asdict(trace)}
         return TrialResult(Outcome.COMPLETE, 1.0, rates[0], GIB, measurement=measured)
 
     first = run(spec_path, near)

@@ -291,8 +291,7 @@ def read_info(root: Path, *, dataset: str) -> Mapping[str, Any]:
     if version not in VERSIONS:
         raise SourceError(
             f"dataset {dataset}: {root} is a LeRobot dataset of version {version[:20]}, which is "
-            f"not "
-            "read",
+            "not read",
             remedy=f"convert it with lerobot to one of: {', '.join(VERSIONS)}",
             dataset=dataset,
         )
@@ -406,8 +405,7 @@ def read_episodes(root: Path, info: Mapping[str, Any], *, dataset: str) -> Episo
         raise broken(
             str(root / INFO_FILE),
             f"its codebase_version is {told}, and {source}, the list of episodes in that version, "
-            f"is "
-            "missing",
+            "is missing",
             dataset=dataset,
             remedy="restore the list, or the info.json that belongs to these files; or convert the "
             "dataset with lerobot",
@@ -615,8 +613,7 @@ class _Paths:
                 raise ValueError(next(iter(damage.values())))
             known = np.where(named, np.arange(len(index)), np.argmax(named))
             data = FileColumn(data.number[np.maximum.accumulate(known)], data.paths)
-        length = np.maximum(told["length"], 0)
-        return EpisodeList(numbers, length, data, videos, damage)
+        return EpisodeList(numbers, np.maximum(told["length"], 0), data, videos, damage)
 
     def _videos_of(self, camera: str, listed: _Columns, keys: Mapping[str, Ints]) -> VideoColumn:
         """Places of a camera's frames; ``keys`` are of the Parquet files."""

@@ -42,17 +42,10 @@ from autoloader.formats.lerobot.metadata import (
     LeRobotMetadata,
     task_column,
 )
-from autoloader.formats.lerobot.parquet import (
-    PictureTable,
-    read_columns,
-    read_pictures,
-)
+from autoloader.formats.lerobot.parquet import PictureTable, read_columns, read_pictures
 from autoloader.formats.lerobot.videos import LARGEST_DRIFT_FRAMES, Placement
 from autoloader.formats.records import write_example
-from autoloader.formats.tables import (
-    Section,
-    Wanted,
-)
+from autoloader.formats.tables import Section, Wanted
 from autoloader.formats.videos import PacketTable, read_packets
 from autoloader.spec.model import Timestamps
 
@@ -364,8 +357,7 @@ class EpisodeRows:
             if key == EPISODE:
                 values[key] = np.asarray([one.index], np.int64)
             elif feature.kind == "image":
-                number = self._known.cameras.index(key)
-                values[key] = marks_of(number, one.length)
+                values[key] = marks_of(self._known.cameras.index(key), one.length)
             elif key in self._numbers:
                 values[key] = self._numbers[key][0][own].reshape(-1)
             else:

@@ -30,14 +30,7 @@ from numpy.typing import NDArray
 from autoloader.formats.records import MalformedRecordError
 from autoloader.pipeline.graph import user_functions
 from autoloader.pipeline.graph.reader import RECORDS, numbered_records
-from autoloader.pipeline.graph.tensorflow import (
-    by_draw,
-    choose,
-    drawn_order,
-    fold,
-    splitmix64,
-    tf,
-)
+from autoloader.pipeline.graph.tensorflow import by_draw, choose, drawn_order, fold, splitmix64, tf
 from autoloader.samples.block import field_offsets
 from autoloader.samples.draws import (
     PURPOSE_CAMERA,
@@ -437,8 +430,7 @@ def evaluate(field: NumericField, columns: Mapping[str, Any], steps: Any) -> Any
             else:
                 part = part * np.float32(op.values[0])
         parts.append(part)
-    values = tf.concat(parts, axis=1)
-    return tf.ensure_shape(values, [None, field.width])
+    return tf.ensure_shape(tf.concat(parts, axis=1), [None, field.width])
 
 
 def as_columns(values: Any, width: int) -> Any:

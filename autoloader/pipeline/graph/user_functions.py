@@ -70,12 +70,9 @@ def _tensor(value: Any) -> Any:
     listed = isinstance(value, np.ndarray) and value.ndim == 1 and len(value) > 0
     if not listed or not isinstance(value[0], np.ndarray):
         return tf.convert_to_tensor(value)
-    flat = tf.convert_to_tensor(np.concatenate(value.tolist()), _dtype_of(value[0]))
+    dtype = tf.string if value[0].dtype == object else tf.as_dtype(value[0].dtype)
+    flat = tf.convert_to_tensor(np.concatenate(value.tolist()), dtype)
     return tf.RaggedTensor.from_row_lengths(flat, [len(one) for one in value])
-
-
-def _dtype_of(values: NDArray[Any]) -> Any:
-    return tf.string if values.dtype == object else tf.as_dtype(values.dtype)
 
 
 def _lists(value: Any) -> NDArray[Any]:

@@ -239,8 +239,7 @@ class Words:
             As many texts as there are stored ones; n where they are drawn.
         """
         if path in self.names:
-            names = self.names[path]
-            return [names.get(one, b"") for one in stored]
+            return [self.names[path].get(one, b"") for one in stored]
         if not self.several:
             return list(stored)
         said = [[one for one in text.split(BETWEEN) if one.strip()] for text in stored]

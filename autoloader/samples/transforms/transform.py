@@ -290,8 +290,7 @@ def _moving(
             f"{term.text()!r}",
             remedy=f"give one number, or {bound.width}",
         )
-    feature = find_feature(given, term.path or "", field=field)
-    return spec, term, feature
+    return spec, term, find_feature(given, term.path or "", field=field)
 
 
 def check_domain(derivation: Derivation, found: Transformed, place: RecordPlace) -> None:

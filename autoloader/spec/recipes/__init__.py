@@ -75,7 +75,7 @@ def names(style: str) -> tuple[str, ...]:
         UsageError: there is no such style.
     """
     _check_style(style)
-    return tuple(name for name, entry in _table().items() if style in _styles(entry))
+    return tuple(name for name, entry in _table().items() if style in entry.get("styles", _HAVE))
 
 
 def recipe(name: str, style: str) -> Recipe:
@@ -167,10 +167,6 @@ def mixtures(style: str) -> dict[str, dict[str, float]]:
 def _check_style(style: str) -> None:
     if style not in STYLES:
         raise UsageError(f"style: there is no style {style!r}", remedy=nearest(style, STYLES))
-
-
-def _styles(entry: Mapping[str, Any]) -> tuple[str, ...]:
-    return tuple(entry.get("styles", _HAVE))
 
 
 @cache
