@@ -46,6 +46,7 @@ Not here: messages to the process, and where it begins again (``process.child``,
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import logging
 import os
@@ -296,9 +297,14 @@ def start(
         return subprocess.Popen(
             command(module, arguments), env=environment(**(changes or {})), **popen
         )
-    except (BlockingIOError, MemoryError) as error:
+    except (OSError, MemoryError) as error:
+        short = isinstance(error, (BlockingIOError, MemoryError)) or error.errno == errno.ENOMEM
         raise WorkerError(
-            f"no process can be started for {module}: {error}", remedy=MORE_THREADS
+            f"no process can be started for {module}: {error}",
+            remedy=MORE_THREADS
+            if short
+            else f"look whether this user can run {sys.executable!r} (sys.executable), and whether "
+            "the process may open further files (ulimit -n)",
         ) from error
 
 

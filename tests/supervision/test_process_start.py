@@ -12,7 +12,8 @@ import pytest
 from rlds_files import write_steps
 from streams import write_spec
 
-from autoloader.host.supervision import command, environment, import_path, ordered_path
+from autoloader.errors import WorkerError
+from autoloader.host.supervision import command, environment, import_path, ordered_path, start
 
 SHADOWS = (
     "types", "json", "socket", "logging", "sitecustomize", "usercustomize", "numpy", "argparse",
@@ -140,3 +141,10 @@ def test_a_process_copies_frames_past_the_caches_and_as_the_user_says(
     monkeypatch.setenv("GLIBC_TUNABLES", own)
     assert environment()["GLIBC_TUNABLES"] == expected
     assert environment(GLIBC_TUNABLES="")["GLIBC_TUNABLES"] == ""
+
+
+def test_a_python_that_cannot_be_run_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "executable", __file__)
+    with pytest.raises(WorkerError, match="Permission denied") as caught:
+        start("autoloader.process.worker")
+    assert f"run {__file__!r}" in caught.value.remedy
