@@ -38,6 +38,8 @@ _LENGTH = struct.Struct("<I")
 _CREDENTIALS = struct.Struct("3i")
 _LARGEST_BYTES = 256 * 2**20
 _SHORT_BYTES = 16_384
+_AT_ONCE = socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL
+"""A program may have SIGPIPE end it: that is for its own pipes."""
 UNREAD_S = 1.0
 
 
@@ -311,6 +313,9 @@ class Wire:
     _buffer: bytearray = field(default_factory=bytearray)
     _descriptors: list[int] = field(default_factory=list)
 
+    def __post_init__(self) -> None:
+        self.socket.settimeout(None)  # whatever socket.setdefaulttimeout says
+
     def send(self, message: Message, descriptors: tuple[int, ...] = ()) -> None:
         """Send one message.
 
@@ -327,9 +332,7 @@ class Wire:
             try:
                 while data:
                     try:
-                        sent = self.socket.sendmsg(
-                            [data], beside if descriptors else [], socket.MSG_DONTWAIT
-                        )
+                        sent = self.socket.sendmsg([data], beside if descriptors else [], _AT_ONCE)
                     except BlockingIOError:
                         if not _ready(self.socket, select.POLLOUT, UNREAD_S):
                             self.unread()
@@ -357,7 +360,7 @@ class Wire:
                 if not _ready(self.socket, select.POLLOUT, 0):
                     self._later.appendleft(data)
                     return
-                self.socket.sendall(data)
+                self.socket.sendall(data, socket.MSG_NOSIGNAL)
             except (OSError, IndexError):  # an end is closed, or another thread sent it
                 return
             finally:

@@ -70,3 +70,38 @@ def test_a_handler_may_send_and_close_amid_a_message_which_ends_the_sending(
         signal.signal(signal.SIGALRM, before)
     with pytest.raises(EOFError):
         wire.receive(0.0)
+
+
+def test_a_program_that_lets_sigpipe_end_it_outlives_the_other_side() -> None:
+    ours, theirs = socket.socketpair()
+    caught: list[int] = []
+    before = signal.signal(signal.SIGPIPE, lambda number, _: caught.append(number))
+    try:
+        theirs.close()
+        wire = Wire(ours)
+        wire.send_later(Logged(0, 30, "autoloader", "nobody reads this"))
+        with pytest.raises(BrokenPipeError):
+            wire.send(Stop(-1))
+    finally:
+        signal.signal(signal.SIGPIPE, before)
+        ours.close()
+    assert caught == []
+
+
+def test_a_default_timeout_of_the_programs_sockets_holds_for_none_of_a_loader() -> None:
+    socket.setdefaulttimeout(0.01)
+    try:
+        ours, theirs = socket.socketpair()
+    finally:
+        socket.setdefaulttimeout(None)
+    with ours, theirs:
+        sender, receiver = Wire(ours), Wire(theirs)
+        sending = threading.Thread(
+            target=sender.send, args=(BatchReady(0, 1, {"texts": "x" * 4_000_000}),)
+        )
+        sending.start()
+        sending.join(0.1)
+        assert sending.is_alive()  # it waits for the reader
+        while receiver.receive(10.0) is None:
+            pass
+        sending.join()
