@@ -70,6 +70,9 @@ class TensorFlowProcess:
             except (OSError, EOFError) as error:
                 self._end()
                 raise ProcessEndedError("the process that runs TensorFlow ended") from error
+            except BaseException:
+                self._end()  # its answer would be taken for that to the next question
+                raise
 
     def close(self) -> None:
         """End it; the next question starts another one."""

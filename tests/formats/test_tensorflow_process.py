@@ -1,0 +1,34 @@
+"""The process that answers for TensorFlow is asked one question at a time."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from autoloader.formats.tensorflow_process import TensorFlowProcess
+
+INTERRUPTS = """
+import os, signal, sys
+sys.stdin.buffer.read(1)
+os.kill(os.getppid(), signal.SIGALRM)
+sys.stdin.buffer.read()
+"""
+
+
+def test_a_question_that_ctrl_c_cuts_leaves_no_answer_for_the_next_one() -> None:
+    asked = TensorFlowProcess()
+    asked._process = process = subprocess.Popen(
+        [sys.executable, "-c", INTERRUPTS], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    )
+    asked._path = list(sys.path)
+    before = signal.signal(signal.SIGALRM, signal.default_int_handler)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            asked.ask(("files", "list", ()))
+    finally:
+        signal.signal(signal.SIGALRM, before)
+    assert asked._process is None
+    assert process.returncode == 0
