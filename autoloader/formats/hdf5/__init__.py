@@ -66,8 +66,6 @@ MOST_NUMBER_BYTES = 256 * MIB
 """Of one feature in one episode."""
 _ENCODINGS = {"image": ARRAY, "slab": SLAB, "depth": "bytes"}
 """Kind of a feature as ``scan`` tells it → its encoding; depth has that of a depth camera."""
-_TABLES = 1
-"""One more when the tables of a file change though its bytes do not."""
 _scans = JsonCache("hdf5", version=4)
 
 
@@ -161,7 +159,7 @@ class Hdf5Directory(StoredFormat):
         os.stat(path)  # noqa: PTH116  (raises where it is not there)
         more = [str(one) for one in self.schema.files_beside(path)]
         root = os.path.dirname(path) if path == self.path else self.path  # noqa: PTH120
-        made = f"{_TABLES}{self.schema.model_dump_json()}".encode()
+        made = self.schema.model_dump_json().encode()
         return identity_of([path, *more], root, made)
 
     def stored(
