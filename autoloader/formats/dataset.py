@@ -162,8 +162,8 @@ class DatasetFormat(ABC):
         marker: file that every dataset of the format has, below its folder, or a pattern of such
             files ("*.csv"); by it a dataset is recognised.
         read_first: files below the folder that ``open`` reads.
-        hub_folders: folders of a dataset that are fetched from the Hugging Face Hub before it is
-            read; (): it is read at its address.
+        hub_folders: folders that are fetched with the marker from the Hugging Face Hub before a
+            dataset is read; (): it is read at its address.
         streamable: whether its records can be read as a stream, from anywhere; else they are read
             by index alone, from local disks.
         numbered: whether its episodes have numbers, and its rows have times.

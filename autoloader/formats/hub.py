@@ -119,9 +119,10 @@ def _fetched(
     with _worded(label, copies):
         found = HfApi().dataset_info(name, revision=revision, timeout=_ASK_S, files_metadata=True)
     sizes = {one.rfilename: one.size or 0 for one in found.siblings or ()}
-    kind = next((kind for kind, marker in markers(str) if marker in sizes), "tfds")
-    if not (parts := format_of(kind, field="kind").hub_folders):
+    kind, marker = next((one for one in markers(str) if one[1] in sizes), ("tfds", ""))
+    if not (folders := format_of(kind, field="kind").hub_folders):
         return f"{_HUB}{name}@{found.sha}"
+    parts = (marker, *folders)
     with _worded(label, copies):
         there = {one.name: one for one in copies}.get(str(found.sha), cache)
         wanted = {path: size for path, size in sizes.items() if path.startswith(parts)}

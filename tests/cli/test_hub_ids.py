@@ -22,7 +22,8 @@ from lerobot_files import LeRobotFiles
 
 from autoloader import AutoLoader, PipelineSpec, SourceError, SpecError
 from autoloader.cli.app import main
-from autoloader.formats import open_source
+from autoloader.formats import DatasetFormat, open_source, sources
+from autoloader.formats.hub import located
 from autoloader.process.arguments import spec_of
 from autoloader.storage.clients import client as clients
 from autoloader.storage.store import store
@@ -211,6 +212,25 @@ def test_a_lerobot_dataset_is_fetched_once_and_a_copy_without_its_data_is_comple
         batch = next(iter(loader))
     assert batch["action"].shape == (4, 1, 3)
     assert hub.asked == []
+
+
+class Takes(DatasetFormat):
+    """A format of which nothing but its folders is asked."""
+
+    hub_folders = ("clips/",)
+
+
+def test_a_format_says_which_folders_are_fetched_with_its_marker(
+    hub: Hub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("takes.json", "clips/one.mp4", "notes.txt"):
+        file = hub.folder / "lab/takes" / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_bytes(b"{}")
+    monkeypatch.setitem(sources.BUILT_IN, "takes", ("takes.json", f"{__name__}:Takes"))
+    found = Path(located("lab/takes", print))
+    files = sorted(str(one.relative_to(found)) for one in found.rglob("*") if one.is_file())
+    assert files == ["clips/one.mp4", "takes.json"]
 
 
 def test_a_loader_of_an_id_or_a_folder_has_the_spec_that_init_writes(
