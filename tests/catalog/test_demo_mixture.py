@@ -7,9 +7,12 @@ import sys
 import threading
 from pathlib import Path
 
+import cv2
+import numpy as np
 import pytest
 
 from autoloader.cli.demo import DATASETS, ensure_demo, spec_text
+from autoloader.cli.demo_writer import encode_frame
 from autoloader.errors import UsageError
 from autoloader.spec import PipelineSpec
 
@@ -117,3 +120,12 @@ def test_a_mixture_that_is_there_is_taken_and_another_one_is_never_overwritten(
         ensure_demo(place, progress=never, **{**TINY, "seed": 4})
     after = (place / "demo.json").stat()
     assert (before.st_ino, before.st_mtime_ns) == (after.st_ino, after.st_mtime_ns)
+
+
+@pytest.mark.parametrize("name", ["demo_kitchen_sink", "demo_sim_blocks"])
+def test_frames_come_back_from_their_files_in_the_right_colours(name: str) -> None:
+    look = next(one.look for one in DATASETS if one.name == name)
+    picture = np.full((32, 48, 3), (200, 90, 30), np.uint8)
+    data = np.frombuffer(encode_frame(picture, look), np.uint8)
+    back = cv2.cvtColor(cv2.imdecode(data, cv2.IMREAD_COLOR), cv2.COLOR_BGR2RGB)
+    assert np.abs(back.astype(int) - picture).max() < 10

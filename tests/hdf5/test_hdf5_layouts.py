@@ -18,6 +18,7 @@ from autoloader.controller.admission import RUN_BYTES, price_start
 from autoloader.decode.frames import FrameDecoder
 from autoloader.formats import open_source
 from autoloader.formats.arrays import lzf
+from autoloader.formats.frames import MOST_SLAB_BYTES
 from autoloader.pipeline.read.planned import priced_sizes
 from autoloader.samples.resolve import resolve
 from autoloader.spec import CameraSpec
@@ -153,3 +154,10 @@ def test_lzf_is_undone_as_h5py_does(tmp_path: Path) -> None:
             array = file.create_dataset("a", data=values, chunks=(4096,), compression="lzf")
             mask, packed = array.id.read_direct_chunk((0,))
         assert mask or lzf(packed, 4096) == values.tobytes()
+
+
+@pytest.mark.parametrize("camera", ["contiguous", "rows_of_frames", "gzip", "plain_chunks"])
+def test_a_start_reckons_with_the_slabs_that_are_kept(folder: Path, camera: str) -> None:
+    mixture = resolve(spec_of(folder, [camera]))
+    kept = MOST_SLAB_BYTES if camera in ("gzip", "plain_chunks") else 0
+    assert mixture.sizes.request_bytes == kept

@@ -44,6 +44,18 @@ def test_a_refusal_has_the_numbers() -> None:
     assert "ram_floor" in caught.value.remedy
 
 
+@pytest.mark.parametrize(
+    ("knob", "more"),
+    [("ring_slots", 9), ("cycle_length", 4), ("stream_prefetch", 5), ("parse_parallel_calls", 4)],
+)
+def test_more_of_a_knob_costs_more(knob: str, more: int) -> None:
+    assert price(**{knob: more}).total_bytes > price().total_bytes
+
+
+def test_one_more_slot_costs_one_more_batch() -> None:
+    assert price(ring_slots=9).ring_bytes - price(ring_slots=8).ring_bytes == 10_000_000
+
+
 def test_a_reader_without_tensorflow_costs_less_and_no_streams() -> None:
     indexed = price(reader="indexed")
     assert indexed.framework_bytes < price().framework_bytes
