@@ -49,14 +49,8 @@ _ALLOWED: Mapping[str, tuple[tuple[type, ...], str]] = {
         "folder, or its id on the Hub such as 'lerobot/pusht'",
     ),
     "profile": ((*_PATH, NoneType), "a host profile's name or path, or None"),
-    "ram_floor": (
-        (str, int, float, NoneType),
-        'a size such as "5GB" or "5GiB", a number of bytes, or None',
-    ),
-    "disk_floor": (
-        (str, int, float, NoneType),
-        'a size such as "50GB", a number of bytes, or None',
-    ),
+    "ram_floor": ((str, int, float, NoneType), 'a size such as "5GB", bytes as int, or None'),
+    "disk_floor": ((str, int, float, NoneType), 'a size such as "50GB", bytes as int, or None'),
     "split": ((str,), 'a name of one of the spec\'s splits, such as "train"'),
     "knobs": ((Mapping, NoneType), 'a mapping of knobs such as {"decode_threads": 2}, or None'),
     "isolation": ((str,), "'process' or 'thread'"),
