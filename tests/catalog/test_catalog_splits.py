@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from autoloader.errors import SpecError
@@ -115,6 +115,9 @@ def test_every_expression_means_what_it_means_to_tfds() -> None:
                 for name, counts in shards.items()
             ]
         )
+        for one in splits.AbstractSplit.from_spec(expression).to_absolute(infos):
+            # TFDS takes an end that lies a record before the start for the end of the split
+            assume(one.from_ is None or one.to is None or one.from_ <= one.to)
         records = []
         for part in infos[expression].file_instructions:
             name, shard = part.filename.split("-")[1].split(".")[0], int(part.filename[-14:-9])
