@@ -113,7 +113,10 @@ def test_a_stopped_child_that_has_no_room_for_the_last_message_is_waited_for_onc
     with AutoLoader(small_spec, output="numpy", ram_floor="1GB", controller=False) as loader:
         rows(endless(loader), 1)
         os.kill(loader.statistics().worker_pid, signal.SIGSTOP)
-        wire = Child.open_clients()[0].child._link.wire
+        child = Child.open_clients()[0].child
+        while not child.supervisor.watch.stopped:  # a thread of it may read until then
+            pass
+        wire = child._link.wire
         with suppress(BlockingIOError):  # nobody reads this: the process is killed
             while wire.socket.send(bytes(1000), socket.MSG_DONTWAIT):
                 pass
