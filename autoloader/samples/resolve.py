@@ -21,6 +21,7 @@ from autoloader.formats import DatasetFormat, Feature, ShardSlice, files, locate
 from autoloader.formats.features import SLAB, VIDEO
 from autoloader.formats.frames import MOST_KEPT_BYTES, MOST_SLAB_BYTES
 from autoloader.formats.sources import format_for, open_source
+from autoloader.formats.tables import StoredFeature, Wanted
 from autoloader.host.units import MIB
 from autoloader.samples.draws import dataset_key
 from autoloader.samples.layout import BatchLayout, forms_of
@@ -37,6 +38,7 @@ from autoloader.spec.sample import DeltaTimestamps, EdgesSpec
 from autoloader.storage.places import has_client
 from autoloader.telemetry.progress import doing, told
 
+_MOST_SIZED = 1024
 REMOTE_RECORD_BYTES = 8 * MIB
 """What a record of remote data counts as where its metadata does not say how large it is."""
 
@@ -140,12 +142,13 @@ class ResolvedDataset:
     def record_bytes(self) -> int:
         """Mean bytes of a record, from file sizes: the same wherever the files lie.
 
-        Of remote data that no client gives ranges of, what the metadata says.
+        Videos beside the shards count too; of a thousand shards at most. Of remote data that no
+        client gives ranges of, what the metadata says.
 
         Raises:
             SourceError: a remote file cannot be asked for.
         """
-        files_of = {piece.path for piece in self.slices if piece.stop > piece.start}
+        paths = sorted({piece.path for piece in self.slices if piece.stop > piece.start})
         if self.remote and not self.indexable:
             told = self.directory.record_bytes
             of = [told[piece.split] for piece in self.slices if piece.split in told]
@@ -154,12 +157,18 @@ class ResolvedDataset:
             from autoloader.storage.store import sizes_of  # local data goes without
 
             try:
-                sizes = sizes_of(sorted(files_of))
+                sizes = sizes_of(paths)
             except OSError as error:
                 path = str(error.filename or self.directory.path)
                 raise files.unreadable(error, path, dataset=self.name) from error
         else:
-            sizes = [Path(path).stat().st_size for path in files_of if Path(path).exists()]
+            shown = {StoredFeature("frames", one.key, one.path, "bytes", 1, per_step=True)
+                     for several in self.cameras.values() for one in several}  # fmt: skip
+            wanted = Wanted(tuple(shown), self.transform)
+            few = paths[:: len(paths) // _MOST_SIZED + 1]
+            present = (one for one in few if Path(one).exists())
+            sizes = [self.directory.identity(one, wanted).size for one in present]
+            return sum(sizes) * len(paths) // max(1, len(few) * self.records)
         return sum(sizes) // max(1, self.records)
 
 

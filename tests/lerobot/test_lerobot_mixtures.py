@@ -8,6 +8,7 @@ import signal
 from collections import Counter
 from collections.abc import Iterable
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,7 @@ from lerobot_files import LeRobotFiles, shown
 from rlds_files import PLAIN, colour, episode, image, jpeg, write_dataset
 
 from autoloader import AutoLoader, PipelineSpec
+from autoloader.samples.resolve import resolve
 
 LEROBOT = {
     "arm": LeRobotFiles(lengths=(12, 7, 20), gop=20),
@@ -56,6 +58,13 @@ def spec(tmp_path_factory: pytest.TempPathFactory) -> PipelineSpec:
             "mixing": {"epoch": "pass"},
         }
     )
+
+
+def test_the_bytes_of_an_episode_are_those_of_its_videos_too(spec: PipelineSpec) -> None:
+    for one in resolve(spec).datasets[: len(LEROBOT)]:
+        root = Path(one.directory.path)
+        files = [*root.glob("data/**/*.parquet"), *root.glob("videos/**/*.mp4")]
+        assert one.record_bytes == sum(file.stat().st_size for file in files) // one.records
 
 
 def total() -> int:
