@@ -291,8 +291,11 @@ def _style_and_mix(style: str | None, mix: str | None) -> tuple[str, KnownMix | 
         UsageError: no project has the mixture, or several have, or the style has not.
     """
     if style is not None and style not in styles():
-        known = dict.fromkeys(one.partition("-")[0] for one in styles())
-        raise UsageError(f"--style {style!r}: no such style", remedy=nearest(style, known))
+        of_project = [one for one in styles() if one.startswith(f"{style.partition('-')[0]}-")]
+        remedy = f"choose one of: {', '.join(of_project)}"
+        if not of_project:
+            remedy = nearest(style, dict.fromkeys(one.partition("-")[0] for one in styles()))
+        raise UsageError(f"--style {style!r}: no such style", remedy=remedy)
     if mix is None:
         return style or "plain", None
     bare = known_mixes()
