@@ -158,7 +158,7 @@ def in_group(group: str) -> None:
                     break
     before, last = seen[-2:]
     hits, misses = last.hits - before.hits, last.misses - before.misses
-    knobs = ["--set", f"cache_bytes={last.budget_bytes}", "--set", "reader=indexed"]
+    knobs = ["--set", f"knobs.cache_bytes={last.budget_bytes}", "knobs.reader=indexed"]
     command = ["plan", "--spec", str(path), "--ram-floor", str(FLOOR_BYTES), "--json", *knobs]
     plan = subprocess.run(
         [sys.executable, "-m", "autoloader", *command], capture_output=True, text=True, check=True
