@@ -74,6 +74,9 @@ COSTLY = (
     "cache/test_cached_batches.py", "lerobot/test_gr00t.py", "lerobot/test_lerobot_cases.py",
     "examples/test_trainings.py", "lightning/test_lightning_ranks.py",
     "remote/test_remote_runs.py", "tfdata/test_tfdata_service.py", "ranks/test_strangers.py",
+    "isolation/test_forks.py", "isolation/test_entry_pairs.py", "tune/test_tune_offline.py",
+    "isolation/test_lifetime.py", "isolation/test_large_pictures.py",
+    "isolation/test_restart_small.py", "cli/test_documentation.py",
 )  # fmt: skip
 """Files that run longest: they come first, so that all workers end together."""
 
