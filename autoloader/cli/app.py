@@ -267,9 +267,7 @@ def _one_value_each(words: Sequence[str]) -> Iterator[str]:
         elif before == "NAME=VALUE":
             before = ""
         elif before == "--set" and not word.startswith("-"):
-            parse_settings(
-                [word]
-            )  # refuses "--set decode_threads 4" by the word that lacks the "="
+            parse_settings([word])  # refuses "--set decode_threads 4" by the word without "="
         yield word
         before = "--set" if word == "--set" else "NAME=VALUE" if before else ""
 

@@ -46,7 +46,7 @@ def free_in_forks(lock: _Lock, *forget: Callable[[], object]) -> _Lock:
     """A lock of a module; a fork finds it free, as the thread that held it is not there.
 
     Args:
-        lock: the lock.
+        lock: lock that threads of the module take.
         forget: functions that drop what it guards, in the fork: that is the parent's.
     """
     for step in (lock._at_fork_reinit, *forget):  # type: ignore[attr-defined]  # noqa: SLF001

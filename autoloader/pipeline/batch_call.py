@@ -127,7 +127,7 @@ class BatchCall:
             if memory() is not None:
                 raise self._wrong(
                     f"{self._batch.call} keeps an array of the batch, and later batches use its "
-                    f"memory",
+                    "memory",
                     "copy what the function keeps: numpy.array(…)",
                 )
 

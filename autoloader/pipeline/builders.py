@@ -162,8 +162,7 @@ class BuilderProcess(ABC):
     def send(self, message: Message) -> None:
         """Send; a process that is gone is noticed by the thread."""
         if (wire := self.wire) is not None:
-            with contextlib.suppress(OSError):
-                wire.send(message)
+            wire.tell(message)
 
     def kill(self, wire: Wire, reason: str) -> None:
         """Kill the process, which does not do what it should; it is started again."""

@@ -345,6 +345,11 @@ class Wire:
                 self._midway = False
         self.send_waiting()
 
+    def tell(self, message: Message) -> None:
+        """Send; where the other side is gone, whoever receives here is about to find that."""
+        with contextlib.suppress(OSError):
+            self.send(message)
+
     def send_later(self, message: Message) -> None:
         """Send a short message, now or after what is being sent; the last 64 may wait."""
         if len(data := _packed(message)) <= _SHORT_BYTES:

@@ -242,16 +242,11 @@ class ControlledPipeline:
                     self._take_back()
                 if batch is not None:
                     ready = messages.BatchReady(self._number, self._generation, batch.plain())
-                    self._send(ready)
+                    self._wire.tell(ready)
         except Exception as error:  # the boundary of this thread: training waits
             logger.debug("pipeline %d failed", self._number, exc_info=True)
             if not self._closed:
-                self._send(messages.Failed.of(self._number, as_fault(error, "deliver")))
-
-    def _send(self, message: Message) -> None:
-        """Send; where that fails both sides notice it as they read: the trainer may be gone."""
-        with contextlib.suppress(OSError):
-            self._wire.send(message)
+                self._wire.tell(messages.Failed.of(self._number, as_fault(error, "deliver")))
 
     def _take_back(self) -> None:
         """Use the slots again that threads of earlier pipelines no longer write to."""
@@ -584,7 +579,7 @@ class TrainerService:
                     self._handle(message)
                 except Exception as error:  # noqa: BLE001 whatever the kernel refuses: threads, memory
                     stage = type(message).__name__.lower()
-                    self._send(messages.Failed.of(message.pipeline, as_fault(error, stage)))
+                    self.wire.tell(messages.Failed.of(message.pipeline, as_fault(error, stage)))
 
     def close(self) -> None:
         """End its pipelines; the memory they filled is the trainer's own."""
@@ -620,11 +615,7 @@ class TrainerService:
         elif isinstance(message, messages.Park):
             served.park(message.parked)
         elif isinstance(message, messages.AskActivity):
-            self._send(served.activity(message.request))
-
-    def _send(self, message: Message) -> None:
-        with contextlib.suppress(OSError):  # the trainer is gone, as ``serve`` is about to find
-            self.wire.send(message)
+            self.wire.tell(served.activity(message.request))
 
     def _start(self, start: messages.Start) -> None:
         number = start.pipeline

@@ -159,8 +159,7 @@ class Hdf5Directory(StoredFormat):
         os.stat(path)  # noqa: PTH116  (raises where it is not there)
         more = [str(one) for one in self.schema.files_beside(path)]
         root = os.path.dirname(path) if path == self.path else self.path  # noqa: PTH120
-        made = self.schema.model_dump_json().encode()
-        return identity_of([path, *more], root, made)
+        return identity_of([path, *more], root, self.schema.model_dump_json().encode())
 
     def stored(
         self, path: str, only: slice, wanted: Wanted | None, notes: dict[str, None]
