@@ -22,7 +22,15 @@ from numpy.typing import NDArray
 
 from autoloader.formats.arrays import codec_of
 from autoloader.formats.features import ARRAY, PARQUET, SLAB
-from autoloader.formats.frames import ArrayPicture, PackedPicture, SlabRead, VideoCodec, VideoFrame
+from autoloader.formats.frames import (
+    ArrayPicture,
+    Encoded,
+    PackedPicture,
+    SlabRead,
+    VideoCodec,
+    VideoFrame,
+    share,
+)
 from autoloader.formats.tables import NO_FEATURE, NUMBERS, REST_OF_FILE, Key, Section
 from autoloader.index.shard import ShardIndex
 from autoloader.samples.resolve import ResolvedDataset
@@ -282,22 +290,49 @@ MakeFrame = Callable[[memoryview], VideoFrame | PackedPicture | ArrayPicture]
 
 
 class FramePlaces(NamedTuple):
-    """Places of a camera's frames at n × F steps.
+    """Places of encoded frames of a camera, at n × F steps or in one row.
 
     Attributes:
-        file: [n, F] int32 number of the file.
-        offset: [n, F] int64 place of the stretch in the file, in bytes.
-        length: [n, F] int32 bytes of the stretch.
-        key: [n, F] int64 number that no other frame of its file has (of pictures that are packed:
-            in indexes alike).
-        make: [n, F] ``MakeFrame`` of each; ``None`` where every stretch is a picture as it is.
+        file: int32 number of the file; −1: nothing is to be read, as the sample has no such picture
+            or the frame is cached.
+        offset: int64 place of the stretch in the file, in bytes.
+        length: int32 bytes of the stretch.
+        key: int64 number that no other frame of its file has (of pictures that are packed: in
+            indexes alike).
+        make: ``MakeFrame`` of each; ``None`` where the stretch is a picture as it is, or where
+            every one is.
     """
 
     file: NDArray[np.int32]
     offset: NDArray[np.int64]
     length: NDArray[np.int32]
     key: NDArray[np.int64]
-    make: NDArray[Any] | None
+    make: NDArray[Any] | None = None
+
+    @classmethod
+    def nowhere(cls, shape: tuple[int, ...]) -> FramePlaces:
+        """Places of frames that are not to be read."""
+        file, length = np.full(shape, -1, np.int32), np.zeros(shape, np.int32)
+        return cls(file, np.zeros(shape, np.int64), length, np.zeros(shape, np.int64))
+
+    def at(self, rows: NDArray[np.int64] | slice) -> FramePlaces:
+        """Places of some frames in one row, counted row by row."""
+        return FramePlaces._make(one if one is None else one.ravel()[rows] for one in self)
+
+    def finish(self, frames: list[Encoded | None], datasets: Sequence[int]) -> None:
+        """Make frames of the bytes that were read, in place; ``None`` stays.
+
+        Args:
+            frames: bytes of the frames.
+            datasets: index of the dataset of each frame.
+        """
+        for row, make in enumerate(() if self.make is None else self.make.tolist()):
+            data = frames[row]
+            if make is not None and isinstance(data, memoryview):
+                frames[row] = make(data)
+        videos = {row: one for row, one in enumerate(frames) if isinstance(one, VideoFrame)}
+        for row, one in share(videos, datasets):
+            frames[row] = one
 
 
 class GatheredEpisodes:

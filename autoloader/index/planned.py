@@ -16,7 +16,7 @@ Not here: which samples are drawn (``sampling.plan``), their bytes (``pipeline.r
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby, pairwise
 from typing import Any
@@ -24,8 +24,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from autoloader.formats.frames import Encoded, VideoFrame, share
-from autoloader.index.dataset import DatasetIndex, GatheredEpisodes, MakeFrame
+from autoloader.index.dataset import DatasetIndex, FramePlaces, GatheredEpisodes
 from autoloader.samples import windows
 from autoloader.samples.block import (
     SampleBlock,
@@ -43,60 +42,15 @@ from autoloader.samples.draws import (
     fold_array,
     words_drawn,
 )
-from autoloader.samples.layout import PROVENANCE, BatchLayout, FeatureRows, empty_columns
+from autoloader.samples.layout import PROVENANCE, BatchLayout, empty_columns, text_places
 from autoloader.samples.resolve import ResolvedDataset
 from autoloader.samples.schema import held_role
-from autoloader.samples.transforms.fields import FieldName, NumericField
+from autoloader.samples.transforms.fields import FIELDS, FieldName, NumericField
 from autoloader.sampling.plan import PlannedSamples
 from autoloader.spec import SampleSpec
 
 Ints = NDArray[np.int64]
 _Columns = dict[str, NDArray[Any]]
-
-_FIELDS: tuple[FieldName, ...] = ("action", "state")
-
-
-@dataclass(slots=True)
-class FrameRanges:
-    """Places of m encoded frames of a camera.
-
-    Attributes:
-        file: [m] int32 number in ``PlannedReads.files``; −1: nothing is to be read, as the sample
-            has no such picture or the frame is cached.
-        offset: [m] int64 first byte in the file.
-        length: [m] int32 number of bytes.
-        key: [m] int64 number that no other frame of the same file has.
-        make: [m] function that turns the bytes of a stretch into a frame; ``None`` where the bytes
-            are a frame; an empty list where all are.
-    """
-
-    file: NDArray[np.int32]
-    offset: NDArray[np.int64]
-    length: NDArray[np.int32]
-    key: NDArray[np.int64]
-    make: list[MakeFrame | None]
-
-    def at(self, rows: Ints) -> FrameRanges:
-        """Places of the frames ``rows``."""
-        make = [self.make[row] for row in rows.tolist()] if self.make else []
-        return FrameRanges(
-            self.file[rows], self.offset[rows], self.length[rows], self.key[rows], make
-        )
-
-    def finish(self, frames: list[Encoded | None], datasets: Sequence[int]) -> None:
-        """Make frames of the bytes that were read, in place; ``None`` stays.
-
-        Args:
-            frames: bytes of the frames.
-            datasets: index of the dataset of each frame.
-        """
-        for row, make in enumerate(self.make):
-            data = frames[row]
-            if make is not None and isinstance(data, memoryview):
-                frames[row] = make(data)
-        videos = {row: one for row, one in enumerate(frames) if isinstance(one, VideoFrame)}
-        for row, one in share(videos, datasets):
-            frames[row] = one
 
 
 @dataclass(slots=True)
@@ -114,7 +68,7 @@ class PlannedReads:
 
     files: list[str]
     shards: set[str]
-    ranges: dict[str, FrameRanges]
+    ranges: dict[str, FramePlaces]
     shown: Ints
     steps: Ints
     sample: Ints
@@ -154,10 +108,6 @@ class RunPlanner:
             camera: np.asarray([camera in d.cameras for d in datasets], dtype=np.bool_)
             for camera in layout.cameras
         }
-        self._fields = [
-            {name: bound for name in _FIELDS if (bound := dataset.bound(name)) is not None}
-            for dataset in datasets
-        ]
         # Which of a dataset's cameras is shown is drawn for each pass.
         drawn = [any(len(features) > 1 for features in d.cameras.values()) for d in datasets]
         self._drawn = np.asarray(drawn, dtype=np.bool_)
@@ -192,21 +142,18 @@ class RunPlanner:
         if self._layout.weighted:
             columns["sample_weight"][:] = _weights(work)
         for part in work.parts if self._layout.flagged else ():
-            columns["has_action"][part.rows] = "action" in part.fields
-        texts: Sequence[bytes]
-        texts = [text for part in work.parts for text in _texts(work, part)]
-        forms, rows = self._layout.features, self._layout.state_rows
-        features = FeatureRows(forms, rows, columns, len(planned.t)) if forms else None
+            columns["has_action"][part.rows] = part.dataset.action is not None
         for group in work.groups():
-            for name in _FIELDS:
-                if any(name in part.fields for part in group.parts):
-                    columns[name][group.rows], columns[f"{name}_mask"][group.rows] = self._values(
-                        work, group, name
+            for name in FIELDS:
+                if any(part.dataset.bound(name) for part in group.parts):
+                    steps, stride = work.steps[group.rows, None], work.stride[group.rows, None]
+                    width = columns[name].shape[-1]
+                    columns[name][group.rows], columns[f"{name}_mask"][group.rows] = field_rows(
+                        group, name, work.ledger[group.rows, 4], steps, stride, width
                     )
-            if features is not None:
-                _gather_features(features, work, group)
-        if features is not None:
-            texts = features.joined(texts)
+        texts: Sequence[bytes] = [text for part in work.parts for text in _texts(work, part)]
+        if self._layout.features:
+            texts = _fill_features(self._layout, work, columns, texts)
         return self._in_order(work, window.zeroed, raw, files, ranges, columns, texts)
 
     def _sorted(self, planned: PlannedSamples, indexes: Sequence[DatasetIndex]) -> _SortedSamples:
@@ -224,59 +171,20 @@ class RunPlanner:
             episodes = indexes[number].episodes_at(episode[rows])
             ledger[rows, 2], ledger[rows, 3] = episodes.slice_of, episodes.record_of
             steps[rows] = episodes.steps
-            setting = int(self._setting_of[number])
-            own = self._datasets[number], self._fields[number]
-            parts.append(_Part(rows, setting, *own, episodes))
+            parts.append(
+                Part(rows, int(self._setting_of[number]), self._datasets[number], episodes)
+            )
         stride = self._stride[dataset]
         return _SortedSamples(
             order, parts, dataset, ledger, stride, -(-steps // stride), self._keys[dataset]
         )
 
-    def places(self, planned: PlannedSamples) -> tuple[list[str], list[FrameRanges]]:
+    def places(self, planned: PlannedSamples) -> tuple[list[str], list[FramePlaces]]:
         """Files, and by camera where in them the frames of the samples lie, one for each use."""
         work = self._sorted(planned, self._indexes)
         raw = _frame_windows(work).index * work.stride[:, None]
         files, ranges = _ranges(work, list(self._has), raw)
         return files, list(ranges.values())
-
-    def _values(
-        self, work: _SortedSamples, group: _Group, name: FieldName
-    ) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
-        """A field's final rows for the samples of a group."""
-        rows, sample = group.rows, group.sample
-        layout = self._layout
-        width = layout.action_width if name == "action" else layout.state_width
-        t, stride = work.ledger[rows, 4], work.stride[rows, None]
-        at, window = field_windows(sample, name, t, work.steps[rows, None])
-        chunks = len(at) // max(1, len(t))
-        # Gathered by sample; put together, and finished, by chunk.
-        raw = window.index.reshape(len(t), -1) * stride
-        raw_at = at.reshape(len(t), -1) * stride
-        values = np.zeros((*window.index.shape, width), np.float32)
-        mask = np.zeros(values.shape, np.bool_)
-        finish, base = sample.finish(name), None
-        if finish.relative:
-            base = np.zeros((len(at), max(width, layout.state_width)), np.float32)
-        for part in group.parts:
-            own = slice(part.rows.start - rows.start, part.rows.stop - rows.start)
-            each = slice(own.start * chunks, own.stop * chunks)
-            field, state = part.fields.get(name), part.fields.get("state")
-            if field is None:
-                continue
-            found = _evaluated(field, part.episodes, raw[own])
-            values[each, :, : field.width] = found.reshape(-1, *values.shape[1:2], field.width)
-            mask[each, :, : field.width] = window.inside[each, :, None]
-            if base is not None and state is not None:
-                found = _evaluated(state, part.episodes, raw_at[own])
-                base[each, : state.width] = found.reshape(-1, state.width)
-        values, mask = windows.finished_values(values, mask, window, finish, base)
-        for part in group.parts:
-            if name in part.dataset.scaling:
-                start, stop = part.rows.start - rows.start, part.rows.stop - rows.start
-                own = slice(start * chunks, stop * chunks)
-                nothing = ~mask[own, :, 0] if finish.summed else window.zeroed[own]
-                part.dataset.scaling[name].apply(values[own], nothing)
-        return by_sample(sample, name, values), by_sample(sample, name, mask)
 
     def _in_order(
         self,
@@ -284,7 +192,7 @@ class RunPlanner:
         zeroed: NDArray[np.bool_],
         raw: Ints,
         files: list[str],
-        ranges: dict[str, FrameRanges],
+        ranges: dict[str, FramePlaces],
         columns: _Columns,
         texts: Sequence[bytes],
     ) -> tuple[SampleBlock, PlannedReads]:
@@ -315,23 +223,76 @@ class RunPlanner:
 
 
 @dataclass(frozen=True, slots=True)
-class _Part:
+class Part:
     """The samples of one dataset, their rows among the sorted ones, the number of its settings."""
 
     rows: slice
     setting: int
     dataset: ResolvedDataset
-    fields: Mapping[FieldName, NumericField]
     episodes: GatheredEpisodes
 
 
 @dataclass(frozen=True, slots=True)
-class _Group:
+class Group:
     """Samples of datasets with the same settings, and their rows among the sorted ones."""
 
     rows: slice
     sample: SampleSpec
-    parts: list[_Part]
+    parts: list[Part]
+
+    def each(self) -> Iterator[tuple[Part, slice]]:
+        """Every part, and its rows among those of the group."""
+        for part in self.parts:
+            yield part, slice(part.rows.start - self.rows.start, part.rows.stop - self.rows.start)
+
+
+def field_rows(
+    group: Group, name: FieldName, t: Ints, steps: Ints, stride: Ints, width: int
+) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
+    """A field's final rows [n, R, width] and their mask, for the n samples of a group.
+
+    With a chunk of actions per step of the window [n, W, R, width].
+
+    Args:
+        group: samples, and the episodes that they are of.
+        name: name of the field.
+        t: [n] steps of the strided episodes.
+        steps: [n, 1] steps of each strided episode.
+        stride: [n, 1] stride of each episode.
+        width: number of columns to pad to.
+    """
+    at, window = field_windows(group.sample, name, t, steps)
+    chunks = len(at) // max(1, len(t))
+    # Gathered by sample; put together, and finished, by chunk.
+    raw = window.index.reshape(len(t), -1) * stride
+    values = np.zeros((*window.index.shape, width), np.float32)
+    mask = np.zeros(values.shape, np.bool_)
+    finish, base = group.sample.finish(name), None
+    if finish.relative:
+        base = _states(group, at.reshape(len(t), -1) * stride, width)
+    for part, own in group.each():
+        if (field := part.dataset.bound(name)) is not None:
+            each = slice(own.start * chunks, own.stop * chunks)
+            found = _evaluated(field, part.episodes, raw[own])
+            values[each, :, : field.width] = found.reshape(-1, *values.shape[1:2], field.width)
+            mask[each, :, : field.width] = window.inside[each, :, None]
+    values, mask = windows.finished_values(values, mask, window, finish, base)
+    for part, own in group.each():
+        if name in part.dataset.scaling:
+            each = slice(own.start * chunks, own.stop * chunks)
+            nothing = ~mask[each, :, 0] if finish.summed else window.zeroed[each]
+            part.dataset.scaling[name].apply(values[each], nothing)
+    return by_sample(group.sample, name, values), by_sample(group.sample, name, mask)
+
+
+def _states(group: Group, raw: Ints, width: int) -> NDArray[np.float32]:
+    """[n · k, ≥ width] the states at raw steps [n, k] of a group's samples; zero where none is."""
+    every = [(own, part, one) for part, own in group.each() if (one := part.dataset.state)]
+    widest = max([width, *(one.width for _, _, one in every)])
+    found = np.zeros((*raw.shape, widest), np.float32)
+    for own, part, one in every:
+        found[own, :, : one.width] = _evaluated(one, part.episodes, raw[own])
+    return found.reshape(-1, widest)
 
 
 @dataclass(frozen=True, slots=True)
@@ -348,19 +309,19 @@ class _SortedSamples:
     """
 
     order: Ints
-    parts: list[_Part]
+    parts: list[Part]
     dataset: Ints
     ledger: Ints
     stride: Ints
     steps: Ints
     keys: NDArray[np.uint64]
 
-    def groups(self) -> Iterator[_Group]:
+    def groups(self) -> Iterator[Group]:
         """The parts, those with the same settings together."""
         for _, some in groupby(self.parts, key=lambda part: part.setting):
             parts = list(some)
             rows = slice(parts[0].rows.start, parts[-1].rows.stop)
-            yield _Group(rows, parts[0].dataset.sample, parts)
+            yield Group(rows, parts[0].dataset.sample, parts)
 
     def episode_keys(self, rows: slice) -> NDArray[np.uint64]:
         """``block.episode_key`` of each of these samples."""
@@ -394,16 +355,12 @@ def _evaluated(field: NumericField, episodes: GatheredEpisodes, raw: Ints) -> ND
 
 def _ranges(
     work: _SortedSamples, cameras: Sequence[str], raw: Ints
-) -> tuple[list[str], dict[str, FrameRanges]]:
+) -> tuple[list[str], dict[str, FramePlaces]]:
     """Files, and by camera the places of the frames at raw steps [n, F], row by row."""
     numbers: dict[str, int] = {}
     ranges = {}
     for camera in cameras:
-        columns: list[NDArray[Any]] = [
-            np.full(raw.shape, -1, np.int32), np.zeros(raw.shape, np.int64),
-            np.zeros(raw.shape, np.int32), np.zeros(raw.shape, np.int64),
-        ]  # fmt: skip
-        make: NDArray[Any] | None = None
+        places = FramePlaces.nowhere(raw.shape)
         for part in work.parts:
             features = part.dataset.cameras.get(camera, ())
             number = sorted(part.dataset.cameras).index(camera) if features else 0
@@ -411,15 +368,13 @@ def _ranges(
             for k, feature in enumerate(features):
                 own: Any = slice(None) if drawn is None else drawn == k
                 found = part.episodes.frames(feature.path, raw[part.rows], numbers)
-                places: list[NDArray[Any]] = [found.file, found.offset, found.length, found.key]
-                for column, values in zip(columns, places, strict=True):
-                    column[part.rows][own] = values[own]
-                if found.make is not None:
-                    make = np.full(raw.shape, None) if make is None else make
-                    make[part.rows][own] = found.make[own]
-        file, offset, length, key = (column.ravel() for column in columns)
-        made = [] if make is None else make.ravel().tolist()
-        ranges[camera] = FrameRanges(file, offset, length, key, made)
+                if found.make is not None and places.make is None:
+                    places = places._replace(make=np.full(raw.shape, None))
+                pairs: Iterable[tuple[Any, Any]] = zip(places, found, strict=True)
+                for column, values in pairs:
+                    if column is not None:
+                        column[part.rows][own] = None if values is None else values[own]
+        ranges[camera] = places.at(slice(None))
     return list(numbers), ranges
 
 
@@ -434,7 +389,7 @@ def _weights(work: _SortedSamples) -> NDArray[np.float32]:
     return found
 
 
-def _texts(work: _SortedSamples, part: _Part) -> list[bytes]:
+def _texts(work: _SortedSamples, part: Part) -> list[bytes]:
     """The language of a dataset's samples, UTF-8."""
     features = part.dataset.language
     if not features:
@@ -453,7 +408,7 @@ def _texts(work: _SortedSamples, part: _Part) -> list[bytes]:
     return [told[choice][k] for k, choice in enumerate(drawn.tolist())]
 
 
-def _drawn(work: _SortedSamples, part: _Part, count: int, *purpose: int) -> Ints | None:
+def _drawn(work: _SortedSamples, part: Part, count: int, *purpose: int) -> Ints | None:
     """[n] which of ``count`` features each sample's episode has; ``None`` where there is one."""
     if count < 2:
         return None
@@ -462,42 +417,44 @@ def _drawn(work: _SortedSamples, part: _Part, count: int, *purpose: int) -> Ints
     return choose_array(fold_array(keys, *parts), count)
 
 
-def _gather_features(found: FeatureRows, work: _SortedSamples, group: _Group) -> None:
-    """Put the further features of a group's samples into ``found``.
+def _fill_features(
+    layout: BatchLayout, work: _SortedSamples, columns: _Columns, languages: Sequence[bytes]
+) -> Sequence[bytes]:
+    """Fill the further features of all samples, and their masks; ``columns`` hold zeros.
 
-    Masks and edges are those of all the samples; only the values are gathered by dataset.
+    Returns:
+        Every sample's one text: its language [n], and behind it the texts of its features.
     """
-    t, steps = work.ledger[group.rows, 4], work.steps[group.rows, None]
-    _, window = field_windows(group.sample, "state", t, steps)
-    raw = window.index * work.stride[group.rows, None]
-    counts = [len(part.episodes.steps) for part in group.parts]
-    numbers: dict[str, list[NDArray[Any]]] = {}
-    texts: dict[str, list[list[bytes]]] = {}
-    for name, form in found.forms.items():
-        if form.kind == "text":
-            texts[name] = [[] for _ in range(form.rows(raw.shape[1]))]
-        else:
-            numbers[name] = []
-    at = 0
-    for part, count in zip(group.parts, counts, strict=True):
-        own, given = raw[at : at + count], part.dataset.held
-        at += count
-        there = [name for name in numbers if name in given]
-        stored = [(held_role(given[name]), given[name].path) for name in there]
-        for name, pieces in zip(there, part.episodes.several(stored, own), strict=True):
-            numbers[name] += pieces
-        for name in numbers.keys() - given.keys():
-            numbers[name].append(found.nothing(name, count))
-        for name, by_row in texts.items():
-            for row, told in enumerate(by_row):
-                told += (
-                    part.episodes.language(given[name].path, own[:, row])
-                    if name in given
-                    else [b""] * count
-                )
-    for name in found.forms:
-        has = np.repeat([name in part.dataset.held for part in group.parts], counts)
-        if name in texts:
-            found.texts(name, group.rows, texts[name], window, has)
-        else:
-            found.numbers(name, group.rows, np.concatenate(numbers[name]), window, has)
+    forms, count = layout.features, len(work.order)
+    texts: dict[str, list[list[bytes]]] = {
+        name: [[b""] * count for _ in range(forms[name].rows(layout.state_rows))]
+        for name in text_places(forms, layout.state_rows)
+    }
+    for group in work.groups():
+        t, steps = work.ledger[group.rows, 4], work.steps[group.rows, None]
+        _, window = field_windows(group.sample, "state", t, steps)
+        for part, own in group.each():
+            held, zeroed = part.dataset.held, window.zeroed[own]
+            raw = window.index[own] * work.stride[part.rows, None]
+            numbers = [name for name in held if name not in texts]
+            stored = [(held_role(held[name]), held[name].path) for name in numbers]
+            for name, pieces in zip(numbers, part.episodes.several(stored, raw), strict=True):
+                column = columns[f"features/{name}"][part.rows]
+                column[:] = np.concatenate(pieces).reshape(column.shape)
+                if forms[name].per_step:
+                    column[zeroed] = 0
+            for name in held:
+                of_steps = forms[name].per_step
+                inside: Any = window.inside[own] if of_steps else True
+                columns[f"feature_mask/{name}"][part.rows] = inside
+                for row, mine in enumerate(texts.get(name, ())):
+                    told = part.episodes.language(held[name].path, raw[:, row])
+                    for k in np.flatnonzero(zeroed[:, row]).tolist() if of_steps else ():
+                        told[k] = b""
+                    mine[part.rows] = told
+    if not texts:
+        return languages
+    parts = [languages, *(row for rows in texts.values() for row in rows)]
+    for number, some in enumerate(parts):
+        columns["text_length"][:, number] = np.fromiter(map(len, some), np.int64, count)
+    return [b"".join(sample) for sample in zip(*parts, strict=True)]

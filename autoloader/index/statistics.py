@@ -50,21 +50,21 @@ from autoloader.formats import files
 from autoloader.formats.cache import JsonCache
 from autoloader.index.dataset import DatasetIndex
 from autoloader.index.opening import Progress, find_indexes, open_dataset_index
+from autoloader.index.planned import Group, Part, field_rows
 from autoloader.index.statistics_files import normalize_of, read_statistics
 from autoloader.index.valid import remaining_episodes, valid_t
 from autoloader.samples import windows
-from autoloader.samples.block import field_rows, field_windows
+from autoloader.samples.block import field_windows
 from autoloader.samples.resolve import ResolvedDataset, ResolvedMixture, resolve
 from autoloader.samples.schema import RecordSchema
 from autoloader.samples.statistics import FieldStatistics, NormalizationStatistics
-from autoloader.samples.transforms.fields import FieldName
+from autoloader.samples.transforms.fields import FIELDS, FieldName
 from autoloader.samples.transforms.keep import DatasetCount, valid_per_episode
-from autoloader.spec import DatasetSpec, PipelineSpec
+from autoloader.spec import DatasetSpec, PipelineSpec, SampleSpec
 from autoloader.telemetry.progress import doing
 
 TRAIN = "train"
 StatisticsOf = Literal["steps", "samples", "recorded"]
-_FIELDS: tuple[FieldName, ...] = ("action", "state")
 _IRRELEVANT = frozenset(
     ("name", "path", "kind", "tfds", "data_dir", "split", "weight", "images", "features",
      "sample", "num_samples", "normalize")
@@ -304,7 +304,7 @@ def shared_statistics(datasets: Sequence[DatasetRows], group: str = "") -> Norma
         SpecError: their fields differ in width.
     """
     fields: dict[FieldName, FieldStatistics] = {}
-    for name in _FIELDS:
+    for name in FIELDS:
         there = [(one.name, one.fields[name]) for one in datasets if name in one.fields]
         for other, (values, _) in there[1:]:
             width, first = values.shape[1], there[0][1][0].shape[1]
@@ -346,7 +346,7 @@ def dataset_rows(index: DatasetIndex, of: StatisticsOf, *, by_row: bool = False)
         transitions = int(strided[remain].sum())
 
     fields = {}
-    for name in _FIELDS:
+    for name in FIELDS:
         if dataset.bound(name) is not None:
             fields[name] = _field_rows(index, name, of, remain, absolute=by_row)
     found = DatasetRows(dataset.name, fields, transitions, int(remain.sum()))
@@ -362,18 +362,29 @@ def _at_row(index: DatasetIndex, remain: NDArray[np.bool_], row: int) -> NDArray
     dataset = index.dataset
     own = dataset.sample.action_offsets
     one = {"action_start": own[row], "action_horizon": 1}
-    single = replace(dataset, sample=dataset.sample.model_copy(update=one))
+    sample = dataset.sample.model_copy(update=one)
     assert dataset.action is not None
-    paths = {path for bound in (dataset.action, dataset.state) if bound for path in bound.paths()}
     found = [np.empty((0, dataset.action.width), np.float32)]
     for number in np.flatnonzero(remain).tolist():
         steps = int(index.strided[number])
         t = np.arange(max(0, -own[0]), max(0, steps - max(0, own[-1])), dtype=np.int64)
         if len(t):
-            columns = {path: index.column(number, path)[:: dataset.stride] for path in paths}
-            values, _ = field_rows(single, "action", t, steps, columns, dataset.action.width)
+            values, _ = _sample_rows(index, "action", number, t, sample)
             found.append(values[:, 0])
     return np.concatenate(found)
+
+
+def _sample_rows(
+    index: DatasetIndex, name: FieldName, episode: int, t: NDArray[np.int64], sample: SampleSpec
+) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
+    """A field's rows, and their mask, of the samples at t of an episode."""
+    dataset, rows = index.dataset, slice(0, len(t))
+    bound = dataset.bound(name)
+    assert bound is not None
+    part = Part(rows, 0, dataset, index.episodes_at(np.full(len(t), episode)))
+    stride = np.full((len(t), 1), dataset.stride)
+    steps = -(-part.episodes.steps[:, None] // stride)
+    return field_rows(Group(rows, sample, [part]), name, t, steps, stride, bound.width)
 
 
 def is_of_samples(dataset: ResolvedDataset, name: FieldName) -> bool:
@@ -410,9 +421,6 @@ def _field_rows(
     by_t = is_of_samples(dataset, name) and not absolute
     by_step = of != "samples" and not by_t
     valid = None if by_step else valid_t(index)
-    relative = name == "action" and bool(dataset.sample.action_relative_to_state)
-    terms = [*bound.terms, *(dataset.state.terms if relative and dataset.state else ())]
-    paths = dict.fromkeys(term.path for term in terms if term.path is not None)
     rows: list[NDArray[np.float32]] = [np.empty((0, bound.width), np.float32)]
     weights: list[NDArray[np.int64]] = [np.empty(0, np.int64)]
     for number, steps in enumerate(index.strided.tolist()):
@@ -424,12 +432,12 @@ def _field_rows(
             t = valid.numbers(number)
         if not len(t):
             continue
-        columns = {path: index.column(number, path)[:: dataset.stride] for path in paths}
         if by_t:  # every t has rows of its own
-            values, mask = field_rows(dataset, name, t, steps, columns, bound.width)
+            values, mask = _sample_rows(index, name, number, t, dataset.sample)
             found = values[mask[..., 0]]
             times = np.ones(len(found), np.int64)
         else:
+            columns = {path: index.column(number, path)[:: dataset.stride] for path in bound.reads}
             found, times = bound.evaluate(columns, steps), np.ones(steps, np.int64)
         if not by_t and not by_step:
             _, window = field_windows(dataset.sample, name, t, steps)

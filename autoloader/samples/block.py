@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from autoloader.formats.frames import Encoded
 from autoloader.samples import windows
-from autoloader.samples.draws import PURPOSE_ORDER, Bools, Floats, Ints, fold
+from autoloader.samples.draws import PURPOSE_ORDER, Bools, Ints, fold
 from autoloader.samples.layout import PROVENANCE
 from autoloader.samples.resolve import ResolvedDataset
 from autoloader.samples.transforms.fields import FieldName
@@ -166,40 +166,6 @@ def _ledger(place: Place, t: Ints) -> Ints:
 def episode_key(dataset: ResolvedDataset, place: Place) -> int:
     """The key of all draws of one episode in one pass."""
     return fold(dataset.key, PURPOSE_ORDER, place.pass_, place.shard, place.record)
-
-
-def field_rows(
-    dataset: ResolvedDataset,
-    name: FieldName,
-    t: Ints,
-    steps: int,
-    columns: Mapping[str, Floats],
-    width: int,
-) -> tuple[Floats, Bools]:
-    """A field's final rows [n, R, width] float32 and their mask, for the samples at ``t`` [n].
-
-    With a chunk of actions per step of the window [n, W, R, width].
-
-    Args:
-        dataset: resolved dataset that has the field.
-        name: name of the field, "action" or "state".
-        t: [n] int64 steps of the strided episode.
-        steps: (strided) frames of the episode.
-        columns: feature path → [steps, feature width] float32.
-        width: number of columns to pad to.
-    """
-    sample = dataset.sample
-    bound = dataset.bound(name)
-    assert bound is not None
-    values = bound.evaluate(columns, steps)
-    at, window = field_windows(sample, name, t, steps)
-    finish, base = sample.finish(name), None
-    if finish.relative and dataset.state is not None:
-        base = dataset.state.evaluate(columns, steps)[at]
-    found, mask = windows.window_values(values, window, width, finish, base)
-    if name in dataset.scaling:
-        dataset.scaling[name].apply(found, ~mask[..., 0] if finish.summed else window.zeroed)
-    return by_sample(sample, name, found), by_sample(sample, name, mask)
 
 
 def field_windows(

@@ -32,8 +32,6 @@ from numpy.typing import NDArray
 
 from autoloader.errors import SpecError
 from autoloader.formats import Feature
-from autoloader.samples import windows
-from autoloader.samples.draws import Bools
 from autoloader.samples.transforms.fields import NUMBERS, check_encoding, is_text, unfit
 from autoloader.spec import PipelineSpec
 
@@ -124,100 +122,13 @@ def text_places(forms: Mapping[str, FeatureForm], state_rows: int) -> dict[str, 
     return places
 
 
-class FeatureRows:
-    """The features of n samples, filled one episode or group of datasets at a time.
-
-    Args:
-        forms: forms of the mixture's further features.
-        state_rows: rows of a feature of the steps.
-        columns: name of a batch's array → [n, …] zeros, written to: ``features/…``,
-            ``feature_mask/…`` and, where there are texts, ``text_length``.
-        count: number of samples n.
-
-    Attributes:
-        forms: forms of the mixture's further features.
-    """
-
-    def __init__(
-        self,
-        forms: Mapping[str, FeatureForm],
-        state_rows: int,
-        columns: Mapping[str, NDArray[Any]],
-        count: int,
-    ) -> None:
-        self.forms = forms
-        self._rows = state_rows
-        self._columns = columns
-        self._places = text_places(forms, state_rows)
-        self._texts: dict[str, list[list[bytes]]] = {
-            name: [[b""] * count for _ in range(forms[name].rows(state_rows))]
-            for name in self._places
-        }
-
-    def nothing(self, name: str, count: int) -> NDArray[Any]:
-        """The values of ``count`` samples of a dataset without a numeric feature."""
-        column, rows = self._columns[f"features/{name}"], self.forms[name].rows(self._rows)
-        return np.zeros((count, rows, math.prod(self.forms[name].shape)), column.dtype)
-
-    def numbers(
-        self,
-        name: str,
-        own: slice,
-        values: NDArray[Any],
-        window: windows.WindowRows,
-        has: Bools | None = None,
-    ) -> None:
-        """Samples ``own`` have ``values`` [m, R or 1, width], of the rows of ``window``.
-
-        ``has`` [m] says which of them are of a dataset that has the feature; default: all.
-        """
-        column = self._columns[f"features/{name}"][own]
-        column[:] = values.reshape(column.shape)
-        if self.forms[name].per_step:
-            column[window.zeroed] = 0
-        self._mask(name, own, window, has)
-
-    def texts(
-        self,
-        name: str,
-        own: slice,
-        texts: Sequence[Sequence[bytes]],
-        window: windows.WindowRows,
-        has: Bools | None = None,
-    ) -> None:
-        """Samples ``own`` have these texts: by row, m each; ``has`` as of ``numbers``."""
-        for row, found in enumerate(texts):
-            mine = self._texts[name][row]
-            mine[own] = found
-            if self.forms[name].per_step:
-                for k in np.flatnonzero(window.zeroed[:, row]).tolist():
-                    mine[own.start + k] = b""
-        self._mask(name, own, window, has)
-
-    def _mask(self, name: str, own: slice, window: windows.WindowRows, has: Bools | None) -> None:
-        mask = self._columns[f"feature_mask/{name}"][own]
-        mask[:] = window.inside if self.forms[name].per_step else True
-        if has is not None:
-            mask[~has] = False
-
-    def joined(self, languages: Sequence[bytes]) -> Sequence[bytes]:
-        """Every sample's one text, its language in front; notes how long the parts are."""
-        if not self._places:
-            return languages
-        parts = [languages, *(row for name in self._places for row in self._texts[name])]
-        lengths = self._columns["text_length"]
-        for number, texts in enumerate(parts):
-            lengths[:, number] = np.fromiter(map(len, texts), np.int64, len(lengths))
-        return [b"".join(sample) for sample in zip(*parts, strict=True)]
-
-
 def split_texts(
     forms: Mapping[str, FeatureForm],
     state_rows: int,
     texts: Sequence[bytes],
     lengths: NDArray[np.int32],
 ) -> tuple[list[bytes], dict[str, list[Any]]]:
-    """Split what ``FeatureRows.joined`` put together: languages, and each feature's texts as str.
+    """Split each sample's one text: languages, and each feature's texts as str.
 
     Args:
         forms: forms of the mixture's further features.

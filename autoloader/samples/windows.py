@@ -37,7 +37,7 @@ from autoloader.samples.draws import (
     splitmix64_array,
 )
 from autoloader.spec import SampleSpec
-from autoloader.spec.sample import PLAIN, Finish
+from autoloader.spec.sample import Finish
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,31 +159,6 @@ def goal_rows(t: Ints, steps: int | Ints, keys: Keys) -> Ints:
     left = np.broadcast_to(np.ravel(steps), t.shape) - 1 - t
     drawn = (hashes % np.maximum(left, 1).astype(np.uint64)).astype(np.int64)
     return np.asarray(t + np.where(left > 0, drawn + 1, 0), dtype=np.int64)
-
-
-def window_values(
-    column: Floats,
-    window: WindowRows,
-    width: int,
-    finish: Finish = PLAIN,
-    base: Floats | None = None,
-) -> tuple[Floats, Bools]:
-    """Values [n, R, width] float32 and mask [n, R, width] bool of a column [T, w], w ≤ width.
-
-    Args:
-        column: [N, w] values of the field, all steps.
-        window: rows of the values that are shown.
-        width: columns to pad to.
-        finish: see ``finished_values``.
-        base: see ``finished_values``.
-    """
-    shape = (*window.index.shape, width)
-    values = np.zeros(shape, dtype=np.float32)
-    mask = np.zeros(shape, dtype=np.bool_)
-    own = column.shape[1]
-    values[..., :own] = column[window.index]
-    mask[..., :own] = window.inside[..., None]
-    return finished_values(values, mask, window, finish, base)
 
 
 def finished_values(

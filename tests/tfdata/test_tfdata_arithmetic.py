@@ -63,8 +63,12 @@ def test_windows_and_their_sums_are_those_of_numpy(
         values, mask = tensor_values.window_values(
             tf.constant(column), found, width + wider, Finish(summed=summed)
         )
-        numpy_values, numpy_mask = numpy_windows.window_values(
-            column, wanted, width + wider, Finish(summed=summed)
+        padded = np.pad(column[wanted.index], [(0, 0), (0, 0), (0, wider)])
+        inside = np.pad(
+            np.repeat(wanted.inside[..., None], width, axis=2), [(0, 0), (0, 0), (0, wider)]
+        )
+        numpy_values, numpy_mask = numpy_windows.finished_values(
+            padded, inside, wanted, Finish(summed=summed), None
         )
         np.testing.assert_allclose(values.numpy(), numpy_values, rtol=0, atol=1e-6)
         np.testing.assert_array_equal(mask.numpy(), numpy_mask)

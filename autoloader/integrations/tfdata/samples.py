@@ -445,7 +445,7 @@ def window_values(
     finish: Finish = PLAIN,
     base: Any = None,
 ) -> tuple[Any, Any]:
-    """``samples.windows.window_values``: a column [T, w] at a window's rows, and the mask."""
+    """``samples.windows.finished_values``: a column [T, w] at a window's rows, and the mask."""
     own = int(column.shape[1])
     taken = tf.gather(column, window.index)
     dims = [d in finish.relative for d in range(own)]
