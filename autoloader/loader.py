@@ -634,7 +634,7 @@ class AutoLoader:
 
     @cached_property
     def _values(self) -> dict[str, str]:
-        return values_of(self.plan.mixture)
+        return values_of(self.plan)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go to where ``state`` was saved, by any rank of any number of ranks.

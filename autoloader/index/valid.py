@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from autoloader.errors import SourceError
 from autoloader.formats import Feature
 from autoloader.index.dataset import DatasetIndex
+from autoloader.index.shard import VERSION
 from autoloader.samples.resolve import ResolvedDataset, ResolvedMixture
 from autoloader.samples.schema import held_role
 from autoloader.samples.transforms.fields import is_text
@@ -88,6 +89,7 @@ def count_indexed(index: DatasetIndex) -> DatasetCount:
         blanks=blanks(index),
         bad_episodes=index.bad_episodes,
         notes=index.notes,
+        files=(f"{VERSION}-{index.schema.fingerprint.hex()[:8]}", index.digest()),
     )
 
 

@@ -80,12 +80,14 @@ _DATASET_VALUES = (
 _CHOICES = ("keep", "fps", "sample_weight")
 
 
-def values_of(mixture: ResolvedMixture) -> dict[str, str]:
+def values_of(plan: LoaderPlan) -> dict[str, str]:
     """Digest of each part of a spec that decides what samples hold, or which of a split there are.
 
-    A resume takes others, if there are as many, and ``tell_of_values`` names the parts. Places of
-    files are left out, as they differ from host to host.
+    So has each dataset's content. A resume takes others, if there are as many samples, and
+    ``tell_of_values`` names the parts. Places of files are left out, as they differ from host to
+    host.
     """
+    mixture = plan.mixture
     # Without defaults, so that a field that a later version adds makes no difference.
     whole = mixture.spec.model_dump(mode="json", exclude_defaults=True)
     whole.get("normalize", {}).pop("statistics", None)
@@ -99,6 +101,9 @@ def values_of(mixture: ResolvedMixture) -> dict[str, str]:
             (block or {}).pop("file", None)
         chosen = [*map(one.get, _CHOICES), beside.get(one["name"])]
         parts[f"datasets[{one['name']}] ({', '.join(_CHOICES)}, module of transform)"] = chosen
+        index, content = plan.counts[one["name"]].files
+        # Indexes of different features cannot be compared: each has a name of its own.
+        parts[f"content of datasets[{one['name']}] (index {index})"] = content
     return {path: _checksum(value)[:8] for path, value in parts.items()}
 
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 import collections
 import itertools
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
-from rlds_files import Written
+from rlds_files import Written, episode, write_dataset
 from streams import every_strategy
 from trios import mixture, opened
 
@@ -142,3 +143,17 @@ def test_a_resume_says_which_values_are_others_from_here_on(
     caplog.clear()
     run(other, 1, sealed(older))
     assert "other values" not in caplog.text
+
+
+def test_a_resume_says_that_the_files_hold_something_else_but_not_that_they_are_a_copy(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    first, copy, other = (
+        write_dataset(tmp_path / place, [[episode(number, 9)]], name="r")
+        for place, number in (("first", 1), ("copy", 1), ("other", 2))
+    )
+    _, state = run(mixture([first], [1]), 1)
+    run(mixture([copy], [1]), 1, state)
+    assert "other values" not in caplog.text
+    run(mixture([other], [1]), 1, state)
+    assert "the run that saved the state had another content of datasets[r]" in caplog.text

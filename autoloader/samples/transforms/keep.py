@@ -466,6 +466,8 @@ class DatasetCount:
         bad_episodes: numbers of the damaged episodes, where episodes have numbers.
         blanks: (clause, remedy) of each text and camera that its samples have and that is "", or
             absent, in all of them.
+        files: features of the index, and a hash of what it holds of the files; ("", "") of an
+            estimate.
     """
 
     episodes: int
@@ -480,6 +482,7 @@ class DatasetCount:
     blanks: tuple[tuple[str, str], ...] = ()
     bad_episodes: tuple[int, ...] = ()
     notes: tuple[str, ...] = ()
+    files: tuple[str, str] = ("", "")
 
 
 def too_many_bad(
