@@ -27,8 +27,10 @@ from autoloader.cli.witness import (
     nearest_frame,
     normalised_rows,
     sample_in_frames,
+    weights_of,
 )
 from autoloader.errors import MissingExtraError, SourceError
+from autoloader.formats import DatasetFormat, ShardSlice
 from autoloader.formats.dataset import PlainReader
 from autoloader.formats.plain import Step, value_at
 from autoloader.host.extras import require
@@ -43,7 +45,15 @@ DIFFERS = 4
 GREY_LEVELS = 2.0
 """Mean absolute difference that two JPEG decoders and resizers may have in a frame."""
 _BATCH = 8
-_ARRAYS = ("frame_offset", "action", "action_mask", "state", "state_mask", "provenance")
+_ARRAYS = (
+    "frame_offset",
+    "action",
+    "action_mask",
+    "state",
+    "state_mask",
+    "provenance",
+    "sample_weight",
+)
 
 
 def show_differences(declared: PipelineSpec, samples: int, given: Mapping[str, Any]) -> None:
@@ -120,7 +130,7 @@ def taken(loader: Any, count: int) -> Iterator[dict[str, Any]]:
         for k in range(min(left, len(batch["language"]))):
             yield {
                 "language": batch["language"][k],
-                **{key: batch[key][k].copy() for key in _ARRAYS},
+                **{key: batch[key][k].copy() for key in _ARRAYS if key in batch},
                 **{
                     name: {key: copy.copy(one[k]) for key, one in batch.get(name, {}).items()}
                     for name in ("images", "frame_mask", "features", "feature_mask")
@@ -135,6 +145,23 @@ def labels_of(dataset: ResolvedDataset) -> dict[str, list[str]]:
     """Path of a class label → its names, for the witness."""
     every = dataset.words.names.items()
     return {path: [text.decode() for text in names.values()] for path, names in every}
+
+
+def _number(directory: DatasetFormat, piece: ShardSlice, record: int) -> int:
+    """Number of an episode, as files of weights name it."""
+    if directory.numbered:
+        return int(next(iter(directory.told_of(piece.path, record).values())))
+    before = {path: len(each) for path, each in directory.steps.items()}
+    before = before or {one.path: one.records for one in directory.splits[piece.split]}
+    return record + sum(before[path] for path in list(before)[: list(before).index(piece.path)])
+
+
+def _lengths(directory: DatasetFormat) -> Iterator[tuple[int, int]]:
+    """(number, steps) of each numbered episode."""
+    for path, each in directory.steps.items() if directory.numbered else ():
+        for record, steps in enumerate(each):
+            told = directory.told_of(path, record)
+            yield int(next(iter(told.values()))), int(steps)
 
 
 def _frames_of(camera: str) -> str:
@@ -186,6 +213,7 @@ class Comparer:
                     require("tensorflow", f"the comparison of frames by resize: {how.resize}")
             except MissingExtraError as error:
                 self.left_out[_frames_of(camera)] = error
+        self._weights: dict[int, dict[tuple[int, int], float]] = {}
         self._episode: tuple[tuple[int, int, int], Episode] | None = None
         self._place: tuple[int, ...] = ()
 
@@ -238,6 +266,27 @@ class Comparer:
         self._frames(row, expected)
         self._language(row, episode, episode.steps[t])
         self._features(row, expected, episode.declared)
+        self._weight(row, episode)
+
+    def _weight(self, row: Mapping[str, Any], episode: Episode) -> None:
+        """Compare the weight of a sample; one that is drawn weighs something."""
+        index, _, shard, record, t = self._place
+        how, wanted = episode.declared.sample_weight, 1.0
+        if how is not None:
+            dataset = self._mixture.datasets[index]
+            reach = episode.sample.action_horizon * dataset.stride
+            if index not in self._weights:
+                lengths = dict(_lengths(dataset.directory))
+                self._weights[index] = weights_of(how, reach, lengths)
+            number = _number(dataset.directory, dataset.slices[shard], record)
+            wanted = self._weights[index].get((number, t * dataset.stride), 1.0)
+            if how.use == "draw":
+                if not wanted:
+                    self._differs("sample_weight", "a sample of weight 0 is drawn")
+                wanted = 1.0
+        self.numbers += "sample_weight" in row
+        if not np.isclose(row.get("sample_weight", 1.0), wanted, rtol=1e-5, atol=1e-6):
+            self._differs("sample_weight", f"loader {row['sample_weight']}, file {wanted}")
 
     def _read(self, index: int, shard: int, record: int) -> Episode:
         """An episode as the user's function and the dataset's words leave it."""

@@ -43,7 +43,7 @@ from autoloader.spec import (
 )
 from autoloader.spec.fields import FieldOp
 from autoloader.spec.mixture import ColumnsNormalizeSpec
-from autoloader.spec.sample import key_parts, matcher
+from autoloader.spec.sample import SampleWeightSpec, key_parts, matcher
 
 Rows = NDArray[np.float64]
 _Columns = list[NDArray[np.float32]]
@@ -534,6 +534,65 @@ def _normalised(
         done = 2 * (x - low) / (high - low) - 1
     most = 1.0 if how.clip is True else float(how.clip)
     return min(max(done, -most), most) if most else done
+
+
+# -- weights -------------------------------------------------------------------------------------
+
+
+def weights_of(
+    how: SampleWeightSpec, reach: int, lengths: Mapping[int, int]
+) -> dict[tuple[int, int], float]:
+    """Weight of each (episode, step) that a file of weights names.
+
+    Args:
+        how: file and column.
+        reach: steps over which progress is counted.
+        lengths: number of an episode → its steps; of use where rows have a number over all frames.
+    """
+    if how.file.endswith(".npz"):
+        with np.load(how.file) as file:
+            columns = {name: file[name].tolist() for name in file.files}
+    else:
+        from pyarrow import parquet
+
+        columns = parquet.read_table(how.file).to_pydict()
+    episodes, steps = (
+        next((columns[one] for one in names if one in columns), None)
+        for names in (("episode_index", "episode"), ("frame_index", "step"))
+    )
+    if episodes is None or steps is None:
+        every = [(number, step) for number in sorted(lengths) for step in range(lengths[number])]
+        places = [every[k] for k in columns["index"] if k < len(every)]
+        if episodes is not None and [number for number, _ in places] != episodes:
+            rows = list(zip(episodes, columns["index"], strict=True))
+            first = {number: min(k for one, k in rows if one == number) for number in {*episodes}}
+            places = [(number, k - first[number]) for number, k in rows]
+    else:
+        places = list(zip(episodes, steps, strict=True))
+    values = [np.nan if one is None else float(one) for one in columns[how.key]]
+    told = dict(zip(places, values, strict=True))
+    return _by_progress(told, reach) if how.key.startswith("progress_") else told
+
+
+def _by_progress(told: Mapping[tuple[int, int], float], reach: int) -> dict[tuple[int, int], float]:
+    """LeRobot's weights (RA-BC) by the progress of each step."""
+    last: dict[int, int] = {}
+    for number, step in told:
+        last[number] = max(step, last.get(number, 0))
+    gains = {
+        (number, step): told.get((number, min(step + reach, last[number])), np.nan) - progress
+        for (number, step), progress in told.items()
+    }
+    known = [gain for gain in gains.values() if not np.isnan(gain)] or [0.0]
+    spread = max(float(np.std(known)), 1e-6)
+    low, found = max(float(np.mean(known)), 0.0) - 2 * spread, {}
+    for place, gain in gains.items():
+        if np.isnan(gain) or gain > 0.01:
+            found[place] = 1.0
+        else:
+            soft = min(max((gain - low) / (4 * spread + 1e-6), 0.0), 1.0)
+            found[place] = 0.0 if gain < 0 else soft
+    return found
 
 
 # -- ops along the episode ------------------------------------------------------------------------

@@ -9,8 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pytest
 import yaml
+from hdf5_files import write_robomimic
+from lerobot_files import LeRobotFiles
+from pyarrow import parquet
 from rlds_files import (
     PLAIN,
     TEXT,
@@ -22,6 +26,7 @@ from rlds_files import (
     png,
     write_dataset,
     write_records,
+    write_steps,
 )
 from streams import spec_of
 
@@ -117,6 +122,47 @@ def test_a_sample_that_should_not_be_there_and_one_that_is_missing_are_told(
         found = Comparer(specs[1], loader)
         list(found.rows(list(taken(loader, 16))))
     assert {one.split(": ")[1] for one in found.differences} == told
+
+
+def test_weights_of_samples_are_read_again_from_their_files(tmp_path: Path) -> None:
+    def dataset(name: str, path: Path, image: str, **weight: Any) -> dict[str, Any]:
+        action = "actions[:2]" if name == "demos" else "action[:2]"
+        return {"name": name, "path": str(path), "action": action, "images": {"top": image},
+                "sample_weight": weight}  # fmt: skip
+
+    def rows(*lengths: int) -> dict[str, Any]:
+        episode, step = np.array([(e, t) for e, n in enumerate(lengths) for t in range(n)]).T
+        return {"episode": episode, "step": step, "w": episode + step / 8}
+
+    np.savez(tmp_path / "w.npz", **rows(3, 4, 5))
+    write_robomimic(tmp_path / "d/a.hdf5", {"demo_0": 3, "demo_1": 4})
+    write_robomimic(tmp_path / "d/b.hdf5", {"demo_0": 5})
+    progress = np.sin(np.arange(19.0) ** 2).tolist()
+    parquet.write_table(
+        pa.table({"index": range(19), "progress_dense": [None, *progress[1:]]}),
+        tmp_path / "p.parquet",
+    )
+    np.savez(tmp_path / "kept.npz", episode=[0, 0], step=[0, 2], w=[0.0, 0.0])
+    oak = write_steps(tmp_path, [[3, 4], [5]], name="oak").path
+    lero = LeRobotFiles(lengths=(12, 7)).write(tmp_path / "lero")
+    camera, file = "observation/image", str(tmp_path / "w.npz")
+    spec = evenly(spec_of(
+        dataset("oak", oak, camera, file=file, key="w"),
+        dataset("fir", oak, camera, file=str(tmp_path / "kept.npz"), key="w", use="draw"),
+        dataset("demos", tmp_path / "d", "obs/agentview_image", file=file, key="w"),
+        dataset("lero", lero, "observation.images.top", file=str(tmp_path / "p.parquet"),
+                key="progress_dense"),
+        cameras={"top": {"size": [8, 8]}}, sample={"action_horizon": 2},
+    ))  # fmt: skip
+    with AutoLoader(spec, output="numpy", isolation="thread", ram_floor=0) as loader:
+        found, taken_ = Comparer(spec, loader), list(taken(loader, 80))
+        list(found.rows(taken_))
+        assert found.differences == []
+        for row in taken_:
+            row["sample_weight"] *= 1.01
+        list(found.rows(taken_))
+    assert {one.split(": ")[1] for one in found.differences} == {"sample_weight"}
+    assert {one.split(",")[0] for one in found.differences} == {"oak", "fir", "demos", "lero"}
 
 
 HOOKS = """
