@@ -16,6 +16,11 @@ from autoloader.errors import SourceError, nearest
 from autoloader.formats import files
 from autoloader.storage.places import CLIENTS
 
+NAMES_SPLIT = re.compile(
+    r"(?<![^-._ 0-9])(?:(?P<train>train(?:ing)?)|(?P<validation>valid(?:ation)?|val|dev)|"
+    r"(?P<test>test(?:ing)?|eval(?:uation)?))(?![^-._ 0-9])"
+)
+"""A word in a name by which a file is of a split, as for Hugging Face datasets."""
 VERSION = re.compile(r"\d+\.\d+\.\d+")
 _REPOSITORY = re.compile(r"(?:dataset|model|space)s--(?:.*--)?(?P<name>.+)")
 _COMMIT_CHARACTERS = 100

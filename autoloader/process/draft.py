@@ -15,7 +15,7 @@ import re
 import textwrap
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache, partial
 from importlib import resources
 from pathlib import Path
@@ -31,7 +31,7 @@ from autoloader.formats.features import TASK, TASKS
 from autoloader.formats.files import is_remote, normal
 from autoloader.formats.hub import located
 from autoloader.formats.lerobot.modality import Release
-from autoloader.formats.places import address_meant, folder_name
+from autoloader.formats.places import NAMES_SPLIT, address_meant, folder_name
 from autoloader.formats.records import parse_example
 from autoloader.formats.registry import (
     KnownDataset,
@@ -266,9 +266,10 @@ def _of_records(root: str, say: Callable[[str], object]) -> dict[str, Any]:
     name = _name_of(directory.name)
     if missing:
         say(f"{name}: no picture {missing[:200]!r} below {directory.media}; set media")
-    split = "train" if "train" in directory.splits else next(iter(directory.splits))
+    split = _split(directory, replace(styles()["plain"], rest_of_train="none"))
     entry = {
-        "name": name, "path": root, "kind": "image_text", "split": split,
+        "name": name, "path": root, "kind": "image_text",
+        "split": split if split["val"] else split["train"],
         "media": directory.media,
         "vision": {"slots": min(MOST_PICTURES, max(1, most)), "size": [336, 336], "fit": "pad"},
         "language": "prompt",
@@ -650,7 +651,8 @@ def _entry_with(
     images = with_flags(values.get("images", {}), directory.features)
     if style.only_cameras:
         images = {camera: path for camera, path in images.items() if camera in style.cameras}
-    faults = list(_without_false_flags(images, directory, str(split["train"]).partition("[")[0]))
+    train = str(split["train"]).partition("[")[0]
+    faults = [*_without_false_flags(images, directory, train), *_held_out(directory, train)]
     fields = {key: images if key == "images" else value for key, value in values.items()}
     keys = [directory.features[one].key for one in _words(images) if one in directory.features]
     missing, numbers = directory.missing_videos(keys), directory.episode_numbers
@@ -884,6 +886,19 @@ def _split(directory: DatasetFormat, style: Style) -> dict[str, str | None]:
         return {"train": train, "val": None}
     edge = "-1" if some and episodes < 40 else "95%"
     return {"train": f"{train}[:{edge}]", "val": f"{train}[{edge}:]"}
+
+
+def _held_out(directory: DatasetFormat, train: str) -> Iterator[str]:
+    """A clause about folders and files of a split to train on that are named as held out."""
+    files = (Path(one.path).parts for one in directory.splits.get(train, ()))
+    below = len(Path(directory.path).parts)
+    parts = (folder_name(directory.path), *(part for one in files for part in one[below:]))
+    words = {part: {one.lastgroup for one in NAMES_SPLIT.finditer(part)} for part in parts}
+    if held := [part for part, told in words.items() if told and "train" not in told]:
+        yield (
+            f"{few(held)} is named as data to validate on, and this spec trains on it: move it out "
+            "of the folder, or set split: {train: null, val: train} of its dataset"
+        )
 
 
 def spec_text(

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 import yaml
+from hdf5_files import write_robomimic
 from lerobot_files import LeRobotFiles
 from rlds_files import PLAIN, TEXT, Declared, image, jpeg, numbers, write_dataset
 
@@ -630,3 +631,18 @@ def test_a_mixture_of_fewer_datasets_is_said_last_and_no_loader_takes_it(
     with pytest.raises(SourceError, match=words) as caught:
         AutoLoader(tmp_path)
     assert "autoloader init" in caught.value.remedy
+
+
+def test_data_that_is_named_as_held_out_and_trained_on_is_told(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in ("can/train", "can/valid.2"):
+        write_robomimic(tmp_path / f"{name}.hdf5", {"demo_0": 3})
+    for name in ("train", "pick-val", "a_test_train", "evals"):
+        LeRobotFiles(lengths=(3, len(name))).write(tmp_path / name)
+    assert main(["init", str(tmp_path)]) == 0
+    told = [one for one in capsys.readouterr().err.splitlines() if "to validate on" in one]
+    assert [one.partition(" is named")[0] for one in told] == [
+        "can: valid.2.hdf5",
+        "pick_val: pick-val",
+    ]

@@ -89,6 +89,22 @@ def test_files_of_a_folder_are_of_the_splits_that_their_names_say(
     assert [*single.splits] == ["train"]
 
 
+@pytest.mark.parametrize(
+    ("files", "split"),
+    [
+        (["train", "val"], {"train": "train", "val": "validation"}),
+        (["train"], {"train": "train"}),
+    ],
+)
+def test_a_draft_has_the_split_to_validate_on_that_is_there(
+    tmp_path: Path, files: list[str], split: dict[str, str]
+) -> None:
+    for name in files:
+        write_lines(tmp_path / f"{name}.jsonl", [record(0, [])])
+    spec = PipelineSpec.from_mapping(parse_yaml(draft(tmp_path, print)["spec"]))
+    assert dict(spec.datasets[0].split) == split
+
+
 def test_a_draft_has_a_name_and_slots_that_a_spec_may_have(tmp_path: Path) -> None:
     folder = tmp_path / "añ o"
     found = records(folder, [33])

@@ -52,7 +52,7 @@ from autoloader.formats.image_text.records import (
 )
 from autoloader.formats.lerobot.parquet import PictureTable, read_pictures
 from autoloader.formats.pictures import check_picture
-from autoloader.formats.places import RECORDS
+from autoloader.formats.places import NAMES_SPLIT, RECORDS
 from autoloader.formats.plain import Step, pixels_of
 from autoloader.formats.records import FileChangedError
 from autoloader.formats.tables import (
@@ -73,11 +73,6 @@ _LOOKED_AT = 64
 _LATELY = 2**15
 """Pictures whose headers were looked at last: several records may ask about one."""
 _OF_SPLIT = re.compile(r"(.+?)-\d+-of-\d+(-[0-9a-f]+)?")
-_NAMES_SPLIT = re.compile(
-    r"(?<![^-._ 0-9])(?:(?P<train>train(?:ing)?)|(?P<validation>valid(?:ation)?|val|dev)|"
-    r"(?P<test>test(?:ing)?|eval(?:uation)?))(?![^-._ 0-9])"
-)
-"""A word in a name by which a file is of a split, as for Hugging Face datasets."""
 _DIGITS = re.compile(r"(\d*)(\D*)")
 _counts = JsonCache("image_text", version=1)
 
@@ -423,7 +418,7 @@ def _split_of(path: str, root: str) -> str:
     if match := _OF_SPLIT.fullmatch(Path(path).stem):
         return match[1]
     parts = Path(path).relative_to(root).parts  # none of a single file
-    told = (_NAMES_SPLIT.search(part) for part in parts)
+    told = (NAMES_SPLIT.search(part) for part in parts)
     return next((one.lastgroup or "" for one in told if one), "train")
 
 
