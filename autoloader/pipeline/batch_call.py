@@ -24,20 +24,25 @@ import numpy as np
 from autoloader.decode.message import BatchMessage, texts_of
 from autoloader.errors import PipelineError, shown
 from autoloader.samples.layout import CALLED, assemble
-from autoloader.samples.resolve import ResolvedMixture
+from autoloader.samples.resolve import REMEDY_OF_CHANGES, ResolvedMixture
 from autoloader.samples.transforms.rlds import FunctionFailedError
-from autoloader.samples.transforms.transform import call_here, function_identity
+from autoloader.samples.transforms.transform import (
+    call_here,
+    function_identity,
+    imported_identity,
+)
 from autoloader.spec import BatchSpec, TransformSpec
 
 
-def check_call(batch: BatchSpec) -> None:
-    """Check that the function of a spec can be found, and may run; imports nothing of it.
+def call_identity(batch: BatchSpec) -> str:
+    """Hash of the function of a spec, "" without one; imports nothing of it.
 
     Raises:
         SpecError: the function cannot be found, or ``--no-transforms`` runs none.
     """
-    if batch.call is not None:
-        function_identity(_as_transform(batch), field="batch.call")
+    if batch.call is None:
+        return ""
+    return function_identity(_as_transform(batch), field="batch.call")
 
 
 def _as_transform(batch: BatchSpec) -> TransformSpec:
@@ -112,6 +117,12 @@ class BatchCall:
             found = call_here(self._spec, dict(batch), filled.rows)
         except FunctionFailedError as error:
             raise self._wrong(str(error), "fix the function, or remove batch.call") from error
+        if not self.calls and self._mixture.call not in ("", imported_identity(self._spec)):
+            raise self._wrong(
+                f"the module of {self._batch.call} was changed since the loader began, or since "
+                "its process imported it: batches of both would mix",
+                REMEDY_OF_CHANGES,
+            )
         self.seconds += time.perf_counter() - began
         self.calls += 1
         self._put(found, views, filled)

@@ -31,7 +31,7 @@ from autoloader.errors import UsageError, nearest, shown
 from autoloader.pipeline.progress import DeliveryProgress
 from autoloader.process.planning import LoaderPlan
 from autoloader.samples.draws import dataset_key
-from autoloader.samples.resolve import ResolvedDataset, ResolvedMixture
+from autoloader.samples.resolve import ResolvedDataset
 from autoloader.sampling.dealing import Ranks
 from autoloader.sampling.kinds import KindsOfSteps
 from autoloader.sampling.mixture import MixtureOrder, phase_of, shares_of
@@ -104,6 +104,7 @@ def values_of(plan: LoaderPlan) -> dict[str, str]:
         index, content = plan.counts[one["name"]].files
         # Indexes of different features cannot be compared: each has a name of its own.
         parts[f"content of datasets[{one['name']}] (index {index})"] = content
+    parts["module of batch.call"] = mixture.call
     return {path: _checksum(value)[:8] for path, value in parts.items()}
 
 

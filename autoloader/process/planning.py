@@ -32,7 +32,7 @@ from autoloader.host.units import format_bytes, parse_floor
 from autoloader.index.counting import count_mixture
 from autoloader.index.opening import find_indexes
 from autoloader.index.statistics import statistics_of, with_recorded_sizes
-from autoloader.pipeline.batch_call import check_call
+from autoloader.pipeline.batch_call import call_identity
 from autoloader.process.child import ChildPipeline, preempt
 from autoloader.samples.resolve import ResolvedDataset, ResolvedMixture, normalised, resolve
 from autoloader.samples.transforms.keep import DatasetCount
@@ -392,8 +392,8 @@ def plan_loader(
         BudgetInfeasibleError: the RAM floor cannot be met even at minimum knobs.
     """
     probe = headroom or HeadroomProbe()
-    check_call(spec.batch)
-    mixture = resolve(spec, split, once_found=once_found)
+    call = call_identity(spec.batch)
+    mixture = replace(resolve(spec, split, once_found=once_found), call=call)
     disk_floor_bytes = admit_disk_floor(disk_floor, mixture)
     found = load_profile(profile, host=host_facts(), mixture=kind_of(mixture))
     names, directories = mixture.names, [one.directory for one in mixture.datasets]

@@ -206,13 +206,19 @@ class MixtureSizes:
 
 @dataclass(frozen=True, slots=True)
 class ResolvedMixture:
-    """A spec for one split, ready to be read; ``statistics`` where it is normalised."""
+    """A spec for one split, ready to be read.
+
+    Attributes:
+        statistics: those that it is normalised with; ``None``: it is not.
+        call: hash of the function ``batch.call`` when the loader began; "" where none is known.
+    """
 
     spec: PipelineSpec
     split: str
     datasets: tuple[ResolvedDataset, ...]
     layout: BatchLayout
     statistics: Mapping[str, NormalizationStatistics] | None = None
+    call: str = ""
 
     def plain(self) -> dict[str, Any]:
         """All that ``split.resolve_plain`` makes the mixture of again, as values of JSON."""
@@ -222,6 +228,7 @@ class ResolvedMixture:
             "split": self.split,
             "statistics": found and {name: one.plain() for name, one in found.items()},
             "beside": self.beside,
+            "call": self.call,
         }
 
     @property
@@ -625,6 +632,14 @@ def resolve(
     return ResolvedMixture(spec, split, datasets, layout)
 
 
+REMEDY_OF_CHANGES = (
+    "save state_dict() of this loader, put the file back as it was (or keep the change), and start "
+    "the program again; load_state_dict goes on behind the last batch"
+)
+_BESIDE = ("the module of its transform", "keep.ranges.file", "sample_weight.file")
+"""Entries of ``ResolvedMixture.beside``, for people."""
+
+
 def resolve_plain(plain: Mapping[str, Any]) -> ResolvedMixture:
     """The mixture that another process resolved, from ``ResolvedMixture.plain``.
 
@@ -632,12 +647,15 @@ def resolve_plain(plain: Mapping[str, Any]) -> ResolvedMixture:
         SourceError, SpecError: the files are no longer as they were there.
     """
     mixture = resolve(PipelineSpec(**plain["spec"]), plain["split"])
-    if changed := [name for name, own in mixture.beside.items() if own != plain["beside"][name]]:
-        raise SpecError(
-            f"datasets[{changed[0]}]: the module of its transform, or its file of ranges or "
-            "weights, was changed since the loader began",
-            remedy="put it back as it was, or go on from a saved state with a new loader",
-        )
+    mixture = replace(mixture, call=plain["call"])
+    for name, own in mixture.beside.items():
+        for now, before, what in zip(own, plain["beside"][name], _BESIDE, strict=True):
+            if now != before:
+                raise SpecError(
+                    f"datasets[{name}]: {what} was changed since the loader began; a process of "
+                    "the loader that starts now, as one of it ended, would mix samples of both",
+                    remedy=REMEDY_OF_CHANGES,
+                )
     if (known := plain["statistics"]) is None:
         return mixture
     found = {name: NormalizationStatistics.from_plain(one) for name, one in known.items()}

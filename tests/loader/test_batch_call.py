@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import json
+import os
+import signal
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -243,3 +246,25 @@ def test_a_function_that_is_not_there_or_not_wanted_is_refused_before_anything_s
     monkeypatch.setattr(transform, "_refused", True)
     with pytest.raises(SpecError, match=r"batch\.call: .*--no-transforms forbids it"):
         opened(spec_with(robot, "batch_functions:tokens"))
+
+
+@pytest.mark.parametrize("isolation", ["process", "thread"])
+def test_a_module_that_is_changed_meanwhile_never_mixes_its_batches_with_those_of_before(
+    robot: Written, isolation: str
+) -> None:
+    module = robot.path.parents[1] / f"edited_{isolation}.py"
+    source = "def f(batch):\n    return {{'x': [{}] * len(batch['language'])}}\n"
+    module.write_text(source.format(1))
+    batch = {"size": 4, "call": f"{module.stem}:f", "gives": {"x": {"dtype": "int32"}}}
+    spec = spec_of(dataset_of(robot), batch=batch, mixing={"epoch": "forever"})
+    with opened(spec, isolation=isolation) as loader:
+        batches = iter(loader)
+        assert next(batches)["x"].tolist() == [1] * 4
+        module.write_text(source.format(22))
+        if isolation == "process":
+            os.kill(loader.statistics().worker_pid, signal.SIGKILL)
+            rest = (batch["x"].tolist() for batch in batches)
+        else:
+            rest = (batch["x"].tolist() for batch in opened(spec))
+        with pytest.raises(PipelineError, match=r"module of edited_\w+:f was changed since"):
+            assert 22 not in itertools.chain.from_iterable(rest)

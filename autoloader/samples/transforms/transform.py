@@ -413,6 +413,15 @@ def function_identity(spec: TransformSpec, *, field: str) -> str:
         source = Path(found.origin).read_bytes()
     except OSError as error:
         raise _not_found(spec, field, f"{found.origin}: {error.strerror or error}") from error
+    return _identity(spec, source)
+
+
+def imported_identity(spec: TransformSpec) -> str:
+    """``function_identity`` of a function that was called here, by the source that was imported."""
+    return _identity(spec, _imported[spec.call.partition(":")[0]][1])
+
+
+def _identity(spec: TransformSpec, source: bytes) -> str:
     said = json.dumps(spec.model_dump(mode="json"), sort_keys=True)
     return hashlib.sha256(said.encode() + b"\0" + source).hexdigest()
 
