@@ -101,9 +101,9 @@ def values_of(plan: LoaderPlan) -> dict[str, str]:
             (block or {}).pop("file", None)
         chosen = [*map(one.get, _CHOICES), beside.get(one["name"])]
         parts[f"datasets[{one['name']}] ({', '.join(_CHOICES)}, module of transform)"] = chosen
-        index, content = plan.counts[one["name"]].files
+    for name, count in plan.counts.items():
         # Indexes of different features cannot be compared: each has a name of its own.
-        parts[f"content of datasets[{one['name']}] (index {index})"] = content
+        parts[f"content of datasets[{name}] (index {count.files[0]})"] = count.files[1]
     parts["module of batch.call"] = mixture.call
     return {path: _checksum(value)[:8] for path, value in parts.items()}
 
