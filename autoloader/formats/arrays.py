@@ -80,24 +80,26 @@ class ArrayCodec:
         """A picture that lies as it is."""
         return np.frombuffer(data, np.uint8).reshape((-1,) if self.encoded else self.row)
 
-    def picture(self, chunks: Iterable[NDArray[np.uint8]], number: int) -> NDArray[np.uint8]:
+    def picture(self, chunks: Iterable[_Packed], number: int) -> NDArray[np.uint8]:
         """A picture of a slab, put together from its unpacked chunks."""
-        found = np.empty(self.row, np.uint8)
-        for part, chunk in zip(self._parts, chunks, strict=True):
-            target = found[part]
-            target[...] = chunk[number][tuple(map(slice, target.shape))]
-        return found
+        part, axes = math.prod(self.chunk[1:]), len(self.row)
+        own = slice(number * part, (number + 1) * part)
+        found = np.frombuffer(b"".join([chunk[own] for chunk in chunks]), np.uint8)
+        if self.chunk[1:] == self.row:
+            return found.reshape(self.row)
+        cells = found.reshape(*self.grid, *self.chunk[1:])
+        cells = cells.transpose([k + side for k in range(axes) for side in (0, axes)])
+        found = np.empty((*cells.shape[:-2], self.row[-1]), np.uint8)
+        last = self.chunk[-1]
+        step = last if axes < 3 else 1  # a copy of all channels would go by two or three bytes
+        for at in range(0, self.row[-1], step):
+            target = found[..., at : at + step]
+            target[...] = cells[..., at // last, at % last :][..., : target.shape[-1]]
+        sides = (a * b for a, b in zip(self.grid[:-1], self.chunk[1:-1], strict=True))
+        found = found.reshape(*sides, self.row[-1])
+        return np.ascontiguousarray(found[tuple(map(slice, self.row[:-1]))])
 
-    @cached_property
-    def _parts(self) -> list[tuple[slice, ...]]:
-        """Part of a picture that each chunk of a slab has."""
-        sizes = self.chunk[1:]
-        return [
-            tuple(slice(k * size, (k + 1) * size) for k, size in zip(place, sizes, strict=True))
-            for place in np.ndindex(*self.grid)
-        ]
-
-    def unpacked(self, data: memoryview, start: int, size: int, mask: int) -> NDArray[np.uint8]:
+    def unpacked(self, data: memoryview, start: int, size: int, mask: int) -> _Packed:
         """A chunk, its filters undone, except those that ``mask`` says were left out.
 
         Args:
@@ -109,14 +111,22 @@ class ArrayCodec:
         Raises:
             ValueError: the bytes are damaged.
         """
-        whole = math.prod(self.chunk)
         found: _Packed = data[start : start + size]
-        for number, kind in reversed(list(enumerate(self.filters))):
-            if not mask >> number & 1:
-                found = _undone(kind, found, whole, self.itemsize)
-        if len(found) != whole:
-            raise ValueError(f"a chunk has {len(found)} bytes, not {whole}")
-        return np.frombuffer(found, np.uint8).reshape(self.chunk)
+        for bit, kind in self._undo:
+            if not mask & bit:
+                found = _undone(kind, found, self._chunk_bytes, self.itemsize)
+        if len(found) != self._chunk_bytes:
+            raise ValueError(f"a chunk has {len(found)} bytes, not {self._chunk_bytes}")
+        return found
+
+    @cached_property
+    def _chunk_bytes(self) -> int:
+        return math.prod(self.chunk)
+
+    @cached_property
+    def _undo(self) -> list[tuple[int, int]]:
+        """(bit of a mask, filter), the last that was applied first."""
+        return [(1 << number, kind) for number, kind in enumerate(self.filters)][::-1]
 
 
 @lru_cache(maxsize=4096)

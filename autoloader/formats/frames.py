@@ -251,10 +251,11 @@ class SlabRead:
         With it go the checksums of the chunks: those of gzip, or one of all bytes.
         """
         if self._key is None:
-            sums: object = zlib.crc32(data)
             if codec.filters[-1:] == (DEFLATE,) and not any(mask for *_, mask in self.chunks):
-                ends = (start + size for start, size, _ in self.chunks)
-                sums = b"".join(data[end - 4 : end] for end in ends)
+                ends = [start + size for start, size, _ in self.chunks]
+                sums: object = b"".join([data[end - 4 : end] for end in ends])
+            else:
+                sums = zlib.crc32(data)
             self._key = self.origin, codec, self.chunks, sums
         return self._key
 
@@ -288,14 +289,13 @@ class ArrayPicture:
         codec = self.codec
         if not codec.chunk:
             return codec.plain(self.data)
-        if codec.slab_bytes > MOST_SLAB_BYTES:
-            return codec.picture(
-                (codec.unpacked(self.data, *one) for one in self.slab.chunks), self.number
-            )
+        unpacked = (codec.unpacked(self.data, *one) for one in self.slab.chunks)
+        if not codec.filters or codec.slab_bytes > MOST_SLAB_BYTES:
+            return codec.picture(unpacked, self.number)
         slab = _slabs.of(self.slab.key(self.data, codec), codec.slab_bytes)
         with slab.lock:
-            if not slab.chunks:
-                slab.chunks = [codec.unpacked(self.data, *one) for one in self.slab.chunks]
+            if not slab.chunks:  # kept without the memory of the run
+                slab.chunks = [bytes(k) if isinstance(k, memoryview) else k for k in unpacked]
         return codec.picture(slab.chunks, self.number)
 
 
@@ -304,7 +304,7 @@ class _Slab:
     """An unpacked slab; ``lock`` is held by the thread that unpacks it."""
 
     lock: threading.Lock = field(default_factory=threading.Lock)
-    chunks: list[NDArray[np.uint8]] = field(default_factory=list)
+    chunks: list[bytes | bytearray | memoryview] = field(default_factory=list)
 
 
 class _Slabs:

@@ -190,7 +190,7 @@ def test_gzip_is_undone_and_refused_as_by_zlib(hurt: str) -> None:
         except ValueError as error:
             return str(error)
 
-    found = outcome(lambda: codec.unpacked(memoryview(data), 0, len(data), 0).tobytes())
+    found = outcome(lambda: codec.unpacked(memoryview(data), 0, len(data), 0))
     if hurt == "shorter":
         assert found == "a chunk has 284 bytes, not 384"
     else:
